@@ -1,4 +1,4 @@
-"""What HyperPod's Helm chart is told: every part on or off, and device plugins where the devices are."""
+"""Values of HyperPod's Helm chart: switches of all parts, and device plugins for nodes with the devices."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _affinity(types: list[str]) -> dict[str, Any]:
 
 
 def _tolerations(cluster: EksCluster, types: list[str]) -> list[dict[str, str]]:
-    """Of the taints that the file gives to groups of these types."""
+    """Return tolerations of the taints that the file gives to groups of these types."""
     tolerations: list[dict[str, str]] = []
     for group in cluster.instance_groups:
         for taint in group.taints if group.instance_type in types else ():

@@ -50,7 +50,7 @@ class Chart(Section):
 
     @property
     def pins(self) -> dict[str, Any]:
-        """What the assembled files follow from."""
+        """Return the pins that determine the assembled files."""
         return {
             "git": self.git.model_dump(),
             "archives": [archive.model_dump() for archive in self.archives],
@@ -143,7 +143,7 @@ def files_of(folder: Path) -> dict[str, str]:
 
 
 def content_sha256(files: dict[str, str]) -> str:
-    """Of lines ``<sha256>  <path>`` sorted by path, as `sha256sum` prints them."""
+    """Return the SHA-256 of lines ``<sha256>  <path>`` sorted by path, as `sha256sum` prints them."""
     lines = "".join(f"{files[path]}  {path}\n" for path in sorted(files))
     return hashlib.sha256(lines.encode()).hexdigest()
 

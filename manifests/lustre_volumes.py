@@ -18,7 +18,7 @@ SHELL_IMAGE = (
 
 @dataclass(frozen=True)
 class LustreVolume:
-    """What a pod's node must know to mount the file system."""
+    """Values that a pod's node needs to mount the file system."""
 
     file_system_id: str
     dns_name: str

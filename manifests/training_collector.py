@@ -23,7 +23,7 @@ IMAGE = (
 CONFIG_FILE = "prometheus.yml"
 PORT = 9090
 USER = 65534
-"""nobody, as whom the image runs."""
+"""User of the image."""
 _FOLDER, _DATA = "/etc/prometheus", "/prometheus"
 
 
@@ -97,7 +97,7 @@ def agent_config(cluster: EksCluster, *, remote_write_url: str) -> Object:
 
 
 def _digest(cluster: EksCluster) -> str:
-    """Of the configuration: another one is read by another pod."""
+    """Return a digest of the configuration; a change starts a new pod."""
     text = json.dumps(agent_config(cluster, remote_write_url=""), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -20,9 +20,9 @@ APPLICATION_XIDS = (13, 31, 43, 45)
 """Errors of the program that ran, not of the GPU (NVIDIA, "Xid Errors", table of causes)."""
 FULL_DISK = 0.05
 OLD_SECONDS = 600
-"""Of a collector's text, which is written anew at least every 30 seconds."""
+"""Age of a collector's text, which is written at least every 30 seconds."""
 STALL_SHARE = 0.1
-"""Of the time: checkpoints that hold up training for more than this are worth a look."""
+"""Share of the time. Checkpoints that delay training for longer should be examined."""
 
 _OF_NODES = "node_memory_MemTotal_bytes"
 Rule = dict[str, Any]

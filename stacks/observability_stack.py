@@ -1,4 +1,4 @@
-"""Who is told of what, and where people look: rules, alarms, dashboards."""
+"""Alert rules, alarms and dashboards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes on costing money when the cluster is gone."""
+"""Resources that continue to bill after the cluster is deleted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from config.slurm_cluster import SlurmCluster
 
 
 def remaining_costs(cluster: Cluster) -> list[str]:
-    """What of the other stacks bills by the hour or by the byte, in a person's words."""
+    """Describe the resources of the other stacks that bill by the hour or by the byte."""
     lustre, home = cluster.storage.lustre, cluster.storage.home
     database = cluster.accounting_database if isinstance(cluster, SlurmCluster) else None
     parts = [f"FSx for Lustre ({lustre.capacity_gib} GiB)"]

@@ -125,9 +125,9 @@ class SlurmHyperPodStack(Stack):
         return statements
 
     def _node_log(self, cluster: Settings, storage: StorageStack) -> IDependable:
-        """Where CloudWatch's agent writes, made before nodes: the agent would make it without key and end.
+        """Create the log group of CloudWatch's agent before nodes, because the agent's has no key.
 
-        It is there with the agent switched off, too: nodes that have not been told yet would make it again.
+        It also exists with the agent switched off, because nodes with earlier settings would create it again.
         """
         name = resource_names.node_log_group(cluster)
         return log_group(self, "NodeLog", key=storage.key, log_group_name=name)

@@ -1,4 +1,4 @@
-"""What outlives clusters: file systems, buckets, images, metrics, runs, accounting, and the key of all."""
+"""Resources that outlive clusters: file systems, buckets, images, metrics, runs, accounting, and a key."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class StorageStack(Stack):
 
 
 def _removal_of_key(cluster: Cluster) -> Removal:
-    """What is kept stays readable only with its key."""
+    """Return the key's removal; retained data need the key."""
     storage = cluster.storage
     database = cluster.accounting_database if isinstance(cluster, SlurmCluster) else None
     kept = {part.removal for part in (storage.lustre, storage.data_bucket, storage.home, database) if part}

@@ -37,12 +37,12 @@ from stacks.storage_stack import StorageStack
 
 
 class StudioStack(Stack):
-    """What outlives clusters: people's spaces. A cluster that is there refers to it, and not the reverse."""
+    """Studio's domain and spaces, which outlive clusters. Clusters refer to this stack, never the reverse."""
 
     partitions: StudioPartitions | None
     """Queues that the cluster answers; None where all spaces share one partition."""
     login_secret: secretsmanager.Secret | None
-    """What makes spaces login nodes, for the controller to write; None without such spaces."""
+    """Secret for spaces that are login nodes, which the controller writes; None without such spaces."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class StudioStack(Stack):
             more=scripts,
         )
         self.roles: list[iam.Role] = [role]
-        """Of all spaces."""
+        """Roles of all spaces."""
         group = studio_security_group(
             self, "SecurityGroup", cluster=cluster, vpc=network.vpc, members=network.security_group
         )
@@ -136,7 +136,7 @@ class StudioStack(Stack):
         CfnOutput(self, "DomainUrl", value=domain.resource.attr_url)
 
     def controller_statements(self) -> list[Statement]:
-        """What Slurm's controller does for Studio."""
+        """Return the permissions of Slurm's controller for Studio."""
         statements = self.partitions.worker_statements() if self.partitions else []
         if self.login_secret:
             bucket = f"arn:{self.partition}:s3:::{self.bucket_name}"
@@ -157,7 +157,7 @@ class StudioStack(Stack):
         return statements
 
     def for_controller(self) -> dict[str, str | None]:
-        """Where requests come from, and where what is published goes."""
+        """Return the sources of requests and the destinations of published files."""
         partitions, secret = self.partitions, self.login_secret
         return {
             "requests_url": partitions.requests.queue_url if partitions else None,
@@ -221,7 +221,7 @@ class StudioStack(Stack):
         }
 
     def _common_statements(self, bucket_name: str, tools: s3.Location | None) -> list[Statement]:
-        """What every space needs, whoever's it is."""
+        """Return the permissions of every space."""
         cluster = self._cluster
         statements = read_statements(self.partition, bucket_name, PREFIX)
         if self._storage.mlflow:
@@ -237,7 +237,7 @@ class StudioStack(Stack):
         return statements
 
     def _own_statements(self, profile: StudioProfile, bucket_name: str) -> list[Statement]:
-        """What one person's spaces may do: act as this person on the cluster."""
+        """Return the permissions of one profile's spaces: to act as its user on the cluster."""
         user = cluster_users(self._cluster).get(profile.name)
         if not user:
             return []

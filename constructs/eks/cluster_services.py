@@ -1,4 +1,4 @@
-"""What is installed when there are nodes."""
+"""Services that are installed after the nodes exist."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ class KubernetesCluster(Construct):
         after: Sequence[IDependable] = (),
         removal: RemovalPolicy = RemovalPolicy.DESTROY,
     ) -> eks.KubernetesManifest:
-        """Put objects into the cluster by one resource, in their order; what is there already is taken over.
+        """Put objects into the cluster by one resource, in their order; existing objects are taken over.
 
         Retained ones go with the EKS cluster.
         """

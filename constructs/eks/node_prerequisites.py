@@ -19,7 +19,7 @@ RELEASE = "hyperpod-dependencies"
 OPERATOR = f"{RELEASE}-training-operators"
 """Kubeflow's, as the chart names it after the release."""
 NAMESPACE = "kube-system"
-"""Of the release (SageMaker developer guide, "Install packages using Helm"); most parts name their own."""
+"""Namespace of the release (SageMaker developer guide, "Install packages using Helm"). Most parts differ."""
 
 
 class NodePrerequisites(Construct):

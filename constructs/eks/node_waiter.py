@@ -21,7 +21,7 @@ READY_WITHIN = Duration.minutes(10)
 
 
 class NodeWaiter(Construct):
-    """In place when the groups for Kubernetes's own pods have nodes that pods can run on; deleted at once.
+    """Complete when the groups for Kubernetes's own pods have nodes that can run pods; deleted at once.
 
     HyperPod's word for a node, Running, is about the machine. That it has joined and has a network is asked
     of Kubernetes: without, every add-on that comes next would fail for itself after its own time-out.
@@ -81,7 +81,7 @@ class NodeWaiter(Construct):
 
 
 class PodInterfaces(Construct):
-    """Deletes, when it is deleted, the network interfaces that pods had and nobody has any more.
+    """Deletes, when it is deleted, network interfaces that pods have left behind.
 
     The nodes depend on ``resource``, and so are gone by then; the network goes after it.
     """

@@ -83,7 +83,7 @@ class Observability(Construct):
 
 
 def _watched(settings: EksCluster) -> list[str]:
-    """What dashboards show beyond the basic levels: Kueue's queues, and EFA where nodes have it."""
+    """Return the metrics of dashboards beyond the basic levels: Kueue's queues, and EFA if nodes have it."""
     if settings.observability is None:
         return []
     has_efa = any(instance_type(group.instance_type).num_efa for group in settings.instance_groups)

@@ -1,4 +1,4 @@
-"""What Studio needs of an EKS cluster: folders for its spaces, and a way in for the people in them."""
+"""Parts of an EKS cluster for Studio: folders for spaces, and access for their users."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ from constructs.policy.statement_role import Statement
 _SHARING = {"lend": "Lend", "dont_lend": "DontLend", "lend_and_borrow": "LendAndBorrow"}
 _PREEMPTION = {"lower_priority": "LowerPriority", "never": "Never"}
 BORROW_LIMIT_PERCENT = 50
-"""The service's own, which it wants to be told where a team borrows."""
+"""The service's default, which the API requires for a team that borrows."""
 MAX_QUOTA_NAME = 63
 _POLICIES = "AmazonSage?akerHyper?od*"
-"""Of EKS's access policies; AWS writes the name in more than one way."""
+"""Pattern of EKS's access policies; AWS spells the name in more than one way."""
 
 
 class TaskGovernance(Construct):

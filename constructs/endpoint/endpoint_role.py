@@ -17,7 +17,7 @@ from constructs.nodes.node_roles import (
 from constructs.policy.statement_role import Statement, sagemaker_principal, statement_role
 
 METRICS_NAMESPACE = "/aws/sagemaker/Endpoints"
-"""Of the instances' own metrics; log groups of endpoints begin with the same."""
+"""Namespace of the instances' metrics; log groups of endpoints begin with the same."""
 
 
 def endpoint_role(

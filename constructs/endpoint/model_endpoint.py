@@ -159,7 +159,7 @@ class ModelEndpoint(Construct):
 
 
 ROLLBACK_MINUTES = BAKE_SECONDS // 60
-"""That an alarm looks back: one that needs longer cannot go off while an update may still be taken back."""
+"""Minutes that an alarm evaluates. A longer alarm could not fire while an update can still roll back."""
 
 
 class EndpointAlarms(Construct):

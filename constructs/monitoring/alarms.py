@@ -15,7 +15,7 @@ from constructs.policy.findings import acknowledge
 from constructs.storage.file_systems import HomeFileSystem, LustreFileSystem
 
 REPLACEMENT = "*as part of instance replacement in Cluster*"
-"""What descriptions of replacements have in common, begun, completed and failed (SageMaker developer guide,
+"""Pattern of all descriptions of replacements, begun, completed and failed (SageMaker developer guide,
 "SageMaker HyperPod cluster events reference"; clusters with continuous provisioning alone have them)."""
 
 

@@ -1,4 +1,4 @@
-"""Where everything goes that somebody should know of."""
+"""SNS topic that receives alerts and alarms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where runs on the cluster are shown."""
+"""Managed MLflow, which shows the cluster's runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOG_RUNS = [
         *("SearchExperiments", "SearchRuns", "UpdateRun"),
     )
 ]
-"""What the trainer's own client asks for; nothing is deleted, and no model is registered."""
+"""Actions of the trainer's client; nothing is deleted, and no model is registered."""
 _LOOK_AT_RUNS = [
     f"sagemaker-mlflow:{action}"
     for action in (
@@ -30,7 +30,7 @@ _LOOK_AT_RUNS = [
         *("SearchRegisteredModels", "SearchTraces"),
     )
 ]
-"""What its pages ask for besides."""
+"""Additional actions of its pages."""
 
 
 class ManagedMlflow(Construct):

@@ -1,4 +1,4 @@
-"""What an instance group is given, whatever places its jobs."""
+"""Properties of an instance group, for both schedulers."""
 
 from __future__ import annotations
 

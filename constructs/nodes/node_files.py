@@ -1,4 +1,4 @@
-"""What nodes read from S3: the scripts that set them up, and the training code."""
+"""Files that nodes read from S3: setup scripts and training code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from constructs.storage.log_group import log_group
 REPOSITORY = Path(__file__).parents[2]
 EKS_SCRIPTS = REPOSITORY / "lifecycle" / "eks"
 SETTINGS = "settings.json"
-"""Of the cluster file, and so a part of the scripts' hash."""
+"""Settings of the cluster file, which are part of the scripts' hash."""
 DEPLOYMENT = "deployment.json"
 
 

@@ -14,8 +14,7 @@ from constructs.policy.statement_role import Statement, sagemaker_principal, sta
 from constructs.vpc.network import Network
 
 LIFECYCLE_PREFIX, WORKLOAD_PREFIX, MIRROR_PREFIX = "lifecycle", "workloads", "downloads"
-"""Of the artifact bucket: scripts that set nodes up, training code, and what nodes without a way to the
-internet find there instead."""
+"""Prefixes of the artifact bucket: setup scripts, training code, and downloads for nodes without internet."""
 _PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 
 
@@ -70,7 +69,7 @@ def node_statements(
     repository: ecr.IRepository,
     key: kms.IKey | None,
 ) -> list[Statement]:
-    """What every node may do; ``prefixes`` are those that it reads of the artifact bucket.
+    """Return the permissions of every node; it reads ``prefixes`` of the artifact bucket.
 
     These are the statements of the AWS managed AmazonSageMakerClusterInstanceRolePolicy and of HyperPod's
     documented VPC policy, narrowed to this cluster's log groups, bucket prefixes and network. ``grant_*``

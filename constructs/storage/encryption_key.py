@@ -8,7 +8,7 @@ from aws_cdk import aws_kms as kms
 from constructs import Construct
 
 USE_OF_KEY = ("kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey")
-"""What a service needs that writes and reads under a key."""
+"""Actions of a service that writes and reads with a key."""
 
 
 def encryption_key(

@@ -16,7 +16,7 @@ from constructs import Construct
 from constructs.policy.findings import acknowledge, assets_finding, wildcard_finding
 
 MEMORY_MIB = 512
-"""Of BucketDeployment's function, of which a stack has one for each size."""
+"""Memory of BucketDeployment's function; a stack has one function per size."""
 
 
 class HashedUpload(Construct):
@@ -81,7 +81,7 @@ class HashedUpload(Construct):
 
 
 def _acknowledge_handler(deployment: s3_deployment.BucketDeployment, bucket: s3.IBucket) -> None:
-    """The function behind BucketDeployment is aws-cdk-lib's, and so are its role and its runtime."""
+    """Acknowledge findings of BucketDeployment's function; aws-cdk-lib defines its role and runtime."""
     stack = Stack.of(deployment)
     handler = deployment.handler_role.node.scope
     assert handler is not None

@@ -1,4 +1,4 @@
-"""Buckets that nobody outside the account can reach, and whose use is on record."""
+"""Buckets without access from other accounts, with access logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from constructs.storage.removal import KEEP
 
 ACCESS_LOG_DAYS = 90
 UPLOAD_DAYS = 7
-"""Parts of an upload that nobody finished are invisible and billed; the longest real one takes hours."""
+"""Days after which unfinished uploads are deleted. They are invisible and bill. Real uploads take hours."""
 
 
 def access_log_bucket(scope: Construct, construct_id: str) -> s3.Bucket:

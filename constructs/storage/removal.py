@@ -1,4 +1,4 @@
-"""What a cluster file says about deletion, in the CDK's words."""
+"""Removal policies of the CDK for the values of a cluster file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from aws_cdk import RemovalPolicy
 from config.storage import Removal
 
 KEEP = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
-"""Not what a first deployment that fails has made: it holds nothing, and nobody would know that it bills."""
+"""Resources of a failed first deployment are not kept, because they are empty and would bill unnoticed."""
 
 
 def removal_policy(removal: Removal) -> RemovalPolicy:

@@ -157,7 +157,7 @@ def _app_settings(studio: Studio, *starts: sagemaker.CfnStudioLifecycleConfig) -
 
 
 LUSTRE_PORTS = ((988, 988), (1018, 1023))
-"""Of the file system's servers, which also open connections to their clients (FSx for Lustre user guide,
+"""Ports of the file system's servers, which also connect to their clients (FSx for Lustre user guide,
 "File system access control with Amazon VPC")."""
 SLURM_PORTS = (6817, 6819)
 """slurmctld, slurmd and slurmdbd, as Slurm has them by default."""
@@ -229,7 +229,7 @@ def _open(
 
 FOLDER = Path(__file__).parents[2] / "lifecycle" / "studio"
 PREFIX, CLIENT_PREFIX = "studio", "studio-login"
-"""Of the artifact bucket: the scripts of spaces, and Slurm's commands, which the controller puts there."""
+"""Prefixes of the artifact bucket: scripts of spaces, and Slurm's commands from the controller."""
 CURRENT = "current"
 
 

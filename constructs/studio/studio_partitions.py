@@ -23,12 +23,12 @@ from constructs.policy.statement_role import Statement
 
 NAME = "studio_partitions"
 TRIES = 20
-"""Of a request or an acknowledgement, before it is set aside for people to see."""
+"""Tries of a request or an acknowledgement before it goes to the dead-letter queue."""
 KEPT = Duration.days(14)
 """SQS's longest: as long as a cluster may be away without a profile being forgotten by its queue."""
 VISIBILITY = Duration.minutes(5)
 LOOK_AGAIN = Duration.minutes(15)
-"""For profiles without a partition, which no event has told of."""
+"""Interval of the search for profiles without a partition, for which no event arrived."""
 
 
 class StudioPartitions(Construct):
@@ -116,7 +116,7 @@ class StudioPartitions(Construct):
         )
 
     def worker_statements(self) -> list[Statement]:
-        """What answers requests needs."""
+        """Return the permissions of the worker that handles requests."""
         return [
             Statement("AnswerStudio", ["sqs:DeleteMessage", "sqs:ReceiveMessage"], [self.requests.queue_arn]),
             Statement("AcknowledgeToStudio", ["sqs:SendMessage"], [self.acknowledgements.queue_arn]),

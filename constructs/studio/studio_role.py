@@ -1,4 +1,4 @@
-"""What a person's spaces may do."""
+"""Role of a profile's spaces."""
 
 from __future__ import annotations
 

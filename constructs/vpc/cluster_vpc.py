@@ -32,9 +32,9 @@ class ClusterVpc(Construct):
     private_subnets: list[ec2.ISubnet]
     """One per zone, in the file's order."""
     database_subnets: list[ec2.ISubnet]
-    """Of the first two zones, without a route out; empty unless asked for."""
+    """Subnets of the first two zones, without a route out; empty by default."""
     control_plane_subnets: list[ec2.ISubnet]
-    """Of EKS, in the zones asked for, with the private subnets' routes."""
+    """Subnets of the EKS control plane, with the private subnets' routes."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class AddressPlan:
     """One per zone, in the file's order."""
     nat: IPv4Network
     database: tuple[IPv4Network, IPv4Network]
-    """Of Slurm's database, or of EKS's control plane."""
+    """Ranges of Slurm's database, or of EKS's control plane."""
 
 
 def address_plan(network: NewVpc) -> AddressPlan:

@@ -1,4 +1,4 @@
-"""Where a cluster's nodes and file systems live: a VPC of its own, or places in one that is there."""
+"""Network of a cluster's nodes and file systems: a new VPC, or subnets of an existing one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from constructs.storage.encryption_key import encryption_key
 from constructs.vpc.cluster_vpc import ClusterVpc, FlowLog
 
 DATABASE_PORT = 3306
-"""Of Slurm's accounting database."""
+"""Port of Slurm's accounting database."""
 
 
 class Network(Construct):
@@ -25,7 +25,7 @@ class Network(Construct):
 
     vpc: ec2.IVpc
     security_group: ec2.ISecurityGroup
-    """Of every node and file system."""
+    """Security group of every node and file system."""
     database_subnets: list[ec2.ISubnet]
     """In two zones; empty without an accounting database."""
     control_plane_subnets: list[ec2.ISubnet]
@@ -195,7 +195,7 @@ class Network(Construct):
 
 
 def _no_foreign_writes(scope: Construct) -> iam.PolicyDocument:
-    """What passes out of a closed network.
+    """Return the policy of requests that leave a closed network.
 
     This account's identities may do what their own policies allow. Everyone else may only read: ECR's layers,
     package repositories and SageMaker's own files lie in buckets of other accounts, are fetched with other

@@ -10,7 +10,7 @@ from monitoring.dashboards.model import FsxQuery, Model, Panel, dashboard, share
 from monitoring.dashboards.selection import Scheduler
 
 LUSTRE_MARK, HOME_MARK = "@LUSTRE_ID@", "@HOME_ID@"
-"""Where the ids of the two file systems come, which nobody knows before the deployment."""
+"""Placeholders for the ids of the two file systems, which the deployment creates."""
 
 
 def file_systems(scheduler: Scheduler) -> Model:

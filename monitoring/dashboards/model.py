@@ -44,7 +44,7 @@ class FsxQuery:
     legend: str
     statistic: Literal["Average", "Sum"] = "Sum"
     per_second: bool = False
-    """Of a sum: what CloudWatch counts within a period, divided by its seconds."""
+    """For a sum: CloudWatch's count within a period, divided by its seconds."""
 
 
 AnyQuery = Query | FsxQuery
@@ -58,12 +58,12 @@ class Panel:
     shows: str | tuple[AnyQuery, ...]
     """PromQL, or several queries beside each other."""
     legend: str = ""
-    """Of the PromQL."""
+    """Legend of the PromQL query."""
     unit: str = "short"
     """Grafana's id of a unit: ``percentunit`` is a share of 1, ``bytes`` and ``s`` scale by themselves."""
     kind: Kind = "timeseries"
     about: str = ""
-    """What it means, and what to look for; behind the i of its title."""
+    """Meaning of the panel; shown behind the i of its title."""
     minimum: float | None = 0
     maximum: float | None = None
     decimals: int | None = None
@@ -72,7 +72,7 @@ class Panel:
 
     @property
     def queries(self) -> tuple[AnyQuery, ...]:
-        """What it shows, also if that is one query."""
+        """Return the queries of the panel as a tuple."""
         return (Query(self.shows, self.legend),) if isinstance(self.shows, str) else self.shows
 
 

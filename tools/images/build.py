@@ -54,7 +54,7 @@ FRAMEWORKS = {
 }
 DEFAULT_FRAMEWORK, NEURON = "esm2", "neuron"
 FRAMEWORK_OF = {"train-bionemo": "bionemo", "convert-bionemo": "bionemo"}
-"""Of stages that the default one's image has not got."""
+"""Frameworks of stages that the default image lacks."""
 NOT_COMMITTED = "check out a commit: only committed images are pushed"
 
 
@@ -164,7 +164,7 @@ def registry_tag(revision: Revision, framework: Framework) -> str:
 
 
 def base_image(versions: Path) -> str:
-    """By digest; the tag stands in the file for people, as buildah takes no reference with both.
+    """Return the base by digest. The tag in the file is for readers; buildah accepts no reference with both.
 
     Raises:
         ValueError: if the file pins none.

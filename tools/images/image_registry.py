@@ -22,7 +22,7 @@ SCAN_WAIT_SECONDS = 300.0
 SCAN_POLL_SECONDS = 10.0
 UNFINISHED = {"IN_PROGRESS", "PENDING"}
 SCANNED = {"COMPLETE", "ACTIVE"}
-"""ACTIVE: enhanced scanning, which goes on as long as the image is there."""
+"""ACTIVE means enhanced scanning, which continues as long as the image exists."""
 SEVERITIES = ("CRITICAL", "HIGH", "MEDIUM", "LOW", "INFORMATIONAL", "UNDEFINED", "UNTRIAGED")
 
 

@@ -44,7 +44,7 @@ ENROOT_IMPORT = REPOSITORY / "docker" / "enroot_import.sh"
 FOLDER = "images"
 """Below the mount point of Lustre."""
 MOST_CPUS = 4
-"""Of the worker: layers are unpacked and packed by as many processes, and training waits for the rest."""
+"""CPUs of the job. Layers are unpacked and packed by as many processes; other CPUs stay free for training."""
 REFERENCE = re.compile(r"[^/@\s]+/(?P<repository>[a-z0-9._/-]+):[\w.-]+@sha256:(?P<digest>[0-9a-f]{64})")
 
 

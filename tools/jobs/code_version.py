@@ -20,7 +20,7 @@ from tools.nodes.head_node import HeadNode
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 BRING_CODE = Path(__file__).with_name("bring_code.sh")
 PREFIX = "workloads"
-"""Of the artifact bucket; deployments upload there under the same names."""
+"""Prefix of the artifact bucket; deployments upload there under the same names."""
 
 
 def code_hash() -> str:
@@ -28,7 +28,7 @@ def code_hash() -> str:
 
 
 def deployed_folder(cluster: SlurmCluster) -> Path:
-    """Where node set-up puts this version, if it is the one that was deployed."""
+    """Return the folder of this version on nodes, if it was deployed."""
     return Path(cluster.storage.lustre.mount_path) / "workloads" / code_hash()
 
 
@@ -76,7 +76,7 @@ def bring(cluster: SlurmCluster, head: HeadNode, profile: str | None) -> str:
 
 
 def _upload(s3: Any, bucket: str, prefix: str) -> None:
-    """What is not there yet: names say what is in it, so nothing is ever overwritten with another content."""
+    """Upload missing files. Names are hashes of the contents, so files are never overwritten with others."""
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
     there = {item["Key"] for page in pages for item in page.get("Contents", [])}
     ignored = shutil.ignore_patterns(*IGNORED)
@@ -87,7 +87,7 @@ def _upload(s3: Any, bucket: str, prefix: str) -> None:
 
 
 def code_revision() -> str:
-    """Of the code, for checkpoints and reports: the commit, or else the contents' hash."""
+    """Return the code's revision for checkpoints and reports: the commit, or the contents' hash."""
     try:
         return read_revision(Path(__file__).parents[2]).tag
     except ValueError:  # no clone, or one that belongs to somebody else

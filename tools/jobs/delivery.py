@@ -14,7 +14,7 @@ from typing import IO
 from tools.archives import extract
 
 SHOWN_LINES = 20
-"""Of what was said instead of files."""
+"""Lines shown of a message that arrived instead of files."""
 
 
 class Delivery:
@@ -47,7 +47,7 @@ class Delivery:
             self._damage = str(error)
 
     def unpack(self, to: Path, *, status: int, instead: str) -> int:
-        """Put the files into the folder of their run below ``to``, and name what is there.
+        """Put the files into the folder of their run below ``to``, and list them.
 
         Args:
             to: folder of runs.

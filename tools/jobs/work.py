@@ -1,4 +1,4 @@
-"""What a job does: a stage of a run, or the measurement of all-reduces over its nodes.
+"""Work of a job: a stage of a run, or the measurement of all-reduces over its nodes.
 
 Everything that can be known to be wrong is an error here, before anything is asked of a cluster.
 """

@@ -251,7 +251,7 @@ def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> No
 
 
 def unexpected_parts(chart_file: Path, values: Values, rendered: str) -> list[str]:
-    """What the chart installs though nobody switched it on, and the other way round.
+    """Return parts that the chart installs without a switch, and switches without a part.
 
     helm says before each object of which template it is: ``# Source: <chart>/charts/<part>/...``.
     """
@@ -274,7 +274,7 @@ def unexpected_parts(chart_file: Path, values: Values, rendered: str) -> list[st
 
 
 def _switch(values: Values, condition: str) -> bool | None:
-    """What the values say at ``a.b.c``; None if they do not."""
+    """Return the value at ``a.b.c``; None if it is missing."""
     found: Any = values
     for key in condition.split("."):
         found = found.get(key) if isinstance(found, dict) else None

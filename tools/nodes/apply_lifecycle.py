@@ -77,7 +77,7 @@ def _options() -> argparse.Namespace:
 
 
 def deployed_scripts(cloudformation: Any, cluster: SlurmCluster) -> str:
-    """Where the scripts are that new nodes run, s3://...
+    """Return the S3 address of the scripts that new nodes run.
 
     Raises:
         ValueError: if no stack has said so yet.

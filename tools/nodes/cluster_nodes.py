@@ -41,7 +41,7 @@ class ClusterNodes:
     nodes: tuple[Node, ...]
 
     def target(self, node: Node) -> str:
-        """What `aws ssm start-session --target` takes for a HyperPod node."""
+        """Return the target of a HyperPod node for `aws ssm start-session --target`."""
         return f"sagemaker-cluster:{self.cluster_id}_{node.group}-{node.instance_id}"
 
 

@@ -86,7 +86,7 @@ def _options() -> argparse.Namespace:
 
 
 def _connect_kubectl(cluster: EksCluster, options: argparse.Namespace) -> int:
-    """Status 1 if the kubeconfig is written and the cluster cannot be asked from here."""
+    """Return status 1 if the kubeconfig is written, but the cluster cannot be reached from here."""
     config = standing_kubeconfig(cluster, options.profile)
     if options.kubeconfig == PRINT:
         print(json.dumps(config, indent=2))
@@ -191,7 +191,7 @@ def write_block(path: Path, *, host: str, block: str) -> bool:
 
 
 def _write_whole(path: Path, text: str, mode: int = 0o600) -> None:
-    """Put the text there at once; until then nobody but its owner reads it."""
+    """Write the file at once; before that, only its owner can read it."""
     partial = path.with_name(f".{path.name}.partial")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -218,7 +218,7 @@ def standing_kubeconfig(cluster: EksCluster, profile: str | None) -> Manifest:
 
 
 def show_nodes(cluster: EksCluster, path: Path) -> bool:
-    """Print the cluster's nodes by the kubeconfig; whether it could be asked."""
+    """Print the cluster's nodes, and return whether the cluster answered."""
     own = shutil.which("kubectl")
     program = Path(own) if own else find_program("kubectl", CACHE)
     if program is None:

@@ -1,4 +1,4 @@
-"""Where jobs are submitted from: here, if Slurm's programs are here, or the head node by a session."""
+"""Machine that submits jobs: this one if it has Slurm's programs, or the head node by a session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.nodes.cluster_nodes import choose_node, read_cluster_nodes
 from tools.nodes.node_session import check_programs, run_on_node, start_session
 
 SLURM_PROGRAMS = "/opt/slurm/bin"
-"""Of HyperPod's image, beside the usual places."""
+"""Folder of HyperPod's image, in addition to the PATH."""
 # As the user and with what belongs to them alone: the session's script is root's.
 _AS_USER = """
 set -euo pipefail
@@ -38,7 +38,7 @@ class HeadNode:
         return not self.start
 
     def run_as_root(self, script: str, arguments: Sequence[str], say: Say) -> int:
-        """Run a bash script by a session; never here, where nobody has asked for root.
+        """Run a bash script by a session, but never on this machine, because it needs root.
 
         Raises:
             BrokenSession: if the session ends before the script does.

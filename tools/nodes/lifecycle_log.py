@@ -1,4 +1,4 @@
-"""What the set-up of nodes said, as HyperPod ships it to CloudWatch: a stream a node, which outlives it."""
+"""Setup logs of nodes, which HyperPod sends to CloudWatch: one stream per node, which outlives it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def newest_run(events: Sequence[Event]) -> list[Event]:
 
 
 def outcome(events: Sequence[Event]) -> str:
-    """What became of the last run, in a line: how it ended, else the last error, of the image's perhaps."""
+    """Return the result of the last run in a line: its end, or the last error, possibly of the image."""
     failed = ""
     for event in reversed(events):
         if OF_OTHER_NODES in event.text:

@@ -1,4 +1,4 @@
-"""Print the newest set-up log of nodes from CloudWatch, including nodes that no longer exist.
+"""Print the newest setup log of nodes from CloudWatch, including nodes that no longer exist.
 
 ``python -m tools.nodes.logs [NODE]``: a group, ``<group>-<n>``, a host name, or an instance id, which may be
 gone. The default is all present nodes, and those whose last line is less than a day older than the newest.

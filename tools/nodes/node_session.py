@@ -40,7 +40,7 @@ class BrokenSession(ValueError):
 
 
 def remote_command(script: str, arguments: Sequence[str], token: str) -> str:
-    """One command for the node, of characters that mean nothing to any shell outside of its single quotes.
+    """Return one command for the node, without special characters outside its single quotes.
 
     The agent gives it to `sh -c` or splits it into words itself, by the kind of agent. The script gets a
     session of its own, deaf to the terminal's hanging up, since it is to go on when the connection breaks.
@@ -56,7 +56,7 @@ def remote_command(script: str, arguments: Sequence[str], token: str) -> str:
 def run_on_node(
     start_session: Sequence[str], script: str, arguments: Sequence[str], say: Callable[[str], None]
 ) -> int:
-    """Run a bash script as root, telling each line that it says; returns its exit status.
+    """Run a bash script as root, report each line of its output, and return its exit status.
 
     ``start_session`` is the aws command with its target, without a document.
 
@@ -132,7 +132,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_session(start_session: Sequence[str], session_id: str) -> None:
-    """Tidy up; Session Manager ends it by itself when nobody has asked for 20 minutes."""
+    """End the session; otherwise Session Manager ends it after 20 minutes without requests."""
     if session_id:
         options = start_session[start_session.index("--region") :]
         command = ["aws", "ssm", "terminate-session", "--session-id", session_id, *options]

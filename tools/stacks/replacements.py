@@ -1,4 +1,4 @@
-"""Which resources an update of a stack replaces or deletes, and what a piece of a template refers to."""
+"""Resources that an update of a stack replaces or deletes, and references in templates."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _path(pointer: str) -> Path:
 
 
 def _not_updatable_in_fsx(schema: dict[str, Any]) -> frozenset[Path]:
-    """What FSx's own UpdateFileSystem has no parameter for, so that the old file system cannot be changed."""
+    """Return the properties without a parameter in FSx's UpdateFileSystem, which cannot change in place."""
     model = botocore.session.get_session().get_service_model("fsx")
     update: Any = model.operation_model("UpdateFileSystem").input_shape
     return frozenset(

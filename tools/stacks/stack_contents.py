@@ -1,4 +1,4 @@
-"""What a deployed stack holds, and what of it outlives the stack."""
+"""Contents of a deployed stack, and resources that outlive it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from tools.aws_session import if_present
 
 NEVER_DEPLOYED = "REVIEW_IN_PROGRESS"
-"""An empty stack whose change set nobody executed: the state has no end, and the stack can be deleted."""
+"""Empty stack whose change set was not executed. The state has no end, and the stack can be deleted."""
 SNAPSHOT_BY_DEFAULT = {"AWS::RDS::DBInstance", "AWS::RDS::DBCluster"}
 """Without a DeletionPolicy CloudFormation takes a snapshot of these (DeletionPolicy attribute reference)."""
 

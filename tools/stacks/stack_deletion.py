@@ -107,7 +107,7 @@ def _report(event: dict[str, Any]) -> list[str]:
 
 
 def delete_pod_interfaces(ec2: Any, network: StackContents, cluster_name: str) -> list[str]:
-    """Delete what the VPC CNI of a cluster left in the network's security group, and say what.
+    """Delete interfaces that the VPC CNI left in the network's security group, and return them.
 
     It takes its interfaces away itself, unless its node ends first. Then they are nobody's, and hold subnets
     and security group for ever. Only those that are attached to nothing are deleted.
@@ -241,7 +241,7 @@ def unlink_buckets(fsx: Any, buckets: Collection[str]) -> list[str]:
 
 
 def _links(fsx: Any, buckets: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Associations with these buckets by id, whoever made them."""
+    """Return all associations with these buckets by id."""
     links: list[dict[str, Any]] = []
     token: dict[str, str] = {}
     while True:  # boto3 has no paginator for this operation

@@ -56,7 +56,7 @@ def image_or_placeholder(cluster: EksCluster, profile: str | None, framework: st
 
 
 def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | None:
-    """What whoever submits should know of an image; None if it is this commit's.
+    """Return a note about an image for the submitter; None if it is this commit's.
 
     Raises:
         ValueError: if it is of the cluster's own repository, which has no such digest.

@@ -94,7 +94,7 @@ def _containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _endings(container: Mapping[str, Any]) -> list[str]:
-    """What it said last when it failed, now or the last time."""
+    """Return the container's last messages of a failure, now or earlier."""
     for when in ("state", "lastState"):
         ended = container.get(when, {}).get("terminated")
         if ended and ended["exitCode"]:
@@ -106,7 +106,7 @@ def _endings(container: Mapping[str, Any]) -> list[str]:
 
 
 def queue_problems(kubectl: Kubectl, job: Mapping[str, Any]) -> list[str]:
-    """One line each; none if the job is in no queue, has its quota, or Kueue may not be asked."""
+    """Return one line per problem; none without a queue, with a quota, or without access to Kueue."""
     metadata = job["metadata"]
     if QUEUE_LABEL not in metadata.get("labels", {}):
         return []
@@ -124,7 +124,7 @@ def queue_problems(kubectl: Kubectl, job: Mapping[str, Any]) -> list[str]:
 
 
 def place_problems(kubectl: Kubectl, pods: PodSettings) -> list[str]:
-    """What pods need of their namespace and is not there: the file system, and a team's queue.
+    """Return missing parts of the pods' namespace: the file system, and a team's queue.
 
     Raises:
         ValueError: if the namespace itself is not there.

@@ -1,4 +1,4 @@
-"""Where a job of Kubernetes runs, by the cluster file: whose it is, on which nodes, how much of them."""
+"""Placement of a Kubernetes job by the cluster file: team, nodes and share of nodes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class EksWanted(Wanted):
     service_account: str | None = None
     hang_seconds: int = PodJob.hang_seconds
     max_retries: int | None = None
-    """By stage, if it is None."""
+    """None uses the stage's default."""
 
     @property
     def num_retries(self) -> int:
@@ -53,7 +53,7 @@ class EksWanted(Wanted):
 
 @dataclass(frozen=True, kw_only=True)
 class Placement(Share):
-    """Whose job it is, and which nodes its pods take."""
+    """Team of a job, and nodes of its pods."""
 
     team: str | None
     namespace: str
@@ -63,7 +63,7 @@ class Placement(Share):
 
     @property
     def num_efa(self) -> int:
-        """All of the node with all accelerators, else a share; none where there is nobody to talk to."""
+        """Return all interfaces of a node with all accelerators, otherwise a share; none for a single pod."""
         hardware = self.hardware
         if not self.accelerators or self.sizes[-1] == 1 or not hardware.num_efa:
             return 0
@@ -139,7 +139,7 @@ def chosen_namespace(namespace: str | None, team: str | None) -> str:
 
 
 def chosen_team(cluster: EksCluster, team: str | None, problems: list[str]) -> str | None:
-    """Whose job it is; None where the cluster file has no teams."""
+    """Return the team of a job; None if the cluster file has no teams."""
     names = [found.name for found in cluster.teams]
     if team is None and len(names) > 1:
         problems.append(f"--team: name one of {', '.join(names)}: whose job is it?")
@@ -206,7 +206,7 @@ def groups_of_type(cluster: EksCluster, wanted: str | None, problems: list[str])
 
 
 def node_labels(groups: Sequence[EksInstanceGroup], *, by_name: bool) -> dict[str, str]:
-    """Of nodes of these groups, which have one type; ``by_name`` are those of the one group alone."""
+    """Return labels of nodes of these groups, which have one type; ``by_name`` selects the one group."""
     labels = {INSTANCE_TYPE_LABEL: groups[0].instance_type}
     if by_name:
         labels[GROUP_LABEL] = groups[0].name
@@ -216,7 +216,7 @@ def node_labels(groups: Sequence[EksInstanceGroup], *, by_name: bool) -> dict[st
 
 
 def tolerations(groups: Sequence[EksInstanceGroup]) -> tuple[dict[str, str], ...]:
-    """Of the groups' own taints. That of nodes found unhealthy is not among them: jobs stay away."""
+    """Return tolerations of the groups' own taints, but not of the taint of unhealthy nodes."""
     found = {
         (taint.key, taint.value, taint.effect): {
             "key": taint.key,

@@ -88,7 +88,7 @@ def _options() -> argparse.Namespace:
 def pod_service(
     cluster: EksCluster, endpoint: Endpoint, options: argparse.Namespace, *, version: str
 ) -> PodService:
-    """What the endpoint file says, on nodes of the cluster.
+    """Return the service of the endpoint file on nodes of the cluster.
 
     Args:
         cluster: has the nodes.

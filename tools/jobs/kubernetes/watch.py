@@ -35,12 +35,12 @@ from workloads.launch.pod_job import (
 
 FETCH = Path(__file__).parents[1] / "fetch_run.sh"
 POD_SECONDS = 3600
-"""Then Kubernetes ends a pod that nobody has removed."""
+"""Time after which Kubernetes ends a pod that was not removed."""
 START_SECONDS = 600
 """An image of this size takes minutes to a node that has not had it."""
 FETCH_POLL_SECONDS = 2.0
 LARGEST_MIB = 16 << 10
-"""Of a model or a table: ESM-2 3B has 11 GiB. It comes through the API server, at tens of MB/s."""
+"""Largest model or table; ESM-2 3B has 11 GiB. It comes through the API server at tens of MB/s."""
 STAYS = "it stays on the shared file system, where pods with the claim fsx read it (docs/training-on-eks.md)"
 NUM_SHOWN = 5
 """Jobs of which status shows the log's last line."""
@@ -48,7 +48,7 @@ POLL_SECONDS = 5.0
 MOST_LOGS = 768
 """Containers that kubectl follows at once: a pod has three."""
 YET_TO_START = "is waiting to start"
-"""What kubectl says of a container whose turn has not come."""
+"""kubectl's message about a container that has not started."""
 FIRST_LINES = 50
 
 
@@ -97,7 +97,7 @@ def status(kubectl: Kubectl, operator: Operator) -> int:
 
 
 def _messages(job: Mapping[str, Any]) -> list[str]:
-    """Of the condition that the job is in."""
+    """Return the messages of the job's current condition."""
     conditions = job.get("status", {}).get("conditions") or []
     return [found["message"] for found in conditions if found["type"] == state(job) and found.get("message")]
 
@@ -117,7 +117,7 @@ def _pods(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
 
 
 def _last_line(kubectl: Kubectl, pods: list[dict[str, Any]]) -> str:
-    """Of the first pod that has one."""
+    """Return the last log line of the first pod that has one."""
     for pod in pods:
         try:
             lines = kubectl.run("logs", pod["metadata"]["name"], "--tail=1").strip().splitlines()

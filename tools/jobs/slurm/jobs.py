@@ -20,7 +20,7 @@ from tools.nodes.node_session import BrokenSession
 PROGRAM = Path(__file__).with_name("jobs_on_cluster.sh")
 FETCH = Path(__file__).parents[1] / "fetch_run.sh"
 LARGEST_MIB = 200
-"""Of a model or a table that comes through a session, at about 1 MB/s."""
+"""Largest model or table through a session, at about 1 MB/s."""
 COPY_INSTEAD = (
     "copy it below the data bucket's folder of the shared file system, from where it is exported to S3 "
     "(docs/training-on-slurm.md)"

@@ -17,7 +17,7 @@ from workloads.launch.job_file import Job
 WITHOUT_USERS = "ubuntu"
 """The image's own user, who is there when the cluster file names none."""
 MIN_MINUTES = 10
-"""Of the time limit: Slurm's signal to stop comes 300 s before it, or up to 60 s earlier."""
+"""Shortest time limit. Slurm's signal to stop comes 300 s before it, or up to 60 s earlier."""
 HANG_SECONDS = {"cpu": range(10, 86_401), "gpu": range(150, 541)}
 """Well above the second in which the processes are looked at. On GPUs a process that waits for a crashed one
 has not hung: torchrun ends it after 120 s. What waits for 600 s, NCCL ends without stacks."""
@@ -35,7 +35,7 @@ class SlurmWanted(Wanted):
 
 
 def job_user(cluster: SlurmCluster, user: str | None, here: str | None = None) -> str:
-    """Whose job it is.
+    """Return the user of the job.
 
     Args:
         cluster: has the users.
@@ -60,7 +60,7 @@ def job_user(cluster: SlurmCluster, user: str | None, here: str | None = None) -
 
 
 def user_folder(cluster: SlurmCluster, user: str) -> str:
-    """Where a user's runs, data and downloads are: on Lustre, below the home if it is there."""
+    """Return the folder of a user's runs, data and downloads: on Lustre, below the home if it is there."""
     lustre = cluster.storage.lustre.mount_path
     has_home = user in {found.name for found in cluster.access.users} and cluster.storage.home is None
     return f"{lustre}/home/{user}/esm2" if has_home else f"{lustre}/{user}/esm2"
@@ -74,7 +74,7 @@ def job_request(
     *,
     version: str,
 ) -> dict[str, Any]:
-    """What slurm_submit.py takes on the cluster; where the code is, is added when it is there.
+    """Return the request for slurm_submit.py on the cluster; the code's path is added after its upload.
 
     Args:
         cluster: has the nodes.
@@ -116,12 +116,12 @@ def job_request(
 
 @dataclass(frozen=True, kw_only=True)
 class Placement(Share):
-    """Which nodes a job takes, and what of them."""
+    """Nodes of a job, and its share of them."""
 
     partition: str
 
     def options(self, wanted: SlurmWanted, name: str) -> list[str]:
-        """Of sbatch."""
+        """Return the options of sbatch."""
         fewest, most = self.sizes[0], self.sizes[-1]
         options = [f"--job-name={wanted.stage}-{name}", f"--partition={self.partition}"]
         options += [f"--nodes={fewest}-{most}" if most > fewest else f"--nodes={fewest}"]
@@ -189,7 +189,7 @@ def worker_groups(cluster: SlurmCluster) -> list[SlurmInstanceGroup]:
 
 
 def _is_file(image: str) -> bool:
-    """What begins with a slash or a dot is one to pyxis; what ends like one was meant to be one."""
+    """Return whether an image is a file: a slash or dot at the start, as in pyxis, or a file's suffix."""
     return image.startswith(("/", ".")) or image.endswith((".sqsh", ".squashfs"))
 
 
@@ -208,7 +208,7 @@ def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -
 
 
 def _minutes(time: str) -> float | None:
-    """Of ``M``, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M`` or ``D-H:M:S``; the rest is Slurm's to refuse."""
+    """Return the minutes of ``M``, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M`` or ``D-H:M:S``; None for other texts."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)
     if found is None:
         return None

@@ -208,7 +208,7 @@ def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -
 
 
 def _minutes(time: str) -> float | None:
-    """Return the minutes of ``M``, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M`` or ``D-H:M:S``; None for other texts."""
+    """Return the minutes of ``M``, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M`` or ``D-H:M:S``, otherwise None."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)
     if found is None:
         return None

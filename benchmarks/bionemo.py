@@ -127,7 +127,7 @@ def arm_of(model: str, data: Path, micro_batch: int, folder: Path) -> BionemoArm
         model=ModelConfig(size=model),
         data=DataConfig(path=str(data)),
         optim=OptimConfig(warmup_steps=0),
-        # Nothing is logged, as in our arm, and little evaluated when it is told to end.
+        # Nothing is logged, as in our arm, and the evaluation at the end is short.
         train=TrainConfig(
             max_steps=MAX_STEPS,
             tokens_per_pack=tokens,

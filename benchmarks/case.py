@@ -26,7 +26,7 @@ class Case:
     size: str
     """Published size of ESM-2, or ``-`` if the case has none."""
     contestant: str
-    """What is measured, such as ``ours``, ``lora`` or ``varlen``."""
+    """Measured program or kernel, such as ``ours``, ``lora`` or ``varlen``."""
     shape: str
     """Shape or setting that sets the case apart, such as ``tokens_per_pack=16384``; several with commas."""
     seconds: float

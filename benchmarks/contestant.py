@@ -45,7 +45,7 @@ class ContestantFailedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Window:
-    """What a contestant did in one window."""
+    """Work of a contestant in one window."""
 
     seconds: float
     """CPU time of the process on a CPU, wall time from idle device to idle device on CUDA."""

@@ -41,7 +41,7 @@ SUBSET_PROTEINS = 10_000
 """Proteins for the slow contestants, about five seconds' work."""
 ROUNDS = 3
 LOOK_UPS = 20
-"""Repetitions of a look-up in a turn: one takes less than the clock's grain shows."""
+"""Repetitions of a lookup in a turn, because one lookup is shorter than the clock's resolution."""
 TOKENIZER, LOOK_UP = "transformers' EsmTokenizer", "our lookup"
 SCRIPTS = ("guidance 1: pyfastx to CSV", "guidance 2: CSV, tokenized and padded to 512, to Arrow")
 GOALS = {LOOK_UP: 200, "ours": 40}

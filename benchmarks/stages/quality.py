@@ -57,7 +57,7 @@ GPU_RATES, CPU_RATES = (2e-3, 1e-3), (1e-4, 4e-4)
 GPU_SECONDS = {"tuned": 200, "adamw": 120, "muon": 120}
 CPU_SECONDS = {"guidance": 900, "tuned": 800, "adamw": 500, "muon": 600}
 WARMUP_SHARE = 0.05
-"""Of the steps; ``guidance`` has no warm-up."""
+"""Share of the steps; ``guidance`` has no warm-up."""
 COMPILING_STEPS = 3
 NUM_POINTS = 4
 SCORING_TOKENS_PER_PACK = 4096

@@ -58,7 +58,7 @@ GUIDANCE_WORKERS = 2
 TUNED_WORKERS = 8
 """On CUDA, where the collator would hold the device up. On a CPU one process does and counts all work."""
 PAD_TO_MULTIPLE_OF = 8
-"""Multiple of ``tuned``. Tensor cores need it, and a CPU gets fewer shapes: 1.33 k residues/s against 1.23 k with
+"""Multiple of ``tuned``. Tensor cores need it, and a CPU gets fewer shapes: 1.33 k residues/s, 1.23 k with
 1 and 1.30 k with 32, in turns on a Zen 4 core."""
 TUNED_OPTIONS: dict[str, Any] = {
     "train_sampling_strategy": "group_by_length",

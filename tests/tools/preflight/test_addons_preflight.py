@@ -65,7 +65,9 @@ def test_an_unavailable_version_names_the_offered_ones_and_the_table() -> None:
         "v1.39.0-eksbuild.1, v1.38.0-eksbuild.1, v1.37.0-eksbuild.1, v1.36.0-eksbuild.1, v1.35.0-eksbuild.1 "
         "and 2 older"
     )
-    assert found.action == "put one of them in config/facts/addons.py, such as EKS's default v1.37.0-eksbuild.1"
+    assert (
+        found.action == "put one of them in config/facts/addons.py, such as EKS's default v1.37.0-eksbuild.1"
+    )
 
 
 @pytest.mark.parametrize("answer", [[], Refusal("ResourceNotFoundException")])

@@ -19,9 +19,13 @@ from tools.cost.cluster_items import cluster_items, endpoint_items, read_endpoin
 
 
 def main() -> int:
-    parser = cluster_parser("What a cluster, or an endpoint, costs a month and an hour.")
-    parser.add_argument("--endpoint", type=Path, metavar="FILE", help="endpoint file, in place of a cluster")
-    parser.add_argument("usage", nargs="*", metavar="NAME=VALUE", help="of tools/cost/bill.py")
+    parser = cluster_parser("Print the monthly and hourly cost of a cluster or endpoint.")
+    parser.add_argument(
+        "--endpoint", type=Path, metavar="FILE", help="endpoint file, instead of a cluster file"
+    )
+    parser.add_argument(
+        "usage", nargs="*", metavar="NAME=VALUE", help="monthly usage, see tools/cost/bill.py"
+    )
     options = parser.parse_intermixed_args()
     usage = parse_usage(options.usage)
     billed: AnyCluster | Endpoint
@@ -87,11 +91,11 @@ def price_notes(bill: Bill) -> list[str]:
     notes = [f"* {origin}: {', '.join(keys)}" for origin, keys in prices.items()]
     if bill.lacking:
         notes.append(
-            f"No price is known of {', '.join(bill.lacking)}: not in the total."
-            f" make prices REGION={bill.region} asks AWS."
+            f"Not in the total, because no price is known: {', '.join(bill.lacking)}."
+            f" `make prices REGION={bill.region}` fetches prices from AWS."
         )
     elif notes:
-        notes.append(f"make prices REGION={bill.region} puts AWS's own list in their place.")
+        notes.append(f"`make prices REGION={bill.region}` replaces them with AWS's own list.")
     return notes
 
 
@@ -99,11 +103,11 @@ def idle_notes(bill: Bill) -> list[str]:
     """Return notes about the cost of idle nodes, which cost as much as busy ones while they exist."""
     nodes, kept = hourly_usd(bill.monthly_usd_of("nodes")), bill.monthly_usd_of("kept")
     return [
-        f"Idle, it costs the same: {nodes:.2f} USD an hour for nodes and what they write and send,"
-        f" {nodes * NIGHT_HOURS:.0f} USD a night ({NIGHT_HOURS} h), {nodes * WEEKEND_HOURS:.0f} USD a weekend"
-        f" ({WEEKEND_HOURS} h).",
-        f"make destroy ends that and leaves {kept:.2f} USD a month for the rest, until make teardown; what is"
-        " retained then bills on.",
+        f"Idle nodes cost the same: {nodes:.2f} USD per hour for nodes and their metrics, logs and traffic,"
+        f" {nodes * NIGHT_HOURS:.0f} USD per night ({NIGHT_HOURS} h), {nodes * WEEKEND_HOURS:.0f} USD per"
+        f" weekend ({WEEKEND_HOURS} h).",
+        f"`make destroy` ends this and leaves {kept:.2f} USD per month for the rest until `make teardown`."
+        " Retained resources bill even after that.",
     ]
 
 
@@ -112,22 +116,22 @@ def capacity_notes(cluster: AnyCluster, prices: PriceList) -> Iterator[str]:
     for group in cluster.instance_groups:
         if group.training_plan_arn:
             yield (
-                f"{group.name}: a training plan is paid when it is bought, at its own price (aws sagemaker"
-                " list-training-plans), which is not that of the table."
+                f"{group.name}: a training plan is paid at purchase, at its own price (aws sagemaker"
+                " list-training-plans), which differs from the table."
             )
         if group.capacity == "spot":
-            yield f"{group.name}: spot costs less than the on-demand price in the table, and changes."
+            yield f"{group.name}: spot costs less than the on-demand price in the table, and varies."
         price = prices.find(f"hyperpod.{group.instance_type}")
         if isinstance(group, EksInstanceGroup) and group.max_instances and price:
             most = group.max_instances * price.usd
-            yield f"{group.name}: Karpenter may start {group.max_instances}: {most:.2f} USD an hour at most."
+            yield f"{group.name}: Karpenter may start {group.max_instances} for {most:.2f} USD per hour."
 
 
 def unpriced_notes(cluster: AnyCluster) -> list[str]:
     """Return notes about features that the table does not show: billed by use, or without effect."""
     notes = [f"{EFA_NOT_CONFIGURED}."] if cluster.storage.lustre.efa else []
     if isinstance(cluster, EksCluster) and cluster.container_insights:
-        notes.append("Container Insights bills each observation it takes, and its logs: not in the total.")
+        notes.append("Not in the total: Container Insights, which bills per observation and for its logs.")
     return notes
 
 
@@ -137,8 +141,8 @@ def budget_note(cluster: AnyCluster, bill: Bill) -> list[str]:
     limit, total = cluster.budget.monthly_usd, bill.monthly_usd
     how = "above" if total > limit else "within"
     return [
-        f"{total:.0f} USD a month are {how} the budget of {limit} USD, which counts nothing until the tag"
-        f" {CLUSTER_TAG} is activated as a cost allocation tag in the account that pays."
+        f"{total:.0f} USD per month are {how} the budget of {limit} USD, which counts nothing until the tag"
+        f" {CLUSTER_TAG} is activated as a cost allocation tag in the paying account."
     ]
 
 
@@ -147,7 +151,7 @@ def scaling_note(endpoint: Endpoint, prices: PriceList) -> list[str]:
     most = endpoint.instances.max
     if price is None or most == endpoint.instances.min:
         return []
-    return [f"Scaled to its {most} instances it costs {most * price.usd:.2f} USD an hour."]
+    return [f"Scaled to {most} instances it costs {most * price.usd:.2f} USD per hour."]
 
 
 def usage_note(usage: Usage) -> str:

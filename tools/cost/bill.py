@@ -111,13 +111,13 @@ def parse_usage(assignments: Sequence[str]) -> Usage:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(names)}"
-            problems.append(f"{assignment}: there is no {name}; {hint}")
+            problems.append(f"{assignment}: {name} does not exist; {hint}")
         elif not 0 <= number < float("inf"):
-            problems.append(f"{assignment}: a number from 0 on is allowed; give it as {name}=100")
+            problems.append(f"{assignment}: a number of 0 or more is allowed; set it as {name}=100")
         elif name == "hours" and number > HOURS_PER_MONTH:
-            problems.append(f"{assignment}: a month has {HOURS_PER_MONTH} hours; give that at most")
+            problems.append(f"{assignment}: a month has {HOURS_PER_MONTH} hours; set that or less")
         elif name == "scrape_seconds" and number == 0:
-            problems.append(f"{assignment}: a time above 0 is allowed; give scrape_seconds=30")
+            problems.append(f"{assignment}: a number above 0 is allowed; set scrape_seconds=30")
         else:
             values[name] = number
     if problems:

@@ -38,7 +38,7 @@ Row = dict[str, str]
 
 def main() -> int:
     parser = cluster_parser("Fetch a region's prices from AWS.")
-    parser.add_argument("--region", help="as us-west-2; that of the cluster file if not given")
+    parser.add_argument("--region", help="for example us-west-2 (default: the cluster file's)")
     options = parser.parse_args()
     region = options.region or load_cluster(options.cluster).region
     if region not in ZONE_ID_PREFIXES:
@@ -68,7 +68,7 @@ def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
     certain = {key: prices[0] for key, prices in found.items() if key not in doubtful}
     if not certain:
         raise ValueError(
-            f"{region}: the AWS Price List has none of the prices asked for; nothing was written. Compare"
+            f"{region}: the AWS Price List has none of the requested prices; nothing was written. Compare"
             " tools/cost/prices.py with `aws pricing get-products --service-code AmazonSageMaker`"
         )
     path = folder / f"{region}.csv"
@@ -76,14 +76,14 @@ def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
     kept = {key: row for key, row in before.items() if key not in certain}
     _write(path, {**kept, **{key: _row(price) for key, price in certain.items()}})
     return [
-        f"{path}: {len(certain)} prices of the AWS Price List",
+        f"{path}: {len(certain)} prices from the AWS Price List",
         *_changes(before, certain),
         *(
-            f"not taken, the list has several: {key} "
+            f"skipped, because the list has several: {key} "
             + ", ".join(f"{price.usd:g} ({price.sku})" for price in prices)
             for key, prices in doubtful.items()
         ),
-        *([f"as they were, the list has none: {', '.join(sorted(kept))}"] if kept else []),
+        *([f"unchanged, because the list has none: {', '.join(sorted(kept))}"] if kept else []),
     ]
 
 

@@ -33,20 +33,24 @@ GIB_PER_TIB = 1024
 
 
 def main() -> int:
-    parser = cluster_parser("What a run needs on a cluster: memory, days, dollars, checkpoints.")
+    parser = cluster_parser("Plan a run on a cluster: memory, time, cost and checkpoints.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="run file")
-    parser.add_argument("--group", help="instance group; the one with the most GPUs if not given")
-    parser.add_argument("--nodes", type=int, help="of the group; all if not given")
-    parser.add_argument("--mfu", type=float, help="share of the GPUs' peak to reckon with, as 0.4")
-    parser.add_argument("--measured", type=Path, metavar="FILE", help="results.json of a run on such GPUs")
-    parser.add_argument("--failure-hours", type=float, help="between failures of the job, if that is known")
-    parser.add_argument("--co2", action="store_true", help="also emissions, by the grid of the region")
-    parser.add_argument("overrides", nargs="*", metavar="section.field=value", help="of the run file")
+    parser.add_argument("--group", help="instance group (default: the one with the most GPUs)")
+    parser.add_argument("--nodes", type=int, help="number of nodes of the group (default: all)")
+    parser.add_argument("--mfu", type=float, help="share of the GPUs' peak to assume, for example 0.4")
+    parser.add_argument(
+        "--measured", type=Path, metavar="FILE", help="results.json of a run on the same GPUs"
+    )
+    parser.add_argument("--failure-hours", type=float, help="hours between failures of the job, if known")
+    parser.add_argument(
+        "--co2", action="store_true", help="also report emissions, from the grid of the region"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="section.field=value", help="changes of the run file")
     options = parser.parse_intermixed_args()
     for name, value, most in (("--mfu", options.mfu, 1.0), ("--failure-hours", options.failure_hours, 1e9)):
         if value is not None and not 0 < value <= most:
             raise ValueError(
-                f"{name}: got {value}; above 0, at most {most:g} is allowed; give that, or nothing"
+                f"{name}: got {value}; a number above 0 and at most {most:g} is allowed; change or remove it"
             )
     config = load_config(options.config, options.overrides)
     cluster = load_cluster(options.cluster)

@@ -74,7 +74,7 @@ def plan_checkpoints(
     lost = lost_share(interval, stall, failures)
     if lost >= 1:
         raise ValueError(
-            f"--failure-hours: {hours:.2g} hours between failures are less than saving and restarting take"
-            f" ({RESTART_SECONDS / 60:.0f} min each time); give more, or take fewer nodes"
+            f"--failure-hours: {hours:.2g} hours between failures are less than the time to save and restart"
+            f" ({RESTART_SECONDS / 60:.0f} min each time); set more hours, or use fewer nodes"
         )
     return Checkpoints(stall, write, failures, interval, lost)

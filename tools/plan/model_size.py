@@ -74,8 +74,8 @@ def shape_of(config: RunFile) -> ModelShape:
     """
     if config.chat is not None:
         raise ValueError(
-            "chat: got a run of a causal language model; memory and speed of ESM-2 alone are reckoned here. "
-            "docs/causal-lm.md has the arithmetic for 14 billion parameters"
+            "chat: got a run of a causal language model; only memory and speed of ESM-2 can be planned. "
+            "docs/causal-lm.md has the calculation for 14 billion parameters"
         )
     start = config.model.init_from
     if start is None:
@@ -85,8 +85,8 @@ def shape_of(config: RunFile) -> ModelShape:
         if match := PUBLISHED_NAME.search(start):
             return ModelShape(*SHAPES[match[1]])
         raise ValueError(
-            f"model.init_from: got {start}, whose size is not known here; a folder with a config.json, or one"
-            " of facebook/esm2_t..._UR50D can be planned for"
+            f"model.init_from: got {start}, whose size is unknown; set a folder with a config.json, or one"
+            " of facebook/esm2_t..._UR50D"
         )
     settings = json.loads(file.read_text())
     return ModelShape(settings["num_hidden_layers"], settings["hidden_size"], settings["num_attention_heads"])

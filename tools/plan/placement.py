@@ -71,7 +71,7 @@ def find_place(cluster: AnyCluster, group: str | None, num_nodes: int | None) ->
     nodes = (place.num_nodes or most) if num_nodes is None else num_nodes
     if not 1 <= nodes <= max(1, most):
         raise ValueError(
-            f"--nodes: got {nodes}; {place.group.name} has {most}; give that at most, or change"
+            f"--nodes: got {nodes}; {place.group.name} has {most}; set that or less, or change"
             " num_instances in the cluster file"
         )
     return Place(place.group, place.hardware, nodes)

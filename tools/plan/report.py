@@ -46,11 +46,11 @@ def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]
     rows = [(name.replace("_", " "), _size(value)) for name, value in parts.items()]
     usable, size = usable_bytes(place), place.device_memory_gib
     others = "Neuron's runtime" if place.hardware.is_neuron else "CUDA and NCCL"
-    verdict = f"of {_size(usable)} usable ({size} GiB {place.device}, {1 - USABLE:.0%} left to {others})"
+    verdict = f"of {_size(usable)} usable ({size} GiB {place.device}, {1 - USABLE:.0%} reserved for {others})"
     lines = [format_table((f"memory of a {_kind(place)}", "size"), rows)]
     if place.hardware.is_neuron:
         lines.append(
-            "Activations are what PyTorch would keep; what neuronx-cc makes of them is not known: nothing was"
+            "Activations are what PyTorch would keep; what neuronx-cc keeps is unknown, because nothing was"
             " measured on Trainium."
         )
     if found.total <= usable:
@@ -58,7 +58,7 @@ def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]
         kept = memory(_changed(layout, {"train.activation_checkpointing": False})).total
         if layout.config.train.activation_checkpointing and kept <= usable:
             lines.append(
-                f"With {_size(kept)} it may fit without computing layers again too, in a quarter less"
+                f"With {_size(kept)} it may also fit without recomputing layers, in a quarter less"
                 " time: ARGS=train.activation_checkpointing=false"
             )
         return lines
@@ -69,7 +69,7 @@ def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]
     return [
         *lines,
         f"Smaller packs, recomputed activations and sharding do not help: {_size(states)} are states of the"
-        " model. Take more nodes with parallel.mode=fsdp, GPUs with more memory, or a smaller model.",
+        " model. Use more nodes with parallel.mode=fsdp, GPUs with more memory, or a smaller model.",
     ]
 
 
@@ -80,14 +80,15 @@ def speed_lines(layout: Layout, found: Speed, place: Place) -> list[str]:
     kind = _kind(place)
     lines = [
         f"model FLOPs utilisation {_span(100 * found.mfu_low, 100 * found.mfu_high, ' %')}: {found.source}",
-        f"{_span(low, high)} residues/s, {_span(low / layout.world_size, high / layout.world_size)} a {kind};"
-        f" {residues:.3g} residues in {train.max_steps:,} steps of {train.tokens_per_step:,} tokens",
+        f"{_span(low, high)} residues/s, {_span(low / layout.world_size, high / layout.world_size)}"
+        f" per {kind}; {residues:.3g} residues in {train.max_steps:,} steps of {train.tokens_per_step:,}"
+        " tokens",
     ]
     if found.busy < 1:
         lines.append(
             f"{1 - found.busy:.0%} of the {kind}s' time is idle: a step has"
-            f" {layout.config.packs_per_step} packs for {layout.world_size} {kind}s; choose"
-            " train.tokens_per_pack or train.tokens_per_step to divide"
+            f" {layout.config.packs_per_step} packs for {layout.world_size} {kind}s; set"
+            " train.tokens_per_pack or train.tokens_per_step so that they divide evenly"
         )
     return lines
 
@@ -102,8 +103,8 @@ def checkpoint_lines(layout: Layout, found: Checkpoints, seconds_per_step: float
         f"checkpoints of {size_text}: training waits {found.stall_seconds:.2g} s, Lustre writes"
         f" {found.write_seconds:.2g} s; a failure is expected every {hours:,.0f} h",
         f"save every {found.interval_seconds / 60:.0f} min (Daly 2006): ARGS=train.save_every_steps={steps}"
-        f" (now {layout.config.train.save_every_steps}); {lost} of the time goes to saving"
-        " and to what failures undo",
+        f" (now {layout.config.train.save_every_steps}); {lost} of the time is lost to saving"
+        " and failures",
     ]
 
 
@@ -127,17 +128,19 @@ def time_and_money(
         whole = _money(hourly * hours_low, hourly * hours_high)
         lines.append(
             f"{_money(usd * hours_low, usd * hours_high)} for these nodes on demand,"
-            f" {whole} for the whole cluster in that time (make cost says whose prices these are)"
+            f" {whole} for the whole cluster in that time (`make cost` names the sources of the prices)"
         )
     else:
-        lines.append(f"no price is known of {place.group.instance_type}: make prices REGION={cluster.region}")
+        lines.append(
+            f"no price is known for {place.group.instance_type}; run `make prices REGION={cluster.region}`"
+        )
     if co2:
         low, high = (energy_kwh(place.gpu, place.world_size, hours) for hours in (hours_low, hours_high))
         kg_per_kwh = grid_grams_per_kwh(cluster.region) / 1000
         unit, kg = ("t", 1000) if high * kg_per_kwh >= 1000 else ("kg", 1)
         mass = _span(low * kg_per_kwh / kg, high * kg_per_kwh / kg)
         lines.append(
-            f"{mass} {unit} CO2e by the grid of {cluster.region} for {_span(low, high)} kWh (at full load;"
+            f"{mass} {unit} CO2e with the grid of {cluster.region} for {_span(low, high)} kWh (at full load;"
             " docs/cost.md)"
         )
     return lines
@@ -184,9 +187,7 @@ def grid_grams_per_kwh(region: str) -> float:
     with GRID_FILE.open(newline="") as file:
         known = {row["region"]: float(row["grams_per_kwh"]) for row in csv.DictReader(file)}
     if region not in known:
-        raise ValueError(
-            f"--co2: got {region}; figures are known of {', '.join(sorted(known))}; leave it out"
-        )
+        raise ValueError(f"--co2: got {region}; figures are known for {', '.join(sorted(known))}; remove it")
     return known[region]
 
 
@@ -197,7 +198,7 @@ def energy_kwh(gpu: str, world_size: int, hours: float) -> float:
         ValueError: for an accelerator whose power is not published.
     """
     if gpu not in BOARD_WATTS:
-        raise ValueError(f"--co2: got {gpu}, whose power is not published; leave it out")
+        raise ValueError(f"--co2: got {gpu}, whose power is not published; remove it")
     return BOARD_WATTS[gpu] / 1000 * world_size * hours * HOST_FACTOR * POWER_USAGE_EFFECTIVENESS
 
 

@@ -54,12 +54,12 @@ def read_measured(path: Path) -> tuple[str, float]:
         mfu, device = results["mfu"], results["environment"]["device"]
     except (OSError, json.JSONDecodeError, KeyError, TypeError):
         raise ValueError(
-            f"--measured: got {path}; a run's results are wanted, as runs/<name>/results.json"
+            f"--measured: got {path}; set a run's results, for example runs/<name>/results.json"
         ) from None
     gpu = next((name for name in sorted(PEAKS, key=len, reverse=True) if name in device), None)
     if not mfu or gpu is None:
         raise ValueError(
-            f"--measured: {path} is of a run on {device}, for which no MFU is known; give one of a GPU:"
+            f"--measured: {path} is from a run on {device}, which has no known MFU; set one from a GPU:"
             f" {', '.join(PEAKS)}"
         )
     return gpu, mfu
@@ -88,10 +88,10 @@ def speed(
     """
     if gpu not in PEAKS:
         raise ValueError(
-            f"{gpu}: its bf16 peak is not in workloads/training/peak_rates.py; listed are {', '.join(PEAKS)}"
+            f"{gpu}: its bf16 peak is not in workloads/training/peak_rates.py, which lists {', '.join(PEAKS)}"
         )
     if measured and measured[0] != gpu:
-        raise ValueError(f"--measured: the run was on {measured[0]}, and the cluster has {gpu}; give --mfu")
+        raise ValueError(f"--measured: the run was on {measured[0]}, and the cluster has {gpu}; set --mfu")
     config, shape, world_size = layout.config, layout.shape, layout.world_size
     counted = flops_per_residue(layout)
     size = next((name for name, known in SHAPES.items() if ModelShape(*known) == shape), None)
@@ -107,15 +107,15 @@ def speed(
         source = found.source
         if config.train.activation_checkpointing:
             low, high = RECOMPUTED * low, RECOMPUTED * high
-            source += "; a quarter less, as layers are computed again"
+            source += "; a quarter less, because layers are recomputed"
         if layout.attention == "window":
             # Attention also computes keys of other proteins, which MFU does not count.
             spare = window_keys(config) - min(MEAN_LENGTH, config.model.max_residues + 2)
             share = counted / (counted + 12 * shape.layers * shape.hidden * max(0.0, spare))
             low, high = share * low, share * high
-            source += f"; {share:.0%} of that, as attention reads {window_keys(config)} keys a token"
+            source += f"; {share:.0%} of that, because attention reads {window_keys(config)} keys per token"
         if config.train.precision == "fp32":
-            source += "; that is of bf16, and fp32 takes several times as long"
+            source += "; this is for bf16, and fp32 takes several times as long"
     rounds = -(-config.packs_per_step // world_size)
     busy = config.packs_per_step / (rounds * world_size)
     peak = PEAKS[gpu] * world_size * busy / counted
@@ -159,13 +159,13 @@ PUBLISHED: dict[tuple[str, str], Published] = {
 ASSUMED = Published(
     0.20,
     0.40,
-    "assumed, as nobody publishes this size on this device: between plain PyTorch and BioNeMo on H100",
+    "assumed, because no rate is published for this size and device: plain PyTorch to BioNeMo on H100",
 )
 
 
 ASSUMED_SMALL = Published(
     0.04,
     0.20,
-    "assumed, as nobody publishes it: models this small wait for launches and data; AWS's guidance has 3.7 %",
+    "assumed, because no rate is published: small models wait for launches and data; AWS has 3.7 %",
 )
 SMALL = ("8M", "35M")

@@ -164,8 +164,8 @@ def test_idle_nodes_cost_as_much_as_their_lines() -> None:
     hourly = bill.monthly_usd_of("nodes") / 730
     assert hourly == pytest.approx(2.765 + 2 * 3.06 + 0.56, abs=0.02)
     idle, rest = idle_notes(bill)
-    assert f"{hourly:.2f} USD an hour" in idle and f"{bill.monthly_usd_of('kept'):.2f} USD a month" in rest
-    assert f" {14 * hourly:.0f} USD a night" in idle and f" {62 * hourly:.0f} USD a weekend" in idle
+    assert f"{hourly:.2f} USD per hour" in idle and f"{bill.monthly_usd_of('kept'):.2f} USD per month" in rest
+    assert f" {14 * hourly:.0f} USD per night" in idle and f" {62 * hourly:.0f} USD per weekend" in idle
 
 
 def test_a_budget_is_compared_with_the_month() -> None:
@@ -179,14 +179,14 @@ def test_shipped_budgets_are_above_the_estimate(file: Path) -> None:
     """Otherwise forecasts would exceed the budget from the first day."""
     cluster = load_cluster(file)
     for note in budget_note(cluster, bill_of(cluster)):
-        assert "USD a month are within the budget" in note
+        assert "USD per month are within the budget" in note
         assert "until the tag hyperpod-cluster is activated" in note
 
 
 def test_a_scaling_endpoint_reports_its_highest_cost() -> None:
     endpoint = read_endpoint(Path("endpoints/esm2.yaml"))
     [note] = scaling_note(endpoint, load_prices(endpoint.region))
-    assert f"its {endpoint.instances.max} instances it costs {endpoint.instances.max * 1.408:.2f} USD" in note
+    assert f"{endpoint.instances.max} instances it costs {endpoint.instances.max * 1.408:.2f} USD" in note
 
 
 def test_unknown_prices_are_reported_and_not_counted() -> None:
@@ -198,7 +198,7 @@ def test_unknown_prices_are_reported_and_not_counted() -> None:
         and "not known" in table
         and f"at least {bill.monthly_usd:.2f}" in table
     )
-    assert "No price is known of hyperpod.ml.p6-b300.48xlarge" in price_notes(bill)[-1]
+    assert "no price is known: hyperpod.ml.p6-b300.48xlarge" in price_notes(bill)[-1]
 
 
 def test_prices_of_other_regions_are_marked() -> None:
@@ -234,7 +234,7 @@ def test_the_total_reports_the_share_of_borrowed_prices() -> None:
 def test_names_services_that_bill_by_use() -> None:
     assert not unpriced_notes(cluster_with("eks", {}))
     [note] = unpriced_notes(cluster_with("eks", {"container_insights": True}))
-    assert "Container Insights" in note and "not in the total" in note
+    assert "Container Insights" in note and "Not in the total" in note
     [note] = unpriced_notes(cluster_with("p5", {"storage.lustre.efa": True}))
     assert "nodes are not configured for EFA to Lustre yet" in note
 
@@ -246,7 +246,7 @@ def test_plans_and_spot_are_not_billed_on_demand() -> None:
     assert "spot costs less" in "".join(capacity_notes(spot, prices))
     growing = {"instance_groups[workers].num_instances": 0, "instance_groups[workers].max_instances": 4}
     karpenter = cluster_with("eks", {"autoscaling": "karpenter", **growing})
-    assert "Karpenter may start 4: 12.24 USD an hour" in "".join(capacity_notes(karpenter, prices))
+    assert "Karpenter may start 4 for 12.24 USD per hour" in "".join(capacity_notes(karpenter, prices))
 
 
 @pytest.mark.parametrize("path", sorted(Path("clusters").glob("*.yaml")), ids=str)
@@ -274,12 +274,12 @@ def test_every_shipped_endpoint_has_a_bill(
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("nat_gb", "nat_gb: a number from 0 on is allowed; give it as nat_gb=100"),
-        ("nat_gb=-1", "nat_gb=-1: a number from 0 on is allowed"),
+        ("nat_gb", "nat_gb: a number of 0 or more is allowed; set it as nat_gb=100"),
+        ("nat_gb=-1", "nat_gb=-1: a number of 0 or more is allowed"),
         ("hours=800", "hours=800: a month has 730 hours"),
-        ("scrape_seconds=0", "scrape_seconds=0: a time above 0 is allowed"),
-        ("nat=5", "nat=5: there is no nat; did you mean nat_gb?"),
-        ("logs_gb=nan", "logs_gb=nan: a number from 0 on"),
+        ("scrape_seconds=0", "scrape_seconds=0: a number above 0 is allowed"),
+        ("nat=5", "nat=5: nat does not exist; did you mean nat_gb?"),
+        ("logs_gb=nan", "logs_gb=nan: a number of 0 or more"),
     ],
 )
 def test_wrong_usage_is_explained(assignment: str, message: str) -> None:

@@ -200,7 +200,7 @@ def test_older_prices_stay_if_the_list_has_none(tmp_path: Path) -> None:
     assert (g5.usd, g5.source, g5.stand_in) == (3.06, "price-list-api", "")
     assert (mlflow.usd, mlflow.source) == (0.6, "sagemaker-page")
     assert "hyperpod.ml.g5.8xlarge: 3 -> 3.06 USD per hour" in said
-    assert "as they were, the list has none: mlflow.small" in said
+    assert "unchanged, because the list has none: mlflow.small" in said
     with (tmp_path / f"{REGION}.csv").open(newline="") as file:
         keys = [row["key"] for row in csv.DictReader(file)]
     assert keys == sorted(keys)
@@ -209,7 +209,7 @@ def test_older_prices_stay_if_the_list_has_none(tmp_path: Path) -> None:
 def test_skips_products_with_two_prices(tmp_path: Path) -> None:
     prices, said = refreshed(tmp_path, LISTS)
     assert "endpoint.interface" not in prices.prices
-    assert any("not taken, the list has several: endpoint.interface 0.01" in line for line in said)
+    assert any("skipped, because the list has several: endpoint.interface 0.01" in line for line in said)
 
 
 def test_an_empty_list_changes_nothing(tmp_path: Path) -> None:

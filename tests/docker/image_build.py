@@ -181,9 +181,9 @@ def test_stages_work_as_that_user(built: Built) -> None:
 
 
 def test_serve_is_a_command(built: Built) -> None:
-    """As SageMaker calls it; without a model it says what is missing, and where."""
+    """SageMaker's call without a model names the missing folder."""
     said = built.run("bash", "-c", "serve 2>&1 || echo ended with $?")
-    assert "cannot list /opt/ml/model: No such file" in said and "ended with 2" in said
+    assert "--model: there is no folder /opt/ml/model" in said and "ended with 2" in said
 
 
 def test_nothing_is_left_of_the_build(built: Built) -> None:

@@ -6,6 +6,7 @@ comments, names of tests and documents. Documents are also checked for length an
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import re
@@ -30,10 +31,11 @@ Finding = tuple[int, str]
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description="Check the project's English.")
+    parser.add_argument("paths", nargs="*", help="tracked files, folders or patterns; default all")
+    paths = parser.parse_args().paths
     rules = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
-    listed = subprocess.run(
-        ["git", "ls-files", *sys.argv[1:]], cwd=REPOSITORY, capture_output=True, check=True
-    )
+    listed = subprocess.run(["git", "ls-files", *paths], cwd=REPOSITORY, capture_output=True, check=True)
     count = 0
     for name in listed.stdout.decode().splitlines():
         path = REPOSITORY / name

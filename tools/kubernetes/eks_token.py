@@ -1,6 +1,6 @@
 """Print an EKS cluster's token for kubectl: ``python -m tools.kubernetes.eks_token --name N --region R``.
 
-The token is the one of `aws eks get-token`: a presigned STS call, which EKS's control plane sends to learn
+The token equals that of the AWS command line: a presigned STS call, which EKS's control plane sends to learn
 the caller's identity (kubernetes-sigs/aws-iam-authenticator, "API Authorization from Outside a Cluster").
 """
 

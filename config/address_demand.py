@@ -51,7 +51,9 @@ def address_takers(cluster: Cluster) -> dict[str, Counter[str]]:
     if cluster.storage.home:
         first["storage.home"] = _HOME_ADDRESSES
     if cluster.network.interface_endpoints:
-        first["network.interface_endpoints"] = len(endpoint_services(cluster))
+        for service in endpoint_services(cluster).values():
+            zone = cluster.network.endpoint_zones.get(service, zone_ids(cluster)[0])
+            takers[zone]["network.interface_endpoints"] += 1
     if not isinstance(cluster.network, NewVpc):  # a new VPC has small subnets for these
         if isinstance(cluster, SlurmCluster) and cluster.accounting_database:
             for zone in list(dict.fromkeys(zone_ids(cluster)))[:2]:

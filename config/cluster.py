@@ -43,6 +43,9 @@ class NewVpc(Section):
     """How nodes reach the internet. ``none`` is a closed network with interface endpoints only."""
     interface_endpoints: bool = False
     """Create endpoints for the AWS services that nodes call; required without NAT, optional with it."""
+    endpoint_zones: dict[str, AvailabilityZoneId] = Field(default={})
+    """Zones of endpoints whose service the first zone lacks, by service, as ``{fsx: usw2-az1}``. `make
+    preflight` prints the entries that are needed."""
     flow_logs_days: LogDays = 30
     """Days for which the log of accepted and rejected connections is kept."""
 
@@ -74,6 +77,9 @@ class ExistingVpc(Section):
     """Add a gateway endpoint for S3 to the subnets' route tables; false if the VPC has one."""
     interface_endpoints: bool = False
     """Add endpoints for the AWS services that nodes call; false if the VPC has them or reaches them."""
+    endpoint_zones: dict[str, AvailabilityZoneId] = Field(default={})
+    """Zones of endpoints whose service the first zone lacks, by service, as ``{fsx: usw2-az1}``. `make
+    preflight` prints the entries that are needed."""
 
 
 Network = Annotated[NewVpc | ExistingVpc, Field(discriminator="vpc")]

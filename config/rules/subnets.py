@@ -8,6 +8,7 @@ from itertools import combinations
 
 from config.address_demand import RESERVED_ADDRESSES, address_takers
 from config.cluster import Cluster, ExistingVpc, NewVpc, zone_ids
+from config.facts.endpoint_services import endpoint_services
 from config.reading.violation import Violation
 from config.rules.ranges import LARGEST_PREFIX, parsed
 
@@ -84,6 +85,18 @@ def existing_subnets_are_parts_of_the_vpc(cluster: Cluster) -> Iterator[Violatio
             )
 
 
+def endpoint_zones_are_known(cluster: Cluster) -> Iterator[Violation]:
+    services, zones = list(endpoint_services(cluster).values()), zone_ids(cluster)
+    for service, zone in cluster.network.endpoint_zones.items():
+        path = f"network.endpoint_zones[{service}]"
+        if service not in services:
+            allowed = f"the cluster has no such endpoint; it has {', '.join(sorted(services))}"
+            yield Violation(path, zone, allowed, "set one of these, or remove it")
+        elif zone not in zones:
+            fix = "set one of these, or add the zone to the network"
+            yield Violation(path, zone, f"the network has {', '.join(zones)}", fix)
+
+
 def _size(prefix: int) -> int:
     return 2 ** (32 - prefix)
 
@@ -107,4 +120,9 @@ def _fix(taken: Counter[str], larger: str, largest_prefix: int) -> str:
     return f"{larger.format(prefix)}, or {less}" if prefix >= largest_prefix else less
 
 
-RULES = (new_subnets_fit, subnets_hold_the_addresses, existing_subnets_are_parts_of_the_vpc)
+RULES = (
+    new_subnets_fit,
+    subnets_hold_the_addresses,
+    existing_subnets_are_parts_of_the_vpc,
+    endpoint_zones_are_known,
+)

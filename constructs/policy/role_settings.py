@@ -20,7 +20,7 @@ def apply_role_settings(stack: Stack, settings: Iam) -> None:
     if settings == Iam():
         return
     for child in stack.node.find_all():
-        if not CfnResource.is_cfn_resource(child) or child.cfn_resource_type != "AWS::IAM::Role":
+        if not isinstance(child, CfnResource) or child.cfn_resource_type != "AWS::IAM::Role":
             continue
         if settings.permissions_boundary:
             child.add_property_override("PermissionsBoundary", settings.permissions_boundary)

@@ -73,7 +73,7 @@ class Network(Construct):
             # spaces of Studio, which are in a group that is made later.
             everyone = isinstance(network, ExistingVpc) or cluster.studio
             clients = [self.security_group, *([ec2.Peer.ipv4(network.cidr)] if everyone else [])]
-            self._interface_endpoints(clients, endpoint_services(cluster))
+            self._interface_endpoints(clients, endpoint_services(cluster), network.endpoint_zones)
 
     @property
     def private_subnets(self) -> list[ec2.ISubnet]:
@@ -163,12 +163,19 @@ class Network(Construct):
                 group.add_egress_rule(database, ec2.Port.tcp(DATABASE_PORT), "Accounting database")
         return group
 
-    def _interface_endpoints(self, clients: Sequence[ec2.IPeer], services: Mapping[str, str]) -> None:
-        """One endpoint per service, open to ``clients`` only; ``services`` by construct id.
+    def _interface_endpoints(
+        self, clients: Sequence[ec2.IPeer], services: Mapping[str, str], zones: Mapping[str, str]
+    ) -> None:
+        """Create one endpoint per service, open to ``clients`` only.
 
-        They stand in one zone, the file systems': endpoints bill per zone, and without that zone there is no
-        cluster to serve. Their policies are the services' default, since agents on the nodes call with
-        credentials of other accounts; what a node may do is in its role.
+        Endpoints bill per zone, and without the first zone, the file systems', there is no cluster to serve.
+        So they are in that zone unless ``zones`` names another. Their policies are the services' default,
+        because agents on the nodes call with credentials of other accounts. A node's role limits its calls.
+
+        Args:
+            clients: peers that may connect.
+            services: names of services by construct id.
+            zones: zone ids by names of services that the first zone lacks.
         """
         made = Construct(self, "InterfaceEndpoints")
         group = ec2.SecurityGroup(
@@ -187,7 +194,7 @@ class Network(Construct):
                 service_id,
                 vpc=self.vpc,
                 service=ec2.InterfaceVpcEndpointAwsService(name, prefix),
-                subnets=ec2.SubnetSelection(subnets=[self.subnet(None)]),
+                subnets=ec2.SubnetSelection(subnets=[self.subnet(zones.get(service))]),
                 security_groups=[group],
                 open=False,
                 private_dns_enabled=True,

@@ -126,6 +126,15 @@ def _answer_network(aws: AnsweringAws, region: str, zone_ids: list[str]) -> None
             ]
         }
 
+    def endpoint_services(parameters: Parameters) -> dict[str, Any]:
+        (names,) = parameters["Filters"]
+        return {
+            "ServiceDetails": [
+                {"ServiceName": name, "AvailabilityZoneIds": zone_ids} for name in names["Values"]
+            ]
+        }
+
+    aws.answer("ec2", "DescribeVpcEndpointServices", endpoint_services)
     aws.answer("ec2", "DescribeRegions", {"Regions": [{"RegionName": region, "OptInStatus": "opted-in"}]})
     aws.answer("ec2", "DescribeAvailabilityZones", {"AvailabilityZones": zones})
     aws.answer("ec2", "DescribeInstanceTypeOfferings", offers)

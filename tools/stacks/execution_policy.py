@@ -146,7 +146,7 @@ def _iam_statements(cluster: Cluster, actions: set[str]) -> list[Statement]:
     linked = "arn:aws:iam::*:role/aws-service-role/*"
     service_linked = {"iam:CreateServiceLinkedRole", "iam:DeleteServiceLinkedRole"} & actions
     actions = actions - service_linked
-    statements = [{"Effect": "Allow", "Action": sorted(service_linked), "Resource": linked}]
+    statements: list[Statement] = [{"Effect": "Allow", "Action": sorted(service_linked), "Resource": linked}]
     if boundary := iam.permissions_boundary:
         limited = {"iam:AttachRolePolicy", "iam:CreateRole", "iam:PutRolePermissionsBoundary"} & actions
         limited |= {"iam:PutRolePolicy"} & actions

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from config.cluster import zone_ids
+from config.facts.endpoint_services import endpoint_services, whole_name
 from config.slurm_cluster import SlurmCluster
 from tests.tools.accounts import OTHER_ZONE, PLAN_ARN, empty_account, training_plan
-from tests.tools.answering_aws import AnsweringAws, Refusal
+from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped, with_group
 from tests.tools.preflight.report import findings, problems
 
@@ -22,6 +23,50 @@ def with_plan(answer: dict[str, Any] | Refusal, cluster: SlurmCluster = P5) -> l
     aws = empty_account(cluster)
     aws.answer("sagemaker", "DescribeTrainingPlan", answer)
     return [problem for problem in problems(aws, cluster) if problem[1] == PLAN]
+
+
+def with_offered_endpoints(offered: dict[str, list[str]], **changes: Any) -> list[tuple[str, str, str]]:
+    """Problems of the P5 cluster's endpoints, if services by full name are offered in these zones."""
+    cluster = P5.model_copy(update={"network": P5.network.model_copy(update=changes)})
+    aws = empty_account(cluster)
+
+    def answer(parameters: Parameters) -> dict[str, Any]:
+        (names,) = parameters["Filters"]
+        zones = {name: offered.get(name, zone_ids(P5)) for name in names["Values"]}
+        found = [{"ServiceName": name, "AvailabilityZoneIds": zones[name]} for name in zones if zones[name]]
+        return {"ServiceDetails": found}
+
+    aws.answer("ec2", "DescribeVpcEndpointServices", answer)
+    return [problem for problem in problems(aws, cluster) if problem[1].startswith("endpoint ")]
+
+
+def test_endpoints_are_in_zones_of_their_services() -> None:
+    first, second = zone_ids(P5)
+    fsx, aps = (f"com.amazonaws.{P5.region}.{name}" for name in ("fsx", "aps-workspaces"))
+    assert with_offered_endpoints({}) == []
+    assert with_offered_endpoints({fsx: [second]}, endpoint_zones={"fsx": second}) == []
+    assert with_offered_endpoints({fsx: [second], aps: []}) == [
+        ("FAIL", "endpoint fsx", f"{fsx} is offered in {second}, not in {first}"),
+        ("FAIL", "endpoint aps-workspaces", f"{P5.region} has no endpoint service {aps}"),
+    ]
+    assert with_offered_endpoints({fsx: [second]}, interface_endpoints=False) == []
+
+
+def test_the_remedy_names_a_zone_of_the_network_if_one_has_the_service() -> None:
+    first, second = zone_ids(P5)
+    fsx = f"com.amazonaws.{P5.region}.fsx"
+    for zones, action in (
+        ([OTHER_ZONE[P5.region], second], f"set network.endpoint_zones to {{fsx: {second}}}"),
+        ([OTHER_ZONE[P5.region]], "add a zone of these to the network, and set network.endpoint_zones to "),
+    ):
+        aws = empty_account(P5)
+        details = [
+            {"ServiceName": name, "AvailabilityZoneIds": zones if name == fsx else [first]}
+            for name in (whole_name(service, P5.region) for service in endpoint_services(P5).values())
+        ]
+        aws.answer("ec2", "DescribeVpcEndpointServices", {"ServiceDetails": details})
+        (found,) = [finding for finding in findings(aws, P5) if finding.subject == "endpoint fsx"]
+        assert found.action.startswith(action)
 
 
 def reserved(**changes: Any) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from config.facts.kubernetes_versions import KUBERNETES_VERSIONS
 from config.kubernetes import Version
 
 VPC_CNI = "vpc-cni"
@@ -35,6 +36,5 @@ _EVERY_VERSION = {
 }
 
 ADDON_VERSIONS: Mapping[Version, Mapping[str, str]] = {
-    "1.33": {**_EVERY_VERSION, KUBE_PROXY: "v1.33.5-eksbuild.2"},
-    "1.34": {**_EVERY_VERSION, KUBE_PROXY: "v1.34.1-eksbuild.2"},
+    version: {**_EVERY_VERSION, KUBE_PROXY: row.kube_proxy} for version, row in KUBERNETES_VERSIONS.items()
 }

@@ -8,6 +8,7 @@ publishes no price.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date, timedelta
 from pathlib import Path
 
 from config.cluster import Cluster, NewVpc
@@ -15,6 +16,7 @@ from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
 from config.endpoint import Endpoint
 from config.facts.endpoint_services import endpoint_services
+from config.facts.kubernetes_versions import KUBERNETES_VERSIONS
 from config.facts.price_list import HOURS_PER_MONTH
 from config.reading.endpoint_file import load_endpoint
 from config.reading.yaml_document import read_document
@@ -23,6 +25,8 @@ from config.storage import LustreFileSystem
 from tools.cost.bill import Item, Usage
 
 SECONDS_PER_HOUR = 3600
+MONTH = timedelta(days=30)
+"""Time that a bill looks ahead: extended support that begins in it is billed as if for the whole month."""
 
 
 def cluster_items(cluster: AnyCluster, usage: Usage) -> list[Item]:
@@ -44,7 +48,12 @@ def _nodes(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
             key = f"hyperpod.{group.instance_type}"
             yield Item("Compute", what, key, group.num_instances * usage.hours, "nodes")
     if isinstance(cluster, EksCluster):
+        version = cluster.kubernetes.version
+        end = KUBERNETES_VERSIONS[version].end_of_standard_support
         yield Item("Control Plane", "EKS Control Plane", "eks.control_plane", usage.hours, "nodes")
+        if end <= date.today() + MONTH:
+            what = f"extended support of Kubernetes {version}, from {end}"
+            yield Item("Control Plane", what, "eks.extended_support", usage.hours, "nodes")
     volumes = [(group.num_instances, group.ebs_gib or 0) for group in cluster.instance_groups]
     gib = sum(number * size for number, size in volumes)
     if gib:

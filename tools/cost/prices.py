@@ -178,6 +178,7 @@ QUERIES = (
     ),
     Query("AmazonECR", _usage("TimedStorage-ByteHrs"), "ecr.storage", "GB-month"),
     Query("AmazonEKS", _usage("AmazonEKS-Hours:perCluster"), "eks.control_plane", "hour"),
+    Query("AmazonEKS", _usage("AmazonEKS-Hours:extendedSupport"), "eks.extended_support", "hour"),
     Query("AmazonEC2", _usage("NatGateway-Hours"), "nat.gateway", "hour", NAT),
     Query("AmazonEC2", _usage("NatGateway-Bytes"), "nat.traffic", "GB", NAT),
     Query("AmazonVPC", _usage("PublicIPv4:InUseAddress"), "address.public", "hour"),

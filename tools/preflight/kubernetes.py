@@ -48,7 +48,7 @@ def check_version(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
         end = version.get("endOfExtendedSupportDate")
         yield warn(
             subject,
-            "in extended support, for which EKS bills a multiple per hour"
+            "in extended support, for which EKS bills six times the price per hour"
             + (f", until {end:%Y-%m-%d}" if end else ""),
             "set a newer kubernetes.version",
         )

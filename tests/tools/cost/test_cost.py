@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import sys
+from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from config.cluster_kinds import KINDS, AnyCluster
+from config.facts.kubernetes_versions import KUBERNETES_VERSIONS
 from config.facts.price_list import COLUMNS, FOLDER, load_prices, sources
 from config.reading.loader import load_cluster
 from tests.config.cluster_documents import DELETED, document
@@ -40,6 +43,16 @@ GUIDANCE = {
     },
 }
 USUAL = Usage()
+FACTS = dict(KUBERNETES_VERSIONS)
+
+
+@pytest.fixture(autouse=True)
+def standard_support(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the default Kubernetes version in standard support, as when the guidance was written."""
+    row = KUBERNETES_VERSIONS["1.34"]
+    monkeypatch.setitem(KUBERNETES_VERSIONS, "1.34", replace(row, end_of_standard_support=date.max))
+
+
 TOTALS = {"slurm": 8064.21, "eks": 5999.73}
 
 
@@ -150,13 +163,33 @@ def test_make_destroy_ends_the_items_of_nodes() -> None:
     cluster = cluster_with("eks", {**server, "studio": {}, "network.interface_endpoints": True})
     items = cluster_items(cluster, USUAL)
     assert {item.key for item in items if item.scope == "nodes"} == {
-        *("hyperpod.ml.g5.8xlarge", "hyperpod.ml.m5.2xlarge", "hyperpod.volume", "eks.control_plane"),
+        *("hyperpod.ml.g5.8xlarge", "hyperpod.ml.m5.2xlarge", "hyperpod.volume"),
+        "eks.control_plane",
         *("nat.traffic", "endpoint.traffic", "prometheus.samples", "logs.ingestion"),
     }
     assert {item.key for item in items if item.scope == "kept"} == {
         *("lustre.250", "s3.standard", "ecr.storage", "kms.key", "nat.gateway", "address.public"),
         *("endpoint.interface", "mlflow.small", "studio.ml.t3.medium"),
     }
+
+
+def test_extended_support_is_billed_if_it_begins_within_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_with("eks", {})
+    row = KUBERNETES_VERSIONS[cluster.kubernetes.version]
+    for days, billed in ((-400, True), (29, True), (31, False)):
+        end = date.today() + timedelta(days=days)
+        monkeypatch.setitem(KUBERNETES_VERSIONS, "1.34", replace(row, end_of_standard_support=end))
+        extended = [item for item in cluster_items(cluster, USUAL) if item.key == "eks.extended_support"]
+        assert [item.units for item in extended] == ([730] if billed else [])
+
+
+def test_the_document_has_the_dates_of_each_version() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "deploy-on-eks.md").read_text()
+    for version, row in KUBERNETES_VERSIONS.items():
+        assert (
+            f"| {version} | {FACTS[version].end_of_standard_support} | {row.end_of_extended_support} |"
+            in text
+        )
 
 
 def test_idle_nodes_cost_as_much_as_their_lines() -> None:

@@ -71,7 +71,7 @@ def test_a_ready_account_has_nothing_to_fix(cluster: EksCluster) -> None:
         (
             [version("1.34", "EXTENDED_SUPPORT")],
             "WARN",
-            "in extended support, for which EKS bills a multiple per hour, until 2027-12-02",
+            "in extended support, for which EKS bills six times the price per hour, until 2027-12-02",
         ),
     ],
 )

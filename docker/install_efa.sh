@@ -28,8 +28,8 @@ readonly work
 trap 'rm -rf "${work}"' EXIT
 tar --extract --gzip --file "${installer}" --directory "${work}" --no-same-owner
 export DEBIAN_FRONTEND=noninteractive
-# --build-ngc is the installer's mode for NVIDIA's images: no kernel module, no limits, no test run, and the
-# plugin under a name that NCCL takes only when told to (NCCL_NET_PLUGIN=ofi), so that nodes without EFA work.
+# --build-ngc is the installer's mode for NVIDIA's images: no kernel module, no limits and no test run. NCCL uses
+# the plugin's name only with NCCL_NET_PLUGIN=ofi, so that nodes without EFA work.
 cd "${work}/aws-efa-installer"
 ./efa_installer.sh -y --build-ngc --skip-kmod --skip-limit-conf --skip-mpi --no-verify
 cd /
@@ -39,7 +39,7 @@ ldconfig
 rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb /var/cache/ldconfig/aux-cache
 rm -rf /var/log/apt /var/log/dpkg.log
 
-# By what is there, not by the installer's status.
+# Check the installed files, because the installer's status is not reliable.
 libfabric="$(pinned libfabric)" plugin="$(pinned aws_ofi_nccl)"
 found="$(/opt/amazon/efa/bin/fi_info --version)"
 [[ "${found}" == *"libfabric: ${libfabric}"* ]] ||

@@ -1,4 +1,4 @@
-"""What of requirements.lock the base image lacks, and whether all of it fits together afterwards.
+"""Packages of requirements.lock that the base image lacks, and a check that all packages fit together.
 
 ``python_lock.py lacking LOCK VERSIONS TO-INSTALL SHIPPED`` writes what to install, with hashes, and what the
 base ships. ``python_lock.py check LOCK VERSIONS DIRECT SHIPPED`` reports every problem at once.
@@ -90,7 +90,7 @@ def read_requirements(text: str) -> list[Requirement]:
 
 
 def changed(before: Installed, after: Installed, replaced: set[str]) -> list[str]:
-    """What the base shipped in another version, or not at all any more."""
+    """Packages of the base that are missing or have another version now."""
     return [
         f"{name}: the base shipped {version}, now {after.get(name)}"
         for name, version in sorted(before.items())

@@ -65,7 +65,7 @@ class EksHyperPodStack(Stack):
         try:
             folder = chart_folder("hyperpod", stand_ins=chart_stand_ins)
         except ValueError as error:
-            # Of this stack alone: a deployment of the others goes on.
+            # Only this stack fails; a deployment of the others continues.
             Annotations.of(self).add_error(str(error))
         else:
             HyperPodChart(without_nodes, "Chart", kubernetes=kubernetes, folder=folder)

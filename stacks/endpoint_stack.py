@@ -50,7 +50,7 @@ class EndpointStack(Stack):
             security_group_id=security_group_id,
             rollback_alarms=alarms.rollback,
         )
-        # The service would make it by itself, without key and end.
+        # Otherwise the service creates it, without a key and a retention period.
         model.resource.add_resource_dependency(log)
         for name, value in (("EndpointName", endpoint.name), ("LogGroup", str(log.log_group_name))):
             CfnOutput(self, name, value=value)

@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
-    """Keep the order of tests that go on from each other; pytest-randomly shuffles the others.
+    """Keep the order of tests that build on each other; pytest-randomly shuffles the others.
 
     Folders of long tests come first: at the end no process is left alone with one of their files.
     """

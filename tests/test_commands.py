@@ -1,4 +1,4 @@
-"""What the README tells people to type: the targets exist, and the first commands do what it says."""
+"""Commands of the README: the targets exist, and the first commands work as described."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_help_lists_every_target() -> None:
 
 
 def documented_commands() -> list[str]:
-    """Of all documents, those that set a variable, with words for what the reader is to fill in."""
+    """Return commands of all documents that set a variable, with words in place of placeholders."""
     found: set[str] = set()
     for path in (README, *sorted((REPOSITORY / "docs").glob("*.md"))):
         text = path.read_text().replace("\\\n", " ")

@@ -1,4 +1,4 @@
-"""Which tests see the machine's GPUs."""
+"""Visibility of the machine's GPUs in tests."""
 
 from __future__ import annotations
 

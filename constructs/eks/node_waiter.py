@@ -23,8 +23,8 @@ READY_WITHIN = Duration.minutes(10)
 class NodeWaiter(Construct):
     """Complete when the groups for Kubernetes's own pods have nodes that can run pods; deleted at once.
 
-    HyperPod's word for a node, Running, is about the machine. That it has joined and has a network is asked
-    of Kubernetes: without, every add-on that comes next would fail for itself after its own time-out.
+    HyperPod's state Running describes only the machine. The waiter asks Kubernetes whether the node has
+    joined and has a network. Otherwise each of the next add-ons would fail after its own timeout.
 
     What needs nodes depends on ``ready``.
     """
@@ -83,7 +83,7 @@ class NodeWaiter(Construct):
 class PodInterfaces(Construct):
     """Deletes, when it is deleted, network interfaces that pods have left behind.
 
-    The nodes depend on ``resource``, and so are gone by then; the network goes after it.
+    The nodes depend on ``resource``, so they are deleted before it. The network is deleted after it.
     """
 
     def __init__(

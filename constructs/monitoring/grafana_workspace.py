@@ -225,7 +225,7 @@ def _prometheus(cluster: Cluster, metrics: MetricsWorkspace) -> dict[str, Any]:
             # console has it.
             "sigV4AuthType": "ec2_iam_role",
             "sigV4Region": cluster.region,
-            # How often nodes are asked: what a rate is taken over must hold several samples.
+            # Scrape interval of nodes: the window of a rate must hold several samples.
             "timeInterval": "30s",
         },
     }

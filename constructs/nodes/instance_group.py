@@ -35,7 +35,7 @@ def common_properties(group: InstanceGroup, *, network: Network, role: iam.IRole
         "auto_patch_config": (
             {"patchingStrategy": _PATCHING[group.auto_patch]} if group.auto_patch != "none" else None
         ),
-        # On demand is what the service does without being told.
+        # On demand is the service's default.
         "capacity_requirements": {"spot": {}} if group.capacity == "spot" else None,
         "network_interface": {"interfaceType": "efa-only"} if group.efa_only else None,
     }

@@ -29,10 +29,10 @@ _NODE_TYPES = {"controller": "Controller", "login": "Login", "worker": "Compute"
 
 
 class SlurmCluster(Construct):
-    """A cluster whose Slurm the service configures: node types, partitions and mounts are given to its API.
+    """Cluster whose Slurm the service configures from node types, partitions and mounts in its API.
 
-    There is no ``OnCreate`` and no ``provisioning_parameters.json``: with either, the image would leave the
-    set-up to scripts.
+    There is no ``OnCreate`` and no ``provisioning_parameters.json``. With either, the image would leave the
+    setup to scripts.
     """
 
     def __init__(

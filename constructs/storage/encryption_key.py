@@ -16,8 +16,8 @@ def encryption_key(
 ) -> kms.IKey | None:
     """None for the services' own keys (``aws``), a new key (``create``), or the key with the ARN given.
 
-    Users add to the key's policy what a service needs. That has no effect on a key given by its ARN: whoever
-    owns it grants the same.
+    Users add to the key's policy what a service needs. That has no effect on a key given by its ARN, whose
+    owner grants the same.
     """
     if setting == "aws":
         return None

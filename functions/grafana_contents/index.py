@@ -2,7 +2,7 @@
 
 CloudFormation calls ``on_event`` once and ``is_complete`` until it says yes. Each call of the latter does the
 whole work, which may be done again: a workspace that is new, or an address that is not known everywhere yet,
-is met again 20 seconds later. Grafana is asked by its HTTP API, as a service account whose token ends with
+is met again 20 seconds later. Requests use Grafana's HTTP API, as a service account whose token ends with
 the call, and after two minutes at the latest; it stands in no log. The account stays, without a token: each
 one that asked something in a month bills as a user of that month (user guide, "Service accounts").
 """
@@ -22,7 +22,7 @@ import boto3
 from botocore.exceptions import ClientError
 
 DASHBOARDS = Path(__file__).with_name("dashboards.json")
-"""By uid, as Grafana's own models; file systems stand in them as marks."""
+"""Dashboards by uid, as Grafana's own models, with marks for file systems."""
 SERVICE_ACCOUNT = "hyperpod-contents"
 TOKEN_SECONDS = 120
 """More than a call may take."""
@@ -115,7 +115,7 @@ def _put(grafana: _Grafana, properties: Event) -> None:
 
 
 def _remove(grafana: _Grafana, properties: Event) -> None:
-    """What was put there; also what people have put into the folder."""
+    """Remove the dashboards and their folder, including what users have put into it."""
     places = [f"/api/folders/{json.loads(properties['Folder'])['uid']}"]
     places += [f"/api/datasources/uid/{source['uid']}" for source in json.loads(properties["DataSources"])]
     for place in places:

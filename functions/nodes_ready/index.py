@@ -59,7 +59,7 @@ def is_complete(event: Event, _context: object) -> dict[str, bool]:
 
 
 def _shortage(name: str, number: int, nodes: list[Event]) -> str:
-    """What the nodes of a group are doing, and what some of them say."""
+    """States of a group's nodes, with messages of some of them."""
     statuses = [node["InstanceStatus"] for node in nodes if node["InstanceGroupName"] == name]
     counted = Counter(status["Status"] for status in statuses)
     found = ", ".join(f"{count} {status}" for status, count in sorted(counted.items())) or "no nodes"

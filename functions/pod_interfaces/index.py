@@ -1,6 +1,6 @@
 """Deletes the network interfaces that pods had, once the nodes are gone.
 
-The VPC CNI takes its interfaces away itself, unless its node ends first. Then they are nobody's, and hold
+The VPC CNI takes its interfaces away itself, unless its node ends first. Then they have no owner, and hold
 subnets and security group for ever. CloudFormation calls ``on_event`` once and ``is_complete`` until it says
 yes; at a deletion, which comes after that of the nodes, there is something to do.
 """

@@ -55,7 +55,7 @@ def attach(event: Event, _context: object) -> Event:
 
 
 def partition(profile: str) -> Event:
-    """What a profile is told of its partition: below the file system's root, in lower case."""
+    """Return the path of a profile's partition below the file system's root, in lower case."""
     path = f"{os.environ['FOLDER']}/{profile.lower()}"
     return {
         "FSxLustreFileSystemConfig": {"FileSystemId": os.environ["FILE_SYSTEM_ID"], "FileSystemPath": path}

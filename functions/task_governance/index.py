@@ -18,7 +18,7 @@ OPERATIONS = {
     "ClusterSchedulerConfig": "cluster_scheduler_config",
     "ComputeQuota": "compute_quota",
 }
-"""What names of methods end with, by kind."""
+"""Endings of method names, by kind."""
 CREATE_ONLY = ("Name", "ClusterArn", "Tags")
 """Arguments that an update does not take."""
 THERE = ("Created", "Updated")
@@ -123,5 +123,5 @@ class _Thing:
 
 
 def _identity(request: Event) -> tuple[str, ...]:
-    """What makes it another one."""
+    """Return the fields whose change makes it another object."""
     return (request["Name"], request["ClusterArn"], request.get("ComputeQuotaTarget", {}).get("TeamName", ""))

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Keeps pods from the instance metadata service, which hands out the node's credentials to whoever asks. The cluster's
-# network policy does the same; this holds also before the CNI's agent knows of a pod, and without the policy.
-# What a pod sends is forwarded, and dropped here. What the node sends is not, and goes on: that includes pods in its
-# own network, as the CNI, device plugins and agents. EKS Pod Identity has another address, 169.254.170.23.
-# Run at every boot; rules that are there already stay.
+# Blocks pods from the instance metadata service, which gives the node's credentials to any caller. The cluster's
+# network policy does the same. These rules also apply before the CNI's agent knows a pod, and without the policy.
+# Packets from pods are forwarded, and dropped here. Packets from the node itself are not affected, including those
+# of pods in the node's network, such as the CNI. EKS Pod Identity has another address, 169.254.170.23.
+# Runs at every boot; existing rules stay.
 set -euo pipefail
 
 # PREROUTING of mangle comes before whatever the CNI and kube-proxy, which write iptables too, put into FORWARD; their

@@ -73,7 +73,7 @@ forget_what_others_left() {
     fi
 }
 
-# Copies what is there, such as the image's own pause container; under its name it is whole.
+# Copies existing files, such as the image's own pause container. The final name appears only when it is complete.
 place() {
     local folder="$1" target="$2"
     if [[ ! -d "${target}" ]]; then

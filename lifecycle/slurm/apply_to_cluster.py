@@ -1,8 +1,8 @@
-"""Run the scripts again on a cluster that exists: on this controller, then on every worker through Slurm.
+"""Run the scripts again on an existing cluster: on this controller, then on every worker through Slurm.
 
-``apply_to_cluster.py --source S3_URI`` is run as root on the controller by `make apply-lifecycle`, out of a
-copy of the same scripts. Its exit status is 0 if all nodes are done; 3 if some workers are not, which it
-names; 1 if the controller is not, so that no worker was begun.
+`make apply-lifecycle` runs ``apply_to_cluster.py --source S3_URI`` as root on the controller, from a copy of
+the same scripts. The exit status is 0 if all nodes are done, and 3 if some workers are not, which it names.
+It is 1 if the controller failed and no worker was started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from workers.worker_run import Outcome, Source, run_on_worker
 
 LOCK = "/run/node-setup-apply.lock"
 WORKERS_UNDONE = 3
-"""Exit status; tools/nodes/apply_lifecycle.py goes on with login nodes then."""
+"""Exit status after which tools/nodes/apply_lifecycle.py continues with login nodes."""
 
 
 def main() -> int:
@@ -71,10 +71,10 @@ def _options() -> argparse.Namespace:
 
 
 def _apply(host: Host, settings: Settings, options: argparse.Namespace, progress: Progress) -> int:
-    """Returns the exit status.
+    """Run the scripts everywhere, and return the exit status.
 
     Raises:
-        SetupError: if it cannot begin: this is no primary controller, or Slurm does not answer.
+        SetupError: if this is not the primary controller, or Slurm does not answer.
     """
     facts = read_facts(host, settings)
     if not facts.is_primary_controller:
@@ -119,10 +119,10 @@ def _run_here(progress: Progress) -> int:
 
 
 def _workers(host: Host, settings: Settings, wanted: Sequence[str]) -> list[SlurmNode]:
-    """Slurm's nodes without login nodes, which may be in Slurm as well, those with room first.
+    """Return Slurm's nodes, idle ones first, without login nodes, which Slurm may list as well.
 
     Raises:
-        SetupError: if one of those wanted is none of them.
+        SetupError: if Slurm has no worker with a wanted name.
     """
     others = addresses_of_role(host, settings, "controller", "login")
     host_names = {f"ip-{address.replace('.', '-')}" for address in others}
@@ -138,7 +138,7 @@ def _workers(host: Host, settings: Settings, wanted: Sequence[str]) -> list[Slur
             "name those that `sinfo --Node` shows",
         )
     chosen = [nodes[name] for name in wanted] or list(nodes.values())
-    # Nodes that make us wait would keep the others waiting as well.
+    # Busy nodes would keep the idle ones waiting.
     return sorted(chosen, key=is_busy)
 
 
@@ -171,7 +171,7 @@ def _run_all(
 
 
 def _conclude(outcomes: Sequence[Outcome], progress: Progress) -> int:
-    """Say once more, at the end, what is not done, with the output of those that failed."""
+    """Report the failures again at the end, with the last output of each node."""
     missing = [outcome for outcome in outcomes if not outcome.is_done]
     for outcome in missing:
         if outcome.output:

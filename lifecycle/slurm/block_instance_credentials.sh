@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Lets root alone reach the instance metadata service, which hands out the node's credentials to whoever asks.
-# This keeps them from users without privileges; whoever may use sudo, or is in the group docker, is root. Training
-# needs none, since data come through Lustre. What does, such as reading s3:// or pulling an image from ECR on a
-# node, is done by root, or with credentials of the user's own.
-# Run at every boot; rules that are there already stay.
+# Allows only root to reach the instance metadata service, which gives the node's credentials to any caller.
+# Users with sudo, or in the group docker, are root. Training needs no credentials, because data come through
+# Lustre. Reading s3:// or pulling an image from ECR on a node needs root, or the user's own credentials.
+# Runs at every boot; existing rules stay.
 set -euo pipefail
 
 # OUTPUT sees the processes of this network namespace, enroot's and host-network containers included: the owner is

@@ -1,7 +1,7 @@
-"""Set this node up: read what it is and what is asked of it, and run the steps for its role.
+"""Set up this node: read its facts and settings, and run the steps for its role.
 
-``on_init_complete.sh`` runs it as root on each new node; `make apply-lifecycle` again on existing ones.
-Its exit status is 0 if every step succeeded, 1 if one failed, which is named in the last lines.
+``on_init_complete.sh`` runs it as root on each new node, and `make apply-lifecycle` on existing ones. The
+exit status is 0 if every step succeeded. It is 1 if one failed; the last lines name that step.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from node_setup.steps import STEPS
 from node_setup.steps.hold import keep_held
 
 SLURM_PROGRAMS = "/opt/slurm/bin:/opt/slurm/sbin"
-"""Where HyperPod's image has Slurm; not on the path of the scripts that the platform runs."""
+"""Folders of Slurm in HyperPod's image, which are not on the PATH of the platform's scripts."""
 
 
 def main() -> int:
-    # Users have to enter what is made, whatever the shell of who applies it is set to.
+    # Users have to enter the new folders, also if the administrator's shell has a strict umask.
     os.umask(0o022)
     os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}:{SLURM_PROGRAMS}"
     host = Host(
@@ -35,16 +35,16 @@ def main() -> int:
     try:
         with only_run(host):
             return set_up(host)
-    except Exception as error:  # whatever it is, the platform learns of it by the exit status alone
+    except Exception as error:  # the exit status alone tells the platform of any failure
         _tell("facts", error)
         return 1
 
 
 def set_up(host: Host) -> int:
-    """Run the steps; returns the exit status.
+    """Run the steps, and return the exit status.
 
     Raises:
-        SetupError: if it cannot be found out what this node is, or what is asked of it.
+        SetupError: if the node's facts or settings cannot be read.
     """
     settings = read_settings(FILES / "settings.json")
     deployment = read_deployment(FILES / "deployment.json")
@@ -54,7 +54,7 @@ def set_up(host: Host) -> int:
     results: list[StepResult] = []
     try:
         run_steps(steps_for(STEPS, facts.role, settings), node, results)
-    except Exception as error:  # also what no step has foreseen: such a node must not get jobs
+    except Exception as error:  # unexpected failures too: such a node must not get jobs
         _tell(results[-1].name, error)
         keep_held(node, failed_step=results[-1].name)
         _remember(host, facts, results)
@@ -67,7 +67,7 @@ def set_up(host: Host) -> int:
 
 def _tell(step: str, error: Exception) -> None:
     if not isinstance(error, SetupError):
-        # Nobody has foreseen it: all that helps to find it.
+        # An unexpected failure needs the traceback.
         log("".join(traceback.format_exception(type(error), error, error.__traceback__)))
     log(f"ERROR: step {step} failed: {described(error)}")
 
@@ -76,7 +76,7 @@ def _remember(host: Host, facts: NodeFacts, results: list[StepResult]) -> None:
     try:
         write_state(host, bundle=FILES.name, group=facts.group, role=facts.role, results=results)
     except OSError as error:
-        # A full disk: the log has it all, and the steps' own outcome is what counts.
+        # The disk may be full. The log has the outcome as well, and the steps' result counts.
         log(f"WARNING: the outcome could not be kept for the message of the day: {error}")
 
 

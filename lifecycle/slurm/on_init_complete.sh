@@ -14,6 +14,6 @@ readonly seconds_to_ship_log="${SECONDS_TO_SHIP_LOG:-60}"
 mkdir -p "$(dirname "${log_file}")"
 trap 'echo "on_init_complete: failed; the lines above say which step, and what to do; log: ${log_file}" | tee --append "${log_file}" || true
     sleep "${seconds_to_ship_log}"' ERR
-# Without the folders of whoever applies it, and without leaving compiled files in the bundle. The status is that of
-# the steps: that a session's terminal is lost, or the log's disk is full, is no failure of theirs.
+# Python ignores the caller's own folders and leaves no compiled files in the bundle. The status is that of the
+# steps: a lost terminal, or a full disk for the log, is not their failure.
 python3 -s -B "${here}/bootstrap.py" 2>&1 | { tee --append --output-error=warn "${log_file}" || true; }

@@ -1,6 +1,6 @@
-"""Whether PAM lets a user in: pam_account.py SERVICE USER. Prints PAM's answer, ends with its number.
+"""Test whether PAM admits a user: pam_account.py SERVICE USER prints PAM's answer and exits with its number.
 
-Only the account rules are asked, as sshd does after it has accepted a key; nobody is logged in. 0 is yes.
+Only the account rules apply, as in sshd after it has accepted a key. No one is logged in. 0 means yes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class _Conversation(ctypes.Structure):
 
 
 def _no_answers(_count: int, _messages: int, responses: int, _data: int) -> int:
-    """Messages are not shown; modules that only tell something go on without an answer."""
+    """Answer no message; modules that only inform continue without an answer."""
     return PAM_CONV_ERR
 
 
 def main() -> int:
     service, user = (argument.encode() for argument in sys.argv[1:3])
-    # Modules are not linked with it, and look for its functions among those that are there for all.
+    # Modules are not linked with the library and look for its functions in the global namespace.
     pam = ctypes.CDLL("libpam.so.0", mode=ctypes.RTLD_GLOBAL)
     pam.pam_strerror.restype = ctypes.c_char_p
     handle = ctypes.c_void_p()

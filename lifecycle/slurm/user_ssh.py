@@ -1,8 +1,8 @@
-"""Sets up ~/.ssh of the user who runs it: user_ssh.py HOME; the cluster file's keys come on standard input.
+"""Set up ~/.ssh of the user who runs it: user_ssh.py HOME, with the cluster file's keys on standard input.
 
-Not run by root: users may put links into their homes. The keys are a JSON list of lines. Prints one line for
-each change. Many nodes run it at the same moment, so that every file appears whole, or not at all. No link is
-followed, and only regular files of a limited size are read.
+Root must not run it, because users may put links into their homes. The keys are a JSON list of lines. The
+script prints one line per change. Many nodes run it at the same moment, so every file appears whole or not at
+all. It follows no link and reads only regular files of a limited size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BEGIN = "# BEGIN keys of the cluster file: lines up to END are replaced; add you
 END = "# END keys of the cluster file"
 KEY_NAME = "id_ed25519"
 MOST_BYTES = 1 << 20
-"""Size of a file that is read: thousands of keys."""
+"""Largest file that is read, enough for thousands of keys."""
 
 
 def main() -> int:
@@ -38,7 +38,7 @@ def main() -> int:
     try:
         own = _own_key(folder, f"{os.environ.get('USER', 'user')}@cluster")
     except (OSError, subprocess.CalledProcessError) as error:
-        # Such as a key with a passphrase, made by the user, without its public half.
+        # For example, the user's own key has a passphrase and lacks its public half.
         said = getattr(error, "stderr", None) or str(error)
         print(f"{folder / KEY_NAME}: {said.strip()}", file=sys.stderr)
         own = ""
@@ -47,14 +47,14 @@ def main() -> int:
 
 
 def _own_key(folder: Path, comment: str) -> str:
-    """The user's own key, with which he gets from node to node; made once. Returns its public half."""
+    """Return the public half of the user's key for logins between nodes; create the key if it is missing."""
     private, public = folder / KEY_NAME, folder / f"{KEY_NAME}.pub"
     if not os.path.lexists(private):
         with tempfile.TemporaryDirectory(dir=folder, prefix=f".{socket.gethostname()}.") as name:
             made = Path(name) / KEY_NAME
             _keygen("-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(made))
             try:
-                # Fails where another node was first; a rename would put a second key over the first.
+                # A link fails if another node was first. A rename would replace the first key.
                 os.link(made, private)
             except FileExistsError:
                 pass
@@ -84,7 +84,7 @@ def _read(path: Path) -> str:
 
 
 def _authorize(path: Path, keys: list[str]) -> None:
-    # A link is replaced, and where it leads stays as it is.
+    # A link is replaced, and its target stays unchanged.
     text = _read(path) if os.path.lexists(path) and not path.is_symlink() else ""
     wanted = with_block(text, keys)
     if wanted != text:
@@ -96,13 +96,13 @@ def _authorize(path: Path, keys: list[str]) -> None:
 
 
 def with_block(text: str, keys: list[str]) -> str:
-    """The file's text with these keys alone between the marks, at its top, and all other lines kept."""
-    # At newlines alone, as sshd does: other separators are part of a key's comment.
+    """Return the file's text with only these keys between the marks at its top, and all other lines."""
+    # sshd splits at newlines only, because other separators can be part of a key's comment.
     lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     if BEGIN in lines and END in lines[lines.index(BEGIN) :]:
         begin = lines.index(BEGIN)
         del lines[begin : lines.index(END, begin) + 1]
-    # Half a block: keys are not taken for the cluster file's if that is not certain.
+    # Half a block is not removed, because its keys may be the user's own.
     others = [line for line in lines if line not in (BEGIN, END)]
     return "\n".join([BEGIN, *keys, END, *others]) + "\n"
 

@@ -1,7 +1,7 @@
-"""Write a new file, have it reach the server and read it back: write_and_read_back.py PATH.
+"""Write a new file, flush it to the server and read it back: write_and_read_back.py PATH.
 
-Users may be able to write to its folder: the file must be new, and no link is followed. The caller removes
-it.
+Users may be able to write to its folder, so the file must be new, and no link is followed. The caller removes
+the file.
 """
 
 from __future__ import annotations

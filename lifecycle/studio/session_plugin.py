@@ -16,10 +16,10 @@ NAME = "session-manager-plugin"
 
 
 def install_plugin(space: Space) -> None:
-    """Have the plugin, unless the image brings it; downloaded, of the one checksum that is known.
+    """Download and install the plugin if the image lacks it, after verifying its checksum.
 
     Raises:
-        SpaceError: if it cannot be had, or is another one.
+        SpaceError: if the download fails, or its checksum differs.
     """
     if shutil.which(NAME):
         return

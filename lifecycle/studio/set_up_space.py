@@ -1,7 +1,7 @@
-"""Set a space of SageMaker Studio up for the cluster: its folder, MLflow, and a way to submit jobs.
+"""Set up a SageMaker Studio space for the cluster: its folder, MLflow, and commands that submit jobs.
 
-``start_space.sh`` runs it at every start, with ``settings.json`` beside it. What a restart of the space keeps
-(the home folder) is changed where that is needed alone; the rest is made again each time. Standard library
+``start_space.sh`` runs it at every start, with ``settings.json`` beside it. The home folder survives restarts
+and is changed only where necessary. Everything else is created again each time. It needs the standard library
 and the aws command.
 """
 
@@ -19,7 +19,7 @@ from space import Space, SpaceError
 
 FILES = Path(__file__).parent
 MOUNTS = "/mnt/custom-file-systems/fsx_lustre"
-"""Where SageMaker mounts a Lustre file system that a space's owner has attached, by the file system's id."""
+"""Mount points, by file system id, of Lustre file systems that a space's owner has attached."""
 COMMANDS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
 LIBRARY = "/usr/local/lib/cluster"
 
@@ -43,7 +43,7 @@ def set_up(space: Space) -> None:
 
 
 def folder(space: Space) -> str:
-    """Have the partition at the path that nodes have it at, so that scripts and jobs mean the same by it."""
+    """Link the partition at the nodes' path, so that paths are the same in scripts and jobs."""
     mounted = space.path(f"{MOUNTS}/{space.settings['file_system_id']}")
     there = partition(space)
     if not mounted.is_dir():
@@ -57,14 +57,14 @@ def folder(space: Space) -> str:
 
 
 def partition(space: Space) -> str:
-    """The folder that the space sees, as nodes call it."""
+    """Return the nodes' path of the folder that the space sees."""
     settings = space.settings
     own = "shared" if settings["partitions"] == "shared" else f"users/{space.profile}"
     return f"{settings['lustre_mount_path']}/studio/{own}"
 
 
 def mlflow(space: Space) -> str:
-    """Have notebooks and shells log to the cluster's MLflow, where its runs are."""
+    """Make notebooks and shells log to the cluster's MLflow."""
     uri = space.settings["mlflow_tracking_uri"]
     startup = space.home / ".ipython/profile_default/startup/00-cluster-mlflow.py"
     if not uri:
@@ -76,7 +76,7 @@ def mlflow(space: Space) -> str:
 
 
 def slurm(space: Space) -> list[str]:
-    """Slurm's commands: themselves in a login space, else by sessions with the controller."""
+    """Install Slurm's commands: the programs in a login space, otherwise sessions with the controller."""
     person = space.settings["profiles"].get(space.profile)
     if not person:
         print(f"studio.profiles has no cluster_user for {space.profile}: this space submits no jobs")
@@ -99,7 +99,7 @@ def slurm(space: Space) -> list[str]:
 
 
 def kubernetes(space: Space) -> list[str]:
-    """The clients that deployed the cluster, kubectl and helm, and whom they talk to."""
+    """Install kubectl and helm in the versions of the deployment, and write the kubeconfig."""
     archive = Path("/tmp/cluster-tools.zip")
     space.aws("s3", "cp", "--only-show-errors", space.settings["tools"], str(archive))
     with zipfile.ZipFile(archive) as tools:

@@ -1,8 +1,7 @@
-"""Makes a space a login node of Slurm: the controller's own commands, munge with the cluster's key, one user.
+"""Make a space a login node of Slurm: the controller's commands, munge with the cluster's key, and one user.
 
-The key lets whoever has it act as anyone on the cluster, and the user of a space is root in it: such spaces
-are for people who are root on the cluster anyway. lifecycle/slurm/studio/login_bundle.py is where all this
-comes from.
+The key allows its holder to act as any user on the cluster, and the user of a space is root in it. Such
+spaces are only for administrators of the cluster. lifecycle/slurm/studio/login_bundle.py publishes the files.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ LIBRARIES, BIN = "/opt/studio-slurm/lib", "/opt/studio-slurm/bin"
 CONFIGURATION = "/opt/studio-slurm/etc"
 KEY = "/etc/munge/munge.key"
 COMMANDS = (*("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "sprio", "sshare"),)
-# As the user of the cluster, who is another one than the space's: with its rights to read files, so that a
-# script may lie anywhere in the space, and none of its variables, which would go into jobs.
+# The command runs as the cluster's user, not as the space's. It keeps the right to read the space's files, so
+# a script can be anywhere in the space. It drops the space user's variables, which would go into jobs.
 _COMMAND = """\
 #!/bin/bash
 # {name} of the cluster, as {user}.
@@ -45,10 +44,10 @@ exec {sudo}setpriv --reuid={uid} --regid={gid} --clear-groups \\
 
 
 def set_up(space: Space, person: dict[str, Any], partition: str) -> None:
-    """Have Slurm answer here, as the person's user.
+    """Set up Slurm's commands for the person's user, and check that they work.
 
     Raises:
-        SpaceError: if it does not, or is of another version than the controller's.
+        SpaceError: if they do not, or their version differs from the controller's.
     """
     secret = _secret(space, person["login_secret"])
     _unpack_client(space, secret)
@@ -90,7 +89,7 @@ def _secret(space: Space, arn: str) -> dict[str, Any]:
         "--output",
         "text",
     )
-    # What Secrets Manager makes up for a new secret is no JSON.
+    # Secrets Manager's initial value of a new secret is not JSON.
     if '"munge_key"' not in answer:
         raise SpaceError("the controller has published nothing yet: see `make logs`, then start again")
     secret: dict[str, Any] = json.loads(answer)
@@ -119,12 +118,12 @@ def _configure(space: Space, secret: dict[str, Any]) -> None:
     lines = [f"{address} {name}" for name, address in secret["hosts"].items()]
     new = "".join(f"{line}\n" for line in lines if line not in known.splitlines())
     if new:
-        # In place: in a container the file is a mount, which cannot be replaced.
+        # The file is changed in place. In a container it is a mount, which cannot be replaced.
         space.as_root("bash", "-c", 'printf "%s" "$1" >>"$2"', "hosts", new, str(hosts))
 
 
 def _add_user(space: Space, person: dict[str, Any]) -> None:
-    """The names of the numbers, which Slurm's commands ask for."""
+    """Add the names of the user's numbers, which Slurm's commands look up."""
     for file, number, line in (
         ("/etc/group", person["gid"], f"{person['user']}:x:{person['gid']}:"),
         (
@@ -155,6 +154,6 @@ chown 0:0 /etc/munge/munge.key
 chmod 0400 /etc/munge/munge.key
 LD_LIBRARY_PATH="$1" exec "$2/munged" --force
 """
-    # By its input: arguments can be seen.
+    # The key is on standard input, because arguments are visible.
     command = ("bash", "-c", script, "munge", LIBRARIES, BIN)
     space.as_root(*command, text=base64.b64encode(key).decode())

@@ -1,8 +1,7 @@
-"""Runs a command of Slurm on the cluster's controller, through Systems Manager, as the space's user there.
+"""Run a Slurm command on the cluster's controller through Systems Manager, as the space's user there.
 
-``slurm_session.py sbatch --nodes=2 train.sh``: the script goes with it, and the job's folder is the one that
-the command is given in, if the cluster sees it; else the space's partition. lifecycle/slurm/studio/submit.py
-is at the other end.
+``slurm_session.py sbatch --nodes=2 train.sh`` sends the script too. The job's folder is the current folder if
+the cluster sees it, otherwise the space's partition. lifecycle/slurm/studio/submit.py receives the request.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from space import Space, SpaceError
 SETTINGS = Path(__file__).with_name("session.json")
 BEGINS, ENDS = "slurm-answer-begins", "slurm-answer-ends"
 MAX_REQUEST = 40_000
-"""Characters; Session Manager takes 65,535 (``SessionManagerParameterValue``), the document less."""
+"""Limit in characters. Session Manager allows 65,535 (``SessionManagerParameterValue``), a document fewer."""
 FLAGS = frozenset("HhIkOQsVvWX")
-"""sbatch's options of one letter that have no value."""
+"""One-letter options of sbatch without a value."""
 _CONTROL = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
@@ -38,7 +37,7 @@ def main() -> int:
 
 
 def run(space: Space, program: str, arguments: list[str]) -> int:
-    """Returns the exit status of the command on the controller."""
+    """Run the command on the controller, and return its exit status."""
     token = secrets.token_hex(8)
     request: dict[str, Any] = {"token": token, "program": program, "arguments": arguments}
     request["folder"] = folder(space, Path.cwd())
@@ -59,7 +58,7 @@ def run(space: Space, program: str, arguments: list[str]) -> int:
 
 
 def folder(space: Space, here: Path) -> str:
-    """What the cluster calls the folder that the person is in; the partition if it does not see it."""
+    """Return the cluster's path of the current folder, or of the partition if the cluster does not see it."""
     partition = str(space.settings["partition"])
     mounted = space.path(partition).resolve()
     inside = here.resolve()
@@ -69,10 +68,10 @@ def folder(space: Space, here: Path) -> str:
 
 
 def batch_script(arguments: list[str]) -> dict[str, Any] | None:
-    """The file among sbatch's arguments, and where it stands; None with --wrap.
+    """Return the script among sbatch's arguments with its index, or None with --wrap.
 
     Raises:
-        SpaceError: if the first argument that is no option is no file.
+        SpaceError: if the first argument that is not an option is not a file.
     """
     skip = False
     for index, argument in enumerate(arguments):
@@ -115,7 +114,7 @@ def start_session(space: Space, request: str) -> list[str]:
 
 
 def session(command: list[str]) -> str:
-    """What a session says, without control characters; the plugin loses the end without a terminal."""
+    """Return a session's output without control characters; without a terminal, the plugin loses the end."""
     said = bytearray()
 
     def keep(descriptor: int) -> bytes:
@@ -129,7 +128,7 @@ def session(command: list[str]) -> str:
     stdout = os.dup(1)
     try:
         os.dup2(null, 0)
-        # pty.spawn copies to the standard output what is read; the answer alone is to be seen there.
+        # pty.spawn copies everything to the standard output, where only the answer should appear.
         sys.stdout.flush()
         os.dup2(sink, 1)
         pty.spawn(command, keep)

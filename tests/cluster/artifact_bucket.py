@@ -80,7 +80,7 @@ class ArtifactBucket:
         return str(found.relative_to(self._files))
 
     def aws(self, *arguments: str) -> str:
-        """What the aws command says to an operator."""
+        """Return the aws command's output for an operator."""
         credentials = {"AWS_ACCESS_KEY_ID": "operator", "AWS_SECRET_ACCESS_KEY": "operator"}
         done = subprocess.run(
             self._island.command(

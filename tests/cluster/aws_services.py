@@ -33,7 +33,7 @@ CREDENTIALS = {
     "Expiration": "2099-01-01T00:00:00Z",
 }
 MLFLOW = "arn:aws:sagemaker:us-west-2:123456789012:mlflow-tracking-server/esm2-test"
-"""Which nobody serves here."""
+"""Services that are not served here."""
 JOB_ROLE = "arn:aws:iam::123456789012:role/jobs"
 _CREDENTIALS_PATH = "/latest/meta-data/iam/security-credentials/"
 _ANSWERS = {

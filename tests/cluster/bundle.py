@@ -1,4 +1,4 @@
-"""What is in the cluster's bucket: the lifecycle scripts with their settings, and what they download."""
+"""Contents of the cluster's bucket: the lifecycle scripts with their settings, and their downloads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ARCHIVES = {
 }
 
 
-# Nobody waits for half a minute until Prometheus, and what lists its targets, look again.
+# Shorter intervals, so that tests do not wait half a minute for Prometheus and the list of its targets.
 _SHORTER = {
     "units/prometheus.yml": {
         "scrape_interval: 30s": "scrape_interval: 5s",

@@ -38,7 +38,7 @@ class Cluster:
         self.island = island
         self.members: list[Member] = []
         self.before_slurm: list[Callable[[Machine], None]] = []
-        """What tests do to a machine that replaces another, before it gets jobs."""
+        """Function that tests apply to a replacement machine before it gets jobs."""
         self._settings = settings
         self._folder = folder
         self._numbers = itertools.count(FIRST_WORKER_NUMBER)
@@ -59,7 +59,7 @@ class Cluster:
         at_once(self._start_slurmd, [self.login, *self.workers])
 
     def save_logs(self) -> None:
-        """Keep the machines' logs, and say where, for whoever looks for the cause of a failure."""
+        """Keep the machines' logs, and print their folder."""
         for machine in self.machines:
             journal = machine.run(["journalctl", "--boot", "--no-pager"], check=False).output
             (self._folder / f"{machine.hostname}-journal.log").write_text(journal)
@@ -106,7 +106,7 @@ class Cluster:
         machine.kill()
 
     def replace(self, machine: Machine) -> Machine:
-        """What the service does with a failed node: another machine with another address, the same group."""
+        """Replace a failed node as the service does: another machine and address, the same group."""
         old = next(member for member in self.members if member.machine is machine)
         self.members.remove(old)
         new = self._add(old.group, next(self._numbers))
@@ -136,7 +136,7 @@ class Cluster:
 
     @property
     def shared(self) -> Path:
-        """What all nodes see at /fsx."""
+        """Folder that all nodes see at /fsx."""
         return self.island.folder / "fsx"
 
     def _of(self, group: str) -> list[Machine]:

@@ -41,7 +41,7 @@ def island() -> Iterator[Island]:
 
 @pytest.fixture(scope="session")
 def settings() -> dict[str, Any]:
-    """What the scripts are told, from the cluster file beside these tests."""
+    """Settings of the scripts, from the cluster file beside these tests."""
     return node_settings(load_cluster(Path(__file__).with_name("cluster.yaml")))
 
 
@@ -73,7 +73,7 @@ def cluster(
 
 @pytest.fixture(scope="session")
 def workspace(island: Island, folder: Path) -> MetricsWorkspace:
-    """Where the cluster's metrics arrive."""
+    """Server that receives the cluster's metrics."""
     workspace = MetricsWorkspace(island, folder)
     workspace.start()
     return workspace

@@ -1,4 +1,4 @@
-"""What failures cost a training on the test cluster: steps that are done again, and time until the next one.
+"""Cost of failures of a training run on the test cluster: repeated steps, and time until the next step.
 
 ``python -m pytest tests/cluster/failure_costs.py -s`` prints the table of docs/training-on-slurm.md in some
 20 minutes; it needs root. Its name keeps it out of ``make test-cluster``: it measures, and proves nothing.
@@ -76,7 +76,7 @@ class Training:
             wait_until(lambda step=step: self._last_step() > step, "another step", seconds=60)  # type: ignore[misc]
 
     def reach_time_limit(self) -> float:
-        """The failure is when the processes are told, for which Slurm takes up to half a minute."""
+        """Return the time at which the processes get the signal; Slurm takes up to half a minute."""
         told, restarts = len(self._events("stopped by SIGTERM")), self._restarts()
         self._limit("6", user=USER)
         wait_until(lambda: len(self._events("stopped by SIGTERM")) > told, "Slurm's signal", seconds=120)

@@ -27,7 +27,7 @@ exec bash ./on_init_complete.sh
 @dataclass
 class Lifecycle:
     prefix: str
-    """Of the scripts in the bucket that new nodes get."""
+    """Hash of the scripts in the bucket for new nodes."""
     first_runs: dict[str, Result] = field(default_factory=dict)
 
     def run(self, machine: Machine, *, patience: float = PATIENCE) -> Result:

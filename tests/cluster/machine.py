@@ -20,7 +20,7 @@ from tests.cluster.patience import wait_until
 _BOOT = Path(__file__).with_name("boot_machine.sh")
 _NAMESPACES = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
 CGROUP_MOUNT_POINT = "/run/cgroup"
-"""Where a machine has the freezer, of the older kind of cgroups, which Slurm uses."""
+"""Mount point of the freezer of cgroups version 1, which Slurm uses."""
 # Paths of the image come first, as for HyperPod's users.
 PATH = "/usr/local/sbin:/usr/local/bin:/opt/slurm/sbin:/opt/slurm/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -162,7 +162,7 @@ class Machine:
         return self._process is not None
 
     def kill(self) -> None:
-        """End it as a loss of power would, if it runs: nothing on it is told."""
+        """End it if it runs, as a loss of power would: no process gets a signal first."""
         if self._process:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._init, signal.SIGKILL)

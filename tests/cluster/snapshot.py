@@ -1,4 +1,4 @@
-"""What a machine's files are, to see whether something has changed them."""
+"""Snapshot of a machine's files, to detect changes."""
 
 from __future__ import annotations
 

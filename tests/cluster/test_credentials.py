@@ -1,4 +1,4 @@
-"""The instance's credentials, on a real kernel: for root, and for nobody else."""
+"""The instance's credentials on a real kernel: only root reaches them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_node_acts_with_them(cluster: Cluster, lifecycle: Lifecycle) -> None
 
 
 def test_jobs_have_credentials_of_a_role_of_their_own(cluster: Cluster, lifecycle: Lifecycle) -> None:
-    """On workers alone, for whoever runs a job there; they are not the node's."""
+    """Jobs on workers get a role of their own, not the node's."""
     for worker in cluster.workers:
         variables = json.loads(worker.run(["cat", managed_mlflow.ENVIRONMENT], user="ben").output)
         assert variables["MLFLOW_TRACKING_URI"] == aws_services.MLFLOW

@@ -106,7 +106,7 @@ def test_a_controller_that_is_down(cluster: Cluster, lifecycle: Lifecycle, node:
 
 
 def test_a_controller_that_is_late(cluster: Cluster, lifecycle: Lifecycle, node: Machine) -> None:
-    """Which a worker that is set up before it waits for."""
+    """A worker that is set up before its controller waits for it."""
     cluster.controller.run(["systemctl", "stop", "slurmctld.service"])
     with ThreadPoolExecutor(max_workers=1) as pool:
         run = pool.submit(lifecycle.run, node)

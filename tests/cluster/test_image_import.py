@@ -37,7 +37,7 @@ SAMPLE_RUN = "workloads/esm2/configs/esm2_8m_sample.yaml"
 
 @pytest.fixture(scope="module")
 def reference(cluster: Cluster, lifecycle: Lifecycle, bucket: ArtifactBucket) -> str:
-    """Of an image in the registry, as make push prints it."""
+    """Reference of an image in the registry, as make push prints it."""
     at_once(let_in, [cluster.login, *cluster.workers])
     bucket.aws("ecr", "create-repository", "--repository-name", NAME)
     image = ["--repository-name", NAME, "--image-tag", SHA, "--image-manifest", json.dumps(MANIFEST)]
@@ -89,7 +89,7 @@ def test_two_who_import_get_one_file_and_jobs_take_it(cluster: Cluster, referenc
     assert sum(f"{image} is there already" in text for text in said) == 1
     (file,) = (cluster.shared / "images").iterdir()
     assert (file.name, file.stat().st_uid, file.stat().st_mode & 0o777) == (Path(image).name, 0, 0o644)
-    # Accounting is told a little later.
+    # Accounting gets the record a little later.
     wait_until(lambda: len(accounted(cluster)) == 2, "the imports in accounting", seconds=180)
     assert all(
         line.startswith("root|") and "cpu=4" in line and "gpu" not in line for line in accounted(cluster)
@@ -99,7 +99,7 @@ def test_two_who_import_get_one_file_and_jobs_take_it(cluster: Cluster, referenc
     cluster.wait_for_slurm()
 
 
-def test_a_full_disk_and_one_that_is_not_mounted_are_told(cluster: Cluster, reference: str) -> None:
+def test_reports_a_full_disk_and_one_that_is_not_mounted(cluster: Cluster, reference: str) -> None:
     worker = cluster.workers[0]
     srun = ["srun", "--partition=gpu", f"--nodelist={worker.hostname}", "bash", "-s", "--", reference]
 

@@ -1,4 +1,4 @@
-"""What is there for people: the message at log-in, the training code, and logs that do not grow for ever."""
+"""The message at login, the training code, and the rotation of logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runbook says to save before a patch, and to restore after it, on a real controller."""
+"""The runbook's backup before a patch and its restore afterwards, on a real controller."""
 
 from __future__ import annotations
 

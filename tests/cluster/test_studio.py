@@ -95,7 +95,7 @@ class Studio:
     secret: str
 
     def ask(self, action: str, profile: str, uids: list[int]) -> dict[str, Any]:
-        """What is acknowledged of a request."""
+        """Acknowledgement of a request."""
         body = {"action": action, "profile": profile, "domain": DOMAIN, "uids": uids}
         self._sqs(
             *("send-message", "--queue-url", self.requests, "--message-body", json.dumps(body)),
@@ -203,7 +203,7 @@ def space_settings(profile: str, person: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_files(machine: Machine, settings: dict[str, Any], files: str = "/tmp/cluster-set-up") -> str:
-    """What a space fetches at its start."""
+    """Download as a space does at its start."""
     for file in SCRIPTS.iterdir():
         if file.is_file():
             machine.write(f"{files}/{file.name}", file.read_text())
@@ -230,7 +230,7 @@ def test_a_partition_is_studios_and_its_users(cluster: Cluster, studio: Studio) 
 
 
 def test_the_service_can_do_nothing_else(cluster: Cluster, studio: Studio) -> None:
-    """What it asks for of the kernel is all that it has."""
+    """The service has only the capabilities that its unit lists."""
     shown = cluster.controller.run(["systemctl", "show", "--property=MainPID", "studio-partitions"]).output
     status = cluster.controller.read(f"/proc/{shown.strip().removeprefix('MainPID=')}/status")
     # CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER.

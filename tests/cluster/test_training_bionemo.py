@@ -45,7 +45,7 @@ def reach(run_dir: Path, step: int, log: Path) -> None:
         raise AssertionError(log.read_text()) from error
 
 
-def test_it_goes_on_from_bionemos_checkpoint(cluster: Cluster, home: Path, job: dict[str, str]) -> None:
+def test_resumes_from_bionemos_checkpoint(cluster: Cluster, home: Path, job: dict[str, str]) -> None:
     """After the death of a process, and after a time limit, where it saves first."""
     run_dir, log = home / "runs/stand-in", log_of(cluster, job)
     reach(run_dir, SAVE_EVERY, log)

@@ -21,7 +21,7 @@ MEETING_PORTS = f"{FIRST_PORT}:{FIRST_PORT + NUM_PORTS - 1}"
 
 @contextmanager
 def cut_off(machine: Machine) -> Iterator[None]:
-    """Refuse connections by which its processes and those of other machines meet; Slurm's go on."""
+    """Refuse connections between its processes and those of other machines; Slurm's connections stay."""
     ports = ["--protocol", "tcp", "--destination-port", MEETING_PORTS]
     rules = [
         [chain, *ports, *except_itself]

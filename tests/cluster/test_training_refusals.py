@@ -1,4 +1,4 @@
-"""What is wrong with a run is told when it is submitted: no job is made, and no node taken."""
+"""Mistakes in a run are reported at submission: no job is created, and no node is allocated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FULL = "/fsx/home/ada/full"
 
 
 def refused(cluster: Cluster, *arguments: str) -> str:
-    """What submitting says; Slurm has not heard of it."""
+    """Return the message of a refused submission, of which Slurm knows nothing."""
     numbers = cluster.controller.run(["sacct", "--allusers", "--noheader", "--format=JobID"]).output
     with pytest.raises(CommandFailed, match="status 2\nerror: ") as raised:
         submit(cluster, *arguments)

@@ -1,6 +1,6 @@
 """Training that is stopped by a death, a standstill or its time limit: it costs steps and nothing else.
 
-The tests go on from each other. One job is harmed again and again, each time at its next checkpoint. Beside
+The tests build on each other. One job is harmed again and again, each time at its next checkpoint. Beside
 it, on the third node, another one comes to its time limit.
 """
 
@@ -40,7 +40,7 @@ from workloads.stages import newest_checkpoint
 TRAIN, AGENT = r"-m workloads\.train ", r"-m workloads\.launch\.node_agent "
 HANG_SECONDS = 15
 SECONDS_TO_SCRAPE = 180
-"""Slurm is asked for jobs now and then, and a job for its metrics."""
+"""Interval of queries to Slurm for jobs, and to a job for its metrics."""
 NODE_LIST = "/var/lib/discover-nodes/nodes.json"
 SIGNAL_BEHIND = r"""
 until [ -e "$1/checkpoints/step-$(printf %08d "$2")" ] && grep -q "\"step\": $3," "$1/metrics.jsonl"
@@ -112,10 +112,10 @@ def processes_of(machine: Machine, module: str) -> list[str]:
 def through_its_limit(
     cluster: Cluster, home: Path, workspace: MetricsWorkspace, limited: dict[str, str]
 ) -> dict[str, Any]:
-    """Have a training come to its time limit, go on, and cancel it when it is scraped; what is scraped."""
+    """Let a run reach its time limit and resume, cancel it once it is scraped, and return the metrics."""
     job, run_dir, log = limited["job"], home / "runs/limited", log_of(cluster, limited)
     wait_until(lambda: newest_checkpoint(str(run_dir)) >= SAVE_EVERY, "a checkpoint", seconds=240)
-    # Nobody has to wait for hours: its owner shortens the limit, so that Slurm's signal is due, 300 s before.
+    # The owner shortens the limit, so that Slurm's signal, 300 s before it, is due now instead of in hours.
     cluster.login.run(["scontrol", "update", f"JobId={job}", "TimeLimit=6"], user=USER)
     wait_until(lambda: "requeue 1" in log.read_text(), "Slurm's signal, and the requeue", seconds=240)
     # Else it comes again every minute, within which a busy computer may do no step.
@@ -173,7 +173,7 @@ def test_no_process_outlives_its_torchrun(jobs: Jobs) -> None:
     assert jobs.restarts == 0
 
 
-def test_a_hung_process_is_blamed_and_the_job_goes_on(jobs: Jobs) -> None:
+def test_a_hung_process_is_named_and_the_job_resumes(jobs: Jobs) -> None:
     machine, _ = jobs.signal_at_next_checkpoint("STOP", TRAIN)
     jobs.wait_for("it hung")
     told = re.search(
@@ -204,7 +204,7 @@ def test_the_death_of_the_first_node_requeues_the_job(jobs: Jobs) -> None:
     wait_until(lambda: jobs.restarts == 2, "Slurm to requeue the job", seconds=240, pause_seconds=0.5)
 
 
-def test_at_the_time_limit_it_saves_and_goes_on(cluster: Cluster, home: Path, jobs: Jobs) -> None:
+def test_at_the_time_limit_it_saves_and_resumes(cluster: Cluster, home: Path, jobs: Jobs) -> None:
     """Not a step is lost, and none is done twice. Meanwhile its metrics go where those of the nodes go."""
     told = jobs.told.result(timeout=400)
     assert told["metric"]["role"] == "worker" and float(told["value"][1]) > 0
@@ -226,7 +226,7 @@ def test_at_the_time_limit_it_saves_and_goes_on(cluster: Cluster, home: Path, jo
 def test_a_job_that_lacks_a_node_waits_for_the_new_one_which_is_scraped(
     cluster: Cluster, lifecycle: Lifecycle, jobs: Jobs, workspace: MetricsWorkspace
 ) -> None:
-    """Meanwhile the training goes on with the node that is left."""
+    """Meanwhile, training continues on the remaining node."""
     lost = jobs.dead
     assert lost
     login, new = cluster.login, cluster.replace(lost)

@@ -29,7 +29,7 @@ def submit(login: Machine, user: str, *options: str, script: str) -> str:
 
 
 def ended(cluster: Cluster, job: str) -> dict[str, str]:
-    """What accounting has of a job, once it has its end."""
+    """Return the accounting record of a job after its end."""
     fields = ("user", "account", "state", "alloctres")
 
     def shown() -> list[str]:
@@ -65,7 +65,7 @@ def test_users_run_jobs_under_their_accounts(
 
 
 @pytest.mark.parametrize(("user", "account"), [("ben", "esm2"), ("ubuntu", "esm2")])
-def test_nobody_runs_jobs_under_an_account_of_others(
+def test_no_user_runs_jobs_under_the_account_of_another(
     cluster: Cluster, lifecycle: Lifecycle, user: str, account: str
 ) -> None:
     command = ["sbatch", "--partition=gpu", f"--account={account}", "--chdir=/tmp", "--wrap=true"]
@@ -96,7 +96,7 @@ def bens_job(cluster: Cluster, lifecycle: Lifecycle) -> Iterator[Machine]:
 
 
 def test_workers_let_in_those_with_a_job_there(cluster: Cluster, bens_job: Machine) -> None:
-    """By sshd itself, with the key that the scripts made: in, where the job is; refused, where it is not."""
+    """sshd, with the key that the scripts created, admits the user only on the job's node."""
     status, output = ssh(cluster, "ben", bens_job)
     assert (status, output.splitlines()[-1]) == (0, bens_job.hostname), output
     elsewhere = cluster.workers[1]

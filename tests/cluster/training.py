@@ -1,4 +1,4 @@
-"""What tests of training share: a user's folder with data and a tiny model, and jobs submitted from it."""
+"""A user's folder with data and a tiny model, and jobs submitted from it, for tests of training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PYTHONPATH="{HOME}/hidden:$PYTHONPATH" OMP_NUM_THREADS=1 exec {sys.executable} "
 
 
 def run_file(folder: str, runs: str) -> str:
-    """Data and model are in ``folder``, as whoever trains calls it."""
+    """Data and model are in ``folder``, a path on the nodes."""
     settings: dict[str, Any] = {
         "runs": runs,
         "model": {"init_from": f"{folder}/tiny", "max_residues": 126},
@@ -63,7 +63,7 @@ class Uninterrupted:
 
     @property
     def losses(self) -> Losses:
-        """Of each step."""
+        """Loss of each step."""
         if not (self._run_dir / RESULTS_FILE).exists():
             said, _ = self._process.communicate(timeout=240)
             assert self._process.returncode == 0, said

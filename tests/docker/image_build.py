@@ -53,7 +53,7 @@ class Built:
     revision: Revision
     versions: dict[str, Any]
     left: frozenset[str]
-    """What the build left where it works, seen before anything ran in the image."""
+    """Files that the build left in its working folders, listed before anything ran in the image."""
     last_layer_bytes: int
 
     def run(self, *command: str) -> str:
@@ -166,7 +166,7 @@ def test_one_plugin_is_left(built: Built) -> None:
     assert "libnccl-ofi-ngc-v3" in (built.root / "var/lib/dpkg/status").read_text()
 
 
-def test_user_is_nobody_special_and_code_is_not_theirs(built: Built) -> None:
+def test_user_has_no_privileges_and_does_not_own_the_code(built: Built) -> None:
     assert built.config["config"]["User"] == "10001:10001"
     assert built.run("id", "-u") == "10001"
     built.run("bash", "-c", "echo x >/workspace/file && ! echo x 2>/dev/null >>/opt/esm2/LICENSE")

@@ -1,4 +1,4 @@
-"""What the build fetches: whole and as pinned, or not at all."""
+"""Downloads of the build: whole and as pinned, or not at all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_other_contents_are_refused_and_not_kept(tmp_path: Path) -> None:
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_what_is_not_there_is_tried_again(tmp_path: Path) -> None:
+def test_a_missing_file_is_tried_again(tmp_path: Path) -> None:
     done = download(tmp_path, (tmp_path / "absent").as_uri(), "0" * 64)
     assert done.returncode == 1
     assert "attempt 5 of 5" in done.stderr

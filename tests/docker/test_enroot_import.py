@@ -25,7 +25,7 @@ def test_image_is_there_under_its_name(worker: Worker) -> None:
     assert f"docker://AWS@{REGISTRY}#{REPOSITORY}:{SHA}\n" in worker.calls
 
 
-def test_second_import_asks_nobody(worker: Worker) -> None:
+def test_second_import_sends_no_request(worker: Worker) -> None:
     worker.run()
     calls = worker.calls
     second = worker.run()
@@ -64,7 +64,7 @@ def test_what_is_wrong_leaves_nothing_behind(
 
 
 def test_what_dead_imports_left_is_removed(worker: Worker) -> None:
-    """A node that dies tidies up nothing; an import that goes on somewhere keeps its file."""
+    """A node that dies cleans up nothing; an import that still runs on another node keeps its file."""
     worker.images.mkdir()
     for name, age_hours in ((".partial-0123-worker-2-7.sqsh", 3), (".partial-0123-worker-3-7.sqsh", 0)):
         (worker.images / name).touch()

@@ -1,4 +1,4 @@
-"""What the image installs on top of its base: only what is lacking, and all that is needed."""
+"""Packages that the image adds to its base: all that are needed, and no others."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_the_agent_is_the_one_that_is_tested() -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_lock_holds_what_is_asked_for_and_never_torch(folder: str) -> None:
+def test_lock_has_all_requirements_and_never_torch(folder: str) -> None:
     locked = lock(folder)
     for requirement in direct(folder):
         assert requirement.specifier.contains(locked[str(canonicalize_name(requirement.name))]), requirement
@@ -185,7 +185,7 @@ def imported_by(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def test_everything_that_the_workload_imports_is_asked_for() -> None:
+def test_requirements_have_every_import_of_the_workload() -> None:
     names = {str(canonicalize_name(requirement.name)) for requirement in direct()}
     imported = {module for path in (REPOSITORY / "workloads").rglob("*.py") for module in imported_by(path)}
     distributions = {

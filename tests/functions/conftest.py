@@ -14,7 +14,7 @@ SESSION: Any = boto3.Session("none", "none", region_name="us-west-2")
 
 @contextmanager
 def stubbed(service: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
-    """Answers only what the test expects to be asked, and takes only what the API takes."""
+    """Answers only the requests that the test expects, and accepts only what the API accepts."""
     client = SESSION.client(service)
     monkeypatch.setattr(boto3, "client", lambda name: {service: client}[name])
     with Stubber(client) as stubber:

@@ -94,7 +94,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @KINDS
-def test_what_is_new_is_made_as_it_was_asked_for(kind: str, sagemaker: Stubber) -> None:
+def test_new_objects_are_created_as_requested(kind: str, sagemaker: Stubber) -> None:
     answer = {f"{kind}Arn": arn_of(kind), f"{kind}Id": ID}
     sagemaker.add_response(f"create_{NAMES[kind]}", answer, REQUESTS[kind])
     made = index.on_event(event(kind, "Create"), None)
@@ -133,7 +133,7 @@ def test_tags_are_changed_and_others_are_left(sagemaker: Stubber) -> None:
     ],
 )
 def test_what_cannot_be_changed_is_made_anew(old: dict[str, Any], sagemaker: Stubber) -> None:
-    """By another id CloudFormation knows that the old one is to go."""
+    """Another id makes CloudFormation delete the old object."""
     answer = {"ComputeQuotaArn": arn_of("ComputeQuota"), "ComputeQuotaId": "anotherone12"}
     sagemaker.add_response("create_compute_quota", answer, QUOTA)
     made = index.on_event(event("ComputeQuota", "Update", old=old), None)
@@ -189,7 +189,7 @@ def test_what_vanishes_while_it_is_made_is_no_success(sagemaker: Stubber) -> Non
     ("type_", "status"),
     [("Create", "CreateFailed"), ("Update", "UpdateRollbackFailed"), ("Delete", "DeleteFailed")],
 )
-def test_the_service_s_reason_is_told(type_: str, status: str, sagemaker: Stubber) -> None:
+def test_reports_the_service_s_reason(type_: str, status: str, sagemaker: Stubber) -> None:
     described(sagemaker, "ComputeQuota", status, FailureReason="Kueue is not installed")
     with pytest.raises(RuntimeError, match=f"ComputeQuota {ID} has status {status}: Kueue is not installed"):
         index.is_complete(event("ComputeQuota", type_), None)

@@ -78,8 +78,8 @@ def event(endpoint: str, kind: str = "Create", *, old: Any = None, **changes: An
 
 
 def a_call(aws: Stubber, *, new: bool = False, left: Sequence[str] = ()) -> None:
-    """What a call asks of AWS: the account, which it may make, and a token that it deletes again, as those
-    that were left.
+    """Stub the AWS requests of a call: the account, which it may create, and a token that it deletes again,
+    as it deletes tokens of earlier calls.
     """
     named, of_account = {"workspaceId": WORKSPACE}, {"serviceAccountId": "42", "workspaceId": WORKSPACE}
     role = {"name": index.SERVICE_ACCOUNT, "grafanaRole": "ADMIN"}
@@ -142,7 +142,7 @@ def test_a_new_workspace_gets_sources_folder_and_dashboards(
     assert kept["dashboard"]["panels"] == [{"fs": "fs-0123"}]
 
 
-def test_the_same_again_changes_what_is_there(aws: Stubber, grafana: Grafana, endpoint: str) -> None:
+def test_a_repeated_call_changes_the_existing_objects(aws: Stubber, grafana: Grafana, endpoint: str) -> None:
     for _ in range(2):
         a_call(aws)
         assert complete(event(endpoint))
@@ -166,7 +166,7 @@ def test_an_update_removes_dashboards_that_are_no_more_and_leaves_people_s(
 
 
 @pytest.mark.parametrize("status", [401, 503])
-def test_a_workspace_that_is_not_ready_is_asked_again(
+def test_retries_a_workspace_that_is_not_ready(
     aws: Stubber, grafana: Grafana, endpoint: str, status: int
 ) -> None:
     grafana.broken["/api/datasources"] = (status, "not yet")
@@ -178,7 +178,7 @@ def test_a_workspace_that_is_not_ready_is_asked_again(
     assert set(grafana.dashboards) == set(MODELS)
 
 
-def test_an_address_that_nobody_answers_at_is_asked_again_until_the_time_is_over(
+def test_retries_an_address_without_an_answer_until_the_deadline(
     aws: Stubber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody = "http://127.0.0.1:1"
@@ -257,7 +257,7 @@ def test_deleted_it_leaves_nothing_of_its_own(aws: Stubber, grafana: Grafana, en
 
 
 @pytest.mark.parametrize("code", ["ConflictException", "ThrottlingException"])
-def test_aws_is_asked_again_when_it_is_busy(
+def test_retries_when_aws_is_busy(
     aws: Stubber, endpoint: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aws.add_client_error("list_workspace_service_accounts", code)

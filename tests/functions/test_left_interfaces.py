@@ -45,7 +45,7 @@ def deletes(ec2: Stubber, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Create", "Update"])
-def test_nothing_is_asked_while_there_is_a_cluster(kind: str, ec2: Stubber) -> None:
+def test_sends_no_request_while_the_cluster_exists(kind: str, ec2: Stubber) -> None:
     begun = index.on_event(event(kind), None)
     assert begun == {"PhysicalResourceId": f"{CLUSTER}-pod-interfaces", "Data": {"Start": START + 60}}
     assert index.is_complete(event(kind), None) == {"IsComplete": True}
@@ -73,7 +73,7 @@ def test_what_someone_else_deletes_meanwhile_is_gone_too(ec2: Stubber) -> None:
     assert index.is_complete(event(), None) == {"IsComplete": True}
 
 
-def test_a_refusal_is_told(ec2: Stubber) -> None:
+def test_reports_a_refusal(ec2: Stubber) -> None:
     finds(ec2, a="available")
     ec2.add_client_error("delete_network_interface", "UnauthorizedOperation")
     with pytest.raises(Exception, match="UnauthorizedOperation"):

@@ -76,7 +76,7 @@ def test_it_ends_when_all_groups_have_their_nodes(
 
 
 @pytest.mark.parametrize("status", ["Pending", "DeepHealthCheckInProgress", "Failure", "SystemUpdating"])
-def test_it_goes_on_while_a_node_is_not_running(
+def test_waits_while_a_node_is_not_running(
     status: str, sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at(5, monkeypatch)
@@ -142,12 +142,12 @@ def test_autoscaling_that_does_not_come_is_named(sagemaker: Stubber, monkeypatch
 
 
 def test_deletion_waits_for_nothing(sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster may be gone already; nothing is asked."""
+    """The cluster may be gone already, so no request is sent."""
     at(90, monkeypatch)
     assert index.is_complete(event({"system": "1"}, kind="Delete"), None) == {"IsComplete": True}
 
 
-def test_a_fault_of_the_service_is_told(sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_a_fault_of_the_service(sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch) -> None:
     at(1, monkeypatch)
     sagemaker.add_client_error("list_cluster_nodes", "AccessDeniedException")
     with pytest.raises(Exception, match="AccessDeniedException"):

@@ -162,7 +162,7 @@ def test_what_is_attached_is_left_alone(aws: Aws) -> None:
 
 
 @pytest.mark.parametrize("status", ["Pending", "Updating"])
-def test_who_is_not_ready_is_asked_again_and_holds_up_nobody(aws: Aws, status: str) -> None:
+def test_a_profile_that_is_not_ready_is_retried_and_delays_no_other(aws: Aws, status: str) -> None:
     aws.profile("ada", status)
     aws.profile("Ben", "InService")
     aws.updates("Ben", partition_of("ben"))

@@ -147,7 +147,7 @@ class Load:
 
 
 def soak(server: psutil.Process, port: int, seconds: float, seed: int) -> list[str]:
-    """What went wrong while the clients were at it for so long."""
+    """Run the clients for this time, and return their failures."""
     load = Load(port, seconds)
     clients = [load.right, load.right, load.wrong, load.wrong, load.broken_off, load.never_ended]
     idle = server.num_fds()

@@ -43,7 +43,7 @@ TEXTS = (
 
 
 def places(value: Any, above: Place = ()) -> Iterator[Place]:
-    """Of all keys and items."""
+    """Return the paths of all keys and items."""
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield (*above, key)
         yield from places(value[key], (*above, key))

@@ -85,7 +85,7 @@ def check_prepared(content: bytes, text: bytes, path: Path) -> None:
 
 
 def test_inference_tells_every_record(rounds, tmp_path: Path) -> None:
-    """Bad records are told apart; what is read is what preparation would read."""
+    """Bad records are reported; the others are those that preparation reads."""
     path = tmp_path / "a.fasta"
     for chance in rounds(400):
         path.write_bytes(mutated(chance.choice(SEEDS), chance))

@@ -123,7 +123,7 @@ def test_no_request_is_the_server_s_fault(
 
 
 @pytest.mark.long
-def test_what_is_not_quite_http_harms_nobody(
+def test_malformed_http_harms_no_other_request(
     served: Served, rounds: Callable[[int], Iterator[random.Random]]
 ) -> None:
     seen: set[bytes] = set()

@@ -49,7 +49,7 @@ def under_autocast(device: torch.device, *, enabled: bool = True) -> torch.autoc
 def transformers_pass(
     model: EsmForMaskedLM, pack: Pack, *, bf16: bool
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Logits of each protein by itself, and gradients of the pack's summed loss."""
+    """Return logits of each protein alone, and gradients of the pack's summed loss."""
     labels = torch.full_like(pack.tokens, -100)
     known = pack.targets != -100
     labels[pack.rows[known]] = pack.targets[known]

@@ -31,7 +31,7 @@ PLAIN = {
 
 
 def hyperpod_schema(packages: Path) -> dict[str, Any]:
-    """Of HyperPodPyTorchJob's spec, as its names are in the cluster."""
+    """Return the schema of HyperPodPyTorchJob's spec, with the cluster's names."""
     spec = importlib.util.spec_from_file_location("hyperpod_models", packages / HYPERPOD_MODELS)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -70,13 +70,13 @@ def _without_texts(value: Any) -> Any:
 
 
 def hyp_schema(packages: Path) -> dict[str, Any]:
-    """Of the config.yaml that HyperPod's command line reads."""
+    """Return the schema of the config.yaml that HyperPod's command line reads."""
     schema: dict[str, Any] = _without_texts(json.loads((packages / HYP_SCHEMA).read_text()))
     return schema
 
 
 def kubeflow_schema(packages: Path, model: str = "KubeflowOrgV1PyTorchJobSpec") -> dict[str, Any]:
-    """Of PyTorchJob's spec, from the types that the client's generated classes list."""
+    """Return the schema of PyTorchJob's spec, from the client's generated classes."""
     definitions: dict[str, Any] = {}
     waiting = [model]
     while waiting:

@@ -15,7 +15,7 @@ KINDS = {"HyperPodPyTorchJob": "hyperpod", "PyTorchJob": "kubeflow"}
 
 
 def pod_templates(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of a job of either kind."""
+    """Return the schema for a job of either kind."""
     spec = manifest["spec"]
     replicas = spec.get("replicaSpecs") or list(spec["pytorchReplicaSpecs"].values())
     return [replica["template"] for replica in replicas]

@@ -21,7 +21,7 @@ restart) [[ $2 != containerd.service ]] || mkdir --parents \
     "{root}$(containerd config dump | cut -d"'" -f2)/io.containerd.snapshotter.v1.overlayfs" ;;
 esac
 """
-# Docker reads its configuration when it is asked; what it reports is therefore what it would do.
+# Docker reads its configuration at each query, so its report shows what it would do.
 DOCKER = """
 case "$1" in
 info)
@@ -53,7 +53,7 @@ class ContainerNode:
         )
         stand_ins.command("systemctl", SYSTEMCTL.replace("{root}", str(self.root)))
         stand_ins.command("squeue")
-        # As nobody, without being one.
+        # Runs as user nobody would, without changing the user.
         stand_ins.command("runuser", 'shift 3; exec "$@"')
         self.docker()
         stand_ins.command("enroot", ENROOT.format(marks=folder / "marks"))

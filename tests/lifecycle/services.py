@@ -23,7 +23,7 @@ esac
 
 
 class Services:
-    """What systemd does with units, for one test."""
+    """Stand-in for systemd in one test."""
 
     def __init__(self, stand_ins: StandIns, folder: Path) -> None:
         self._state = folder / "services"

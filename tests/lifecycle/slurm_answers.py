@@ -1,4 +1,4 @@
-"""What Slurm's commands print of a cluster of three nodes with a few jobs."""
+"""Output of Slurm's commands for a cluster of three nodes with a few jobs."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ esac
 
 
 class SlurmCommands:
-    """What the stand-ins answer is in files of ``folder``, which tests write."""
+    """Stand-ins whose answers are in files of ``folder``, which tests write."""
 
     def __init__(self, folder: Path, stand_ins: StandIns) -> None:
         self.folder = folder

@@ -40,7 +40,7 @@ def agent(tmp_path: Path, stand_ins: StandIns) -> Path:
 
 
 def others(folder: Path, *, logs: list[str], namespace: str | None = None) -> None:
-    """What HyperPod has configured."""
+    """HyperPod's own configuration."""
     files = [{"file_path": path, "log_group_name": "g"} for path in logs]
     config: dict[str, Any] = {"logs": {"logs_collected": {"files": {"collect_list": files}}}}
     if namespace:

@@ -34,7 +34,7 @@ def restarts(machine: ContainerNode) -> list[str]:
 
 
 def make_folders(machine: ContainerNode) -> None:
-    """What the unit would make, so that `-w` finds something."""
+    """Create the unit's folders, so that `-w` finds them."""
     for name in ("runtime", "cache", "data"):
         (machine.root / f"opt/dlami/nvme/enroot/{name}/user-{os.getuid()}").mkdir(parents=True)
     (machine.root / "opt/dlami/nvme/enroot/tmp").mkdir()
@@ -75,7 +75,7 @@ def test_a_container_of_ours_is_no_hindrance(machine: ContainerNode, stand_ins: 
     assert restarts(machine) == ["docker.service"] and machine.node.warnings == []
 
 
-def test_images_that_stay_behind_are_told(machine: ContainerNode, stand_ins: StandIns) -> None:
+def test_reports_images_that_stay_behind(machine: ContainerNode, stand_ins: StandIns) -> None:
     script = (machine.folder / "stand_ins/bin/docker").read_text().split("\n", 2)[2]
     stand_ins.command("docker", f"[[ $1 != image ]] || printf 'aaa\\nbbb\\naaa\\n'\n{script}")
     container_storage.place(machine.node)

@@ -1,4 +1,4 @@
-"""Who is asked for metrics: the nodes that the platform lists, and those that Slurm knows."""
+"""Targets of Prometheus: the nodes that the platform lists, and those that Slurm knows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Cluster:
         self._stand_ins.command("scontrol", f'cat "{self._folder / "nodes"}"')
 
     def jobs(self, *lines: str) -> None:
-        """Of ``squeue --format=%A|%B|%k``."""
+        """Set the output of ``squeue --format=%A|%B|%k``."""
         (self._folder / "jobs").write_text("".join(f"{line}\n" for line in lines))
         self._stand_ins.command("squeue", f'cat "{self._folder / "jobs"}"')
 
@@ -88,7 +88,7 @@ def test_all_nodes_are_listed_with_what_they_are(cluster: Cluster) -> None:
     assert cluster.text_file.read_text().startswith("node_discovery_last_success_timestamp_seconds 1")
 
 
-def test_gpus_are_asked_for_where_they_are(cluster: Cluster) -> None:
+def test_lists_targets_for_gpus_only_on_nodes_that_have_them(cluster: Cluster) -> None:
     cluster.run()
     assert list(cluster.listed("gpus")) == ["10.0.0.31:9400"]
 
@@ -179,7 +179,7 @@ def test_without_an_answer_the_former_lists_stay(
     assert "resource_config.json: FileNotFoundError" in said and "Unable to contact slurm controller" in said
 
 
-def test_jobs_that_publish_are_asked_on_their_first_node(cluster: Cluster) -> None:
+def test_jobs_with_metrics_are_targets_on_their_first_node(cluster: Cluster) -> None:
     cluster.jobs(
         "612|ip-10-0-0-31|prometheus",
         "613|ip-10-0-0-31|prometheus",
@@ -205,7 +205,7 @@ def test_trainings_and_their_discovery_agree() -> None:
     )
 
 
-def test_ports_of_trainings_are_nobody_else_s() -> None:
+def test_ports_of_training_runs_are_used_by_nothing_else() -> None:
     """Neither of a node's services, nor where processes of jobs meet, nor those that Linux gives away."""
     ports = range(FIRST_SLURM_PORT, FIRST_SLURM_PORT + NUM_SLURM_PORTS)
     prometheus = int(metrics_collector.URL.rpartition(":")[2])
@@ -218,7 +218,7 @@ def test_ports_of_trainings_are_nobody_else_s() -> None:
     assert slurm_port(611) != slurm_port(611 + 500)
 
 
-def test_jobs_that_cannot_be_asked_for_stay_listed(cluster: Cluster) -> None:
+def test_jobs_stay_listed_while_slurm_does_not_answer(cluster: Cluster) -> None:
     cluster.jobs("612|ip-10-0-0-31|prometheus")
     cluster.run()
     cluster.slurm_is_down()

@@ -1,4 +1,4 @@
-"""Disks are told by their devices: a folder of the right name on the root volume is none."""
+"""Disks are recognized by their devices: a folder of the right name on the root volume is not a disk."""
 
 from __future__ import annotations
 

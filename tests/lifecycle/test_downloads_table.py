@@ -12,7 +12,7 @@ from tests.lifecycle.node import SCRIPTS
 
 TABLE = json.loads((SCRIPTS / "downloads.json").read_text())
 MACHINES = {"x86_64": "x86_64", "arm64": "aarch64"}
-"""What the kernel calls the catalogue's architectures."""
+"""The kernel's names of the catalogue's architectures."""
 ARCHITECTURES = {MACHINES[kind.architecture] for kind in INSTANCE_TYPES.values()}
 
 

@@ -32,7 +32,7 @@ def devices(tmp_path: Path) -> Path:
     return folder
 
 
-def test_counters_are_told_for_each_adapter_and_port(devices: Path) -> None:
+def test_writes_counters_of_each_adapter_and_port(devices: Path) -> None:
     assert efa_metrics.metrics(devices).splitlines() == [
         "# TYPE node_amazonefa_info gauge",
         'node_amazonefa_info{device="rdmap16s27",board_id="",firmware_version="0.0.0.0",hca_type=""} 1',
@@ -93,7 +93,7 @@ def test_a_collector_that_writes_nothing_shows_its_log(tmp_path: Path, services:
         step.run_collector_of_efa(node_of(tmp_path))
 
 
-def test_a_node_whose_adapters_are_missing_is_told(tmp_path: Path, services: Services) -> None:
+def test_warns_of_missing_adapters(tmp_path: Path, services: Services) -> None:
     node = node_of(tmp_path)
     write_at_start(node, services, tmp_path / "missing")
     step.run_collector_of_efa(node)

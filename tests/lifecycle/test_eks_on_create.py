@@ -255,7 +255,7 @@ def test_what_another_root_volume_left_is_not_used(al2023: EksNode) -> None:
     assert not old.exists()
 
 
-def test_a_folder_that_containerd_was_told_to_use_is_the_one_that_moves(node: EksNode) -> None:
+def test_moves_the_folder_that_containerd_is_configured_to_use(node: EksNode) -> None:
     node.config.write_text('version = 3\nroot = "/data/containerd"\n')
     (node.root / "data/containerd").mkdir(parents=True)
     assert node.run().status == 0

@@ -1,4 +1,4 @@
-"""What a node learns about itself from the platform's files."""
+"""Facts about a node from the platform's files."""
 
 from __future__ import annotations
 

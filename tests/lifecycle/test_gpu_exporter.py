@@ -101,7 +101,7 @@ def test_the_repository_is_the_clusters() -> None:
     assert image_repository(cluster) == f"{cluster.name}/training"
 
 
-def test_a_registry_that_is_down_is_asked_again(node: Node, stand_ins: StandIns, tmp_path: Path) -> None:
+def test_retries_a_registry_that_is_down(node: Node, stand_ins: StandIns, tmp_path: Path) -> None:
     stand_ins.command(
         "docker",
         f"""
@@ -130,7 +130,7 @@ def test_an_image_that_cannot_be_had(
     assert len(docker_calls(stand_ins, "pull")) == tries
 
 
-def test_a_gpu_that_is_missing_is_told(node: Node) -> None:
+def test_warns_of_a_missing_gpu(node: Node) -> None:
     node.facts = replace(node.facts, hardware=replace(node.facts.hardware, num_gpus=8))
     gpu_exporter.run_exporter(node)
     assert node.warnings[0].startswith("metrics of 1 GPUs, and ml.g5.8xlarge has 8: see `nvidia-smi")

@@ -40,7 +40,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("command", FAULTS)
-def test_a_fault_that_stays_drains_the_node_and_is_told(worker: Worker, command: str) -> None:
+def test_a_lasting_fault_drains_the_node_with_a_reason(worker: Worker, command: str) -> None:
     body, fault = FAULTS[command]
     worker.commands.command(command, body)
     done = worker.run("prolog")
@@ -122,7 +122,7 @@ def test_xids_that_a_job_causes_or_survives_are_no_fault(worker: Worker, number:
     assert worker.run("check-node-health").returncode == 0
 
 
-def test_after_a_reset_only_later_lines_are_asked_for(worker: Worker) -> None:
+def test_after_a_reset_only_later_lines_count(worker: Worker) -> None:
     worker.reset.touch()
     os.utime(worker.reset, (1700000000, 1700000000))
     worker.run("check-node-health")

@@ -1,4 +1,4 @@
-"""A worker gets no jobs until it is set up, and gets them back from nobody but who took them."""
+"""A worker gets no jobs until it is set up, and only the steps that drained it resume it."""
 
 from __future__ import annotations
 

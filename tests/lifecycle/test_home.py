@@ -71,7 +71,7 @@ def test_a_link_in_place_of_a_home_is_not_followed(host: Host) -> None:
 
 
 def test_a_home_that_cannot_be_given_away_leaves_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An NFS server that takes root for nobody."""
+    """An NFS server that maps root to user nobody."""
 
     def refuse(path: str, *_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted", str(path))

@@ -63,7 +63,7 @@ def test_it_is_taken_on_again_before_it_ends(stand_ins: StandIns) -> None:
     assert len(stand_ins.calls) == 2 and held.current() is new
 
 
-def test_what_sts_refuses_is_told_and_nothing_is_given(
+def test_reports_a_refusal_of_sts_and_returns_no_credentials(
     stand_ins: StandIns, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stand_ins.command("aws", "echo 'AccessDenied: not yours' >&2; exit 254")
@@ -74,7 +74,7 @@ def test_what_sts_refuses_is_told_and_nothing_is_given(
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
-    """What the service on the node answers: the last of a list."""
+    """Answers of the service on the node; the last item of the list counts."""
     answers = [json.dumps(GIVEN).encode()]
 
     def answer(request: BaseHTTPRequestHandler) -> None:
@@ -96,7 +96,7 @@ def node(tmp_path: Path, services: Services) -> Node:
     return made
 
 
-def test_jobs_are_told_where_mlflow_is(node: Node, services: Services, service: list[bytes]) -> None:
+def test_jobs_get_the_address_of_mlflow(node: Node, services: Services, service: list[bytes]) -> None:
     managed_mlflow.apply(node)
     port = managed_mlflow.PORT
     assert json.loads(node.host.path(managed_mlflow.ENVIRONMENT).read_text()) == {
@@ -137,7 +137,7 @@ def test_switched_off_both_are_taken_back(
 
 
 def test_the_service_is_root_without_roots_powers() -> None:
-    """Root, since the metadata service answers nobody else."""
+    """The service runs as root, because the metadata service answers no other user."""
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.read(SCRIPTS / "units" / managed_mlflow.UNIT)
     service = parser["Service"]

@@ -1,4 +1,4 @@
-"""What keeps pods of an EKS node from its credentials: the rules, and on a real kernel what they do."""
+"""Rules that keep pods of an EKS node from its credentials, and their effect on a real kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs that nobody rotates fill the root volume; logs that two files rotate are rotated by none."""
+"""Logs without rotation fill the root volume; logrotate ignores logs that two files name."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_file_that_logrotate_refuses_does_not_stay(worker: Node, stand_ins: St
     assert not worker.host.path(FILE).exists()
 
 
-def test_a_node_without_logrotate_is_told(
+def test_warns_of_a_node_without_logrotate(
     worker: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

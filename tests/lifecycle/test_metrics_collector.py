@@ -128,7 +128,7 @@ def test_lists_are_where_discovery_writes_them(node: Node) -> None:
     assert "--output /var/lib/discover-nodes " in unit
 
 
-def test_slurms_own_metrics_are_asked_for_where_it_has_them(node: Node, stand_ins: StandIns) -> None:
+def test_scrapes_slurms_own_metrics_if_it_has_them(node: Node, stand_ins: StandIns) -> None:
     stand_ins.command("scontrol", r"printf 'MetricsType = metrics/openmetrics\nSlurmctldPort = 6820-6823\n'")
     metrics_collector.run_collector(node)
     jobs = {job["job_name"]: job for job in config(node)["scrape_configs"]}
@@ -183,7 +183,7 @@ def test_a_target_that_stays_down_fails_with_prometheus_reason(node: Node, prome
         metrics_collector.run_collector(node)
 
 
-def test_other_targets_that_are_down_are_told(
+def test_reports_other_targets_that_are_down(
     node: Node, prometheus: Prometheus, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A worker that is being set up answers later."""

@@ -61,7 +61,7 @@ def test_a_mount_that_never_comes_fails(node: Node, lustre: Path, stand_ins: Sta
 
 
 def test_another_file_system_in_its_place_is_no_mount(node: Node, stand_ins: StandIns) -> None:
-    """What is written to the root volume looks well until the node is replaced."""
+    """Files on the root volume look correct until the node is replaced."""
     stand_ins.command("findmnt", "echo ext4")
     assert "ext4 is mounted there" in fails(node)
 
@@ -89,7 +89,7 @@ def test_bytes_that_are_lost_are_noticed(lustre: Path, monkeypatch: pytest.Monke
 
 
 def test_a_file_that_is_exchanged_is_noticed(lustre: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a user who may write to the folder, and has a pipe in it, which must not block the reader."""
+    """A user who can write to the folder has put a pipe there, which must not block the reader."""
 
     def exchange(_: int) -> None:
         (lustre / "probe").unlink()

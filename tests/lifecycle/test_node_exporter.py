@@ -40,7 +40,7 @@ def node(tmp_path: Path, services: Services, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
-    """What the exporter answers: the last of a list."""
+    """Answers of the exporter; the last item of the list counts."""
     answers = [METRIC.encode()]
 
     def answer(request: BaseHTTPRequestHandler) -> None:
@@ -128,7 +128,7 @@ def test_services_of_metrics_have_none_of_roots_powers(name: str) -> None:
     parser.read(SCRIPTS / "units" / f"{name}.service")
     service = parser["Service"]
     assert service["NoNewPrivileges"] == "yes"
-    # Where file systems are told of, each would be told to be read-only.
+    # Otherwise, each file system would be reported as read-only.
     assert service.get("ProtectSystem") == (None if name == "node-exporter" else "strict")
     assert service["CapabilityBoundingSet"] == ""
     assert service["Restart"] == "always" and service["MemoryMax"]

@@ -1,4 +1,4 @@
-"""sshd's rules with pam_slurm_adopt: who may come is asked of PAM, and what was written can be taken back."""
+"""sshd's rules with pam_slurm_adopt: PAM decides which users may log in, and the rules can be removed."""
 
 from __future__ import annotations
 

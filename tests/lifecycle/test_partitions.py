@@ -195,7 +195,7 @@ def test_what_cannot_be_acknowledged_is_done_again(
     assert (queues.in_("requests"), len(queues.in_("acknowledgements"))) == ([], 1)
 
 
-def test_a_fault_of_the_queue_is_told_with_its_reason(root: Path, stand_ins: StandIns) -> None:
+def test_reports_a_fault_of_the_queue_with_its_reason(root: Path, stand_ins: StandIns) -> None:
     stand_ins.command("aws", "echo 'AccessDenied: no' >&2; exit 254")
     queue = partitions.Queue("requests", "us-west-2")
     with pytest.raises(OSError, match="aws sqs receive-message: AccessDenied: no"):

@@ -1,4 +1,4 @@
-"""What is downloaded is what the table says, or it is not installed, and the message says what to do."""
+"""Downloads match the table or are not installed, and the message has a remedy."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_node_without_a_way_out_says_so(tmp_path: Path, url: str, pauses: list
     assert pauses == [5, 10, 20, 40]
 
 
-def test_a_server_that_nobody_vouches_for_is_refused(
+def test_refuses_a_server_without_a_trusted_certificate(
     tmp_path: Path, url: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other.pem"
@@ -241,7 +241,7 @@ def test_from_the_clusters_bucket(tmp_path: Path, stand_ins: StandIns) -> None:
         ("Could not connect to the endpoint URL", "check the S3 endpoint", 5),
     ],
 )
-def test_what_keeps_the_bucket_from_giving_is_told(
+def test_reports_why_the_bucket_refuses(
     tmp_path: Path, stand_ins: StandIns, pauses: list[float], said: str, message: str, tries: int
 ) -> None:
     stand_ins.command("aws", f"echo '{said}' >&2; exit 1")
@@ -249,7 +249,7 @@ def test_what_keeps_the_bucket_from_giving_is_told(
     assert len(stand_ins.calls) == tries
 
 
-def test_a_changed_copy_in_the_bucket_is_told(tmp_path: Path, stand_ins: StandIns) -> None:
+def test_reports_a_changed_copy_in_the_bucket(tmp_path: Path, stand_ins: StandIns) -> None:
     stand_ins.command("aws", 'echo changed > "${@: -1}"')
     message = fails(node_with_table(tmp_path, "https://x.invalid", downloads="artifact_bucket"))
     assert "somebody changed the copy" in message

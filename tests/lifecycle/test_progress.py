@@ -1,4 +1,4 @@
-"""A run that is silent for long says that it goes on: sessions in which nothing is said are ended."""
+"""A run that is silent for long prints that it continues, because silent sessions are ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A controller whose Slurm serves passes; what keeps slurmctld down is told from its log."""
+"""A controller whose Slurm answers passes; otherwise its log gives the cause."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_mismatch_before_the_last_start_is_over(node: Node, slurm: SlurmComman
     assert "does not answer after 600 s" in message
 
 
-def test_a_topology_file_that_is_missing_is_told(node: Node, slurm: SlurmCommands) -> None:
+def test_reports_a_missing_topology_file(node: Node, slurm: SlurmCommands) -> None:
     log = "error: s_p_parse_file: cannot stat file /opt/slurm/etc/topology.conf: No such file, retrying\n"
     assert "waits for a topology file" in down(node, slurm, log)
 
@@ -174,7 +174,7 @@ def test_accounting_on_rds_must_not_be_on_the_controller(tmp_path: Path, slurm: 
         accounting.verify(node)
 
 
-def test_a_database_elsewhere_that_nobody_asked_for_is_a_warning(node: Node, stand_ins: StandIns) -> None:
+def test_warns_of_an_external_database_that_is_not_configured(node: Node, stand_ins: StandIns) -> None:
     place = 'echo "StorageHost  = db.rds"'
     stand_ins.command("sacctmgr", f'[[ "$*" != *configuration ]] && echo "hyperpod|10.0.0.10" || {place}')
     accounting.verify(node)

@@ -132,7 +132,7 @@ def test_slurmd_is_not_restarted_under_a_job(
     assert "systemctl restart slurmd" not in stand_ins.calls
 
 
-def test_the_job_that_applies_the_scripts_is_none_of_them(
+def test_the_job_that_applies_the_scripts_does_not_count(
     without_option: Node, slurm: SlurmCommands, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job outlives slurmd's restart."""

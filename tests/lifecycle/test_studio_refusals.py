@@ -1,4 +1,4 @@
-"""What a space of Studio does not take from the cluster, and says so."""
+"""Files that a space of Studio refuses, with its messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_the_controller_has_not_published_is_waited_for(space: Space, stand
         slurm_login.set_up(space, PERSON, "/fsx/studio/users/ada")
 
 
-def test_slurm_of_another_version_is_told(
+def test_reports_another_version_of_slurm(
     space: Space, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published(stand_ins, json.dumps(SECRET))

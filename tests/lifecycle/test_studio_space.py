@@ -1,4 +1,4 @@
-"""What a space of Studio does at its start, on files and commands of its own."""
+"""Start of a space of Studio, on its own files and commands."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_without_the_file_system_it_says_what_to_do(
     assert "no cluster_user for ada" in said
 
 
-def test_a_space_of_nobody_is_refused(space: Space, stand_ins: StandIns) -> None:
+def test_refuses_a_space_without_an_owner(space: Space, stand_ins: StandIns) -> None:
     stand_ins.command("aws", "echo '{}'")
     with pytest.raises(SpaceError, match="make a private one"):
         set_up_space.set_up(space)
@@ -137,7 +137,7 @@ def test_no_script_is_needed_to_wrap_a_command() -> None:
     ("arguments", "message"),
     [([], "name a script"), (["--nodes", "2", "job.sh"], "2 is taken for the script.*--nodes=2")],
 )
-def test_what_is_no_script_is_told(arguments: list[str], message: str) -> None:
+def test_reports_a_missing_script(arguments: list[str], message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         slurm_session.batch_script(arguments)
 

@@ -124,7 +124,7 @@ def test_half_a_block_costs_no_key(text: str) -> None:
 
 @pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
 def test_only_newlines_end_a_line(separator: str) -> None:
-    """What sshd reads as a key's comment does not become a key of its own."""
+    """A key's comment, as sshd reads it, does not become a key."""
     line = f"ssh-rsa AAA my{separator}ssh-rsa BBB x"
     assert with_block(f"{line}\n", [KEY]).split("\n") == [BEGIN, KEY, END, line, ""]
 

@@ -17,7 +17,7 @@ from tests.lifecycle.node import StandIns, node_of
 from tests.lifecycle.user_database import user_command
 
 UID, GID = os.getuid(), os.getgid()
-"""Homes are given to whoever runs the tests; the stand-in's own users are of other numbers."""
+"""Homes belong to the user who runs the tests; the stand-in's own users have other numbers."""
 RESEARCH = {"name": "research", "gid": GID}
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 ada@laptop"
 # The command after the options, as who runs the tests.
@@ -203,7 +203,7 @@ def test_who_comes_back_may_log_in_again(machine: Machine) -> None:
     assert machine.apply(ada()).changes == []
 
 
-def test_nobody_else_is_ever_shut_out(machine: Machine, stand_ins: StandIns) -> None:
+def test_locks_only_users_that_the_file_has_named(machine: Machine, stand_ins: StandIns) -> None:
     machine.apply(ada())
     stand_ins.forget_calls()
     machine.apply()

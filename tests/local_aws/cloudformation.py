@@ -145,7 +145,7 @@ def deploy(backend: CloudFormationBackend, change_set: ChangeSet) -> None:
         list(stack.output_map.values())  # resolved now, so that a wrong one fails the stack
         _guard_exports(backend, stack, {export.name: export.value for export in stack.exports})
         _publish_exports(backend, stack)
-    except Exception as error:  # whatever it is, the stack has failed, and says so
+    except Exception as error:  # any failure fails the stack and becomes its reason
         if kind == "UPDATE":
             stack.report_stack("UPDATE_ROLLBACK_FAILED", str(error))
         else:

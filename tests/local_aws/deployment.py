@@ -99,7 +99,7 @@ class LocalAws:
         return _client(self.url, service, region)
 
     def run(self, *command: str, cwd: Path, succeeds: bool = True) -> str:
-        """What ``command`` prints, on both streams. Fails the test if its exit status is not as expected."""
+        """Return the output of ``command`` on both streams; fail the test for an unexpected exit status."""
         done = subprocess.run(
             command,
             cwd=cwd,
@@ -125,10 +125,10 @@ class LocalAws:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one region held at one moment."""
+    """Contents of one region at one moment."""
 
     output: str
-    """What the command before printed."""
+    """Output of the previous command."""
     stacks: dict[str, dict[str, str]]
     """Outputs of each stack, by its name."""
     clusters: dict[str, dict[str, Any]]

@@ -39,7 +39,7 @@ class HyperPodCluster(Cluster):
         return {**self.settings, **super().describe()}
 
     def set_groups(self, groups: list[dict[str, Any]]) -> None:
-        """Take these groups in place of, or beside, what is there; nodes follow the counts.
+        """Replace the existing groups by these, or add them; nodes follow the counts.
 
         Nodes that stay keep the lifecycle configuration they started with, as in the service.
         """
@@ -53,7 +53,7 @@ class HyperPodCluster(Cluster):
         self.instance_groups = list(named.values())
 
     def _check(self, group: dict[str, Any]) -> None:
-        """What a node needs when it starts: its type, role, and the script that it is to run."""
+        """Check what a node needs when it starts: its type, role, and script."""
         name = group["InstanceGroupName"]
         types = SAGEMAKER.shape_for("ClusterInstanceType")
         assert isinstance(types, StringShape)

@@ -16,7 +16,7 @@ from moto.sagemaker.responses import SageMakerResponse
 from tests.local_aws.permissions import is_permitted
 
 SERVERS: dict[str, dict[str, Any]] = {}
-"""By ARN."""
+"""Servers by ARN."""
 
 
 def create_mlflow_tracking_server(self: SageMakerResponse) -> ActionResult:

@@ -1,4 +1,4 @@
-"""What policies allow, by moto's reading of them."""
+"""Decisions of policies, evaluated by moto."""
 
 from __future__ import annotations
 

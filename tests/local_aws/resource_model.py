@@ -40,7 +40,7 @@ def _session() -> boto3.Session:
 
 @dataclass(frozen=True)
 class Context:
-    """Where a resource is declared."""
+    """Place of a resource's declaration."""
 
     region: str
     account_id: str
@@ -75,7 +75,7 @@ class Resource:
     properties: Properties
     physical_resource_id: str
     known: dict[str, Any]
-    """What was sent and what came back, by the API's names; ``Ref`` is the physical id."""
+    """Request and answer with the API's names; ``Ref`` is the physical id."""
     attributes: Mapping[str, str] = field(default_factory=dict)
     """Attribute of Fn::GetAtt: its jmespath in ``known``."""
 
@@ -177,7 +177,7 @@ class ApiResource:
     settings: Mapping[str, Setting] = field(default_factory=dict)
     """Property: the call that sets it on the resource, when it is created and again when it changes."""
     observe: Observe = lambda client, known: {}
-    """What else attributes need to know."""
+    """Further values that attributes need."""
     update_operation: str | None = None
     """The call that changes every property it takes."""
     update_key: str | None = None

@@ -1,4 +1,4 @@
-"""Which resource types the local AWS deploys, and by which calls."""
+"""Resource types that the local AWS deploys, and their calls."""
 
 from __future__ import annotations
 

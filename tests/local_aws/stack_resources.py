@@ -57,7 +57,7 @@ class Resources(ResourceMap):
         return list(self.deployed.values())
 
     def update(self, template: dict[str, Any], parameters: dict[str, Any] | None = None) -> None:
-        """Deploy ``template`` over what is there (nothing, at first).
+        """Deploy ``template`` over the existing resources, which are none at first.
 
         Raises DeploymentError; what was deployed until then stays in ``deployed``.
         """

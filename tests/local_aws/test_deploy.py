@@ -84,7 +84,7 @@ def changed(aws: LocalAws, checkout: Path, beside: Seen, scripts: dict[str, byte
 
 @pytest.fixture(scope="module")
 def compared(aws: LocalAws, checkout: Path, changed: Seen) -> tuple[str, str]:
-    """What `make diff` says of the file that is deployed, and of one that moves it to another zone."""
+    """Return the output of `make diff` for the deployed file, and for one that moves it to another zone."""
     diff = (sys.executable, "-m", "tools.stacks.diff", "--cluster")
     same = aws.run(*diff, "clusters/slurm.yaml", cwd=checkout)
     return same, aws.run(*diff, MOVED_FILE, cwd=checkout, succeeds=False)
@@ -157,7 +157,7 @@ def test_nodes_find_their_scripts_where_the_cluster_says(
 
 
 @pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("beside", LARGE)])
-def test_nodes_are_told_what_only_the_deployment_knows(
+def test_nodes_get_values_that_only_the_deployment_knows(
     stage: str, cluster: SlurmCluster, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     seen: Seen = request.getfixturevalue(stage)

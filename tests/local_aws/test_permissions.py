@@ -1,4 +1,4 @@
-"""That conditions of policies count in the local AWS."""
+"""Conditions of policies apply in the local AWS."""
 
 from __future__ import annotations
 

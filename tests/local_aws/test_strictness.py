@@ -1,4 +1,4 @@
-"""That the local AWS refuses what it does not model, and fails where the service would."""
+"""The local AWS refuses what it does not model, and fails like the service."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def role(*actions: str) -> dict[str, Any]:
 def upload(
     keys: list[str], *, actions: tuple[str, ...] = ("s3:GetObject", "s3:PutObject"), **more: Any
 ) -> Resources:
-    """A function that nobody calls, and what it would be called for."""
+    """A function without a caller, and the resource that it would handle."""
     code = {"Code": {"S3Bucket": ASSETS, "S3Key": "files.zip"}, "Handler": "index.handler"}
     runs = {"Runtime": "python3.13", "Role": {"Fn::GetAtt": ["UploadRole", "Arn"]}}
     asset = {"SourceBucketNames": [ASSETS] * len(keys), "SourceObjectKeys": keys}
@@ -168,7 +168,7 @@ def test_failed_creation_keeps_only_what_is_retained_always(stacks: Stacks, s3: 
     assert stacks.delete("failing") == "DELETE_COMPLETE"
 
 
-def test_upload_unpacks_prunes_and_retains_as_told(stacks: Stacks, s3: Any) -> None:
+def test_upload_unpacks_prunes_and_retains_as_configured(stacks: Stacks, s3: Any) -> None:
     s3.create_bucket(Bucket="uploaded", CreateBucketConfiguration={"LocationConstraint": REGION})
     to: dict[str, Any] = {
         "DestinationBucketName": "uploaded",

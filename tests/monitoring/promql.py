@@ -1,4 +1,4 @@
-"""Which metrics a PromQL expression asks for."""
+"""Metrics in a PromQL expression."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Template:
         self.body = body
 
     def resources(self, *types: str) -> dict[str, dict[str, Any]]:
-        """By logical id; all of them when no type is named."""
+        """Return resources by logical id; all of them without a type."""
         return {
             name: resource
             for name, resource in self.body["Resources"].items()

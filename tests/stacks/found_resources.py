@@ -1,4 +1,4 @@
-"""Where in a template of the network or storage stack a thing is."""
+"""Lookup of resources in templates of the network and storage stacks."""
 
 from __future__ import annotations
 

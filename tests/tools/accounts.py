@@ -87,7 +87,7 @@ def empty_account(cluster: Cluster) -> AnsweringAws:
 
 
 def database_quotas(quotas: dict[str, int], used: int = 0) -> dict[str, Any]:
-    """What RDS answers, with the same use of each."""
+    """Return RDS' answer, with the same use of each quota."""
     return {
         "AccountQuotas": [
             {"AccountQuotaName": name, "Used": used, "Max": value} for name, value in quotas.items()
@@ -190,7 +190,7 @@ def deployed_stacks(aws: AnsweringAws, statuses: dict[str, str]) -> None:
 def cluster_description(
     name: str, groups: list[dict[str, Any]], *, status: str = "InService", region: str = "us-west-2"
 ) -> dict[str, Any]:
-    """What DescribeCluster answers for a Slurm cluster."""
+    """Return DescribeCluster's answer for a Slurm cluster."""
     return {
         "ClusterArn": f"arn:aws:sagemaker:{region}:{ACCOUNT}:cluster/abc123def456",
         "ClusterName": name,

@@ -1,7 +1,7 @@
 """AWS by botocore's Stubber, answering by operation instead of in a fixed order.
 
 Every call's parameters and every answer are validated against botocore's model, types and required members by
-botocore itself, enumerations and ranges here. What nobody answered fails the test.
+botocore itself, enumerations and ranges here. A request without an answer fails the test.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class OwnEvents(HierarchicalEmitter):
 
 
 class SecondPages:
-    """Halves of answers that were not sent yet: every list comes in two pages, so that nobody reads one."""
+    """Second halves of answers: every list comes in two pages, so that code must read both."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, dict[str, Any]] = {}
@@ -168,7 +168,7 @@ def _refusing(refusal: Refusal) -> Answer:
 
 
 def _check_values(value: Any, shape: Any, path: str) -> None:
-    """What botocore's validator leaves out: enumerations, and maxima of numbers and lengths."""
+    """Check what botocore's validator omits: enumerations, and maxima of numbers and lengths."""
     if shape is None:
         return
     if shape.type_name == "structure" and isinstance(value, dict):

@@ -51,14 +51,14 @@ STDOUT, STDERR, STATUS = 1, 2, 3
 
 @dataclass
 class Objects:
-    """What the cluster has."""
+    """Objects of the cluster."""
 
     kept: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
-    """By resource, namespace and name."""
+    """Objects by resource, namespace and name."""
     logs: dict[str, str] = field(default_factory=dict)
-    """Of pods, by name."""
+    """Logs of pods, by name."""
     missing_groups: set[str] = field(default_factory=set)
-    """API groups whose kinds nobody has installed."""
+    """API groups whose kinds are not installed."""
     refused: dict[str, str] = field(default_factory=dict)
     """Resources that may not be created, and why."""
     unknown: set[str] = field(default_factory=set)

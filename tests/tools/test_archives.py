@@ -18,7 +18,7 @@ def its_filter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def archive(name: str, kind: bytes = tarfile.REGTYPE) -> tarfile.TarFile:
-    """Of one entry."""
+    """Return an archive with one entry."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         entry = tarfile.TarInfo(name)

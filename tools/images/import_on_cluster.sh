@@ -30,7 +30,7 @@ show_signs_of_life() {
 
 run_import() {
     local log rounds=0 job shown status=0
-    # Into a file, and in a session of its own: the job goes on when the terminal is gone, or after Ctrl-C in it.
+    # Output goes into a file, and the job has its own session: it survives a lost terminal, and Ctrl-C in it.
     log="$(mktemp)"
     # Expanded now: it is this function's.
     # shellcheck disable=SC2064

@@ -24,7 +24,7 @@ from tools.images.image_registry import copy_image, registry_login
 
 TABLE = Path(__file__).parents[2] / "lifecycle" / "slurm" / "downloads.json"
 PREFIX = "downloads"
-"""Of the artifact bucket, where nodes look (node_setup/downloads.py)."""
+"""Prefix in the artifact bucket from which nodes download (node_setup/downloads.py)."""
 UNREACHED = "run this where there is internet"
 CHANGED = f"{TABLE.name} has that; it was not uploaded. The transfer was cut, or a proxy changes files"
 SOME_LEFT = 1

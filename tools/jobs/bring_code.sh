@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The training code on the shared file system, whole or not at all: bring_code.sh REGION S3-ADDRESS FOLDER
-# FOLDER is where node set-up would put this version. Run as root on the node that jobs are submitted from, which reads the bucket.
+# FOLDER is where node setup would put this version. Run as root on the node that jobs are submitted from, which reads the bucket.
 set -euo pipefail
 umask 022
 
 readonly region="$1" address="${2%/}/" folder="$3"
 if [[ -d "${folder}" ]]; then
-    # Its days count from now: node set-up removes versions that were not in use for long.
+    # Its days count from now, because node setup removes versions that were not in use for long.
     touch "${folder}"
     exit 0
 fi

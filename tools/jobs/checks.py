@@ -1,4 +1,4 @@
-"""What a job takes of a cluster, on Slurm as on Kubernetes: options, nodes and shared file systems."""
+"""Resources of a job on Slurm and Kubernetes: options, nodes and shared file systems."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The training code of this checkout, brought to the cluster: one folder for each version of its contents.
 
-Jobs read theirs for as long as they run, whatever is submitted or deployed meanwhile.
+Jobs read their version for as long as they run, even if others are submitted or deployed meanwhile.
 """
 
 from __future__ import annotations

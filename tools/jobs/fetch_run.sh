@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What make fetch brings of a run, from where its file system is: fetch_run RUN-FOLDER LARGEST-MIB prints lines of
-# text: the run, what is left out, and then the files, in base64. Whoever sends it adds who calls it.
+# text: the run, what is left out, and then the files, in base64. The sender adds the caller's name.
 set -euo pipefail
 
 # Adds to fetch_run's files what is not too large for the way.

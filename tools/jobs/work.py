@@ -1,6 +1,6 @@
 """Work of a job: a stage of a run, or the measurement of all-reduces over its nodes.
 
-Everything that can be known to be wrong is an error here, before anything is asked of a cluster.
+All detectable mistakes are errors here, before any request to a cluster.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Their parts are folders of git repositories at a commit, and packaged charts. A chart that is there and
 unchanged is left alone. What is new or changed takes its place at once when it is complete, so an interrupted
-run leaves nothing that looks whole, and the next one goes on.
+run leaves nothing that looks whole, and the next one continues.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _GIT_SETTINGS = {
     "core.autocrlf": "false",
     "core.eol": "lf",
     "core.attributesFile": os.devnull,
-    # Nothing goes on in the background of a folder that is about to be removed.
+    # Nothing may run in the background of a folder that is about to be removed.
     "gc.auto": "0",
     "maintenance.auto": "false",
     "http.lowSpeedLimit": "1",
@@ -284,7 +284,7 @@ def _switch(values: Values, condition: str) -> bool | None:
 def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> str:
     """Make ``target`` the folder of the commit; ``scratch`` is an empty folder for git.
 
-    git compares every object with the hash it is asked for by, down from the commit, so what comes is what
+    git compares every object with its requested hash, starting at the commit, so what comes is what
     the table names, wherever branches are.
 
     Returns:

@@ -70,7 +70,7 @@ def find_losses(old: Template, new: Template, *, region: str, changed_exports: s
             )
         elif own := _own_change(resource, after[logical_id], region):
             losses[logical_id] = _loss(logical_id, resource, *own)
-    # A replaced resource has a new id: whoever was created with the old one is replaced too.
+    # A replaced resource has a new id, so resources that were created with the old id are replaced too.
     while spread := list(_spread(old, new, losses, region, changed_exports)):
         losses.update({loss.logical_id: loss for loss in spread})
     return list(losses.values())

@@ -109,7 +109,7 @@ def _report(event: dict[str, Any]) -> list[str]:
 def delete_pod_interfaces(ec2: Any, network: StackContents, cluster_name: str) -> list[str]:
     """Delete interfaces that the VPC CNI left in the network's security group, and return them.
 
-    It takes its interfaces away itself, unless its node ends first. Then they are nobody's, and hold subnets
+    It takes its interfaces away itself, unless its node ends first. Then they have no owner, and hold subnets
     and security group for ever. Only those that are attached to nothing are deleted.
     """
     groups = [group.physical_id for group in network.of_type("AWS::EC2::SecurityGroup")]

@@ -1,11 +1,12 @@
-"""Lists for Prometheus whom to ask for metrics, and with which labels: the cluster's nodes, and trainings.
+"""Write Prometheus' lists of targets with their labels: the cluster's nodes, and training jobs.
 
-Nodes are from the platform's list of instances, and from Slurm, which knows of a worker as soon as it
-registers. A node that is down stays listed, so that its silence shows; one that has left both lists is gone.
+Nodes come from the platform's list of instances, and from Slurm, which lists a worker as soon as it
+registers. A node that is down stays listed, so that its outage is visible. A node that has left both lists
+is removed.
 
-A job that runs with the comment ``prometheus`` is asked too, on its first node, at a port that follows from
-its number. So the user of a job says that there are metrics, but Slurm says where: nobody can have the
-collector ask another host or port.
+A job with the comment ``prometheus`` is a target too, on its first node, at a port derived from its number.
+The user decides whether the job has metrics, but Slurm determines the address. So no user can make the
+collector query another host or port.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from collectors.text_files import repeat, write
 SECONDS_PER_COMMAND = 25
 NODE_PORT, GPU_PORT = 9100, 9400
 JOB_COMMENT, FIRST_JOB_PORT, NUM_JOB_PORTS = "prometheus", 10_000, 10_000
-"""As ``workloads/training/tracking/metrics_port.py`` has them."""
+"""Equal to those of ``workloads/training/tracking/metrics_port.py``."""
 UNREADABLE = (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, AttributeError)
-"""What a list that is not there or half written, and Slurm that does not answer, raise."""
+"""Exceptions for a missing or incomplete list, and for Slurm that does not answer."""
 Nodes = dict[str, dict[str, str]]
 """Labels of each node, by its address."""
 
 
 def platform_nodes(resource_config: Path, groups: dict[str, Any]) -> Nodes:
-    """All instances, from resource_config.json; raises one of UNREADABLE."""
+    """Return all instances of resource_config.json; raise one of UNREADABLE if that fails."""
     config = json.loads(resource_config.read_text())
     nodes: Nodes = {}
     for group in config["InstanceGroups"] or []:
@@ -51,14 +52,14 @@ def platform_nodes(resource_config: Path, groups: dict[str, Any]) -> Nodes:
 
 
 def slurm_nodes() -> Nodes:
-    """The names of workers and login nodes, from slurmctld; raises one of UNREADABLE."""
+    """Return the names of workers and login nodes, from slurmctld; raise one of UNREADABLE if that fails."""
     nodes: Nodes = {}
     for line in _ask("scontrol", "--oneliner", "show", "nodes"):
         fields: dict[str, str] = dict(
             re.findall(r"(?:^| )(NodeName|NodeAddr|NodeHostName|State)=(\S+)", line)
         )
         state = fields.get("State", "")
-        # Places for nodes that have never been there.
+        # Entries for nodes that do not exist yet.
         if "NodeName" not in fields or "FUTURE" in state or "POWERED_DOWN" in state:
             continue
         address = _address(fields.get("NodeAddr", fields["NodeName"]))
@@ -67,7 +68,7 @@ def slurm_nodes() -> Nodes:
 
 
 def job_targets(nodes: Nodes) -> list[dict[str, Any]]:
-    """Jobs that publish metrics, as Prometheus' file_sd takes them, with the labels of the nodes they are on.
+    """Return jobs that publish metrics, in the form of Prometheus' file_sd, with the labels of their nodes.
 
     Raises:
         OSError, subprocess.SubprocessError: if slurmctld does not answer.
@@ -85,14 +86,14 @@ def job_targets(nodes: Nodes) -> list[dict[str, Any]]:
 
 
 def _ask(*command: str) -> list[str]:
-    """Lines of what Slurm answers."""
+    """Return the lines of Slurm's answer."""
     return subprocess.run(
         command, check=True, capture_output=True, text=True, errors="replace", timeout=SECONDS_PER_COMMAND
     ).stdout.splitlines()
 
 
 def _address(name: str) -> str:
-    """The IPv4 address of a host name, or the name itself: Prometheus may know better later."""
+    """Return the IPv4 address of a host name, or the name itself, which Prometheus may resolve later."""
     try:
         return socket.gethostbyname(name)
     except OSError:
@@ -100,10 +101,10 @@ def _address(name: str) -> str:
 
 
 def discover(resource_config: Path, groups: dict[str, Any], former: dict[str, Nodes]) -> Nodes | None:
-    """All nodes that at least one list has; None if neither can be read, which means nothing about nodes.
+    """Return all nodes that at least one list has, or None if neither list can be read.
 
-    ``former`` keeps both lists from one call to the next. It stands in for one that cannot be read now: a
-    file that is half written must not change the labels of all nodes.
+    ``former`` keeps both lists from one call to the next, and replaces a list that cannot be read now. An
+    incomplete file must not change the labels of all nodes.
     """
     answers = 0
     for source, read in (
@@ -117,7 +118,7 @@ def discover(resource_config: Path, groups: dict[str, Any], former: dict[str, No
             _complain(source, error)
     nodes = dict(former.get(str(resource_config), {}))
     for address, labels in former.get("scontrol", {}).items():
-        # A login node is one of Slurm's too; what the platform calls it holds. Its name is Slurm's.
+        # Slurm lists login nodes too. The platform's role takes precedence, and Slurm's name.
         nodes[address] = {"role": "worker", **nodes.get(address, {}), **labels}
     return nodes if answers else None
 
@@ -128,7 +129,7 @@ def _complain(source: str, error: Exception) -> None:
 
 
 def targets(nodes: Nodes, port: int) -> list[dict[str, Any]]:
-    """As Prometheus' file_sd takes them."""
+    """Return the targets in the form of Prometheus' file_sd."""
     return [
         {"targets": [f"{address}:{port}"], "labels": {key: value for key, value in labels.items() if value}}
         for address, labels in sorted(nodes.items())
@@ -136,7 +137,7 @@ def targets(nodes: Nodes, port: int) -> list[dict[str, Any]]:
 
 
 def has_gpus(labels: dict[str, str], groups: dict[str, Any]) -> bool:
-    """A worker of an unknown group is asked too: better a target that is down than GPUs unwatched."""
+    """Return whether the node has GPUs. A worker of an unknown group counts: its GPUs must not be missed."""
     group = groups.get(labels.get("group", ""))
     if group is None:
         return labels["role"] == "worker" and any(other["num_gpus"] for other in groups.values())
@@ -144,14 +145,14 @@ def has_gpus(labels: dict[str, str], groups: dict[str, Any]) -> bool:
 
 
 def write_targets(path: Path, found: list[dict[str, Any]]) -> None:
-    """Replace a list only if it would be another: Prometheus reads it when it changes."""
+    """Replace a list only if it differs, because Prometheus reads it again when it changes."""
     text = json.dumps(found, indent=1) + "\n"
     if not path.is_file() or path.read_text() != text:
         write(path, text)
 
 
 def run_once(config: dict[str, Any], output: Path, text_file: Path | None, former: dict[str, Nodes]) -> bool:
-    """Write the lists anew; without an answer from anybody the former ones stay. Whether there was one."""
+    """Write the lists again, and return whether any source answered; if none did, keep the former lists."""
     groups = config["instance_groups"]
     nodes = discover(Path(config["resource_config"]), groups, former)
     if nodes is None:
@@ -159,7 +160,7 @@ def run_once(config: dict[str, Any], output: Path, text_file: Path | None, forme
     try:
         jobs = job_targets(nodes)
     except (OSError, subprocess.SubprocessError) as error:
-        # The list before stands: a job that has ended meanwhile does not answer.
+        # The former list stays. Jobs that have ended meanwhile do not answer.
         _complain("squeue", error)
     else:
         write_targets(output / "jobs.json", jobs)

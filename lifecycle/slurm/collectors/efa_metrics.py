@@ -1,7 +1,7 @@
-"""Writes the counters of the EFA network adapters as metrics, under the names that AWS gives them.
+"""Write the counters of the EFA network adapters as metrics, under AWS's names.
 
-A text file that node_exporter adds to its own, instead of the exporter that AWS builds from a patched
-node_exporter of an old version.
+The output is a text file for node_exporter. It replaces the exporter that AWS builds from a patched old
+version of node_exporter.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collectors.text_files import Sample, format_samples, repeat, write
 
 PREFIX = "node_amazonefa_"
 GAUGES = (f"{PREFIX}info", f"{PREFIX}lifespan")
-"""All others only ever grow."""
+"""Metrics that are not counters."""
 INFO = {"board_id": "board_id", "firmware_version": "fw_ver", "hca_type": "hca_type"}
-"""Labels that describe an adapter, and the file of each."""
+"""Labels of an adapter, and the file of each."""
 
 
 def metrics(devices: Path) -> str:
-    """The text for all adapters below ``/sys/class/infiniband``."""
+    """Return the text for all adapters below ``/sys/class/infiniband``."""
     samples: list[Sample] = []
     for device in devices.glob("*"):
         info = {label: _read(device / file) for label, file in INFO.items()}
@@ -30,7 +30,7 @@ def metrics(devices: Path) -> str:
             try:
                 samples.append((f"{PREFIX}{counter.name}", labels, int(_read(counter))))
             except ValueError:
-                # A counter that the firmware has no number for, or an adapter that goes away meanwhile.
+                # The firmware has no number for this counter, or the adapter disappears meanwhile.
                 continue
     return format_samples(samples, lambda name: name not in GAUGES)
 

@@ -1,7 +1,7 @@
-"""Hands jobs short-lived credentials of one role, where AWS's SDKs look for those of containers.
+"""Serve short-lived credentials of one role to jobs, at the address where AWS's SDKs look in containers.
 
-Only root reaches the node's own credentials, which may do far more; with them this service takes the role on.
-It listens on the loopback, which containers of pyxis share: whoever runs a job may have what it gives.
+Only root reaches the node's own credentials, which allow far more. The service assumes the role with them. It
+listens on the loopback interface, which containers of pyxis share, so every job on the node has the role.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 PATH = "/credentials"
 SESSION = timedelta(hours=1)
-"""The most that STS gives to who is in a role already."""
+"""Limit of STS for a caller that has assumed a role itself."""
 RENEWED = timedelta(minutes=30)
-"""This long before they end. SDKs ask again when 15 minutes are left."""
+"""Time before expiry at which they are renewed. SDKs request new ones when 15 minutes are left."""
 AWS_TIMEOUT_SECONDS = 30
 
 
 class Credentials:
-    """Those of the role, asked for anew when they come to an end."""
+    """Credentials of the role, renewed before they expire."""
 
     def __init__(self, role_arn: str, session_name: str, region: str) -> None:
         self._command = [
@@ -36,11 +36,11 @@ class Credentials:
         self._held: dict[str, str] | None = None
 
     def current(self) -> dict[str, str]:
-        """In the form that SDKs read.
+        """Return the credentials in the form that SDKs read.
 
         Raises:
-            OSError: if the aws command is not there.
-            subprocess.SubprocessError: if it fails, with its words, or does not end.
+            OSError: if the aws command is missing.
+            subprocess.SubprocessError: if it fails, with its output, or does not end.
         """
         with self._lock:
             if self._held is None or _ends(self._held) - datetime.now(timezone.utc) < RENEWED:
@@ -82,7 +82,7 @@ def handler(credentials: Credentials) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """Requests are not worth a line each; what goes wrong is told above."""
+            """Log no requests; ``do_GET`` reports failures."""
 
     return Handler
 

@@ -1,8 +1,8 @@
-"""Writes metrics of Slurm for node_exporter to add to its own: nodes, GPUs, jobs, waiting, the scheduler.
+"""Write Slurm's metrics for node_exporter: nodes, GPUs, jobs, waiting times and the scheduler.
 
-The exporters that there are have no maintainers, and Slurm's own metrics begin with 25.11. These three
-commands and their formats are the same from 22.05 to 25.11; each is one short question to slurmctld. Names
-are none of Slurm's own, such as slurm_nodes, which may stand beside them.
+The existing exporters have no maintainers, and Slurm's own metrics begin with 25.11. The three commands used
+here have the same formats from 22.05 to 25.11, and each is one short request to slurmctld. The metrics' names
+differ from Slurm's own, such as slurm_nodes, so that both can be collected.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from collectors.text_files import Sample, format_samples, repeat, write
 SECONDS_PER_COMMAND = 25
 """slurmctld's own clients wait 10 s for each message."""
 NODE_STATES = ("allocated", "down", "drained", "draining", "idle", "mixed")
-"""Told also when no node is in them, so that a graph falls to zero instead of ending."""
+"""States that are written even if no node is in them, so that a graph falls to zero instead of ending."""
 UNUSABLE = ("down", "drained", "draining", "fail", "unknown")
 NOT_WAITING = ("BeginTime", "Dependency", "JobArrayTaskLimit", "JobHeldAdmin", "JobHeldUser")
-"""Reasons of pending jobs that more nodes would not help."""
+"""Reasons of pending jobs that more nodes would not start."""
 CYCLES = {
     "Last cycle": ("slurm_scheduler_last_cycle_seconds", 1e-6),
     "Mean cycle": ("slurm_scheduler_mean_cycle_seconds", 1e-6),
     "Last queue length": ("slurm_scheduler_queue_length", 1),
 }
-"""Metric and unit of what sdiag says of both schedulers."""
+"""Metric and unit of the values that sdiag prints for both schedulers."""
 SCHEDULER: dict[str, tuple[str, dict[str, str]]] = {
     "Server thread count": ("slurm_scheduler_threads", {}),
     "Agent queue size": ("slurm_scheduler_agent_queue_size", {}),
@@ -41,11 +41,11 @@ SCHEDULER: dict[str, tuple[str, dict[str, str]]] = {
         for event in ("submitted", "started", "completed", "canceled", "failed")
     },
 }
-"""Metric and labels of what sdiag says once."""
+"""Metric and labels of the values that sdiag prints once."""
 
 
 def ask(*command: str) -> str:
-    """A command's output.
+    """Return a command's output.
 
     Raises:
         OSError, subprocess.SubprocessError: if there is no such command, it fails, or takes too long.
@@ -101,13 +101,13 @@ def node_samples() -> list[Sample]:
 
 
 def value_of(line: str, key: str) -> str:
-    """A field of a line of scontrol's; empty for what it calls (null) or does not print."""
+    """Return a field of scontrol's line; empty if it is (null) or missing."""
     found = re.search(rf"(?:^| ){key}=(\S*)", line)
     return "" if not found or found[1] in ("(null)", "N/A") else found[1]
 
 
 def node_state(text: str) -> str:
-    """One word for a state with flags, such as IDLE*+DRAIN."""
+    """Return one word for a state with flags, such as IDLE*+DRAIN."""
     base, *flags = [part.strip("*~#!%$@^-").lower() for part in text.split("+")]
     if base in ("down", "unknown", ""):
         return base or "unknown"
@@ -119,17 +119,17 @@ def node_state(text: str) -> str:
 
 
 def gpus(gres: str) -> int:
-    """How many GPUs a Gres or GresUsed field holds: gpu:2, gpu:h100:8(S:0-1), gpu:(null):1(IDX:0)."""
+    """Return the GPUs of a Gres or GresUsed field: gpu:2, gpu:h100:8(S:0-1), gpu:(null):1(IDX:0)."""
     plain = re.sub(r"\([^)]*\)", "", gres)
     return sum(int(count) for count in re.findall(r"(?:^|,)gpu(?::[^:,]*)?:(\d+)(?=,|$)", plain))
 
 
 def job_samples() -> list[Sample]:
-    """Jobs by state, partition and account, and how long the first in each partition has been waiting."""
+    """Return jobs by state, partition and account, and the longest wait of each partition."""
     jobs: Counter[tuple[str, str, str]] = Counter()
     oldest: dict[str, float] = {}
     now = time.time()
-    # An array that waits is one line, however long.
+    # A waiting array is one line, at any length.
     for line in ask("squeue", "--all", "--noheader", "--format", "%T|%P|%a|%V|%r").splitlines():
         fields = line.split("|", 4)
         if len(fields) != 5:
@@ -171,7 +171,7 @@ SOURCES: dict[str, Callable[[], list[Sample]]] = {
 
 
 def collect() -> str:
-    """The whole text. A source that fails has no numbers in it, old or new, but says that it failed."""
+    """Return the whole text. A failed source contributes no numbers, only the fact that it failed."""
     samples: list[Sample] = []
     for source, read in SOURCES.items():
         try:

@@ -1,4 +1,4 @@
-"""What collectors share: the form of metrics as text, and files that readers see whole."""
+"""Text format of metrics, atomic files, and the main loop of the collectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Sample = tuple[str, dict[str, str], float]
 
 
 def format_samples(samples: list[Sample], is_counter: Callable[[str], bool]) -> str:
-    """Prometheus' text format, samples of a metric together as it demands."""
+    """Return Prometheus' text format, which requires the samples of a metric to be together."""
     lines: dict[str, list[str]] = {}
     for name, labels, value in samples:
         inner = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
@@ -30,7 +30,7 @@ def _escape(label: str) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace the file at once: a reader sees the old one or the new one, whole."""
+    """Replace the file atomically: a reader sees the whole old or the whole new one."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text)
     partial.chmod(0o644)
@@ -38,7 +38,7 @@ def write(path: Path, text: str) -> None:
 
 
 def repeat(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], bool]) -> int:
-    """Run with the options of the command line, once or until stopped; returns the exit status."""
+    """Run with the command line's options, once or until stopped, and return the exit status."""
     parser.add_argument("--output", type=Path, required=True, help="file or folder to write")
     parser.add_argument("--every-seconds", type=float, help="repeat until stopped; once without it")
     options = parser.parse_args()

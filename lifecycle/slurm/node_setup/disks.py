@@ -1,4 +1,4 @@
-"""Which disk a path lies on, told by the device and not by the path's name, and the node's local disks."""
+"""Disk of a path, determined by the device rather than the path's name, and the node's local disks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from node_setup.node import Node
 
 MOUNTS = "/proc/self/mountinfo"
 INSTANCE_STORE, SECOND_VOLUME = "/opt/dlami/nvme", "/opt/sagemaker"
-"""Where HyperPod mounts NVMe drives and the EBS volume that the cluster file asks for (`ebs_gib`)."""
+"""Mount points of HyperPod's NVMe drives and of the EBS volume that the cluster file sets (`ebs_gib`)."""
 INSTANCE_STORE_SERVICE = "dlami-nvme.service"
 SECONDS_FOR_INSTANCE_STORE = 300
 """The image formats the drives of a large node while the scripts are already running."""
@@ -26,7 +26,7 @@ class Mount:
 
 
 def mount_of(host: Host, path: str) -> Mount:
-    """What is mounted where this path lies, or would lie if it were made."""
+    """Return the mount that holds this path, or would hold it if it existed."""
     root = os.path.realpath(host.root)
     real = os.path.realpath(host.path(path))
     inside = real[len(root.rstrip("/")) :] or "/" if real.startswith(root) else real
@@ -44,12 +44,12 @@ def is_on_root_volume(host: Host, path: str) -> bool:
 
 
 def largest_local_disk(node: Node) -> str | None:
-    """Where the largest of the local disks is mounted; None on a node that has the root volume alone."""
+    """Return the mount point of the largest local disk; None if the node has only the root volume."""
     _wait_for_instance_store(node)
     disks = [
         path
         for path in (INSTANCE_STORE, SECOND_VOLUME)
-        # A folder of this name on the root volume is no disk.
+        # A folder of this name on the root volume is not a disk.
         if mount_of(node.host, path).path == path and not is_on_root_volume(node.host, path)
     ]
     return max(disks, key=lambda path: _size_bytes(node.host, path), default=None)
@@ -64,12 +64,12 @@ def _wait_for_instance_store(node: Node) -> None:
             remedy=f"see `systemctl status {INSTANCE_STORE_SERVICE}`, then apply the scripts again",
         )
     except SetupError as error:
-        # The other disk may do, and jobs without containers need none.
+        # The other disk may be enough, and jobs without containers need none.
         node.warn(f"the local NVMe drives are left out: {error}")
 
 
 def _instance_store_is_done(host: Host) -> bool:
-    """Whether there is nothing to wait for: no such service, a mount, or a run that has ended."""
+    """Return whether the wait is over: there is no service, the disk is mounted, or a run has ended."""
     names = ("LoadState", "ActiveState", "ExecMainExitTimestampMonotonic")
     shown = host.run("systemctl", "show", f"--property={','.join(names)}", INSTANCE_STORE_SERVICE)
     state = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
@@ -77,7 +77,7 @@ def _instance_store_is_done(host: Host) -> bool:
         return True
     if state.get("ActiveState") in ("active", "failed"):
         return True
-    # Inactive is also what has not begun yet; a run that has ended left its time.
+    # A service that has not started yet is inactive too. A run that has ended left its time.
     ended = state.get("ExecMainExitTimestampMonotonic", "0") not in ("", "0")
     return state.get("ActiveState") == "inactive" and ended
 

@@ -17,7 +17,7 @@ DAEMON_CONFIG = "/etc/docker/daemon.json"
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 SECONDS_TO_START = 120
 OURS = frozenset({"gpu-exporter"})
-"""Containers that come back by themselves: units that require Docker are restarted with it."""
+"""Containers that restart automatically, because their units require Docker."""
 LOOK = "see `journalctl --unit docker.service --unit containerd.service` on the node"
 
 
@@ -29,7 +29,7 @@ class DockerState:
 
 
 def place_docker(node: Node, disk: str) -> None:
-    """Move Docker's data root off the root volume to ``disk``; where it is elsewhere already it stays.
+    """Move Docker's data root from the root volume to ``disk``; a data root on another disk stays.
 
     Raises:
         SetupError: if Docker does not answer, its configuration is unreadable, or the move has no effect.
@@ -60,7 +60,7 @@ def place_docker(node: Node, disk: str) -> None:
 
 
 def _running_state(node: Node) -> DockerState | None:
-    """What Docker itself says; None where none is installed or it is switched off."""
+    """Return the state that Docker reports; None if Docker is not installed or not enabled."""
     enabled = node.host.try_run("systemctl", "is-enabled", "docker.service")
     if enabled.output.strip() not in ("enabled", "static"):
         return None
@@ -81,7 +81,7 @@ def _state(node: Node) -> DockerState:
 
 
 def _may_restart(node: Node, state: DockerState) -> bool:
-    """Whether Docker can be restarted now; its running containers would end, and its flags would win."""
+    """Return whether Docker can be restarted now. That ends containers, and its flags override the file."""
     running = set(node.host.run("docker", "ps", "--format", "{{.Names}}").split()) - OURS
     if running:
         node.warn(
@@ -105,7 +105,7 @@ def _may_restart(node: Node, state: DockerState) -> bool:
 
 
 def _start_after_instance_store(node: Node, services: Iterable[str]) -> None:
-    """After a reboot it is mounted late: what starts before it writes below the mount point."""
+    """Start services after the instance store, which is mounted late; earlier they would write below it."""
     text = f"[Unit]\nAfter={INSTANCE_STORE_SERVICE}\n"
     for service in services:
         node.install(f"/etc/systemd/system/{service}.service.d/50-instance-store.conf", text)
@@ -120,13 +120,13 @@ def _set_data_root(node: Node, path: str) -> None:
         raise SetupError(f"{DAEMON_CONFIG} is no JSON: {error}", "repair it; Docker needs it too") from None
     if not isinstance(config, dict):
         raise SetupError(f"{DAEMON_CONFIG} holds no object but {type(config).__name__}", "repair it")
-    # "graph" is the older name of the same; Docker refuses both at once.
+    # "graph" is the older name of the same setting. Docker refuses both at once.
     config.pop("graph", None)
     node.install(DAEMON_CONFIG, json.dumps({**config, "data-root": path}, indent=4) + "\n")
 
 
 def _containerd_root(node: Node) -> str:
-    # Before version 2 it cannot say without a configuration file, and uses the default.
+    # Versions before 2 print nothing without a configuration file, and use the default.
     said = node.host.try_run("containerd", "config", "dump").output
     found = re.search(r"""^root = ["'](.+)["']$""", said, re.MULTILINE)
     return found.group(1) if found else "/var/lib/containerd"

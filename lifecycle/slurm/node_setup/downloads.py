@@ -1,6 +1,6 @@
-"""Files from elsewhere: from the internet or this cluster's bucket, never in use before their checksum holds.
+"""Downloads from the internet or this cluster's bucket, used only after their checksum was verified.
 
-``downloads.json`` beside the scripts is the one table of them.
+``downloads.json`` beside the scripts is the table of all downloads.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from node_setup.node import Node, log
 
 CACHE = "/var/cache/node-setup"
 RECORDS = "/var/lib/node-setup/downloads"
-"""What was installed from which archive, one file a name."""
+"""Records of installed programs and their archives, with one file per name."""
 PAUSES_SECONDS = (5, 10, 20, 40)
-"""After each try but the last, for a network or a proxy that comes up beside this script."""
+"""Pauses after each try but the last, because the network or a proxy may still be starting."""
 CHUNK_BYTES = 1 << 20
 DOWNLOADS_PREFIX = "downloads"
-"""Of the artifact bucket; ``make mirror-downloads`` fills it."""
+"""Prefix in the artifact bucket, which ``make mirror-downloads`` fills."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Download:
     name: str
     version: str
     architecture: str
-    """As ``uname --machine`` says it."""
+    """Architecture, as ``uname --machine`` prints it."""
     url: str
     sha256: str
 
@@ -87,10 +87,10 @@ def find_image(node: Node, name: str) -> Image:
 
 
 def fetch(node: Node, name: str) -> Path:
-    """A file of the table with the right checksum; the caller deletes it when it has what it wants.
+    """Download a file of the table and verify its checksum; the caller deletes it after use.
 
     Raises:
-        SetupError: if it cannot be had, or is another one than the table says.
+        SetupError: if it cannot be downloaded, or its checksum differs from the table's.
     """
     download = find_download(node, name)
     kept = node.host.path(CACHE) / download.file_name
@@ -103,13 +103,13 @@ def fetch(node: Node, name: str) -> Path:
         _check(node, download, partial)
         os.replace(partial, kept)
     finally:
-        # It is there only after a failure, and then of no use: each try starts from its beginning.
+        # It exists only after a failure, and is useless then: each try starts from the beginning.
         partial.unlink(missing_ok=True)
     return kept
 
 
 def install_binaries(node: Node, name: str, binaries: tuple[str, ...]) -> bool:
-    """Have these programs of an archive in /usr/local/bin, of the table's version; whether they changed.
+    """Install programs of an archive in /usr/local/bin, and return whether they changed.
 
     Raises:
         SetupError: as ``fetch`` does, or if the archive lacks one of them.
@@ -153,7 +153,7 @@ def _table(node: Node) -> dict[str, Any]:
 
 
 def _transfer(node: Node, download: Download, partial: Path) -> None:
-    """Raise SetupError of the last try, or of the first one that another cannot mend."""
+    """Download with retries; raise the SetupError of the last try, or of the first permanent fault."""
     for pause in (*PAUSES_SECONDS, None):
         try:
             if node.settings.downloads == "internet":
@@ -191,14 +191,14 @@ def _check(node: Node, download: Download, partial: Path) -> None:
 
 
 def _installed(node: Node, download: Download, binaries: tuple[str, ...]) -> dict[str, Any]:
-    """The archive and what is in place of its programs, whoever put it there."""
+    """Return the archive's checksum and those of the installed programs, including ones installed by hand."""
     places = {binary: node.host.path(f"/usr/local/bin/{binary}") for binary in binaries}
     sums = {binary: sha256_of(place) if place.is_file() else None for binary, place in places.items()}
     return {"version": download.version, "archive": download.sha256, "programs": sums}
 
 
 def _extract(node: Node, archive: Path, binary: str) -> None:
-    """Install one program, by its name in the top folder; the archive's paths are never written to."""
+    """Install one program by its name in the top folder. The archive's own paths are never written."""
     with tarfile.open(archive) as tar:
         for member in tar:
             parts = member.name.removeprefix("./").split("/")

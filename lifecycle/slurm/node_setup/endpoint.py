@@ -1,4 +1,4 @@
-"""Asking a service of this cluster over HTTP."""
+"""HTTP requests to services of this cluster."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SECONDS_PER_REQUEST = 10
 
 
 def http_get(url: str) -> str:
-    """What it answers, as text; never through a proxy.
+    """Return the answer as text. The request never uses a proxy.
 
     Raises:
-        SetupError: if it does not answer, or refuses.
+        SetupError: if the service does not answer, or refuses.
     """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -28,15 +28,15 @@ def http_get(url: str) -> str:
     except urllib.error.HTTPError as error:
         raise SetupError(f"{url} answers {error.code} {error.reason}", "") from None
     except (OSError, http.client.HTTPException) as error:
-        # URLError is an OSError too, and wraps another; an answer that is cut off is an HTTPException.
+        # URLError is an OSError that wraps another. A truncated answer is an HTTPException.
         raise SetupError(f"{url} does not answer: {getattr(error, 'reason', error)!r}", "") from None
 
 
 def wait_for_metric(node: Node, url: str, pattern: str, *, unit: str, timeout_seconds: float) -> str:
-    """Wait for an answer with a line that begins with the regular expression; returns the answer.
+    """Wait for an answer with a line that begins with the regular expression, and return the answer.
 
     Raises:
-        SetupError: if none comes in time.
+        SetupError: if no such answer arrives in time.
     """
 
     def look() -> str:
@@ -54,7 +54,7 @@ def wait_for_metric(node: Node, url: str, pattern: str, *, unit: str, timeout_se
 
 
 def require_free_port(node: Node, port: int, what: str) -> None:
-    """Raise SetupError if somebody listens on this TCP port of the node's address, naming the program."""
+    """Raise SetupError, with the program's name, if one listens on this TCP port of the node's address."""
     listening = node.host.run(
         *("ss", "--no-header", "--listening", "--tcp", "--numeric", "--processes"), f"sport = :{port}"
     )

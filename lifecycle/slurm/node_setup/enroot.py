@@ -1,4 +1,4 @@
-"""enroot's folders on a local disk, one for each user below parents that all may write to."""
+"""enroot's folders on a local disk, one per user, below parents that all users can write to."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PLACES = {
     "ENROOT_DATA_PATH": "data/user-$(id -u)",
     "ENROOT_TEMP_PATH": "tmp",
 }
-"""enroot makes the first three for whoever calls it, for that user alone; the last one it takes as it is.
+"""Folders of enroot's settings. enroot creates the first three for each user alone; the last must exist.
 
-A cache of all users together would let one of them plant layers for the others.
+In a shared cache, one user could plant layers for the others.
 """
-# As a user without privileges, because that is who enroot runs as, also in pyxis' clean-up after a job: where
-# it may not write, Slurm drains the node. enroot evaluates values as a shell does, so they are asked of one.
+# A user without privileges runs this, as enroot does, also in pyxis' clean-up after a job. If that user
+# cannot write there, Slurm drains the node. enroot evaluates values in a shell, so a shell does it here.
 EVALUATE = 'for value; do eval "echo $value"; done'
 USE = (
     'enroot list && for folder; do [[ -w $folder ]] || { echo "cannot write to $folder" >&2; exit 1; }; done'
@@ -32,10 +32,10 @@ _SETTING = re.compile(r"^(\s*)(ENROOT_[A-Z]+_PATH)[\s=]+(.*)$")
 
 
 def place_enroot(node: Node, disk: str) -> None:
-    """Move those of enroot's folders to ``disk`` that are unset, on the root volume or of no use to users.
+    """Move enroot's folders to ``disk`` if they are unset, on the root volume, or unusable for users.
 
     Raises:
-        SetupError: if users cannot use enroot afterwards, or Slurm does not say whether jobs run.
+        SetupError: if users cannot use enroot afterwards, or Slurm does not report whether jobs run.
     """
     if not node.host.path(CONFIG).exists():
         return
@@ -68,7 +68,7 @@ def _any_on_root_volume(node: Node, values: list[str]) -> bool:
 
 
 def _settings(node: Node) -> dict[str, list[str]]:
-    """Every value of each key, of all files: which of two wins has changed between versions of enroot."""
+    """Return every value of each key in all files. Which one counts differs between versions of enroot."""
     settings: dict[str, list[str]] = {}
     for file in _files(node):
         for line in node.host.path(file).read_text().splitlines():
@@ -101,7 +101,7 @@ def _with(line: str, wanted: dict[str, str]) -> str:
 
 
 def _make_folders(node: Node) -> None:
-    """Make the parents now and at every boot: instance store comes up empty after some of them."""
+    """Create the parents now and at every boot, because the instance store may be empty after a boot."""
     values = [value for values in _settings(node).values() for value in values]
     ours = [
         disk
@@ -121,7 +121,7 @@ def _make_folders(node: Node) -> None:
 
 
 def _use(node: Node) -> str:
-    """What keeps user nobody from using enroot; nothing if all is well."""
+    """Return why user nobody cannot use enroot; empty if it can."""
     paths = _evaluate(node, [value for values in _settings(node).values() for value in values])
     done = node.host.try_run(*_as_nobody(USE, [str(node.host.path(path)) for path in paths]))
     return "" if done.status == 0 else done.said or f"`enroot list` ended with {done.status}"
@@ -132,6 +132,6 @@ def _evaluate(node: Node, values: list[str]) -> list[str]:
 
 
 def _as_nobody(script: str, arguments: list[str]) -> list[str]:
-    # A home like those of the image's own user; nobody has none.
+    # User nobody has no home, and enroot needs one.
     environment = ["env", "--unset=XDG_RUNTIME_DIR", "HOME=/home/nobody"]
     return ["runuser", "--user", "nobody", "--", *environment, "bash", "-c", script, "enroot", *arguments]

@@ -1,4 +1,4 @@
-"""What this node is, from the files that the platform writes on it before any script runs."""
+"""Facts about this node, from the files that the platform writes before any script runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from node_setup.settings import InstanceGroup, Role, Settings
 RESOURCE_CONFIG = "/opt/ml/config/resource_config.json"
 PROVISIONING_PARAMETERS = "/opt/ml/config/provisioning_parameters.json"
 SECONDS_FOR_PLATFORM_FILES = 300
-"""Copies on workers lag behind the controller's; a node's own entry comes within minutes."""
+"""Time limit. Copies on workers lag behind the controller's, and a node's own entry takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class NodeFacts:
     host_name: str
     """Short; also the node's name in Slurm."""
     controller_addresses: tuple[str, ...]
-    """The primary one first. A worker's copy may be stale, and name none, or one that has been replaced."""
+    """Controllers, the primary one first. A worker's copy may be stale and name none or a replaced one."""
 
     @property
     def is_primary_controller(self) -> bool:
@@ -46,9 +46,9 @@ class Instance:
 
 
 def read_facts(host: Host, settings: Settings) -> NodeFacts:
-    """Find this node among those that the platform lists, by address, and its role by its group.
+    """Find this node in the platform's list by its address, and its role by its group.
 
-    Not by what runs on it: scripts may run before, or beside, the start of Slurm.
+    Running services do not tell the role, because scripts may run before Slurm starts.
 
     Raises:
         SetupError: if the platform's files stay unreadable or without this node, or contradict the settings.
@@ -80,7 +80,7 @@ def read_facts(host: Host, settings: Settings) -> NodeFacts:
 
 
 def addresses_of_role(host: Host, settings: Settings, *roles: Role) -> frozenset[str]:
-    """Addresses of the nodes that the platform lists in groups of these roles; the controller's list is new.
+    """Return the addresses of nodes in groups of these roles. The controller's list is up to date.
 
     Raises:
         SetupError: if the platform's file cannot be read.
@@ -91,7 +91,7 @@ def addresses_of_role(host: Host, settings: Settings, *roles: Role) -> frozenset
 
 
 def _find(host: Host, addresses: list[str]) -> tuple[dict[str, Any], dict[str, Any], Instance]:
-    """The platform's two files, and this node's entry in the first."""
+    """Return the platform's two files, and this node's entry in the first."""
     path = os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", RESOURCE_CONFIG)
     config = _read_json(host, path)
     try:
@@ -112,10 +112,10 @@ def _find(host: Host, addresses: list[str]) -> tuple[dict[str, Any], dict[str, A
             f"{path} has none of this node's addresses {', '.join(addresses)}",
             "the copy is stale, or the node has left the cluster: replace it if it stays so",
         )
-    # Clusters made through the API may have no such file.
+    # Clusters created through the API may have no such file.
     there = host.path(PROVISIONING_PARAMETERS).exists()
     parameters = _read_json(host, PROVISIONING_PARAMETERS) if there else {}
-    # Of several entries the last: a replaced node's address may have gone to its successor.
+    # The last of several entries counts: a replaced node's address may belong to its successor.
     return config, parameters, found[-1]
 
 
@@ -134,7 +134,7 @@ def _read_json(host: Host, path: str) -> dict[str, Any]:
 
 
 def _instances(config: dict[str, Any]) -> Iterator[Instance]:
-    # Null is what the platform writes for a group of no nodes.
+    # The platform writes null for a group without nodes.
     for group in config.get("InstanceGroups") or []:
         for instance in group.get("Instances") or []:
             yield Instance(
@@ -145,7 +145,7 @@ def _instances(config: dict[str, Any]) -> Iterator[Instance]:
 
 
 def _cross_check(parameters: dict[str, Any], group: str, role: Role) -> None:
-    """Compare the role with the platform's own, if it says one."""
+    """Compare the role with the platform's, if the platform's file names one."""
     if parameters.get("controller_group") == group:
         platforms: Role | None = "controller"
     elif parameters.get("login_group") == group:

@@ -1,10 +1,10 @@
-"""How a step says that a node cannot be set up."""
+"""Failures of node setup, with what a person can do."""
 
 from __future__ import annotations
 
 
 class SetupError(Exception):
-    """What is wrong on this node, and what a person can do about it."""
+    """Problem on this node, with its remedy."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(f"{problem}. What to do: {remedy}")
@@ -13,7 +13,7 @@ class SetupError(Exception):
 
 
 def described(error: BaseException) -> str:
-    """What is wrong and what to do, of any failure: those that no step foresaw are told like the others."""
+    """Return the problem and the remedy of any failure, including unexpected ones."""
     if isinstance(error, SetupError):
         return str(error)
     remedy = "report the lines above: these scripts have a mistake, or the image is a new one"

@@ -1,4 +1,4 @@
-"""The machine that a step works on: its files, its commands, and waiting for it."""
+"""Machine that a step works on: its files, its commands, and waiting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from node_setup.failure import SetupError
 
 Found = TypeVar("Found")
 SHOWN_CHARACTERS = 600
-"""Of a failed command's output, its end: where programs say why."""
+"""Length of the shown end of a failed command's output, where programs report the cause."""
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,19 @@ class Finished:
 
     status: int
     output: str
-    """What it wrote to its standard output."""
+    """Standard output."""
     errors: str
-    """What it wrote to its standard error."""
+    """Standard error."""
 
     @property
     def said(self) -> str:
-        """The end of what it wrote, on one line, for a message."""
+        """End of the output on one line, for a message."""
         return " ".join((self.errors.strip() or self.output.strip()).split())[-SHOWN_CHARACTERS:]
 
 
 @dataclass(frozen=True)
 class Host:
-    """Absolute paths are below ``root``, and waiting takes ``patience`` times as long; both for tests."""
+    """Machine with paths below ``root`` and waits that take ``patience`` times as long; both for tests."""
 
     root: Path = Path("/")
     patience: float = 1.0
@@ -52,10 +52,10 @@ class Host:
         stdin: str = "",
         env: Mapping[str, str] | None = None,
     ) -> Finished:
-        """Run a command to its end, killing it and what it started when the time is over.
+        """Run a command to its end, and kill it and its children at the timeout.
 
         Raises:
-            SetupError: if there is no such command, or it did not end in time.
+            SetupError: if the command does not exist, or did not end in time.
         """
         words = [str(word) for word in command]
         try:
@@ -77,7 +77,7 @@ class Host:
         try:
             output, errors = process.communicate(stdin, timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
-            # The whole session: a child that lives on would hold the pipes, and this script with them.
+            # A surviving child would hold the pipes and block this script, so the whole session ends.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
             process.kill()
@@ -95,10 +95,10 @@ class Host:
         env: Mapping[str, str] | None = None,
         remedy: str = "run it by hand on the node to see more",
     ) -> str:
-        """Run a command that must succeed; returns its standard output.
+        """Run a command that must succeed, and return its standard output.
 
         Raises:
-            SetupError: if it fails, with what it said and ``remedy``.
+            SetupError: if it fails, with its output and ``remedy``.
         """
         done = self.try_run(*command, timeout_seconds=timeout_seconds, stdin=stdin, env=env)
         if done.status != 0:
@@ -107,7 +107,7 @@ class Host:
         return done.output
 
     def write_text(self, path: str | Path, text: str, mode: int = 0o644) -> bool:
-        """Make a file with this text and mode, whole or not at all; returns whether anything changed."""
+        """Create a file with this text and mode, whole or not at all, and return whether anything changed."""
         target = self.path(path)
         if target.is_file() and not target.is_symlink() and target.read_text(errors="replace") == text:
             changed = (target.stat().st_mode & 0o7777) != mode
@@ -119,7 +119,7 @@ class Host:
 
     @contextlib.contextmanager
     def replaced(self, path: str | Path, mode: int) -> Iterator[IO[bytes]]:
-        """Open a file to write, which takes its place when it is whole; after a failure nothing is left."""
+        """Open a file that replaces the target once it is whole; a failure leaves nothing behind."""
         target = self.path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -146,12 +146,12 @@ class Host:
         remedy: str = "",
         every_seconds: float = 5,
     ) -> Found:
-        """Look until something is found that counts as true; at least once, and once more when time is over.
+        """Call ``look`` until it returns a true value: at least once, and once more at the deadline.
 
-        A look that raises SetupError has found nothing yet. The message has the problem of the last look.
+        SetupError from ``look`` means not yet. The final message has the problem of the last call.
 
         Raises:
-            SetupError: if nothing has come in time.
+            SetupError: if there is no true value in time.
         """
         deadline = time.monotonic() + timeout_seconds * self.patience
         while True:

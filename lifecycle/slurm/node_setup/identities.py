@@ -1,4 +1,4 @@
-"""Users and groups of the operating system, with numbers that are the same on every node."""
+"""Users and groups of the operating system, with the same numbers on every node."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from node_setup.node import Node
 from node_setup.settings import User, UserGroup
 
 EXPIRED = "1"
-"""A day after 1970-01-01, in days: long over. What getent shows of such an account in its eighth field."""
+"""Expiry date in days since 1970-01-01, long past; getent shows it in the eighth field of the account."""
 NOT_FOUND = 2
-"""getent's status for a key that is not there."""
+"""getent's status for a missing key."""
 
 USER_IS_BUSY = 8
 """usermod's status for a user who has processes."""
@@ -30,7 +30,7 @@ class Account:
 
 
 def find_user(host: Host, name: str) -> Account | None:
-    """The user of this name, whichever database has it."""
+    """Return the user of this name from any database, or None."""
     found = _entry(host, "passwd", name)
     return Account(found[0], int(found[2]), int(found[3]), found[5]) if found else None
 
@@ -47,10 +47,10 @@ def _entry(host: Host, database: str, key: str | int) -> list[str] | None:
 
 
 def bring_group(node: Node, group: UserGroup) -> None:
-    """Have this group.
+    """Create the group if it is missing.
 
     Raises:
-        SetupError: if its name or its number is another group's.
+        SetupError: if its name or its number belongs to another group.
     """
     if not _check_number(node.host, "group", group.name, group.gid):
         node.host.run("groupadd", "--gid", str(group.gid), group.name)
@@ -58,12 +58,12 @@ def bring_group(node: Node, group: UserGroup) -> None:
 
 
 def check_user(host: Host, user: User) -> None:
-    """Raise SetupError if the user's name or number is another user's on this node."""
+    """Raise SetupError if the user's name or number belongs to another user on this node."""
     _check_number(host, "user", user.name, user.uid)
 
 
 def _check_number(host: Host, kind: Literal["user", "group"], name: str, number: int) -> bool:
-    """Whether the name is there; SetupError if it or its number belongs to another user or group."""
+    """Return whether the name exists; raise SetupError if name and number do not belong together."""
     database, number_kind = ("passwd", "uid") if kind == "user" else ("group", "gid")
     named, numbered = _entry(host, database, name), _entry(host, database, number)
     if named and int(named[2]) != number:
@@ -81,7 +81,7 @@ def _check_number(host: Host, kind: Literal["user", "group"], name: str, number:
 
 
 def bring_user(node: Node, user: User, gid: int, home: str) -> None:
-    """Have this user with these groups, able to log in; the home itself is made elsewhere."""
+    """Create or correct this user with its groups and allow logins; ``home.py`` creates the home."""
     host = node.host
     found = find_user(host, user.name)
     if found is None:
@@ -94,7 +94,7 @@ def bring_user(node: Node, user: User, gid: int, home: str) -> None:
     if (found.gid, found.home) != (gid, home):
         found = _move(node, user, found, gid, home)
     if further_groups(host, user.name, found.gid) != set(user.groups) - {user.group}:
-        # All of them, so that docker and sudo, which are root, are not among them.
+        # The list is complete, so that docker and sudo, which give root's rights, are not in it.
         host.run("usermod", "--groups", ",".join(user.groups), user.name)
         node.changed(f"user {user.name}: groups {', '.join(user.groups) or 'none'} beside {user.group}")
     if is_expired(host, user.name):
@@ -103,9 +103,9 @@ def bring_user(node: Node, user: User, gid: int, home: str) -> None:
 
 
 def _move(node: Node, user: User, found: Account, gid: int, home: str) -> Account:
-    """Give a user another primary group or home; not while processes of his run here, as usermod refuses."""
-    # usermod gives all files of the home to the new group, on every node, which takes hours in a large one.
-    # It looks for them in the home that it knows.
+    """Change a user's primary group or home, except while processes of that user run: usermod refuses."""
+    # usermod gives all files of the home to the new group, on every node, which takes hours in a large home.
+    # It looks for them in the recorded home, so the record changes first.
     group = [("--home", "/nonexistent"), ("--gid", str(gid))] if found.gid != gid else []
     for option in (*group, ("--home", home)):
         done = node.host.try_run("usermod", *option, user.name)
@@ -125,7 +125,7 @@ def _move(node: Node, user: User, found: Account, gid: int, home: str) -> Accoun
 
 
 def further_groups(host: Host, name: str, gid: int) -> set[str]:
-    """The user's groups beside the primary one."""
+    """Return the user's groups without the primary one."""
     names = host.run("id", "--name", "--groups", name).split()
     primary = _entry(host, "group", gid)
     return set(names) - {primary[0] if primary else str(gid)}
@@ -137,13 +137,13 @@ def is_expired(host: Host, name: str) -> bool:
 
 
 def shut_out(node: Node, name: str) -> None:
-    """Keep a user from logging in, by key too, and from what groups allow; all that he has stays."""
+    """Lock a user, also for keys, and remove the user's groups; files and processes stay."""
     host = node.host
     found = find_user(host, name)
     if found is None:
         return
     if not is_expired(host, name):
-        # Not only locked: a locked password does not keep a key out.
+        # The account expires too, because a locked password does not stop keys.
         host.run("usermod", "--lock", "--expiredate", EXPIRED, name)
         node.changed(f"user {name}: locked, no longer in the cluster file")
     if further_groups(host, name, found.gid):

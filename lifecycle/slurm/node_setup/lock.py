@@ -1,4 +1,4 @@
-"""One run at a time: the platform's own and `make apply-lifecycle` may meet on a node."""
+"""Lock that allows one run at a time: the platform's and `make apply-lifecycle` may coincide on a node."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from node_setup.host import Host
 
 LOCK = "/run/node-setup.lock"
 SECONDS_FOR_OTHER_RUN = 1800
-"""More than a run takes that waits for a mount and for Slurm."""
+"""Time limit, longer than a run that waits for a mount and for Slurm."""
 
 
 def open_lock(host: Host, path: str) -> TextIO:
-    """A file to lock, for root alone: whoever may read a file may lock it, and keep all others waiting."""
+    """Open a lock file for root alone. Any user who can read a file can lock it and block the others."""
     lock = host.path(path)
     lock.parent.mkdir(parents=True, exist_ok=True)
     file = open(lock, "a", opener=lambda name, flags: os.open(name, flags, mode=0o600))  # noqa: SIM115
@@ -26,7 +26,7 @@ def open_lock(host: Host, path: str) -> TextIO:
 
 @contextmanager
 def only_run(host: Host) -> Iterator[None]:
-    """Hold the lock, which goes with the process however it ends.
+    """Hold the lock, which the system releases when the process ends.
 
     Raises:
         SetupError: if another run does not end in time.
@@ -42,7 +42,7 @@ def only_run(host: Host) -> Iterator[None]:
 
 
 def take(file: TextIO) -> bool:
-    """Lock the file, unless somebody has."""
+    """Lock the file, and return False if another process holds the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What every step gets: the machine, what it is, what is asked of it, and where to tell what was done."""
+"""Argument of every step: the machine, its facts and settings, and its lists of changes and warnings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from node_setup.host import Host
 from node_setup.settings import Deployment, Settings
 
 FILES = Path(__file__).parents[1]
-"""The bundle: scripts, units and tables, as they lie in S3."""
+"""Folder of the scripts, units and tables, as in S3."""
 
 
 def log(text: str) -> None:
@@ -28,9 +28,9 @@ class Node:
     deployment: Deployment
     files: Path = FILES
     changes: list[str] = field(default_factory=list)
-    """What the step at work has changed; none the second time."""
+    """Changes by the current step; empty if it runs a second time."""
     warnings: list[str] = field(default_factory=list)
-    """What works without, but a person should know; shown at log-in."""
+    """Problems that do not stop the setup; shown at login."""
 
     def changed(self, what: str) -> None:
         self.changes.append(what)
@@ -41,25 +41,25 @@ class Node:
         log(f"  WARNING: {text}")
 
     def install(self, path: str, text: str, mode: int = 0o644) -> bool:
-        """Make a file of the system; counts as a change if it was another one before."""
+        """Write a system file, record a change if it differs, and return whether it did."""
         changed = self.host.write_text(path, text, mode)
         if changed:
             self.changed(path)
         return changed
 
     def template(self, name: str, **values: str) -> str:
-        """Text of a file of the bundle, with each value in the place of its mark: ``url`` for @URL@."""
+        """Return a file of the bundle with each mark replaced by its value: ``url`` for @URL@."""
         text = (self.files / name).read_text()
         for mark, value in values.items():
             text = text.replace(f"@{mark.upper()}@", value)
         return text
 
     def install_unit(self, name: str, **values: str) -> bool:
-        """Install ``units/<name>`` as a unit of systemd; the caller reloads, enables and starts it."""
+        """Install ``units/<name>`` as a systemd unit; the caller reloads, enables and starts it."""
         return self.install(f"/etc/systemd/system/{name}", self.template(f"units/{name}", **values))
 
     def remove(self, path: str) -> None:
-        """Remove a file of the system; counts as a change if it was there."""
+        """Remove a system file, and record a change if it existed."""
         if self.host.path(path).exists():
             self.host.path(path).unlink()
             self.changed(f"{path}: removed")

@@ -1,7 +1,7 @@
-"""Pyxis, the plugin with which srun starts containers: known to srun on every node, or on none.
+"""Pyxis, the srun plugin that starts containers.
 
-Nodes get Slurm's configuration from the controller, and keep a copy. A node that asks before the controller
-has the plugin in plugstack.conf keeps a copy without it: srun says `unrecognized option '--container-image'`.
+Nodes fetch Slurm's configuration from the controller and keep a copy. A node that fetches it before the
+plugin is in plugstack.conf keeps a copy without it, and srun says `unrecognized option '--container-image'`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from node_setup.host import Host
 
 OPTION = "--container-image"
 PLUGIN = "spank_pyxis.so"
-# Where pyxis's own installation, HyperPod's Slurm and Debian's packages put plugins.
+# Plugin folders of pyxis's own installation, HyperPod's Slurm and Debian's packages.
 PLUGIN_FOLDERS = ("usr/local/lib/slurm", "opt/slurm/lib/slurm", "opt/slurm/lib64/slurm", "usr/lib/*/slurm*")
 CONFIGURATION_FOLDERS = (
     "opt/slurm/etc",
@@ -23,19 +23,19 @@ CONFIGURATION_FOLDERS = (
 
 
 def srun_knows(host: Host) -> bool:
-    """Whether srun on this node has pyxis's options: it loads its plugins before it answers."""
+    """Return whether srun on this node has pyxis's options. It loads its plugins before it prints help."""
     return OPTION in host.run("srun", "--help")
 
 
 def is_installed(host: Host) -> bool:
-    """Whether this image brings the plugin, whatever Slurm's configuration says of it."""
+    """Return whether this image has the plugin, even if Slurm's configuration does not name it."""
     return any(True for folder in PLUGIN_FOLDERS for _ in host.root.glob(f"{folder}/{PLUGIN}"))
 
 
 def configured_at(host: Host) -> float | None:
-    """When the files that name pyxis on this node were last changed, in seconds since 1970; None without any.
+    """Return the time of the last change to files that name pyxis, in seconds since 1970; None without any.
 
-    These are a plugstack.conf and what it includes.
+    These files are plugstack.conf and the files that it includes.
     """
     files: set[Path] = set()
     for folder in CONFIGURATION_FOLDERS:
@@ -56,7 +56,7 @@ def _names_pyxis(host: Host, file: Path, read: set[Path]) -> bool:
             # A relative pattern counts from the file's folder.
             absolute = words[1].startswith("/")
             folder, pattern = (host.root, words[1].lstrip("/")) if absolute else (file.parent, words[1])
-            # All of them are read: a change in any one is a change.
+            # A change in any included file counts, so all are read.
             named |= any([_names_pyxis(host, included, read) for included in sorted(folder.glob(pattern))])
         else:
             named |= any("pyxis" in word for word in words)

@@ -1,4 +1,4 @@
-"""Services that steps install, and the programs of ``collectors/``, which write metrics for node_exporter."""
+"""Services that steps install, including the programs of ``collectors/``, which write metrics."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from node_setup.node import Node
 
 FOLDER = "/usr/local/lib/node-setup"
 TEXT_FILES = "/var/lib/node_exporter/textfile"
-"""Where node_exporter looks for metrics of others."""
+"""Folder in which node_exporter looks for metrics of other programs."""
 
 
 def run_unit(node: Node, unit: str, *, changed: bool = False, **values: str) -> None:
-    """Install a unit, have it start at every boot and run now; restart it if it, or what it runs, changed.
+    """Install a unit, enable it and start it; restart it if the unit or its program changed.
 
-    ``values`` are those of the marks in its template.
+    ``values`` replace the marks in its template.
 
     Raises:
         SetupError: if it does not start, with the end of its log.
@@ -39,7 +39,7 @@ def run_unit(node: Node, unit: str, *, changed: bool = False, **values: str) -> 
 
 
 def have_system_user(node: Node, name: str) -> None:
-    """Have a user without a home or a shell, for a service to run as."""
+    """Create a user without a home or a shell, as which a service runs."""
     if node.host.try_run("id", "--user", name).status != 0:
         shape = ("--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent")
         node.host.run("useradd", *shape, "--shell", "/usr/sbin/nologin", name)
@@ -47,7 +47,7 @@ def have_system_user(node: Node, name: str) -> None:
 
 
 def remove_units(node: Node, units: Sequence[str]) -> None:
-    """Stop our units and take them away; those of the same name that somebody has set up by hand stay.
+    """Stop and remove our units; units of the same name that an administrator created stay.
 
     Raises:
         SetupError: if one does not stop.
@@ -69,7 +69,7 @@ def is_running(node: Node, unit: str) -> bool:
 
 
 def last_log_lines(node: Node, unit: str, lines: int = 5) -> str:
-    """The end of a unit's log, on one line."""
+    """Return the end of a unit's log on one line."""
     done = node.host.try_run(
         "journalctl", "--unit", unit, "--lines", str(lines), "--no-pager", "--output", "cat"
     )
@@ -77,14 +77,14 @@ def last_log_lines(node: Node, unit: str, lines: int = 5) -> str:
 
 
 def _description(text: str) -> str:
-    """By which our units are known."""
+    """Return the line that identifies our units."""
     return next((line for line in text.splitlines() if line.startswith("Description=")), "")
 
 
 def run_collector(
     node: Node, name: str, *, timeout_seconds: float, is_good: Callable[[str], bool] = bool
 ) -> str:
-    """Install ``collectors/<name>.py`` with its unit, run it, and return the first good text that it writes.
+    """Install ``collectors/<name>.py`` with its unit, start it, and return its first good text.
 
     Raises:
         SetupError: if it writes none in time, with the end of its log.
@@ -111,7 +111,7 @@ def run_collector(
 
 
 def install_program(node: Node, name: str) -> bool:
-    """Install a collector where its unit starts it, and what it imports; whether any of it changed."""
+    """Install a collector and its shared module, and return whether either changed."""
     shared = "collectors/text_files.py"
     changed = node.install(f"{FOLDER}/{shared}", node.template(shared))
     return node.install(f"{FOLDER}/{name}.py", node.template(f"collectors/{name}.py")) or changed

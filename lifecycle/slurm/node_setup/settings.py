@@ -1,7 +1,7 @@
-"""What the cluster file asks of the nodes, as ``settings.json`` beside the scripts brings it.
+"""Settings of nodes from ``settings.json`` beside the scripts, which the cluster file determines.
 
-The file is rendered and checked where the cluster file is (config/node_settings.py); here a key that is
-missing, unknown or of another type means that scripts and settings are of different versions.
+config/node_settings.py renders and checks the file. Here, a missing, unknown or wrongly typed key means that
+scripts and settings have different versions.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Studio:
 
     partitions: Literal["shared", "per_profile"]
     shared_uids: tuple[int, ...]
-    """Who may enter the folder that all spaces share."""
+    """Users who may enter the folder that all spaces share."""
     login_spaces: bool
     """Spaces that are login nodes need Slurm's commands and munge's key."""
 
@@ -75,7 +75,7 @@ class Settings:
     region: str
     lustre_mount_path: str
     home_mount_path: str | None
-    """Where FSx for OpenZFS is mounted; null without one."""
+    """Mount path of FSx for OpenZFS; null without one."""
     instance_groups: dict[str, InstanceGroup]
     groups: tuple[UserGroup, ...]
     users: tuple[User, ...]
@@ -98,13 +98,13 @@ class Mlflow:
 
     tracking_uri: str
     role_arn: str
-    """Of jobs, who may log runs with it and do nothing else."""
+    """Role of jobs, which allows them only to log runs."""
 
 
 @dataclass(frozen=True)
 class StudioDeployment:
     requests_url: str | None
-    """Queue of what profiles need; null where all share one folder."""
+    """Queue of requests for partitions; null if all profiles share one folder."""
     acknowledgements_url: str | None
     login_secret: str | None
     """ARN of the secret that login spaces read; null without such spaces."""
@@ -112,15 +112,15 @@ class StudioDeployment:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What is known only once the stacks are deployed, as ``deployment.json`` brings it."""
+    """Values that are known only after the deployment of the stacks, from ``deployment.json``."""
 
     artifact_bucket: str
     workload_s3_uri: str
     """Training code, below a prefix that names its contents."""
     remote_write_url: str | None
-    """Where metrics go: Amazon Managed Prometheus; null without a workspace."""
+    """Remote-write address of Amazon Managed Prometheus; null without a workspace."""
     mlflow: Mlflow | None
-    """Null where runs are logged to local folders."""
+    """Null if runs are logged to local folders."""
     studio: StudioDeployment | None
     """Null without SageMaker Studio."""
 
@@ -151,7 +151,7 @@ def read_section(path: Path, kind: type[Section]) -> Section:
 
 
 def _typed(value: Any, kind: Any, where: str) -> Any:
-    """Give back ``value`` as ``kind``, or raise ValueError."""
+    """Convert ``value`` to ``kind``, or raise ValueError."""
     if is_dataclass(kind):
         return _section(value, kind, where)
     origin, arguments = get_origin(kind), get_args(kind)

@@ -1,6 +1,6 @@
-"""What Slurm says: whether its controller answers, its configuration, and the state of a node.
+"""Queries to Slurm: its controller, its configuration, and the state of nodes.
 
-Written for Slurm 23.11 to 25.x, HyperPod's, and 22.05, Debian's.
+The code supports Slurm 23.11 to 25.x (HyperPod) and 22.05 (Debian).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from node_setup.host import Host
 from node_setup.slurm_logs import why_controller_is_down
 
 SECONDS_FOR_CONTROLLER = 600
-"""Workers may be there before the controller has set up its database and started slurmctld."""
+"""Time limit. Workers may start before the controller has set up its database and started slurmctld."""
 TOPOLOGIES = ("topology/tree", "topology/block", "topology/3d_torus")
 """Plugins for which slurmctld needs a description of the network."""
-# States and flags with which a node gets no jobs; the others say what it does with those it has.
+# States and flags with which a node gets no jobs. The other flags describe its current jobs.
 UNAVAILABLE = frozenset(
     {
         *("DOWN", "DRAIN", "ERROR", "FAIL", "FUTURE", "INVAL", "INVALID_REG", "NOT_RESPONDING"),
@@ -31,18 +31,18 @@ class SlurmNode:
     name: str
     address: str
     memory_mib: int
-    """As configured; 1 where nobody has."""
+    """Configured memory; 1 if it is not configured."""
     flags: frozenset[str]
     """State and its flags, such as {"IDLE", "DRAIN"}."""
     reason: str
-    """Why it is drained or down; empty without."""
+    """Reason for the drain or the down state; empty without one."""
     partitions: tuple[str, ...]
     gres: str
-    """Devices that Slurm's configuration gives it, such as gpu:h100:8(S:0-1)."""
+    """Configured devices, such as gpu:h100:8(S:0-1)."""
 
     @property
     def state(self) -> str:
-        """For people, as `sinfo` and `scontrol` write it."""
+        """State in the notation of `sinfo` and `scontrol`."""
         return "+".join(sorted(self.flags, key=lambda flag: (flag in UNAVAILABLE, flag)))
 
     @property
@@ -50,7 +50,7 @@ class SlurmNode:
         return self.flags & UNAVAILABLE
 
     def num_devices(self, kind: str) -> int:
-        """How many devices of a kind ("gpu") are configured, of all types together."""
+        """Return the number of configured devices of a kind ("gpu"), over all types."""
         return sum(int(count) for count in re.findall(rf"(?:^|,){kind}(?::[^:,(]+)?:(\d+)", self.gres))
 
 
@@ -58,7 +58,7 @@ def wait_for_controller(host: Host) -> None:
     """Wait until a slurmctld answers.
 
     Raises:
-        SetupError: if none does, with what its log says where there is one.
+        SetupError: if none does, with the cause from its log if this node has it.
     """
 
     def answers() -> bool:
@@ -80,14 +80,14 @@ def wait_for_controller(host: Host) -> None:
 
 
 def configuration(host: Host) -> dict[str, str]:
-    """The running configuration of slurmctld; the names are those of slurm.conf."""
+    """Return the running configuration of slurmctld, with the names of slurm.conf."""
     lines = host.run("scontrol", "show", "config").splitlines()
     pairs = (line.partition("=") for line in lines if "=" in line)
     return {name.strip(): "" if value.strip() == "(null)" else value.strip() for name, _, value in pairs}
 
 
 def show_node(host: Host, name: str) -> SlurmNode:
-    """The node as slurmctld sees it.
+    """Return slurmctld's view of the node.
 
     Raises:
         SetupError: if slurmctld does not answer, or does not know the node.
@@ -101,7 +101,7 @@ def show_node(host: Host, name: str) -> SlurmNode:
 
 
 def show_nodes(host: Host) -> list[SlurmNode]:
-    """All nodes that slurmctld knows, in its order.
+    """Return all nodes that slurmctld knows, in its order.
 
     Raises:
         SetupError: if slurmctld does not answer.
@@ -110,14 +110,14 @@ def show_nodes(host: Host) -> list[SlurmNode]:
         *("scontrol", "--oneliner", "show", "node"),
         remedy="see `systemctl status slurmctld` on the controller",
     )
-    # A cluster without any answers "No nodes in the system", successfully.
+    # A cluster without nodes prints "No nodes in the system" and succeeds.
     return [_node(line) for line in shown.splitlines() if line.startswith("NodeName=")]
 
 
 def _node(shown: str) -> SlurmNode:
-    # The brackets say who set it, and when; other fields may follow.
+    # The brackets hold the author and the time of the reason. Other fields may follow.
     reason = re.search(r" Reason=(.*?)(?: \[[^\[\]]*@[^\[\]]*\]|$)", shown)
-    # Without the reason, which is free text and may look like a field.
+    # The reason is free text and may look like a field, so it is cut off.
     fields = dict(re.findall(r"(?:^| )(\w+)=(\S+)", shown[: reason.start()] if reason else shown))
     if "State" not in fields:
         raise SetupError(
@@ -127,7 +127,7 @@ def _node(shown: str) -> SlurmNode:
         name=fields.get("NodeName", ""),
         address=fields.get("NodeAddr", ""),
         memory_mib=int(fields.get("RealMemory", 1)),
-        # An asterisk is how older versions write that a node does not respond.
+        # Older versions mark a node that does not respond with an asterisk.
         flags=frozenset(fields["State"].replace("*", "+NOT_RESPONDING").split("+")),
         reason=reason[1].strip() if reason else "",
         partitions=tuple(fields["Partitions"].split(",")) if "Partitions" in fields else (),
@@ -136,9 +136,9 @@ def _node(shown: str) -> SlurmNode:
 
 
 def runs_jobs(host: Host, name: str) -> bool:
-    """Whether jobs are on the node, one that is ending included; none are on one that Slurm does not know.
+    """Return whether jobs are on the node, including one that is ending; False if Slurm does not know it.
 
-    The job in which these steps may run themselves (`make apply-lifecycle`) does not count.
+    The job in which these steps themselves may run (`make apply-lifecycle`) does not count.
     """
     listed = host.try_run("squeue", "--noheader", "--nodelist", name, "--format=%A")
     if listed.status != 0 and "Invalid node name" not in listed.errors:
@@ -147,10 +147,10 @@ def runs_jobs(host: Host, name: str) -> bool:
 
 
 def topology_problem(host: Host, partition: str, name: str) -> str | None:
-    """Why Slurm would reject jobs on this node for the topology of the network; None if it would not.
+    """Return why Slurm would reject jobs on this node because of its network topology; None otherwise.
 
-    Only this is asked of a job that is not run: other refusals say nothing, as a partition may be closed to
-    root, and a node reserved.
+    A test job is submitted without running it. Other refusals are ignored: a partition may be closed to root,
+    or a node reserved.
     """
     plugin = configuration(host).get("TopologyPlugin", "")
     if plugin not in TOPOLOGIES:

@@ -1,4 +1,4 @@
-"""Why slurmctld is not up: what its log says, for the faults that are known to keep it down."""
+"""Diagnosis of a slurmctld that does not start, from its log, for known faults."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from node_setup.failure import SetupError
 from node_setup.host import Host
 
-# HyperPod's, then Debian's and Ubuntu's packages'.
+# Paths of HyperPod, then of Debian's and Ubuntu's packages.
 CONFIGURATIONS = ("/opt/slurm/etc/slurm.conf", "/etc/slurm/slurm.conf")
 LOGS = ("/var/log/slurm/slurmctld.log", "/var/log/slurmctld.log")
 TAIL_BYTES = 65536
 
 
 def why_controller_is_down(host: Host) -> SetupError | None:
-    """A diagnosis, if slurmctld's log on this node has one; other nodes have no such log."""
+    """Return a diagnosis, if slurmctld's log on this node has one; other nodes have no such log."""
     settings = _settings(host)
     told = _log(host, settings.get("slurmctldlogfile"))
-    # What came before the last start is over.
+    # Lines before the last start no longer apply.
     told = told[max(0, told.rfind("slurmctld version ")) :]
     if "CLUSTER ID MISMATCH" in told:
         folder = settings.get("statesavelocation", "the StateSaveLocation of slurm.conf")
@@ -36,7 +36,7 @@ def why_controller_is_down(host: Host) -> SetupError | None:
             "on the controller comment TopologyPlugin out in slurm.conf and `sudo systemctl restart "
             "slurmctld`; the service writes both for instance types that have a topology",
         )
-    # To the next entry, which begins with its time; some messages have several lines.
+    # A message may have several lines. The next entry begins with its time.
     fatal = re.findall(r"fatal: (.*?)(?=\n\[|\Z)", told, re.DOTALL)
     if fatal:
         return SetupError(
@@ -47,7 +47,7 @@ def why_controller_is_down(host: Host) -> SetupError | None:
 
 
 def _settings(host: Host) -> dict[str, str]:
-    """slurm.conf where it is one ``Name=value`` a line; names in lower case, since Slurm ignores case."""
+    """Return the ``Name=value`` lines of slurm.conf, with names in lower case because Slurm ignores case."""
     for path in CONFIGURATIONS:
         file = host.path(path)
         if file.is_file():

@@ -1,4 +1,4 @@
-"""Steps of the set-up, their run in order, and the file that records what became of it."""
+"""Steps of the setup, their run in order, and the file that records the outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from node_setup.settings import Role, Settings
 
 EVERY_ROLE: tuple[Role, ...] = ("controller", "login", "worker")
 STATE = "/var/lib/node-setup/state.json"
-"""Result of the last run, for people: the message of the day and `make logs` show it."""
+"""Result of the last run, which the message of the day and `make logs` show."""
 
 
 def always(_: Settings) -> bool:
@@ -24,10 +24,10 @@ def always(_: Settings) -> bool:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a node needs.
+    """One part of the setup.
 
-    ``apply`` brings it about, or finds it there, and verifies that it works; what it changed it says by
-    ``node.changed``. It can be run again at any time, on a node that runs jobs.
+    ``apply`` creates it if it is missing, verifies that it works, and reports changes with ``node.changed``.
+    It can run again at any time, also on a node that runs jobs.
     """
 
     name: str
@@ -50,10 +50,10 @@ def steps_for(steps: Sequence[Step], role: Role, settings: Settings) -> list[Ste
 
 
 def run_steps(steps: Sequence[Step], node: Node, results: list[StepResult]) -> None:
-    """Run steps in order, adding to ``results`` what became of each; a failed one is the last.
+    """Run steps in order, and add the outcome of each to ``results``; the first failure ends the run.
 
     Raises:
-        SetupError: of the step that failed.
+        SetupError: from the failed step.
     """
     for number, step in enumerate(steps, start=1):
         log(f"step {number}/{len(steps)} {step.name}")

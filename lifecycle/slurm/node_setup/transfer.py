@@ -1,4 +1,4 @@
-"""One try to copy a file here, from the internet or from S3."""
+"""One attempt to copy a file from the internet or from S3."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from node_setup.host import Host
 
 SECONDS_WITHOUT_DATA = 60
 SECONDS_PER_TRY = 900
-"""Also of a server that sends a byte now and then, which no time-out of the connection ends."""
+"""Time limit of one try, also for a server that sends so slowly that no connection timeout applies."""
 CURL_PROTOCOL, CURL_HTTP_ERROR, CURL_CANNOT_WRITE = 1, 22, 23
-"""Exit statuses that mean more than a network that fails."""
+"""Exit statuses with causes other than a failing network."""
 PASSING_STATUSES = (408, 425, 429, 500, 502, 503, 504)
-"""HTTP statuses that say to come back later."""
+"""HTTP statuses after which another try may succeed."""
 OPEN_THE_WAY = (
     "give the node a way out (NAT gateway, or a proxy in https_proxy); in a closed network set "
     "node_setup.downloads: artifact_bucket and run `make mirror-downloads`"
@@ -21,7 +21,7 @@ OPEN_THE_WAY = (
 
 
 class PassingFault(SetupError):
-    """A failure that may be gone at the next try."""
+    """Failure after which another try may succeed."""
 
 
 def from_internet(host: Host, url: str, target: Path) -> None:
@@ -32,7 +32,7 @@ def from_internet(host: Host, url: str, target: Path) -> None:
         SetupError: if it will not.
     """
     done = host.try_run(
-        # Never to an address whose answers anybody on the way could write, not even redirected.
+        # HTTPS only, also after redirects: others on the route could change unencrypted answers.
         *("curl", "--silent", "--show-error", "--fail", "--location", "--proto", "=https"),
         *("--connect-timeout", str(SECONDS_WITHOUT_DATA), "--max-time", str(SECONDS_PER_TRY)),
         *("--speed-time", str(SECONDS_WITHOUT_DATA), "--speed-limit", "1"),
@@ -48,7 +48,7 @@ def from_internet(host: Host, url: str, target: Path) -> None:
         )
     if done.status == CURL_CANNOT_WRITE:
         raise cannot_write(str(target.parent), done.said)
-    # 000 is a proxy that has refused.
+    # 000 means that a proxy has refused.
     if done.status == CURL_HTTP_ERROR and done.output != "000":
         kind = PassingFault if int(done.output) in PASSING_STATUSES else SetupError
         raise kind(
@@ -60,7 +60,7 @@ def from_internet(host: Host, url: str, target: Path) -> None:
 
 
 def from_s3(host: Host, uri: str, target: Path, *, region: str) -> None:
-    """Copy an object with the aws command, which HyperPod's image brings.
+    """Copy an object with the aws command, which HyperPod's image has.
 
     Raises:
         PassingFault: if another try may help.
@@ -74,7 +74,7 @@ def from_s3(host: Host, uri: str, target: Path, *, region: str) -> None:
         return
     if "No space left on device" in done.said:
         raise cannot_write(str(target.parent), done.said)
-    # S3 tells who may not list a bucket that a missing object is forbidden.
+    # S3 reports a missing object as forbidden to callers who may not list the bucket.
     if any(sign in done.said for sign in ("404", "403", "NoSuchKey", "AccessDenied", "NoSuchBucket")):
         raise SetupError(
             f"{uri} is missing, or not for this node's role: {done.said}",
@@ -87,7 +87,7 @@ def from_s3(host: Host, uri: str, target: Path, *, region: str) -> None:
 
 
 def cannot_write(folder: str, why: str) -> SetupError:
-    """What a failed write to the disk means."""
+    """Return the error for a failed write to the disk."""
     return SetupError(
         f"cannot write to {folder}, such as when the disk is full: {why}",
         f"free some space (`df -h {folder}`, `du --one-file-system --max-depth=2 / | sort --numeric-sort | "

@@ -1,8 +1,8 @@
-"""What a space of SageMaker Studio needs to be a login node: Slurm's commands as they are here, and a secret.
+"""Publish what a SageMaker Studio space needs as a login node: Slurm's commands of this node, and a secret.
 
-Run on the controller, as root, whenever something of it may have changed. The commands go to the cluster's
-bucket, below their hash; munge's key, Slurm's configuration and that hash into one secret. A space is given
-the very programs that answer here, so that versions match by themselves; of the C library it has its own.
+Root runs this on the controller when something may have changed. The commands go to the cluster's bucket
+under their hash. One secret holds munge's key, Slurm's configuration and that hash. A space gets the programs
+of this node, so versions always match. It uses its own C library.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PROGRAMS = (
     *("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "sprio", "sshare"),
     "munged",
 )
-# Not srun and salloc: what they start calls them back, and nothing reaches a space.
+# Without srun and salloc: the processes that they start connect back, and nothing can connect to a space.
 LIBRARIES, BIN = "opt/studio-slurm/lib", "opt/studio-slurm/bin"
-"""Where they are in a space, apart from what it has of its own."""
-# Parts of glibc: a program must be given those of its own system.
+"""Folders in a space, separate from the image's own."""
+# Parts of glibc, which a program must take from its own system.
 _GLIBC = re.compile(r"^(ld-linux|linux-vdso|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl)\.so)")
 MAX_SECRET_BYTES = 65_536
 """Secrets Manager's limit."""
@@ -73,7 +73,7 @@ def main() -> int:
         file.write(archive)
         file.flush()
         _aws("s3", "cp", "--only-show-errors", file.name, uri, region=options.region)
-    # From a file: arguments can be seen by every user of the node.
+    # The value is in a file, because every user of the node can see arguments.
     with tempfile.NamedTemporaryFile("w", suffix=".json") as values:
         values.write(secret)
         values.flush()
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def pack_client() -> bytes:
-    """Programs, their libraries and Slurm's plugins, as a tar of paths in a space; the same for the same."""
+    """Return a reproducible tar of programs, their libraries and Slurm's plugins, with paths in a space."""
     programs = {name: Path(found) for name in PROGRAMS if (found := shutil.which(name))}
     if missing := {"sbatch", "munged"} - set(programs):
         raise SystemExit(f"{', '.join(sorted(missing))} not found on PATH")
@@ -97,7 +97,7 @@ def pack_client() -> bytes:
     libraries = {name: path for file in [*programs.values(), *plugins] for name, path in needed(file)}
     files = {f"{BIN}/{name}": path for name, path in programs.items()}
     files |= {f"{LIBRARIES}/{name}": path for name, path in libraries.items()}
-    # Where slurm.conf, or Slurm itself, says that they are.
+    # At the paths that slurm.conf, or Slurm itself, names.
     files |= {str(path).lstrip("/"): path for path in plugins}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
@@ -114,7 +114,7 @@ def plugin_folders() -> list[Path]:
 
 
 def _setting(name: str) -> str:
-    """What the running Slurm has for one name of its configuration."""
+    """Return one setting of the running Slurm."""
     found = re.search(rf"^{name}\s*=\s*(\S+)", _run("scontrol", "show", "config"), re.MULTILINE)
     if not found:
         raise SystemExit(f"scontrol show config names no {name}")
@@ -122,14 +122,14 @@ def _setting(name: str) -> str:
 
 
 def needed(program: Path) -> list[tuple[str, Path]]:
-    """The libraries of a program or plugin, by the names it asks for; without those of the C library."""
+    """Return the libraries of a program or plugin with their names, without those of the C library."""
     done = subprocess.run(["ldd", str(program)], capture_output=True, text=True, timeout=60)
     found = re.findall(r"^\s*(\S+) => (/\S+)", done.stdout, re.MULTILINE)
     return [(name, Path(path)) for name, path in found if not _GLIBC.match(name)]
 
 
 def configuration_files() -> dict[str, bytes]:
-    """slurm.conf and what it includes, by name; nothing of the database, which has a password."""
+    """Return slurm.conf and its included files by name, without slurmdbd.conf, which has a password."""
     slurm_conf = Path(_setting("SLURM_CONF"))
     folder, files, queue = slurm_conf.parent, {}, [slurm_conf.name]
     while queue:
@@ -143,7 +143,7 @@ def configuration_files() -> dict[str, bytes]:
 
 
 def controller_hosts() -> dict[str, str]:
-    """Addresses of the controllers, by the names that slurm.conf has for them."""
+    """Return addresses of the controllers by their names in slurm.conf."""
     shown = _run("scontrol", "show", "config")
     hosts = re.findall(r"^SlurmctldHost\[\d+\]\s*=\s*([^\s(]+)(?:\(([^)]+)\))?", shown, re.MULTILINE)
     return {name: address or _address(name) for name, address in hosts}

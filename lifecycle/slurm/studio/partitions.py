@@ -1,11 +1,13 @@
-"""Makes the folders of Lustre that spaces of SageMaker Studio see, and says when they are made.
+"""Create the Lustre folders of SageMaker Studio's spaces, and acknowledge the requests.
 
-``serve`` answers requests from a queue for good (a service on Slurm's controller); ``drain`` until the queue
-is empty (a job of Kubernetes, where the same file comes in a ConfigMap); ``shared`` makes the one that all
-spaces share. A request that fails stays in the queue, which hands it out again, and in the end sets it aside.
+``serve`` answers requests from a queue without end, as a service on Slurm's controller. ``drain`` answers
+them until the queue is empty, as a Kubernetes job that gets this file in a ConfigMap. ``shared`` creates the
+folder that all spaces share. A failed request stays in the queue, which delivers it again and finally sets it
+aside.
 
-As root, with the capabilities to make folders and to give them away. Requests name people: paths are made of
-them here, below a root that no one else can write to. Python 3.9, standard library and the aws command.
+Root runs this, with the capabilities to create folders and change their owner. Requests name profiles, and
+this code derives paths from them, below a root that no one else can write to. It needs Python 3.9, the
+standard library and the aws command.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ from pathlib import Path
 from typing import Any
 
 STUDIO_UID, STUDIO_GID = 200001, 1001
-"""Whom files of spaces belong to, as the file system sees them."""
+"""Owner and group of the spaces' files in the file system."""
 FIRST_UID = 1000
-"""Numbers below are the system's, and get no access."""
+"""First number of a user; lower numbers belong to the system and get no access."""
 PROFILE = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9]){0,62}")
-"""SageMaker's ``UserProfileName``; its case means nothing, so folders are in lower case."""
+"""SageMaker's ``UserProfileName``; it ignores case, so folders are in lower case."""
 USERS, SHARED, TRASH = "users", "shared", ".removed"
 EMPTY_POLLS = 2
-"""Of long polls that bring nothing, before the queue is taken for empty."""
+"""Number of empty long polls after which the queue counts as empty."""
 SECONDS_PER_POLL = 20
 SECONDS_AFTER_FAULT = 15
 
@@ -44,13 +46,13 @@ _ALL, _NONE = 7, 0
 
 
 class BadRequest(ValueError):
-    """A request that no repetition makes good."""
+    """Invalid request, which no repetition corrects."""
 
 
 def acl(uids: list[int]) -> bytes:
-    """Everything for the owner, Studio's user and these users, nothing for group and others.
+    """Return an ACL that allows everything to the owner, Studio's user and these users, and no one else.
 
-    Studio's user is named though the folder is its own: what jobs make in it belongs to their user.
+    Studio's user is named although it owns the folder, because jobs' files belong to the jobs' users.
     """
     entries = [(_OWNER, _ALL, _NO_ID)]
     entries += [(_USER, _ALL, uid) for uid in sorted({STUDIO_UID, *uids})]
@@ -59,12 +61,12 @@ def acl(uids: list[int]) -> bytes:
 
 
 def make_partition(root: Path, folder: str, uids: list[int]) -> None:
-    """Have ``root/folder`` belong to Studio's user and open to ``uids``, as will be what is made in it.
+    """Create ``root/folder`` for Studio's user, open to ``uids``; new files in it inherit this.
 
-    What is in a folder that is there already stays as it is.
+    Files in an existing folder are not changed.
 
     Raises:
-        OSError: if the file system does not answer, or something else is in the place.
+        OSError: if the file system does not answer, or the path is not a folder.
     """
     *above, name = folder.split("/")
     with root_folder(str(root), *above) as parent:
@@ -74,7 +76,7 @@ def make_partition(root: Path, folder: str, uids: list[int]) -> None:
     try:
         os.fchown(handle, STUDIO_UID, STUDIO_GID)
         wanted = acl(uids)
-        # New files get the second; it comes first, so that none is made without.
+        # New files inherit the default, so it is set first.
         os.setxattr(handle, "system.posix_acl_default", wanted)
         os.setxattr(handle, "system.posix_acl_access", wanted)
     finally:
@@ -82,7 +84,7 @@ def make_partition(root: Path, folder: str, uids: list[int]) -> None:
 
 
 def remove_partition(root: Path, folder: str) -> None:
-    """Have ``root/folder`` gone, at once for those who look; ``empty_trash`` deletes what was in it."""
+    """Move ``root/folder`` to the trash at once; ``empty_trash`` deletes its files later."""
     *above, name = folder.split("/")
     with (
         root_folder(str(root), *above) as parent,
@@ -97,7 +99,7 @@ def empty_trash(root: Path) -> None:
         return
     with root_folder(str(root), TRASH) as trash:
         for name in sorted(os.listdir(trash)):
-            # Not shutil.rmtree, which ends at a depth of some hundred folders.
+            # shutil.rmtree fails at a depth of some hundred folders.
             command = ["rm", "-rf", "--one-file-system", "--", name]
             if subprocess.run(command, cwd=f"/proc/self/fd/{trash}").returncode:
                 raise OSError(f"{root / TRASH}/{name} could not be removed")
@@ -105,12 +107,12 @@ def empty_trash(root: Path) -> None:
 
 @contextlib.contextmanager
 def root_folder(*names: str) -> Iterator[int]:
-    """Open folders of root's, each below the one before, and create what is missing; gives the last one.
+    """Open root's folders, each below the previous one, create missing ones, and yield the last one.
 
-    No link is followed. All may enter them, and root alone may write: others could put links in the way.
+    No link is followed. All can enter the folders, and only root can write, because others could plant links.
 
     Raises:
-        PermissionError: if one belongs to somebody else.
+        PermissionError: if a folder belongs to another user.
     """
     with contextlib.ExitStack() as stack:
         handle: int | None = None
@@ -129,10 +131,10 @@ def root_folder(*names: str) -> Iterator[int]:
 
 
 def handle(root: Path, text: str) -> dict[str, Any]:
-    """Do what a request asks for; returns what is said of it.
+    """Handle a request, and return its acknowledgement.
 
     Raises:
-        BadRequest: if it is none.
+        BadRequest: if the request is invalid.
         OSError: if the file system refuses.
     """
     request = _parse(text)
@@ -167,7 +169,7 @@ class Queue:
         self._options = ["--queue-url", url, "--region", region, "--output", "json"]
 
     def receive(self) -> list[dict[str, str]]:
-        # Of a FIFO queue: one at a time, so that a fault holds up nobody else's.
+        # The queue is FIFO. One message at a time, so that a fault delays no other profile.
         answer = self._aws(
             *("receive-message", "--max-number-of-messages", "1"),
             *("--wait-time-seconds", str(SECONDS_PER_POLL)),
@@ -191,14 +193,14 @@ class Queue:
 
 
 def poll(root: Path, requests: Queue, acknowledgements: Queue) -> int:
-    """Answer what one poll brings; returns how many messages came."""
+    """Answer the messages of one poll, and return their number."""
     messages = requests.receive()
     for message in messages:
         body = message["Body"]
         try:
             said = handle(root, body)
         except (BadRequest, OSError) as error:
-            # Neither acknowledged nor deleted: it comes again, and at last goes where somebody looks.
+            # It is not deleted, so the queue delivers it again, and finally moves it to the dead letters.
             print(f"request {body}: {error}", file=sys.stderr, flush=True)
             continue
         acknowledgements.send(said)

@@ -1,8 +1,8 @@
-"""Runs one of Slurm's commands for a space of SageMaker Studio, as the user whom the session was opened for.
+"""Run one of Slurm's commands for a SageMaker Studio space, as the session's user.
 
-A session document of Systems Manager runs this on the controller, as one user of the cluster, and hands over
-nothing but the request: base64 of JSON, so that no shell finds anything in it. What the user may do in Slurm
-is all that it can do.
+A session document of Systems Manager runs this on the controller as one user of the cluster. Its only
+argument is the request, as base64 of JSON, so that no shell interprets any part of it. It can do only what
+the user may do in Slurm.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
-"""Those that end by themselves; srun and salloc want a terminal of their own."""
+"""Commands that end on their own, without srun and salloc, which need a terminal."""
 BEGINS, ENDS = "slurm-answer-begins", "slurm-answer-ends"
-"""Words of the lines around the answer; a random word follows, which the request brings."""
+"""Words of the lines around the answer, followed by the request's random token."""
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def run(request: dict[str, Any]) -> int:
-    """The exit status of the command, which speaks for itself."""
+    """Run the command with its output, and return its exit status."""
     program, arguments, script = request["program"], list(request["arguments"]), request.get("script")
     if program not in PROGRAMS:
         print(f"{program}: only {', '.join(PROGRAMS)} can be run from here", file=sys.stderr)
@@ -43,7 +43,7 @@ def run(request: dict[str, Any]) -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="studio-") as temporary:
         if script is not None:
-            # Of its own name, which is the job's unless the script says another one.
+            # The script keeps its name, which is the job's by default.
             path = Path(temporary, Path(script["name"]).name)
             path.write_text(script["text"])
             arguments[script["index"]] = str(path)

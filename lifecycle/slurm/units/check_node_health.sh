@@ -10,7 +10,7 @@ readonly least_mib_on_root=512
 # What only a reset or another machine cures (NVIDIA's Xid catalogue): double-bit ECC error, no row left to
 # remap, GPU off the bus, uncontained ECC error.
 readonly fatal_xids='48|64|79|95'
-# For whoever has reset the GPUs: touch it, and earlier Xids do not count.
+# Touch this file after a reset of the GPUs, and earlier Xids do not count.
 readonly gpus_were_reset=/run/gpus-were-reset
 readonly status_of_a_fault=86
 

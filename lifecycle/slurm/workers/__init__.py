@@ -1,1 +1,1 @@
-"""Workers as the controller sees them, and running the scripts on them through Slurm."""
+"""Workers in the controller's view, and runs of the scripts on them through Slurm."""

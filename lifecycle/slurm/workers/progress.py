@@ -1,4 +1,4 @@
-"""What a long run says, to whoever watches and to the log of the controller."""
+"""Progress lines of a long run, to the terminal and to the controller's log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from datetime import datetime, timezone
 from typing import TextIO
 
 SECONDS_OF_SILENCE = 60.0
-"""Session Manager ends a session in which nothing is said, after 20 minutes as it comes."""
+"""Interval of reminders, because Session Manager ends a silent session, by default after 20 minutes."""
 
 
 class Progress:
-    """Lines with their time. That nobody watches any more, as when the connection is lost, ends nothing."""
+    """Lines with their time. A lost terminal connection does not end the run."""
 
     def __init__(self, log: TextIO, watcher: TextIO) -> None:
         self._log = log
@@ -23,7 +23,7 @@ class Progress:
         self._spoken = threading.Event()
 
     def say(self, text: str) -> None:
-        """Say a line to both."""
+        """Print a line to both."""
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         line = f"{now} apply: {text}"
         with self._turn:
@@ -31,7 +31,7 @@ class Progress:
             self._show(line)
 
     def pass_on(self, line: str) -> None:
-        """Show a line of a node's own, which is in that node's log already."""
+        """Print a node's own line, which that node's log already has."""
         with self._turn:
             self._show(line)
 
@@ -42,13 +42,13 @@ class Progress:
         try:
             print(line, file=self._watcher, flush=True)
         except OSError:
-            # What is still in the buffer must not fail the end of the program.
+            # Buffered output must not fail at the end of the program.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._watcher.fileno())
             self._watcher = None
 
     @contextlib.contextmanager
     def alive(self, still: str) -> Iterator[None]:
-        """Say ``still`` whenever nothing else has been said for a minute."""
+        """Print ``still`` after each minute without other output."""
         ended = threading.Event()
 
         def remind() -> None:

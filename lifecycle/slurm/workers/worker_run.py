@@ -1,4 +1,4 @@
-"""Running the scripts on one worker, as a job of root's beside the others."""
+"""Run of the scripts on one worker, as a job of root beside the users' jobs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from node_setup.host import Host
 from node_setup.slurm import SlurmNode
 
 SCRIPT_MEMORY_MIB = 1024
-"""Enough for the scripts; of a node that has, or says it has, less, all of it."""
+"""Memory for the scripts; a node with less gives all of it."""
 MINUTES_FOR_SCRIPT = 90
-"""More than a run takes that waits for a mount, for Slurm and for another run; then Slurm ends it."""
+"""Time limit of the job, longer than a run that waits for a mount, for Slurm and for another run."""
 KEPT_LINES = 15
-"""Of the output of a run that fails."""
+"""Lines kept from the output of a failed run."""
 BEGUN = "run_from_s3: "
 """First words of run_from_s3.sh."""
 ERROR = "ERROR: "
-"""What comes after it says what failed, and what to do."""
+"""Prefix of the line with the failure and its remedy."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The scripts in S3, and what fetches them."""
+    """Scripts in S3, and the script that fetches them."""
 
     region: str
     s3_uri: str
@@ -37,12 +37,12 @@ class Source:
 class Outcome:
     node: str
     begun: bool
-    """Whether a job has started there; false if its wait was too long."""
+    """Whether a job has started there; false if the wait was too long."""
     status: int
     summary: str
-    """One line: what was done, or why not."""
+    """Outcome in one line."""
     output: tuple[str, ...] = ()
-    """The last lines of a run that failed."""
+    """Last lines of a failed run."""
 
     @property
     def is_done(self) -> bool:
@@ -57,7 +57,7 @@ def run_on_worker(
     reservation: str | None,
     say: Callable[[str], None],
 ) -> Outcome:
-    """Have Slurm run the scripts on a node, waiting for room on it for at most ``wait_seconds``."""
+    """Run the scripts on a node through Slurm, and wait at most ``wait_seconds`` for free resources."""
     process = subprocess.Popen(
         _command(node, source, reservation),
         stdin=subprocess.DEVNULL,
@@ -100,7 +100,7 @@ def run_on_worker(
 
 
 def _command(node: SlurmNode, source: Source, reservation: str | None) -> list[str]:
-    """One core and little memory, before other jobs that wait, so that it fits beside those that run."""
+    """Return the srun command, with one core, little memory and top priority to fit beside other jobs."""
     return [
         "srun",
         f"--nodelist={node.name}",
@@ -111,18 +111,18 @@ def _command(node: SlurmNode, source: Source, reservation: str | None) -> list[s
         f"--time={MINUTES_FOR_SCRIPT}",
         "--priority=TOP",
         "--job-name=node-setup",
-        # The default may be one that the image lacks, and there is nothing parallel in it.
+        # The image may lack the default plugin, and the job is not parallel.
         "--mpi=none",
         "--input=none",
         "--chdir=/",
         *("bash", "-c", source.fetch_script, "run_from_s3.sh", source.region, source.s3_uri),
-        # What it prints is read here: nothing has to be shipped before a failure.
+        # The output is read here, so nothing has to be shipped before a failure.
         *("env", "SECONDS_TO_SHIP_LOG=0", "bash", "on_init_complete.sh"),
     ]
 
 
 def _jobs_on(host: Host, name: str) -> str:
-    """The jobs that run on a node, as ``12 (ada), 14 (ada)``."""
+    """Return the running jobs of a node, as ``12 (ada), 14 (ada)``."""
     found = host.try_run("squeue", "--noheader", f"--nodelist={name}", "--states=R", "--format=%i (%u)")
     return ", ".join(found.output.split("\n")).strip(", ") if found.status == 0 else ""
 

@@ -1,4 +1,4 @@
-"""What HyperPod does on a node before a lifecycle script runs: Slurm's services."""
+"""HyperPod's work on a node before a lifecycle script runs: Slurm's services."""
 
 from __future__ import annotations
 

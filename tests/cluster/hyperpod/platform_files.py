@@ -1,4 +1,4 @@
-"""What HyperPod writes below /opt/ml/config on every node, in its shape."""
+"""Files that HyperPod writes below /opt/ml/config on every node."""
 
 from __future__ import annotations
 

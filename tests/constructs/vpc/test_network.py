@@ -1,4 +1,4 @@
-"""What the other stacks ask a network for."""
+"""Interface of the network for other stacks."""
 
 from __future__ import annotations
 

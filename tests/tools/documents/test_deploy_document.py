@@ -113,7 +113,7 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
         for service, operation in aws.calls:
             action = f"{MODELS.get_service_model(service).signing_name}:{operation}"
             used.add(DIFFERENTLY_NAMED.get(action, action))
-    # Nobody needs a permission to ask who they are; make diff reads the templates.
+    # GetCallerIdentity needs no permission; make diff reads the templates.
     assert used - {"sts:GetCallerIdentity"} == policy("Preflight") - {"cloudformation:GetTemplate"}
 
 

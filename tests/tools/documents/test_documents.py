@@ -1,4 +1,4 @@
-"""What every document has in common: its links lead somewhere, and its make targets exist."""
+"""Links of all documents lead somewhere, and their make targets exist."""
 
 from __future__ import annotations
 

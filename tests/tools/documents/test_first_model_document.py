@@ -24,7 +24,7 @@ STAGES = ("synth", "preflight", "deploy", "connect", "image", "train-ddp", "tail
 
 
 def steps(section: str) -> list[tuple[str, str]]:
-    """Number and text of each, with the lines that go on."""
+    """Return number and text of each step, with its continuation lines."""
     return re.findall(r"^(\d+)\. (.*(?:\n {3,}.*)*)", SECTIONS[section], re.MULTILINE)
 
 

@@ -69,7 +69,7 @@ def test_stacks_that_are_deployed_one_by_one_exist() -> None:
     assert {*named} <= {*construct_ids(load_cluster(REPOSITORY / "clusters/slurm.yaml"))}
 
 
-def test_scontrol_knows_what_it_is_told() -> None:
+def test_scontrol_knows_the_documented_options() -> None:
     calls = [call for call in called("scontrol") if call]
     assert len(calls) > 10
     for verb, *words in calls:

@@ -1,4 +1,4 @@
-"""Programs on the path that stand in for docker, buildah and podman, and record what they are asked."""
+"""Programs on the path that stand in for docker, buildah and podman, and record their calls."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Engines:
 
 
 def _which(program: str) -> Path:
-    """Where it is, whatever the path has become."""
+    """Return its path, independent of the current PATH."""
     for folder in ("/usr/local/bin", "/usr/bin", "/bin", "/opt/homebrew/bin"):
         if (Path(folder) / program).exists():
             return Path(folder) / program

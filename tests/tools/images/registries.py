@@ -61,7 +61,7 @@ class Registry:
         return answer
 
     def summary(self) -> str:
-        """Of the scan; time passes only when it waits."""
+        """Clock of the scan; time passes only when it waits."""
         passed = [0.0]
 
         def pause(seconds: float) -> None:

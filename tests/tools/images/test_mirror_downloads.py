@@ -157,7 +157,7 @@ def test_it_needs_no_more_permissions_than_are_listed(
     assert {names.get(action, action) for action in used} <= policy("Preflight", "Downloads", "Images")
 
 
-def test_what_is_there_is_not_copied_again(aws: AnsweringAws, run: Run) -> None:
+def test_existing_copies_are_not_made_again(aws: AnsweringAws, run: Run) -> None:
     aws.answer("s3", "HeadObject", {"ChecksumSHA256": CHECKSUM})
     aws.answer("ecr", "DescribeImages", {"imageDetails": []})
     status, output = run()

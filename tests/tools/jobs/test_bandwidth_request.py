@@ -51,7 +51,7 @@ def test_types_without_a_published_figure_have_none() -> None:
         ([], {"partition": "gone"}, "partition: got gone"),
     ],
 )
-def test_what_does_not_fit_is_told(settings: list[str], wanted: dict[str, Any], problem: str) -> None:
+def test_reports_what_does_not_fit(settings: list[str], wanted: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError) as told:
         request(*settings, **wanted)
     assert problem in str(told.value)
@@ -59,7 +59,7 @@ def test_what_does_not_fit_is_told(settings: list[str], wanted: dict[str, Any], 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_published_figures_are_possible(name: str) -> None:
-    """Of types that there are, with a source, and below what their network can carry."""
+    """Bounds are for existing types, have a source, and are below the network's limit."""
     figure, hardware = PUBLISHED[name], INSTANCE_TYPES[name]
     limit = wire_limit_gb_s(
         hardware.network_gbps / 8, figure.num_nodes, figure.num_nodes * hardware.num_accelerators

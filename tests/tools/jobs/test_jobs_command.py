@@ -1,4 +1,4 @@
-"""python -m tools.jobs: the cluster file says which scheduler is asked."""
+"""python -m tools.jobs: the cluster file selects the scheduler."""
 
 from __future__ import annotations
 

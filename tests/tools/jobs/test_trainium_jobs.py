@@ -35,7 +35,7 @@ def request(*overrides: str, **changes: Any) -> dict[str, Any]:
 
 
 def test_slurm_gives_whole_nodes() -> None:
-    """By no GRES, which HyperPod's Slurm is not known to have for these devices."""
+    """Jobs request no GRES, which HyperPod's Slurm is not known to have for these devices."""
     found = request()
     options, job = found["sbatch"], found["job"]
     assert {"--partition=trn1", "--nodes=4", "--exclusive"} <= set(options)
@@ -67,7 +67,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("overrides", "changes", "problem"), REFUSED)
-def test_what_trainium_does_not_do_is_told(
+def test_reports_what_trainium_does_not_support(
     overrides: tuple[str, ...], changes: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ValueError, match=problem):
@@ -121,7 +121,7 @@ def test_the_image_is_that_of_the_nodes() -> None:
 
 
 def test_the_base_is_the_last_one_for_which_this_is_supported() -> None:
-    """And is to be pinned by whoever builds: no public record has its digest."""
+    """The builder has to pin the base image, because no public record has its digest."""
     framework = FRAMEWORKS["neuron"]
     base = json.loads(framework.versions.read_text())["base"]
     assert re.search(r"-sdk2\.29\.\d+-", base["tag"]) and base["torch"].startswith("2.9.")

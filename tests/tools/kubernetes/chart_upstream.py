@@ -105,7 +105,7 @@ class Upstream:
         self._git("branch", "--quiet", "--force", "main", "other")
 
     def table(self, **changes: Any) -> dict[str, Any]:
-        """Of one chart, ``main``, with ``changes`` in it."""
+        """Return a table with one chart, ``main``, and ``changes`` in it."""
         plugin = {
             "name": PLUGIN,
             "version": "0.5.20",

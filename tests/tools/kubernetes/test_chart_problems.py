@@ -40,7 +40,7 @@ def test_an_archive_of_another_hash_is_refused(
 def test_a_tampered_object_of_the_commit_is_refused(
     make_charts: Run, upstream: Upstream, cache: Path
 ) -> None:
-    """What a server hands out under the commit's id is hashed again on this side."""
+    """The client hashes the server's objects for the commit's id again."""
     blob, other = (
         subprocess.run(
             ["git", "rev-parse", f"{commit}:{FOLDER}/values.yaml"],
@@ -64,7 +64,7 @@ def test_a_tampered_object_of_the_commit_is_refused(
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_an_interrupted_run_leaves_nothing_that_looks_whole_and_the_next_goes_on(
+def test_an_interrupted_run_leaves_nothing_that_looks_whole_and_the_next_one_continues(
     make_charts: Run,
     upstream: Upstream,
     server: Server,
@@ -126,7 +126,7 @@ def test_two_runs_at_once_are_one(make_charts: Run, cache: Path) -> None:
         make_charts()
 
 
-def test_unknown_dependencies_and_unused_archives_are_told(make_charts: Run, upstream: Upstream) -> None:
+def test_reports_unknown_dependencies_and_unused_archives(make_charts: Run, upstream: Upstream) -> None:
     with pytest.raises(
         ValueError, match=r"takes certificates v1.18.2 of oci://charts.example/certificates, which"
     ):
@@ -160,7 +160,7 @@ def test_a_chart_that_helm_cannot_render_is_refused(
         ({"folder": "helm_chart"}, "helm_chart of file://.* has no Chart.yaml"),
     ],
 )
-def test_what_git_cannot_bring_is_told(
+def test_reports_what_git_cannot_fetch(
     make_charts: Run, upstream: Upstream, cache: Path, changes: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -168,7 +168,7 @@ def test_what_git_cannot_bring_is_told(
     assert not (cache / "main").exists() and unfinished(cache) == []
 
 
-def test_without_git_it_is_told(make_charts: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_missing_git(make_charts: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ValueError, match="git is missing: install it"):
         make_charts()
@@ -181,7 +181,7 @@ def test_without_git_it_is_told(make_charts: Run, monkeypatch: pytest.MonkeyPatc
         (None, "Connection refused"),
     ],
 )
-def test_without_a_network_it_is_told(
+def test_reports_a_missing_network(
     make_charts: Run, upstream: Upstream, server: Server, answer: Any, message: str
 ) -> None:
     changes = {}
@@ -194,7 +194,7 @@ def test_without_a_network_it_is_told(
         make_charts(**changes)
 
 
-def test_a_full_disk_is_told(make_charts: Run, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_a_full_disk(make_charts: Run, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(cache / "lock.json"))
 

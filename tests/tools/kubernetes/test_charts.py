@@ -62,7 +62,7 @@ def test_a_synthesis_fetches_what_is_missing(
     assert capsys.readouterr().err == ""
 
 
-def test_a_synthesis_without_a_network_goes_on_at_once(
+def test_a_synthesis_without_a_network_does_not_wait(
     upstream: Upstream,
     cache: Path,
     table: Path,
@@ -129,7 +129,7 @@ def test_a_branch_cannot_be_pinned(make_charts: Run, upstream: Upstream) -> None
         make_charts(git={**git, "commit": "main"})
 
 
-def test_the_second_run_asks_nobody(make_charts: Run, upstream: Upstream, server: Server) -> None:
+def test_the_second_run_sends_no_request(make_charts: Run, upstream: Upstream, server: Server) -> None:
     make_charts()
     shutil.rmtree(upstream.repository)
     assert make_charts() == "main: there already, unchanged\n"
@@ -206,10 +206,10 @@ def test_the_table_records_the_content_of_its_commit() -> None:
     assert all(chart.git.content_sha256 for chart in load_charts().values())
 
 
-def test_hyperpods_chart_is_rendered_with_a_clusters_values_and_surprises_are_told(
+def test_hyperpods_chart_is_rendered_with_a_clusters_values_and_surprises_are_reported(
     make_charts: Run, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody of the chart's readers here has seen the pinned commit before it was first fetched."""
+    """The content hash was recorded at the first fetch of the pinned commit."""
     monkeypatch.setattr(charts, "HYPERPOD", "main")
     monkeypatch.chdir(REPOSITORY)
     template = upstream.repository / FOLDER / "templates" / "text.yaml"

@@ -1,4 +1,4 @@
-"""A clock for one module, whose sleep is the test's. Threads of others go on sleeping as they did."""
+"""A clock for one module, whose sleep the test controls. Threads of other modules sleep as usual."""
 
 from __future__ import annotations
 

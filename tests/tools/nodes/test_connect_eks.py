@@ -113,7 +113,7 @@ def test_with_teams_no_namespace_is_chosen(run: Connect, capsys: pytest.CaptureF
         ("error: You must be logged in to the server (Unauthorized)", "the cluster file's kubernetes.access"),
     ],
 )
-def test_a_cluster_that_does_not_answer_is_told_and_the_file_is_there(
+def test_reports_a_cluster_that_does_not_answer_and_keeps_the_file(
     said: str,
     message: str,
     run: Connect,

@@ -128,7 +128,7 @@ def test_of_several_runs_the_newest(cloud: Logs, show: Show, last: str) -> None:
     )
 
 
-def test_a_run_that_goes_on_is_the_newest(cloud: Logs, show: Show) -> None:
+def test_a_run_in_progress_is_the_newest(cloud: Logs, show: Show) -> None:
     cloud.say("workers", FIRST["InstanceId"], BEGUN, FAILED, LAST, BEGUN)
     assert show().splitlines()[1:3] == [BEGUN, "=== workers-1: not at its end yet"]
 

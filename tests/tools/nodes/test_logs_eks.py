@@ -1,4 +1,4 @@
-"""make logs on EKS: set-up of nodes by on_create.sh, and what the control plane said."""
+"""make logs on EKS: setup of nodes by on_create.sh, and the control plane's log."""
 
 from __future__ import annotations
 

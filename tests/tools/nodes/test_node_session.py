@@ -53,8 +53,8 @@ def test_script_and_arguments_arrive_as_they_are(sessions: NodeSessions) -> None
     assert call[:6] == START[1:] and call[6:8] == ["--document-name", DOCUMENT]
 
 
-def test_lines_are_told_while_it_runs(sessions: NodeSessions, tmp_path: Path) -> None:
-    """The script waits for what is done when its first line is told."""
+def test_shows_lines_while_the_script_runs(sessions: NodeSessions, tmp_path: Path) -> None:
+    """The script waits until its first line has been shown."""
     go_on = tmp_path / "go-on"
 
     def say(line: str) -> None:
@@ -66,11 +66,11 @@ def test_lines_are_told_while_it_runs(sessions: NodeSessions, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("script", ["exit 0", "true", "exec true"])
-def test_success_is_told(sessions: NodeSessions, script: str) -> None:
+def test_reports_success(sessions: NodeSessions, script: str) -> None:
     assert run_on_node(START, script, [], print) == 0
 
 
-def test_much_is_told_whole_and_in_order(sessions: NodeSessions) -> None:
+def test_shows_long_output_whole_and_in_order(sessions: NodeSessions) -> None:
     said: list[str] = []
     assert run_on_node(START, "seq 20000", [], said.append) == 0
     assert said == [str(number) for number in range(1, 20001)]

@@ -13,7 +13,7 @@ LEFT = {"Retain", "RetainExceptOnCreate"}
 
 
 class DeployedStacks:
-    """Stacks by name. A deletion takes two looks: one while it goes on, one when it has ended."""
+    """Stacks by name. A deletion takes two queries: one while it is in progress, and one after its end."""
 
     def __init__(self, aws: AnsweringAws, templates: dict[str, Template]) -> None:
         self.templates = templates

@@ -94,7 +94,7 @@ def test_what_goes_already_is_waited_for() -> None:
     assert domain.apps == []
 
 
-def test_what_does_not_go_is_told() -> None:
+def test_reports_what_cannot_be_deleted() -> None:
     with pytest.raises(
         TimeoutError, match=f"1 apps of Studio's domain {DOMAIN} are still there after 15 min"
     ):

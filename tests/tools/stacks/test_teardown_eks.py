@@ -139,7 +139,7 @@ def test_logs_of_services_are_named(run_teardown: Any) -> None:
     assert "another" not in output
 
 
-def test_what_is_stuck_is_told_and_nothing_below_is_touched(run_teardown: Any) -> None:
+def test_reports_a_stuck_stack_and_leaves_those_below(run_teardown: Any) -> None:
     """As a chart that cannot be removed: nodes and network are there for the next attempt."""
     account = EksAccount(approved(keep=False))
     (chart,) = [

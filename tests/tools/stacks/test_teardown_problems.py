@@ -110,7 +110,7 @@ def test_a_stack_that_was_never_deployed_goes_like_any_other(run_teardown: Any) 
     assert account.stacks.deleted == [HYPERPOD, STORAGE, NETWORK]
 
 
-def test_a_deletion_that_goes_on_for_hours_is_left_to_itself(
+def test_stops_waiting_for_a_deletion_that_takes_hours(
     run_teardown: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account = Account(everything(policy="Delete"))

@@ -29,7 +29,7 @@ def templates() -> dict[str, Template]:
 
 
 def losses(change: Callable[[dict[str, Template]], None]) -> list[PreciousLoss]:
-    """Of a deployment of all three stacks with a change."""
+    """Return the losses of a deployment of all three stacks with a change."""
     old, new = templates(), templates()
     change(new)
     return find_precious_losses([(name, old[name], new[name]) for name in ORDER], region=REGION)
@@ -313,7 +313,7 @@ def test_a_first_deployment_loses_nothing(checkout: Path, monkeypatch: pytest.Mo
     assert run([], monkeypatch) == 0
 
 
-def test_a_name_that_no_stack_has_is_told(
+def test_reports_a_name_that_no_stack_has(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     deployed({}, monkeypatch)

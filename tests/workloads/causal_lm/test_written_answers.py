@@ -1,4 +1,4 @@
-"""What counts as an answer, and where it ends."""
+"""Recognition of an answer and of its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What HyperPod's operator does for a job's pods: it tells each agent its rank, and looks how they are."""
+"""Stand-in for HyperPod's operator, which gives each agent its rank and polls its state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wait_for(
 
 
 def status(port: int) -> str:
-    """Of an agent; empty while it does not answer."""
+    """Return the state of an agent; empty while it does not answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as answer:
             return str(json.load(answer)["status"])

@@ -26,7 +26,7 @@ AGENT_PACKAGES = REPOSITORY / ".venv-hyperpod"
 """HyperPod's agent, which make test-all installs apart: it pins an older torch."""
 SETUP_SECONDS = 120
 OF_POD = {"NODE_NAME": "node-1", "POD_IP": "127.0.0.1"}
-"""What Kubernetes tells a pod about itself."""
+"""Environment that Kubernetes gives a pod."""
 
 
 @dataclass

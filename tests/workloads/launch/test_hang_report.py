@@ -1,4 +1,4 @@
-"""Who is to blame for a hang, from stacks as processes wrote them (torch 2.13, gloo, Python 3.11)."""
+"""Cause of a hang, from recorded stacks of processes (torch 2.13, gloo, Python 3.11)."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_what_is_a_hang_and_what_is_not(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_process_that_never_begins_has_hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nobody to ask: the agent ends, and Slurm with it the rest."""
+    """No other node can answer, so the agent ends, and Slurm ends the other processes."""
     monkeypatch.setattr(hang_watch, "POLL_SECONDS", 0.1)
     monkeypatch.setenv(BEATS_FOLDER, "")
     stacks, endings = tmp_path / "job/stacks/1", tmp_path / "job/endings/1"

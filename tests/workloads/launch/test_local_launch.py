@@ -67,7 +67,7 @@ def restored_signals() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("restored_signals")
-def test_a_mistake_that_all_processes_find_is_told_once(
+def test_reports_a_mistake_of_all_processes_once(
     run_file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(ERROR_FILE, "")  # is set for the processes

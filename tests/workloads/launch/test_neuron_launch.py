@@ -1,4 +1,4 @@
-"""A job on Trainium nodes: how they are checked, and what its processes are told."""
+"""A job on Trainium nodes: checks of the nodes, and the environment of its processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def variables(words: list[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in given)
 
 
-def test_processes_are_told_of_neuron_alone(slurm: Slurm) -> None:
+def test_processes_get_only_neuron_settings(slurm: Slurm) -> None:
     status, output = slurm.run({"status": 0})
     assert status == 0, output
     (words,) = slurm.train_steps

@@ -34,7 +34,7 @@ def test_a_node_meets_its_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert later.run_id != first.run_id and later.rdzv_endpoint != first.rdzv_endpoint
 
 
-def test_a_node_without_a_group_is_told() -> None:
+def test_reports_a_node_without_a_group() -> None:
     with pytest.raises(ValueError, match="node-9 is in none of the groups node-1,node-2"):
         find_group("node-9", ["node-1,node-2"])
 

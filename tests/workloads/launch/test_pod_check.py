@@ -1,4 +1,4 @@
-"""What a pod finds wrong with its node before it trains."""
+"""A pod's check of its node before training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods of rendered jobs run, run here: two pods of one process each, on the embedded sample."""
+"""Commands of rendered jobs' pods, run on this machine: two pods of one process each, on the sample."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def events(job: PodJob, shared: Path) -> list[str]:
     return [event for event in found if event != "checkpoint"]
 
 
-def test_pods_of_kubeflow_go_on_when_a_process_dies_and_save_when_asked_to_end(
+def test_pods_of_kubeflow_continue_when_a_process_dies_and_save_before_they_end(
     shared: Path, tmp_path: Path
 ) -> None:
     """All in their pods: none of them ends, and none waits until the network gives up. A deleted job's
@@ -176,7 +176,7 @@ def end(pods: list[Pod], status: int) -> None:
 
 
 @pytest.mark.parametrize("operator", [hyperpod])
-def test_hyperpods_operator_goes_on_with_fewer_pods(operator: str, shared: Path, tmp_path: Path) -> None:
+def test_hyperpods_operator_continues_with_fewer_pods(operator: str, shared: Path, tmp_path: Path) -> None:
     cluster = shipped(training_operator=operator)
     job = made(*SMALL, *ENDLESS, "parallel.mode=fsdp", cluster=cluster, nodes="1-2")
     manifest = job_manifest(job)
@@ -256,7 +256,7 @@ def hang_of(job: PodJob, *, seconds: int) -> dict[str, Any]:
 def test_a_process_that_stands_still_is_a_fault_to_the_agents(
     operator: str, shared: Path, tmp_path: Path
 ) -> None:
-    """Of the second pod; the first one waits for it."""
+    """Return the second pod's result; the first one waits for it."""
     job = job_of(operator, "train", *SMALL, "train.max_steps=100000", "train.save_every_steps=50000")
     manifest = hang_of(job, seconds=15)
     with Pods(manifest, shared, tmp_path / "job").running(job.config, job.num_pods) as pods:

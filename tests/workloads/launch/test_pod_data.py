@@ -1,4 +1,4 @@
-"""What each pod does about a run's data before it trains."""
+"""A pod's preparation of a run's data before training."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_table_that_is_there_needs_no_source(tiny_model: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("override", ["data.seed=5", "data.test_fraction=0.2", "data.source=[sample]"])
-def test_other_data_in_their_place_are_told(fasta: Path, override: str) -> None:
+def test_reports_other_data_in_the_same_place(fasta: Path, override: str) -> None:
     prepare(run_of(fasta))
     with pytest.raises(ValueError, match="holds data prepared differently"):
         prepare_in_pod.main(run_of(fasta, override))

@@ -31,7 +31,7 @@ def test_a_run_that_ends_well(slurm: Slurm) -> None:
     (words,) = slurm.train_steps
     assert {"--nodes=2", "--ntasks-per-node=1", "--kill-on-bad-exit=1"} <= set(words)
     assert words[-3:] == ["0.1", "train", "node-1,node-2"] and not slurm.said_to("scontrol")
-    # Where the metrics of job 7 are asked for.
+    # Port at which the metrics of job 7 are scraped.
     assert {"ESM2_JOB_ID=7", "ESM2_METRICS_PORT=10007"} <= set(words)
 
 
@@ -161,7 +161,7 @@ def hang(node: str, **found: Any) -> dict[str, Any]:
     return {"status": 1, "endings": endings}
 
 
-def test_a_hang_is_told_and_the_job_requeued(slurm: Slurm) -> None:
+def test_reports_a_hang_and_requeues_the_job(slurm: Slurm) -> None:
     status, output = slurm.run(hang("node-2", state="T", waits=False, place="load (loader.py:3)"))
     assert status == 0 and slurm.said_to("scontrol") == [["requeue", "7"]], output
     assert (
@@ -300,7 +300,7 @@ def test_no_setting_of_a_network_without_efa(slurm: Slurm) -> None:
     assert not [word for word in slurm.train_steps[0] if word.startswith(("NCCL_", "FI_", "LD_"))]
 
 
-def test_code_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_reports_missing_code(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", str(BATCH_FILE), "/nowhere", str(tmp_path)], capture_output=True, text=True, timeout=60
     )
@@ -317,7 +317,7 @@ def test_stopped_while_it_prepares_data_it_is_not_done(slurm: Slurm) -> None:
     assert slurm.said_to("scontrol") == [["requeue", "7"]]
 
 
-def test_a_requeue_that_slurm_refuses_is_told(slurm: Slurm) -> None:
+def test_reports_a_requeue_that_slurm_refuses(slurm: Slurm) -> None:
     """Someone has cancelled the job, which looks like lost nodes."""
     program = slurm.folder / "bin" / "scontrol"
     program.write_text(program.read_text() + 'sys.exit(words[0] == "requeue")\n')

@@ -1,4 +1,4 @@
-"""A job's files, what its nodes are asked, and whose fault it is if they do not agree."""
+"""A job's files, the checks of its nodes, and the cause if their results differ."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def ending_of(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 
 @pytest.fixture
 def as_nobody() -> Iterator[None]:
-    """Root may read and write everything; nobody may not."""
+    """Root may read and write everything; user nobody may not."""
     is_root = os.geteuid() == 0
     if is_root:
         os.seteuid(NOBODY)

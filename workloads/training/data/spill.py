@@ -6,7 +6,7 @@ A run holds rows sorted by a 64-bit hash (the key) and is appended to its proces
     rows     (key uint64, tag uint64, end uint32 per column): ends are byte offsets within the column
     columns  the bytes of each column (ids, tokens, ...), rows back to back
 
-Rows of one key range lie contiguously in every run, so whoever gathers the range reads one piece per
+Rows of one key range lie contiguously in every run, so the process that gathers the range reads one piece per
 run and column; there are never more open files than processes.
 """
 

@@ -37,9 +37,9 @@ def _metrics(settings: Settings) -> bool:
 
 
 STEPS: tuple[Step, ...] = (
-    # Before anything of a user's can run.
+    # Before any user's program can run.
     Step("instance-credentials", credentials.block),
-    # Early, so that it tells of steps that fail.
+    # Early, so that it reports failed steps.
     Step("message-of-the-day", message_of_the_day.install),
     Step("hold-node", hold.hold, roles=("worker",)),
     Step("lustre-mount", mounts.verify_lustre),
@@ -51,7 +51,7 @@ STEPS: tuple[Step, ...] = (
     # Homes are on the file systems; accounts in Slurm are of users who exist.
     Step("users", users.apply),
     Step("slurm-accounts", slurm_accounts.apply, roles=("controller",)),
-    # Switched off it takes back what it wrote.
+    # If it is switched off, the step removes its changes.
     Step("pam-adopt", pam_adopt.apply, roles=("worker",)),
     # Before anything that runs containers.
     Step(
@@ -65,16 +65,16 @@ STEPS: tuple[Step, ...] = (
         roles=("controller",),
         switched_on=lambda settings: settings.workload_code,
     ),
-    # Switched off it is removed.
+    # If it is switched off, the step removes it.
     Step("health-prolog", health_prolog.apply, roles=("worker",)),
-    # Slurm's own steps come first: its metrics are asked for here.
+    # After Slurm's own steps, because these steps query its metrics.
     Step("node-exporter", node_exporter.run_exporter, switched_on=_metrics),
     Step("gpu-exporter", gpu_exporter.run_exporter, roles=("worker",), switched_on=_metrics),
     Step("efa-metrics", efa_metrics.run_collector_of_efa, roles=("worker",), switched_on=_metrics),
     Step("slurm-metrics", slurm_metrics.run_collector_of_slurm, roles=("controller",), switched_on=_metrics),
     Step("metrics-collector", metrics_collector.run_collector, roles=("controller",), switched_on=_metrics),
     Step("metrics-off", metrics_off.remove, switched_on=lambda settings: not settings.metrics),
-    # Switched off they take back what they wrote.
+    # If they are switched off, the steps remove their changes.
     Step("managed-mlflow", managed_mlflow.apply, roles=("worker",)),
     Step("studio", studio.apply, roles=("controller",)),
     Step("cloudwatch-agent", cloudwatch_agent.apply),

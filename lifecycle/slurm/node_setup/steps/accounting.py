@@ -1,4 +1,4 @@
-"""Slurm's accounting: verified, never configured. The platform sets it up before slurmctld's first start."""
+"""Verify Slurm's accounting, which the platform sets up before slurmctld's first start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from node_setup.slurm import configuration
 from node_setup.slurm_logs import why_controller_is_down
 
 SECONDS_FOR_REGISTRATION = 300
-"""slurmctld tries again every few minutes where slurmdbd was late."""
+"""Time limit. slurmctld tries again every few minutes if slurmdbd was late."""
 SLURMDBD = (
     "see `systemctl status slurmdbd` and its log on the controller; with a database on RDS, also that it is "
     "available and its security group lets the nodes in"
@@ -16,7 +16,7 @@ SLURMDBD = (
 
 
 def verify(node: Node) -> None:
-    """Check that jobs are recorded, where the cluster file says.
+    """Check that jobs are recorded in the database that the cluster file names.
 
     Raises:
         SetupError: if they are not.
@@ -44,7 +44,7 @@ def verify(node: Node) -> None:
 
 
 def _registered(node: Node, name: str) -> bool:
-    """Whether slurmdbd answers, and has this cluster with a controller that has come to it."""
+    """Return whether slurmdbd has this cluster and its controller; raise SetupError if not."""
     shown = node.host.run(
         *("sacctmgr", "--parsable2", "--noheader", "show", "cluster", "format=cluster,controlhost"),
         remedy=SLURMDBD,
@@ -59,7 +59,7 @@ def _registered(node: Node, name: str) -> bool:
 
 
 def _verify_place(node: Node) -> None:
-    """The database is where the cluster file has it: slurmdbd tells its own configuration."""
+    """Compare slurmdbd's database with the cluster file's."""
     shown = node.host.run("sacctmgr", "show", "configuration", remedy=SLURMDBD)
     pairs = (line.partition("=") for line in shown.splitlines() if line.startswith("StorageHost"))
     host = next((value.strip() for _, _, value in pairs), "")

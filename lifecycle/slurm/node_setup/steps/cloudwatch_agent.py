@@ -1,8 +1,8 @@
-"""Slurm's logs, memory and disks of each node in CloudWatch, by the agent that HyperPod's image brings.
+"""Send Slurm's logs, memory and disk metrics to CloudWatch, with the agent of HyperPod's image.
 
-The agent ships HyperPod's own logs too, so its configuration is added to and never replaced, and what is
-added is taken back if the agent does not run with it, or the switch is off. No job needs any of it: what goes
-wrong is a warning.
+The agent also ships HyperPod's own logs, so this step adds to its configuration and never replaces it. The
+addition is removed if the agent does not run with it, or if the switch is off. No job needs these logs, so
+failures are warnings.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ AGENT = "/opt/aws/amazon-cloudwatch-agent"
 CONTROL = f"{AGENT}/bin/amazon-cloudwatch-agent-ctl"
 CONFIG = "/etc/node-setup/cloudwatch-agent.json"
 APPLIED = f"{AGENT}/etc/amazon-cloudwatch-agent.d/file_{Path(CONFIG).name}"
-"""Where the agent keeps its copy of what was appended; docs: multiple configuration files."""
+"""The agent's copy of the appended file (its documentation: multiple configuration files)."""
 NAMESPACE = "/aws/sagemaker/Clusters"
-"""The one that the nodes' roles may write to."""
+"""Namespace that the nodes' roles may write to."""
 SECONDS_BETWEEN_METRICS = 60
 SECONDS_TO_RUN = 90
 DISKS = ("/", "/opt/sagemaker", "/opt/dlami/nvme")
@@ -29,7 +29,7 @@ SLURM_LOGS = {"controller": ("SlurmctldLogFile", "slurmctld"), "worker": ("Slurm
 
 
 def apply(node: Node) -> None:
-    """Have the agent ship this node's logs and metrics, beside what it ships already, or no longer."""
+    """Add this node's logs and metrics to what the agent ships, or remove them."""
     wanted, has_agent = node.settings.cloudwatch_agent, node.host.path(CONTROL).exists()
     if not wanted and has_agent and node.host.path(CONFIG).exists():
         _take_back(node)
@@ -66,7 +66,7 @@ def _append(node: Node) -> None:
 
 
 def _configuration(node: Node) -> dict[str, Any]:
-    """What is added; nothing that another part of the agent's configuration has already."""
+    """Return the addition, without logs that other parts of the agent's configuration have."""
     others = _other_configurations(node)
     shipped = {
         entry.get("file_path")
@@ -111,7 +111,7 @@ def _metrics(node: Node) -> dict[str, Any]:
 
 
 def _logs(node: Node) -> list[tuple[str, str]]:
-    """Paths, and what each is called in CloudWatch."""
+    """Return paths of logs, each with its name in CloudWatch."""
     logs = [("/var/log/syslog", "syslog"), ("/var/log/provision/provisioning.log", "provisioning")]
     if node.facts.role in SLURM_LOGS:
         key, name = SLURM_LOGS[node.facts.role]
@@ -120,13 +120,13 @@ def _logs(node: Node) -> list[tuple[str, str]]:
         except SetupError:
             path = ""
         path = path or f"/var/log/slurm/{name}.log"
-        # Slurm fills in the node's name and host name (slurm.conf, SlurmdLogFile).
+        # Slurm replaces %n and %h by the node's name and host name (slurm.conf, SlurmdLogFile).
         logs.append((path.replace("%n", node.facts.host_name).replace("%h", node.facts.host_name), name))
     return logs
 
 
 def _other_configurations(node: Node) -> list[dict[str, Any]]:
-    """All that the agent reads already, but for ours. What is no JSON is not ours to judge."""
+    """Return the agent's other configurations; files that are not JSON are skipped."""
     folder = node.host.path(f"{AGENT}/etc")
     files = [
         folder / "amazon-cloudwatch-agent.json",
@@ -146,7 +146,7 @@ def _other_configurations(node: Node) -> list[dict[str, Any]]:
 
 
 def _control(node: Node, action: str) -> str | None:
-    """Change the agent's configuration and restart it; what it complains of, or None."""
+    """Change the agent's configuration and restart it; return its complaint, or None."""
     done = node.host.try_run(
         *(node.host.path(CONTROL), "-a", action, "-m", "auto", "-s", "-c"),
         f"file:{node.host.path(CONFIG)}",
@@ -175,7 +175,7 @@ def _wait_until_running(node: Node) -> None:
 
 def _take_back(node: Node) -> None:
     complaint = _control(node, "remove-config")
-    # A next run must not take it for applied.
+    # The next run must not treat it as applied.
     node.host.path(CONFIG).unlink(missing_ok=True)
     if complaint is not None:
         node.warn(f"the CloudWatch agent may be down, and HyperPod's own logs with it: {complaint}")

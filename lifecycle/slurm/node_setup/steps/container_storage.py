@@ -1,4 +1,4 @@
-"""Containers' images and layers off the root volume, which has 100 GB: they fill it, and the node drains."""
+"""Move container images off the root volume. They would fill its 100 GB, and Slurm would drain the node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from node_setup.node import Node, log
 
 
 def place(node: Node) -> None:
-    """Move to the largest local disk what the image left on the root volume; what it placed itself stays."""
+    """Move Docker's and enroot's data from the root volume to the largest local disk."""
     disk = largest_local_disk(node)
     if disk is None:
         text = (

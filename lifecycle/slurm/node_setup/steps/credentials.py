@@ -8,16 +8,16 @@ from node_setup.node import Node
 SCRIPT = "/usr/local/sbin/block-instance-credentials"
 UNIT = "block-instance-credentials.service"
 CURL_COULD_NOT_CONNECT, CURL_TIMED_OUT = 7, 28
-"""What curl ends with when it is refused, and when nobody answers: the two proofs that the rules work."""
+"""curl's statuses for a refusal and for no answer, both of which prove that the rules work."""
 
 
 def block(node: Node) -> None:
-    """Install the rules as a service, so that they are there before the network at every boot."""
+    """Install the rules as a service, so that they apply before the network starts at every boot."""
     changed = node.install(SCRIPT, node.template("block_instance_credentials.sh"), mode=0o755)
     changed |= node.install(f"/etc/systemd/system/{UNIT}", node.template(UNIT))
     if changed:
         node.host.run("systemctl", "daemon-reload")
-    # Always: rules that were flushed come back, rules that are there stay.
+    # Always restart: flushed rules come back, and existing ones stay.
     node.host.run("systemctl", "enable", "--quiet", UNIT)
     node.host.run("systemctl", "restart", UNIT)
     # Through a proxy the answer would be another machine's.

@@ -11,7 +11,7 @@ SECONDS_TO_WRITE = 60
 
 
 def run_collector_of_efa(node: Node) -> None:
-    """Have the adapters' counters written for node_exporter, on instance types that have adapters."""
+    """Collect the adapters' counters for node_exporter, on instance types with adapters."""
     expected = node.facts.hardware.num_efa_interfaces
     if expected == 0:
         return

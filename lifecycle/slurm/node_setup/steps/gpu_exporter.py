@@ -1,4 +1,4 @@
-"""Metrics of NVIDIA GPUs: NVIDIA's dcgm-exporter, in a container as NVIDIA ships it."""
+"""Metrics of NVIDIA GPUs from NVIDIA's dcgm-exporter, in NVIDIA's container."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ UNIT = "gpu-exporter.service"
 PORT = 9400
 LOCAL_NAME = "node-setup/dcgm-exporter"
 JOB_MAPPING_PROLOG = "700_dcgm_job_map_*"
-"""HyperPod's, which writes the ids of jobs to /run/slurm/dcgm-job-mapping/<GPU>."""
+"""HyperPod's prolog, which writes the ids of jobs to /run/slurm/dcgm-job-mapping/<GPU>."""
 PULL_PAUSES_SECONDS = (10, 20, 40)
-"""After each try but the last."""
+"""Pauses after each try but the last."""
 SECONDS_PER_PULL = 600
 SECONDS_TO_ANSWER = 180
 
 
 def run_exporter(node: Node) -> None:
-    """Install and start it on workers with NVIDIA GPUs, and see that it answers for each of them."""
+    """Install and start the exporter on workers with NVIDIA GPUs, and check that it reports each GPU."""
     if node.facts.hardware.num_gpus == 0:
         return
     image = find_image(node, "dcgm-exporter")
@@ -55,7 +55,7 @@ def run_exporter(node: Node) -> None:
 
 
 def _have_image(node: Node, image: Image, local: str) -> bool:
-    """Have the image of the table's digest under its local name; whether it had to be fetched."""
+    """Fetch the image of the table's digest under its local name, and return whether that was necessary."""
     record = f"/var/lib/node-setup/images/{image.name}"
     recorded = node.host.path(record)
     inspect = ("docker", "image", "inspect", "--format", "{{.Id}}", local)
@@ -75,9 +75,9 @@ def _have_image(node: Node, image: Image, local: str) -> bool:
 
 
 def _pull_mirrored(node: Node, image: Image) -> str:
-    """Pull from this cluster's image repository, which `make mirror-downloads` fills; returns the reference.
+    """Pull from this cluster's image repository, which `make mirror-downloads` fills; return the reference.
 
-    By the same digest: the registry cannot give another image.
+    The digest is the same, so the registry cannot return another image.
     """
     region = node.settings.region
     account = node.host.run(
@@ -91,7 +91,7 @@ def _pull_mirrored(node: Node, image: Image) -> str:
         remedy="a closed network needs the endpoints ecr.api and ecr.dkr",
     )
     reference = f"{registry}/{node.settings.cluster_name}/training@{image.digest}"
-    # A configuration of its own: the password of twelve hours stays in no file of root's.
+    # A separate configuration keeps the password, which is valid for twelve hours, out of root's files.
     with tempfile.TemporaryDirectory() as folder:
         login = {"DOCKER_CONFIG": folder}
         node.host.run(

@@ -1,4 +1,4 @@
-"""Quick checks of a worker before each job, where Slurm looks for them; switched off they are removed."""
+"""Quick checks of a worker before each job, in Slurm's folder of prologs; removed if switched off."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from node_setup.slurm import configuration
 
 CHECK = "/usr/local/sbin/check-node-health"
 FOLDER = "/opt/slurm/etc/prolog.d"
-"""HyperPod's configuration has Prolog=/opt/slurm/etc/prolog.d/*."""
+"""Folder of HyperPod's setting Prolog=/opt/slurm/etc/prolog.d/*."""
 NAME = "500_node_health"
 FAULT = 86
-"""What the checks end with if the node has one; nothing that fails by accident does."""
+"""Exit status of the checks for a fault of the node, which no accidental failure has."""
 
 
 def apply(node: Node) -> None:
-    """Install the checks, and the prolog in the folder that the running Slurm says it runs.
+    """Install the checks, and the prolog in the folder of the running Slurm.
 
     Raises:
-        SetupError: if they find a fault of this node.
+        SetupError: if the checks find a fault of this node.
     """
     config = _configuration(node)
     if not node.settings.health_check_prolog:
@@ -47,14 +47,14 @@ def _configuration(node: Node) -> dict[str, str] | None:
 
 
 def _folders(config: dict[str, str]) -> list[str]:
-    """Folders of which Slurm runs every script."""
+    """Return the folders of which Slurm runs every script."""
     # Slurm 22.05 to 23.11 show one line, later ones may show one for each: Prolog[0] = ...
     prologs = [value for name, value in config.items() if name.split("[")[0] == "Prolog"]
     return [os.path.dirname(path) for prolog in prologs for path in prolog.split(",") if path.endswith("/*")]
 
 
 def _folder(node: Node, config: dict[str, str] | None) -> str:
-    """The folder whose scripts Slurm runs; the image's own, with a warning, if Slurm runs no such folder."""
+    """Return the folder whose scripts Slurm runs, or the image's with a warning if there is none."""
     if config is None:
         return FOLDER
     folders = _folders(config)
@@ -68,15 +68,15 @@ def _folder(node: Node, config: dict[str, str] | None) -> str:
 
 
 def _take_back(node: Node, config: dict[str, str] | None) -> None:
-    # The prolog first: without the checks it would log at every job that they are missing.
+    # The prolog goes first. Without the checks, it would log at every job that they are missing.
     for path in (*(f"{folder}/{NAME}" for folder in {FOLDER, *_folders(config or {})}), CHECK):
         node.remove(path)
 
 
 def _verify(node: Node) -> None:
-    """Run the checks once: a fault is for a person to see now, not when the first job comes.
+    """Run the checks once, so that a fault is reported now and not at the first job.
 
-    Whatever else goes wrong with them is a warning, as it lets jobs start.
+    Other failures of the checks are warnings, because jobs start despite them.
     """
     try:
         done = node.host.try_run(node.host.path(CHECK))

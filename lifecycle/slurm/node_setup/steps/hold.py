@@ -1,7 +1,7 @@
-"""No jobs for a worker that is not set up: drained while the steps run, and given back by the last one.
+"""Keep jobs off a worker until it is set up: the first step drains it, and the last one resumes it.
 
-A drained node keeps the jobs it has, so that steps may also run inside one. Whether to give it back is told
-by the reason that Slurm keeps with the state: whoever drained it for another one gives it back.
+A drained node keeps its running jobs, so the steps may also run inside a job. Slurm stores a reason with the
+state. The last step resumes the node only if the reason is this setup's.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ FEWER_DEVICES = re.compile(r"gres/\S+ count reported lower than configured")
 LOG = "/var/log/provision/provisioning.log"
 SECONDS_TO_BE_KNOWN = 600
 SECONDS_TO_TAKE_JOBS = 300
-"""slurmctld asks a node that is back within a minute; more where there are thousands."""
+"""Time limit. slurmctld contacts a resumed node within a minute, and later in clusters of thousands."""
 
 
 def hold(node: Node) -> None:
-    """Drain this node, unless it is drained or down for another's reason.
+    """Drain this node, unless it is drained or down for another reason.
 
     Raises:
         SetupError: if slurmctld does not answer, or does not know this node.
@@ -41,7 +41,7 @@ def hold(node: Node) -> None:
 
 
 def release(node: Node) -> None:
-    """Give the node back, if it is held by these steps, and verify that it takes jobs.
+    """Resume the node if these steps hold it, and verify that it accepts jobs.
 
     Raises:
         SetupError: if it does not.
@@ -66,7 +66,7 @@ def release(node: Node) -> None:
 
 
 def keep_held(node: Node, *, failed_step: str) -> None:
-    """After a failure: say in the node's reason which step it was. Never raises."""
+    """Record the failed step in the node's reason; never raises."""
     if node.facts.role != "worker":
         return
     try:
@@ -81,11 +81,11 @@ def _drain(node: Node, reason: str) -> None:
 
 
 def _is_anothers(state: SlurmNode) -> bool:
-    """Whether the node is out of service for a reason that is not these steps'.
+    """Return whether the node is out of service for another reason than these steps.
 
-    Two of Slurm's own are no such reasons. Not responding is a new node whose slurmd starts just now, or the
-    entry of the node that it replaces: Slurm would bring it back by itself, before it is set up. Too few
-    devices are what a step checks; Slurm would leave the node drained when all of them are there.
+    Two of Slurm's own reasons do not count. "Not responding" means a new node whose slurmd is starting, or
+    the entry of the replaced node. Slurm would resume it before it is set up. Too few devices are checked by
+    a step, and Slurm would leave the node drained when all of them exist.
     """
     if not state.flags & {"DRAIN", "DOWN", "FAIL"}:
         return False
@@ -102,7 +102,7 @@ def _takes_jobs(node: Node) -> bool:
 
 
 def _warn_of_topology(node: Node) -> None:
-    """A warning: the service maintains the topology, and may add a node after these steps."""
+    """Warn only, because the service maintains the topology and may add a node after these steps."""
     partition = node.facts.hardware.partition
     problem = topology_problem(node.host, partition, node.facts.host_name) if partition else None
     if problem:

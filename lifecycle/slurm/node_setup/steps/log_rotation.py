@@ -1,4 +1,4 @@
-"""Rotation of the logs that the image leaves to grow: the set-up's, and those of Slurm's daemons."""
+"""Rotation of logs that the image does not rotate: those of the setup and of Slurm's daemons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from node_setup.slurm import configuration
 FOLDER, NAME = "/etc/logrotate.d", "cluster-logs"
 PROVISIONING = "/var/log/provision/provisioning.log"
 
-# Weekly, or earlier for one that fills the root volume; what is older than two months helps nobody.
+# Weekly, or earlier if a log would fill the root volume. Logs older than two months are not useful.
 _ROTATED = """\
 {path} {{
     {su}weekly
@@ -35,7 +35,7 @@ _REOPEN = """\
 
 
 def install(node: Node) -> None:
-    """Install one file for those logs that no other file rotates; a warning if logrotate does not take it."""
+    """Install one file for the logs that no other file rotates, and warn if logrotate rejects it."""
     if not shutil.which("logrotate"):
         node.warn("logs grow without end: there is no logrotate on this node")
         return
@@ -43,7 +43,7 @@ def install(node: Node) -> None:
     sections = [
         _section(node, path, daemon)
         for path, daemon in _logs(node).items()
-        # Two sections for one log are an error, and neither would count.
+        # logrotate rejects two sections for one log and then ignores both.
         if not any(PurePath(path).match(pattern) for pattern in rotated_already)
     ]
     file = node.host.path(FOLDER) / NAME
@@ -55,7 +55,7 @@ def install(node: Node) -> None:
     node.install(f"{FOLDER}/{NAME}", "\n".join(sections))
     checked = node.host.try_run("logrotate", "--debug", file)
     if checked.status != 0 or "error:" in checked.errors:
-        # Left there, it would keep logrotate from other logs too.
+        # A rejected file would stop the rotation of other logs too.
         file.unlink()
         node.warn(
             f"logs grow without end: logrotate does not accept {FOLDER}/{NAME}, which was removed: "
@@ -64,7 +64,7 @@ def install(node: Node) -> None:
 
 
 def _logs(node: Node) -> dict[str, str | None]:
-    """Paths of logs, and the daemon that writes each; None is a script, which opens its log each time."""
+    """Return paths of logs with the daemon that writes each; None is a script, which reopens its log."""
     logs: dict[str, str | None] = {PROVISIONING: None}
     try:
         config = configuration(node.host)
@@ -77,7 +77,7 @@ def _logs(node: Node) -> dict[str, str | None]:
     else:
         # %h and %n stand for names of the node (slurm.conf).
         logs[re.sub("%.", "*", config.get("SlurmdLogFile", ""))] = "slurmd"
-    # Empty is syslog, which the system rotates.
+    # An empty path means syslog, which the system rotates.
     return {path: daemon for path, daemon in logs.items() if path.startswith("/")}
 
 
@@ -92,7 +92,7 @@ def _database_log(node: Node, slurm_conf: str) -> str:
 
 
 def _patterns(node: Node) -> list[str]:
-    """What other files rotate: paths, of which some have wildcards."""
+    """Return the paths that other files rotate; some have wildcards."""
     files = [node.host.path("/etc/logrotate.conf"), *node.host.path(FOLDER).glob("*")]
     texts = [file.read_text(errors="replace") for file in files if file.is_file() and file.name != NAME]
     lines = [line for text in texts for line in text.splitlines() if not line.lstrip().startswith("#")]
@@ -108,10 +108,10 @@ def _section(node: Node, path: str, daemon: str | None) -> str:
 
 
 def _su(file: Path) -> str:
-    """Whom logrotate is to become: as root, untold, it refuses where others than root may write."""
+    """Return the ``su`` line for a folder that users can write to; there, logrotate refuses to be root."""
     folder = file.parent
     if not folder.is_dir() or not folder.stat().st_mode & 0o022:
         return ""
-    # The log's owner can read it, to compress it later; the folder's may not.
+    # The log's owner can read it for compression. The folder's owner perhaps cannot.
     owned = file if file.exists() else folder
     return f"su {owned.owner()} {owned.group()}\n    "

@@ -1,4 +1,4 @@
-"""What jobs need to log to SageMaker's managed MLflow: its address, and credentials that do nothing else."""
+"""Address and credentials with which jobs log to SageMaker's managed MLflow."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from node_setup.service import install_program, remove_units, run_unit
 UNIT = "job-credentials.service"
 PORT = 9911
 ENVIRONMENT = "/etc/node-setup/training_environment.json"
-"""Variables that the training code gives its processes (workloads/launch/slurm_step.py)."""
+"""Environment variables that the training code sets for its processes (workloads/launch/slurm_step.py)."""
 SECONDS_TO_ANSWER = 60
 
 
 def apply(node: Node) -> None:
-    """Install the service and the variables, or take both back where the deployment has no MLflow.
+    """Install the service and the variables, or remove both if the deployment has no MLflow.
 
-    Without credentials runs lack only their copy in MLflow: a warning.
+    Missing credentials are a warning, because runs then lack only their copy in MLflow.
 
     Raises:
         SetupError: if the service does not start.
@@ -43,7 +43,7 @@ def apply(node: Node) -> None:
     node.install(ENVIRONMENT, json.dumps(variables, indent=2, sort_keys=True) + "\n")
     try:
         node.host.wait_for(
-            # Not shown: it is a secret.
+            # The answer is a secret and must not be shown.
             lambda: bool(json.loads(http_get(url))["AccessKeyId"]),
             timeout_seconds=SECONDS_TO_ANSWER,
             what=f"{UNIT} has no credentials of {mlflow.role_arn}",

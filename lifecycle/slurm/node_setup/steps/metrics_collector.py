@@ -1,7 +1,7 @@
-"""Sends all nodes' metrics to Amazon Managed Service for Prometheus, from the primary controller.
+"""Send all nodes' metrics to Amazon Managed Service for Prometheus, from the primary controller.
 
-Prometheus itself, as an agent: it signs with the node's role, keeps what could not be sent yet, and needs no
-container. One for the cluster rather than one a node: workers keep CPUs and memory for jobs.
+Prometheus runs as an agent. It signs with the node's role, keeps samples until they are sent, and needs no
+container. One agent serves the whole cluster, so that workers keep CPUs and memory for jobs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ URL = "http://127.0.0.1:9090"
 SECONDS_TO_DISCOVER = 90
 SECONDS_TO_START = 120
 SECONDS_TO_SCRAPE = 150
-"""A list is read again after a minute, and a target is first asked within half a minute."""
+"""Time limit. Prometheus rereads a list after a minute, and queries a new target within half a minute."""
 SECONDS_TO_SEND = 120
 SHOWN_TARGETS = 5
 SLURM_ENDPOINTS = ("jobs", "nodes", "partitions", "scheduler")
-"""Of slurmctld 25.11 and later. Not jobs-users-accts, whose series have no bound (Slurm's Metrics Guide)."""
-# Prometheus 3 refuses answers that do not say what they are: the protocol is named.
+"""Endpoints of slurmctld 25.11 and later, without jobs-users-accts, whose series are unbounded (Slurm's
+Metrics Guide)."""
+# Prometheus 3 refuses answers without a content type, so the protocol is named.
 _SLURM_JOB = """\
   - job_name: slurm-{endpoint}
     metrics_path: /metrics/{endpoint}
@@ -60,26 +61,26 @@ ADVICE = (
         "the network does not reach the workspace: it needs a NAT gateway, or the endpoint aps-workspaces",
     ),
 )
-"""By what Prometheus complains of."""
+"""Remedies by the pattern of Prometheus' complaint."""
 
 
 @dataclass(frozen=True)
 class RemoteWrite:
-    """What has become of samples since Prometheus started."""
+    """Counts of sent and refused samples since Prometheus started."""
 
     refused_samples: float
     sent_bytes: float
     newest_sent: float
-    """Time of the newest sample sent, in seconds since 1970; 0 before the first."""
+    """Time of the newest sample sent, in seconds since 1970; 0 if none was sent."""
 
 
 def run_collector(node: Node) -> None:
-    """Install Prometheus and the list of nodes that it asks, and see that metrics arrive.
+    """Install Prometheus and its list of nodes, and check that metrics arrive.
 
-    A workspace that does not take them is a warning: the cluster works without.
+    A workspace that refuses them is a warning, because the cluster works without metrics.
 
     Raises:
-        SetupError: if Prometheus does not run, or cannot ask this node.
+        SetupError: if Prometheus does not run, or cannot query this node.
     """
     if not node.facts.is_primary_controller:
         return
@@ -127,7 +128,7 @@ def _run_discovery(node: Node) -> None:
 
 
 def _install_config(node: Node, url: str) -> bool:
-    """Put the configuration in place if Prometheus accepts it; whether it is another one than before."""
+    """Install the configuration if Prometheus accepts it, and return whether it changed."""
     text = node.template(
         "units/prometheus.yml",
         cluster=json.dumps(node.settings.cluster_name),
@@ -150,11 +151,11 @@ def _install_config(node: Node, url: str) -> bool:
 
 
 def _native_slurm_jobs(node: Node) -> str:
-    """Scrape configurations of Slurm's own metrics, if the running slurmctld has them; else nothing."""
+    """Return scrape configurations of Slurm's own metrics, or nothing if slurmctld has none."""
     values = configuration(node.host)
     if values.get("MetricsType") != "metrics/openmetrics":
         return ""
-    # A range of ports is one port for each slurmctld thread; each serves all.
+    # Each port of a range serves all metrics.
     port = values.get("SlurmctldPort", "6817").split("-")[0]
     target, instance = json.dumps(f"{node.facts.address}:{port}"), json.dumps(node.facts.host_name)
     head = "  # Slurm's own, asked for once a minute: each answer takes slurmctld's locks.\n"
@@ -179,7 +180,7 @@ def _verify_targets(node: Node, remedy: str) -> None:
     targets = node.host.wait_for(
         look, timeout_seconds=SECONDS_TO_SCRAPE, what=f"{UNIT} gets no metrics of this node", remedy=remedy
     )
-    # Workers are set up after the controller: those that come later are no fault.
+    # Workers are set up after the controller, so missing ones are no fault yet.
     down = [target["scrapeUrl"] for target in targets if target["health"] == "down"]
     if down:
         shown = ", ".join(down[:SHOWN_TARGETS]) + (", ..." if len(down) > SHOWN_TARGETS else "")
@@ -187,19 +188,19 @@ def _verify_targets(node: Node, remedy: str) -> None:
 
 
 def _verify_sending(node: Node, url: str) -> None:
-    """Warn unless the workspace takes what it is sent now; what it once refused is over."""
+    """Warn unless the workspace accepts samples now; earlier refusals do not count."""
     before = _remote_write()
 
     def look() -> bool:
         now = _remote_write()
-        # Nothing was ever refused, and the last samples sent are new: there is no need to wait for the next.
+        # If nothing was ever refused and the last sent samples are new, there is no need to wait.
         goes_well = now.refused_samples == 0 and time.time() - now.newest_sent < SECONDS_TO_SEND
         return goes_well or now.refused_samples > before.refused_samples or now.sent_bytes > before.sent_bytes
 
     problem = ""
     try:
         node.host.wait_for(look, timeout_seconds=SECONDS_TO_SEND, what=f"{url} has taken no metrics")
-        # A batch that is refused counts as sent a moment before it counts as failed.
+        # A refused batch counts as sent for a moment before it counts as failed.
         node.host.sleep(5)
         if _remote_write().refused_samples > before.refused_samples:
             problem = f"{url} refuses metrics"
@@ -225,7 +226,7 @@ def _remote_write() -> RemoteWrite:
 
 
 def _last_complaint(node: Node) -> str:
-    """What Prometheus' log says of sending, and what to do."""
+    """Return the last complaint about sending in Prometheus' log, with a remedy."""
     lines = node.host.try_run(
         *("journalctl", "--unit", UNIT, "--lines", "200", "--no-pager", "--output", "cat")
     ).output.splitlines()

@@ -1,4 +1,4 @@
-"""No exporters and no collector on nodes of a cluster whose metrics have been switched off."""
+"""Remove exporters and collector from nodes of a cluster whose metrics are switched off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shared file systems, which the platform mounts: there, of the right type, and writable."""
+"""Check that the platform has mounted the shared file systems, with the right type and writable."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from node_setup.failure import SetupError
 from node_setup.node import Node
 
 SECONDS_FOR_MOUNT = 900
-"""New clients of a large file system are let in over minutes, when hundreds of nodes start at once."""
+"""Time limit. If hundreds of nodes start at once, a file system admits its clients over minutes."""
 SECONDS_PER_TRY = 30
-"""A server that does not answer blocks for ever."""
+"""Time limit per try, because a server that does not answer would block without end."""
 
 
 def verify_lustre(node: Node) -> None:
@@ -19,7 +19,7 @@ def verify_lustre(node: Node) -> None:
 
 def verify_home(node: Node) -> None:
     assert node.settings.home_mount_path is not None
-    # Which version of NFS is the image's choice; "nfs" is version 3.
+    # The image chooses the version of NFS; "nfs" is version 3.
     _verify(node, ("nfs", "nfs4"), node.settings.home_mount_path)
 
 
@@ -35,18 +35,18 @@ def _verify(node: Node, file_systems: tuple[str, ...], path: str) -> None:
 
 
 def _write_and_read_back(node: Node, file_systems: tuple[str, ...], path: str) -> bool:
-    """Raise SetupError unless the path is a mount of such a type that takes a file and gives it back."""
-    # An automount mounts when it is first used.
+    """Raise SetupError unless the path is a mount of such a type and a file can be written and read back."""
+    # An automount mounts at its first use.
     node.host.try_run("stat", f"{path}/.", timeout_seconds=SECONDS_PER_TRY)
     found = node.host.try_run(
         *("findmnt", "--noheadings", "--output", "FSTYPE", "--mountpoint", path),
         timeout_seconds=SECONDS_PER_TRY,
     )
-    # Of mounts stacked on one path, such as an automount and what it has mounted, the last one is on top.
+    # The last of several mounts on one path, such as an automount and its target, is on top.
     top = found.output.split()[-1] if found.status == 0 and found.output.split() else "nothing"
     if top not in file_systems:
         raise SetupError(f"{top} is mounted there", "")
-    # A name that no user can foresee.
+    # The name is random, so that no user can predict it.
     probe = f"{path}/.probe-{node.facts.host_name}-{secrets.token_hex(8)}"
     try:
         written = node.host.try_run(
@@ -54,7 +54,7 @@ def _write_and_read_back(node: Node, file_systems: tuple[str, ...], path: str) -
             timeout_seconds=SECONDS_PER_TRY,
         )
     finally:
-        # In a process of its own: on a server that hangs, this one would.
+        # A separate process, because this one would hang with the server.
         removed = node.host.try_run("rm", "--force", probe, timeout_seconds=SECONDS_PER_TRY)
     if written.status != 0:
         raise SetupError(f"it does not give back what was written to it: {written.said}", "")

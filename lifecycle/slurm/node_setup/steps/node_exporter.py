@@ -1,4 +1,4 @@
-"""Metrics of the operating system: CPU, memory, disks, network, and what other steps leave as text files."""
+"""Metrics of the operating system (CPU, memory, disks, network), and the text files of other steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS_TO_ANSWER = 60
 
 
 def run_exporter(node: Node) -> None:
-    """Install Prometheus' node_exporter, and see that it answers on the cluster's network."""
+    """Install Prometheus' node_exporter, and check that it answers on the cluster's network."""
     node.host.path(TEXT_FILES).mkdir(parents=True, exist_ok=True)
     have_system_user(node, "node_exporter")
     if not is_running(node, UNIT):

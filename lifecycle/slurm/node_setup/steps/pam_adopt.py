@@ -1,7 +1,7 @@
-"""By ssh to a worker come those alone who have a job there, and their sessions are counted to it.
+"""Allow ssh to a worker only to users with a job there, and make their sessions part of that job.
 
-Root, ubuntu, members of sudo and the cluster file's administrators are let in always. With the switch off the
-step takes back what it wrote.
+Root, ubuntu, members of sudo and the cluster file's administrators are always admitted. If the switch is off,
+the step removes its changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ACCESS = "/etc/security/access-slurm-adopt.conf"
 SESSION = "/etc/pam.d/slurm-adopt-session"
 COMMON_SESSION = "/etc/pam.d/common-session"
 MODULE = "pam_slurm_adopt.so"
-# Where PAM finds modules by name, then where Slurm's own installation may leave it.
+# Folders in which PAM finds modules by name. OTHER_FOLDERS may have the module of Slurm's own installation.
 PAM_FOLDERS = (
     "usr/lib/*-linux-gnu/security",
     "lib/*-linux-gnu/security",
@@ -30,18 +30,18 @@ ACCOUNT_INCLUDE, SESSION_INCLUDE = "@include common-account", "@include common-s
 BEGIN, END = "# BEGIN node-setup: pam_slurm_adopt", "# END node-setup: pam_slurm_adopt"
 REPLACED = "# node-setup replaces: "
 ALWAYS = ("root", "ubuntu", "(sudo)")
-"""Of access.conf: users, and in brackets groups."""
+"""Users, and in parentheses groups, in the notation of access.conf."""
 STRANGER = "nobody"
-"""A user without jobs, whom PAM has to refuse."""
+"""User without jobs, whom PAM has to refuse."""
 ALLOWED, REFUSED = 0, 6
-"""PAM's PAM_SUCCESS and PAM_PERM_DENIED; any other answer is of rules that do not work."""
+"""PAM_SUCCESS and PAM_PERM_DENIED; any other answer means that the rules do not work."""
 
 
 def apply(node: Node) -> None:
-    """Bring sshd's PAM rules in line with the switch, and verify whom they let in.
+    """Adjust sshd's PAM rules to the switch, and verify which users they admit.
 
     Raises:
-        SetupError: if Slurm or the image lacks something, or the rules do not work; then they are taken back.
+        SetupError: if Slurm or the image lacks something, or the rules do not work and were removed.
     """
     if not node.settings.pam_slurm_adopt:
         _take_back(node)
@@ -58,10 +58,10 @@ def apply(node: Node) -> None:
 
 
 def with_adoption(text: str, module: str) -> str:
-    """The rules of sshd with the adoption, which has to be the last account rule; sessions without logind.
+    """Return sshd's rules with the adoption as the last account rule, and sessions without logind.
 
     Raises:
-        SetupError: if they are not in the form of Debian's and Ubuntu's.
+        SetupError: if the rules do not have the form of Debian's and Ubuntu's.
     """
     lines = text.splitlines()
     for wanted in (ACCOUNT_INCLUDE, SESSION_INCLUDE):
@@ -73,9 +73,9 @@ def with_adoption(text: str, module: str) -> str:
             )
     account = [
         BEGIN,
-        # nodefgroup: groups are those in brackets, so that a user named sudo is nobody special.
+        # nodefgroup: groups are those in brackets, so that a user named sudo has no rights.
         f"account [success=1 default=ignore] pam_access.so nodefgroup accessfile={ACCESS}",
-        # The hyphen: without the file, say while it is updated, nobody is kept out.
+        # With the hyphen, a missing file, such as during an update, refuses no one.
         f"-account required {module}",
         END,
     ]
@@ -94,7 +94,7 @@ def with_adoption(text: str, module: str) -> str:
 
 
 def without_adoption(text: str) -> str:
-    """The same rules without what ``with_adoption`` wrote."""
+    """Return the rules without the changes of ``with_adoption``."""
     kept: list[str] = []
     ours = False
     for line in text.splitlines():
@@ -108,7 +108,7 @@ def without_adoption(text: str) -> str:
 
 
 def _without_systemd(common_session: str) -> str:
-    """pam_systemd moves a session into a group of processes of logind's own, out of the job's."""
+    """Return the session rules without pam_systemd, which would move a session out of the job's processes."""
     lines = [line for line in common_session.splitlines() if "pam_systemd.so" not in line]
     return "\n".join([f"# {COMMON_SESSION} without pam_systemd; made by node-setup.", *lines]) + "\n"
 
@@ -122,7 +122,7 @@ def _take_back(node: Node) -> None:
 
 
 def _find_module(node: Node) -> str:
-    """What PAM is to load: the name, if it stands where PAM looks, else the path."""
+    """Return the module's name if it is in a folder of PAM's, otherwise its path."""
     for folder in PAM_FOLDERS:
         if any(True for _ in node.host.root.glob(f"{folder}/{MODULE}")):
             return MODULE
@@ -149,8 +149,8 @@ def _check_slurm(node: Node) -> None:
                 f"add {name}={value} to slurm.conf on the controller and restart slurmctld and every "
                 "slurmd, while no jobs run; or set node_setup.pam_slurm_adopt: false",
             )
-    # sshd insists on the folder, which is not there before the first log-in where systemd listens for it.
-    # Older versions insist on a connection too.
+    # sshd requires the folder, which does not exist before the first login if systemd listens for sshd. Older
+    # versions require a connection too.
     node.host.path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
     connection = f"user={STRANGER},host=localhost,addr=127.0.0.1"
     if "usepam yes" not in node.host.run("sshd", "-T", "-C", connection).splitlines():
@@ -169,7 +169,7 @@ def _read(node: Node, path: str) -> str:
 
 
 def _verify(node: Node) -> None:
-    """Ask PAM itself; rules that keep administrators out, or let everyone in, do not stay."""
+    """Query PAM for three users, and remove rules that refuse administrators or admit everyone."""
     for user, wanted in (("root", ALLOWED), ("ubuntu", ALLOWED), (STRANGER, REFUSED)):
         if node.host.try_run("getent", "passwd", user).status != 0:
             continue

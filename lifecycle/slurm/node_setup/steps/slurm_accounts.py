@@ -1,7 +1,7 @@
-"""Slurm's accounts and their users, as the cluster file has them; on the primary controller.
+"""Create Slurm's accounts and users from the cluster file, on the primary controller.
 
-What the file does not name, and never named on this node, is left alone. Who is no longer named loses the
-right to submit jobs, not the record of those that ran.
+Accounts and users that the file never named are not changed. A user who is removed from the file can no
+longer submit jobs; the records of past jobs stay.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from node_setup.settings import Account, User
 from node_setup.slurm import configuration
 
 RECORD = "/var/lib/node-setup/slurm_accounts.json"
-"""User to account, as the last run left it: whom to look for when the file no longer names him."""
+"""Account of each user after the last run, with which removed users are found."""
 REMEDY = "see `sacctmgr show assoc` and the log of slurmdbd on the controller"
 
 
 @dataclass(frozen=True)
 class Known:
-    """What Slurm's database has of this cluster."""
+    """Accounts and users of this cluster in Slurm's database."""
 
     accounts: dict[str, tuple[str, str]]
     """Name to parent and fairshare."""
@@ -33,10 +33,10 @@ class Known:
 
 
 def apply(node: Node) -> None:
-    """Bring accounts and users in line with the cluster file; only on the controller that is in charge.
+    """Adjust accounts and users to the cluster file, on the primary controller only.
 
     Raises:
-        SetupError: if sacctmgr refuses, or what it shows afterwards is something else.
+        SetupError: if sacctmgr refuses, or shows something else afterwards.
     """
     if not node.facts.is_primary_controller:
         return
@@ -106,7 +106,7 @@ def _bring_user(node: Node, cluster: str, user: User, known: Known) -> None:
 
 
 def _remove_old(node: Node, cluster: str, users: dict[str, User]) -> None:
-    """Take from earlier users, and from users who have moved, the accounts that this step gave them."""
+    """Remove removed users, and users with a new account, from the accounts that this step gave them."""
     path = node.host.path(RECORD)
     before: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     record = {name: user.account for name, user in users.items()}
@@ -119,13 +119,13 @@ def _remove_old(node: Node, cluster: str, users: dict[str, User]) -> None:
         if name not in users and level != "None":
             _change(node, "modify", "user", "where", f"name={name}", "set", "adminlevel=None")
         if not _remove(node, cluster, name, gone, default):
-            # Looked for again next time.
+            # The next run tries again.
             record.setdefault(name, account)
     node.host.write_text(RECORD, json.dumps(record, indent=2, sort_keys=True) + "\n", mode=0o600)
 
 
 def _remove(node: Node, cluster: str, name: str, accounts: set[str], default: str) -> bool:
-    """Remove a user from accounts; whether it worked. Slurm refuses while his jobs in them run or wait."""
+    """Remove a user from accounts, and return False if Slurm refuses because the user has jobs there."""
     # The default account is the last one: Slurm refuses to leave a user without a default.
     for account in sorted(accounts, key=lambda account: (account == default, account)):
         what = ("remove", "user", "where", f"name={name}", f"account={account}", f"cluster={cluster}")

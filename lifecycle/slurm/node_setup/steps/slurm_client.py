@@ -8,10 +8,10 @@ from node_setup.steps.slurm_worker import verify_pyxis
 
 
 def verify(node: Node) -> None:
-    """Check what users type here.
+    """Check Slurm's commands on this node.
 
     Raises:
-        SetupError: if Slurm does not answer, or srun lacks what the image brings.
+        SetupError: if Slurm does not answer, or srun lacks the image's plugin.
     """
     wait_for_controller(node.host)
     node.host.run("sinfo", "--noheader", remedy="see `scontrol ping` and slurm.conf on this node")

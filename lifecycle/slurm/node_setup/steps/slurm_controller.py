@@ -1,7 +1,7 @@
-"""Slurm on a controller: up, with the cluster file's partitions, pyxis and a topology that lets jobs run.
+"""Verify Slurm on a controller: slurmctld, the cluster file's partitions, pyxis and the topology.
 
-All of it is the platform's own work, and only looked at, but for one thing: slurmctld is told to read
-plugstack.conf again if that is younger than itself. What workers need is an error on the workers.
+The platform sets these up. The step changes one thing: it makes slurmctld reread plugstack.conf if the file
+is newer than slurmctld's start. Faults that concern workers are warnings here and errors on the workers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from node_setup.node import Node
 from node_setup.slurm import TOPOLOGIES, configuration, wait_for_controller
 
 HANDED_OUT = "/var/lib/node-setup/plugstack_handed_out"
-"""When the plugstack.conf was changed that slurmctld has read since, in seconds."""
+"""Record of the change time of the plugstack.conf that slurmctld reread last, in seconds."""
 
 
 def verify(node: Node) -> None:
-    """Check that slurmctld serves, with pyxis for all nodes; warn of what workers will miss.
+    """Check that slurmctld answers and distributes pyxis; warn of faults that concern workers.
 
     Raises:
         SetupError: if slurmctld does not answer, or pyxis is configured and does not load.
@@ -32,7 +32,7 @@ def verify(node: Node) -> None:
 
 
 def _warn_of_partitions(node: Node) -> None:
-    """A warning: the service may add a partition with its first node, on which its absence is an error."""
+    """Warn only, because the service may add a partition with its first node, which raises the error."""
     shown = node.host.run("sinfo", "--noheader", "--format=%R").split()
     wanted = {group.partition for group in node.settings.instance_groups.values() if group.partition}
     for name in sorted(wanted - set(shown)):
@@ -57,10 +57,10 @@ def _verify_pyxis(node: Node) -> None:
 
 
 def _hand_out_pyxis(node: Node, started: str) -> None:
-    """Have slurmctld read plugstack.conf again and send it to all nodes, if it changed since its start.
+    """Make slurmctld reread plugstack.conf and send it to all nodes, if the file changed since its start.
 
-    It hands out what it read, and nodes without pyxis would stay so. Once for a change: the time of the file
-    that was handed out is kept.
+    slurmctld distributes the version that it read. It rereads once per change, because the time of the
+    distributed file is recorded.
     """
     changed_at = pyxis.configured_at(node.host)
     try:
@@ -72,14 +72,14 @@ def _hand_out_pyxis(node: Node, started: str) -> None:
     if changed_at is None or changed_at <= started_at or known == str(changed_at):
         return
     node.host.run("scontrol", "reconfigure")
-    # From 23.11 on it starts anew for that.
+    # Versions from 23.11 restart for that.
     wait_for_controller(node.host)
     node.host.write_text(HANDED_OUT, str(changed_at))
     node.changed("slurmctld: has read plugstack.conf again, and handed it out")
 
 
 def _warn_of_topology(node: Node, plugin: str) -> None:
-    """A warning: the service writes the topology when nodes are there; they come after the controller."""
+    """Warn only, because the service writes the topology when the nodes exist, after the controller."""
     if plugin not in TOPOLOGIES:
         return
     shown = node.host.try_run("scontrol", "show", "topology")

@@ -8,14 +8,14 @@ from node_setup.node import Node
 from node_setup.service import run_collector
 
 SECONDS_TO_WRITE = 120
-"""slurmctld may be starting again after another step has changed its configuration."""
+"""Time limit. slurmctld may be restarting after another step changed its configuration."""
 
 
 def run_collector_of_slurm(node: Node) -> None:
-    """Have Slurm's metrics written for node_exporter, on the one controller that answers for the cluster.
+    """Collect Slurm's metrics for node_exporter, on the primary controller.
 
     Raises:
-        SetupError: if Slurm answers none of the collector's questions.
+        SetupError: if Slurm answers none of the collector's queries.
     """
     if not node.facts.is_primary_controller:
         return

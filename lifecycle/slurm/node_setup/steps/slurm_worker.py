@@ -1,6 +1,6 @@
-"""Slurm on a worker: registered, in its partition, with all its accelerators, and srun with pyxis.
+"""Verify Slurm on a worker: registration, partition, accelerators and pyxis.
 
-Runs while the node is held. slurmd is the platform's; it is restarted here only to have it fetch Slurm's
+The step runs while the node is held. The platform manages slurmd. The step restarts it only to fetch Slurm's
 configuration again, and only without jobs.
 """
 
@@ -13,25 +13,25 @@ from node_setup.slurm import SlurmNode, runs_jobs, show_node
 
 SECONDS_TO_REGISTER = 300
 SECONDS_TO_FETCH = 300
-"""The controller, which comes up at the same time, may hand the configuration out in a while."""
+"""Time limit. The controller starts at the same time and may distribute the configuration late."""
 SECONDS_FOR_DRIVER = 180
-"""The driver starts with the first question, one GPU after the other."""
+"""Time limit. The driver starts at the first query, one GPU after the other."""
 REFUSED = frozenset({"INVAL", "INVALID_REG"})
-"""Flags of a node that registered with fewer devices, cores or memory than its configuration has."""
+"""Flags of a node that registered with fewer devices, cores or less memory than configured."""
 REPLACE = 'sudo scontrol update nodename={name} state=fail reason="Action:Replace"'
 
 
 def verify(node: Node) -> None:
-    """Check what jobs on this node will need of Slurm.
+    """Check what jobs on this node need from Slurm.
 
     Raises:
-        SetupError: saying what is missing.
+        SetupError: if something is missing.
     """
     state = _registered(node)
     _verify_devices(node, state)
     _verify_partition(node, state)
     verify_pyxis(node)
-    # Again: slurmd may have been restarted.
+    # The check is repeated, because slurmd may have been restarted.
     _registered(node)
 
 
@@ -44,7 +44,7 @@ def _registered(node: Node) -> SlurmNode:
                 "see `journalctl --unit=slurmd` on the node: it says why",
             )
         state = show_node(node.host, node.facts.host_name)
-        # What slurmctld has refused has registered, though its state may stay unknown.
+        # A node that slurmctld refused has registered, although its state may stay unknown.
         if state.flags & {"NOT_RESPONDING", "UNKNOWN", "FUTURE"} and not state.flags & REFUSED:
             raise SetupError(f"it is {state.state} there", "")
         return state
@@ -83,7 +83,7 @@ def _verify_devices(node: Node, state: SlurmNode) -> None:
             "`sudo scontrol reconfigure`",
         )
     if state.flags & REFUSED:
-        # Its reason may be ours by now; slurmctld's log has Slurm's own.
+        # The reason may be this setup's by now. slurmctld's log has Slurm's own.
         raise SetupError(
             f"Slurm refuses {name} as it registered ({state.state}: {state.reason}); its configuration has "
             f"Gres={state.gres or '(null)'}, the node {_number(hardware.num_gpus, 'GPU')}",
@@ -118,10 +118,10 @@ def _verify_partition(node: Node, state: SlurmNode) -> None:
 
 
 def verify_pyxis(node: Node) -> None:
-    """Have srun know pyxis, if the image brings it; used on login nodes too.
+    """Check that srun knows pyxis if the image has it; also used on login nodes.
 
     Raises:
-        SetupError: if it does not, even after slurmd has fetched the configuration again, or that cannot be.
+        SetupError: if it does not after slurmd's restart, or slurmd cannot be restarted because jobs run.
     """
     if pyxis.srun_knows(node.host):
         return

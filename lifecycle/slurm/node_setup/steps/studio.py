@@ -1,4 +1,4 @@
-"""What SageMaker Studio needs of the cluster: folders for its spaces, and Slurm's commands for people."""
+"""Parts of the cluster for SageMaker Studio: folders for its spaces, and Slurm's commands for users."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from node_setup.settings import Studio, StudioDeployment
 PARTITIONS = "studio-partitions.service"
 LOGIN, LOGIN_TIMER = "studio-login.service", "studio-login.timer"
 SUBFOLDER = "studio"
-"""Of the Lustre file system."""
+"""Folder of the Lustre file system for spaces."""
 SECONDS_TO_PUBLISH = 600
 
 
 def apply(node: Node) -> None:
-    """Install what the cluster file asks for, and take the rest back; folders stay.
+    """Install the parts that the cluster file requests, and remove the others; folders stay.
 
     Raises:
-        SetupError: if a folder cannot be made, or a service does not start.
+        SetupError: if a folder cannot be created, or a service does not start.
     """
     studio, deployment = node.settings.studio, node.deployment.studio
     if not node.facts.is_primary_controller:
         log("  left to the primary controller")
         return
     if studio and deployment:
-        # Of this name on no other cluster: config/studio_people.py says why.
+        # The name is unique to this cluster; config/studio_people.py gives the reason.
         program = f"{FOLDER}/studio_submit_{node.settings.cluster_name}.py"
         node.install(program, node.template("studio/submit.py"))
         _bring_folders(node, studio)
@@ -50,7 +50,7 @@ def _bring_folders(node: Node, studio: Studio) -> None:
         if not there:
             node.changed(f"{root}/shared")
     elif changed:
-        # The unit is the same when the program it starts is another one.
+        # A changed program does not change the unit that starts it.
         node.host.try_run("systemctl", "try-restart", PARTITIONS, timeout_seconds=120)
 
 
@@ -68,9 +68,9 @@ def _answer_requests(node: Node, deployment: StudioDeployment) -> None:
 
 
 def _let_log_in(node: Node, deployment: StudioDeployment | None) -> None:
-    """Publish once now; the timer does when Slurm's configuration changes.
+    """Publish once now; the timer publishes again when Slurm's configuration changes.
 
-    Spaces lack Slurm's commands without, and nothing else does: a warning.
+    A failure is a warning, because spaces then lack only Slurm's commands.
     """
     if deployment is None or deployment.login_secret is None:
         remove_units(node, (LOGIN_TIMER, LOGIN))

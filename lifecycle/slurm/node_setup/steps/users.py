@@ -1,4 +1,4 @@
-"""Users and groups of the cluster file, the same on every node: numbers, homes, ssh keys, sudo."""
+"""Users and groups of the cluster file on every node: numbers, homes, ssh keys and sudo."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from node_setup.root_folder import make_root_folder
 from node_setup.settings import User
 
 RECORD = "/var/lib/node-setup/users.json"
-"""Users that the cluster file has named on this node: nobody else is ever shut out."""
+"""Users that the cluster file has named on this node; only these can be locked later."""
 SUDOERS = "/etc/sudoers.d/50-cluster-administrators"
 SUDOERS_MODE = 0o440
 SECONDS_FOR_SSH = 30
 LIMITED = 'set -o pipefail; "$@" 2> >(head --bytes=65536 >&2) | head --bytes=65536'
-"""Runs a command whose output is cut off: its user could make it write without end."""
+"""Shell script that runs a command and limits its output, which a user could make endless."""
 SUDOERS_HEAD = "# Administrators of the cluster file. Replaced by node-setup: changes here are lost.\n"
 
 
 def apply(node: Node) -> None:
-    """Bring users and groups in line with the cluster file; who is no longer in it is shut out.
+    """Adjust users and groups to the cluster file, and lock users who were removed from it.
 
     Raises:
-        SetupError: if a name or number is taken, or a home cannot be made or used.
+        SetupError: if a name or number is taken, or a home cannot be created or used.
     """
     users = node.settings.users
     for user in users:
         check_user(node.host, user)
     recorded = _record(node)
     named = {user.name for user in users}
-    # Before they are made, so that nobody is forgotten if this run ends in between.
+    # The record comes first, so that no user is forgotten if this run ends early.
     _write_record(node, recorded | named)
     for group in node.settings.groups:
         bring_group(node, group)
@@ -73,13 +73,13 @@ def _write_record(node: Node, names: set[str]) -> None:
 
 
 def _allow_sudo(node: Node) -> None:
-    """Administrators by name: Ubuntu's group sudo asks for a password, which nobody here has."""
+    """Allow sudo to administrators by name, because Ubuntu's group sudo requires a password."""
     admins = sorted(user.name for user in node.settings.users if user.admin)
     if not admins:
         node.remove(SUDOERS)
         return
     text = SUDOERS_HEAD + "".join(f"{name} ALL=(ALL:ALL) NOPASSWD: ALL\n" for name in admins)
-    # A file with a mistake in it ends all sudo on the node.
+    # A file with a mistake would disable sudo on the node.
     handle, candidate = tempfile.mkstemp()
     try:
         with os.fdopen(handle, "w") as file:
@@ -91,14 +91,14 @@ def _allow_sudo(node: Node) -> None:
 
 
 def _bring_ssh(node: Node, user: User, home: str, gid: int) -> None:
-    """As the user, never as root: see home.py. A failure is a warning: no user can keep nodes from coming."""
+    """Set up ~/.ssh as the user, never as root (see home.py). A failure is only a warning."""
     path = str(node.host.path(home))
     script = (node.files / "user_ssh.py").read_text()
     try:
         done = node.host.try_run(
             *("bash", "-c", LIMITED, "user_ssh"),
             *("setpriv", f"--reuid={user.uid}", f"--regid={gid}", "--clear-groups", "--reset-env", "--"),
-            # As an argument: the folder of the scripts may be closed to users.
+            # The script is an argument, because users may not be able to read its folder.
             *("python3", "-I", "-c", script, path),
             stdin=json.dumps(list(user.ssh_keys)),
             timeout_seconds=SECONDS_FOR_SSH,

@@ -1,4 +1,4 @@
-"""The training code on the shared file system, one folder for each version, whole or not there at all."""
+"""Training code on the shared file system, with one folder per version, which is always complete."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from node_setup.node import Node, log
 from node_setup.root_folder import is_roots, root_folder
 
 FOLDER = "workloads"
-"""Below the mount point of Lustre."""
+"""Folder below the mount point of Lustre."""
 CURRENT = "current"
 KEPT_VERSIONS = 10
 KEPT_DAYS = 30
-"""After a version has been replaced: jobs that were submitted with it may wait or run for long."""
+"""Days after a version was replaced. Jobs submitted with it may wait or run for long."""
 SECONDS_FOR_DOWNLOAD = 600
 SECONDS_OF_RETRIES = 300
 MOST_BYTES = 1 << 26
-"""Of one file; each is read whole."""
+"""Limit for one file, because each is read whole."""
 IGNORED = ("__pycache__", "*.pyc")
-"""What running the code leaves beside it; no part of a version."""
+"""Files that running the code creates, which are not part of a version."""
 
 
 def sync(node: Node) -> None:
-    """Have the version that was deployed there, and ``current`` lead to it; earlier ones stay for a while.
+    """Download the deployed version and point ``current`` to it; earlier versions stay for a while.
 
-    A version's name is the hash of its contents, which is what is verified.
+    A version's name is the hash of its contents, which is verified.
 
     Raises:
-        SetupError: if the code cannot be had, is another one than its name says, or users could change it.
+        SetupError: if the download fails, its hash differs from its name, or users could change the code.
     """
     if not node.facts.is_primary_controller:
         # One node writes what all of them read.
@@ -50,9 +50,9 @@ def sync(node: Node) -> None:
 
 
 def _is_whole(version: Path) -> bool:
-    """Whether the version is there, unchanged and changeable by root alone.
+    """Return whether the version exists, is unchanged, and only root can change it.
 
-    It is read only if it can be: users could put links, pipes or endless files into what was once theirs.
+    Its files are checked before they are read. Users could have put links, pipes or endless files into it.
     """
     found = [path.lstat() for path in (version, *version.rglob("*"))] if os.path.lexists(version) else []
     is_safe = all(is_roots(status) and status.st_size <= MOST_BYTES for status in found)
@@ -60,7 +60,7 @@ def _is_whole(version: Path) -> bool:
 
 
 def content_hash(folder: Path) -> str:
-    """16 hex digits of relative paths and bytes, in the way in which the upload names its prefix."""
+    """Return 16 hex digits that depend on relative paths and bytes, like the prefix of the upload."""
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     digest = hashlib.sha256()
     for name in sorted(files):
@@ -72,7 +72,7 @@ def content_hash(folder: Path) -> str:
 
 
 def _fetch(node: Node, version: Path) -> None:
-    """Download beside the final name, and rename: nobody ever sees a part of a version."""
+    """Download beside the final name and rename, so that no one sees an incomplete version."""
     partial = Path(tempfile.mkdtemp(prefix=f".{version.name}.partial-", dir=version.parent))
     try:
         node.host.wait_for(
@@ -84,7 +84,7 @@ def _fetch(node: Node, version: Path) -> None:
         )
         _make_readable(partial)
         if os.path.lexists(version):
-            # Someone has changed it by hand: their files are kept, under a name that says so.
+            # Someone has changed it by hand. Their files are kept under another name.
             aside = version.with_name(f"{version.name}.changed-{int(time.time())}")
             version.rename(aside)
             node.warn(
@@ -117,7 +117,7 @@ def _download(node: Node, partial: Path, expected: str) -> bool:
 
 
 def _make_readable(folder: Path) -> None:
-    """S3 keeps no modes: all may read; what begins with #! runs."""
+    """Set modes, which S3 does not keep: all can read, and files that begin with #! are executable."""
     folder.chmod(0o755)
     for path in folder.rglob("*"):
         if path.is_dir():
@@ -132,7 +132,7 @@ def _lead_to(node: Node, link: Path, version: Path) -> None:
     if before == version.name:
         return
     if before and _is_version(before) and (link.parent / before).is_dir():
-        # Its days count from now, when it is replaced.
+        # Its days count from now, because it is replaced now.
         os.utime(link.parent / before, follow_symlinks=False)
     new = link.with_name(f".{link.name}-{os.getpid()}")
     new.unlink(missing_ok=True)
@@ -149,7 +149,7 @@ def _lead_to(node: Node, link: Path, version: Path) -> None:
 
 
 def _remove_old(node: Node, folder: Path, keep: Path) -> None:
-    """Remove what is beyond the number kept and has not been current for long; and halves of downloads."""
+    """Remove old versions beyond the number kept, and incomplete downloads."""
     oldest_kept = time.time() - KEPT_DAYS * 24 * 3600
     found = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink() and path != keep]
     versions = [path for path in found if _is_version(path.name)]
@@ -162,5 +162,5 @@ def _remove_old(node: Node, folder: Path, keep: Path) -> None:
 
 
 def _is_version(name: str) -> bool:
-    """Whether this step made it: other people's folders stay."""
+    """Return whether this step created the folder; other folders stay."""
     return len(name) == 16 and all(character in "0123456789abcdef" for character in name)

@@ -50,5 +50,5 @@ def made(*overrides: str, stage: str = "train", cluster: EksCluster | None = Non
 
 
 def pod(job: PodJob) -> dict[str, Any]:
-    """What its pods are made of."""
+    """Return the template of its pods."""
     return dict(pod_templates(job_manifest(job))[0]["spec"])

@@ -83,7 +83,7 @@ def test_processes_may_nothing_that_training_does_not_need(
 
 @pytest.mark.parametrize(("name", "operator", "stage", "overrides"), CASES)
 def test_every_job_is_resumed(name: str, operator: str, stage: str, overrides: tuple[str, ...]) -> None:
-    """By what each operator reads: annotations with Kubeflow's, the run policy with HyperPod's."""
+    """Return the retries that each operator reads: Kubeflow's annotations, or HyperPod's run policy."""
     manifest = job_manifest(of(name, operator, stage, overrides))
     assert manifest["metadata"]["namespace"].startswith("hyperpod")
     spec = pod_templates(manifest)[0]["spec"]
@@ -131,7 +131,7 @@ def variables(job: PodJob) -> dict[str, Any]:
 
 
 def test_a_result_is_not_tried_again_in_place() -> None:
-    """A bandwidth below its bound, say; what goes on where it was is."""
+    """Stages that cannot resume, such as a bandwidth test, are not retried; others are."""
     assert "--max-restarts=3" in command(of("eks-p5", "kubeflow", "train", ()))
     assert "--max-restarts=3" in command(of("eks-p5", "kubeflow", "predict", ()))
     assert "--max-restarts=0" in command(of("eks-p5", "kubeflow", "bandwidth", ()))
@@ -180,7 +180,7 @@ def test_hyperpods_operator_may_change_the_number_of_pods() -> None:
     assert "elasticPolicy" not in job_manifest(of("eks-p5", "hyperpod", "train", ()))["spec"]
 
 
-def test_torchrun_goes_on_with_fewer_pods_on_kubeflow() -> None:
+def test_torchrun_continues_with_fewer_pods_on_kubeflow() -> None:
     job = elastic("kubeflow")
     manifest = job_manifest(job)
     check(manifest)

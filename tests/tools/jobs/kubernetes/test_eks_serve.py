@@ -110,7 +110,7 @@ def test_an_end_has_the_time_that_the_server_takes() -> None:
     variables = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
     assert variables["ESM2_SERVE_DRAIN_SECONDS"] == "20" and variables["ESM2_SERVE_MAX_PROTEINS"] == "8"
     readiness = pod["containers"][0]["readinessProbe"]
-    # Seen before the drain is over: then nobody routes to the pod any more.
+    # Before the drain is over, because no service routes to the pod afterwards.
     assert readiness["periodSeconds"] * readiness["failureThreshold"] < 5
     startup = pod["containers"][0]["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] == 600
@@ -155,7 +155,7 @@ def test_it_is_made_changed_and_ended(
     assert objects.deleted == [f"{kind}/esm2" for kind in reversed(kinds)]
 
 
-def test_what_is_missing_is_told(cluster: tuple[Objects, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_what_is_missing(cluster: tuple[Objects, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     objects, kubeconfig = cluster
     objects.refused["deployments"] = "quota exceeded"
     with pytest.raises(ValueError, match=r"refuses the Deployment: .*quota exceeded"):

@@ -67,7 +67,7 @@ def test_what_is_printed_is_as_on_slurm(objects: Objects, run: Run) -> None:
         ),
     ],
 )
-def test_what_the_cluster_lacks_is_told(
+def test_reports_what_the_cluster_lacks(
     objects: Objects,
     run: Run,
     change: Callable[[Objects], Any],

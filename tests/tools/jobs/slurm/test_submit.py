@@ -89,7 +89,7 @@ def test_code_goes_ahead_and_the_job_follows(
     assert run(monkeypatch, "parallel.mode=fsdp", "--nodes", "1", "optim.lr=1e-4") == 0
     version = code_version.code_hash()
     assert f"workloads/{version}/launch/train.sbatch" in uploads
-    # What is there already stays, and what running leaves behind stays here.
+    # Existing files stay, and files that running the code creates are not copied.
     assert f"workloads/{version}/training/train.py" not in uploads
     assert not [key for key in uploads if "__pycache__" in key]
     brought, folder, job = head.ran
@@ -111,7 +111,7 @@ def test_a_refusal_is_the_message(head: Any, monkeypatch: pytest.MonkeyPatch) ->
         run(monkeypatch)
 
 
-def test_a_mistake_in_the_run_reaches_nobody(
+def test_a_mistake_in_the_run_sends_no_request(
     head: Any, uploads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ValueError, match=r"optim\.lr: got 'fast'"):
@@ -147,7 +147,7 @@ def test_commands_run_as_the_user_and_without_roots_environment(
         ("bandwidth", "tools.jobs submit bandwidth"),
     ],
 )
-def test_make_hands_on_what_was_asked(target: str, words: str) -> None:
+def test_make_passes_its_variables_on(target: str, words: str) -> None:
     asked = ["TARGET=slurm", "NODES=4", "IMAGE=/fsx/x.sqsh", "SUBMIT=--time 2:00", "ARGS=optim.lr=1e-4"]
     config = [] if target == "bandwidth" else ["CONFIG=workloads/esm2/configs/esm2_650m.yaml"]
     command = ["make", "--dry-run", target, *asked, *config]

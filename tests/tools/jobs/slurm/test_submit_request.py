@@ -1,4 +1,4 @@
-"""What a job takes and is told, from run file and cluster file; and what is refused."""
+"""Resources and environment of a job, from run file and cluster file, and refused requests."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_an_image_may_be_a_reference(image: str) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_told(overrides: list[str], wanted: dict[str, Any], problem: str) -> None:
+def test_reports_what_does_not_fit(overrides: list[str], wanted: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError) as raised:
         request(*overrides, **wanted)
     assert problem in str(raised.value)
@@ -186,7 +186,7 @@ def test_sources_that_nodes_can_read(source: str) -> None:
     assert request(f"data.source=[{source}]")["job"]["stage"] == "train"
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_reports_all_problems_at_once() -> None:
     with pytest.raises(ValueError, match=r"3 problem\(s\)"):
         request("runs=/root/runs", image=None, nodes="9")
 

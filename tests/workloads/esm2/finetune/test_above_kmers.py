@@ -1,4 +1,4 @@
-"""What fine-tuning learns of real proteins: more than the commonest class and than counts of k-mers tell.
+"""Fine-tuning on real proteins beats the commonest class and classifiers of k-mer counts.
 
 Proteins of the embedded sample, by their first 60 residues: those that a signal or transit peptide sends out
 of the cell or into an organelle, against those of cytoplasm and nucleus. Where in the sequence residues stand

@@ -146,7 +146,7 @@ def finished(tmp_path: Path) -> Path:
     return run_dir
 
 
-def test_a_finished_run_is_told_whole(finished: Path) -> None:
+def test_a_report_of_a_finished_run_is_complete(finished: Path) -> None:
     path = report(finished)
     assert path == finished / "report.html"
     page = _read(path)
@@ -196,7 +196,7 @@ def test_a_cpu_has_a_ceiling_and_no_peak(finished: Path) -> None:
     assert "MFU" not in text and "46.3%" in text
 
 
-def test_nothing_is_asked_of_anyone(finished: Path) -> None:
+def test_a_report_sends_no_requests(finished: Path) -> None:
     text = report(finished).read_text()
     page = Page(text)
     assert "http://" not in text
@@ -239,7 +239,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert page.text.count(HOSTILE) >= 10
 
 
-def test_a_run_that_goes_on_or_crashed_has_a_report(tmp_path: Path) -> None:
+def test_a_running_or_crashed_run_has_a_report(tmp_path: Path) -> None:
     _write(tmp_path, [_line(step) for step in range(10, 60, 10)])
     with (tmp_path / "metrics.jsonl").open("a") as stream:
         stream.write('{"kind": "train", "st')

@@ -31,7 +31,7 @@ JOB ?=
 MODEL ?=
 # For serve on EKS.
 ENDPOINT ?= endpoints/esm2.yaml
-# How long fuzz goes on.
+# Minutes for which fuzz runs.
 MINUTES ?= 10
 # Without TARGET= the cluster file alone says who places jobs.
 jobs = $(BIN)/python -m tools.jobs $(1) --cluster $(CLUSTER) $(if $(filter-out local,$(TARGET)),--target $(TARGET))
@@ -286,7 +286,7 @@ charts: $(READY) ## for EKS: the pinned Helm charts, in .charts
 connect: $(READY) ## a shell on NODE=<group>-<n>; on EKS a kubeconfig
 	$(BIN)/python -m tools.nodes.connect --cluster $(CLUSTER) $(NODE) $(ARGS)
 
-logs: $(READY) ## log of the set-up of all nodes, or NODE=<group>-<n>
+logs: $(READY) ## log of the setup of all nodes, or NODE=<group>-<n>
 	$(BIN)/python -m tools.nodes.logs --cluster $(CLUSTER) $(NODE) $(ARGS)
 
 apply-lifecycle: $(READY) ## run the deployed scripts again on existing nodes
@@ -381,7 +381,7 @@ lint: $(READY) ## ruff, mypy, shellcheck, hadolint, English of documents
 	$(BIN)/mypy
 	$(BIN)/shellcheck .ci/run $$(find docker lifecycle tests tools -name '*.sh') workloads/launch/train.sbatch
 	$(BIN)/hadolint workloads/esm2/Dockerfile docker/*/Dockerfile
-	$(BIN)/python -m tools.documents.prose '*.md'
+	$(BIN)/python -m tools.documents.prose
 
 format: $(READY) ## rewrite the code with ruff
 	$(BIN)/ruff check --fix .

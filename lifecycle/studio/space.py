@@ -1,4 +1,4 @@
-"""The space that is set up: its files, its commands, and what is known of it."""
+"""Space that is set up: its files, its commands and its settings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 METADATA = "/opt/ml/metadata/resource-metadata.json"
-"""Where SageMaker says whose space it is."""
+"""SageMaker's file with the owner of the space."""
 
 
 class SpaceError(Exception):
-    """What a person can do something about."""
+    """Failure that the space's user can correct."""
 
 
 @dataclass
 class Space:
-    """``root`` is / but in tests."""
+    """Space whose ``root`` differs from / only in tests."""
 
     settings: dict[str, Any]
     root: Path = field(default_factory=lambda: Path(os.environ.get("SPACE_ROOT", "/")))
@@ -33,7 +33,7 @@ class Space:
         """Name of the profile that the space belongs to.
 
         Raises:
-            SpaceError: if it belongs to nobody, as one that is shared.
+            SpaceError: if it has no owner, because it is shared.
         """
         metadata = json.loads(self.path(METADATA).read_text())
         name = metadata.get("UserProfileName")
@@ -42,17 +42,17 @@ class Space:
             described = json.loads(self.aws("sagemaker", "describe-space", *space, "--output", "json"))
             name = described.get("OwnershipSettings", {}).get("OwnerUserProfileName")
         if not name:
-            raise SpaceError("the space is nobody's own: make a private one")
+            raise SpaceError("the space has no owner: create a private one")
         return str(name).lower()
 
     def aws(self, *arguments: str) -> str:
         return self.run("aws", *arguments, "--region", self.settings["region"])
 
     def run(self, *command: str, text: str = "", timeout: float = 120) -> str:
-        """Run a command that must succeed, with ``text`` as its input; returns what it prints.
+        """Run a command that must succeed, with ``text`` as its input, and return its output.
 
         Raises:
-            SpaceError: with what it said.
+            SpaceError: if it fails, with its output.
         """
         done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout)
         if done.returncode:
@@ -61,12 +61,12 @@ class Space:
         return done.stdout
 
     def as_root(self, *command: str, text: str = "") -> str:
-        """The user of a space may become root in it."""
+        """Run a command as root, which the user of a space may become in it."""
         sudo = () if os.geteuid() == 0 or self.root != Path("/") else ("sudo", "--non-interactive")
         return self.run(*sudo, *command, text=text)
 
     def install(self, path: str, text: str, mode: int = 0o644) -> None:
-        """Write a file of the system's."""
+        """Write a system file."""
         temporary = Path(f"/tmp/cluster-set-up-{os.getpid()}-{Path(path).name}")
         temporary.touch(mode=0o600)
         temporary.write_text(text)
@@ -75,7 +75,7 @@ class Space:
         temporary.unlink()
 
     def profile_lines(self, lines: list[str]) -> None:
-        """Have shells of the space run these lines, from now on and no others of ours."""
+        """Make the space's shells run these lines instead of earlier ones of this setup."""
         own = self.home / ".config/cluster.sh"
         own.parent.mkdir(parents=True, exist_ok=True)
         own.write_text("".join(f"{line}\n" for line in lines))

@@ -59,7 +59,7 @@ def health(scheduler: Scheduler) -> Model:
             ),
             "Faults": (
                 Panel(
-                    "Processes killed for want of memory",
+                    "Processes killed because memory ran out",
                     f"increase(node_vmstat_oom_kill{{{OF_NODE}}}[{RATE}])",
                     "{{instance}}",
                     decimals=0,

@@ -26,7 +26,7 @@ def test_a_bad_node_is_excluded_and_the_job_can_be_cancelled(cluster: Cluster, h
         )
         found = job_of(cluster, job["job"])
         assert found["ExcNodeList"] == bad and bad not in found["NodeList"]
-        assert "is asked to save" in tool(cluster, "tools.jobs", "cancel", job["job"])
+        assert "saves and ends" in tool(cluster, "tools.jobs", "cancel", job["job"])
         wait_for_end(cluster, job["job"], log, "CANCELLED")
         # Its processes have hardly come to their first step, or there is something to save.
         assert re.search(r"(ended|saved) on SIGUSR2; the newest checkpoint is of step \d+\n", log.read_text())

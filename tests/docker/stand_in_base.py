@@ -4,7 +4,7 @@ What is real: shell, coreutils, dpkg, useradd, ldconfig, this Python with pip, a
 environment, in the versions that it has. Of large ones only metadata are copied: the build mounts the rest.
 
 What stands in: torch's metadata, which names NVIDIA's version; an older huggingface-hub; the NCCL plugin that
-NVIDIA's image ships, once as a package and once as a file of nobody; the constraint on pip.
+NVIDIA's image ships, once as a package and once as a file without a package; the constraint on pip.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SITE = f"/usr/local/lib/{PYTHON}/site-packages"
 
 
 def mounted_folders() -> list[Path]:
-    """Of this machine's packages; the image has them at the same place in ``SITE``."""
+    """Copy this machine's packages to the same paths below ``SITE``."""
     found = {file.parts[0] for name in SHIPPED_LARGE for file in _package_files(distribution(name))}
     site = Path(sysconfig.get_path("purelib"))
     folders = [site / name for name in (*sorted(found), *VENDORED) if not name.endswith(".dist-info")]
@@ -178,7 +178,7 @@ def _vendor_parts(root: Path, torch_version: str) -> None:
     owned.parent.mkdir(parents=True)
     owned.write_bytes(OLD_PLUGIN)
     (root / "var/lib/dpkg/status").write_text(
-        "Package: libnccl-ofi\nStatus: install ok installed\nMaintainer: nobody\nArchitecture: amd64\n"
+        "Package: libnccl-ofi\nStatus: install ok installed\nMaintainer: none\nArchitecture: amd64\n"
         "Version: 1.17.0-1\nDescription: stand-in\n\n"
     )
     (root / "var/lib/dpkg/info/libnccl-ofi.list").write_text(
@@ -188,7 +188,7 @@ def _vendor_parts(root: Path, torch_version: str) -> None:
 
 
 def _metadata(site: Path, name: str, version: str) -> None:
-    """What pip knows a package by; RECORD, so that pip can remove it."""
+    """Write a package's metadata, with RECORD so that pip can remove it."""
     folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -200,7 +200,7 @@ def _metadata(site: Path, name: str, version: str) -> None:
 
 
 def _libraries(root: Path) -> None:
-    """What the programs and modules are linked with, to the places where the loader looks."""
+    """Copy the libraries of programs and modules to the loader's folders."""
     linked = [
         *(root / "usr/bin").iterdir(),
         *(root / "usr/local").rglob("*.so*"),

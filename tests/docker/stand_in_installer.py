@@ -48,8 +48,7 @@ def _package(folder: Path, target: Path, name: str, version: str, files: dict[st
     root = folder / name
     (root / "DEBIAN").mkdir(parents=True)
     (root / "DEBIAN/control").write_text(
-        f"Package: {name}\nVersion: {version}\nArchitecture: amd64\n"
-        "Maintainer: nobody\nDescription: stand-in\n"
+        f"Package: {name}\nVersion: {version}\nArchitecture: amd64\nMaintainer: none\nDescription: stand-in\n"
     )
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True)

@@ -59,7 +59,7 @@ def test_bionemos_image_is_made_by_the_same_scripts_and_checked() -> None:
         assert command in text
     users = re.findall(r"^USER (\S+)$", text, re.MULTILINE)
     assert users[-1] == "10001:10001" and "go-w /opt/esm2" in text
-    assert "ENV GIT_SHA=${GIT_SHA}" in text, "by which an imported file is told"
+    assert "ENV GIT_SHA=${GIT_SHA}" in text, "which identifies an imported file"
 
 
 def test_only_what_is_needed_goes_into_a_build() -> None:

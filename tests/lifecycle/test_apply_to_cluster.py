@@ -114,11 +114,11 @@ def test_scripts_that_cannot_be_fetched(cluster: Cluster) -> None:
 UNREACHABLE = {
     "ip-10-0-0-41": (
         ("DOWN+DRAIN", "bad disk"),
-        "it is DOWN+DRAIN (bad disk); a node that is replaced gets the new scripts",
+        "it is DOWN+DRAIN (bad disk); a replaced node gets the new scripts",
     ),
     "ip-10-0-0-42": (
         ("IDLE+DRAIN", "RAM: a b"),
-        "somebody else has drained it (RAM: a b); give it back (`sudo scontrol update",
+        "someone else has drained it (RAM: a b); resume it (`sudo scontrol update",
     ),
     "ip-10-0-0-43": (("DOWN*", "Not responding"), "it is DOWN+NOT_RESPONDING (Not responding)"),
     "ip-10-0-0-44": (
@@ -207,7 +207,7 @@ def test_one_at_a_time(cluster: Cluster) -> None:
 
 
 @pytest.mark.long
-def test_it_goes_on_when_nobody_watches_any_more(cluster: Cluster) -> None:
+def test_continues_after_the_terminal_is_lost(cluster: Cluster) -> None:
     """As when the session with the node breaks: its log has all of it."""
     command = f'"{sys.executable}" -s -B "{cluster.bundle.folder}/apply_to_cluster.py" --source {SOURCE}'
     done = subprocess.run(

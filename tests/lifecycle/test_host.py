@@ -98,4 +98,4 @@ def test_waiting_without_success_tells_the_last_reason_and_its_remedy(
 
     with pytest.raises(SetupError) as caught:
         Host().wait_for(look, timeout_seconds=60, what="nobody came", remedy="call")
-    assert str(caught.value) == "nobody came after 60 s: it is away. What to do: call"
+    assert str(caught.value) == "no guest after 60 s: it is away. What to do: call"

@@ -1,4 +1,4 @@
-"""Whoever logs in sees whether the node is well; a broken state keeps nobody out."""
+"""Users see the node's state at login; a broken state does not block logins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_it_says_what_the_node_is_and_where_things_are(node: Node) -> None:
     message_of_the_day.install(node)
     write_state(node.host, bundle="b", group="login", role="login", results=[result("one"), result("two")])
     text = shown(node)
-    assert "esm2-slurm: login of group login\n  Set-up: 2 steps, finished 20" in text
+    assert "esm2-slurm: login of group login\n  Setup: 2 steps, finished 20" in text
     assert "/fsx (fast; outlives nodes), homes in /fsx/home" in text
     assert "/fsx/workloads/current" in text
     assert "sbatch --partition=gpu <script>" in text
@@ -48,21 +48,21 @@ def test_it_shows_a_failure_with_its_remedy_and_all_warnings(node: Node) -> None
     ]
     write_state(node.host, bundle="b", group="login", role="login", results=results)
     text = shown(node)
-    assert "Set-up FAILED" in text
+    assert "Setup FAILED" in text
     assert 'in step mount: "/fsx" is gone. What to do: look' in text
     assert "/var/log/provision/provisioning.log" in text
     assert "storage: containers stay\n" in text and "storage: second\n" in text
 
 
 @pytest.mark.parametrize("state", [None, "", "{", "[]", "{}", '{"steps": 3}', '{"steps": [{}]}', "null"])
-def test_a_state_that_is_missing_or_broken_is_told(node: Node, state: str | None) -> None:
+def test_reports_a_missing_or_broken_state(node: Node, state: str | None) -> None:
     message_of_the_day.install(node)
     path = node.host.path(STATE)
     path.parent.mkdir(parents=True)
     if state is not None:
         path.write_text(state)
     text = shown(node)
-    assert "Set-up: no result of it in" in text and "Jobs:" in text
+    assert "Setup: no result in" in text and "Jobs:" in text
 
 
 def test_it_is_installed_once_and_runs(node: Node) -> None:

@@ -1,4 +1,4 @@
-"""What runs the steps: their order, the log, the exit status, and what a failure says."""
+"""Run of the steps: their order, the log, the exit status, and messages of failures."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_run_beside_another_waits_and_says_for_whom(tmp_path: Path) -> None:
     assert result.status == 1
     assert "another run of this script still holds /run/node-setup.lock after 1800 s" in result.output
     assert node.run().status == 0
-    assert lock.stat().st_mode & 0o777 == 0o600, "whoever can read it can hold it"
+    assert lock.stat().st_mode & 0o777 == 0o600, "users who can read it can hold it"
 
 
 def test_a_terminal_that_is_lost_fails_no_node(tmp_path: Path) -> None:

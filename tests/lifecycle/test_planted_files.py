@@ -140,7 +140,7 @@ def ssh(machine: Planted, place: str, kind: str) -> None:
 
 
 def code(machine: Planted, place: str, kind: str) -> None:
-    """What is planted goes aside, or out of the way, and the version that was deployed is in its place."""
+    """Planted files are moved aside or removed, and the deployed version takes their place."""
     bucket = machine.folder / "bucket"
     for name, text in CODE.items():
         (bucket / name).parent.mkdir(parents=True)
@@ -171,7 +171,7 @@ def partition(machine: Planted, place: str, kind: str) -> None:
 
 
 def local_disk(machine: Planted, place: str, kind: str) -> None:
-    """Before Docker is told of its folder, or a unit opens one to all users."""
+    """The refusal comes before Docker gets its folder, and before a unit opens one to all users."""
     node = ContainerNode(machine.folder, machine.commands)
     (node.root / place.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
     machine.plant(place, kind)
@@ -248,7 +248,7 @@ OPENS_NOTHING = {
     "slurm/node_setup/steps/message_of_the_day.py": "names the paths",
     "slurm/units/check_node_health.sh": "asks whether it is mounted, and how full it is",
     "slurm/units/studio-partitions.service": "starts studio/partitions.py",
-    "studio/set_up_space.py": "as the user of a space, in which nobody else works",
+    "studio/set_up_space.py": "as the user of a space, in which no one else works",
 }
 
 
@@ -259,7 +259,7 @@ def test_no_other_code_comes_near_such_a_path() -> None:
 
 
 def test_a_folder_that_is_exchanged_meanwhile_changes_nothing(tmp_path: Path) -> None:
-    """Where users may write to the mount's root, and so may rename what root has there."""
+    """Users who can write to the mount's root can rename root's folders there."""
     from node_setup.root_folder import root_folder
 
     node = node_of(tmp_path)

@@ -144,7 +144,7 @@ def _digest_in_registry(
     framework: Framework,
     options: argparse.Namespace,
 ) -> str:
-    """Of the commit's image; built and pushed if it is not there."""
+    """Return the reference of the commit's image; build and push the image if it is missing."""
     tag = registry_tag(revision, framework)
     name = f"{repository.uri}:{tag}"
     digest = digest_of(ecr, repository, tag)
@@ -170,8 +170,8 @@ def _import(head: HeadNode, job: ImportJob, cluster_file: Path) -> None:
         run_import(head, job, lambda line: print(line, file=sys.stderr, flush=True))
     except KeyboardInterrupt:
         print(
-            "\nno longer watching; the import goes on, and the same command waits for it. To end it, on the "
-            "head node: sudo scancel --name=import-image",
+            "\nno longer watching; the import continues, and the same command waits for it. To end it, on "
+            "the head node: sudo scancel --name=import-image",
             file=sys.stderr,
         )
         raise
@@ -185,7 +185,7 @@ def run_import(head: HeadNode, job: ImportJob, say: Say) -> None:
 
     Raises:
         NoSession: if there is no session with the head node.
-        ValueError: if the file is not there afterwards, with what goes on and what to do.
+        ValueError: if the file is missing afterwards, with the state of the import and a remedy.
     """
     arguments = [job.partition, str(job.num_cpus), job.reference, job.file, ENROOT_IMPORT.read_text()]
     try:
@@ -197,12 +197,12 @@ def run_import(head: HeadNode, job: ImportJob, say: Say) -> None:
             status = head.run_as_root(ON_CLUSTER.read_text(), arguments, say)
     except BrokenSession as error:
         raise ValueError(
-            f"{error}. Run the same command again: it waits for an import that goes on, and takes its file"
+            f"{error}. Run the same command again: it waits for an import that still runs, and takes its file"
         ) from None
     if status:
         raise ValueError(
             f"{head.name}: {job.file} was not made (status {status}); the lines above say why. The image is "
-            "in the registry: the same command goes on from there"
+            "in the registry: the same command continues from there"
         )
 
 

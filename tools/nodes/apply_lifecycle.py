@@ -55,7 +55,7 @@ def main() -> int:
         undone = _apply(cluster, found, connect, source, options)
     except KeyboardInterrupt:
         print(
-            "\nno longer watching; what has begun on the nodes goes on, and further nodes are begun by the "
+            "\nno longer watching; runs on nodes continue, and further nodes are started by the "
             f"controller: {LOG} there has it",
             file=sys.stderr,
         )

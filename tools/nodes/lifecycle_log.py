@@ -58,7 +58,7 @@ def find_log_group(logs: Any, cluster: Cluster, cluster_id: str | None) -> str:
     if not groups:
         raise ValueError(
             f"there is no log group {prefix}{cluster_id or '<id>'} yet; it comes with the first node whose "
-            "set-up says something, some minutes after the node: see `make connect ARGS=--list` and "
+            "setup prints something, some minutes after the node: see `make connect ARGS=--list` and "
             f"`aws sagemaker describe-cluster --cluster-name {cluster.name}`"
         )
     return max(groups, key=lambda name: groups[name])

@@ -88,11 +88,11 @@ def _show_control_plane(logs: Any, cluster: EksCluster, options: argparse.Namesp
 
 
 def _options() -> argparse.Namespace:
-    parser = cluster_parser("Show what the set-up of nodes said.")
+    parser = cluster_parser("Show the log of node setup.")
     parser.add_argument(
         "node", nargs="?", help=f"group, node, host name or instance id (all); on EKS also {CONTROL_PLANE}"
     )
-    parser.add_argument("--follow", action="store_true", help="go on with what comes, until Ctrl-C")
+    parser.add_argument("--follow", action="store_true", help="show new lines until Ctrl-C")
     parser.add_argument(
         "--since",
         type=_milliseconds,
@@ -133,7 +133,7 @@ def choose_streams(
     """Streams of the nodes that are meant, the one that spoke last at the end.
 
     Without a name: of nodes that are there, and of those that are gone but spoke within a day (``since_ms``)
-    of the last word; a node whose set-up fails is replaced, and its log is the one that is looked for.
+    of the last line; a node whose setup fails is replaced, and users look for its log.
 
     Raises:
         ValueError: if a name means none.

@@ -43,7 +43,7 @@ def remote_command(script: str, arguments: Sequence[str], token: str) -> str:
     """Return one command for the node, without special characters outside its single quotes.
 
     The agent gives it to `sh -c` or splits it into words itself, by the kind of agent. The script gets a
-    session of its own, deaf to the terminal's hanging up, since it is to go on when the connection breaks.
+    session of its own that ignores a hangup, because it must continue when the connection breaks.
     """
     whole = (
         f"set -- {shlex.join(arguments)}\n({script}\n) < /dev/null\nstatus=$?\n"
@@ -62,7 +62,7 @@ def run_on_node(
 
     Raises:
         NoSession: if none can be started.
-        BrokenSession: if the session ends without the script's status; what has begun may go on.
+        BrokenSession: if the session ends without the script's status; the script may still be running.
     """
     token = secrets.token_hex(8)
     parameters = json.dumps({"command": [remote_command(script, arguments, token)]})
@@ -88,7 +88,7 @@ def run_on_node(
     if not session_id:
         raise NoSession(f"no session could be started: {last or 'the aws command said nothing'}")
     words = f"; its last words: {last}" if last else ""
-    raise BrokenSession(f"the session ended before the script did; what has begun there may go on{words}")
+    raise BrokenSession(f"the session ended before the script did; the script may still be running{words}")
 
 
 @contextlib.contextmanager
@@ -112,7 +112,7 @@ def _lines(descriptor: int) -> Iterator[str]:
     while True:
         try:
             received = os.read(descriptor, 65536)
-        except OSError:  # How Linux tells that nobody has the terminal open any more.
+        except OSError:  # Linux raises it when no process has the terminal open any more.
             received = b""
         *whole, rest = (rest + received).split(b"\n")
         for line in whole if received else [*whole, rest]:

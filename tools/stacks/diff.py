@@ -85,7 +85,7 @@ def main() -> int:
     if not pairs and not options.against:
         print(
             f"note: {cluster.region} has no stack of cluster {cluster.name}. If you changed `name` or "
-            "`region`, the former cluster goes on running and billing: `make teardown` with the former file."
+            "`region`, the former cluster still runs and bills: `make teardown` with the former file."
         )
     losses = find_precious_losses(pairs, region=cluster.region)
     notices = [notice for stack, old, new in pairs for notice in find_notices(stack, old, new)]

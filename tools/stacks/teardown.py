@@ -53,7 +53,7 @@ def _confirm(name: str, given: str | None) -> None:
     """Raise ValueError unless the name was given or is typed now."""
     if given is None:
         if not sys.stdin.isatty():
-            raise ValueError(f"nobody is there to confirm; run it in a terminal, or with --yes {name}")
+            raise ValueError(f"there is no terminal to confirm in; use a terminal, or --yes {name}")
         given = input(f"\nType the cluster's name ({name}) to delete all this: ").strip()
     if given != name:
         raise ValueError(f"got '{given}', the cluster is {name}; nothing was deleted")

@@ -96,7 +96,7 @@ def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
 
 
 def _service_logs(session: boto3.Session, cluster: Cluster) -> tuple[str, ...]:
-    """HyperPod logs its nodes' set-up in a group of its own, which belongs to no stack and never expires.
+    """HyperPod logs node setup in a group of its own, which belongs to no stack and never expires.
 
     CloudWatch's agent on the nodes writes to one beside it, which is the stack's. So are those of EKS and
     Container Insights, which they make again for what they say when the stack's are gone.
@@ -183,7 +183,7 @@ def bill_of(resource: StackResource) -> str:
         case "AWS::RDS::DBInstance":
             if resource.leaves_snapshot:
                 return "bills by the GB and month for the snapshot"
-            return f"goes on running and bills by the hour as {properties.get('DBInstanceClass')}"
+            return f"still runs and bills by the hour as {properties.get('DBInstanceClass')}"
         case "AWS::Logs::LogGroup":
             return "bills by the GB and month"
         case "AWS::APS::Workspace":

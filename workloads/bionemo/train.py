@@ -72,8 +72,8 @@ def main(config: RunFile) -> None:
     if status == "KILLED":
         if is_first:
             tell(
-                f"stopped at step {recorder.step} of {config.train.max_steps}; the same command goes on from "
-                f"the newest checkpoint in {config.run_dir}"
+                f"stopped at step {recorder.step} of {config.train.max_steps}; the same command continues "
+                f"from the newest checkpoint in {config.run_dir}"
             )
         raise SystemExit(STOPPED_BY_SIGNAL)
     if is_first:

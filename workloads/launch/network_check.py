@@ -269,7 +269,7 @@ def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, 
             stays[first] = second
             bad[second] = (
                 f"all-reduce with {first} fails, and each is well without the other; which of the two is bad "
-                f"cannot be told, so one is left out to find out: {o.failure}"
+                f"is unknown, so one is left out to find out: {o.failure}"
             )
     return Verdict(bad, kept=stays, freed=tuple(kept[node] for node in known))
 

@@ -108,7 +108,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             if here.is_first:
                 tell(
                     f"stopped by {here.stop.name}: step {progress.step} is saved in {run_dir}; "
-                    "the same command goes on from there"
+                    "the same command continues from there"
                 )
             raise
         finally:

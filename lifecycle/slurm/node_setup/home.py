@@ -1,7 +1,7 @@
-"""A user's home on the shared file system, which many nodes make at the same moment.
+"""A user's home on the shared file system, which many nodes create at the same moment.
 
-Root works in the folder of all homes alone, in which users cannot make anything; what is inside of a home is
-done as the user, who could put symbolic links there that lead anywhere.
+Root works only in the folder of all homes, in which users cannot create anything. Work inside a home runs as
+its user, who could put symbolic links to anywhere there.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from node_setup.host import Host
 from node_setup.root_folder import root_folder
 
 HOME_MODE = 0o700
-"""For the first time; the owner may open it for others."""
+"""Mode of a new home; the owner may open it for others."""
 SKELETON = "/etc/skel"
 
 
 def make_home(host: Host, path: str, uid: int, gid: int) -> bool:
-    """Have a home of this user's with the skeleton's files; returns whether it was made by this call.
+    """Create the user's home with the skeleton's files, and return whether this call created it.
 
     Raises:
-        SetupError: if it belongs to somebody else, is no folder, or cannot be given to the user.
+        SetupError: if it belongs to another user, is not a folder, or cannot be given to the user.
     """
     with root_folder(host, os.path.dirname(path)) as homes:
         home = homes / os.path.basename(path)
@@ -44,13 +44,13 @@ def make_home(host: Host, path: str, uid: int, gid: int) -> bool:
         raise SetupError(
             f"{path} must be a folder of uid {uid}: it is {stat.filemode(found.st_mode)} of "
             f"{_owner(found.st_uid)}",
-            "give the user another name or that uid in the cluster file, or move what is there away",
+            "give the user another name or that uid in the cluster file, or move the existing folder away",
         )
     return False
 
 
 def _make(host: Host, home: Path, uid: int, gid: int) -> bool:
-    """Make it whole beside its place, and put it there unless another node was first."""
+    """Create the whole home beside its place, and move it there unless another node was first."""
     partial = Path(tempfile.mkdtemp(prefix=f".{home.name}.", dir=home.parent))
     try:
         skeleton = host.path(SKELETON)
@@ -63,7 +63,7 @@ def _make(host: Host, home: Path, uid: int, gid: int) -> bool:
         try:
             partial.rename(home)
         except OSError:
-            # Another node's is there, which is as good; a folder is not put over one that holds files.
+            # Another node's home is as good. A folder never replaces one that holds files.
             if not home.is_dir():
                 raise
             return False

@@ -1,4 +1,4 @@
-"""Folders on shared file systems in which root works: out of the reach of users, who could plant links."""
+"""Root's folders on shared file systems, in which users cannot plant links."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from node_setup.host import Host
 
 
 def is_roots(found: os.stat_result) -> bool:
-    """Whether a file or folder belongs to root, and no one else can change it; never true of a link."""
+    """Return whether a file or folder belongs to root and no one else can change it; False for a link."""
     is_plain = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
     return is_plain and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 @contextmanager
 def root_folder(host: Host, path: str) -> Iterator[Path]:
-    """Open a folder that root alone can change and all may enter, and create it if it is missing.
+    """Open a folder that only root can change and all can enter, and create it if it is missing.
 
-    The path that is given leads to the open folder itself, also for commands that this process starts. If
-    users can write to the folder above, what they rename or put in its place redirects nothing.
+    The returned path leads to the open folder itself, also for commands that this process starts. Users who
+    can write to the parent folder cannot redirect it by renaming or replacing the folder.
 
     Raises:
-        SetupError: if what is there is something else, or can be changed by users.
+        SetupError: if the path is not a folder, or users can change it.
     """
     folder = host.path(path)
     folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o755)
-    # Which opens whatever is there, and waits for no pipe.
+    # This opens an object of any type and does not wait for a pipe.
     handle = os.open(folder, os.O_PATH | os.O_NOFOLLOW)
     try:
         found = os.fstat(handle)
@@ -40,10 +40,9 @@ def root_folder(host: Host, path: str) -> Iterator[Path]:
             raise SetupError(
                 f"{path} must be a folder of root's that no one else can write to, since root works in it: "
                 f"it is {stat.filemode(found.st_mode)} of uid {found.st_uid}",
-                f"look at what is there; then `sudo chown root:root {path} && sudo chmod 755 {path}`, or "
-                "move it",
+                f"look at it; then `sudo chown root:root {path} && sudo chmod 755 {path}`, or move it",
             )
-        # The number of this process as /proc has it, which may be that of another namespace.
+        # /proc may belong to another process namespace, where this process has another number.
         yield Path("/proc", os.readlink("/proc/self"), "fd", str(handle))
     finally:
         os.close(handle)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3 -IS
-"""Shown at log-in, from /etc/update-motd.d: what this node is, how its set-up went, where things are.
+"""Message at login, from /etc/update-motd.d: the node, the outcome of its setup, and important paths.
 
-It reads local files alone, so that a shared file system that hangs keeps nobody out.
+It reads only local files, so that a hanging shared file system does not block logins.
 """
 
 import json
@@ -24,8 +24,8 @@ def outcome() -> list[str]:
         failed = next((step for step in steps if step["error"]), None)
         finished = state["finished"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return [f"Set-up: no result of it in {STATE}; see {FACTS['log']}"]
-    lines = [f"Set-up: {len(steps)} steps, finished {finished}" if failed is None else "Set-up FAILED"]
+        return [f"Setup: no result in {STATE}; see {FACTS['log']}"]
+    lines = [f"Setup: {len(steps)} steps, finished {finished}" if failed is None else "Setup FAILED"]
     if failed is not None:
         lines += [f"  {finished} in step {failed['name']}: {failed['error']}", f"  Log: {FACTS['log']}"]
     if warnings:

@@ -1,6 +1,6 @@
-"""Which workers a job of ours can reach, and those that an earlier run has left drained.
+"""Workers that a job of this setup can reach, including those that an earlier run left drained.
 
-These are reached through a reservation that keeps users away.
+A reservation keeps users off drained workers while the job runs there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from node_setup.steps.hold import OURS
 from workers.worker_run import MINUTES_FOR_SCRIPT, Outcome
 
 ABSENT = {"DOWN", "ERROR", "FAIL", "FUTURE", "INVALID_REG"}
-"""Not NOT_RESPONDING: Slurm 22.05 says it of a node that was given back, for seconds; later it is DOWN."""
+"""States of absent nodes, without NOT_RESPONDING: Slurm 22.05 shows it for seconds after a node resumes."""
 UP_LATER = {
     *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),
     *("REBOOT_ISSUED", "REBOOT_REQUESTED"),
@@ -32,30 +32,30 @@ def is_busy(node: SlurmNode) -> bool:
 
 
 def why_unreachable(node: SlurmNode) -> str | None:
-    """Why no job of ours can start on it, and what to do; None if one can, at least after others."""
+    """Return why no job can start on the node, with a remedy; None if one can, even after other jobs."""
     because = f" ({node.reason})" if node.reason else ""
     if node.flags & ABSENT:
         return (
-            f"it is {node.state}{because}; a node that is replaced gets the new scripts by itself; for one "
+            f"it is {node.state}{because}; a replaced node gets the new scripts automatically; for one "
             "that comes back repeat this command"
         )
     if node.flags & UP_LATER:
         return f"it is {node.state}; repeat this command when it is up"
     if "DRAIN" in node.flags and not is_held_by_us(node):
         return (
-            f"somebody else has drained it{because}; give it back "
+            f"someone else has drained it{because}; resume it "
             f"(`sudo scontrol update NodeName={node.name} State=RESUME`), and repeat this command"
         )
     if not node.partitions:
-        return "it is in no partition, so that no job can run on it; add its group to one"
+        return "it is in no partition, so no job can run on it; add its group to one"
     return None
 
 
 @contextmanager
 def reserved(host: Host, nodes: Sequence[SlurmNode], *, wait_seconds: float) -> Iterator[str | None]:
-    """Reserve nodes for root, and give the reservation's name; None, and nothing done, for no nodes.
+    """Reserve nodes for root, and yield the reservation's name; yield None if there are no nodes.
 
-    It ends by itself if nobody removes it. Jobs that run on the nodes go on.
+    The reservation also ends automatically. Running jobs on the nodes continue.
 
     Raises:
         SetupError: if Slurm refuses.
@@ -69,22 +69,22 @@ def reserved(host: Host, nodes: Sequence[SlurmNode], *, wait_seconds: float) -> 
         *("scontrol", "create", "reservation", f"ReservationName={name}", "Users=root", "StartTime=now"),
         *(f"Duration={minutes}", "Flags=MAINT,IGNORE_JOBS,OVERLAP"),
         f"Nodes={','.join(node.name for node in nodes)}",
-        remedy="`scontrol show reservation` lists those there are; root may make one on the controller",
+        remedy="`scontrol show reservation` lists the existing ones; root may create one on the controller",
     )
     try:
         yield name
     finally:
         host.run(
             *("scontrol", "delete", f"ReservationName={name}"),
-            remedy=f"it ends by itself after {minutes} minutes",
+            remedy=f"it ends automatically after {minutes} minutes",
         )
 
 
 def run_held(host: Host, node: SlurmNode, run: Callable[[], Outcome]) -> Outcome:
-    """Take the drain away, so that our job can start; nobody else's can, by the reservation.
+    """Undrain a node so that our job can start; the reservation keeps other jobs away.
 
-    The scripts drain the node themselves, and give it back when they have succeeded. A node on which they
-    have not begun, or not got that far, is drained again for its old reason.
+    The scripts drain the node themselves, and resume it after they succeed. If they did not start, or did not
+    get that far, the node is drained again with its old reason.
 
     Raises:
         SetupError: if Slurm refuses.

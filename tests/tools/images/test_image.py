@@ -86,15 +86,15 @@ def test_another_framework_has_its_own_base_and_name(
     (call,) = engines.calls
     words = call["arguments"]
     assert build_arguments(call)["BASE_IMAGE"] == f"registry.example/other@sha256:{'cd' * 32}"
-    assert build_arguments(call)["GIT_SHA"] == f"{sha}-bionemo", "as the registry's tag, by which it is told"
+    assert build_arguments(call)["GIT_SHA"] == f"{sha}-bionemo", "as the registry's tag, which identifies it"
     assert words[words.index("--tag") + 1] == f"esm2-bionemo:{sha}"
     assert words[words.index("--file") + 1].endswith("docker/bionemo/Dockerfile")
 
 
-def test_same_commit_is_asked_for_alike(
+def test_the_same_commit_gives_the_same_build_arguments(
     engines: Engines, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for the folder that the files are in."""
+    """Only the folder of the files differs."""
     engines.install("buildah")
     make_image(monkeypatch)
     make_image(monkeypatch)

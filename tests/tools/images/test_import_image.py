@@ -161,14 +161,16 @@ run_import(HeadNode("c", {START!r}), ImportJob("gpu", 4, REFERENCE, {str(head.wo
     wait_for(lambda: head.srun_calls)
     os.killpg(process.pid, 9)
     process.wait(timeout=60)
-    time.sleep(1)  # for whoever looks at the terminal, which is gone
+    time.sleep(1)  # output for a terminal that is gone
     (head.folder / "hold").unlink()
     wait_for(head.worker.file.exists)
 
 
 def test_a_session_that_breaks_says_what_to_do(head: Head) -> None:
     head.sessions.set("breaks")
-    with pytest.raises(ValueError, match="Run the same command again: it waits for an import that goes on"):
+    with pytest.raises(
+        ValueError, match="Run the same command again: it waits for an import that still runs"
+    ):
         head.run()
 
 
@@ -194,7 +196,7 @@ def registry(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[ImportJob]:
-    """What would be imported; the head node is another test's."""
+    """Request of the import; another test covers the head node."""
     found: list[ImportJob] = []
     head = HeadNode("controller-1", START)
     monkeypatch.setattr(import_image, "find_head_node", lambda cluster, profile: head)
@@ -204,7 +206,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[ImportJob]:
 
 @pytest.fixture
 def sha(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of the commit that is checked out."""
+    """Image of the checked-out commit."""
     repository = make_repository(tmp_path)
     monkeypatch.setattr(import_image, "REPOSITORY", repository)
     return git(repository, "rev-parse", "HEAD")
@@ -292,7 +294,7 @@ def test_a_reference_needs_neither_registry_nor_commit(
         (["--reference", f"registry/name@sha256:{DIGEST}"], "it must be <registry>/<repository>:<tag>@"),
     ],
 )
-def test_mistakes_are_told_before_anybody_is_asked(
+def test_reports_mistakes_before_any_request(
     arguments: list[str],
     message: str,
     jobs: list[ImportJob],
@@ -313,7 +315,7 @@ def test_uncommitted_is_never_imported(
     assert not jobs
 
 
-def test_ctrl_c_says_what_goes_on(
+def test_ctrl_c_says_that_the_import_continues(
     jobs: list[ImportJob], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Jobs of BioNeMo's: what they take and are told on Slurm and on Kubernetes, and what is refused at once."""
+"""BioNeMo jobs: resources and settings on Slurm and Kubernetes, and refusals at submission."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_on_slurm_it_takes_all_gpus_of_all_nodes_and_its_own_data() -> None:
 
 
 @pytest.mark.parametrize("submit", [slurm, lambda *overrides: pods("kubeflow", *overrides)])
-def test_what_bionemo_cannot_do_is_told_before_anything_is_submitted(submit: Any) -> None:
+def test_reports_what_bionemo_cannot_do_before_submission(submit: Any) -> None:
     with pytest.raises(ValueError) as refused:
         submit("optim.name=muon", "bionemo.micro_batch_size=48")
     assert "optim.name: got muon" in str(refused.value)
@@ -75,7 +75,7 @@ def test_in_pods_data_are_exported_first(operator: str) -> None:
 
 
 def test_its_size_is_fixed() -> None:
-    with pytest.raises(ValueError, match="only training goes on with another number of nodes"):
+    with pytest.raises(ValueError, match="only training continues with another number of nodes"):
         pods("hyperpod", nodes="2-4")
 
 

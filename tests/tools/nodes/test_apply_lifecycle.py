@@ -29,7 +29,7 @@ import os, sys
 print("apply:", *sys.argv[1:], "in", os.path.basename(os.getcwd()))
 sys.exit({status})
 """
-FAKE_SETUP = 'echo "set-up, seconds to ship the log: $SECONDS_TO_SHIP_LOG"; exit {status}'
+FAKE_SETUP = 'echo "setup, seconds to ship the log: $SECONDS_TO_SHIP_LOG"; exit {status}'
 
 
 def stack(**changes: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def test_the_controller_is_first_and_login_nodes_follow(
     output = capsys.readouterr().out
     assert f"{CONTROLLER}-1: apply: --source {SOURCE} in {HASH}\n" in output
     for number in (1, 2):
-        assert f"{LOGIN}-{number}: set-up, seconds to ship the log: 0\n" in output
+        assert f"{LOGIN}-{number}: setup, seconds to ship the log: 0\n" in output
     assert "session-script-ended" not in output and "SessionId" not in output
 
 
@@ -137,7 +137,7 @@ def test_a_session_that_breaks_is_no_success(
     account.sessions.set("breaks")
     assert run() == 1
     errors = capsys.readouterr().err
-    assert "the session ended before the script did; what has begun there may go on" in errors
+    assert "the session ended before the script did; the script may still be running" in errors
     assert f"{apply_lifecycle.LOG} on it says how it and the workers end" in errors
     assert targets(account) == [CONTROLLER]
 

@@ -22,7 +22,7 @@ NOBODY = {
     ("command", "message"),
     [
         (["deploy"], "no AWS credentials found; run `aws configure sso`"),
-        (["destroy", "ARGS=--force --profile nobody"], "profile (nobody) could not be found"),
+        (["destroy", "ARGS=--force --profile absent"], "profile (absent) could not be found"),
     ],
 )
 def test_it_is_one_line_before_a_synthesis(command: list[str], message: str) -> None:

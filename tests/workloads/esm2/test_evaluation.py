@@ -142,7 +142,7 @@ def test_unigram_perplexity(prepared: Path) -> None:
 
 
 def scores_of(config: Path, *overrides: str) -> dict[str, object]:
-    """What ``evaluate`` writes, called in this process."""
+    """Return the results of ``evaluate``, called in this process."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         main(load_config(config, overrides))
@@ -191,7 +191,7 @@ def test_make_scores_the_run_that_is_named(run_file: Path, tmp_path: Path) -> No
     [
         ("model.init_from=null", "the run run has not finished"),
         ("model.init_from=.", "holds neither config.json (transformers) nor checkpoint.json"),
-        ("model.init_from=nobody/none", "'nobody/none' was not found as a folder here"),
+        ("model.init_from=absent/none", "'absent/none' was not found as a folder here"),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -1,4 +1,4 @@
-"""Whose fault a failed all-reduce is, and what the job's supervisor does about it."""
+"""Cause of a failed all-reduce, and the reaction of the job's supervisor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def slurm(tmp_path: Path) -> Slurm:
 
 
 def outcomes(nodes: str, *failing: str) -> list[Outcome]:
-    """Of each node alone and each pair of a ring; a group fails if it has all nodes of one of ``failing``."""
+    """Return results of each node and each pair of a ring; groups with all nodes of a failing set fail."""
     pairs = [pair for found in ring_rounds(nodes) for pair in found]
     return [
         Outcome(tuple(group), "lost" if any(set(bad) <= set(group) for bad in failing) else "")
@@ -75,7 +75,7 @@ def test_a_node_that_fails_with_a_second_one_is_to_blame() -> None:
 
 def test_both_nodes_are_named_where_one_is_left_out_to_find_out() -> None:
     (said,) = blame("ab", outcomes("ab", "ab"), {}).bad.values()
-    assert "all-reduce with a fails" in said and "cannot be told" in said
+    assert "all-reduce with a fails" in said and "is unknown" in said
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_two_nodes_without_a_third_end_the_job_at_the_second_start(slurm: Slurm)
     slurm.on_nodes(2, "node-1 node-2")
     (slurm.folder / "partition").write_text("node-1\nnode-2\n")
     output = slurm.run()[1]
-    assert "cannot be told" in output and slurm.said_to("scontrol")[-1][-1] == "StartTime=now+30minutes"
+    assert "is unknown" in output and slurm.said_to("scontrol")[-1][-1] == "StartTime=now+30minutes"
     status, output = slurm.run()
     assert status == 2 and "no other node was there: node-1 and node-2: node-1: timed out" in output
     assert "security group" in output

@@ -68,7 +68,7 @@ def test_sigterm_saves_and_the_same_command_resumes(run_file: Path) -> None:
         for process in signalled.processes:
             process.terminate()  # as torchrun does when it gets SIGTERM
         assert signalled.ends(60) == [STOPPED_BY_SIGNAL] * 2
-    assert "is saved in" in signalled.output and "goes on from there" in signalled.output
+    assert "is saved in" in signalled.output and "continues from there" in signalled.output
     step = max(losses(run_dir))
     assert 7 <= step < NUM_STEPS
     assert [path.name for path in (run_dir / "checkpoints").iterdir()] == [f"step-{step:08d}"]

@@ -72,7 +72,7 @@ def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | No
     except ClientError as error:
         if not is_denied(error):
             raise
-        return "the repository may not be asked (ecr:Describe*); whether it has the image, the nodes will see"
+        return "the repository may not be read (ecr:Describe*); the nodes will find out if it has the image"
     if tags is None:
         raise ValueError(f"IMAGE: {uri} has no image {digest}; make push prints the one of a commit")
     here = read_revision(REPOSITORY)

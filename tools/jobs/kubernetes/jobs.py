@@ -51,7 +51,7 @@ class KubernetesJobs(Scheduler):
         parser.add_argument("--group", help="instance group; the first one with GPUs")
         parser.add_argument("--service-account", help="whose rights to AWS the pods have (pod identity)")
         parser.add_argument(
-            "--max-retries", type=int, help="by the operator; 10 of what goes on where it was"
+            "--max-retries", type=int, help="retries by the operator; 10 for stages that resume"
         )
         parser.add_argument("--to", type=Path, metavar="FOLDER", help="write the manifests there instead")
 

@@ -262,7 +262,7 @@ def _sizes(
             f"{with_borrowed} with all that it may borrow"
         )
     if len(sizes) > 1 and wanted.stage != "train":
-        problems.append(f"NODES: got {wanted.nodes}; only training goes on with another number of nodes")
+        problems.append(f"NODES: got {wanted.nodes}; only training continues with another number of nodes")
     if len(sizes) > 1 and cluster.training_operator == "hyperpod":
         # SageMaker developer guide, "Using elastic training in Amazon SageMaker HyperPod".
         problems += [

@@ -183,7 +183,7 @@ def cancel(kubectl: Kubectl, operator: Operator, job: Mapping[str, Any]) -> int:
     if has_ended(job):
         print(f"job {name} had ended ({state(job)}) and is removed, with its pods' logs")
         return 0
-    print(f"job {name} is asked to save and to end, within {SAVE_SECONDS} s: make tail TARGET=eks JOB={name}")
+    print(f"job {name} saves and ends within {SAVE_SECONDS} s: make tail TARGET=eks JOB={name}")
     print(
         f"at once, without saving: kubectl delete pod --selector={JOB_LABEL}={name} --grace-period=0 --force"
     )

@@ -26,7 +26,7 @@ COPY_INSTEAD = (
     "(docs/training-on-slurm.md)"
 )
 SUBMIT_MODULE = "workloads.launch.slurm_submit"
-# Root makes a folder for the user where nobody else can make one: below the mount point itself.
+# Root creates a folder for the user where no one else can create one: below the mount point itself.
 _MAKE_FOLDER = """
 set -euo pipefail
 top="$1/$2"
@@ -100,7 +100,7 @@ class SlurmJobs(Scheduler):
         try:
             return head.run(user, [*program, options.job], lambda line: print(line, flush=True))
         except BrokenSession as error:
-            raise ValueError(f"{error}; the jobs go on") from None
+            raise ValueError(f"{error}; the jobs continue") from None
 
     def _place(self, options: argparse.Namespace) -> tuple[str, str]:
         """Return the jobs' user, and their folder."""

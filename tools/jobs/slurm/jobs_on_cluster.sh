@@ -51,7 +51,7 @@ last_line() {
     [[ -z "${found}" ]] || printf '  %-8s %s\n' "$1" "${found}"
 }
 
-# Ends with the job. Slurm is asked rarely: every question costs its controller something.
+# Ends with the job. Queries are rare, because each one loads Slurm's controller.
 follow() {
     local log="${place}/job.log" watch state
     echo "${log}"
@@ -77,7 +77,7 @@ cancel() {
         # one ends before the signal comes; a full file system shall not keep the job from being cancelled.
         touch "${place}/cancelled" 2>/dev/null || true
         scancel --batch --signal=USR2 "${job}"
-        echo "job ${job} is asked to save and to end: make tail JOB=${job} shows it"
+        echo "job ${job} saves and ends: make tail JOB=${job} shows it"
         echo "at once, without saving: scancel ${job} on the head node"
         ;;
     *)

@@ -155,7 +155,7 @@ def placement(
     if minutes is not None and minutes < MIN_MINUTES:
         problems.append(
             f"--time: got {wanted.time}, to Slurm {minutes:g} minute(s); give at least {MIN_MINUTES}, since "
-            "jobs are stopped 5 minutes before the limit, to go on later. Two hours are 2:00:00"
+            "jobs are stopped 5 minutes before the limit, to resume later. Two hours are 2:00:00"
         )
     groups = _groups(cluster, wanted.partition, problems)
     if not groups:

@@ -141,7 +141,7 @@ def main(config: RunFile) -> None:
         status = launch(file)
         if status:
             raise RunError(
-                f"the run of {method.title} ended with status {status}; the same command goes on "
+                f"the run of {method.title} ended with status {status}; the same command continues "
                 f"from there, and {file} is the configuration of this run alone"
             )
         results = json.loads((run.run_dir / RESULTS_FILE).read_text())

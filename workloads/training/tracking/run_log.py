@@ -152,7 +152,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         elif number < len(text_lines):
             raise ValueError(
                 f"{path}:{number}: got {text[:80]!r}; expected a JSON object with kind and step; "
-                "delete that line to go on without it"
+                "delete that line to continue without it"
             )
     return lines
 

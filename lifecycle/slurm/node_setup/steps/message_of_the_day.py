@@ -1,4 +1,4 @@
-"""What people see at log-in: which node this is, how its set-up went, where things are."""
+"""Message at login: the node, the outcome of its setup, and important paths."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import json
 from node_setup.node import Node
 from node_setup.step import STATE
 
-# Two digits above those of the system, so that it comes last and stays in view.
+# The number is higher than the system's, so that the message comes last and stays visible.
 FOLDER, NAME = "/etc/update-motd.d", "99-cluster"
 FOR_LOGIN_SHELLS = "/etc/profile.d/cluster-message.sh"
 LOG = "/var/log/provision/provisioning.log"
 
 
 def install(node: Node) -> None:
-    """Install the script that the system runs at log-in, and run it once; a warning if it is not shown."""
-    # JSON within a Python string: backslashes would be read twice.
+    """Install the script that the system runs at login, and run it once; warn if it is not shown."""
+    # JSON inside a Python string: backslashes are interpreted twice.
     facts = json.dumps(_facts(node), indent=1).replace("\\", "\\\\")
     text = node.template("units/message_of_the_day.py", facts=facts, state=str(node.host.path(STATE)))
     node.install(f"{FOLDER}/{NAME}", text, mode=0o755)
@@ -38,9 +38,9 @@ def _facts(node: Node) -> dict[str, object]:
         places.append(("Code", f"{settings.lustre_mount_path}/workloads/current"))
     partition = " or ".join(sorted(partitions)) or "<partition>"
     places += [
-        ("Local disks", "/opt/dlami/nvme, /opt/sagemaker: what is there is lost when the node is replaced"),
+        ("Local disks", "/opt/dlami/nvme, /opt/sagemaker: files are lost when the node is replaced"),
         ("Jobs", f"sinfo; sbatch --partition={partition} <script>; squeue --me"),
-        ("Log", f"{LOG} (set-up of this node)"),
+        ("Log", f"{LOG} (setup of this node)"),
     ]
     return {
         "cluster": settings.cluster_name,

@@ -60,7 +60,7 @@ def test_hyp_renders_the_same_job(tmp_path: Path) -> None:
 
 
 def test_hyps_own_schema_takes_its_config() -> None:
-    """That of version 1.1, which hyperpod-pytorch-job-template 1.5.0 carries."""
+    """Return the schema of version 1.1, which hyperpod-pytorch-job-template 1.5.0 has."""
     schema = json.loads((Path(__file__).parents[3] / "job_schemas/hyp_config.json").read_text())
     values = hyp_config(made(cluster=shipped("eks-p5"), team="proteins", priority="urgent"))
     assert (values.pop("template"), values.pop("version")) == ("hyp-pytorch-job", "1.1")
@@ -88,7 +88,7 @@ def test_files_of_another_job_are_not_overwritten(tmp_path: Path) -> None:
         write_files(made(), tmp_path)
 
 
-def test_writing_files_asks_nobody(
+def test_writing_files_sends_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--config", str(RUN), "--image", IMAGE, "--cluster", str(CLUSTERS / "eks.yaml")]
@@ -97,7 +97,7 @@ def test_writing_files_asks_nobody(
     assert "kubectl apply" in capsys.readouterr().out
 
 
-def test_files_without_credentials_have_an_image_that_nobody_can_pull(
+def test_files_without_credentials_have_a_placeholder_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
@@ -105,7 +105,7 @@ def test_files_without_credentials_have_an_image_that_nobody_can_pull(
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, os.devnull)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(  # of a checkout without changes, so that AWS is asked
+    monkeypatch.setattr(  # a checkout without changes, so that AWS gets a request
         "tools.jobs.kubernetes.image.read_revision", lambda _: SimpleNamespace(changes=(), tag="a", sha="a")
     )
     cluster = str(CLUSTERS / "eks.yaml")
@@ -213,4 +213,4 @@ def test_who_may_not_ask_the_repository_submits_all_the_same(monkeypatch: pytest
         raise ClientError({"Error": {"Code": "AccessDeniedException"}}, "DescribeRepositories")
 
     monkeypatch.setattr(Registry, "describe_repositories", refuse)
-    assert "the repository may not be asked" in str(eks_image.image_note(shipped(), IMAGE, None))
+    assert "may not be read (ecr:Describe*)" in str(eks_image.image_note(shipped(), IMAGE, None))

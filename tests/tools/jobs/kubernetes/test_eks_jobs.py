@@ -101,7 +101,7 @@ def test_tail_says_why_a_job_does_not_begin_and_shows_what_comes_before_training
     assert any(line.endswith("preparing data/sample") for line in rest)
 
 
-def test_tail_goes_on_when_pods_are_replaced(
+def test_tail_continues_when_pods_are_replaced(
     objects: Objects, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = submitted(objects, run)
@@ -125,7 +125,7 @@ def test_tail_goes_on_when_pods_are_replaced(
 def test_cancel_deletes_the_job_and_lets_its_pods_end(objects: Objects, run: Run, cluster: Path) -> None:
     name = submitted(objects, run, cluster)
     status, said = run("cancel", name, cluster=cluster)
-    assert status == 0 and said.startswith(f"job {name} is asked to save and to end, within 180 s")
+    assert status == 0 and said.startswith(f"job {name} saves and ends within 180 s")
     assert objects.deleted == [f"{KINDS[cluster.stem]}/{name}"]
 
 
@@ -135,7 +135,7 @@ def test_cancel_wants_to_know_which(objects: Objects, run: Run) -> None:
 
 
 @pytest.mark.parametrize("what", ["tail", "cancel", "fetch"])
-def test_a_job_that_nobody_submitted(objects: Objects, run: Run, what: str) -> None:
+def test_refuses_an_unknown_job(objects: Objects, run: Run, what: str) -> None:
     with pytest.raises(ValueError, match=f"no job train-x is in namespace {SPACE}"):
         run(what, "train-x")
 

@@ -27,7 +27,7 @@ def test_devices_are_those_of_the_type() -> None:
 @pytest.mark.parametrize(
     "instance_type", ["ml.g5.2xlarge", "ml.g6.4xlarge", "ml.p5.48xlarge", "ml.g5.8xlarge"]
 )
-def test_efa_is_asked_for_where_it_is(instance_type: str) -> None:
+def test_requests_efa_on_types_that_have_it(instance_type: str) -> None:
     cluster = with_group(shipped(), "workers", instance_type=instance_type)
     job = made(cluster=cluster)
     limits = pod(job)["containers"][0]["resources"]["limits"]
@@ -38,7 +38,7 @@ def test_efa_is_asked_for_where_it_is(instance_type: str) -> None:
 
 
 def job_efa_alone(cluster: Any) -> int:
-    """One node talks to nobody."""
+    """One node needs no network."""
     return made(cluster=cluster, nodes="1").num_efa
 
 
@@ -123,7 +123,7 @@ def test_names_are_labels_and_never_the_same() -> None:
         (
             [],
             {"stage": "evaluate", "nodes": "1-2"},
-            "NODES: got 1-2; only training goes on with another number of nodes",
+            "NODES: got 1-2; only training continues with another number of nodes",
         ),
         (
             ["parallel.mode=fsdp", "parallel.shard_size=2"],
@@ -199,12 +199,12 @@ def test_names_are_labels_and_never_the_same() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_told(overrides: list[str], wanted: dict[str, Any], problem: str) -> None:
+def test_reports_what_does_not_fit(overrides: list[str], wanted: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError) as raised:
         made(*overrides, **wanted)
     assert problem in str(raised.value)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_reports_all_problems_at_once() -> None:
     with pytest.raises(ValueError, match=r"^3 problem\(s\)"):
         made("runs=/root/runs", image=None, nodes="9")

@@ -59,7 +59,7 @@ class Place:
         (self.bin / "sleep").chmod(0o755)
 
     def fails_with(self, said: str) -> None:
-        """What squeue says of a job without a state."""
+        """Answer of squeue for a job without a state."""
         (self.bin / "failure").write_text(f"{said}\n")
 
 
@@ -132,7 +132,7 @@ def test_tail_ends_with_a_job_that_never_began(place: Place, run: Run) -> None:
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ("RUNNING", "scancel --batch --signal=USR2 12\njob 12 is asked to save"),
+        ("RUNNING", "scancel --batch --signal=USR2 12\njob 12 saves"),
         ("PENDING", "scancel 12\njob 12 was not running and is cancelled"),
         ("", "job 12 is not in the queue any more"),
     ],
@@ -164,7 +164,7 @@ def test_cancel_wants_to_know_which(place: Place, run: Run) -> None:
 
 
 @pytest.mark.parametrize("what", ["tail", "cancel", "fetch"])
-def test_a_job_that_nobody_submitted(place: Place, run: Run, what: str) -> None:
+def test_refuses_an_unknown_job(place: Place, run: Run, what: str) -> None:
     if what == "fetch":
         with pytest.raises(ValueError, match=r"^no job 99 was submitted from .*make status lists them"):
             run(what, "99")

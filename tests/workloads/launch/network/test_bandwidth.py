@@ -124,7 +124,7 @@ def test_a_sweep_of_two_processes(tmp_path: Path) -> None:
     command = (f"--config={tmp_path}/config.yaml", f"--to={tmp_path}/run")
     message = {"ESM2_ERROR_FILE": str(tmp_path / "message")}
     with forked(2, measured, *command, log=tmp_path / "log", **message) as started:
-        assert any(started.ends(180)), "slower than was asked for"
+        assert any(started.ends(180)), "slower than requested"
     found = json.loads((tmp_path / "run/bandwidth.json").read_text())
     assert found["network"] == "gloo" and len(found["points"]) >= 10
     assert all(p["bus_gb_s"] == pytest.approx(p["algorithm_gb_s"]) for p in found["points"])

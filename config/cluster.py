@@ -40,7 +40,7 @@ class NewVpc(Section):
     private_prefix_length: Annotated[int, Field(ge=17, le=26)] = 18
     """Prefix length of each zone's private subnet for nodes and file systems; 18 has 16,379 addresses."""
     internet: Literal["nat", "none"] = "nat"
-    """How nodes reach the internet. ``none`` is a closed network with interface endpoints only."""
+    """Route of nodes to the internet. ``none`` is a closed network with interface endpoints only."""
     interface_endpoints: bool = False
     """Create endpoints for the AWS services that nodes call; required without NAT, optional with it."""
     endpoint_zones: dict[str, AvailabilityZoneId] = Field(default={})
@@ -116,7 +116,7 @@ class InstanceGroup(Section):
     image_id: Annotated[str, forms.field(forms.IMAGE_ID)] | None = None
     """Machine image; null is HyperPod's current image."""
     auto_patch: Literal["none", "when_idle", "when_all_idle"] = "none"
-    """When the service may replace a node's image with one that has security patches."""
+    """Time at which the service may replace a node's image with one that has security patches."""
 
     @property
     def runs_jobs(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import date
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
@@ -18,6 +20,22 @@ Namespace = Annotated[str, forms.field(forms.NAMESPACE, max_length=63)]
 LogKind = Literal["api", "audit", "authenticator", "controllerManager", "scheduler"]
 MAX_PUBLIC_CIDRS = 40
 """Public endpoint access ranges per cluster (EKS user guide, "Service quotas")."""
+
+
+@dataclass(frozen=True)
+class KubernetesVersion:
+    kube_proxy: str
+    """Version of the add-on kube-proxy, which follows the control plane's."""
+    end_of_standard_support: date
+    end_of_extended_support: date
+
+
+KUBERNETES_VERSIONS: dict[Version, KubernetesVersion] = {
+    "1.33": KubernetesVersion("v1.33.5-eksbuild.2", date(2026, 7, 29), date(2027, 7, 29)),
+    "1.34": KubernetesVersion("v1.34.1-eksbuild.2", date(2026, 12, 2), date(2027, 12, 2)),
+}
+"""End of support per version (EKS user guide, "Understand the Kubernetes version lifecycle"). EKS bills
+extended support in addition to the control plane."""
 
 
 class AccessEntry(Section):

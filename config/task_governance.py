@@ -64,7 +64,7 @@ class TaskGovernance(Section):
     fair_share: bool = True
     """Lend idle nodes by the teams' weights; otherwise to the team that requests them first."""
     lend_unallocated: bool = True
-    """Also lend nodes outside all quotas; otherwise they stay idle."""
+    """Lend nodes outside all quotas too; otherwise they stay idle."""
 
 
 def team_namespace(team_name: str) -> str:

@@ -17,7 +17,7 @@ ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 2.0
 """Doubled after each attempt: half a minute in all."""
 TIMEOUT_SECONDS = 60.0
-"""Without a byte, not for the whole file."""
+"""Time limit without data, not for the whole file."""
 BLOCK_BYTES = 1 << 20
 
 

@@ -8,7 +8,7 @@ from manifests.chart_values import TYPE_LABEL
 from manifests.objects import Object, kubernetes_object
 
 CONSOLIDATE_AFTER = "10m"
-"""How long a node stays when its last pod has gone: the next job of a series finds it."""
+"""Time that a node stays after its last pod, so that the next job of a series can use it."""
 _GROUP = "karpenter.sagemaker.amazonaws.com"
 
 

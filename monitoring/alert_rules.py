@@ -29,7 +29,7 @@ Rule = dict[str, Any]
 
 
 def rule_groups(cluster: Cluster) -> dict[str, Any]:
-    """As a rules file of Prometheus has them.
+    """Return the groups in the form of Prometheus' rules files.
 
     Raises:
         ValueError: if the cluster file asks for no alerts.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from aws_cdk import Annotations, CfnOutput, Stack
+from aws_cdk import aws_iam as iam
 
 from config.eks_cluster import EksCluster
-from constructs import Construct
+from config.kubernetes import AccessEntry
+from config.resource_names import job_namespaces
+from config.studio_people import shared_uids
+from constructs import Construct, IDependable
 from constructs.eks.cluster_services import ClusterServices
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.node_prerequisites import HyperPodChart, NodePrerequisites
 from constructs.eks.node_waiter import NodeWaiter, PodInterfaces
-from constructs.eks.studio_on_kubernetes import StudioOnKubernetes
 from constructs.monitoring.cost_budget import CostBudget
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
 from constructs.nodes.node_files import EksNodeFiles
@@ -25,8 +29,11 @@ from constructs.nodes.node_roles import (
     node_statements,
 )
 from constructs.storage.log_group import log_group
+from constructs.studio.studio_partitions import StudioPartitions
 from constructs.vpc.network import Network
+from manifests import studio_jobs
 from manifests.charts import chart_folder
+from manifests.objects import SYSTEM_NAMESPACE
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack
@@ -146,3 +153,36 @@ class EksHyperPodStack(Stack):
     def _outputs(self, **values: str) -> None:
         for name, value in values.items():
             CfnOutput(self, name, value=value)
+
+
+class StudioOnKubernetes(Construct):
+    """Jobs that make partitions, and access entries of spaces' roles, for jobs in the namespaces of jobs."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        kubernetes: KubernetesCluster,
+        roles: Sequence[iam.IRole],
+        partitions: StudioPartitions | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        settings = kubernetes.settings
+        namespaces = job_namespaces(settings)
+        for number, role in enumerate(roles):
+            # As for those whom the file lets edit in a namespace; the ARN is known at the deployment.
+            entry = AccessEntry.model_construct(
+                principal_arn=role.role_arn, level="edit", namespaces=namespaces
+            )
+            kubernetes.access(self, f"Access{number}", entry)
+
+        objects = [studio_jobs.program(), studio_jobs.service_account()]
+        after: list[IDependable] = [kubernetes.manifest(self, "Program", objects)]
+        if partitions is None:
+            kubernetes.manifest(self, "Shared", [studio_jobs.shared_job(shared_uids(settings))], after=after)
+            return
+        statements = partitions.worker_statements()
+        after.append(kubernetes.pod_role(self, "Role", [SYSTEM_NAMESPACE], studio_jobs.NAME, statements))
+        queues = partitions.requests.queue_url, partitions.acknowledgements.queue_url
+        kubernetes.manifest(self, "Queued", [studio_jobs.queue_job(*queues, settings.region)], after=after)

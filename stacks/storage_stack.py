@@ -19,14 +19,13 @@ from constructs.monitoring.metrics_workspace import MetricsWorkspace
 from constructs.storage.accounting_database import AccountingDatabase
 from constructs.storage.encryption_key import encryption_key
 from constructs.storage.file_systems import DataAssociation, HomeFileSystem, LustreFileSystem
-from constructs.storage.private_bucket import access_log_bucket, private_bucket
-from constructs.storage.removal import removal_policy
+from constructs.storage.private_bucket import access_log_bucket, private_bucket, removal_policy
 from constructs.vpc.network import Network
 
 KEPT_IMAGES = 20
 """At about 10 GB each; older ones are rebuilt from their commit."""
 MIRRORED_TAGS = "dcgm-exporter-"
-"""How tags of the image begin that `make mirror-downloads` puts here beside the training image."""
+"""Prefix of tags of the image that `make mirror-downloads` stores beside the training image."""
 KEPT_MIRRORED = 5
 """Earlier versions, for nodes that were not set up again since."""
 

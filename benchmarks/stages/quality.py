@@ -36,7 +36,7 @@ from workloads.training.records import ProteinSplit
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is trained, in which steps."""
+    """Amount of training, and its steps."""
 
     residues: int
     tokens_per_pack: int

@@ -27,7 +27,7 @@ from workloads.esm2.alphabet import decode
 
 SECONDS = 20
 SETTLE_SECONDS = 2
-"""Not counted: until all users have connected."""
+"""Seconds that are not counted, until all users have connected."""
 NUM_PROTEINS = 2000
 START_SECONDS = 120
 TIMEOUT_SECONDS = 60

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from config.facts.kubernetes_versions import KUBERNETES_VERSIONS
-from config.kubernetes import Version
+from config.kubernetes import KUBERNETES_VERSIONS, Version
 
 VPC_CNI = "vpc-cni"
 KUBE_PROXY = "kube-proxy"

@@ -17,7 +17,7 @@ from constructs.policy.statement_role import Statement
 CNI = "aws-node"
 """The VPC CNI's pods, one on each node: ready when the node's network is."""
 READY_WITHIN = Duration.minutes(10)
-"""From Running on. The installer, which asks, has 15 minutes."""
+"""Time limit after the state Running. The installer, which polls, has 15 minutes."""
 
 
 class NodeWaiter(Construct):

@@ -11,7 +11,7 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from config.slurm_cluster import AccountingDatabase as Settings
 from constructs import Construct
 from constructs.policy.findings import acknowledge, skip_check
-from constructs.storage.removal import KEEP, removal_policy
+from constructs.storage.private_bucket import KEEP, removal_policy
 from constructs.vpc.network import DATABASE_PORT, Network
 
 ENGINE = rds.DatabaseInstanceEngine.maria_db(version=rds.MariaDbEngineVersion.VER_11_4_10)
@@ -100,7 +100,7 @@ class AccountingDatabase(Construct):
             "port": DATABASE_PORT,
             "secretArn": self.secret.secret_arn,
         }
-        """As HyperPod's API wants it."""
+        """Database in the form of HyperPod's API."""
         if is_kept:
             # A database that stays needs its group, its parameters and its password.
             for child in self.node.find_all():

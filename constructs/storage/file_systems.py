@@ -116,7 +116,7 @@ class LustreFileSystem(Construct):
 
 EXPORTED = ["NEW", "CHANGED", "DELETED"]
 IMPORTED = ["NEW", "CHANGED"]
-"""Not DELETED: a bucket that is emptied, by a slip or before a teardown, would take the files with it from a
+"""Events without DELETED: emptying the bucket, by mistake or before a teardown, must not delete files of a
 file system that the cluster file keeps. Files of deleted objects stay listed until someone removes them."""
 
 

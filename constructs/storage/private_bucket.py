@@ -1,4 +1,4 @@
-"""Buckets without access from other accounts, with access logs."""
+"""Buckets without access from other accounts, with access logs, and removal policies of storage."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 
+from config.storage import Removal
 from constructs import Construct
 from constructs.policy.findings import skip_check
-from constructs.storage.removal import KEEP
 
+KEEP = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
+"""Resources of a failed first deployment are not kept, because they are empty and would bill unnoticed."""
 ACCESS_LOG_DAYS = 90
 UPLOAD_DAYS = 7
 """Days after which unfinished uploads are deleted. They are invisible and bill. Real uploads take hours."""
+
+
+def removal_policy(removal: Removal) -> RemovalPolicy:
+    return KEEP if removal == "retain" else RemovalPolicy.DESTROY
 
 
 def access_log_bucket(scope: Construct, construct_id: str) -> s3.Bucket:

@@ -30,7 +30,7 @@ START = Path(__file__).parents[2] / "lifecycle" / "studio" / "start_space.sh"
 MAX_CONTENT = 16_384
 """Characters of base64 (``StudioLifecycleConfigContent``)."""
 OTHER_APPS = ("JupyterServer", "RStudioServerPro", "Canvas")
-"""Not shown: they know neither spaces nor the file system."""
+"""Apps that are hidden, because they know neither spaces nor the file system."""
 
 
 class StudioDomain(Construct):
@@ -199,9 +199,9 @@ def _open(
     *,
     back: bool = False,
 ) -> None:
-    """From spaces to the cluster, and with ``back`` the other way; rules of this stack, on both groups.
+    """Allow traffic from spaces to the cluster, and back with ``back``; rules of this stack on both groups.
 
-    Outwards no rule for what the group may do anyway: HTTPS from spaces, all from members of an open network.
+    Outbound traffic that a group allows anyway gets no rule: HTTPS from spaces, all from an open network.
     """
     ways = [("To", spaces, members, ports != HTTPS)]
     if back:

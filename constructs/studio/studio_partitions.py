@@ -1,4 +1,4 @@
-"""How profiles of Studio come to folders of Lustre, which no function can mount."""
+"""Folders of Lustre for profiles of Studio. No function can mount Lustre."""
 
 from __future__ import annotations
 

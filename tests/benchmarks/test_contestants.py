@@ -84,7 +84,7 @@ def test_spread_batches_are_the_samplers_own() -> None:
 
 
 def test_training_continues_after_its_state_was_on_the_host() -> None:
-    """Between its turns a contestant's memory is free, and nothing of its training changes."""
+    """A contestant's memory is free between its turns, and its training does not change."""
 
     def losses(parks: bool) -> list[float]:
         torch.manual_seed(0)
@@ -114,7 +114,7 @@ def test_training_continues_after_its_state_was_on_the_host() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["ours", "tuned"])
 def test_contestants_train_the_same_when_parked(name: str, data: Path, tmp_path: Path) -> None:
-    """As on a GPU between turns; what ``gate.state`` leaves out stays on the device."""
+    """Move the state as on a GPU between turns; values outside ``gate.state`` stay on the device."""
     settings = Settings(data, torch.device("cpu"), rehearsal=True)
     entry = Entry(
         name, model_of("8M", settings, tmp_path), data, tmp_path, 2048 if name == "ours" else 4, False

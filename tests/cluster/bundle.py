@@ -86,7 +86,7 @@ def write_downloads(folder: Path) -> None:
 
 
 def version_of(program: str) -> str:
-    """As the program says it, in its own metrics too."""
+    """Version that the program reports, in its own metrics too."""
     said = subprocess.run(
         [program, "--version"], capture_output=True, text=True, check=True, timeout=30
     ).stdout

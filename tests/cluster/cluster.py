@@ -102,7 +102,7 @@ class Cluster:
         return nodes
 
     def kill(self, machine: Machine) -> None:
-        """As when its hardware fails; it stays a member until the service replaces it."""
+        """End a machine as if its hardware failed; it stays a member until the service replaces it."""
         machine.kill()
 
     def replace(self, machine: Machine) -> Machine:

@@ -31,7 +31,7 @@ class Cost:
     interval: int
     lost_steps: int
     seconds: float
-    """From the failure to the end of the next step."""
+    """Seconds from the failure to the end of the next step."""
 
 
 class Training:

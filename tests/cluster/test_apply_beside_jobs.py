@@ -29,7 +29,7 @@ def with_user(settings: dict[str, Any], name: str, uid: int) -> dict[str, Any]:
 
 
 def apply(controller: Machine, prefix: str, *arguments: str) -> Result:
-    """As tools/nodes/apply_lifecycle.py has it run."""
+    """Run it as tools/nodes/apply_lifecycle.py does."""
     source = f"s3://{BUCKET}/{prefix}"
     command = ["python3", "-s", "-B", "apply_to_cluster.py", "--source", source, *arguments]
     return controller.run(

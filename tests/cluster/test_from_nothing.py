@@ -15,7 +15,7 @@ def test_the_scripts_succeed_on_every_node(cluster: Cluster, lifecycle: Lifecycl
 
 
 def test_a_job_runs_on_all_workers(cluster: Cluster, lifecycle: Lifecycle) -> None:
-    """From the login node, with options that the platform's own srun has, on the GPUs of each."""
+    """srun works from the login node, with the platform's own options, on the GPUs of each node."""
     script = 'echo "$(hostname) $CUDA_VISIBLE_DEVICES"'
     job = ["srun", "--nodes=3", "--partition=gpu", "--gpus-per-node=2", "--auto-resume=1"]
     result = cluster.login.run([*job, "--container-image=x.sqsh", "bash", "-c", script])

@@ -212,7 +212,7 @@ def write_files(machine: Machine, settings: dict[str, Any], files: str = "/tmp/c
 
 
 def in_space(space: Machine, command: str) -> str:
-    """As the space's user, in the partition as SageMaker mounts it."""
+    """Commands run as the space's user, in the partition as SageMaker mounts it."""
     return space.run(["bash", "-c", f"cd {MOUNT} && {command}"], user=SPACE_USER, environment=AT_HOME).output
 
 

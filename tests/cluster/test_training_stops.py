@@ -157,7 +157,7 @@ def jobs(
 
 
 def test_a_killed_process_is_started_again(jobs: Jobs) -> None:
-    """As by the kernel, where memory is short; its node stays in the job."""
+    """The process is killed as the kernel does if memory is short; its node stays in the job."""
     node, _ = jobs.signal_at_next_checkpoint("KILL", TRAIN)
     jobs.wait_for("crash 1 of 3")
     said = rf"crash 1 of 3 since step \d+: {node.hostname}, process 1: status 137\n"

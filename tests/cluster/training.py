@@ -114,7 +114,7 @@ def tool(cluster: Cluster, *arguments: str) -> str:
 
 
 def submit(cluster: Cluster, *arguments: str, stage: str = "train", nodes: str = "2") -> dict[str, str]:
-    """As ``make train-ddp TARGET=slurm`` does; what it prints, by name."""
+    """Submit as ``make train-ddp TARGET=slurm`` does, and return the printed values by name."""
     options = [f"--config={HOME}/run.yaml", "--gpus-per-node=0", f"--python={HOME}/python"]
     said = tool(cluster, "tools.jobs", "submit", stage, *options, f"--nodes={nodes}", *arguments)
     return dict(re.findall(r"^(\w+) +(.+)$", said, flags=re.MULTILINE))

@@ -57,7 +57,7 @@ class Built:
     last_layer_bytes: int
 
     def run(self, *command: str) -> str:
-        """As the image's user, in its working directory."""
+        """Run a command as the image's user, in its working directory."""
         return buildah("run", "--workingdir", "/workspace", *mounted(), self.container, "--", *command)
 
 

@@ -72,7 +72,7 @@ class Worker:
         }
 
     def run(self, reference: str = REFERENCE, file: str | None = None) -> subprocess.CompletedProcess[str]:
-        """As srun gives it to bash: the script itself is standard input."""
+        """Run the script on bash's standard input, as srun does."""
         command = ["bash", "-s", "--", reference, file or str(self.file)]
         with SCRIPT.open() as script:
             return subprocess.run(

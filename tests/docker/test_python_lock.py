@@ -70,7 +70,7 @@ def test_replaced_packages_are_taken_from_the_lock(site: Site) -> None:
 
 
 def installed(site: Site) -> Site:
-    """As after pip, nothing wrong."""
+    """Create an environment as after pip, without faults."""
     site.lacking()
     site.install("alpha", "1.0", "beta>=2", "absent; extra == 'more'", "absent; python_version < '3'")
     site.install("beta", "2.0")

@@ -46,7 +46,7 @@ def arn_of(kind: str) -> str:
 
 
 def event(kind: str, type_: str, *, old: dict[str, Any] | None = None, version: int = 1) -> dict[str, Any]:
-    """As the framework sends it, both to begin and to ask whether it is done."""
+    """Return the framework's event, both to start and to query completion."""
 
     def properties(request: dict[str, Any]) -> dict[str, str]:
         return {"Kind": kind, "Request": json.dumps(request), "TimeoutSeconds": "3000"}

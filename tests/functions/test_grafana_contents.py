@@ -55,7 +55,7 @@ def dashboards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def properties(endpoint: str, **changes: Any) -> dict[str, Any]:
-    """As CloudFormation hands them on: texts, also of numbers."""
+    """Properties as CloudFormation passes them: strings, also for numbers."""
     return {
         "WorkspaceId": WORKSPACE,
         "Endpoint": endpoint,

@@ -20,7 +20,7 @@ def at(minutes: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def event(groups: dict[str, str], *, kind: str = "Create", autoscaling: str = "false") -> dict[str, Any]:
-    """As the framework sends it: CloudFormation makes texts of numbers and booleans."""
+    """Return the framework's event, in which numbers and booleans are strings."""
     return {
         "RequestType": kind,
         "PhysicalResourceId": CLUSTER,

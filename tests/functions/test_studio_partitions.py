@@ -87,7 +87,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
 
 
 def event(name: str, profile: str, domain: str = DOMAIN) -> dict[str, Any]:
-    """As CloudTrail's go through EventBridge."""
+    """Return an event as CloudTrail sends it through EventBridge."""
     parameters = {"domainId": domain, "userProfileName": profile}
     return {
         "id": "e-1",

@@ -107,7 +107,7 @@ class Load:
         self.counts["broken off"] += 1
 
     def never_ended(self, rng: random.Random) -> None:
-        """Some heads at once, of which some get a further letter now and then; the server ends them all."""
+        """Send incomplete heads, some of which slowly get more letters; the server closes them all."""
         opened = [socket.create_connection(("127.0.0.1", self.port), timeout=1) for _ in range(20)]
         deadline = time.monotonic() + 3 * STALL_SECONDS
         for client in opened:

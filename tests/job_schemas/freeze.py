@@ -42,7 +42,7 @@ def hyperpod_schema(packages: Path) -> dict[str, Any]:
 
 
 def _reachable(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without definitions that nothing refers to, and without texts."""
+    """Remove unused definitions and texts."""
     definitions = schema.pop("$defs")
     kept: dict[str, Any] = {}
     waiting = _references(schema)

@@ -80,7 +80,7 @@ def deployment_document(**changes: Any) -> dict[str, Any]:
 
 
 def resource_config() -> dict[str, Any]:
-    """As the platform writes it, with one instance in each group."""
+    """Write the platform's file, with one instance in each group."""
     groups = [
         {
             "Name": name,
@@ -179,7 +179,7 @@ class Bundle:
         path.write_text(text)
 
     def run(self, stdout: IO[str] | int = subprocess.PIPE) -> Result:
-        """As HyperPod does it: by the interpreter, from another folder."""
+        """Run the script as HyperPod does: with the interpreter, from another folder."""
         done = subprocess.run(
             ["/bin/bash", str(self.folder / "on_init_complete.sh")],
             cwd="/",

@@ -208,7 +208,7 @@ def test_one_at_a_time(cluster: Cluster) -> None:
 
 @pytest.mark.long
 def test_continues_after_the_terminal_is_lost(cluster: Cluster) -> None:
-    """As when the session with the node breaks: its log has all of it."""
+    """If the session with the node breaks, the node's log still has all lines."""
     command = f'"{sys.executable}" -s -B "{cluster.bundle.folder}/apply_to_cluster.py" --source {SOURCE}'
     done = subprocess.run(
         ["bash", "-c", f"{command} > >(head --lines 1)"],

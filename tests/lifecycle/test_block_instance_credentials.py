@@ -28,7 +28,7 @@ REFUSED = [
     "mangle PREROUTING --destination 169.254.169.254/32 --jump DROP",
 ]
 V4 = [REFUSED[1], LOGGED, REFUSED[0]]
-"""From the top: what is logged is refused next."""
+"""Rules in order: a logged packet is refused next."""
 V6 = [rule.replace("169.254.169.254/32", "fd00:ec2::254/128") for rule in V4]
 
 

@@ -105,7 +105,7 @@ def test_a_check_that_does_not_work_here_is_a_warning(node: Node, worker: Worker
 def test_a_mistake_in_the_checks_fails_no_node(
     node: Node, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
-    """As it drains none: jobs start."""
+    """Such a failure drains no node, so jobs start."""
     files = node.host.root / "files"
     shutil.copytree(FILES / "units", files / "units")
     (files / "units/check_node_health.sh").write_text(f"#!/bin/bash\n{body}\n")

@@ -97,5 +97,5 @@ def test_waiting_without_success_tells_the_last_reason_and_its_remedy(
         raise reasons.pop(0)
 
     with pytest.raises(SetupError) as caught:
-        Host().wait_for(look, timeout_seconds=60, what="nobody came", remedy="call")
+        Host().wait_for(look, timeout_seconds=60, what="no guest", remedy="call")
     assert str(caught.value) == "no guest after 60 s: it is away. What to do: call"

@@ -123,7 +123,7 @@ def test_a_slurm_that_does_not_answer_leaves_the_set_ups_log(worker: Node, stand
 
 
 def test_logrotate_becomes_the_owner_of_a_log_in_a_folder_that_others_write_to(controller: Node) -> None:
-    """As root it refuses there: "parent directory has insecure permissions"."""
+    """logrotate refuses as root: "parent directory has insecure permissions"."""
     folder = controller.host.path("/var/log/slurm")
     folder.mkdir(parents=True)
     folder.chmod(0o775)

@@ -36,7 +36,7 @@ class Prometheus:
         self.targets: list[dict[str, Any]] = [target("10.0.0.10", "up")]
         self.sent, self.sent_each_time = 1000, 10
         self.failed, self.failed_each_time = 7, 0
-        """Some were refused long ago."""
+        """Samples were refused long ago."""
         self.newest = time.time() - 500
 
     def __call__(self, request: BaseHTTPRequestHandler) -> None:

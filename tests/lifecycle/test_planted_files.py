@@ -111,7 +111,7 @@ def home(machine: Planted, place: str, kind: str) -> None:
 
 
 def ssh(machine: Planted, place: str, kind: str) -> None:
-    """As the user, who has no more memory than the script allows itself."""
+    """Run the script as the user, with no more memory than the script allows itself."""
     planted = machine.plant(place, kind)
     if planted.name.endswith(".pub"):
         subprocess.run(

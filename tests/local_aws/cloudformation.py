@@ -37,7 +37,7 @@ class LocalStack(Stack):
 
     @property
     def stack_parameters(self) -> dict[str, Any]:
-        """As given, for UsePreviousValue: moto hands on what an SSM parameter's name was resolved to."""
+        """Parameters as given, for UsePreviousValue, because moto passes resolved SSM parameters on."""
         declared = self.template_dict.get("Parameters", {})
         return {name: self.parameters.get(name, item.get("Default")) for name, item in declared.items()}
 

@@ -1,4 +1,4 @@
-"""How a CloudFormation resource type becomes calls of the service's own API.
+"""Mapping of CloudFormation resource types to calls of the services' own APIs.
 
 Properties are shaped after botocore's model of the call, which also decides what is refused: a property that
 the call does not take, and that no setting of the row handles, is an error, never dropped.

@@ -59,7 +59,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scripts(checkout: Path) -> dict[str, bytes]:
-    """As they were before one was changed."""
+    """Templates before the change."""
     folder = checkout / "lifecycle" / "slurm"
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 

@@ -32,7 +32,7 @@ def series(metric: str, values: str, **labels: str) -> dict[str, str]:
 def gpus(
     metric: str, node: str, values: str, *, count: int = exporters.GPUS_PER_NODE, **job: str
 ) -> list[dict[str, str]]:
-    """As dcgm-exporter tells of the first of a node's GPUs, with labels of its job in place of its own."""
+    """Labels of dcgm-exporter for a node's first GPU, with the job's labels."""
     told = re.findall(rf"^{metric}\{{(.*)\}} ", exporters.gpus(), re.MULTILINE)
     labels = [dict(re.findall(r'(\w+)="([^"]*)"', text)) for text in told]
     of_node = [found for found in labels if found["Hostname"] == node][:count]

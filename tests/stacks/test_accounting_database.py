@@ -33,7 +33,7 @@ def test_database_is_closed_encrypted_and_backed_up() -> None:
 
 
 def test_a_client_without_tls_can_log_in() -> None:
-    """As HyperPod's slurmdbd may be; MySQL's accounts would need TLS even if the server did not force it."""
+    """HyperPod's slurmdbd may connect without TLS; MySQL's accounts would need it in any case."""
     group = only(storage(), "AWS::RDS::DBParameterGroup")
     assert group["Parameters"]["require_secure_transport"] == "0"
     assert only(storage(), DATABASE)["Engine"] == "mariadb"

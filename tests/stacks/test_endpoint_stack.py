@@ -29,7 +29,7 @@ TARGET, POLICY = (f"AWS::ApplicationAutoScaling::{kind}" for kind in ("ScalableT
 
 @cache
 def cpu_template() -> dict[str, Any]:
-    """Without GPU; mail about alarms, under the services' keys."""
+    """An endpoint without GPU, with mail for alarms and the services' own keys."""
     found = endpoint(SMALL, instance_type="ml.c7i.4xlarge", alarms={"email": "a@example.com"})
     return template_in(synthesize_endpoint(found))
 

@@ -16,8 +16,8 @@ from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
 from config.endpoint import Endpoint
 from config.facts.endpoint_services import endpoint_services
-from config.facts.kubernetes_versions import KUBERNETES_VERSIONS
 from config.facts.price_list import HOURS_PER_MONTH
+from config.kubernetes import KUBERNETES_VERSIONS
 from config.reading.endpoint_file import load_endpoint
 from config.reading.yaml_document import read_document
 from config.slurm_cluster import SlurmCluster

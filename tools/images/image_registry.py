@@ -38,7 +38,7 @@ class RegistryLogin:
 class Repository:
     name: str
     uri: str
-    """Without a tag."""
+    """Address of the repository, without a tag."""
     scans_on_push: bool
 
 

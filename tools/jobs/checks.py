@@ -85,7 +85,7 @@ def listed(problems: list[str]) -> str:
 
 
 def accelerators_of(hardware: InstanceType, wanted: Wanted, problems: list[str], *, option: str) -> int:
-    """How many a job takes of each node; ``option`` is the one that chose the hardware."""
+    """Return the accelerators that a job takes of each node; ``option`` is the one that chose the nodes."""
     stage, found = wanted.stage, hardware.num_accelerators
     if stage == "data":
         return 0

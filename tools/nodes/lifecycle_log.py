@@ -13,9 +13,9 @@ from tools.aws_session import if_present
 
 PREFIX = "LifecycleConfig/"
 STREAMS_PER_CALL = 100
-"""As many as FilterLogEvents takes."""
+"""Limit of FilterLogEvents."""
 LATE_MS = 60_000
-"""How much later than the others' an event may come; it is looked for again that long."""
+"""Delay with which an event may arrive after others; the search repeats for this time."""
 # As lifecycle/slurm and lifecycle/eks put it.
 BEGINS = re.compile(r" bootstrap: | on_create: start ")
 DONE = re.compile(r" (?:bootstrap: (?=done: \d+ steps)|on_create: (?=done$))")

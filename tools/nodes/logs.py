@@ -37,7 +37,7 @@ AUDIT = "kube-apiserver-audit-"
 """Begins names of streams with a line for each request, megabytes a minute: for CloudWatch's own queries."""
 DEFAULT_SINCE_MS = 30 * 60_000
 SHIPPED_WITHIN_MS = 3600_000
-"""How late the service may be with a stream's time of the last event (``lastEventTimestamp``)."""
+"""Delay with which the service may update a stream's time of the last event (``lastEventTimestamp``)."""
 POLL_SECONDS = 5.0
 CONTROL_PLANE = "control-plane"
 """In place of a node: what EKS's parts said."""
@@ -194,7 +194,7 @@ def _follow_nodes(
     printer: Printer,
     shown: Sequence[Event],
 ) -> None:
-    """Also nodes whose first word comes meanwhile."""
+    """Follow nodes, including those whose first line appears meanwhile."""
     nodes, streams = read_nodes(), dict[str, NodeStream]()
 
     def read(since_ms: int) -> Iterator[Event]:

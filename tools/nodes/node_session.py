@@ -140,7 +140,7 @@ def _end_session(start_session: Sequence[str], session_id: str) -> None:
 
 
 def start_session(cluster: ClusterNodes, node: Node, *, region: str, profile: str | None) -> list[str]:
-    """Without a document, which says what the session is for."""
+    """Return the start of the command for a session, without the document that defines the session."""
     command = ["aws", "ssm", "start-session", "--target", cluster.target(node), "--region", region]
     return [*command, "--profile", profile] if profile else command
 

@@ -147,7 +147,7 @@ class CreateOnly(NamedTuple):
 
 @cache
 def create_only(resource_type: str, region: str) -> CreateOnly:
-    """From the registry's schemas, bundled with cfn-lint; nothing for types that are not in the registry."""
+    """Return the rules of the registry's schemas, bundled with cfn-lint; nothing for types outside it."""
     try:
         schema: dict[str, Any] = PROVIDER_SCHEMA_MANAGER.get_resource_schema(region, resource_type).schema
     except ResourceNotFoundError:

@@ -11,7 +11,7 @@ from tools.aws_session import if_present
 NEVER_DEPLOYED = "REVIEW_IN_PROGRESS"
 """Empty stack whose change set was not executed. The state has no end, and the stack can be deleted."""
 SNAPSHOT_BY_DEFAULT = {"AWS::RDS::DBInstance", "AWS::RDS::DBCluster"}
-"""Without a DeletionPolicy CloudFormation takes a snapshot of these (DeletionPolicy attribute reference)."""
+"""Types with a snapshot by default, without a DeletionPolicy (DeletionPolicy attribute reference)."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class StackResource:
     """Empty for a resource that was never created."""
     deletion_policy: str
     properties: dict[str, Any]
-    """As in the template, with references unresolved."""
+    """Properties in the template, with unresolved references."""
 
     @property
     def is_kept(self) -> bool:

@@ -1,4 +1,4 @@
-"""How BioNeMo trains a run: the section ``bionemo`` of a run file. Standard library alone."""
+"""Section ``bionemo`` of a run file, with settings for BioNeMo's training. Standard library only."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from .attention import PACKED
 from .conversations import TokenPack
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-"""As their configurations say; alike in the names of their modules and in what their layers take."""
+"""Model types of configurations, with the same module names and arguments of layers."""
 FAMILY = AdaptedModules(
     layers="model.layers",
     modules={

@@ -1,4 +1,4 @@
-"""From a table of questions and answers to a folder of shards, as packs are made of.
+"""Convert a table of questions and answers to a folder of shards, from which packs are built.
 
 The table is held in memory. The result does not depend on the order of its rows.
 """

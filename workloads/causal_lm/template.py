@@ -114,5 +114,5 @@ def _words(text: str) -> list[str]:
 
 
 def _filled(template: str, values: dict[str, str]) -> str:
-    """Not by ``str.format``: braces of a template that are no field stay as they are."""
+    """Fill in the fields without ``str.format``, because other braces of a template must stay."""
     return FIELD.sub(lambda match: values[match[1]], template)

@@ -105,7 +105,7 @@ def _fraction(bits: torch.Tensor, shift: int) -> torch.Tensor:
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Without the host waiting for it."""
+    """Copy to the device without a wait of the host."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor

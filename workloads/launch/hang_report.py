@@ -39,7 +39,7 @@ _WAITING_FUNCTIONS = {
 @dataclass(frozen=True)
 class Frame:
     path: str
-    """From ``torch/`` or ``workloads/`` on, for files of these; else whole."""
+    """Path from ``torch/`` or ``workloads/`` for their files, otherwise the whole path."""
     line: int
     name: str
 

@@ -42,7 +42,7 @@ _PIPE, _NCCL = "flight-recorder-", "nccl-rank-"
 class _Process:
     local_rank: int
     record: Mapping[str, Any]
-    """As ``heartbeat`` writes it; empty before its first beat."""
+    """Record that ``heartbeat`` writes; empty before its first beat."""
     state: str
     silent_seconds: float
 
@@ -160,7 +160,7 @@ class HangWatch:
         return self.beats / f"{process.local_rank}.{what}"
 
     def _wait_for_files(self, files: list[Path]) -> None:
-        """Until they are there and do not grow any more."""
+        """Wait until the files exist and no longer grow."""
         deadline = time.monotonic() + DUMP_SECONDS
         before: list[int] = []
         while (sizes := [_size(file) for file in files]) != before or not all(sizes):
@@ -170,7 +170,7 @@ class HangWatch:
             time.sleep(0.3)
 
     def _wait_for_others(self, folder: Path, suffix: str) -> None:
-        """Until each node has left a file with its name and the suffix; ours is left here."""
+        """Write this node's file, and wait until each node has written one with its name and the suffix."""
         deadline = time.monotonic() + OTHERS_SECONDS
         (folder / f"{self.node}{suffix}").touch()
         while len(list(folder.glob(f"*{suffix}"))) < self.num_nodes and time.monotonic() < deadline:

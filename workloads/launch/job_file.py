@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 SHUTDOWN_TIMEOUT_SECONDS = 120
-"""Between SIGTERM and SIGKILL for processes, which end their step and save. torchrun's default is 30."""
+"""Time from SIGTERM to SIGKILL, in which processes end their step and save. torchrun's default is 30."""
 JOB_FILE = "job.json"
 CONFIG_FILE = "config.yaml"
 
@@ -48,7 +48,7 @@ class Job:
     max_crashes: int = 3
     """Crashes without progress in between after which the job ends."""
     hang_seconds: int = 300
-    """Without an advance of a process, after which it has hung. torch's own bound with NCCL is 600, and
+    """Seconds without progress after which a process counts as hung. torch's own limit with NCCL is 600, and
     leaves no stacks."""
     output: str = ""
     """Table that a stage of inference writes; empty for other stages."""
@@ -74,7 +74,7 @@ def read_job(path: Path) -> Job:
 
 
 def job_of(values: Mapping[str, Any]) -> Job:
-    """From JSON's types."""
+    """Convert a job from JSON's types."""
     plain: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
     }

@@ -22,7 +22,7 @@ MAX_RETRIES = "sagemaker.amazonaws.com/job-max-retry-count"
 KEPT_SECONDS = 7 * 24 * 3600
 """Time for which an ended job stays, with the logs of its ended pods."""
 CLEAN_POD_POLICY = "Running"
-"""When a job has ended, pods that still run or wait are removed and free their GPUs."""
+"""Pods to remove after the end of a job: those that still run or wait, so that they free their GPUs."""
 RESTARTS_IN_PLACE = 3
 """Restarts of processes in their pods before the pods restart, for stages that resume. A failure of other
 stages is their result, such as a bandwidth below its bound."""

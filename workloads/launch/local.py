@@ -20,7 +20,7 @@ CPU_PROCESSES = 2
 
 
 def processes_and_threads() -> tuple[int, int]:
-    """How many processes this machine gets, and threads for each."""
+    """Return the number of processes for this machine, and of threads per process."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

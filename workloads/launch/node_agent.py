@@ -96,7 +96,7 @@ def find_group(node: str, groups: Sequence[str]) -> list[str]:
 
 
 def launch_config(job: Job, attempt: str, stage: str, node: str, group: Sequence[str]) -> LaunchConfig:
-    """How the node's processes become part of their group.
+    """Return the settings with which the node's processes join their group.
 
     Neighbouring steps of a job meet at different ports: of one that was killed, processes may still end.
     """
@@ -120,10 +120,10 @@ def launch_config(job: Job, attempt: str, stage: str, node: str, group: Sequence
 
 
 def wait_for_first(config: LaunchConfig) -> None:
-    """Until the group's first node listens. torchrun waits for a minute, in which no signal reaches it.
+    """Wait until the group's first node listens. torchrun waits for a minute, in which no signal reaches it.
 
     Raises:
-        RendezvousConnectionError: if it does not within the time for all nodes to come.
+        RendezvousConnectionError: if it does not listen within the time limit for all nodes.
     """
     host, _, port = config.rdzv_endpoint.rpartition(":")
     deadline = time.monotonic() + config.rdzv_configs["join_timeout"]

@@ -21,7 +21,7 @@ QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/prior
 PREFERRED_TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
 REQUIRED_TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
 SAVE_SECONDS = SHUTDOWN_TIMEOUT_SECONDS + 60
-"""Between SIGTERM and SIGKILL for a pod: its processes save, and then those that do not end are killed."""
+"""Time from SIGTERM to SIGKILL for a pod: its processes save, and then those that do not end are killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class PodJob(PodSettings):
     service_account: str | None = None
     hang_seconds: int = 300
     max_retries: int = 10
-    """How often its operator starts it again."""
+    """Number of restarts by its operator."""
 
     @property
     def num_processes(self) -> int:

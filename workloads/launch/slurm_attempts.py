@@ -28,7 +28,7 @@ ENDED_BY_SLURM = 143
 @dataclass
 class State:
     step: int = 0
-    """How far the job had come (``progress``) when an attempt last began."""
+    """Progress of the job (``progress``) at the start of the last attempt."""
     crashes: int = 0
     """Since then."""
     requeues: int = 0
@@ -66,7 +66,7 @@ def read_state(folder: Path) -> State:
 
 
 def progress(job: Job) -> int:
-    """How far the job has come: step of the last whole checkpoint, or parts of a table that are there."""
+    """Return the job's progress: step of the last whole checkpoint, or number of parts of its table."""
     return STAGES[job.stage].progress(job.run_dir, job.output)
 
 

@@ -37,7 +37,7 @@ class Ending:
     """Exit status of the process that failed first, 128 + the number of a signal, or 0."""
     rank: int | None = None
     seconds: float = 0.0
-    """When that was, since 1970."""
+    """Time of the failure, in seconds since 1970."""
 
 
 def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:

@@ -148,7 +148,7 @@ class LoraConfig:
     quantize: Literal["none", "nf4"] = "none"
     """``nf4`` keeps the frozen matrices of the layers in 4 bits (QLoRA, Dettmers et al. 2023)."""
     merge: bool = True
-    """Also write the model with the adapters merged into its weights, as for full fine-tuning."""
+    """Write the model with the adapters merged into its weights too, as for full fine-tuning."""
 
 
 @dataclass(frozen=True, kw_only=True)

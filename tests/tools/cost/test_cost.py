@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from config.cluster_kinds import KINDS, AnyCluster
-from config.facts.kubernetes_versions import KUBERNETES_VERSIONS
 from config.facts.price_list import COLUMNS, FOLDER, load_prices, sources
+from config.kubernetes import KUBERNETES_VERSIONS
 from config.reading.loader import load_cluster
 from tests.config.cluster_documents import DELETED, document
 from tools.cost import __main__ as command

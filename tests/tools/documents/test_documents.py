@@ -13,7 +13,7 @@ DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"
 
 
 def anchors(document: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return anchors as GitHub derives them from headings."""
     headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
     return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

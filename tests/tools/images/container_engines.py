@@ -46,7 +46,7 @@ class Engines:
             (self.bin / name).chmod(0o755)
 
     def have_no_image(self) -> None:
-        """Until one is built."""
+        """Forget the image, until one is built."""
         (self.folder / "empty").touch()
 
     def fail(self, *commands: str) -> None:

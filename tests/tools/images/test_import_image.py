@@ -136,7 +136,7 @@ def test_what_the_worker_refuses_is_said(head: Head) -> None:
 
 
 def test_a_file_that_only_the_worker_sees_is_no_success(head: Head) -> None:
-    """As when the head node has not mounted what the worker has."""
+    """The head node has not mounted the worker's file system."""
     head._program("srun", "#!/bin/bash\ntrue\n")
     with pytest.raises(ValueError, match="was not made"):
         head.run()

@@ -98,7 +98,7 @@ class Upstream:
         return self._git("rev-parse", "HEAD")
 
     def move_branch(self) -> None:
-        """As by a push of somebody who rewrites history: no branch has the pinned commit any more."""
+        """Rewrite the history, so that no branch has the pinned commit any more."""
         self._git("checkout", "--quiet", "--orphan", "other")
         self.write_chart("other")
         self.commit()

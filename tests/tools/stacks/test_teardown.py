@@ -90,7 +90,7 @@ def test_nothing_deployed_is_nothing_to_delete(run_teardown: Any) -> None:
     [
         (["--yes", "esm2-p5"], None, "got 'esm2-p5', the cluster is esm2-slurm; nothing was deleted"),
         ([], "yes\n", "got 'yes', the cluster is esm2-slurm; nothing was deleted"),
-        ([], None, "run it in a terminal, or with --yes esm2-slurm"),
+        ([], None, "use a terminal, or --yes esm2-slurm"),
     ],
 )
 def test_without_the_right_name_nothing_is_deleted(

@@ -140,7 +140,7 @@ def test_logs_of_services_are_named(run_teardown: Any) -> None:
 
 
 def test_reports_a_stuck_stack_and_leaves_those_below(run_teardown: Any) -> None:
-    """As a chart that cannot be removed: nodes and network are there for the next attempt."""
+    """If a chart cannot be removed, nodes and network stay for the next attempt."""
     account = EksAccount(approved(keep=False))
     (chart,) = [
         name

@@ -14,7 +14,7 @@ from workloads.run_file import load_config
 
 @pytest.fixture(scope="session")
 def tiny_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some 45,000 parameters, and a tokenizer of the questions' text."""
+    """Model of about 45,000 parameters, and a tokenizer of the questions' text."""
     folder = tmp_path_factory.mktemp("qwen") / "model"
     write_model(folder, [text for row in rows() for text in row.values()], 384, hidden=32, layers=2)
     return folder

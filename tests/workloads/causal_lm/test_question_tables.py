@@ -1,4 +1,4 @@
-"""From tables to prepared conversations, and the message of everything that can be wrong on the way."""
+"""Preparation of conversations from tables, and the message of each possible mistake."""
 
 from __future__ import annotations
 

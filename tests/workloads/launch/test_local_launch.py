@@ -42,7 +42,7 @@ def launch(run_file: Path, tmp_path: Path) -> Launch:
 
 
 def test_a_run_is_stopped_and_saved(launch: Launch, tmp_path: Path) -> None:
-    """From FASTA, as ``make train-ddp`` starts it. The run to the end is the README's own command's."""
+    """A run from FASTA, as ``make train-ddp`` starts it. The test of README's command runs to the end."""
     process = launch("train.max_steps=1000000")
     log = tmp_path / "runs" / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 120

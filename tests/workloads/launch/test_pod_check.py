@@ -17,7 +17,7 @@ NODE = "hyperpod-i-0123"
 
 
 def check(folder: Path, *, gpus: int = 0, nvidia_smi: str = "") -> subprocess.CompletedProcess[str]:
-    """As the pod's container runs it, with a program in place of nvidia-smi."""
+    """Run the check as the pod's container does, with a program in place of nvidia-smi."""
     programs = folder / "bin"
     programs.mkdir()
     if nvidia_smi:

@@ -98,7 +98,7 @@ def run(job: PodJob, shared: Path, folder: Path) -> list[Pod]:
 
 
 def drive(pods: list[Pod], job: PodJob) -> None:
-    """As HyperPod's operator: start, wait for the end, shut down."""
+    """Act as HyperPod's operator: start, wait for the end, shut down."""
     begin(pods, job)
     finish(pods)
     for pod in pods:
@@ -129,7 +129,7 @@ ENDLESS = ("train.max_steps=100000", "train.save_every_steps=20")
 
 
 def until(pods: list[Pod], reached: Callable[[], bool]) -> None:
-    """Until a training has come so far."""
+    """Wait until a run has reached this step."""
     deadline = time.monotonic() + SECONDS
     while not reached():
         assert time.monotonic() < deadline and all_alive(pods), "\n".join(pod.log for pod in pods)

@@ -210,7 +210,7 @@ def test_long_values_are_shortened(tmp_path: Path) -> None:
 
 
 def test_values_that_stay_text(run_yaml: Path) -> None:
-    """As in cluster files, what YAML 1.1 reads as a number, a boolean or a date is text."""
+    """Values that YAML 1.1 reads as numbers, booleans or dates are text, as in cluster files."""
     config = load_config(run_yaml, ["data.path=010", "data.source=[on, 1:30, 2026-08-30, 0x10, 7, 1.5]"])
     assert config.data.path == "010"
     assert config.data.source == ("on", "1:30", "2026-08-30", "0x10", "7", "1.5")

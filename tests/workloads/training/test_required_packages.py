@@ -22,7 +22,7 @@ from workloads.training.command_line import one_line_errors, require
 
 REPOSITORY = Path(__file__).parents[3]
 REQUIRED = ("torch", "transformers", "numpy", "pyarrow", "safetensors", "PyYAML", "tqdm", "matplotlib")
-"""As README.md says."""
+"""Packages that README.md names."""
 LORA, SERVING = ("peft", "bitsandbytes"), ("starlette", "uvicorn")
 EXTRA = {
     "workloads.training.adapters.adapted_linear": LORA,

@@ -51,7 +51,7 @@ def test_damaged_checkpoint_falls_back(
 def test_a_stager_that_serves_one_save_is_replaced(
     run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in torch 2.11, which closes a stager as soon as it has staged once."""
+    """torch 2.11 closes a stager as soon as it has staged once."""
     stage = DefaultStager.stage
 
     def stage_and_close(stager: DefaultStager, *arguments: Any, **settings: Any) -> Any:

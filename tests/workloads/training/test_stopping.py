@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 
 
 def wait_for_step(run_dir: Path, step: int, running: Callable[[], bool], seconds: float = 120) -> None:
-    """Until the log of a running training has reached a step."""
+    """Wait until the log of a running training has reached a step."""
     deadline = time.monotonic() + seconds
     while running():
         path = run_dir / "metrics.jsonl"

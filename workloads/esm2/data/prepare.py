@@ -1,4 +1,4 @@
-"""From FASTA files to a folder of shuffled, deduplicated, split Arrow shards.
+"""Convert FASTA files to a folder of shuffled, deduplicated, split Arrow shards.
 
 Three stages, each spread over processes: scatter (parse blocks into sorted runs on disk), join (with
 cluster members only: find each one's cluster), gather (one shard per range of the hash). The order

@@ -1,4 +1,4 @@
-"""From spilled records to Arrow shards: gather, order, deduplicate and split one range of the hash."""
+"""Convert spilled records to Arrow shards: gather, order, deduplicate and split one range of the hash."""
 
 from __future__ import annotations
 

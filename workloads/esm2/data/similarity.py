@@ -42,7 +42,7 @@ Tokens = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Proteins:
-    """Some proteins, one after the other."""
+    """Proteins, stored one after the other."""
 
     ids: Sequence[str]
     tokens: Tokens

@@ -55,7 +55,7 @@ class LabelledSplit(proteins.ProteinSplit):
         return [batch.ids[row].as_py() for batch, row in self._rows(units)]
 
     def class_counts(self) -> npt.NDArray[np.int64]:
-        """How often each class occurs in this split; shapes as ``labels.class_counts`` says."""
+        """Return the count of each class in this split, with the shapes of ``labels.class_counts``."""
         return class_counts(self.schema, (batch.labels for batch in self._parts))
 
     def _labels(self, units: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[Any]]:

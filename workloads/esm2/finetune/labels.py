@@ -102,7 +102,7 @@ def read_labels(
 
 
 def class_counts(schema: LabelSchema, arrays: Iterable[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
-    """How often each class occurs.
+    """Return the count of each class.
 
     Args:
         schema: of the task.

@@ -83,7 +83,7 @@ class FineTuning(AdaptedObjective):
             return packed_class(self.schema.task)(self.esm_config)
 
     def plain_weights(self) -> dict[str, Tensor]:
-        """Without adapters: the model to start from, with its head if it is of this task, or a new one."""
+        """Return the model to start from, without adapters, with its head if it fits, or a new one."""
         seed, kind = self.config.train.seed, self.schema.task
         if self.has_head:
             start = starting_weights(self.config.model, seed, plain_class(kind))

@@ -1,4 +1,4 @@
-"""From a table of labelled proteins to a folder of shards as pre-training reads them, with labels.
+"""Convert a table of labelled proteins to a folder of shards in the format of pre-training, with labels.
 
 The table is held in memory, which a set of labelled proteins fits; what pre-trains does not, and has
 ``data/prepare.py``. The result does not depend on the order of the table's rows.

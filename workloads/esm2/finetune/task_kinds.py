@@ -22,7 +22,7 @@ IGNORED = -100
 """Class of a residue without a label; torch's cross entropy skips it."""
 
 THRESHOLD = 0.5
-"""From this probability on a protein has a label of those that do not exclude each other."""
+"""Smallest probability at which a protein has a label, for labels that do not exclude each other."""
 
 
 @dataclass(frozen=True)

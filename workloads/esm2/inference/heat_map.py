@@ -55,7 +55,7 @@ def draw_heat_maps(table: Path, model: str) -> list[Path]:
 
 
 def _proteins(table: Path) -> Iterator[_Mutants]:
-    """As they follow each other; positions that begin again are another protein, even of the same id."""
+    """Yield the proteins in order; positions that restart begin another protein, even with the same id."""
     mutants, last = None, 0
     for name, mutation, score in _rows(table):
         place = int(mutation[1:-1])

@@ -61,7 +61,7 @@ class Sweep:
     num_processes: int
     """Processes of all nodes."""
     network: str
-    """As ``nccl_log.chosen_network`` names it; gloo without GPUs."""
+    """Name of the network in ``nccl_log.chosen_network``; gloo without GPUs."""
     points: tuple[Point, ...]
 
     @property

@@ -16,8 +16,8 @@ from .all_reduce import Point, measure, new_buffer, verified_all_reduce
 from .nccl_log import NcclLog
 
 SECONDS = {"cpu": 30.0, "cuda": 90.0}
-"""From the import of torch to the end. Usually it takes seconds; hundreds of GPUs need some to find each
-other, and kernels some to come from a cold file system."""
+"""Time limit from the import of torch to the end. Usually it takes seconds. Hundreds of GPUs need time to
+connect, and kernels to load from a cold file system."""
 COLLECTIVE_SHARE = {"cpu": 2 / 3, "cuda": 2.0}
 """Bound of a single collective. gloo then says what it waited for. torch ends a process that waits for NCCL
 without a word, so there the bound of all comes first."""

@@ -1,4 +1,4 @@
-"""How memory is shared out, so that all processes together stay under 1 GiB whatever the input."""
+"""Division of memory that keeps all processes together under 1 GiB for any input."""
 
 from __future__ import annotations
 

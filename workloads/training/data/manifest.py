@@ -37,7 +37,7 @@ class ShardFile:
 class Split:
     records: int
     clusters: int
-    """Without cluster members every record is a cluster of its own."""
+    """Number of clusters; without cluster members, every record is a cluster of its own."""
     residues: int
     length_histogram: dict[str, int]
     """Number of records by length; a key is the smallest length of a bin of ``LENGTH_BIN_RESIDUES``."""

@@ -35,7 +35,7 @@ MAX_LABEL_CHARS = 40
 LENGTH_SHARE_SHOWN = 0.995
 """Proteins above this quantile of length share the last bar, or a few giants would flatten the others."""
 LENGTH_BIN_RESIDUES = 64
-"""As data/manifest.py bins them."""
+"""Width of the bins in data/manifest.py."""
 
 STYLE: Any = {
     # Text stays text: it can be selected and read aloud, and the page chooses the font.

@@ -40,7 +40,7 @@ RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 SEND_EVERY_SECONDS = 5.0
 RETRY_AFTER_SECONDS = 60.0
 CLOSE_TIMEOUT_SECONDS = 10.0
-"""How long the end of a run waits for a slow server; stopped jobs have 30 seconds (Slurm, Kubernetes)."""
+"""Time that the end of a run waits for a slow server; stopped jobs have 30 seconds (Slurm, Kubernetes)."""
 MAX_WAITING_METRICS = 100_000
 """About 20 MB; of a longer outage the oldest are given up."""
 # Limits of MLflow's REST interface, which the file store shares.

@@ -31,7 +31,7 @@ class Progress:
     """Sum of the steps' losses, for the mean that Trainer calls train_loss; added when losses are read."""
     seconds: float = 0.0
     steady_seconds: float = 0.0
-    """Without first steps, evaluations and checkpoints; older checkpoints lack it and what it counts."""
+    """Seconds without first steps, evaluations and checkpoints; older checkpoints lack it and its counts."""
     steady_residues: int = 0
     steady_attended_pairs: int = 0
     steady_slots: int = 0

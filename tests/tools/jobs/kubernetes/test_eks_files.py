@@ -45,7 +45,7 @@ def test_files_are_the_job_and_its_run_file(tmp_path: Path) -> None:
 
 
 def test_hyp_renders_the_same_job(tmp_path: Path) -> None:
-    """As its create does: the template with all fields of config.yaml."""
+    """Render as its create command does: the template with all fields of config.yaml."""
     job = made(cluster=shipped("eks-p5"), team="proteins", priority="urgent")
     write_files(job, tmp_path / "job")
     values = yaml.safe_load((tmp_path / "job/config.yaml").read_text())

@@ -35,7 +35,7 @@ API = "/api/2.0/mlflow"
 
 @dataclass
 class Managed:
-    """As much of MLflow's REST interface as a run needs; refuses what is not signed with the role's key."""
+    """Part of MLflow's REST interface that a run needs; refuses requests without the role's signature."""
 
     arn: str
     url: str = ""

@@ -89,7 +89,7 @@ def test_without_the_file_system_it_says_what_to_do(
 
 def test_refuses_a_space_without_an_owner(space: Space, stand_ins: StandIns) -> None:
     stand_ins.command("aws", "echo '{}'")
-    with pytest.raises(SpaceError, match="make a private one"):
+    with pytest.raises(SpaceError, match="create a private one"):
         set_up_space.set_up(space)
 
 

@@ -43,6 +43,7 @@ STACK = $(if $(GIVEN_ENDPOINT),EndpointStack,$(if $(shell grep -E '^scheduler: *
 STACKS ?= --all
 CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context $(if $(GIVEN_ENDPOINT),endpoint=$(GIVEN_ENDPOINT),cluster=$(CLUSTER))
 CREDENTIALS = $(BIN)/python -m tools.stacks.credentials $(ARGS)
+STACK_TOOL = $(NODE_HERE) $(BIN)/python -m tools.stacks.deploy --cluster $(CLUSTER)
 AWSCLI_READY := .venv-awscli/.ready
 CHECKOV_READY := .venv-checkov/.ready
 HYPERPOD_READY := .venv-hyperpod/.ready
@@ -258,8 +259,12 @@ bootstrap: $(CDK_READY) ## once per account and region: what the CDK deploys wit
 	$(CDK) bootstrap $(ARGS)
 
 deploy: $(CDK_READY) ## deploy all stacks of CLUSTER=, or those of STACKS=
+ifneq ($(GIVEN_ENDPOINT),)
 	@$(CREDENTIALS)
 	$(CDK) deploy $(STACKS) $(ARGS)
+else
+	@$(STACK_TOOL) deploy $(STACKS) $(ARGS)
+endif
 
 diff: $(CDK_READY) ## what deploy would change; warns if data would be lost
 	$(NODE_HERE) $(BIN)/python -m tools.stacks.diff --cluster $(CLUSTER) $(ARGS)
@@ -293,8 +298,12 @@ apply-lifecycle: $(READY) ## run the deployed scripts again on existing nodes
 	$(BIN)/python -m tools.nodes.apply_lifecycle --cluster $(CLUSTER) $(ARGS)
 
 destroy: $(CDK_READY) ## stop compute; storage and network stay, and bill
+ifneq ($(GIVEN_ENDPOINT),)
 	@$(CREDENTIALS)
 	$(CDK) destroy $(STACK) $(ARGS)
+else
+	@$(STACK_TOOL) destroy $(STACK) $(ARGS)
+endif
 
 teardown: $(CDK_READY) ## destroy everything in order, and name what is kept
 	$(NODE_HERE) $(BIN)/python -m tools.stacks.teardown --cluster $(CLUSTER) $(ARGS)

@@ -172,6 +172,11 @@ class Cluster(Section):
     """``automatic`` replaces or reboots nodes with hardware faults."""
     continuous_provisioning: bool = True
     """The cluster uses the available nodes and waits for the rest; fixed at creation."""
+    wait: Literal["none", "workers"] = "none"
+    """``workers`` makes `make deploy` wait until all nodes of the file run, and fail if they do not. By
+    default, the deployment ends earlier, and HyperPod keeps trying to start missing nodes."""
+    wait_minutes: Annotated[int, Field(ge=5, le=1440)] = 60
+    """Longest time for which `make deploy` waits."""
     prometheus: bool = True
     """Amazon Managed Prometheus workspace in the storage stack, and software on the nodes that writes to it.
     It bills by samples."""

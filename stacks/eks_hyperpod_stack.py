@@ -10,7 +10,7 @@ from aws_cdk import Annotations, CfnOutput, Stack
 from aws_cdk import aws_iam as iam
 
 from config.eks_cluster import EksCluster
-from config.kubernetes import AccessEntry
+from config.kubernetes import NO_USERS, AccessEntry
 from config.resource_names import job_namespaces
 from config.studio_people import shared_uids
 from constructs import Construct, IDependable
@@ -67,6 +67,8 @@ class EksHyperPodStack(Stack):
         self.add_stack_dependency(storage)
         key = storage.key
         kubernetes = KubernetesCluster(self, "Kubernetes", settings=cluster, network=network, key=key)
+        if not cluster.kubernetes.access:
+            Annotations.of(self).add_warning_v2("hyperpod-esm2:no-users", NO_USERS)
 
         without_nodes = NodePrerequisites(self, "WithoutNodes", kubernetes=kubernetes)
         try:

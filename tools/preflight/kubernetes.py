@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.eks_cluster import EksCluster
+from config.kubernetes import NO_USERS
 from config.resource_names import kubernetes_cluster
 from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok, unknown, warn
@@ -89,11 +90,7 @@ def check_cluster_quota(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Findi
 def check_access(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     """Check that the roles and users exist; otherwise EKS rejects the entry an hour into the deployment."""
     if not cluster.kubernetes.access:
-        yield warn(
-            "kubernetes.access",
-            "the list is empty, so no one can use kubectl, or submit or view jobs",
-            "add your role to the file; `aws sts get-caller-identity` prints it",
-        )
+        yield fail("kubernetes.access", *NO_USERS.removeprefix("kubernetes.access ").split("; "))
     for entry in cluster.kubernetes.access:
         yield _principal(aws, entry.principal_arn)
 

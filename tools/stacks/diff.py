@@ -79,9 +79,9 @@ def main() -> int:
             raise NoCredentialsError
         profile = ["--profile", options.profile] if options.profile else []
         stacks = wanted_stacks(cluster, construct_ids(cluster))
-        _require_charts(cluster)
+        require_charts(cluster)
         _run_cdk("diff", *stacks, "--context", f"cluster={options.cluster}", *profile)
-        pairs = _deployed_and_new(cluster, session)
+        pairs = deployed_and_new(cluster, session)
     if not pairs and not options.against:
         print(
             f"note: {cluster.region} has no stack of cluster {cluster.name}. If you changed `name` or "
@@ -111,7 +111,7 @@ def _read(path: Path) -> Template:
     return template
 
 
-def _require_charts(cluster: Cluster) -> None:
+def require_charts(cluster: Cluster) -> None:
     """Fetch missing charts before the CDK runs, which reports a missing chart in several lines.
 
     Raises:
@@ -143,7 +143,7 @@ def _saved_and_new(
         raise ValueError(f"{folder}: expected templates such as {ids.hyperpod}.template.json; got none")
     if folder.resolve() == ASSEMBLY.resolve():
         raise ValueError(f"{folder} is where new templates are written; give a copy of it")
-    _require_charts(cluster)
+    require_charts(cluster)
     _run_cdk("synth", "--quiet", "--context", f"cluster={cluster_file}")
     pairs = []
     for stack, file in saved.items():
@@ -156,7 +156,7 @@ def _saved_and_new(
     return pairs
 
 
-def _deployed_and_new(cluster: Cluster, session: boto3.Session) -> list[tuple[str, Template, Template]]:
+def deployed_and_new(cluster: Cluster, session: boto3.Session) -> list[tuple[str, Template, Template]]:
     manifest = json.loads((ASSEMBLY / "manifest.json").read_text())
     files = {
         artifact["properties"].get("stackName", artifact_id): artifact["properties"]["templateFile"]

@@ -124,13 +124,13 @@ def test_users_and_principals_of_other_accounts() -> None:
     assert "it belongs to account 210987654321" in message
 
 
-def test_warns_of_a_file_without_access_entries() -> None:
+def test_refuses_a_file_without_access_entries() -> None:
     cluster = shipped_eks("eks")
     assert problems(eks_account(cluster), cluster) == [
         (
-            "WARN",
+            "FAIL",
             "kubernetes.access",
-            "the list is empty, so no one can use kubectl, or submit or view jobs",
+            "is empty, so no one can use kubectl, or submit or view jobs",
         )
     ]
 
@@ -233,7 +233,8 @@ def test_the_command_with_a_real_synthesis(
     assert command.main() == 1
     lines = capsys.readouterr().out.splitlines()
     assert f"OK       add-on vpc-cni: {VERSIONS[VPC_CNI]} is offered for Kubernetes 1.34" in lines
-    (wrong,) = [line for line in lines if line.startswith(("FAIL", "UNKNOWN"))]
+    users, wrong = [line for line in lines if line.startswith(("FAIL", "UNKNOWN"))]
+    assert users.startswith("FAIL     kubernetes.access: is empty")
     assert wrong == (
         f"FAIL     synthesis: chart hyperpod is not in {tmp_path}; run make charts, which needs git and the "
         "internet"

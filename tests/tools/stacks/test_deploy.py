@@ -1,0 +1,190 @@
+"""Deployments: refusals, the order of stacks, late log groups, and missing nodes."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from config.cluster import Cluster
+from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
+from tests.tools.cluster_files import shipped
+from tests.tools.preflight.eks_accounts import shipped_eks
+from tools.stacks import deploy
+from tools.stacks.deploy import first_to_deploy
+
+SLURM = shipped("slurm")
+NETWORK, STORAGE, HYPERPOD = (f"esm2-slurm-slurm-{part}" for part in ("network", "storage", "hyperpod"))
+ADMIN = {"principal_arn": "arn:aws:iam::123456789012:role/platform", "level": "cluster_admin"}
+
+
+def template(*, exports: tuple[str, ...] = (), imports: tuple[str, ...] = ()) -> dict[str, Any]:
+    values = {name: {"Fn::ImportValue": name} for name in imports}
+    return {
+        "Resources": {"R": {"Type": "AWS::SNS::Topic", "Properties": values}},
+        "Outputs": {f"O{name}": {"Value": "x", "Export": {"Name": name}} for name in exports},
+    }
+
+
+def storage_and(hyperpod: tuple[dict[str, Any], dict[str, Any]]) -> list[tuple[str, Any, Any]]:
+    """Return the stacks of a deployment in which storage stops to export b."""
+    storage = (STORAGE, template(exports=("a", "b")), template(exports=("a",)))
+    return [storage, (HYPERPOD, *hyperpod)]
+
+
+def test_a_stack_that_stops_using_a_removed_value_comes_first() -> None:
+    before, after = template(imports=("a", "b")), template(imports=("a",))
+    assert first_to_deploy(SLURM, storage_and((before, after))) == ["SlurmHyperPodStack"]
+
+
+def test_other_stacks_keep_their_order() -> None:
+    unchanged = template(imports=("a",)), template(imports=("a",))
+    still_uses = template(imports=("a", "b")), template(imports=("a", "b"))
+    with_new_value = template(imports=("b",)), template(imports=("c",))
+    for hyperpod in (unchanged, still_uses, with_new_value):
+        assert first_to_deploy(SLURM, storage_and(hyperpod)) == []
+
+
+def test_a_stack_without_a_section_has_to_be_deleted_first() -> None:
+    left = template(imports=("b",))
+    pairs = [*storage_and((template(), template()))[:1], ("esm2-slurm-slurm-observability", left, left)]
+    with pytest.raises(ValueError, match="delete-stack --stack-name esm2-slurm-slurm-observability"):
+        first_to_deploy(SLURM, pairs)
+
+
+class Deployment:
+    """The tool with an account of the test's and a record of the CDK's commands."""
+
+    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.aws = AnsweringAws(cluster.region)
+        self.commands: list[tuple[str, ...]] = []
+        self.slept: list[float] = []
+        self.status = 0
+        self.aws.answer("cloudformation", "GetTemplate", Refusal("ValidationError", "does not exist"))
+        self.aws.answer("sagemaker", "DescribeCluster", Refusal("ResourceNotFound"))
+        self.aws.answer("eks", "DescribeCluster", Refusal("ResourceNotFoundException"))
+        self.aws.answer("logs", "DescribeLogGroups", {"logGroups": []})
+        monkeypatch.setattr(deploy, "load_cluster", lambda _: cluster)
+        monkeypatch.setattr(deploy, "open_session", lambda region, profile: self.aws.session)
+        monkeypatch.setattr(deploy, "deployed_and_new", lambda cluster, session: [])
+        monkeypatch.setattr(deploy, "require_charts", lambda cluster: None)
+        monkeypatch.setattr(deploy, "_cdk", self._cdk)
+        monkeypatch.setattr(deploy.time, "sleep", self.slept.append)
+        self._monkeypatch = monkeypatch
+
+    def _cdk(self, *arguments: str) -> int:
+        self.commands.append(arguments)
+        return self.status
+
+    def run(self, *arguments: str) -> int:
+        self._monkeypatch.setattr(sys, "argv", ["deploy", *arguments])
+        return deploy.main()
+
+    def log_groups(self, *groups: dict[str, Any]) -> list[str]:
+        """Set the account's log groups, and return the list of later deletions."""
+        there, deleted = {group["logGroupName"]: group for group in groups}, list[str]()
+
+        def delete(parameters: Parameters) -> dict[str, Any]:
+            deleted.append(parameters["logGroupName"])
+            return {}
+
+        def describe(parameters: Parameters) -> dict[str, Any]:
+            return {"logGroups": [there[name] for name in there if len(deleted) < 2]}
+
+        self.aws.answer("logs", "DeleteLogGroup", delete)
+        self.aws.answer("logs", "DescribeLogGroups", describe)
+        return deleted
+
+
+def test_options_reach_the_cdk_and_its_status_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment = Deployment(SLURM, monkeypatch)
+    assert deployment.run("deploy", "--all", "--require-approval", "never", "--no-rollback") == 0
+    synth, deployed = deployment.commands
+    assert synth == ("synth", "--quiet", "--context=cluster=clusters/slurm.yaml")
+    assert deployed[:3] == ("--app", "cdk.out", "deploy")
+    assert deployed[3:] == ("--all", "--require-approval", "never", "--no-rollback")
+    deployment.status = 7
+    assert deployment.run("deploy", "--all") == 7
+
+
+def test_a_cluster_without_users_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="is empty, so no one can use kubectl"):
+        Deployment(shipped_eks("eks"), monkeypatch).run("deploy", "--all")
+
+
+def test_deletes_only_a_log_group_that_eks_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = shipped_eks("eks", kubernetes={"access": [ADMIN]})
+    name = f"/aws/eks/{cluster.name}/cluster"
+    for group, expected in (
+        ({"logGroupName": name}, [name]),
+        ({"logGroupName": name, "retentionInDays": 90}, []),
+        ({"logGroupName": f"{name}-other"}, []),
+    ):
+        deployment = Deployment(cluster, monkeypatch)
+        deleted = deployment.log_groups(group)
+        assert deployment.run("deploy", "--all") == 0
+        assert deleted == expected
+
+
+def test_destroy_looks_twice_for_late_logs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = shipped_eks("eks")
+    deployment = Deployment(cluster, monkeypatch)
+    deleted = deployment.log_groups({"logGroupName": f"/aws/eks/{cluster.name}/cluster"})
+    assert deployment.run("destroy", "EksHyperPodStack", "--force") == 0
+    assert len(deleted) == 2 and deployment.slept == [60]
+    assert deployment.commands[0][-2:] == ("EksHyperPodStack", "--force")
+    assert "which EKS created for late entries" in capsys.readouterr().out
+
+
+def test_waits_for_workers_and_reports_those_that_are_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = SLURM.model_copy(update={"wait": "workers", "wait_minutes": 5})
+    deployment = Deployment(cluster, monkeypatch)
+    counts = iter([0, 1, 2])
+
+    def describe(parameters: Parameters) -> dict[str, Any]:
+        return {
+            "ClusterArn": "arn:aws:sagemaker:us-west-2:123456789012:cluster/abcdefghijkl",
+            "ClusterStatus": "InService",
+            "InstanceGroups": [
+                {"InstanceGroupName": "controller", "CurrentCount": 1, "TargetCount": 1},
+                {"InstanceGroupName": "workers", "CurrentCount": next(counts), "TargetCount": 2},
+            ],
+        }
+
+    deployment.aws.answer("sagemaker", "DescribeCluster", describe)
+    assert deployment.run("deploy", "--all") == 0 and deployment.slept == [30, 30]
+    assert "waiting for workers (1 of 2)" in capsys.readouterr().out
+
+    counts = iter([1])
+    event = {
+        "EventId": "1",
+        "ClusterArn": "arn:aws:sagemaker:us-west-2:123456789012:cluster/abcdefghijkl",
+        "ClusterName": cluster.name,
+        "ResourceType": "Instance",
+        "EventTime": datetime(2026, 11, 25, 9, 0, tzinfo=UTC),
+        "Description": "insufficient capacity",
+    }
+    deployment.aws.answer("sagemaker", "ListClusterEvents", {"Events": [event]})
+    monkeypatch.setattr(deploy.time, "monotonic", iter([0.0, 301.0]).__next__)
+    assert deployment.run("deploy", "--all") == 1
+    said = capsys.readouterr()
+    assert "workers     2       1" in said.out and "insufficient capacity" in said.out
+    assert "missing nodes: workers (1 of 2)" in said.err
+
+
+def test_missing_nodes_are_reported_without_a_wait(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployment = Deployment(SLURM, monkeypatch)
+    groups = [{"InstanceGroupName": "workers", "CurrentCount": 0, "TargetCount": 2}]
+    description = {"ClusterArn": "arn:x", "ClusterStatus": "InService", "InstanceGroups": groups}
+    deployment.aws.answer("sagemaker", "DescribeCluster", description)
+    deployment.aws.answer("sagemaker", "ListClusterEvents", {"Events": []})
+    assert deployment.run("deploy", "--all") == 0
+    assert "missing nodes: workers (0 of 2)" in capsys.readouterr().err

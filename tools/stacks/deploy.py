@@ -1,0 +1,190 @@
+"""Deploy or destroy a cluster's stacks with the CDK, and do what CloudFormation leaves to the user.
+
+``python -m tools.stacks.deploy deploy --cluster FILE [options of cdk deploy]`` deletes log groups that an
+earlier EKS cluster left, deploys stacks that stop importing a value before the stack that exports it, and
+prints the state of each group of nodes. ``... destroy STACK`` deletes the log group that EKS creates again
+for late entries. The exit status is that of the CDK, or 1 if workers are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import boto3
+from botocore.exceptions import NoCredentialsError
+
+from config.cluster import Cluster
+from config.eks_cluster import EksCluster
+from config.kubernetes import NO_USERS
+from config.reading.loader import load_cluster
+from config.resource_names import construct_ids, control_plane_log_group, kubernetes_cluster, stack_names
+from tools.aws_session import aws_client, if_present, open_session
+from tools.command_line import cluster_parser, format_table, run_command
+from tools.stacks.diff import ASSEMBLY, CDK, deployed_and_new, require_charts
+from tools.stacks.replacements import Template, imported_exports
+from tools.stacks.stack_contents import deployed_template
+
+SECONDS_OF_LATE_LOGS = 60
+"""Time after which EKS has written the last entries of a deleted control plane, as observed by users
+(terraform-aws-modules/terraform-aws-eks issue 2763)."""
+SECONDS_BETWEEN_LOOKS = 30
+NUM_EVENTS = 5
+"""Events shown for the cluster."""
+WORKERS_MISSING = 1
+
+
+def main() -> int:
+    parser = cluster_parser("Deploy or destroy the stacks of a cluster file.")
+    parser.add_argument("action", choices=["deploy", "destroy"])
+    parser.add_argument("--context", action="append", default=[], help=argparse.SUPPRESS)
+    options, rest = parser.parse_known_args()
+    cluster = load_cluster(options.cluster)
+    session = open_session(region=cluster.region, profile=options.profile)
+    if session.get_credentials() is None:
+        # The CDK reports it less clearly, and only after a synthesis.
+        raise NoCredentialsError
+    profile = ["--profile", options.profile] if options.profile else []
+    context = [f"--context={value}" for value in (f"cluster={options.cluster}", *options.context)]
+    if options.action == "destroy":
+        status = _cdk("destroy", *context, *profile, *rest)
+        if status == 0 and isinstance(cluster, EksCluster):
+            _delete_late_logs(session, cluster)
+        return status
+    if isinstance(cluster, EksCluster):
+        if not cluster.kubernetes.access:
+            raise ValueError(NO_USERS)
+        _delete_left_logs(session, cluster)
+    require_charts(cluster)
+    if status := _cdk("synth", "--quiet", *context, *profile):
+        return status
+    deploy = ("--app", str(ASSEMBLY), "deploy", *profile)
+    for stack in first_to_deploy(cluster, deployed_and_new(cluster, session)):
+        if "--all" not in rest and stack not in rest:
+            continue
+        print(f"{stack} comes first: it stops using values that other stacks remove", flush=True)
+        words = [word for word in rest if word not in ("--all", *construct_ids(cluster))]
+        if status := _cdk(*deploy, "--exclusively", stack, *words):
+            return status
+    return _cdk(*deploy, *rest) or _report_groups(session, cluster)
+
+
+def _cdk(*arguments: str) -> int:
+    return subprocess.run(["node", str(CDK), *arguments]).returncode
+
+
+def first_to_deploy(cluster: Cluster, pairs: Sequence[tuple[str, Template, Template]]) -> list[str]:
+    """Return the construct ids of stacks that must be updated before the stacks that they import from.
+
+    CloudFormation refuses to remove an export while a stack imports it, and the CDK updates the exporting
+    stack first. A stack qualifies if it stops importing such a value and imports no new one.
+
+    Args:
+        cluster: the cluster of the stacks.
+        pairs: name, deployed template and new template of each deployed stack; a stack that is no longer in
+            the file has its deployed template twice.
+
+    Raises:
+        ValueError: if a stack that is no longer in the file imports such a value.
+    """
+    ids = dict(zip(stack_names(cluster), construct_ids(cluster), strict=True))
+    removed = {name for _, old, new in pairs for name in _exports(old) - _exports(new)}
+    first = []
+    for stack, old, new in pairs:
+        before, after = (imported_exports(template["Resources"]) for template in (old, new))
+        if new is old and before & removed:
+            raise ValueError(
+                f"stack {stack} is no longer in the file, but uses values that this deployment removes; "
+                f"delete it first, with its contents: `aws cloudformation delete-stack --stack-name {stack}`"
+            )
+        if before & removed - after and after <= before:
+            first.append(ids[stack])
+    return first
+
+
+def _exports(template: Template) -> set[str]:
+    outputs = template.get("Outputs", {}).values()
+    return {output["Export"]["Name"] for output in outputs if "Export" in output}
+
+
+def _delete_left_logs(session: boto3.Session, cluster: EksCluster) -> None:
+    """Delete the control plane's log group if an earlier cluster left it; it would block the deployment."""
+    eks = aws_client(session, "eks")
+    stack = deployed_template(aws_client(session, "cloudformation"), stack_names(cluster).hyperpod)
+    if stack is None and if_present(eks.describe_cluster, name=kubernetes_cluster(cluster)) is None:
+        _delete_log_group(session, control_plane_log_group(cluster))
+
+
+def _delete_late_logs(session: boto3.Session, cluster: EksCluster) -> None:
+    """Delete the log group that EKS may create again after the stack has deleted it; look twice."""
+    name = control_plane_log_group(cluster)
+    _delete_log_group(session, name)
+    print(f"waiting {SECONDS_OF_LATE_LOGS} s for late entries in {name}", flush=True)
+    time.sleep(SECONDS_OF_LATE_LOGS)
+    _delete_log_group(session, name)
+
+
+def _delete_log_group(session: boto3.Session, name: str) -> None:
+    """Delete a log group that EKS created: a group of a stack has a retention period, and EKS sets none."""
+    logs = aws_client(session, "logs")
+    groups = logs.describe_log_groups(logGroupNamePrefix=name)["logGroups"]
+    for group in groups:
+        if group["logGroupName"] == name and "retentionInDays" not in group:
+            logs.delete_log_group(logGroupName=name)
+            print(f"deleted log group {name}, which EKS created for late entries", flush=True)
+
+
+def _report_groups(session: boto3.Session, cluster: Cluster) -> int:
+    """Print the groups of nodes, and wait for workers if the cluster file says so; return the exit status."""
+    sagemaker = aws_client(session, "sagemaker")
+    deadline = time.monotonic() + cluster.wait_minutes * 60
+    while True:
+        found = if_present(sagemaker.describe_cluster, ClusterName=cluster.name)
+        if found is None:  # only other stacks were deployed
+            return 0
+        missing = _missing_workers(cluster, found["InstanceGroups"])
+        if cluster.wait == "none" or not missing or time.monotonic() > deadline:
+            break
+        print(f"waiting for {', '.join(missing)}", flush=True)
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    rows = [
+        [group["InstanceGroupName"], str(group.get("TargetCount", "")), str(group.get("CurrentCount", ""))]
+        for group in found["InstanceGroups"]
+    ]
+    print("\n" + format_table(["group", "wanted", "running"], rows))
+    if not missing:
+        return 0
+    for event in _events(sagemaker, cluster.name) if cluster.continuous_provisioning else []:
+        print(f"  {event['EventTime']:%Y-%m-%d %H:%M} {event.get('Description', '')}")
+    print(
+        f"missing nodes: {', '.join(missing)}. HyperPod keeps trying. `make logs` shows node setup, and "
+        "`make preflight` quotas and offers; without capacity, try another zone or a training plan.",
+        file=sys.stderr,
+    )
+    return WORKERS_MISSING if cluster.wait == "workers" else 0
+
+
+def _missing_workers(cluster: Cluster, groups: Sequence[dict[str, Any]]) -> list[str]:
+    """Return groups with missing nodes, as ``p5 (6 of 8)``; Karpenter decides about its own groups."""
+    wanted = {group.name: group.num_instances for group in cluster.instance_groups}
+    running = {group["InstanceGroupName"]: group.get("CurrentCount", 0) for group in groups}
+    return [
+        f"{name} ({count} of {wanted[name]})"
+        for name, count in running.items()
+        if count < wanted.get(name, 0)
+    ]
+
+
+def _events(sagemaker: Any, name: str) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = sagemaker.list_cluster_events(
+        ClusterName=name, MaxResults=NUM_EVENTS, SortBy="EventTime", SortOrder="Descending"
+    )["Events"]
+    return events
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,4 +1,4 @@
-"""`cdk deploy`, a changed script, `cdk destroy` and `make teardown`, by the real command line.
+"""Deployments, a changed script, a switched-off feature, `destroy` and `teardown`, by the real command lines.
 
 Each stage deploys over the one before and notes what it then sees; the tests compare the notes.
 """
@@ -40,6 +40,7 @@ NEIGHBOUR_FILE = "clusters/neighbour.yaml"
 MOVED_FILE = "clusters/moved.yaml"
 CHANGED_SCRIPT = "on_init_complete.sh"
 DEPLOY = ("deploy", "SlurmHyperPodStack", "--require-approval", "never", "--context")
+TOOL = (sys.executable, "-m", "tools.stacks.deploy")
 SMALL_FILE = "cluster=clusters/slurm.yaml"
 PARTS = ("network", "storage", "hyperpod")
 LEFT_BY_DESTROY = ("FSx for Lustre", "NAT gateway", "S3 buckets")
@@ -66,7 +67,9 @@ def scripts(checkout: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def deployed(aws: LocalAws, checkout: Path) -> Seen:
-    return see(aws, SMALL.region, aws.cdk(*DEPLOY, SMALL_FILE, cwd=checkout))
+    options = ("SlurmHyperPodStack", "--require-approval", "never", "--no-notices")
+    output = aws.run(*TOOL, "deploy", "--cluster", "clusters/slurm.yaml", *options, cwd=checkout)
+    return see(aws, SMALL.region, output)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +86,17 @@ def changed(aws: LocalAws, checkout: Path, beside: Seen, scripts: dict[str, byte
 
 
 @pytest.fixture(scope="module")
-def compared(aws: LocalAws, checkout: Path, changed: Seen) -> tuple[str, str]:
+def switched_off(aws: LocalAws, checkout: Path, changed: Seen) -> Seen:
+    """Deploy the neighbour without MLflow, whose address the cluster's stack imports from storage."""
+    document = {key: value for key, value in NEIGHBOUR_DOCUMENT.items() if key != "mlflow"}
+    (checkout / NEIGHBOUR_FILE).write_text(yaml.safe_dump(document))
+    options = ("--all", "--require-approval", "never", "--no-notices")
+    output = aws.run(*TOOL, "deploy", "--cluster", NEIGHBOUR_FILE, *options, cwd=checkout)
+    return see(aws, SMALL.region, output)
+
+
+@pytest.fixture(scope="module")
+def compared(aws: LocalAws, checkout: Path, switched_off: Seen) -> tuple[str, str]:
     """Return the output of `make diff` for the deployed file, and for one that moves it to another zone."""
     diff = (sys.executable, "-m", "tools.stacks.diff", "--cluster")
     same = aws.run(*diff, "clusters/slurm.yaml", cwd=checkout)
@@ -92,8 +105,8 @@ def compared(aws: LocalAws, checkout: Path, changed: Seen) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def destroyed(aws: LocalAws, checkout: Path, changed: Seen, compared: tuple[str, str]) -> Seen:
-    command = ("destroy", "SlurmHyperPodStack", "--force", "--context", SMALL_FILE)
-    return see(aws, SMALL.region, aws.cdk(*command, cwd=checkout))
+    command = (*TOOL, "destroy", "--cluster", "clusters/slurm.yaml", "SlurmHyperPodStack", "--force")
+    return see(aws, SMALL.region, aws.run(*command, cwd=checkout))
 
 
 def teardown(aws: LocalAws, checkout: Path, file: str, name: str) -> Seen:
@@ -257,6 +270,22 @@ def test_diff_warns_of_what_a_move_would_replace(compared: tuple[str, str]) -> N
     assert "usw2-az1" in moved
     warnings = [line for line in moved.splitlines() if line.startswith("!!! WARNING")]
     assert any("file system" in line for line in warnings) and any("cluster" in line for line in warnings)
+
+
+def test_deploy_ends_with_the_groups_of_nodes(deployed: Seen) -> None:
+    header, *rows = deployed.output[deployed.output.rindex("group ") :].splitlines()
+    assert header.split() == ["group", "wanted", "running"]
+    counts = {group.name: str(group.num_instances) for group in SMALL.instance_groups}
+    assert {row.split()[0]: row.split()[1:] for row in rows} == {name: [n, n] for name, n in counts.items()}
+
+
+def test_a_feature_is_switched_off_in_one_deployment(beside: Seen, switched_off: Seen) -> None:
+    """CloudFormation refuses to remove a value that another stack still imports."""
+    assert "SlurmHyperPodStack comes first: it stops using values" in switched_off.output
+    storage = stack_name(NEIGHBOUR, "storage")
+    assert beside.stacks[storage].keys() > switched_off.stacks[storage].keys()
+    assert switched_off.clusters[NEIGHBOUR]["ClusterStatus"] == "InService"
+    assert beside.nodes[NEIGHBOUR] == switched_off.nodes[NEIGHBOUR]
 
 
 def test_destroy_ends_the_cluster_and_keeps_its_data(changed: Seen, destroyed: Seen) -> None:

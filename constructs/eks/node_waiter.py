@@ -12,7 +12,7 @@ from constructs import Construct
 from constructs.custom_resource import ResourceProvider
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.policy.statement_role import Statement
+from constructs.policy.statement_role import Statement, unscoped
 
 CNI = "aws-node"
 """The VPC CNI's pods, one on each node: ready when the node's network is."""
@@ -104,12 +104,7 @@ class PodInterfaces(Construct):
             name="pod_interfaces",
             description="Deletes network interfaces that pods of a HyperPod cluster had",
             statements=[
-                Statement(
-                    "FindInterfaces",
-                    ["ec2:DescribeNetworkInterfaces"],
-                    ["*"],
-                    why_wildcard="EC2 has no resource-level permissions for it",
-                ),
+                unscoped("FindInterfaces", "ec2:DescribeNetworkInterfaces"),
                 Statement(
                     "DeletePodsInterfaces",
                     ["ec2:DeleteNetworkInterface"],

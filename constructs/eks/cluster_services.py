@@ -8,6 +8,7 @@ from typing import Any
 
 from aws_cdk import RemovalPolicy
 from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sagemaker as sagemaker
 
 from config.facts import addons
 from config.resource_names import (
@@ -23,7 +24,6 @@ from constructs.eks.observability import ContainerInsights, Observability
 from constructs.eks.task_governance import TaskGovernance
 from constructs.monitoring.managed_mlflow import ManagedMlflow
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
-from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
 from constructs.nodes.node_roles import describe_file_systems
 from constructs.policy.statement_role import Statement
 from constructs.storage.file_systems import LustreFileSystem
@@ -59,7 +59,7 @@ class ClusterServices(Construct):
         construct_id: str,
         *,
         kubernetes: KubernetesCluster,
-        hyperpod: EksHyperPodCluster,
+        hyperpod: sagemaker.CfnCluster,
         lustre: LustreFileSystem,
         metrics: MetricsWorkspace | None,
         mlflow: ManagedMlflow | None,
@@ -136,11 +136,11 @@ class ClusterServices(Construct):
             before = kubernetes.manifest(made, name, objects, after=[before], removal=RemovalPolicy.RETAIN)
         return made
 
-    def _training_operator(self, hyperpod: EksHyperPodCluster) -> Construct:
+    def _training_operator(self, hyperpod: sagemaker.CfnCluster) -> Construct:
         """The add-on, and before it the identity of its pods, which it does not take as an argument."""
         made = Construct(self, "TrainingOperator")
         # What AmazonSageMakerHyperPodTrainingOperatorAccess allows, of this cluster alone.
-        describe = Statement("DescribeNodes", ["sagemaker:DescribeClusterNode"], [hyperpod.arn])
+        describe = Statement("DescribeNodes", ["sagemaker:DescribeClusterNode"], [hyperpod.attr_cluster_arn])
         role = self._kubernetes.pod_role(
             made, "Role", ["aws-hyperpod"], "hp-training-operator-controller-manager", [describe]
         )

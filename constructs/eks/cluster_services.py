@@ -36,14 +36,8 @@ from manifests.lustre_volumes import (
     persistent_volume_claim,
     storage_class,
 )
-from manifests.objects import SYSTEM_NAMESPACE
+from manifests.objects import SYSTEM_NAMESPACE, kubernetes_object, namespace_of
 from manifests.training_collector import NAME, NAMESPACE, collector_objects
-
-_COMMON = {
-    "apiVersion": "v1",
-    "kind": "Namespace",
-    "metadata": {"name": COMMON_NAMESPACE, "labels": POD_SECURITY},
-}
 
 
 class ClusterServices(Construct):
@@ -125,7 +119,7 @@ class ClusterServices(Construct):
         places = [SYSTEM_NAMESPACE, *namespaces]
         steps: dict[str, Sequence[Mapping[str, Any]]] = {
             "Volumes": [
-                *([_COMMON] if COMMON_NAMESPACE in namespaces else []),
+                *([namespace_of(COMMON_NAMESPACE, POD_SECURITY)] if COMMON_NAMESPACE in namespaces else []),
                 storage_class(),
                 *(persistent_volume(volume, namespace) for namespace in places),
             ],
@@ -165,14 +159,10 @@ class ClusterServices(Construct):
             found
             for namespace in namespaces
             for found in (
-                _head("ServiceAccount", JOB_SERVICE_ACCOUNT, namespace),
-                {**_head("ConfigMap", JOB_ENVIRONMENT, namespace), "data": variables},
+                kubernetes_object("v1", "ServiceAccount", JOB_SERVICE_ACCOUNT, namespace),
+                kubernetes_object("v1", "ConfigMap", JOB_ENVIRONMENT, namespace, data=variables),
             )
         ]
         # A pod reads its role at its start, and the account is what lets it start.
         self._kubernetes.manifest(made, "Objects", objects, after=[role])
         return made
-
-
-def _head(kind: str, name: str, namespace: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}}

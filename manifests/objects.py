@@ -27,6 +27,10 @@ def kubernetes_object(
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **content}
 
 
+def namespace_of(name: str, labels: Object) -> Object:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
 def folder_pod(container: Object, volumes: list[Object]) -> Object:
     """The pod of a job that makes folders; it has no rights in Kubernetes."""
     return {

@@ -12,7 +12,7 @@ import json
 
 from config.eks_cluster import EksCluster
 from config.resource_names import job_namespaces
-from manifests.objects import RBAC, Object, kubernetes_object
+from manifests.objects import RBAC, Object, kubernetes_object, namespace_of
 
 NAMESPACE = NAME = "training-metrics"
 # The same version as on Slurm's controller (lifecycle/slurm/downloads.json), for all architectures.
@@ -31,10 +31,9 @@ def collector_objects(cluster: EksCluster, *, remote_write_url: str) -> list[Obj
     """In the order in which they are made; the namespaces of jobs are there already."""
     # JSON is YAML.
     config = json.dumps(agent_config(cluster, remote_write_url=remote_write_url), indent=1)
-    metadata = {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
     pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
     return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata},
+        namespace_of(NAMESPACE, {"pod-security.kubernetes.io/enforce": "restricted"}),
         kubernetes_object("v1", "ServiceAccount", NAME, NAMESPACE),
         kubernetes_object(f"{RBAC}/v1", "ClusterRole", NAME, rules=[pods]),
         # In namespaces of jobs, and nowhere else.

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aws_cdk import Annotations, CfnOutput, Stack
+from aws_cdk import Annotations, CfnOutput, Stack, Tags
 from aws_cdk import aws_iam as iam
 
-from config.eks_cluster import EksCluster
+from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.kubernetes import NO_USERS, AccessEntry
 from config.resource_names import job_namespaces
 from config.studio_people import shared_uids
@@ -19,8 +19,7 @@ from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.node_prerequisites import HyperPodChart, NodePrerequisites
 from constructs.eks.node_waiter import NodeWaiter, PodInterfaces
 from constructs.monitoring.cost_budget import CostBudget
-from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.nodes.node_files import EksNodeFiles
+from constructs.nodes.instance_group import hyperpod_cluster, instance_group, volumes
 from constructs.nodes.node_roles import (
     LIFECYCLE_PREFIX,
     autoscaling_role,
@@ -28,6 +27,8 @@ from constructs.nodes.node_roles import (
     node_role,
     node_statements,
 )
+from constructs.policy.findings import acknowledge
+from constructs.storage.hashed_upload import HashedUpload
 from constructs.storage.log_group import log_group
 from constructs.studio.studio_partitions import StudioPartitions
 from constructs.vpc.network import Network
@@ -38,8 +39,9 @@ from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack
 
-DEFAULT_CLUSTER = "clusters/eks.yaml"
-"""The file that app and make take when none is named."""
+SCRIPTS = Path(__file__).parents[1] / "lifecycle" / "eks"
+ON_CREATE = "on_create.sh"
+"""Runs once on each new node before it joins."""
 
 
 class EksHyperPodStack(Stack):
@@ -79,12 +81,22 @@ class EksHyperPodStack(Stack):
         else:
             HyperPodChart(without_nodes, "Chart", kubernetes=kubernetes, folder=folder)
 
-        files = EksNodeFiles(self, "NodeFiles", artifact_bucket=storage.artifact_bucket, key=key)
+        files = Construct(self, "NodeFiles")
+        # The training code is in its image.
+        lifecycle = HashedUpload(
+            files,
+            "Lifecycle",
+            artifact_bucket=storage.artifact_bucket,
+            key=key,
+            log=log_group(files, "Log", key=key),
+            prefix=LIFECYCLE_PREFIX,
+            folder=SCRIPTS,
+        )
         common = node_statements(
             self,
             cluster_name=cluster.name,
             network=network,
-            bucket_name=files.lifecycle.bucket_name,
+            bucket_name=lifecycle.bucket_name,
             prefixes=[LIFECYCLE_PREFIX],
             repository=storage.image_repository,
             key=key,
@@ -93,27 +105,37 @@ class EksHyperPodStack(Stack):
         interfaces = PodInterfaces(
             self, "PodInterfaces", settings=cluster, security_group=network.security_group, log=log
         )
-        hyperpod = EksHyperPodCluster(
-            self,
-            "Cluster",
-            settings=cluster,
-            network=network,
-            eks_cluster_arn=kubernetes.arn,
-            role=node_role(
-                self,
-                "NodeRole",
-                cluster.name,
-                [*common, *eks_node_statements(self, network, kubernetes.arn)],
-            ),
-            autoscaling_role=(
-                autoscaling_role(self, "AutoscalingRole", key=key)
-                if cluster.autoscaling == "karpenter"
-                else None
-            ),
-            lifecycle_s3_uri=files.lifecycle.s3_uri,
-            key=key,
-            depends_on=[without_nodes, files.lifecycle, interfaces.resource],
+        role = node_role(
+            self, "NodeRole", cluster.name, [*common, *eks_node_statements(self, network, kubernetes.arn)]
         )
+        scaling: dict[str, Any] = {}
+        if cluster.autoscaling == "karpenter":
+            scaling = {
+                "cluster_role": autoscaling_role(self, "AutoscalingRole", key=key).role_arn,
+                "auto_scaling": {"mode": "Enable", "autoScalerType": "Karpenter"},
+            }
+        groups = [
+            instance_group(
+                group,
+                network,
+                role,
+                image_release_version=group.image_release_version,
+                life_cycle_config={"sourceS3Uri": lifecycle.s3_uri, "onCreate": ON_CREATE},
+                instance_storage_configs=volumes(group, key) or None,
+                kubernetes_config=_kubernetes_config(group),
+            )
+            for group in cluster.instance_groups
+        ]
+        orchestrator = {"eks": {"clusterArn": kubernetes.arn}}
+        hyperpod = hyperpod_cluster(
+            self, "Cluster", cluster, network, groups, orchestrator=orchestrator, **scaling
+        )
+        # AWS's policy for the training operator uses this tag to limit the nodes that it may look at.
+        Tags.of(hyperpod).add("SageMaker", "true")
+        hyperpod.node.add_dependency(role, without_nodes, lifecycle, interfaces.resource)
+        if any(group.image_release_version for group in cluster.instance_groups):
+            newer = "ImageReleaseVersion is newer than the library's own schema; cfn-lint has it"
+            acknowledge(hyperpod, {"CloudFormation-Validate::F3002": newer})
 
         waiter = NodeWaiter(self, "NodeWaiter", kubernetes=kubernetes, hyperpod=hyperpod, log=log)
         services = ClusterServices(
@@ -141,11 +163,11 @@ class EksHyperPodStack(Stack):
             CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
         self._outputs(
             ClusterName=cluster.name,
-            ClusterArn=hyperpod.arn,
+            ClusterArn=hyperpod.attr_cluster_arn,
             KubeconfigCommand=f"aws eks update-kubeconfig --name {cluster.name} --region {cluster.region}",
-            LifecycleSourceS3Uri=files.lifecycle.s3_uri,
+            LifecycleSourceS3Uri=lifecycle.s3_uri,
             DataBucketName=storage.data_bucket.bucket_name,
-            ArtifactBucketName=files.lifecycle.bucket_name,
+            ArtifactBucketName=lifecycle.bucket_name,
             LustreFileSystemId=storage.lustre.file_system_id,
             LustreMountName=storage.lustre.mount_name,
             ImageUri=storage.image_repository.repository_uri,
@@ -155,6 +177,12 @@ class EksHyperPodStack(Stack):
     def _outputs(self, **values: str) -> None:
         for name, value in values.items():
             CfnOutput(self, name, value=value)
+
+
+def _kubernetes_config(group: EksInstanceGroup) -> dict[str, Any] | None:
+    taints = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in group.taints]
+    found = {"labels": group.labels, "taints": taints}
+    return {name: value for name, value in found.items() if value} or None
 
 
 class StudioOnKubernetes(Construct):

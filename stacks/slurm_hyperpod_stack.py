@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from aws_cdk import CfnOutput, Stack
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_ssm as ssm
 
 from config import resource_names
-from config.slurm_cluster import SlurmCluster as Settings
+from config.node_settings import HOME_MOUNT_PATH, node_settings_text
+from config.slurm_cluster import SlurmCluster
 from constructs import Construct, IDependable
 from constructs.monitoring.cost_budget import CostBudget
-from constructs.nodes.node_files import NodeFiles
+from constructs.nodes.instance_group import StorageConfig, hyperpod_cluster, instance_group, volumes
 from constructs.nodes.node_roles import (
     LIFECYCLE_PREFIX,
     MIRROR_PREFIX,
@@ -20,8 +25,8 @@ from constructs.nodes.node_roles import (
     node_role,
     node_statements,
 )
-from constructs.nodes.slurm_cluster import SlurmCluster, run_as_document
 from constructs.policy.statement_role import Statement, statement_role
+from constructs.storage.hashed_upload import HashedUpload
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
 from stacks.remaining_costs import remaining_costs
@@ -30,17 +35,33 @@ from stacks.studio_stack import StudioStack
 
 DEFAULT_CLUSTER = "clusters/slurm.yaml"
 """The file that app and make take when none is named."""
+REPOSITORY = Path(__file__).parents[1]
+SETTINGS = "settings.json"
+"""Settings of the cluster file, which are part of the scripts' hash."""
+DEPLOYMENT = "deployment.json"
+"""Values that only the deployment knows; tokens are texts without quotes or backslashes."""
+ON_INIT_COMPLETE = "on_init_complete.sh"
+"""Runs once on each new node, after the image has set up Slurm and the mounts."""
+NODE_USER = "ubuntu"
+"""The user of HyperPod's Slurm images."""
+IDLE_MINUTES = "20"
+_NODE_TYPES = {"controller": "Controller", "login": "Login", "worker": "Compute"}
 
 
 class SlurmHyperPodStack(Stack):
-    """Nodes, their roles and scripts, session document and budget: what can be destroyed over night."""
+    """Nodes, their roles and scripts, session document and budget: what can be destroyed over night.
+
+    The service configures Slurm: node types, partitions and mounts are given to its API. There is no
+    ``OnCreate`` and no ``provisioning_parameters.json``: with either, the image would leave the setup to
+    scripts.
+    """
 
     def __init__(
         self,
         scope: Construct,
         construct_id: str,
         *,
-        cluster: Settings,
+        cluster: SlurmCluster,
         network: Network,
         storage: StorageStack,
         studio: StudioStack | None,
@@ -68,45 +89,60 @@ class SlurmHyperPodStack(Stack):
             role: node_role(self, f"{role.capitalize()}Role", cluster.name, [*common, *own.get(role, [])])
             for role in sorted({group.role for group in cluster.instance_groups})
         }
-        files = NodeFiles(
-            self,
-            "NodeFiles",
-            cluster=cluster,
-            artifact_bucket=storage.artifact_bucket,
-            key=key,
-            deployment={
-                "remote_write_url": storage.metrics.remote_write_url if storage.metrics else None,
-                "mlflow": self._mlflow(storage, roles),
-                "studio": studio.for_controller() if studio else None,
-            },
+        files = Construct(self, "NodeFiles")
+        log = log_group(files, "Log", key=key)
+        upload = partial(HashedUpload, files, artifact_bucket=storage.artifact_bucket, key=key, log=log)
+        workloads = upload("Workloads", prefix=WORKLOAD_PREFIX, folder=REPOSITORY / "workloads")
+        deployment = {
+            "artifact_bucket": workloads.bucket_name,
+            "mlflow": self._mlflow(storage, roles),
+            "remote_write_url": storage.metrics.remote_write_url if storage.metrics else None,
+            "studio": studio.for_controller() if studio else None,
+            "workload_s3_uri": workloads.s3_uri,
+        }
+        lifecycle = upload(
+            "Lifecycle",
+            prefix=LIFECYCLE_PREFIX,
+            folder=REPOSITORY / "lifecycle" / "slurm",
+            extra_files={SETTINGS: node_settings_text(cluster)},
+            deployment_files={DEPLOYMENT: json.dumps(deployment, indent=2, sort_keys=True) + "\n"},
         )
-        hyperpod = SlurmCluster(
-            self,
-            "Cluster",
-            settings=cluster,
-            network=network,
-            roles=roles,
-            lifecycle_s3_uri=files.lifecycle.s3_uri,
-            lustre=storage.lustre,
-            home=storage.home,
-            key=key,
-            database=storage.accounting_database,
-            depends_on=[files.lifecycle, files.workloads, self._node_log(cluster, storage)],
-        )
-        run_as_document(self, "Session", cluster=cluster, key=key)
+        mounts, database = _mounts(storage), storage.accounting_database
+        groups = [
+            instance_group(
+                group,
+                network,
+                roles[group.role],
+                slurm_config={
+                    "nodeType": _NODE_TYPES[group.role],
+                    "partitionNames": [group.partition] if group.partition else None,
+                },
+                life_cycle_config={"sourceS3Uri": lifecycle.s3_uri, "onInitComplete": ON_INIT_COMPLETE},
+                # At most four, as many as the service takes.
+                instance_storage_configs=[*volumes(group, key), *mounts],
+            )
+            for group in cluster.instance_groups
+        ]
+        slurm = {
+            "slurmConfigStrategy": cluster.slurm_config_strategy.capitalize(),
+            "accountingDatabase": database.for_slurm if database else None,
+        }
+        hyperpod = hyperpod_cluster(self, "Cluster", cluster, network, groups, orchestrator={"slurm": slurm})
+        hyperpod.node.add_dependency(*roles.values(), lifecycle, workloads, self._node_log(cluster, storage))
+        self._session_document(cluster, storage)
         if cluster.budget:
             CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
         metrics = {"PrometheusRemoteWriteUrl": storage.metrics.remote_write_url} if storage.metrics else {}
         self._outputs(
             **metrics,
             ClusterName=cluster.name,
-            ClusterArn=hyperpod.resource.attr_cluster_arn,
+            ClusterArn=hyperpod.attr_cluster_arn,
             ConnectCommand=self._make("connect"),
             ApplyLifecycleCommand=self._make("apply-lifecycle"),
-            LifecycleSourceS3Uri=files.lifecycle.s3_uri,
-            WorkloadSourceS3Uri=files.workloads.s3_uri,
+            LifecycleSourceS3Uri=lifecycle.s3_uri,
+            WorkloadSourceS3Uri=workloads.s3_uri,
             DataBucketName=storage.data_bucket.bucket_name,
-            ArtifactBucketName=files.lifecycle.bucket_name,
+            ArtifactBucketName=lifecycle.bucket_name,
             LustreFileSystemId=storage.lustre.file_system_id,
             LustreMountName=storage.lustre.mount_name,
             ImageUri=storage.image_repository.repository_uri,
@@ -124,7 +160,7 @@ class SlurmHyperPodStack(Stack):
             statements.append(storage.metrics.to_write)
         return statements
 
-    def _node_log(self, cluster: Settings, storage: StorageStack) -> IDependable:
+    def _node_log(self, cluster: SlurmCluster, storage: StorageStack) -> IDependable:
         """Create the log group of CloudWatch's agent before nodes, because the agent's has no key.
 
         It also exists with the agent switched off, because nodes with earlier settings would create it again.
@@ -147,6 +183,34 @@ class SlurmHyperPodStack(Stack):
         )
         return {"tracking_uri": storage.mlflow.arn, "role_arn": jobs.role_arn}
 
+    def _session_document(self, cluster: SlurmCluster, storage: StorageStack) -> None:
+        """Create Session Manager's document ``<cluster name>-shell``: a login shell as ubuntu, not as root.
+
+        With a key, what is typed and shown is encrypted with it on its way, on top of TLS.
+        """
+        inputs: dict[str, Any] = {
+            "runAsEnabled": True,
+            "runAsDefaultUser": NODE_USER,
+            "idleSessionTimeout": IDLE_MINUTES,
+            "shellProfile": {"linux": "cd && exec bash --login"},
+        }
+        if storage.key:
+            inputs["kmsKeyId"] = storage.key.key_arn
+        ssm.CfnDocument(
+            Construct(self, "Session"),
+            "Document",
+            name=resource_names.shell_document(cluster),
+            document_type="Session",
+            content={
+                "schemaVersion": "1.0",
+                "description": f"Shell on a node of HyperPod cluster {cluster.name} as {NODE_USER}",
+                "sessionType": "Standard_Stream",
+                "inputs": inputs,
+            },
+            # A document with a name of its own cannot be replaced; a change makes a version of it.
+            update_method="NewVersion",
+        )
+
     def _make(self, target: str) -> str:
         """The command for this cluster; the default file need not be named."""
         file = self.node.try_get_context("cluster")
@@ -155,3 +219,14 @@ class SlurmHyperPodStack(Stack):
     def _outputs(self, **values: str) -> None:
         for name, value in values.items():
             CfnOutput(self, name, value=value)
+
+
+def _mounts(storage: StorageStack) -> list[StorageConfig]:
+    """Mounts of every node."""
+    lustre, home = storage.lustre, storage.home
+    config = {"dnsName": lustre.dns_name, "mountName": lustre.mount_name, "mountPath": lustre.mount_path}
+    mounts = [StorageConfig(fsx_lustre_config=config)]
+    if home:
+        config = {"dnsName": home.dns_name, "mountPath": HOME_MOUNT_PATH}
+        mounts.append(StorageConfig(fsx_open_zfs_config=config))
+    return mounts

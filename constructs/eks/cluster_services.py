@@ -8,6 +8,7 @@ from typing import Any
 
 from aws_cdk import RemovalPolicy
 from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sagemaker as sagemaker
 
 from config.facts import addons
 from config.resource_names import (
@@ -23,7 +24,6 @@ from constructs.eks.observability import ContainerInsights, Observability
 from constructs.eks.task_governance import TaskGovernance
 from constructs.monitoring.managed_mlflow import ManagedMlflow
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
-from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
 from constructs.nodes.node_roles import describe_file_systems
 from constructs.policy.statement_role import Statement
 from constructs.storage.file_systems import LustreFileSystem
@@ -36,14 +36,8 @@ from manifests.lustre_volumes import (
     persistent_volume_claim,
     storage_class,
 )
-from manifests.objects import SYSTEM_NAMESPACE
+from manifests.objects import SYSTEM_NAMESPACE, kubernetes_object, namespace_of
 from manifests.training_collector import NAME, NAMESPACE, collector_objects
-
-_COMMON = {
-    "apiVersion": "v1",
-    "kind": "Namespace",
-    "metadata": {"name": COMMON_NAMESPACE, "labels": POD_SECURITY},
-}
 
 
 class ClusterServices(Construct):
@@ -59,7 +53,7 @@ class ClusterServices(Construct):
         construct_id: str,
         *,
         kubernetes: KubernetesCluster,
-        hyperpod: EksHyperPodCluster,
+        hyperpod: sagemaker.CfnCluster,
         lustre: LustreFileSystem,
         metrics: MetricsWorkspace | None,
         mlflow: ManagedMlflow | None,
@@ -125,7 +119,7 @@ class ClusterServices(Construct):
         places = [SYSTEM_NAMESPACE, *namespaces]
         steps: dict[str, Sequence[Mapping[str, Any]]] = {
             "Volumes": [
-                *([_COMMON] if COMMON_NAMESPACE in namespaces else []),
+                *([namespace_of(COMMON_NAMESPACE, POD_SECURITY)] if COMMON_NAMESPACE in namespaces else []),
                 storage_class(),
                 *(persistent_volume(volume, namespace) for namespace in places),
             ],
@@ -136,11 +130,11 @@ class ClusterServices(Construct):
             before = kubernetes.manifest(made, name, objects, after=[before], removal=RemovalPolicy.RETAIN)
         return made
 
-    def _training_operator(self, hyperpod: EksHyperPodCluster) -> Construct:
+    def _training_operator(self, hyperpod: sagemaker.CfnCluster) -> Construct:
         """The add-on, and before it the identity of its pods, which it does not take as an argument."""
         made = Construct(self, "TrainingOperator")
         # What AmazonSageMakerHyperPodTrainingOperatorAccess allows, of this cluster alone.
-        describe = Statement("DescribeNodes", ["sagemaker:DescribeClusterNode"], [hyperpod.arn])
+        describe = Statement("DescribeNodes", ["sagemaker:DescribeClusterNode"], [hyperpod.attr_cluster_arn])
         role = self._kubernetes.pod_role(
             made, "Role", ["aws-hyperpod"], "hp-training-operator-controller-manager", [describe]
         )
@@ -165,14 +159,10 @@ class ClusterServices(Construct):
             found
             for namespace in namespaces
             for found in (
-                _head("ServiceAccount", JOB_SERVICE_ACCOUNT, namespace),
-                {**_head("ConfigMap", JOB_ENVIRONMENT, namespace), "data": variables},
+                kubernetes_object("v1", "ServiceAccount", JOB_SERVICE_ACCOUNT, namespace),
+                kubernetes_object("v1", "ConfigMap", JOB_ENVIRONMENT, namespace, data=variables),
             )
         ]
         # A pod reads its role at its start, and the account is what lets it start.
         self._kubernetes.manifest(made, "Objects", objects, after=[role])
         return made
-
-
-def _head(kind: str, name: str, namespace: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}}

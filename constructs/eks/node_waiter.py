@@ -6,13 +6,13 @@ from aws_cdk import Duration, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sagemaker as sagemaker
 
 from config.eks_cluster import EksCluster, system_groups
 from constructs import Construct
 from constructs.custom_resource import ResourceProvider
 from constructs.eks.kubernetes_cluster import KubernetesCluster
-from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.policy.statement_role import Statement
+from constructs.policy.statement_role import Statement, unscoped
 
 CNI = "aws-node"
 """The VPC CNI's pods, one on each node: ready when the node's network is."""
@@ -35,7 +35,7 @@ class NodeWaiter(Construct):
         construct_id: str,
         *,
         kubernetes: KubernetesCluster,
-        hyperpod: EksHyperPodCluster,
+        hyperpod: sagemaker.CfnCluster,
         log: logs.CfnLogGroup,
     ) -> None:
         super().__init__(scope, construct_id)
@@ -47,7 +47,9 @@ class NodeWaiter(Construct):
             description="Waits for nodes of a HyperPod cluster",
             statements=[
                 Statement(
-                    "ListNodes", ["sagemaker:DescribeCluster", "sagemaker:ListClusterNodes"], [hyperpod.arn]
+                    "ListNodes",
+                    ["sagemaker:DescribeCluster", "sagemaker:ListClusterNodes"],
+                    [hyperpod.attr_cluster_arn],
                 )
             ],
             query_interval=Duration.seconds(30),
@@ -104,12 +106,7 @@ class PodInterfaces(Construct):
             name="pod_interfaces",
             description="Deletes network interfaces that pods of a HyperPod cluster had",
             statements=[
-                Statement(
-                    "FindInterfaces",
-                    ["ec2:DescribeNetworkInterfaces"],
-                    ["*"],
-                    why_wildcard="EC2 has no resource-level permissions for it",
-                ),
+                unscoped("FindInterfaces", "ec2:DescribeNetworkInterfaces"),
                 Statement(
                     "DeletePodsInterfaces",
                     ["ec2:DeleteNetworkInterface"],

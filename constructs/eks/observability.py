@@ -13,7 +13,7 @@ from constructs import Construct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
 from constructs.nodes.node_roles import metrics_statement
-from constructs.policy.statement_role import Statement
+from constructs.policy.statement_role import WRITE_LOGS, Statement, unscoped
 from constructs.storage.log_group import log_group
 
 # Names, levels and the place of logging are those of the console's own template (observability-template.yaml
@@ -50,12 +50,7 @@ class Observability(Construct):
                 metrics.to_write,
                 Statement(
                     "WriteLogs",
-                    [
-                        "logs:CreateLogGroup",
-                        "logs:CreateLogStream",
-                        "logs:DescribeLogStreams",
-                        "logs:PutLogEvents",
-                    ],
+                    ["logs:CreateLogGroup", *WRITE_LOGS],
                     [logs],
                     why_wildcard="the last part is the cluster's id, which the service makes up later",
                 ),
@@ -113,18 +108,11 @@ class ContainerInsights(Construct):
             ["amazon-cloudwatch"],
             "cloudwatch-agent",
             [
-                Statement(
-                    "WriteLogs",
-                    ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
-                    # The attribute ends with ":*" and means the group's streams.
-                    [group.attr_arn for group in groups],
-                ),
+                # The attribute ends with ":*" and means the group's streams.
+                Statement("WriteLogs", WRITE_LOGS, [group.attr_arn for group in groups]),
                 metrics_statement("ContainerInsights"),
-                Statement(
-                    "DescribeNodes",
-                    ["ec2:DescribeTags", "ec2:DescribeVolumes", "logs:DescribeLogGroups"],
-                    ["*"],
-                    why_wildcard="there are no resource-level permissions for these",
+                unscoped(
+                    "DescribeNodes", "ec2:DescribeTags", "ec2:DescribeVolumes", "logs:DescribeLogGroups"
                 ),
             ],
         )

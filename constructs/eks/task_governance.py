@@ -9,6 +9,7 @@ from typing import Any
 from aws_cdk import CustomResource, Duration, Stack
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sagemaker as sagemaker
 
 from config.eks_cluster import EksCluster
 from config.facts import addons
@@ -18,7 +19,6 @@ from config.task_governance import Team, team_namespace
 from constructs import Construct
 from constructs.custom_resource import ResourceProvider
 from constructs.eks.kubernetes_cluster import KubernetesCluster
-from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
 from constructs.policy.statement_role import Statement
 
 _SHARING = {"lend": "Lend", "dont_lend": "DontLend", "lend_and_borrow": "LendAndBorrow"}
@@ -44,7 +44,7 @@ class TaskGovernance(Construct):
         *,
         governance: Settings,
         kubernetes: KubernetesCluster,
-        hyperpod: EksHyperPodCluster,
+        hyperpod: sagemaker.CfnCluster,
         log: logs.CfnLogGroup,
     ) -> None:
         super().__init__(scope, construct_id)
@@ -56,7 +56,7 @@ class TaskGovernance(Construct):
             "Function",
             name="task_governance",
             description="Makes policy and quotas of a HyperPod cluster",
-            statements=_statements(Stack.of(self), settings, kubernetes.arn, hyperpod.arn),
+            statements=_statements(Stack.of(self), settings, kubernetes.arn, hyperpod.attr_cluster_arn),
             query_interval=Duration.seconds(10),
             log=log,
         )
@@ -85,7 +85,7 @@ class TaskGovernance(Construct):
         tags = [{"Key": key, "Value": value} for key, value in tags_of(self._settings).items()]
         # As text: CloudFormation makes texts of the numbers that it hands on.
         text = json.dumps(
-            {**request, "ClusterArn": self._hyperpod.arn, "Tags": tags},
+            {**request, "ClusterArn": self._hyperpod.attr_cluster_arn, "Tags": tags},
             sort_keys=True,
             separators=(",", ":"),
         )

@@ -14,7 +14,7 @@ from constructs.nodes.node_roles import (
     registry_statements,
     volume_key_statements,
 )
-from constructs.policy.statement_role import Statement, sagemaker_principal, statement_role
+from constructs.policy.statement_role import WRITE_LOGS, Statement, sagemaker_principal, statement_role
 
 METRICS_NAMESPACE = "/aws/sagemaker/Endpoints"
 """Namespace of the instances' metrics; log groups of endpoints begin with the same."""
@@ -43,7 +43,7 @@ def endpoint_role(
         *registry_statements(f"arn:{stack.partition}:ecr:{repository}", sid="PullImage"),
         Statement(
             "WriteLog",
-            ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+            WRITE_LOGS,
             [group, f"{group}:log-stream:*"],
             why_wildcard="streams are named after instances",
         ),

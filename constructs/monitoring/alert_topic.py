@@ -14,7 +14,7 @@ from config import resource_names
 from config.cluster import Cluster
 from config.observability import Observability
 from constructs import Construct
-from constructs.storage.encryption_key import encryption_key
+from constructs.storage.encryption_key import encryption_key, let_use
 
 _BUDGETS, _CLOUDWATCH, _EVENTS, _PROMETHEUS = "Budgets", "CloudWatch", "EventBridge", "Prometheus"
 _SERVICES = {
@@ -68,16 +68,9 @@ class AlertTopic(Construct):
 
 def let_encrypt(key: kms.IKey, sid: str, service: str) -> None:
     """Let a service publish to topics under the key."""
-    key.add_to_resource_policy(
-        iam.PolicyStatement(
-            sid=sid,
-            principals=[iam.ServicePrincipal(service)],
-            actions=["kms:Decrypt", "kms:GenerateDataKey*"],
-            # In a key's policy it is this key. Not all services are documented to say for which account they
-            # ask.
-            resources=["*"],
-        )
-    )
+    # Without a condition: not all services are documented to send the account that they work for.
+    actions = ["kms:Decrypt", "kms:GenerateDataKey*"]
+    let_use(key, sid, iam.ServicePrincipal(service), actions=actions)
 
 
 def let_publish(

@@ -15,7 +15,7 @@ from config.observability import GRAFANA_VERSION, Grafana
 from constructs import Construct
 from constructs.custom_resource import ResourceProvider
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
-from constructs.policy.statement_role import Statement, statement_role
+from constructs.policy.statement_role import Statement, statement_role, unscoped
 from constructs.storage.file_systems import HomeFileSystem, LustreFileSystem
 from monitoring.dashboards import CLOUDWATCH_UID, HOME_MARK, LUSTRE_MARK, PROMETHEUS_UID, dashboards
 
@@ -63,11 +63,8 @@ class GrafanaWorkspace(Construct):
                     ],
                     [metrics.workspace.attr_arn],
                 ),
-                Statement(
-                    "ReadAccount",
-                    ["aps:ListWorkspaces", "cloudwatch:GetMetricData", "cloudwatch:ListMetrics"],
-                    ["*"],
-                    why_wildcard="there are no resource-level permissions for these",
+                unscoped(
+                    "ReadAccount", "aps:ListWorkspaces", "cloudwatch:GetMetricData", "cloudwatch:ListMetrics"
                 ),
             ],
         )
@@ -180,21 +177,18 @@ def _statements(stack: Stack, settings: Grafana, workspace_arn: str) -> list[Sta
     if settings.sign_in == "identity_center":
         statements += [
             Statement("GiveRoles", ["grafana:ListPermissions", "grafana:UpdatePermissions"], [workspace_arn]),
-            Statement(
+            unscoped(
                 "ReadIdentityCenter",
-                [
-                    "sso:DescribeRegisteredRegions",
-                    "sso:GetManagedApplicationInstance",
-                    "sso:GetProfile",
-                    "sso:GetSharedSsoConfiguration",
-                    "sso:ListDirectoryAssociations",
-                    "sso:ListProfileAssociations",
-                    "sso:ListProfiles",
-                    "sso-directory:DescribeGroup",
-                    "sso-directory:DescribeUser",
-                ],
-                ["*"],
-                why_wildcard="what AWSGrafanaWorkspacePermissionManagementV2 has for it; Identity Center has "
+                "sso:DescribeRegisteredRegions",
+                "sso:GetManagedApplicationInstance",
+                "sso:GetProfile",
+                "sso:GetSharedSsoConfiguration",
+                "sso:ListDirectoryAssociations",
+                "sso:ListProfileAssociations",
+                "sso:ListProfiles",
+                "sso-directory:DescribeGroup",
+                "sso-directory:DescribeUser",
+                why="what AWSGrafanaWorkspacePermissionManagementV2 has for it; Identity Center has "
                 "no resource-level permissions for these",
             ),
             # What has to be added to that policy (Managed Grafana user guide, "AWS managed policies").

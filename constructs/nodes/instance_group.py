@@ -1,14 +1,16 @@
-"""Properties of an instance group, for both schedulers."""
+"""HyperPod cluster with its instance groups: properties that both schedulers share."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sagemaker as sagemaker
 
-from config.cluster import InstanceGroup
+from config.cluster import Cluster, InstanceGroup
+from constructs import Construct
 from constructs.vpc.network import Network
 
 Group = sagemaker.CfnCluster.ClusterInstanceGroupProperty
@@ -17,31 +19,53 @@ StorageConfig = sagemaker.CfnCluster.ClusterInstanceStorageConfigProperty
 _PATCHING = {"when_idle": "WhenIdle", "when_all_idle": "WhenAllIdle"}
 
 
-def common_properties(group: InstanceGroup, *, network: Network, role: iam.IRole) -> dict[str, Any]:
-    """Arguments of ``Group`` but for its storage, its scripts, and what is one scheduler's own."""
-    return {
-        "instance_group_name": group.name,
-        "instance_type": group.instance_type,
-        "instance_count": group.num_instances,
-        "min_instance_count": group.min_instances,
-        "execution_role": role.role_arn,
-        "threads_per_core": group.threads_per_core,
-        "on_start_deep_health_checks": group.deep_health_checks or None,
-        "training_plan_arn": group.training_plan_arn,
-        "override_vpc_config": (
-            vpc_config(network, group.availability_zone_id) if group.availability_zone_id else None
+def hyperpod_cluster(
+    scope: Construct,
+    construct_id: str,
+    settings: Cluster,
+    network: Network,
+    groups: Sequence[Group],
+    **own: Any,
+) -> sagemaker.CfnCluster:
+    """Create the cluster; ``own`` holds the properties of its scheduler."""
+    return sagemaker.CfnCluster(
+        Construct(scope, construct_id),
+        "Resource",
+        cluster_name=settings.name,
+        instance_groups=groups,
+        vpc_config=_vpc_config(network, None),
+        node_recovery="Automatic" if settings.node_recovery == "automatic" else "None",
+        node_provisioning_mode="Continuous" if settings.continuous_provisioning else None,
+        **own,
+    )
+
+
+def instance_group(group: InstanceGroup, network: Network, role: iam.IRole, **own: Any) -> Group:
+    """Return a group; ``own`` holds its storage, its scripts and the properties of its scheduler."""
+    return Group(
+        instance_group_name=group.name,
+        instance_type=group.instance_type,
+        instance_count=group.num_instances,
+        min_instance_count=group.min_instances,
+        execution_role=role.role_arn,
+        threads_per_core=group.threads_per_core,
+        on_start_deep_health_checks=group.deep_health_checks or None,
+        training_plan_arn=group.training_plan_arn,
+        override_vpc_config=(
+            _vpc_config(network, group.availability_zone_id) if group.availability_zone_id else None
         ),
-        "image_id": group.image_id,
-        "auto_patch_config": (
+        image_id=group.image_id,
+        auto_patch_config=(
             {"patchingStrategy": _PATCHING[group.auto_patch]} if group.auto_patch != "none" else None
         ),
-        # On demand is the service's default.
-        "capacity_requirements": {"spot": {}} if group.capacity == "spot" else None,
-        "network_interface": {"interfaceType": "efa-only"} if group.efa_only else None,
-    }
+        # The service's default is on demand.
+        capacity_requirements={"spot": {}} if group.capacity == "spot" else None,
+        network_interface={"interfaceType": "efa-only"} if group.efa_only else None,
+        **own,
+    )
 
 
-def vpc_config(network: Network, zone_id: str | None) -> sagemaker.CfnCluster.VpcConfigProperty:
+def _vpc_config(network: Network, zone_id: str | None) -> sagemaker.CfnCluster.VpcConfigProperty:
     return sagemaker.CfnCluster.VpcConfigProperty(
         security_group_ids=[network.security_group.security_group_id],
         subnets=[network.subnet(zone_id).subnet_id],

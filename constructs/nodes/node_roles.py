@@ -10,11 +10,18 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 
 from constructs import Construct
-from constructs.policy.statement_role import Statement, sagemaker_principal, statement_role
+from constructs.policy.statement_role import (
+    WRITE_LOGS,
+    Statement,
+    sagemaker_principal,
+    statement_role,
+    unscoped,
+)
 from constructs.vpc.network import Network
 
 LIFECYCLE_PREFIX, WORKLOAD_PREFIX, MIRROR_PREFIX = "lifecycle", "workloads", "downloads"
 """Prefixes of the artifact bucket: setup scripts, training code, and downloads for nodes without internet."""
+_NETWORK_PARTS = ("DhcpOptions", "NetworkInterfaces", "SecurityGroups", "Subnets", "Vpcs")
 _PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 
 
@@ -122,12 +129,7 @@ def volume_key_statements(stack: Stack, key_arn: str, *, volumes: str = "Volumes
 def registry_statements(repository_arn: str, *, sid: str) -> list[Statement]:
     """Allow pulls from one repository of ECR; ``sid`` is the name of the statement for it."""
     return [
-        Statement(
-            "LogInToRegistry",
-            ["ecr:GetAuthorizationToken"],
-            ["*"],
-            why_wildcard="ECR has no resource-level permissions for it",
-        ),
+        unscoped("LogInToRegistry", "ecr:GetAuthorizationToken"),
         Statement(sid, [*_PULL], [repository_arn]),
     ]
 
@@ -144,8 +146,7 @@ def metrics_statement(namespace: str, *, sid: str = "PutMetrics") -> Statement:
 
 
 def describe_file_systems(sid: str = "DescribeFileSystems") -> Statement:
-    why = "FSx has no resource-level permissions for it"
-    return Statement(sid, ["fsx:DescribeFileSystems"], ["*"], why_wildcard=why)
+    return unscoped(sid, "fsx:DescribeFileSystems")
 
 
 def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
@@ -157,21 +158,18 @@ def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
         Statement("CreateLogGroups", ["logs:CreateLogGroup"], [log_groups], why_wildcard=unknown_id),
         Statement(
             "WriteLogs",
-            ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+            WRITE_LOGS,
             [f"{log_groups}:log-stream:*"],
             why_wildcard=f"{unknown_id}; streams are named after nodes",
         ),
         metrics_statement("/aws/sagemaker/Clusters", sid="PutClusterMetrics"),
-        Statement(
+        unscoped(
             "OpenSessions",
-            [
-                "ssmmessages:CreateControlChannel",
-                "ssmmessages:CreateDataChannel",
-                "ssmmessages:OpenControlChannel",
-                "ssmmessages:OpenDataChannel",
-            ],
-            ["*"],
-            why_wildcard="Session Manager's channels have no ARN",
+            "ssmmessages:CreateControlChannel",
+            "ssmmessages:CreateDataChannel",
+            "ssmmessages:OpenControlChannel",
+            "ssmmessages:OpenDataChannel",
+            why="Session Manager's channels have no ARN",
         ),
         describe_file_systems(),
     ]
@@ -184,7 +182,10 @@ def network_statements(
     ec2_arn = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
     interfaces = f"{ec2_arn}:network-interface/*"
     subnets = [f"{ec2_arn}:subnet/{subnet_id}" for subnet_id in subnet_ids]
-    vpc = {"ec2:Vpc": f"{ec2_arn}:vpc/{vpc_id}"}
+    # IfExists: EC2 says which VPC an interface lies in, but not of a permission, which has an id of its own,
+    # nor of an instance, which is the service's, nor of what is tagged at birth.
+    in_vpc = {"ArnEqualsIfExists": {"ec2:Vpc": f"{ec2_arn}:vpc/{vpc_id}"}}
+    condition = "the condition names the VPC"
     unknown = "the service makes interfaces for nodes that come and go"
     return [
         Statement(
@@ -200,41 +201,22 @@ def network_statements(
             {"ArnEqualsIfExists": {"ec2:Subnet": subnets}},
             f"{unknown}; the condition names the subnets",
         ),
-        # IfExists, in all of these: EC2 says which VPC an interface lies in, but not of a permission, which
-        # has an id of its own, nor of an instance, which is the service's, nor of what is tagged at birth.
         Statement(
             "DeleteInterfacePermissions",
             ["ec2:DeleteNetworkInterfacePermission"],
             ["*"],
-            {"ArnEqualsIfExists": vpc},
-            "permissions have ids but no ARN; the condition names the VPC",
+            in_vpc,
+            f"permissions have ids but no ARN; {condition}",
         ),
         Statement(
             "DetachInterfaces",
             ["ec2:DetachNetworkInterface"],
             [interfaces, f"arn:{stack.partition}:ec2:{stack.region}:*:instance/*"],
-            {"ArnEqualsIfExists": vpc},
-            f"{unknown}, on instances of its own account; the condition names the VPC",
+            in_vpc,
+            f"{unknown}, on instances of its own account; {condition}",
         ),
-        Statement(
-            "TagInterfaces",
-            ["ec2:CreateTags"],
-            [interfaces],
-            {"ArnEqualsIfExists": vpc},
-            f"{unknown}; the condition names the VPC",
-        ),
-        Statement(
-            "DescribeNetwork",
-            [
-                "ec2:DescribeDhcpOptions",
-                "ec2:DescribeNetworkInterfaces",
-                "ec2:DescribeSecurityGroups",
-                "ec2:DescribeSubnets",
-                "ec2:DescribeVpcs",
-            ],
-            ["*"],
-            why_wildcard="EC2 has no resource-level permissions for these",
-        ),
+        Statement("TagInterfaces", ["ec2:CreateTags"], [interfaces], in_vpc, f"{unknown}; {condition}"),
+        unscoped("DescribeNetwork", *(f"ec2:Describe{kind}" for kind in _NETWORK_PARTS)),
     ]
 
 
@@ -267,28 +249,25 @@ def eks_node_statements(stack: Stack, network: Network, cluster_arn: str) -> lis
     ec2_arn = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
     interfaces = f"{ec2_arn}:network-interface/*"
     instances = f"arn:{stack.partition}:ec2:{stack.region}:*:instance/*"
-    vpc = {"ArnEqualsIfExists": {"ec2:Vpc": f"{ec2_arn}:vpc/{network.vpc.vpc_id}"}}
+    in_vpc = {"ArnEqualsIfExists": {"ec2:Vpc": f"{ec2_arn}:vpc/{network.vpc.vpc_id}"}}
     group = f"{ec2_arn}:security-group/{network.security_group.security_group_id}"
     return [
         Statement(
             "GivePodsAddresses",
             ["ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses"],
             [interfaces],
-            vpc,
+            in_vpc,
             "nodes and their interfaces come and go; the condition names the VPC",
         ),
         Statement(
             "AttachInterfaces",
             ["ec2:AttachNetworkInterface", "ec2:ModifyNetworkInterfaceAttribute"],
             [interfaces, instances, group],
-            vpc,
+            in_vpc,
             "interfaces come and go, on instances of the service's account; the condition names the VPC",
         ),
-        Statement(
-            "DescribeInstances",
-            ["ec2:DescribeInstances", "ec2:DescribeInstanceTypes", "ec2:DescribeTags"],
-            ["*"],
-            why_wildcard="EC2 has no resource-level permissions for these",
+        unscoped(
+            "DescribeInstances", "ec2:DescribeInstances", "ec2:DescribeInstanceTypes", "ec2:DescribeTags"
         ),
         Statement(
             "PullImagesOfAddons",

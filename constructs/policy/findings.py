@@ -53,22 +53,29 @@ def _written(value: Any) -> str:
     return str(value)
 
 
+def library_findings(owner: str) -> dict[str, str]:
+    """Return the findings on a function that aws-cdk-lib defines, each with its reason."""
+    return {
+        "AwsSolutions-L1": f"{owner}; aws-cdk-lib sets the runtime that it is tested with",
+        f"AwsSolutions-IAM4[Policy::{_MANAGED}service-role/AWSLambdaBasicExecutionRole]": (
+            f"{owner}; aws-cdk-lib sets the policy that lets it log"
+        ),
+    }
+
+
 def acknowledge_provider(construct: Construct) -> None:
     """Accept findings on a ``custom_resources.Provider`` and the functions beside it, below one construct."""
     functions = [child for child in construct.node.find_all() if isinstance(child, lambda_.Function)]
-    why = "the provider framework's own; aws-cdk-lib sets"
+    owner = "the provider framework's own"
+    polls = "it polls; what it finds is in the logs of the function"
     acknowledge(
         construct,
         {
-            "AwsSolutions-L1": f"{why} the runtime that it is tested with",
-            f"AwsSolutions-IAM4[Policy::{_MANAGED}service-role/AWSLambdaBasicExecutionRole]": (
-                f"{why} the policy that lets it log"
-            ),
+            **library_findings(owner),
             f"AwsSolutions-IAM4[Policy::{_MANAGED}service-role/AWSLambdaVPCAccessExecutionRole]": (
-                f"{why} the policy that lets it stand in the VPC"
+                f"{owner}; aws-cdk-lib sets the policy that lets it stand in the VPC"
             ),
-            "AwsSolutions-SF1": "it polls; what it finds is in the logs of the function",
-            "AwsSolutions-SF2": "it polls; what it finds is in the logs of the function",
+            **dict.fromkeys(("AwsSolutions-SF1", "AwsSolutions-SF2"), polls),
             **{
                 f"AwsSolutions-IAM5[Resource::<{_logical_id(function)}.Arn>:*]": (
                     "all versions of one function, which the framework calls"

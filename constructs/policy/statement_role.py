@@ -23,6 +23,17 @@ class Statement:
     """Why a resource cannot be named, for the ones that hold a star."""
 
 
+WRITE_LOGS = ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"]
+"""Actions of agents and services that write streams of a log group that exists."""
+
+
+def unscoped(
+    sid: str, *actions: str, why: str = "there are no resource-level permissions for these"
+) -> Statement:
+    """Return a statement for actions that cannot be limited to resources."""
+    return Statement(sid, [*actions], ["*"], why_wildcard=why)
+
+
 def sagemaker_principal(stack: Stack, service: str = "sagemaker") -> iam.ServicePrincipal:
     """Return a principal of SageMaker's, for a role that it may assume for this account alone.
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 
 from constructs import Construct
@@ -31,4 +34,19 @@ def encryption_key(
         # The longest that KMS offers to change one's mind: with the key, everything under it is lost.
         pending_window=Duration.days(30),
         removal_policy=removal,
+    )
+
+
+def let_use(
+    key: kms.IKey,
+    sid: str,
+    principal: iam.IPrincipal,
+    conditions: Mapping[str, Mapping[str, str]] | None = None,
+    actions: Sequence[str] = USE_OF_KEY,
+) -> None:
+    """Add a statement to the key's policy, in which ``*`` means this key."""
+    key.add_to_resource_policy(
+        iam.PolicyStatement(
+            sid=sid, principals=[principal], actions=[*actions], resources=["*"], conditions=conditions
+        )
     )

@@ -15,7 +15,7 @@ from config.storage import HomeFileSystem as HomeSettings
 from config.storage import LustreFileSystem as LustreSettings
 from constructs import Construct
 from constructs.policy.findings import skip_check
-from constructs.storage.encryption_key import USE_OF_KEY
+from constructs.storage.encryption_key import let_use
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
 
@@ -163,23 +163,10 @@ class DataAssociation(Construct):
         """The service-linked role is named after the file system, which is made after its key: by pattern."""
         stack = Stack.of(self)
         role = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*"
-        key.add_to_resource_policy(
-            iam.PolicyStatement(
-                sid="LustreToS3",
-                principals=[iam.AnyPrincipal()],
-                actions=[*USE_OF_KEY],
-                resources=["*"],
-                conditions={
-                    "ArnLike": {
-                        "aws:PrincipalArn": f"arn:{stack.partition}:iam::{stack.account}:role/{role}",
-                    },
-                    "StringEquals": {
-                        "kms:CallerAccount": stack.account,
-                        "kms:ViaService": f"s3.{stack.region}.amazonaws.com",
-                    },
-                },
-            )
-        )
+        via_s3 = {"kms:CallerAccount": stack.account, "kms:ViaService": f"s3.{stack.region}.amazonaws.com"}
+        arn = f"arn:{stack.partition}:iam::{stack.account}:role/{role}"
+        conditions = {"ArnLike": {"aws:PrincipalArn": arn}, "StringEquals": via_s3}
+        let_use(key, "LustreToS3", iam.AnyPrincipal(), conditions)
         created = key.node.default_child
         if isinstance(created, kms.CfnKey):
             skip_check(

@@ -13,7 +13,7 @@ from aws_cdk import aws_s3_deployment as s3_deployment
 
 from config.content_hash import IGNORED, content_hash
 from constructs import Construct
-from constructs.policy.findings import acknowledge, assets_finding, wildcard_finding
+from constructs.policy.findings import acknowledge, assets_finding, library_findings, wildcard_finding
 
 MEMORY_MIB = 512
 """Memory of BucketDeployment's function; a stack has one function per size."""
@@ -85,16 +85,17 @@ def _acknowledge_handler(deployment: s3_deployment.BucketDeployment, bucket: s3.
     stack = Stack.of(deployment)
     handler = deployment.handler_role.node.scope
     assert handler is not None
-    library = "BucketDeployment's own function; aws-cdk-lib sets"
+    owner = "BucketDeployment's own function"
     objects = f"arn:{stack.partition}:s3:::{bucket.bucket_name}/*"
     actions = ["s3:GetBucket*", "s3:GetObject*", "s3:List*", "s3:Abort*", "s3:DeleteObject*"]
     if bucket.encryption_key:
         actions += ["kms:ReEncrypt*", "kms:GenerateDataKey*"]
-    basic = "arn:<AWS::Partition>:iam::aws:policy/service-role/AWSLambdaBasicExecutionRole"
     findings = {
-        "AwsSolutions-L1": f"{library} the runtime that it is tested with",
-        f"AwsSolutions-IAM4[Policy::{basic}]": f"{library} the policy that lets it log",
-        **{f"AwsSolutions-IAM5[Action::{action}]": f"{library} the actions" for action in actions},
+        **library_findings(owner),
+        **{
+            f"AwsSolutions-IAM5[Action::{action}]": f"{owner}; aws-cdk-lib sets the actions"
+            for action in actions
+        },
         **dict.fromkeys(
             (assets_finding(stack), wildcard_finding(stack, objects)),
             "it copies all of a prefix, between these two buckets",

@@ -8,7 +8,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 
 from constructs import Construct
-from constructs.storage.encryption_key import USE_OF_KEY
+from constructs.storage.encryption_key import let_use
 
 
 def log_group(
@@ -26,20 +26,12 @@ def log_group(
     stack = Stack.of(scope)
     if key is not None:
         # By region and account, not by group: a group made by CloudFormation learns its name after the key.
-        key.add_to_resource_policy(
-            iam.PolicyStatement(
-                sid="CloudWatchLogs",
-                principals=[iam.ServicePrincipal(f"logs.{stack.region}.amazonaws.com")],
-                actions=[*USE_OF_KEY],
-                resources=["*"],
-                conditions={
-                    "ArnLike": {
-                        "kms:EncryptionContext:aws:logs:arn": (
-                            f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:*"
-                        )
-                    }
-                },
-            )
+        groups = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:*"
+        let_use(
+            key,
+            "CloudWatchLogs",
+            iam.ServicePrincipal(f"logs.{stack.region}.amazonaws.com"),
+            {"ArnLike": {"kms:EncryptionContext:aws:logs:arn": groups}},
         )
     group = logs.CfnLogGroup(
         scope,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_kms as kms
@@ -29,15 +29,11 @@ def access_log_bucket(scope: Construct, construct_id: str) -> s3.Bucket:
     S3 delivers to buckets under its own key only, so this one never has the cluster's. It outlives its
     stack whatever the file says: a record of access is no use if it goes with what was accessed.
     """
-    bucket = s3.Bucket(
+    bucket = _bucket(
         scope,
         construct_id,
+        KEEP,
         encryption=s3.BucketEncryption.S3_MANAGED,
-        block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
-        object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
-        enforce_ssl=True,
-        minimum_tls_version=1.2,
-        versioned=True,
         lifecycle_rules=[
             s3.LifecycleRule(
                 id="Expire",
@@ -46,11 +42,10 @@ def access_log_bucket(scope: Construct, construct_id: str) -> s3.Bucket:
                 noncurrent_version_expiration=Duration.days(30),
             )
         ],
-        removal_policy=KEEP,
     )
     resource = cast(s3.CfnBucket, bucket.node.default_child)
     skip_check(resource, "CKV_AWS_18", "A log of its own reading has no end.")
-    return _keep_policy(bucket, KEEP)
+    return bucket
 
 
 def private_bucket(
@@ -70,19 +65,15 @@ def private_bucket(
     With ``removal`` DESTROY CloudFormation deletes the bucket if it is empty and fails loudly if it is not:
     nothing here empties it in passing, which would take a function with the right to delete all data.
     """
-    bucket = s3.Bucket(
+    return _bucket(
         scope,
         construct_id,
+        removal,
         bucket_name=bucket_name,
         encryption=s3.BucketEncryption.KMS if key else s3.BucketEncryption.S3_MANAGED,
         encryption_key=key,
         # One data key per bucket and hour instead of one KMS request per object.
         bucket_key_enabled=True if key else None,
-        block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
-        object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
-        enforce_ssl=True,
-        minimum_tls_version=1.2,
-        versioned=True,
         lifecycle_rules=[
             s3.LifecycleRule(
                 id="ExpireOldVersions",
@@ -95,13 +86,22 @@ def private_bucket(
         ],
         server_access_logs_bucket=access_logs,
         server_access_logs_prefix=f"{construct_id}/",
-        removal_policy=removal,
     )
-    return _keep_policy(bucket, removal)
 
 
-def _keep_policy(bucket: s3.Bucket, removal: RemovalPolicy) -> s3.Bucket:
-    """A bucket that stays behind still takes TLS only."""
+def _bucket(scope: Construct, construct_id: str, removal: RemovalPolicy, **own: Any) -> s3.Bucket:
+    """Create a bucket of this account alone; one that stays behind still takes TLS only."""
+    bucket = s3.Bucket(
+        scope,
+        construct_id,
+        block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+        object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+        enforce_ssl=True,
+        minimum_tls_version=1.2,
+        versioned=True,
+        removal_policy=removal,
+        **own,
+    )
     assert bucket.policy is not None  # enforce_ssl makes it
     bucket.policy.apply_removal_policy(removal)
     return bucket

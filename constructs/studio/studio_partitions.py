@@ -19,7 +19,7 @@ from config.storage import Removal
 from config.studio import PROFILE_PARTITIONS, STUDIO_FOLDER
 from constructs import Construct
 from constructs.custom_resource import FUNCTIONS, function_role, python_function
-from constructs.policy.statement_role import Statement
+from constructs.policy.statement_role import Statement, unscoped
 
 NAME = "studio_partitions"
 TRIES = 20
@@ -67,11 +67,8 @@ class StudioPartitions(Construct):
             "Request",
             "Asks for partitions of profiles of SageMaker Studio",
             [
-                Statement(
-                    "ListProfiles",
-                    ["sagemaker:ListUserProfiles"],
-                    ["*"],
-                    why_wildcard="SageMaker's lists have no resources",
+                unscoped(
+                    "ListProfiles", "sagemaker:ListUserProfiles", why="SageMaker's lists have no resources"
                 ),
                 Statement(
                     "SeeProfiles", ["sagemaker:DescribeUserProfile"], [profiles], why_wildcard=any_profile

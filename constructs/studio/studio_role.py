@@ -10,7 +10,7 @@ from aws_cdk import aws_kms as kms
 
 from constructs import Construct
 from constructs.nodes.node_roles import describe_file_systems, key_statements
-from constructs.policy.statement_role import Statement, statement_role
+from constructs.policy.statement_role import WRITE_LOGS, Statement, statement_role, unscoped
 
 _OWNER = "sagemaker:OwnerUserProfileArn"
 _SHARING = "sagemaker:SpaceSharingType"
@@ -62,11 +62,10 @@ def _studio_statements(stack: Stack) -> list[Statement]:
     }
     names = "people name their spaces; the condition names the person"
     return [
-        Statement(
+        unscoped(
             "FindStudio",
-            [f"sagemaker:List{kind}" for kind in ("Apps", "Domains", "Spaces", "UserProfiles")],
-            ["*"],
-            why_wildcard="SageMaker's lists have no resources",
+            *(f"sagemaker:List{kind}" for kind in ("Apps", "Domains", "Spaces", "UserProfiles")),
+            why="SageMaker's lists have no resources",
         ),
         Statement(
             "SeeStudio",
@@ -98,7 +97,7 @@ def _studio_statements(stack: Stack) -> list[Statement]:
         Statement("OpenStudio", ["sagemaker:CreatePresignedDomainUrl"], [profile]),
         Statement(
             "WriteLogs",
-            ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+            ["logs:CreateLogGroup", *WRITE_LOGS],
             [logs, f"{logs}:log-stream:*"],
             why_wildcard="SageMaker names streams after spaces",
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Network
 from itertools import islice
 
@@ -48,7 +47,7 @@ class ClusterVpc(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self._name = name
-        plan = address_plan(network)
+        private, (nat, *small) = address_plan(network)
         vpc = ec2.CfnVPC(
             self, "Vpc", cidr_block=network.cidr, enable_dns_hostnames=True, enable_dns_support=True
         )
@@ -59,7 +58,7 @@ class ClusterVpc(Construct):
         private_routes = self._route_table("PrivateRouteTable", "private")
         self.private_subnets = [
             self._subnet(f"PrivateSubnet{index}", f"private-{zone}", zone, cidr, private_routes)
-            for index, (zone, cidr) in enumerate(zip(zones, plan.private, strict=True))
+            for index, (zone, cidr) in enumerate(zip(zones, private, strict=True))
         ]
         self.database_subnets = []
         if database:
@@ -67,15 +66,15 @@ class ClusterVpc(Construct):
             self.database_subnets = [
                 self._subnet(f"DatabaseSubnet{index}", f"database-{zone}", zone, cidr, routes)
                 # A file with a database and one zone is refused by the rules of the configuration.
-                for index, (zone, cidr) in enumerate(zip(zones, plan.database, strict=False))
+                for index, (zone, cidr) in enumerate(zip(zones, small, strict=False))
             ]
         # The functions that install charts stand there too, and fetch and report over the internet.
         self.control_plane_subnets = [
             self._subnet(f"ControlPlaneSubnet{index}", f"control-plane-{zone}", zone, cidr, private_routes)
-            for index, (zone, cidr) in enumerate(zip(control_plane_zone_ids, plan.database, strict=False))
+            for index, (zone, cidr) in enumerate(zip(control_plane_zone_ids, small, strict=False))
         ]
         if network.internet == "nat":
-            self._nat(zones[0], plan.nat, private_routes)
+            self._nat(zones[0], nat, private_routes)
 
     def _subnet(
         self, construct_id: str, suffix: str, zone_id: str, cidr: IPv4Network, routes: ec2.CfnRouteTable
@@ -142,29 +141,19 @@ class ClusterVpc(Construct):
         )
 
 
-@dataclass(frozen=True)
-class AddressPlan:
-    """Ranges of a new VPC's subnets: large private ones from below, small ones from above.
+def address_plan(network: NewVpc) -> tuple[list[IPv4Network], list[IPv4Network]]:
+    """Divide ``network.cidr`` into large private ranges from below, and small ones from above.
 
-    Each range depends on its own position only, so a zone or a database that is added later moves none.
+    The private ranges are one per zone, in the file's order. The small ones are NAT's, then two of Slurm's
+    database or of EKS's control plane. Each depends on its own position only, so a zone or a database that
+    is added later moves none. That all fits is a rule of the cluster file.
     """
-
-    private: tuple[IPv4Network, ...]
-    """One per zone, in the file's order."""
-    nat: IPv4Network
-    database: tuple[IPv4Network, IPv4Network]
-    """Ranges of Slurm's database, or of EKS's control plane."""
-
-
-def address_plan(network: NewVpc) -> AddressPlan:
-    """Divide ``network.cidr``. That all fits is a rule of the cluster file."""
     vpc = IPv4Network(network.cidr)
     num_zones, prefix = len(network.availability_zone_ids), network.private_prefix_length
     needed = num_zones * 2 ** (32 - prefix) + NUM_SMALL_SUBNETS * 2 ** (32 - SMALL_PREFIX)
     assert needed <= vpc.num_addresses
-    nat, first, second = reversed(list(vpc.subnets(new_prefix=SMALL_PREFIX))[-NUM_SMALL_SUBNETS:])
-    private = tuple(islice(vpc.subnets(new_prefix=prefix), num_zones))
-    return AddressPlan(private=private, nat=nat, database=(first, second))
+    small = list(vpc.subnets(new_prefix=SMALL_PREFIX))[-NUM_SMALL_SUBNETS:]
+    return list(islice(vpc.subnets(new_prefix=prefix), num_zones)), small[::-1]
 
 
 class FlowLog(Construct):

@@ -9,10 +9,9 @@ from monitoring.dashboards.efa import efa
 from monitoring.dashboards.file_systems import HOME_MARK, LUSTRE_MARK, file_systems
 from monitoring.dashboards.gpus import gpus
 from monitoring.dashboards.health import health
-from monitoring.dashboards.kueue_queue import kueue_queue
 from monitoring.dashboards.model import CLOUDWATCH_UID, PROMETHEUS_UID, Model
+from monitoring.dashboards.queues import kueue_queue, slurm_queue
 from monitoring.dashboards.selection import Scheduler
-from monitoring.dashboards.slurm_queue import slurm_queue
 from monitoring.dashboards.training import training
 
 __all__ = ["CLOUDWATCH_UID", "HOME_MARK", "LUSTRE_MARK", "PROMETHEUS_UID", "dashboards"]

@@ -45,10 +45,11 @@ def _lustre() -> tuple[Panel, ...]:
         _throughput(LUSTRE_MARK),
         Panel(
             "Operations",
-            (
-                FsxQuery(LUSTRE_MARK, "DataReadOperations", "reads", per_second=True),
-                FsxQuery(LUSTRE_MARK, "DataWriteOperations", "writes", per_second=True),
-                FsxQuery(LUSTRE_MARK, "MetadataOperations", "metadata", per_second=True),
+            _rates(
+                LUSTRE_MARK,
+                DataReadOperations="reads",
+                DataWriteOperations="writes",
+                MetadataOperations="metadata",
             ),
             unit="ops",
             about="Many small reads, or metadata: data that is not in large files.",
@@ -58,6 +59,7 @@ def _lustre() -> tuple[Panel, ...]:
 
 def _home() -> tuple[Panel, ...]:
     """Panels of OpenZFS, for homes; without one they are empty."""
+    use = {"NetworkThroughput": "network", "FileServerDiskThroughput": "disks", "CPU": "CPU"}
     return (
         Panel(
             "Space",
@@ -70,10 +72,8 @@ def _home() -> tuple[Panel, ...]:
         _throughput(HOME_MARK),
         Panel(
             "Use of what it has",
-            (
-                FsxQuery(HOME_MARK, "NetworkThroughputUtilization", "network", "Average"),
-                FsxQuery(HOME_MARK, "FileServerDiskThroughputUtilization", "disks", "Average"),
-                FsxQuery(HOME_MARK, "CPUUtilization", "CPU", "Average"),
+            tuple(
+                FsxQuery(HOME_MARK, f"{part}Utilization", legend, "Average") for part, legend in use.items()
             ),
             unit="percent",
             maximum=100,
@@ -82,11 +82,9 @@ def _home() -> tuple[Panel, ...]:
 
 
 def _throughput(mark: str) -> Panel:
-    return Panel(
-        "Throughput",
-        (
-            FsxQuery(mark, "DataReadBytes", "read", per_second=True),
-            FsxQuery(mark, "DataWriteBytes", "written", per_second=True),
-        ),
-        unit="Bps",
-    )
+    return Panel("Throughput", _rates(mark, DataReadBytes="read", DataWriteBytes="written"), unit="Bps")
+
+
+def _rates(mark: str, **legends: str) -> tuple[FsxQuery, ...]:
+    """Rates of metrics, which are given with their legends."""
+    return tuple(FsxQuery(mark, metric, legend, per_second=True) for metric, legend in legends.items())

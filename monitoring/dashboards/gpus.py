@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from monitoring.dashboards.model import RATE, Model, Panel, Query, dashboard, share_panel
 from monitoring.dashboards.selection import GPU_NODE, OF_GPU_NODE, average_and_lowest
 
 _EACH = "{{Hostname}} GPU {{gpu}}"
+_each = partial(Panel, legend=_EACH)
 _MIB = 2**20
 _MILLIJOULES_PER_KWH = 3.6e9
 
@@ -35,23 +38,19 @@ def gpus() -> Model:
                 ),
             ),
             "Each GPU of the chosen nodes": (
-                Panel("A kernel runs", _of_nodes("DCGM_FI_DEV_GPU_UTIL"), _EACH, unit="percent", maximum=100),
-                Panel(
+                _each("A kernel runs", _of_nodes("DCGM_FI_DEV_GPU_UTIL"), unit="percent", maximum=100),
+                _each(
                     "Memory in use",
                     f"{_of_nodes('DCGM_FI_DEV_FB_USED')} * {_MIB}",
-                    _EACH,
                     unit="bytes",
                     about="torch keeps what it once took; trainings publish what they need.",
                 ),
-                Panel("Power", _of_nodes("DCGM_FI_DEV_POWER_USAGE"), _EACH, unit="watt"),
-                Panel("Temperature", _of_nodes("DCGM_FI_DEV_GPU_TEMP"), _EACH, unit="celsius"),
-                Panel(
-                    "Temperature of the memory", _of_nodes("DCGM_FI_DEV_MEMORY_TEMP"), _EACH, unit="celsius"
-                ),
-                Panel(
+                _each("Power", _of_nodes("DCGM_FI_DEV_POWER_USAGE"), unit="watt"),
+                _each("Temperature", _of_nodes("DCGM_FI_DEV_GPU_TEMP"), unit="celsius"),
+                _each("Temperature of the memory", _of_nodes("DCGM_FI_DEV_MEMORY_TEMP"), unit="celsius"),
+                _each(
                     "Clock",
                     f"{_of_nodes('DCGM_FI_DEV_SM_CLOCK')} * 1e6",
-                    _EACH,
                     unit="hertz",
                     about="One that is slower than its neighbours under load is throttled.",
                 ),
@@ -66,10 +65,9 @@ def gpus() -> Model:
                     unit="kwatth",
                     decimals=2,
                 ),
-                Panel(
+                _each(
                     "PCIe replays",
                     f"rate({_of_nodes('DCGM_FI_DEV_PCIE_REPLAY_COUNTER')}[{RATE}])",
-                    _EACH,
                     unit="cps",
                     about="Transfers that had to be sent again: a few are harmless, many a bad slot.",
                 ),

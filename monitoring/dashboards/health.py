@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from monitoring.alert_rules import IDLE_PERCENT
 from monitoring.dashboards.model import RATE, Model, Panel, dashboard, share_panel
 from monitoring.dashboards.selection import NODE, OF_NODE, Scheduler
 
 _GPU = "Hostname, gpu"
 """Metrics of a GPU also have its jobs for labels, so that one may have several at a time."""
+_each = partial(Panel, legend="{{instance}}")
 _LOCAL_DISKS = f'fstype=~"ext4|xfs", {OF_NODE}'
 
 
@@ -41,33 +44,29 @@ def health(scheduler: Scheduler) -> Model:
                     warn_above=0.95,
                     about="Of each local file system. FSx is on a dashboard of its own.",
                 ),
-                Panel(
+                _each(
                     "Network, received",
                     _network("receive"),
-                    "{{instance}}",
                     unit="Bps",
                     about="By the kernel: TCP to FSx, S3 and each other. EFA passes it by.",
                 ),
-                Panel("Network, sent", _network("transmit"), "{{instance}}", unit="Bps"),
-                Panel(
+                _each("Network, sent", _network("transmit"), unit="Bps"),
+                _each(
                     "Waiting for disk or network file system",
                     f"rate(node_pressure_io_waiting_seconds_total{{{OF_NODE}}}[{RATE}])",
-                    "{{instance}}",
                     unit="percentunit",
                     about="Share of time in which at least one process waited for input or output.",
                 ),
             ),
             "Faults": (
-                Panel(
+                _each(
                     "Processes killed because memory ran out",
                     f"increase(node_vmstat_oom_kill{{{OF_NODE}}}[{RATE}])",
-                    "{{instance}}",
                     decimals=0,
                 ),
-                Panel(
+                _each(
                     "Clock ahead of or behind its source",
                     f"node_timex_offset_seconds{{{OF_NODE}}}",
-                    "{{instance}}",
                     unit="s",
                     minimum=None,
                     about="Requests to AWS are signed with the time; some minutes off, all of them fail.",

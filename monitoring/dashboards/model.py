@@ -166,7 +166,10 @@ def dashboard(
 
 
 def _panel(panel: Panel) -> Model:
-    defaults: Model = {"unit": panel.unit, "thresholds": {"mode": "absolute", "steps": _steps(panel)}}
+    steps: list[Model] = [{"color": "green", "value": None}]
+    if panel.warn_above is not None:
+        steps.append({"color": "red", "value": panel.warn_above})
+    defaults: Model = {"unit": panel.unit, "thresholds": {"mode": "absolute", "steps": steps}}
     for name, value in (("min", panel.minimum), ("max", panel.maximum), ("decimals", panel.decimals)):
         if value is not None:
             defaults[name] = value
@@ -181,13 +184,6 @@ def _panel(panel: Panel) -> Model:
         "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": _options(panel.kind),
     }
-
-
-def _steps(panel: Panel) -> list[Model]:
-    steps: list[Model] = [{"color": "green", "value": None}]
-    if panel.warn_above is not None:
-        steps.append({"color": "red", "value": panel.warn_above})
-    return steps
 
 
 def _lines(panel: Panel) -> Model:
@@ -244,13 +240,11 @@ def _targets(panel: Panel) -> list[Model]:
 def _cloudwatch_targets(query: FsxQuery, common: Model) -> list[Model]:
     """The metric; for a rate hidden, with an expression of CloudWatch's metric math beside it."""
     name = f"m{common['refId'].lower()}"
+    common |= {"queryMode": "Metrics", "metricQueryType": 0, "region": "default", "label": query.legend}
     metric = {
         **common,
         "id": name,
-        "queryMode": "Metrics",
-        "metricQueryType": 0,
         "metricEditorMode": 0,
-        "region": "default",
         "namespace": "AWS/FSx",
         "metricName": query.metric,
         "dimensions": {"FileSystemId": query.file_system},
@@ -258,7 +252,6 @@ def _cloudwatch_targets(query: FsxQuery, common: Model) -> list[Model]:
         "statistic": query.statistic,
         "period": "",
         "expression": "",
-        "label": query.legend,
     }
     if not query.per_second:
         return [metric]
@@ -266,12 +259,8 @@ def _cloudwatch_targets(query: FsxQuery, common: Model) -> list[Model]:
         **common,
         "refId": f"{common['refId']}Rate",
         "id": f"{name}_rate",
-        "queryMode": "Metrics",
-        "metricQueryType": 0,
         "metricEditorMode": 1,
-        "region": "default",
         "expression": f"{name}/PERIOD({name})",
-        "label": query.legend,
     }
     return [{**metric, "hide": True}, rate]
 

@@ -11,10 +11,12 @@ _EACH = "{{run}} ({{job_id}})"
 _BY = "run, job_id"
 _STANDING = {"data_wait": "waiting for data", "checkpoint_stall": "checkpoints", "evaluation": "evaluation"}
 
-_stat = partial(Panel, legend=_EACH, kind="stat", minimum=None)
+_each = partial(Panel, legend=_EACH)
+_stat = partial(_each, kind="stat", minimum=None)
 
 
 def training(scheduler: Scheduler) -> Model:
+    losses = (Query(_latest("loss"), _EACH), Query(_latest("validation_loss"), f"{_EACH} validation"))
     return dashboard(
         uid="hyperpod-training",
         title="Training",
@@ -35,10 +37,9 @@ def training(scheduler: Scheduler) -> Model:
                 _stat("Residues/s", _rate("residues_total", "5m")),
             ),
             "Speed": (
-                Panel(
+                _each(
                     "Residues/s",
                     _rate("residues_total"),
-                    _EACH,
                     about="No padding, no special tokens. 0 while a training stands still.",
                 ),
                 share_panel(
@@ -71,50 +72,38 @@ def training(scheduler: Scheduler) -> Model:
                     stacked=True,
                     about="All but steps is time in which GPUs bill and learn nothing.",
                 ),
-                Panel(
+                _each(
                     "Memory",
                     _latest("peak_memory_bytes"),
-                    _EACH,
                     unit="bytes",
                     about="Most so far on the first GPU, of what torch gave out.",
                 ),
             ),
             "Learning": (
-                Panel(
-                    "Loss",
-                    (
-                        Query(_latest("loss"), _EACH),
-                        Query(_latest("validation_loss"), f"{_EACH} validation"),
-                    ),
-                    minimum=None,
-                ),
-                Panel(
+                Panel("Loss", losses, minimum=None),
+                _each(
                     "Gradient norm",
                     _latest("gradient_norm"),
-                    _EACH,
                     about="Before clipping. Spikes come before losses that do not come back.",
                 ),
-                Panel("Learning rate", _latest("learning_rate"), _EACH, unit="sci"),
+                _each("Learning rate", _latest("learning_rate"), unit="sci"),
             ),
             "Checkpoints and losses of time": (
-                Panel(
+                _each(
                     "A checkpoint takes",
                     _latest("checkpoint_write_seconds"),
-                    _EACH,
                     unit="s",
                     about="Beside the training, until the next one begins: then it holds it up.",
                 ),
-                Panel(
+                _each(
                     "Steps at risk",
                     f"{_latest('step')} - {_latest('checkpoint_step')}",
-                    _EACH,
                     decimals=0,
                     about="Made since the newest whole checkpoint: a failure now would cost them.",
                 ),
-                Panel(
+                _each(
                     "Steps made again",
                     _latest("lost_steps_total"),
-                    _EACH,
                     decimals=0,
                     about="By the present start of the run, for what a failure had cost.",
                 ),

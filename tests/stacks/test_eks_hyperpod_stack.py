@@ -237,14 +237,14 @@ def test_output_lists_what_still_bills(file: str) -> None:
 def test_a_changed_script_changes_the_configuration_of_nodes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    from constructs.nodes import node_files
+    from stacks import eks_hyperpod_stack
 
-    for script in node_files.EKS_SCRIPTS.iterdir():
+    for script in eks_hyperpod_stack.SCRIPTS.iterdir():
         if script.is_file():
             (tmp_path / script.name).write_bytes(script.read_bytes())
     (tmp_path / "on_create.sh").write_text("exit 0\n")
     before = evaluated("clusters/eks.yaml", CLUSTER)["InstanceGroups"][0]["LifeCycleConfig"]["SourceS3Uri"]
-    monkeypatch.setattr(node_files, "EKS_SCRIPTS", tmp_path)
+    monkeypatch.setattr(eks_hyperpod_stack, "SCRIPTS", tmp_path)
     folder = synthesize(load("clusters/eks.yaml"))
     changed = json.loads((folder / "EksHyperPodStack.template.json").read_text())
     uri = Evaluator({"EksHyperPodStack": changed}, "us-west-2")(

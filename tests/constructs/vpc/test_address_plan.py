@@ -7,13 +7,15 @@ import pytest
 
 from config.cluster import NewVpc
 from config.rules.subnets import new_subnets_fit
-from constructs.vpc.cluster_vpc import AddressPlan, address_plan
+from constructs.vpc.cluster_vpc import address_plan
 from tests.stacks.base_templates import cluster_of
 
 ZONES = ["use1-az6", "use1-az4", "use1-az2"]
 
 
-def plan(num_zones: int, cidr: str = "10.0.0.0/16", private_prefix_length: int = 18) -> AddressPlan:
+def plan(
+    num_zones: int, cidr: str = "10.0.0.0/16", private_prefix_length: int = 18
+) -> tuple[list[IPv4Network], list[IPv4Network]]:
     return address_plan(
         NewVpc(
             cidr=cidr,
@@ -35,26 +37,25 @@ def plan(num_zones: int, cidr: str = "10.0.0.0/16", private_prefix_length: int =
     ],
 )
 def test_subnets_lie_in_the_vpc_and_apart(num_zones: int, cidr: str, prefix: int) -> None:
-    made = plan(num_zones, cidr, prefix)
+    private, small = plan(num_zones, cidr, prefix)
 
-    subnets = [*made.private, made.nat, *made.database]
+    subnets = [*private, *small]
     assert all(subnet.subnet_of(IPv4Network(cidr)) for subnet in subnets)
     assert not any(one.overlaps(other) for one, other in combinations(subnets, 2))
     assert [subnet.prefixlen for subnet in subnets] == [prefix] * num_zones + [28] * 3
 
 
 def test_a_zone_added_at_the_end_moves_nothing() -> None:
-    one, two, three = (plan(num_zones) for num_zones in (1, 2, 3))
+    (one, small_of_one), (two, small_of_two), (three, small_of_three) = (plan(zones) for zones in (1, 2, 3))
 
-    assert three.private[:2] == two.private
-    assert two.private[:1] == one.private
-    assert one.nat == two.nat == three.nat
-    assert one.database == two.database == three.database
+    assert three[:2] == two
+    assert two[:1] == one
+    assert small_of_one == small_of_two == small_of_three
 
 
 def test_the_default_is_what_the_file_says() -> None:
     """18 holds 16,379 addresses: 16,384 less the five that AWS keeps."""
-    (private,) = plan(1).private
+    [private] = plan(1)[0]
 
     assert private == IPv4Network("10.0.0.0/18")
     assert private.num_addresses - 5 == 16_379
@@ -77,4 +78,4 @@ def test_what_the_rules_let_through_fits_and_nothing_more_would(num_zones: int, 
             with pytest.raises(AssertionError):
                 plan(num_zones, cidr, prefix)
         else:
-            assert plan(num_zones, cidr, prefix).nat.subnet_of(IPv4Network(cidr))
+            assert plan(num_zones, cidr, prefix)[1][0].subnet_of(IPv4Network(cidr))

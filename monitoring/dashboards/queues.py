@@ -1,0 +1,138 @@
+"""Queues of each scheduler: Slurm's own, or those of teams by Kueue, HyperPod's task governance.
+
+Slurm's metrics are those of ``lifecycle/slurm/collectors/slurm_metrics.py``. Kueue's are
+those of its own list: https://kueue.sigs.k8s.io/docs/reference/metrics/
+"""
+
+from __future__ import annotations
+
+from monitoring.dashboards.model import RATE, Model, Panel, Query, Variable, dashboard, percentiles
+
+_PARTITION = 'partition=~"$partition"'
+_QUEUE = 'cluster_queue=~"$queue"'
+
+
+def slurm_queue() -> Model:
+    return dashboard(
+        uid="hyperpod-queue",
+        title="Slurm queue",
+        about="Who waits for what, what is free, and whether the scheduler keeps up.",
+        variables=[Variable("partition", "Partition", "slurm_cluster_partition_nodes", "partition")],
+        rows={
+            "Jobs": (
+                _by_state("Jobs", "slurm_cluster_jobs"),
+                Panel(
+                    "Jobs by account",
+                    f"sum by (account, state) (slurm_cluster_jobs{{{_PARTITION}}})",
+                    "{{account}} {{state}}",
+                    decimals=0,
+                ),
+                Panel(
+                    "Longest wait",
+                    f"slurm_queue_longest_wait_seconds{{{_PARTITION}}}",
+                    "{{partition}}",
+                    unit="s",
+                    about="Of the first job that waits for nodes, and not for a time or another job.",
+                ),
+            ),
+            "Nodes and what they have": (
+                _by_state(
+                    "Nodes",
+                    "slurm_cluster_partition_nodes",
+                    about="One that is in two of the chosen partitions counts twice.",
+                ),
+                _by_state(
+                    "GPUs", "slurm_cluster_partition_gpus", about="Idle ones bill as allocated ones do."
+                ),
+                _by_state("CPUs", "slurm_cluster_partition_cpus"),
+            ),
+            "The scheduler": (
+                Panel(
+                    "What became of jobs",
+                    f"increase(slurm_scheduler_jobs_total[{RATE}])",
+                    "{{event}}",
+                    decimals=1,
+                ),
+                Panel(
+                    "A pass over the queue takes",
+                    "slurm_scheduler_last_cycle_seconds",
+                    "{{scheduler}}",
+                    unit="s",
+                    about="Commands of users wait for it: some seconds are felt.",
+                ),
+                Panel(
+                    "Threads and messages that wait",
+                    (
+                        Query("slurm_scheduler_threads", "threads of slurmctld"),
+                        Query("slurm_scheduler_agent_queue_size", "messages to nodes that wait"),
+                    ),
+                    decimals=0,
+                    about="Near 256 threads (Slurm's MAX_SERVER_THREADS), commands time out.",
+                ),
+            ),
+        },
+    )
+
+
+def _by_state(title: str, metric: str, about: str = "") -> Panel:
+    by_state = f"sum by (state) ({metric}{{{_PARTITION}}})"
+    return Panel(title, by_state, "{{state}}", stacked=True, decimals=0, about=about)
+
+
+def kueue_queue() -> Model:
+    return dashboard(
+        uid="hyperpod-queue",
+        title="Kueue queues",
+        about="Which team waits, for how long, and whose jobs are stopped for others.",
+        variables=[Variable("queue", "Queue", "kueue_pending_workloads", "cluster_queue")],
+        rows={
+            "Jobs": (
+                Panel(
+                    "Waiting",
+                    f"sum by (cluster_queue, status) (kueue_pending_workloads{{{_QUEUE}}})",
+                    "{{cluster_queue}} {{status}}",
+                    decimals=0,
+                    about="Active ones are tried again and again; inadmissible ones wait until something "
+                    "changes, and may ask for more than their team can ever get.",
+                ),
+                Panel(
+                    "Running",
+                    f"sum by (cluster_queue) (kueue_admitted_active_workloads{{{_QUEUE}}})",
+                    "{{cluster_queue}}",
+                    stacked=True,
+                    decimals=0,
+                ),
+                Panel(
+                    "Wait before admission",
+                    percentiles(
+                        "kueue_admission_wait_time_seconds",
+                        "cluster_queue",
+                        _QUEUE,
+                        legend="{{cluster_queue}}",
+                        shares=(0.5, 0.95),
+                    ),
+                    unit="s",
+                ),
+            ),
+            "Admissions": (
+                Panel(
+                    "Admitted",
+                    f"sum by (cluster_queue) (increase(kueue_admitted_workloads_total{{{_QUEUE}}}[{RATE}]))",
+                    "{{cluster_queue}}",
+                ),
+                Panel(
+                    "Preempted, or stopped because nodes were missing",
+                    "sum by (cluster_queue, reason) "
+                    f"(increase(kueue_evicted_workloads_total{{{_QUEUE}}}[{RATE}]))",
+                    "{{cluster_queue}} {{reason}}",
+                    about="A training run saves before it stops, and resumes from there later.",
+                ),
+                Panel(
+                    "Attempts",
+                    f"sum by (result) (rate(kueue_admission_attempts_total[{RATE}]))",
+                    "{{result}}",
+                    unit="cps",
+                ),
+            ),
+        },
+    )

@@ -51,11 +51,7 @@ class Chart(Section):
     @property
     def pins(self) -> dict[str, Any]:
         """Return the pins that determine the assembled files."""
-        return {
-            "git": self.git.model_dump(),
-            "archives": [archive.model_dump() for archive in self.archives],
-            "left_out": sorted(self.left_out),
-        }
+        return {**self.model_dump(), "left_out": sorted(self.left_out)}
 
 
 def load_charts(table: Path = TABLE) -> dict[str, Chart]:

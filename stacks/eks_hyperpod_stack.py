@@ -8,12 +8,14 @@ from typing import Any
 from aws_cdk import Annotations, CfnOutput, Stack, Tags
 
 from config.eks_cluster import EksCluster, EksInstanceGroup
-from constructs import Construct
+from config.kubernetes import AccessEntry
+from config.resource_names import job_namespaces
+from config.studio_people import shared_uids
+from constructs import Construct, IDependable
 from constructs.eks.cluster_services import ClusterServices
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.node_prerequisites import HyperPodChart, NodePrerequisites
 from constructs.eks.node_waiter import NodeWaiter, PodInterfaces
-from constructs.eks.studio_on_kubernetes import StudioOnKubernetes
 from constructs.monitoring.cost_budget import CostBudget
 from constructs.nodes.instance_group import hyperpod_cluster, instance_group, volumes
 from constructs.nodes.node_roles import (
@@ -27,7 +29,9 @@ from constructs.policy.findings import acknowledge
 from constructs.storage.hashed_upload import HashedUpload
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
+from manifests import studio_jobs
 from manifests.charts import chart_folder
+from manifests.objects import SYSTEM_NAMESPACE
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack
@@ -141,15 +145,8 @@ class EksHyperPodStack(Stack):
         )
         services.node.add_dependency(waiter.ready)
         if studio:
-            work = StudioOnKubernetes(
-                self,
-                "Studio",
-                kubernetes=kubernetes,
-                roles=studio.roles,
-                partitions=studio.partitions,
-            )
             # The file system's claim is one of them.
-            work.node.add_dependency(services)
+            self._studio(studio, kubernetes).node.add_dependency(services)
         if cluster.budget:
             CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
         self._outputs(
@@ -164,6 +161,29 @@ class EksHyperPodStack(Stack):
             ImageUri=storage.image_repository.repository_uri,
             BillsUntilTeardown=", ".join(remaining_costs(cluster)),
         )
+
+    def _studio(self, studio: StudioStack, kubernetes: KubernetesCluster) -> Construct:
+        """Create access entries of spaces' roles, for jobs in namespaces of jobs, and jobs for partitions."""
+        made, settings = Construct(self, "Studio"), kubernetes.settings
+        namespaces = job_namespaces(settings)
+        for number, role in enumerate(studio.roles):
+            # As for those whom the file lets edit in a namespace; the ARN is known at the deployment.
+            entry = AccessEntry.model_construct(
+                principal_arn=role.role_arn, level="edit", namespaces=namespaces
+            )
+            kubernetes.access(made, f"Access{number}", entry)
+        objects = [studio_jobs.program(), studio_jobs.service_account()]
+        after: list[IDependable] = [kubernetes.manifest(made, "Program", objects)]
+        if partitions := studio.partitions:
+            statements = partitions.worker_statements()
+            after.append(kubernetes.pod_role(made, "Role", [SYSTEM_NAMESPACE], studio_jobs.NAME, statements))
+            queues = partitions.requests.queue_url, partitions.acknowledgements.queue_url
+            kubernetes.manifest(
+                made, "Queued", [studio_jobs.queue_job(*queues, settings.region)], after=after
+            )
+        else:
+            kubernetes.manifest(made, "Shared", [studio_jobs.shared_job(shared_uids(settings))], after=after)
+        return made
 
     def _outputs(self, **values: str) -> None:
         for name, value in values.items():

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from aws_cdk import Annotations, CfnOutput, Stack, Tags
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_sagemaker as sagemaker
 
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.kubernetes import AccessEntry
@@ -103,34 +106,8 @@ class EksHyperPodStack(Stack):
         role = node_role(
             self, "NodeRole", cluster.name, [*common, *eks_node_statements(self, network, kubernetes.arn)]
         )
-        scaling: dict[str, Any] = {}
-        if cluster.autoscaling == "karpenter":
-            scaling = {
-                "cluster_role": autoscaling_role(self, "AutoscalingRole", key=key).role_arn,
-                "auto_scaling": {"mode": "Enable", "autoScalerType": "Karpenter"},
-            }
-        groups = [
-            instance_group(
-                group,
-                network,
-                role,
-                image_release_version=group.image_release_version,
-                life_cycle_config={"sourceS3Uri": lifecycle.s3_uri, "onCreate": ON_CREATE},
-                instance_storage_configs=volumes(group, key) or None,
-                kubernetes_config=_kubernetes_config(group),
-            )
-            for group in cluster.instance_groups
-        ]
-        orchestrator = {"eks": {"clusterArn": kubernetes.arn}}
-        hyperpod = hyperpod_cluster(
-            self, "Cluster", cluster, network, groups, orchestrator=orchestrator, **scaling
-        )
-        # AWS's policy for the training operator uses this tag to limit the nodes that it may look at.
-        Tags.of(hyperpod).add("SageMaker", "true")
+        hyperpod = self._hyperpod(cluster, network, kubernetes.arn, role, lifecycle.s3_uri, key)
         hyperpod.node.add_dependency(role, without_nodes, lifecycle, interfaces.resource)
-        if any(group.image_release_version for group in cluster.instance_groups):
-            newer = "ImageReleaseVersion is newer than the library's own schema; cfn-lint has it"
-            acknowledge(hyperpod, {"CloudFormation-Validate::F3002": newer})
 
         waiter = NodeWaiter(self, "NodeWaiter", kubernetes=kubernetes, hyperpod=hyperpod, log=log)
         services = ClusterServices(
@@ -161,6 +138,42 @@ class EksHyperPodStack(Stack):
             ImageUri=storage.image_repository.repository_uri,
             BillsUntilTeardown=", ".join(remaining_costs(cluster)),
         )
+
+    def _hyperpod(
+        self,
+        cluster: EksCluster,
+        network: Network,
+        eks_arn: str,
+        role: iam.Role,
+        lifecycle_s3_uri: str,
+        key: kms.IKey | None,
+    ) -> sagemaker.CfnCluster:
+        """Create nodes that HyperPod keeps healthy and EKS's control plane uses."""
+        own: dict[str, Any] = {"orchestrator": {"eks": {"clusterArn": eks_arn}}}
+        if cluster.autoscaling == "karpenter":
+            own |= {
+                "cluster_role": autoscaling_role(self, "AutoscalingRole", key=key).role_arn,
+                "auto_scaling": {"mode": "Enable", "autoScalerType": "Karpenter"},
+            }
+        groups = [
+            instance_group(
+                group,
+                network,
+                role,
+                image_release_version=group.image_release_version,
+                life_cycle_config={"sourceS3Uri": lifecycle_s3_uri, "onCreate": ON_CREATE},
+                instance_storage_configs=volumes(group, key) or None,
+                kubernetes_config=_kubernetes_config(group),
+            )
+            for group in cluster.instance_groups
+        ]
+        hyperpod = hyperpod_cluster(self, "Cluster", cluster, network, groups, **own)
+        # AWS's policy for the training operator uses this tag to limit the nodes that it may look at.
+        Tags.of(hyperpod).add("SageMaker", "true")
+        if any(group.image_release_version for group in cluster.instance_groups):
+            newer = "ImageReleaseVersion is newer than the library's own schema; cfn-lint has it"
+            acknowledge(hyperpod, {"CloudFormation-Validate::F3002": newer})
+        return hyperpod
 
     def _studio(self, studio: StudioStack, kubernetes: KubernetesCluster) -> Construct:
         """Create access entries of spaces' roles, for jobs in namespaces of jobs, and jobs for partitions."""

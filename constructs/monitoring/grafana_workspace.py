@@ -108,7 +108,6 @@ DASHBOARDS = "dashboards.json"
 """Beside the function's code: a request of CloudFormation's is too small for them."""
 GIVE_UP = Duration.minutes(15)
 """A new workspace's address is known everywhere within minutes."""
-_ROLES = {"ADMIN": "admins", "EDITOR": "editors", "VIEWER": "viewers"}
 
 
 class GrafanaContents(Construct):
@@ -138,7 +137,7 @@ class GrafanaContents(Construct):
             query_interval=Duration.seconds(20),
             log=log,
         )
-        people = {role: getattr(settings, field) for role, field in _ROLES.items()}
+        people = {"ADMIN": settings.admins, "EDITOR": settings.editors, "VIEWER": settings.viewers}
         marks = {LUSTRE_MARK: lustre.file_system_id, **({HOME_MARK: home.file_system_id} if home else {})}
         function.resource(
             self,
@@ -149,7 +148,7 @@ class GrafanaContents(Construct):
                 "Endpoint": grafana.workspace.attr_endpoint,
                 # As text: CloudFormation makes texts of the truth values that it hands on.
                 "Folder": json.dumps({"uid": FOLDER_UID, "title": f"HyperPod {cluster.name}"}),
-                "DataSources": json.dumps([_prometheus(cluster, metrics), _cloudwatch(cluster)]),
+                "DataSources": json.dumps(_data_sources(cluster, metrics)),
                 # The dashboards lie there; what has changed in them is a reason to call it again.
                 "Contents": function.contents,
                 "Marks": json.dumps(marks),
@@ -204,8 +203,8 @@ def _statements(stack: Stack, settings: Grafana, workspace_arn: str) -> list[Sta
     return statements
 
 
-def _prometheus(cluster: Cluster, metrics: MetricsWorkspace) -> dict[str, Any]:
-    return {
+def _data_sources(cluster: Cluster, metrics: MetricsWorkspace) -> list[dict[str, Any]]:
+    prometheus = {
         "uid": PROMETHEUS_UID,
         "name": f"Prometheus of {cluster.name}",
         "type": "prometheus",
@@ -223,13 +222,11 @@ def _prometheus(cluster: Cluster, metrics: MetricsWorkspace) -> dict[str, Any]:
             "timeInterval": "30s",
         },
     }
-
-
-def _cloudwatch(cluster: Cluster) -> dict[str, Any]:
-    return {
+    cloudwatch = {
         "uid": CLOUDWATCH_UID,
         "name": f"CloudWatch of {cluster.name}",
         "type": "cloudwatch",
         "access": "proxy",
         "jsonData": {"authType": "ec2_iam_role", "defaultRegion": cluster.region},
     }
+    return [prometheus, cloudwatch]

@@ -1,8 +1,8 @@
 """Prometheus' recording and alert rules for a cluster.
 
 Names of metrics are those of NVIDIA's dcgm-exporter (``default-counters.csv``), node_exporter, the collectors
-in ``lifecycle/slurm/collectors`` and the trainer (``training_metrics.py``). Both schedulers' GPUs are told
-apart by dcgm-exporter's own label ``Hostname``; the workspace holds one cluster's metrics.
+in ``lifecycle/slurm/collectors`` and the trainer (``training_metrics.py``). On both schedulers,
+dcgm-exporter's own label ``Hostname`` distinguishes the nodes. The workspace holds one cluster's metrics.
 Rules of GPUs are by GPU: each job that one gets is a label of its metrics, and would be an alert of its own.
 """
 
@@ -97,8 +97,8 @@ def _node_rules() -> list[Rule]:
     return [
         _alert(
             "MetricsStopped",
-            # Of nodes, which each have: who collects may be there, and see none. Within an hour after the
-            # last: a cluster that was destroyed does not go on alarming.
+            # A metric that every node has, because a collector may run and see no node. The alert ends an
+            # hour after the last sample, so that a destroyed cluster raises no alarms.
             f"absent_over_time({_OF_NODES}[15m]) and on() "
             f"(count(count_over_time({_OF_NODES}[1h] offset 15m)) > 0)",
             minutes=5,

@@ -74,7 +74,7 @@ class EksHyperPodStack(Stack):
         try:
             folder = chart_folder("hyperpod", stand_ins=chart_stand_ins)
         except ValueError as error:
-            # Of this stack alone: a deployment of the others goes on.
+            # An error of this stack alone: the others are still deployed.
             Annotations.of(self).add_error(str(error))
         else:
             HyperPodChart(without_nodes, "Chart", kubernetes=kubernetes, folder=folder)

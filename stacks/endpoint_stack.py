@@ -49,7 +49,7 @@ class EndpointStack(Stack):
             security_group_id=security_group_id,
             rollback_alarms=alarms.rollback,
         )
-        # The service would make it by itself, without key and end.
+        # The service would otherwise create it without a key and without an end.
         model.resource.add_resource_dependency(log)
         for name, value in (("EndpointName", endpoint.name), ("LogGroup", str(log.log_group_name))):
             CfnOutput(self, name, value=value)

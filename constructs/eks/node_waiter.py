@@ -17,16 +17,16 @@ from constructs.policy.statement_role import Statement, unscoped
 CNI = "aws-node"
 """The VPC CNI's pods, one on each node: ready when the node's network is."""
 READY_WITHIN = Duration.minutes(10)
-"""From Running on. The installer, which asks, has 15 minutes."""
+"""Counted from the state Running. The installer, which sends the request, has 15 minutes."""
 
 
 class NodeWaiter(Construct):
     """Complete when the groups for Kubernetes's own pods have nodes that can run pods; deleted at once.
 
-    HyperPod's word for a node, Running, is about the machine. That it has joined and has a network is asked
-    of Kubernetes: without, every add-on that comes next would fail for itself after its own time-out.
+    HyperPod's state of a node, Running, is about the machine. Only Kubernetes reports that the node has
+    joined and has a network. Without this check, every later add-on would fail after its own timeout.
 
-    What needs nodes depends on ``ready``.
+    Everything that needs nodes depends on ``ready``.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class NodeWaiter(Construct):
 
 
 class PodInterfaces(Construct):
-    """Deletes, when it is deleted, network interfaces that pods have left behind.
+    """Custom resource whose deletion deletes the network interfaces that pods have left behind.
 
-    The nodes depend on ``resource``, and so are gone by then; the network goes after it.
+    The nodes depend on ``resource`` and are gone by then. The network goes after it.
     """
 
     def __init__(

@@ -218,7 +218,7 @@ def _data_sources(cluster: Cluster, metrics: MetricsWorkspace) -> list[dict[str,
             # console has it.
             "sigV4AuthType": "ec2_iam_role",
             "sigV4Region": cluster.region,
-            # How often nodes are asked: what a rate is taken over must hold several samples.
+            # Interval of the scrapes of nodes: the window of a rate must hold several samples.
             "timeInterval": "30s",
         },
     }

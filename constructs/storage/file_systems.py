@@ -55,8 +55,8 @@ def _file_system(
 class LustreFileSystem(Construct):
     """A PERSISTENT_2 file system on SSD, encrypted, in one subnet.
 
-    Root is not squashed: the nodes' own set-up makes users' directories as root, and CloudFormation has
-    no property for it.
+    Root is not squashed: the setup of nodes creates users' directories as root, and CloudFormation has no
+    property for it.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class DataAssociation(Construct):
         )
         # Deleting it leaves the files in place: CloudFormation never asks for DeleteDataInFileSystem.
         association.apply_removal_policy(removal, apply_to_update_replace_policy=False)
-        # A changed path makes a new association; kept, the old one would go on exporting.
+        # A changed path makes a new association. The old one, if kept, would continue to export.
         association.cfn_options.update_replace_policy = CfnDeletionPolicy.DELETE
         # FSx asks for the bucket's policy: it stands before the association is made and until it is gone.
         assert bucket.policy is not None
@@ -193,7 +193,7 @@ class HomeFileSystem(Construct):
         self.capacity_gib = settings.capacity_gib
         # The range is the whole VPC's, because UpdateFileSystem cannot change exports: CloudFormation would
         # replace the file system when a zone is added. The security group keeps the VPC's other machines out.
-        # Root is not squashed: the nodes' set-up makes the directories of users as root and gives them away.
+        # Root is not squashed: the setup of nodes creates users' directories as root and changes their owner.
         options = ["rw", "crossmnt", "no_root_squash"]
         clients = {"clients": network.vpc.vpc_cidr_block, "options": options}
         file_system = _file_system(

@@ -69,8 +69,8 @@ class Network(Construct):
                 policy_document=_no_foreign_writes(self) if closed else None,
             )
         if network.interface_endpoints:
-            # Their private names are the whole VPC's from then on, also for what is there already. And so are
-            # spaces of Studio, which are in a group that is made later.
+            # Their private names hold in the whole VPC, also for existing machines and for Studio's spaces,
+            # which are in a group that is created later.
             everyone = isinstance(network, ExistingVpc) or cluster.studio
             clients = [self.security_group, *([ec2.Peer.ipv4(network.cidr)] if everyone else [])]
             self._interface_endpoints(clients, endpoint_services(cluster))

@@ -23,7 +23,7 @@ NOBODY = LocalAws("http://localhost:9")
 
 @pytest.fixture
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout on which nobody has run `make charts`."""
+    """A checkout without the charts of `make charts`."""
     folder = tmp_path_factory.mktemp("app") / "checkout"
     folder.mkdir()
     for entry in REPOSITORY.iterdir():

@@ -16,11 +16,11 @@ from tools.kubernetes.kubectl import find_program, run_helm
 
 STAND_INS = Path(__file__).parent / "stand_ins"
 NAMESPACE = "kube-system"
-"""Of the release; parts of HyperPod's chart name their own."""
+"""Namespace of the release. Parts of HyperPod's chart name their own."""
 
 
 class HelmRefusedError(Exception):
-    """What helm said of the chart or the values."""
+    """Message of helm about the chart or the values."""
 
 
 @cache

@@ -71,7 +71,7 @@ def test_shipped_clusters_render_with_the_real_chart(file: str) -> None:
 
 
 def test_no_efa_plugin_is_on_a_type_without_efa() -> None:
-    """Of all types that there are; there it would fail again and again."""
+    """Checks all existing types. On a type without EFA the plugin would fail again and again."""
     values = chart_values(with_types(*INSTANCE_TYPES))[EFA]
     assert values["devicePlugin"]["enabled"]
     assert set(values["supportedInstanceLabels"]["values"]) == {
@@ -123,7 +123,7 @@ def _taint(key: str, value: str | None) -> Taint:
     return Taint(key=key, value=value, effect="NoSchedule")
 
 
-def test_the_monitoring_agent_is_told_its_region() -> None:
+def test_the_monitoring_agent_gets_its_region() -> None:
     """It would look at nodes, which there are none of yet, and then guess."""
     assert chart_values(BASE)["health-monitoring-agent"] == {"enabled": True, "region": "us-west-2"}
 

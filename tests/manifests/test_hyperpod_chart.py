@@ -33,7 +33,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def objects(chart: Path, values: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """By kind and name."""
+    """Return the rendered objects by kind and name."""
     rendered = render(chart, read(Path(__file__).parent / "values" / f"{values}.yaml"))
     return {(each["kind"], each["metadata"]["name"]): each for each in rendered}
 
@@ -114,7 +114,7 @@ def test_schema_knows_every_default() -> None:
 
 
 def test_every_part_of_upstream_has_its_switch_here(upstream: Path) -> None:
-    """So that no part of it goes in because nobody knew that it is there, and on."""
+    """A part that is unknown here and on by default would otherwise be installed."""
     conditions = [each["condition"] for each in read(upstream / "Chart.yaml")["dependencies"]]
     ours = read(STAND_IN / "values.yaml")
     for condition in conditions:

@@ -58,7 +58,7 @@ def test_kubernetes_knows_every_field(file: str, version: str) -> None:
         kubernetes_validate.validate(made, version, strict=True)
 
 
-def test_an_unknown_field_would_be_told() -> None:
+def test_an_unknown_field_would_be_reported() -> None:
     wrong = persistent_volume(VOLUME, "any")
     wrong["spec"]["mountOption"] = ["flock"]
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -102,7 +102,7 @@ def test_studios_jobs_see_their_folder_and_get_no_more_than_it_takes(shared: boo
     mounts = {mount["mountPath"]: mount for mount in found["volumeMounts"]}
     assert mounts["/studio"]["subPath"] == "studio" and mounts["/program"]["readOnly"] is True
     assert pod["automountServiceAccountToken"] is False
-    # Without AWS's credentials where nothing is asked of AWS.
+    # Without AWS's credentials if the job sends AWS no requests.
     assert ("serviceAccountName" in pod) is not shared
     program = studio_jobs.program()
     assert pod["volumes"][1]["configMap"]["name"] == program["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""What alerts say of given metrics, and when, as promtool's tests of rules have it."""
+"""Expected alerts for given metrics, in the form of promtool's rule tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exporters tell: the collectors' and the trainer's own words, those of others as they were recorded."""
+"""Output of exporters: the collectors' and the trainer's own, and recordings of the others."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FAULTS = {
     "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
     "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
 }
-"""Of one GPU alone."""
+"""Fields that one GPU alone has."""
 
 
 def lines(name: str) -> list[str]:
-    """Of a recorded file, without comments."""
+    """Return the lines of a recorded file without its comments."""
     text = (RECORDED / name).read_text()
     return [line for line in text.splitlines() if not line.startswith("#")]
 
@@ -70,7 +70,7 @@ def kueue(seconds: float = 0) -> str:
 
 
 def efa(folder: Path, seconds: float = 0) -> str:
-    """Of two adapters, in the files that the driver would have below the folder."""
+    """Return the metrics of two adapters, whose counters are the driver's files below the folder."""
     for number, device in enumerate(("rdmap16s27", "rdmap32s27"), start=1):
         counters = folder / device / "ports/1/hw_counters"
         counters.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def lustre() -> str:
 
 
 def training() -> str:
-    """Of a training on GPUs whose peak is known, which has logged, saved and evaluated."""
+    """Return the metrics of a training on GPUs of a known peak, which has logged, saved and evaluated."""
     metrics = TrainingMetrics(
         run=RUN, max_steps=9, processes=16, peak_flops=16e15, num_flops=lambda residues, pairs: 1.0
     )
@@ -113,5 +113,5 @@ def sample(name: str, labels: Mapping[str, str], value: float) -> str:
 
 
 def names_in(exposition: str) -> set[str]:
-    """Of its samples, as Prometheus takes them."""
+    """Return the names of the samples as Prometheus reads them."""
     return set(re.findall(r"^([a-zA-Z_:][\w:]*)[{ ]", exposition, re.MULTILINE))

@@ -62,10 +62,10 @@ class Prometheus:
 def running(
     folder: Path, training_port: int, slurm: Callable[[], str], *, pods: bool = True
 ) -> Iterator[Prometheus]:
-    """Prometheus asks a node, GPUs, Kueue, and a training at that port if there is one.
+    """Run Prometheus, which scrapes a node, GPUs, Kueue, and the training at that port if there is one.
 
     The node's exporter is the real one, to which the collectors' texts are added as on a node. With ``pods``
-    the training is asked a second time, as EKS's collector asks it.
+    Prometheus scrapes the training a second time, in the way of EKS's collector.
     """
     started = time.monotonic()
     text_files = folder / "textfile"
@@ -158,7 +158,7 @@ def _of_pods(folder: Path) -> dict[str, Any]:
 
 
 def _pod(port: int, name: str, port_name: str) -> dict[str, Any]:
-    """What Kubernetes tells of a port of a training's pod."""
+    """Return Kubernetes' labels of a port of a training's pod."""
     found = {
         "namespace": "hyperpod-training",
         "pod_name": f"{exporters.JOB_ID}-pods-0",
@@ -172,7 +172,7 @@ def _pod(port: int, name: str, port_name: str) -> dict[str, Any]:
 
 
 def _node_exporter(stack: ExitStack, text_files: Path) -> str:
-    """By the command line of its unit; where it answers."""
+    """Start the exporter with the command line of its unit, and return its address."""
     unit = (UNITS / "node-exporter.service").read_text()
     words = re.search(r"^ExecStart=((?:.*\\\n)*.*)$", unit, re.MULTILINE)
     assert words

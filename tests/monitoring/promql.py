@@ -1,4 +1,4 @@
-"""Which metrics a PromQL expression asks for."""
+"""Metrics that a PromQL expression selects."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_the_document_names_all_that_a_training_tells() -> None:
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_cloudwatch_is_asked_for_what_fsx_publishes(scheduler: Scheduler) -> None:
+def test_queries_of_cloudwatch_name_metrics_that_fsx_publishes(scheduler: Scheduler) -> None:
     metrics = [
         target for _, panel in panels(scheduler) for target in panel["targets"] if "metricName" in target
     ]

@@ -116,7 +116,7 @@ class Template:
         self.body = body
 
     def resources(self, *types: str) -> dict[str, dict[str, Any]]:
-        """By logical id; all of them when no type is named."""
+        """Return the resources of these types by logical id; all of them if no type is given."""
         return {
             name: resource
             for name, resource in self.body["Resources"].items()

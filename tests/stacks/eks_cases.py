@@ -53,7 +53,7 @@ def objects(case: str) -> list[dict[str, Any]]:
 
 
 def governed(case: str, kind: str) -> list[dict[str, Any]]:
-    """What the function is to ask SageMaker for, values evaluated: ClusterSchedulerConfig or ComputeQuota."""
+    """Return the function's requests to SageMaker, evaluated: ClusterSchedulerConfig or ComputeQuota."""
     evaluate = Evaluator(stacks(case), settings(case).region)
     found = resources(hyperpod(case), f"Custom::HyperPod{kind}").values()
     assert all(resource["Properties"]["Kind"] == kind for resource in found)

@@ -1,4 +1,4 @@
-"""Where in a template of the network or storage stack a thing is."""
+"""Resources found in a template of the network or storage stack."""
 
 from __future__ import annotations
 

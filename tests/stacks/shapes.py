@@ -1,4 +1,4 @@
-"""What botocore knows of a request but does not check itself: enums, patterns, maxima, at every depth."""
+"""Checks of a request that botocore has the data for but omits: enums, patterns, maxima, at every depth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from botocore.model import ListShape, MapShape, Shape, StructureShape
 
 @cache
 def request_shape(operation: str) -> StructureShape:
-    """What an operation of SageMaker takes."""
+    """Return the shape of the request of an operation of SageMaker."""
     model = botocore.session.get_session().get_service_model("sagemaker")
     shape = model.operation_model(operation).input_shape
     assert isinstance(shape, StructureShape)

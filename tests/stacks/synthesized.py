@@ -30,12 +30,12 @@ ALL_FILES = list(_FILES)
 STACKS = ("SlurmNetworkStack", "SlurmStorageStack", "SlurmHyperPodStack")
 EKS_STACKS = ("EksNetworkStack", "EksStorageStack", "EksHyperPodStack")
 OBSERVABILITY_STACKS = ("SlurmObservabilityStack", "EksObservabilityStack")
-"""Of clusters whose file asks for it."""
+"""Stacks of clusters whose file has an observability section."""
 STUDIO_STACKS = ("SlurmStudioStack", "EksStudioStack")
-"""Of clusters that are not shipped (tests/stacks/studios.py)."""
+"""Stacks of clusters that are not shipped (tests/stacks/studios.py)."""
 
 Templates = dict[str, dict[str, Any]]
-"""By construct id, in the order of deployment."""
+"""Templates by construct id, in the order of deployment."""
 
 
 def load(file: str, **changes: Any) -> Any:

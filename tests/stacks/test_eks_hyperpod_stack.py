@@ -1,4 +1,4 @@
-"""The EKS stack: who reaches the control plane, what nodes are given, what is told."""
+"""The EKS stack: access to the control plane, properties of nodes, and outputs."""
 
 from __future__ import annotations
 
@@ -164,14 +164,14 @@ def test_options_of_groups_arrive() -> None:
     assert p5["NetworkInterface"] == {"InterfaceType": "efa-only"}
     assert (p5["MinInstanceCount"], p5["ThreadsPerCore"], p5["ImageReleaseVersion"]) == (4, 1, "1.2.3")
     assert found["trainium"]["AutoPatchConfig"] == {"PatchingStrategy": "WhenIdle"}
-    # The root volume's key alone: no second volume is asked for.
+    # The root volume's key alone: the file has no second volume.
     assert [list(config["EbsVolumeConfig"]) for config in found["small"]["InstanceStorageConfigs"]] == [
         ["RootVolume", "VolumeKmsKeyId"]
     ]
     assert "KubernetesConfig" not in found["small"]
 
 
-def test_karpenter_is_told_of_its_groups_alone() -> None:
+def test_karpenter_scales_its_groups_alone() -> None:
     cluster = only(hyperpod("eks_every_option"), CLUSTER)
     assert cluster["AutoScaling"] == {"Mode": "Enable", "AutoScalerType": "Karpenter"}
     assert "ClusterRole" in cluster
@@ -225,7 +225,7 @@ def test_a_template_that_is_too_large_ends_the_app(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("file", EKS_FILES)
-def test_what_goes_on_billing_is_told(file: str) -> None:
+def test_an_output_lists_what_bills_until_teardown(file: str) -> None:
     outputs = hyperpod(file)["Outputs"]
     assert outputs["BillsUntilTeardown"]["Value"] == ", ".join(remaining_costs(load(file)))
     assert outputs["KubeconfigCommand"]["Value"].startswith("aws eks update-kubeconfig --name ")
@@ -234,7 +234,7 @@ def test_what_goes_on_billing_is_told(file: str) -> None:
     assert ("Grafana workspace" in outputs["BillsUntilTeardown"]["Value"]) is shown
 
 
-def test_a_changed_script_changes_what_nodes_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_changed_script_changes_its_uri_on_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     from stacks import eks_hyperpod_stack
 
     for script in eks_hyperpod_stack.SCRIPTS.iterdir():

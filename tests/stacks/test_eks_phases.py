@@ -124,7 +124,7 @@ def test_last_comes_what_needs_nodes(case: str) -> None:
         assert ready in before[name], name
 
 
-def test_kubernetes_itself_is_asked_for_a_node_with_a_network() -> None:
+def test_kubernetes_itself_reports_a_node_with_a_network() -> None:
     """Longer than the function of aws-cdk-lib may run, and the question would never be answered."""
     asked = hyperpod("clusters/eks.yaml")[the("clusters/eks.yaml", READY)]["Properties"]
     assert (asked["ObjectNamespace"], asked["ObjectType"]) == ("kube-system", "daemonset")
@@ -209,7 +209,7 @@ def test_the_metadata_policy_holds_before_the_first_pod(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_installer_is_there_until_all_is_removed(case: str) -> None:
-    """What it may do in Kubernetes and in IAM goes after the last chart and object."""
+    """Its permissions in Kubernetes and in IAM go after the last chart and object."""
     found = hyperpod(case)
     needed = {
         name

@@ -1,4 +1,4 @@
-"""What nodes, pods and functions of an EKS cluster may do, statement by statement."""
+"""Permissions of nodes, pods and functions of an EKS cluster, statement by statement."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_pods_of_no_other_cluster_are_let_in(case: str) -> None:
             }
 
 
-def test_the_function_of_task_governance_makes_nobody_an_administrator() -> None:
+def test_the_function_of_task_governance_makes_no_one_an_administrator() -> None:
     (role,) = (
         role
         for name, role in roles("clusters/eks-p5.yaml").items()
@@ -221,7 +221,7 @@ def test_karpenter_may_scale_this_account_s_clusters() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_nobody_may_do_everything(case: str) -> None:
+def test_no_role_may_do_everything(case: str) -> None:
     text = json.dumps([role.get("Policies", []) for role in roles(case).values()])
     assert '"Action": "*"' not in text
     for service in ("iam", "s3", "ec2", "eks", "sagemaker", "kms"):

@@ -1,4 +1,4 @@
-"""What runs on an EKS cluster: add-ons, operators, metrics, volumes, quotas."""
+"""Services of an EKS cluster: add-ons, operators, metrics, volumes, quotas."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_flow_logs_are_encrypted_with_the_clusters_kind_of_key() -> None:
 
 
 def keys_in_use(template: Template) -> list[Any]:
-    """What every resource that can take a key names; None for the service's own."""
+    """Return the key of every resource that can have one; None for the service's own."""
     return [
         *(made.get("KmsKeyId") for made in template.properties(FILE_SYSTEM)),
         *(made.get("KmsKeyId") for made in template.properties("AWS::Logs::LogGroup")),

@@ -227,7 +227,7 @@ def test_alarms_roll_updates_back() -> None:
     assert latency["Threshold"] == 10_000_000, "microseconds"
 
 
-def test_alarms_may_publish_to_whoever_hears_of_them() -> None:
+def test_alarms_may_publish_to_their_topic() -> None:
     for template in (endpoint_template(PRIVATE), cpu_template()):
         (topic,) = resources(template, "AWS::SNS::Topic")
         assert all(

@@ -1,4 +1,4 @@
-"""What nodes may do, statement by statement."""
+"""Permissions of nodes, statement by statement."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_without_key_database_and_metrics_their_statements_are_gone() -> None:
 
 
 def test_mirrored_downloads_and_no_other_prefix_may_be_read_too() -> None:
-    """What CloudWatch's agent writes needs no statement: log group and namespace are those of the service."""
+    """CloudWatch's agent needs no statement: log group and namespace are those of the service."""
     stacks = variant_templates("every_option")
     evaluate = Evaluator(stacks, "us-east-1")
     bucket = f"arn:aws:s3:::sagemaker-every-option-{ACCOUNT}-us-east-1"

@@ -81,7 +81,7 @@ def test_s3_is_reached_through_the_gateway_endpoint(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["slurm", "slurm-p5", "existing"])
-def test_an_s3_endpoint_of_an_open_or_shared_network_binds_nobody(name: str) -> None:
+def test_an_s3_endpoint_of_an_open_or_shared_network_restricts_no_one(name: str) -> None:
     (endpoint,) = endpoints(network_template(name), "Gateway")
     assert "PolicyDocument" not in endpoint
 

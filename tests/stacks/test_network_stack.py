@@ -145,7 +145,7 @@ def test_database_subnets_are_isolated_and_in_two_zones() -> None:
     assert not subnets(network_template("slurm"), "database")
 
 
-def test_an_existing_vpc_gets_a_security_group_and_what_was_asked_for() -> None:
+def test_an_existing_vpc_gets_a_security_group_and_the_endpoints_of_the_file() -> None:
     assert {resource["Type"] for resource in network_template("bare-existing").resources().values()} == {
         "AWS::EC2::SecurityGroup",
         "AWS::EC2::SecurityGroupEgress",

@@ -1,4 +1,4 @@
-"""What watches a cluster: the topic and who may publish, rules, alarms, events, Grafana and its contents."""
+"""Observability of a cluster: topic and publishers, rules, alarms, events, Grafana and its contents."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_services_publish_to_an_encrypted_topic_for_this_account_alone(file: str
 
 
 @BY_FILE
-def test_everybody_named_is_told(file: str) -> None:
+def test_every_address_is_subscribed(file: str) -> None:
     told = [found["Properties"] for found in resources(storage(file), "AWS::SNS::Subscription").values()]
     assert [(one["Protocol"], one["Endpoint"]) for one in told] == [
         ("email", email) for email in settings(file).emails
@@ -238,7 +238,7 @@ def matches(pattern: Any, event: Any) -> bool:
 
 
 @BY_FILE
-def test_broken_and_replaced_nodes_are_told_of(file: str) -> None:
+def test_broken_and_replaced_nodes_are_reported(file: str) -> None:
     name, evaluate = load(file).name, evaluator(file)
     rules = [evaluate(found["Properties"]) for found in resources(stack(file), "AWS::Events::Rule").values()]
 

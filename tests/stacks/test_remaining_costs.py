@@ -1,4 +1,4 @@
-"""What is said to bill when the nodes are gone."""
+"""Resources reported to bill when the nodes are gone."""
 
 from __future__ import annotations
 

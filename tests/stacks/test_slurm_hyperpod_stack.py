@@ -38,7 +38,7 @@ def test_cluster_waits_for_its_scripts_and_roles(file: str) -> None:
 
 @pytest.mark.parametrize("agent", [True, False])
 def test_cluster_waits_for_the_log_of_its_nodes(agent: bool) -> None:
-    """With the agent switched off too: nodes that are not told yet would make the group again."""
+    """It also does with the agent off, because nodes with earlier settings would create the group again."""
     variant = variant_templates("every_option")["SlurmHyperPodStack"]
     stack, name = (variant, "every-option") if agent else (hyperpod("clusters/slurm.yaml"), "esm2-slurm")
     (cluster,) = resources(stack, CLUSTER).values()

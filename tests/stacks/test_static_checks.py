@@ -53,7 +53,7 @@ def is_of_trainium2(template: Path) -> bool:
     ("region", "is_trainium2"), [("us-east-1", False), ("us-east-2", True)], ids=["most", "trn2"]
 )
 def test_cfn_lint_finds_nothing(region: str, is_trainium2: bool) -> None:
-    """By the lists of a region with all types that its clusters have; trn2 is not in us-east-1's."""
+    """The lists are those of a region that has all types of its clusters; us-east-1 has no trn2."""
     found = [template for template in template_files() if is_of_trainium2(template) == is_trainium2]
     if not is_trainium2:
         found += base_template_files("closed", "existing", "destroyed")

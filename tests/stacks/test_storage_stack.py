@@ -220,7 +220,7 @@ def test_what_the_file_destroys_is_destroyed_but_never_by_a_replacement() -> Non
 
 
 def test_a_home_file_system_that_may_go_can_go() -> None:
-    """FSx refuses to delete one with volumes or snapshots unless told."""
+    """FSx refuses to delete one with volumes or snapshots without this option."""
     option = ["DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"]
 
     assert file_system("destroyed", "OPENZFS")["Properties"]["OpenZFSConfiguration"]["Options"] == option

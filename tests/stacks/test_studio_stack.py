@@ -116,7 +116,7 @@ def test_nothing_reaches_a_space_but_its_file_system() -> None:
     group = only(template, "AWS::EC2::SecurityGroup")
     assert "SecurityGroupIngress" not in group
     assert [rule["FromPort"] for rule in group["SecurityGroupEgress"]] == [443]
-    # Outwards HTTPS is open already, and so is all from members of an open network.
+    # Outwards HTTPS is open already. Members of an open network may send everything.
     for name, expected in (
         (SLURM, [(988, 988), (1018, 1023), (6817, 6819)]),
         (EKS, [(988, 988), (1018, 1023)]),
@@ -216,7 +216,7 @@ def test_a_session_is_one_users_and_takes_nothing_a_shell_would_read() -> None:
     assert made["Content"]["parameters"]["request"]["allowedPattern"] == "^[A-Za-z0-9+/=]{1,40000}$"
 
 
-def test_a_login_space_may_read_the_key_and_nobody_else_may() -> None:
+def test_a_login_space_may_read_the_key_and_no_other_space_may() -> None:
     common, ada = role_statements(SLURM, "Role"), role_statements(SLURM, "Role-ada-l")
     secret = f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:accounting-AbCdEf"
     assert {sid: ada[sid] for sid in ada if sid not in common} == {
@@ -258,7 +258,7 @@ def test_profiles_are_the_files_and_share_a_role_if_they_may_do_no_more() -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_queues_are_encrypted_and_what_fails_is_kept_and_told(name: str) -> None:
+def test_queues_are_encrypted_and_what_fails_is_kept_and_raises_an_alarm(name: str) -> None:
     queues = resources(studio_template(name), "AWS::SQS::Queue")
     assert len(queues) == 4
     dead = {
@@ -290,7 +290,7 @@ def test_events_of_this_domain_and_the_clock_ask_for_partitions() -> None:
     assert [rule["Properties"].get("ScheduleExpression") for rule in made].count("rate(15 minutes)") == 1
 
 
-def test_functions_are_told_whose_partitions_are_whose() -> None:
+def test_functions_get_the_users_of_each_partition() -> None:
     made = resources(studio_template(SLURM), "AWS::Lambda::Function").values()
     [request] = (
         evaluated(SLURM)(found["Properties"]["Environment"]["Variables"])

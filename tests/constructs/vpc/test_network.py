@@ -1,4 +1,4 @@
-"""What the other stacks ask a network for."""
+"""Subnets that a network returns to the other stacks."""
 
 from __future__ import annotations
 

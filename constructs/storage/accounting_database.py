@@ -115,7 +115,7 @@ class AccountingDatabase(Construct):
             "AwsSolutions-SMG4": "slurmdbd reads the password at its start; a rotated one ends accounting",
         }
         if not settings.multi_az:
-            findings["AwsSolutions-RDS3"] = "multi_az is the cluster file's choice; jobs go on without"
+            findings["AwsSolutions-RDS3"] = "multi_az is the cluster file's choice; jobs continue without it"
         acknowledge(self, findings)
         created = self.instance.node.default_child
         assert isinstance(created, rds.CfnDBInstance)

@@ -60,7 +60,7 @@ def health(scheduler: Scheduler) -> Model:
             ),
             "Faults": (
                 _each(
-                    "Processes killed for want of memory",
+                    "Processes killed when memory ran out",
                     f"increase(node_vmstat_oom_kill{{{OF_NODE}}}[{RATE}])",
                     decimals=0,
                 ),

@@ -121,11 +121,11 @@ def kueue_queue() -> Model:
                     "{{cluster_queue}}",
                 ),
                 Panel(
-                    "Stopped for others, or for want of nodes",
+                    "Stopped for others, or because nodes were missing",
                     "sum by (cluster_queue, reason) "
                     f"(increase(kueue_evicted_workloads_total{{{_QUEUE}}}[{RATE}]))",
                     "{{cluster_queue}} {{reason}}",
-                    about="A training saves before it goes, and goes on from there later.",
+                    about="A training saves before it stops and resumes from there later.",
                 ),
                 Panel(
                     "Attempts",

@@ -37,7 +37,7 @@ class GrafanaWorkspace(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
-        workspaces = f"arn:{stack.partition}:grafana:{stack.region}:{stack.account}:/workspaces/*"
+        workspaces = f"arn:{stack.partition}:grafana:{stack.region}:{stack.account}:/workspaces"
         role = statement_role(
             self,
             "Role",
@@ -47,7 +47,7 @@ class GrafanaWorkspace(Construct):
                 "grafana.amazonaws.com",
                 conditions={
                     "StringEquals": {"aws:SourceAccount": stack.account},
-                    "ArnLike": {"aws:SourceArn": workspaces},
+                    "ArnLike": {"aws:SourceArn": f"{workspaces}/*"},
                 },
             ),
             policy_name="ReadMetrics",
@@ -81,9 +81,7 @@ class GrafanaWorkspace(Construct):
             data_sources=["PROMETHEUS", "CLOUDWATCH"],
             role_arn=role.role_arn,
         )
-        self.arn = stack.format_arn(
-            service="grafana", resource="/workspaces", resource_name=self.workspace.attr_id
-        )
+        self.arn = f"{workspaces}/{self.workspace.attr_id}"
 
 
 def _saml(settings: Grafana) -> grafana.CfnWorkspace.SamlConfigurationProperty | None:

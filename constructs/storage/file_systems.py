@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import Annotations, ArnFormat, CfnDeletionPolicy, RemovalPolicy, Stack
+from aws_cdk import Annotations, CfnDeletionPolicy, RemovalPolicy, Stack
 from aws_cdk import aws_fsx as fsx
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
@@ -96,12 +96,8 @@ class LustreFileSystem(Construct):
                 log_configuration=fsx.CfnFileSystem.LogConfigurationProperty(
                     level="WARN_ERROR",
                     # The group's own ARN; the attribute's ends with ":*" and means its streams.
-                    destination=stack.format_arn(
-                        service="logs",
-                        resource="log-group",
-                        resource_name=events.ref,
-                        arn_format=ArnFormat.COLON_RESOURCE_NAME,
-                    ),
+                    destination=f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:"
+                    f"{events.ref}",
                 ),
                 metadata_configuration=fsx.CfnFileSystem.MetadataConfigurationProperty(
                     mode="AUTOMATIC" if settings.metadata_iops is None else "USER_PROVISIONED",

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from config.section import Section
 
 TABLE = Path(__file__).with_suffix(".json")
-"""Read by people who upgrade a chart; docs/charts.md says how."""
+"""Table for people who upgrade a chart (docs/charts.md)."""
 CACHE = Path(__file__).parents[1] / ".charts"
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]

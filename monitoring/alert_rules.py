@@ -29,7 +29,7 @@ Rule = dict[str, Any]
 
 
 def rule_groups(cluster: Cluster) -> dict[str, Any]:
-    """As a rules file of Prometheus has them.
+    """Return the content of a rules file of Prometheus.
 
     Raises:
         ValueError: if the cluster file asks for no alerts.
@@ -45,7 +45,7 @@ def rule_groups(cluster: Cluster) -> dict[str, Any]:
 
 
 def rules_text(cluster: Cluster) -> str:
-    """The rules file; raises as ``rule_groups`` does."""
+    """Return the rules file; raises the same as ``rule_groups``."""
     return yaml.safe_dump(rule_groups(cluster), sort_keys=False, width=100)
 
 
@@ -142,7 +142,7 @@ def _slurm_rules() -> list[Rule]:
         ),
         _alert(
             "SlurmSilent",
-            # A collector that does not run tells nothing, all sources alike.
+            # A collector that does not run reports nothing for any source.
             'slurm_collector_success == 0 or absent(slurm_collector_success{source="jobs"}) '
             'and on() up{job="prometheus"} == 1',
             minutes=15,

@@ -63,9 +63,9 @@ class EksHyperPodStack(Stack):
         chart_stand_ins: Path | None = None,
         **stack_arguments: Any,
     ) -> None:
-        # Of its 1 MB of template, indentation would be a third.
+        # Indentation would be a third of the template's limit of 1 MB.
         super().__init__(scope, construct_id, suppress_template_indentation=True, **stack_arguments)
-        # Routes, endpoints and rules are there as long as something is installed over them, or removed.
+        # Routes, endpoints and rules must exist while something is installed or removed over them.
         self.add_stack_dependency(storage)
         key = storage.key
         kubernetes = KubernetesCluster(self, "Kubernetes", settings=cluster, network=network, key=key)
@@ -180,7 +180,7 @@ class EksHyperPodStack(Stack):
         made, settings = Construct(self, "Studio"), kubernetes.settings
         namespaces = job_namespaces(settings)
         for number, role in enumerate(studio.roles):
-            # As for those whom the file lets edit in a namespace; the ARN is known at the deployment.
+            # The same access as an editor of a namespace in the file; only the deployment knows the ARN.
             entry = AccessEntry.model_construct(
                 principal_arn=role.role_arn, level="edit", namespaces=namespaces
             )

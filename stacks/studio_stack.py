@@ -76,7 +76,7 @@ class StudioStack(Stack):
             folder=SCRIPTS,
             deployment_files={"settings.json": json.dumps(settings, indent=2, sort_keys=True) + "\n"},
         )
-        # By the function of the other, without which one would be made for this alone.
+        # It shares the function of the other upload, so that the stack has one function.
         pointer = upload.deployment(
             files, "Current", PREFIX, [s3_deployment.Source.data(CURRENT, upload.s3_uri)]
         )
@@ -124,7 +124,7 @@ class StudioStack(Stack):
             )
         for profile in studio.profiles:
             own = self._own_statements(profile)
-            # People who may do no more than others have the others' role.
+            # A profile without statements of its own has the common role.
             profile_role = role
             if own:
                 profile_role = studio_role(
@@ -146,7 +146,7 @@ class StudioStack(Stack):
                 user_settings={"executionRole": profile_role.role_arn},
             )
             if self.partitions:
-                # What hears of it is there before it is.
+                # The rule for its event must exist before it.
                 made.node.add_dependency(self.partitions)
         CfnOutput(self, "DomainId", value=domain_id)
         CfnOutput(self, "DomainUrl", value=domain.resource.attr_url)
@@ -307,7 +307,7 @@ class StudioStack(Stack):
                 "SubmitJobsToNodes",
                 ["ssm:StartSession"],
                 [clusters],
-                # Else a session needs no document, and is a shell of root's.
+                # Otherwise a session needs no document and is a shell as root.
                 {"Bool": {"ssm:SessionDocumentAccessCheck": "true"}},
                 "the service makes up the cluster's id; the document finds its program on no other",
             ),

@@ -61,9 +61,9 @@ class NodeWaiter(Construct):
             "Nodes",
             {
                 "ClusterName": settings.name,
-                # A group of more waits for the first node alone, unless the file wants more at least.
+                # A larger group needs only its first node, unless the file has a minimum.
                 "Groups": {group.name: group.min_instances or 1 for group in system_groups(settings)},
-                # The objects of Karpenter that come next are refused before.
+                # Before that the service refuses the objects of Karpenter that come next.
                 "Autoscaling": settings.autoscaling == "karpenter",
             },
         )
@@ -75,7 +75,7 @@ class NodeWaiter(Construct):
             object_type="daemonset",
             object_name=CNI,
             object_namespace="kube-system",
-            # Of its pods those that are ready; missing as long as there is none.
+            # Number of its pods that are ready; missing while there is none.
             json_path=".status.numberAvailable",
             timeout=READY_WITHIN,
         )

@@ -85,7 +85,7 @@ class GrafanaWorkspace(Construct):
 
 
 def _saml(settings: Grafana) -> grafana.CfnWorkspace.SamlConfigurationProperty | None:
-    """Roles by values of an attribute; who has none of them may look."""
+    """Return the roles by values of an attribute; a user without one of them is a viewer."""
     saml = settings.saml
     if not saml:
         return None
@@ -109,7 +109,7 @@ GIVE_UP = Duration.minutes(15)
 
 
 class GrafanaContents(Construct):
-    """Made by a function, as a service account of its own whose token lasts as long as the call."""
+    """Contents that a function creates with its own service account, whose token ends with the call."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class GrafanaContents(Construct):
                 # As text: CloudFormation makes texts of the truth values that it hands on.
                 "Folder": json.dumps({"uid": FOLDER_UID, "title": f"HyperPod {cluster.name}"}),
                 "DataSources": json.dumps(_data_sources(cluster, metrics)),
-                # The dashboards lie there; what has changed in them is a reason to call it again.
+                # The dashboards are among the contents; a change in them calls the function again.
                 "Contents": function.contents,
                 "Marks": json.dumps(marks),
                 "People": people if settings.sign_in == "identity_center" else {},

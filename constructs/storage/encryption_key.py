@@ -1,4 +1,4 @@
-"""The key that a cluster file asks for."""
+"""KMS key of a cluster file."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ file system that the cluster file keeps. Files of deleted objects stay listed un
 
 
 class DataAssociation(Construct):
-    """Objects appear as files below ``path``; files that are written or deleted there are objects likewise.
+    """Association by which objects appear as files below ``path``, and changes to files reach the bucket.
 
     FSx watches the bucket through notifications that it sets itself: adding others with the CDK would
     overwrite them. It uses the bucket through a role of its own, which the key must let in; the owner of a
@@ -145,18 +145,18 @@ class DataAssociation(Construct):
             batch_import_meta_data_on_create=True,
             s3={"autoImportPolicy": {"events": IMPORTED}, "autoExportPolicy": {"events": EXPORTED}},
         )
-        # Deleting it leaves the files in place: CloudFormation never asks for DeleteDataInFileSystem.
+        # Deleting it leaves the files in place: CloudFormation never sets DeleteDataInFileSystem.
         association.apply_removal_policy(removal, apply_to_update_replace_policy=False)
         # A changed path makes a new association. The old one, if kept, would continue to export.
         association.cfn_options.update_replace_policy = CfnDeletionPolicy.DELETE
-        # FSx asks for the bucket's policy: it stands before the association is made and until it is gone.
+        # FSx reads the bucket's policy, which must exist for the whole life of the association.
         assert bucket.policy is not None
         association.node.add_dependency(bucket.policy)
         if key is not None:
             self._let_in(key)
 
     def _let_in(self, key: kms.IKey) -> None:
-        """The service-linked role is named after the file system, which is made after its key: by pattern."""
+        """Allow the service-linked role by pattern: its name has the file system's, created after the key."""
         stack = Stack.of(self)
         role = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*"
         via_s3 = {"kms:CallerAccount": stack.account, "kms:ViaService": f"s3.{stack.region}.amazonaws.com"}
@@ -199,7 +199,7 @@ class HomeFileSystem(Construct):
             key,
             file_system_type="OPENZFS",
             open_zfs_configuration=fsx.CfnFileSystem.OpenZFSConfigurationProperty(
-                # A file server that restarts would stop every login and job for its while.
+                # A single file server would stop every login and job while it restarts.
                 deployment_type="SINGLE_AZ_HA_2",
                 throughput_capacity=settings.throughput_mbps,
                 automatic_backup_retention_days=settings.backup_days,

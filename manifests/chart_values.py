@@ -30,6 +30,7 @@ def chart_values(cluster: EksCluster) -> dict[str, Any]:
     gpu = [name for name, found in types.items() if found.num_gpus]
     neuron = [name for name, found in types.items() if found.num_neuron_devices]
     efa = [name for name, found in types.items() if found.num_efa]
+    on_gpu_nodes = {"key": TYPE_LABEL, "operator": "In", "values": gpu}
     return {
         "trainingOperators": {"enabled": cluster.training_operator == "kubeflow"},
         "health-monitoring-agent": {"enabled": True, "region": cluster.region},
@@ -38,7 +39,13 @@ def chart_values(cluster: EksCluster) -> dict[str, Any]:
         "hyperpod-patching": {"enabled": True},
         "nvidia-device-plugin": {
             "devicePlugin": {"enabled": bool(gpu)},
-            "affinity": _affinity(gpu),
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchExpressions": [on_gpu_nodes]}]
+                    }
+                }
+            },
             "tolerations": [HEALTH_TOLERATION, _GPU_TOLERATION, *_tolerations(cluster, gpu)],
         },
         "neuron-device-plugin": {"devicePlugin": {"enabled": bool(neuron)}},
@@ -56,17 +63,6 @@ def chart_values(cluster: EksCluster) -> dict[str, Any]:
                 *("namespaced-role-and-bindings", "team-role-and-bindings"),
             )
         },
-    }
-
-
-def _affinity(types: list[str]) -> dict[str, Any]:
-    expression = {"key": TYPE_LABEL, "operator": "In", "values": types}
-    return {
-        "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [{"matchExpressions": [expression]}]
-            }
-        }
     }
 
 

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from config.section import Section
 
 TABLE = Path(__file__).with_suffix(".json")
-"""Read by people who upgrade a chart; docs/charts.md says how."""
+"""Table for people who upgrade a chart (docs/charts.md)."""
 CACHE = Path(__file__).parents[1] / ".charts"
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
@@ -51,11 +51,7 @@ class Chart(Section):
     @property
     def pins(self) -> dict[str, Any]:
         """Return the pins that determine the assembled files."""
-        return {
-            "git": self.git.model_dump(),
-            "archives": [archive.model_dump() for archive in self.archives],
-            "left_out": sorted(self.left_out),
-        }
+        return {**self.model_dump(), "left_out": sorted(self.left_out)}
 
 
 def load_charts(table: Path = TABLE) -> dict[str, Chart]:

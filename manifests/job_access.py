@@ -69,7 +69,7 @@ def _binding(kind: str, role: str, groups: list[str], namespace: str | None = No
 
 
 def job_groups(entry: AccessEntry) -> list[str]:
-    """Groups of a principal, one for each of its namespaces; none for an administrator, who may do all."""
+    """Return one group for each namespace of a principal; none for an administrator, who may do all."""
     group = _GROUPS.get(entry.level)
     if group is None:
         return []
@@ -77,5 +77,5 @@ def job_groups(entry: AccessEntry) -> list[str]:
 
 
 def groups_in(namespace: str, group: str) -> list[str]:
-    """The groups of which ``group`` (EDITORS or VIEWERS) consists in a namespace."""
+    """Return the groups that belong to ``group`` (EDITORS or VIEWERS) in a namespace."""
     return [group, f"{group}:{namespace}"]

@@ -91,7 +91,7 @@ def folder_job(namespaces: Sequence[str]) -> Object:
         "name": "folders",
         "image": SHELL_IMAGE,
         "command": ["sh", "-euc"],
-        # Not what lies in them: a folder that is there may hold terabytes.
+        # Not their contents: an existing folder may hold terabytes.
         "args": [f"mkdir -p {folders} && chown {owner} {folders} && chmod 0750 {folders}"],
         "securityContext": ROOT_SECURITY,
         "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"memory": "64Mi"}},

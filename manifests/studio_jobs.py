@@ -74,7 +74,7 @@ def _spec(arguments: Sequence[str], account: Object) -> Object:
         "securityContext": ROOT_SECURITY,
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         "volumeMounts": [
-            # Of the file system this folder alone, which is made if it is not there.
+            # Only this folder of the file system, which is created if it does not exist.
             {"name": "fsx", "mountPath": root, "subPath": STUDIO_FOLDER},
             {"name": "program", "mountPath": "/program", "readOnly": True},
             {"name": "temporary", "mountPath": "/tmp"},

@@ -28,7 +28,7 @@ _FOLDER, _DATA = "/etc/prometheus", "/prometheus"
 
 
 def collector_objects(cluster: EksCluster, *, remote_write_url: str) -> list[Object]:
-    """In the order in which they are made; the namespaces of jobs are there already."""
+    """Return the objects in the order of their creation; the namespaces of jobs exist already."""
     # JSON is YAML.
     config = json.dumps(agent_config(cluster, remote_write_url=remote_write_url), indent=1)
     pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
@@ -54,7 +54,7 @@ def collector_objects(cluster: EksCluster, *, remote_write_url: str) -> list[Obj
 
 
 def agent_config(cluster: EksCluster, *, remote_write_url: str) -> Object:
-    """Prometheus' configuration. A pod that has the port and does not listen is no first one of its job."""
+    """Return Prometheus' configuration. Of a job's pods with the port, only the first one listens."""
 
     def keep(label: str, value: str) -> Object:
         return {"action": "keep", "source_labels": [f"__meta_kubernetes_pod_{label}"], "regex": value}

@@ -2,8 +2,8 @@
 
 Names of metrics are those of NVIDIA's dcgm-exporter (``default-counters.csv``), node_exporter, the collectors
 in ``lifecycle/slurm/collectors`` and the trainer (``training_metrics.py``). On both schedulers,
-dcgm-exporter's label ``Hostname`` tells the nodes of GPUs apart. The workspace holds one cluster's metrics.
-Rules group by GPU, because each job is a label of its metrics and would otherwise raise its own alert.
+dcgm-exporter's own label ``Hostname`` distinguishes the nodes. The workspace holds one cluster's metrics.
+Rules of GPUs are by GPU: each job that one gets is a label of its metrics, and would be an alert of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Rule = dict[str, Any]
 
 
 def rule_groups(cluster: Cluster) -> dict[str, Any]:
-    """Return the groups in the form of Prometheus' rules files.
+    """Return the content of a rules file of Prometheus.
 
     Raises:
         ValueError: if the cluster file asks for no alerts.
@@ -45,7 +45,7 @@ def rule_groups(cluster: Cluster) -> dict[str, Any]:
 
 
 def rules_text(cluster: Cluster) -> str:
-    """The rules file; raises as ``rule_groups`` does."""
+    """Return the rules file; raises the same as ``rule_groups``."""
     return yaml.safe_dump(rule_groups(cluster), sort_keys=False, width=100)
 
 
@@ -97,8 +97,8 @@ def _node_rules() -> list[Rule]:
     return [
         _alert(
             "MetricsStopped",
-            # Of nodes, which each have: who collects may be there, and see none. Within an hour after the
-            # last: a destroyed cluster raises no alarms.
+            # A metric that every node has, because a collector may run and see no node. The alert ends an
+            # hour after the last sample, so that a destroyed cluster raises no alarms.
             f"absent_over_time({_OF_NODES}[15m]) and on() "
             f"(count(count_over_time({_OF_NODES}[1h] offset 15m)) > 0)",
             minutes=5,
@@ -142,7 +142,7 @@ def _slurm_rules() -> list[Rule]:
         ),
         _alert(
             "SlurmSilent",
-            # A collector that does not run tells nothing, all sources alike.
+            # A collector that does not run reports nothing for any source.
             'slurm_collector_success == 0 or absent(slurm_collector_success{source="jobs"}) '
             'and on() up{job="prometheus"} == 1',
             minutes=15,

@@ -8,6 +8,8 @@ from typing import Any
 
 from aws_cdk import Annotations, CfnOutput, Stack, Tags
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_sagemaker as sagemaker
 
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.kubernetes import NO_USERS, AccessEntry
@@ -63,9 +65,9 @@ class EksHyperPodStack(Stack):
         chart_stand_ins: Path | None = None,
         **stack_arguments: Any,
     ) -> None:
-        # Of its 1 MB of template, indentation would be a third.
+        # Indentation would be a third of the template's limit of 1 MB.
         super().__init__(scope, construct_id, suppress_template_indentation=True, **stack_arguments)
-        # Routes, endpoints and rules are there as long as something is installed over them, or removed.
+        # Routes, endpoints and rules must exist while something is installed or removed over them.
         self.add_stack_dependency(storage)
         key = storage.key
         kubernetes = KubernetesCluster(self, "Kubernetes", settings=cluster, network=network, key=key)
@@ -76,7 +78,7 @@ class EksHyperPodStack(Stack):
         try:
             folder = chart_folder("hyperpod", stand_ins=chart_stand_ins)
         except ValueError as error:
-            # Only this stack fails; a deployment of the others continues.
+            # An error of this stack alone: the others are still deployed.
             Annotations.of(self).add_error(str(error))
         else:
             HyperPodChart(without_nodes, "Chart", kubernetes=kubernetes, folder=folder)
@@ -108,34 +110,8 @@ class EksHyperPodStack(Stack):
         role = node_role(
             self, "NodeRole", cluster.name, [*common, *eks_node_statements(self, network, kubernetes.arn)]
         )
-        scaling: dict[str, Any] = {}
-        if cluster.autoscaling == "karpenter":
-            scaling = {
-                "cluster_role": autoscaling_role(self, "AutoscalingRole", key=key).role_arn,
-                "auto_scaling": {"mode": "Enable", "autoScalerType": "Karpenter"},
-            }
-        groups = [
-            instance_group(
-                group,
-                network,
-                role,
-                image_release_version=group.image_release_version,
-                life_cycle_config={"sourceS3Uri": lifecycle.s3_uri, "onCreate": ON_CREATE},
-                instance_storage_configs=volumes(group, key) or None,
-                kubernetes_config=_kubernetes_config(group),
-            )
-            for group in cluster.instance_groups
-        ]
-        orchestrator = {"eks": {"clusterArn": kubernetes.arn}}
-        hyperpod = hyperpod_cluster(
-            self, "Cluster", cluster, network, groups, orchestrator=orchestrator, **scaling
-        )
-        # AWS's policy for the training operator uses this tag to limit the nodes that it may look at.
-        Tags.of(hyperpod).add("SageMaker", "true")
+        hyperpod = self._hyperpod(cluster, network, kubernetes.arn, role, lifecycle.s3_uri, key)
         hyperpod.node.add_dependency(role, without_nodes, lifecycle, interfaces.resource)
-        if any(group.image_release_version for group in cluster.instance_groups):
-            newer = "ImageReleaseVersion is newer than the library's own schema; cfn-lint has it"
-            acknowledge(hyperpod, {"CloudFormation-Validate::F3002": newer})
 
         waiter = NodeWaiter(self, "NodeWaiter", kubernetes=kubernetes, hyperpod=hyperpod, log=log)
         services = ClusterServices(
@@ -150,15 +126,8 @@ class EksHyperPodStack(Stack):
         )
         services.node.add_dependency(waiter.ready)
         if studio:
-            work = StudioOnKubernetes(
-                self,
-                "Studio",
-                kubernetes=kubernetes,
-                roles=studio.roles,
-                partitions=studio.partitions,
-            )
             # The file system's claim is one of them.
-            work.node.add_dependency(services)
+            self._studio(studio, kubernetes).node.add_dependency(services)
         if cluster.budget:
             CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
         self._outputs(
@@ -173,6 +142,65 @@ class EksHyperPodStack(Stack):
             ImageUri=storage.image_repository.repository_uri,
             BillsUntilTeardown=", ".join(remaining_costs(cluster)),
         )
+
+    def _hyperpod(
+        self,
+        cluster: EksCluster,
+        network: Network,
+        eks_arn: str,
+        role: iam.Role,
+        lifecycle_s3_uri: str,
+        key: kms.IKey | None,
+    ) -> sagemaker.CfnCluster:
+        """Create nodes that HyperPod keeps healthy and EKS's control plane uses."""
+        own: dict[str, Any] = {"orchestrator": {"eks": {"clusterArn": eks_arn}}}
+        if cluster.autoscaling == "karpenter":
+            own |= {
+                "cluster_role": autoscaling_role(self, "AutoscalingRole", key=key).role_arn,
+                "auto_scaling": {"mode": "Enable", "autoScalerType": "Karpenter"},
+            }
+        groups = [
+            instance_group(
+                group,
+                network,
+                role,
+                image_release_version=group.image_release_version,
+                life_cycle_config={"sourceS3Uri": lifecycle_s3_uri, "onCreate": ON_CREATE},
+                instance_storage_configs=volumes(group, key) or None,
+                kubernetes_config=_kubernetes_config(group),
+            )
+            for group in cluster.instance_groups
+        ]
+        hyperpod = hyperpod_cluster(self, "Cluster", cluster, network, groups, **own)
+        # AWS's policy for the training operator uses this tag to limit the nodes that it may look at.
+        Tags.of(hyperpod).add("SageMaker", "true")
+        if any(group.image_release_version for group in cluster.instance_groups):
+            newer = "ImageReleaseVersion is newer than the library's own schema; cfn-lint has it"
+            acknowledge(hyperpod, {"CloudFormation-Validate::F3002": newer})
+        return hyperpod
+
+    def _studio(self, studio: StudioStack, kubernetes: KubernetesCluster) -> Construct:
+        """Create access entries of spaces' roles, for jobs in namespaces of jobs, and jobs for partitions."""
+        made, settings = Construct(self, "Studio"), kubernetes.settings
+        namespaces = job_namespaces(settings)
+        for number, role in enumerate(studio.roles):
+            # The same access as an editor of a namespace in the file; only the deployment knows the ARN.
+            entry = AccessEntry.model_construct(
+                principal_arn=role.role_arn, level="edit", namespaces=namespaces
+            )
+            kubernetes.access(made, f"Access{number}", entry)
+        objects = [studio_jobs.program(), studio_jobs.service_account()]
+        after: list[IDependable] = [kubernetes.manifest(made, "Program", objects)]
+        if partitions := studio.partitions:
+            statements = partitions.worker_statements()
+            after.append(kubernetes.pod_role(made, "Role", [SYSTEM_NAMESPACE], studio_jobs.NAME, statements))
+            queues = partitions.requests.queue_url, partitions.acknowledgements.queue_url
+            kubernetes.manifest(
+                made, "Queued", [studio_jobs.queue_job(*queues, settings.region)], after=after
+            )
+        else:
+            kubernetes.manifest(made, "Shared", [studio_jobs.shared_job(shared_uids(settings))], after=after)
+        return made
 
     def _outputs(self, **values: str) -> None:
         for name, value in values.items():

@@ -50,7 +50,7 @@ class EndpointStack(Stack):
             security_group_id=security_group_id,
             rollback_alarms=alarms.rollback,
         )
-        # Otherwise the service creates it, without a key and a retention period.
+        # The service would otherwise create it without a key and without an end.
         model.resource.add_resource_dependency(log)
         for name, value in (("EndpointName", endpoint.name), ("LogGroup", str(log.log_group_name))):
             CfnOutput(self, name, value=value)

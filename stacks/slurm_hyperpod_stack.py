@@ -10,6 +10,7 @@ from typing import Any
 
 from aws_cdk import CfnOutput, Stack
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_sagemaker as sagemaker
 from aws_cdk import aws_ssm as ssm
 
 from config import resource_names
@@ -49,12 +50,7 @@ _NODE_TYPES = {"controller": "Controller", "login": "Login", "worker": "Compute"
 
 
 class SlurmHyperPodStack(Stack):
-    """Nodes, their roles and scripts, session document and budget: what can be destroyed over night.
-
-    The service configures Slurm: node types, partitions and mounts are given to its API. There is no
-    ``OnCreate`` and no ``provisioning_parameters.json``: with either, the image would leave the setup to
-    scripts.
-    """
+    """Nodes, their roles and scripts, session document and budget: what can be destroyed over night."""
 
     def __init__(
         self,
@@ -107,27 +103,7 @@ class SlurmHyperPodStack(Stack):
             extra_files={SETTINGS: node_settings_text(cluster)},
             deployment_files={DEPLOYMENT: json.dumps(deployment, indent=2, sort_keys=True) + "\n"},
         )
-        mounts, database = _mounts(storage), storage.accounting_database
-        groups = [
-            instance_group(
-                group,
-                network,
-                roles[group.role],
-                slurm_config={
-                    "nodeType": _NODE_TYPES[group.role],
-                    "partitionNames": [group.partition] if group.partition else None,
-                },
-                life_cycle_config={"sourceS3Uri": lifecycle.s3_uri, "onInitComplete": ON_INIT_COMPLETE},
-                # At most four, as many as the service takes.
-                instance_storage_configs=[*volumes(group, key), *mounts],
-            )
-            for group in cluster.instance_groups
-        ]
-        slurm = {
-            "slurmConfigStrategy": cluster.slurm_config_strategy.capitalize(),
-            "accountingDatabase": database.for_slurm if database else None,
-        }
-        hyperpod = hyperpod_cluster(self, "Cluster", cluster, network, groups, orchestrator={"slurm": slurm})
+        hyperpod = self._hyperpod(cluster, network, storage, roles, lifecycle.s3_uri)
         hyperpod.node.add_dependency(*roles.values(), lifecycle, workloads, self._node_log(cluster, storage))
         self._session_document(cluster, storage)
         if cluster.budget:
@@ -149,6 +125,41 @@ class SlurmHyperPodStack(Stack):
             SessionDocumentName=resource_names.shell_document(cluster),
             BillsUntilTeardown=", ".join(remaining_costs(cluster)),
         )
+
+    def _hyperpod(
+        self,
+        cluster: SlurmCluster,
+        network: Network,
+        storage: StorageStack,
+        roles: Mapping[str, iam.Role],
+        lifecycle_s3_uri: str,
+    ) -> sagemaker.CfnCluster:
+        """Create a cluster whose Slurm the service configures from node types, partitions and mounts.
+
+        There is no ``OnCreate`` and no ``provisioning_parameters.json``: with either, the image would leave
+        the setup to scripts.
+        """
+        mounts, database = _mounts(storage), storage.accounting_database
+        groups = [
+            instance_group(
+                group,
+                network,
+                roles[group.role],
+                slurm_config={
+                    "nodeType": _NODE_TYPES[group.role],
+                    "partitionNames": [group.partition] if group.partition else None,
+                },
+                life_cycle_config={"sourceS3Uri": lifecycle_s3_uri, "onInitComplete": ON_INIT_COMPLETE},
+                # At most four, as many as the service takes.
+                instance_storage_configs=[*volumes(group, storage.key), *mounts],
+            )
+            for group in cluster.instance_groups
+        ]
+        slurm = {
+            "slurmConfigStrategy": cluster.slurm_config_strategy.capitalize(),
+            "accountingDatabase": database.for_slurm if database else None,
+        }
+        return hyperpod_cluster(self, "Cluster", cluster, network, groups, orchestrator={"slurm": slurm})
 
     def _controller_statements(self, storage: StorageStack, studio: StudioStack | None) -> list[Statement]:
         """Work for Studio, the accounting database, and the metrics of all nodes."""

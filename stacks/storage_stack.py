@@ -73,8 +73,8 @@ class StorageStack(Stack):
             bucket_name=resource_names.artifact_bucket(cluster, self.account),
             key=self.key,
             access_logs=access_logs,
-            # It holds copies of this repository's files, overwritten under the same name only by hand. A kept
-            # bucket would collide with the next one by name.
+            # It holds copies of this repository's files, which only people overwrite under the same name. A
+            # kept bucket would have the same name as the next one.
             removal=RemovalPolicy.DESTROY,
         )
         if storage.data_bucket.lustre_path is not None:
@@ -85,7 +85,7 @@ class StorageStack(Stack):
                 path=storage.data_bucket.lustre_path,
                 bucket=self.data_bucket,
                 key=self.key,
-                # It has a use while both of its ends are there.
+                # It is useful only while both the file system and the bucket exist.
                 removal=removal_policy(
                     "retain"
                     if storage.lustre.removal == storage.data_bucket.removal == "retain"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -9,6 +10,8 @@ from aws_cdk import CfnOutput, RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_s3_deployment as s3_deployment
+from aws_cdk import aws_sagemaker as sagemaker
 from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_ssm as ssm
 from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
@@ -21,19 +24,18 @@ from config.studio_people import cluster_users, partition_uids, session_document
 from constructs import Construct
 from constructs.policy.findings import acknowledge
 from constructs.policy.statement_role import Statement
+from constructs.storage.hashed_upload import HashedUpload
 from constructs.storage.log_group import log_group
-from constructs.studio.studio_domain import (
-    CLIENT_PREFIX,
-    PREFIX,
-    StudioDomain,
-    StudioFiles,
-    read_statements,
-    studio_security_group,
-)
+from constructs.studio.studio_domain import SCRIPTS, StudioDomain, studio_security_group
 from constructs.studio.studio_partitions import StudioPartitions
 from constructs.studio.studio_role import studio_role
 from constructs.vpc.network import Network
 from stacks.storage_stack import StorageStack
+
+PREFIX, CLIENT_PREFIX = "studio", "studio-login"
+"""Prefixes of the artifact bucket: scripts of spaces, and Slurm's commands from the controller."""
+CURRENT = "current"
+"""File below ``PREFIX`` that says where the newest scripts are, at an address that stays the same."""
 
 
 class StudioStack(Stack):
@@ -62,16 +64,25 @@ class StudioStack(Stack):
         log = log_group(self, "FunctionLog", key=key)
         self.login_secret = self._login_secret(studio)
         tools = self._tools()
-        files = StudioFiles(
-            self,
-            "Files",
+        settings = self._space_settings(studio, tools)
+        files = Construct(self, "Files")
+        upload = HashedUpload(
+            files,
+            "Scripts",
             artifact_bucket=storage.artifact_bucket,
-            settings=self._space_settings(studio, tools),
             key=key,
             log=log,
+            prefix=PREFIX,
+            folder=SCRIPTS,
+            deployment_files={"settings.json": json.dumps(settings, indent=2, sort_keys=True) + "\n"},
         )
-        self.bucket_name = files.bucket_name
-        scripts = self._common_statements(files.bucket_name, tools)
+        # It shares the function of the other upload, so that the stack has one function.
+        pointer = upload.deployment(
+            files, "Current", PREFIX, [s3_deployment.Source.data(CURRENT, upload.s3_uri)]
+        )
+        pointer.node.add_dependency(upload)
+        self._bucket_arn = f"arn:{self.partition}:s3:::{upload.bucket_name}"
+        scripts = self._common_statements(tools)
         role = studio_role(
             self,
             "Role",
@@ -92,17 +103,18 @@ class StudioStack(Stack):
             network=network,
             security_group_id=group.security_group_id,
             file_system_id=storage.lustre.file_system_id,
-            current_s3_uri=files.current_s3_uri,
+            current_s3_uri=f"s3://{upload.bucket_name}/{PREFIX}/{CURRENT}",
             role=role,
             key=key,
         )
         domain.resource.node.add_dependency(files, group)
+        domain_id = domain.resource.attr_domain_id
         self.partitions = None
         if studio.partitions == "per_profile":
             self.partitions = StudioPartitions(
                 self,
                 "Partitions",
-                domain_id=domain.domain_id,
+                domain_id=domain_id,
                 file_system_id=storage.lustre.file_system_id,
                 removal=studio.partition_removal,
                 uids=partition_uids(cluster),
@@ -111,8 +123,8 @@ class StudioStack(Stack):
                 topic_arn=storage.alerts.topic.topic_arn if storage.alerts else None,
             )
         for profile in studio.profiles:
-            own = self._own_statements(profile, files.bucket_name)
-            # People who may do no more than others have the others' role.
+            own = self._own_statements(profile)
+            # A profile without statements of its own has the common role.
             profile_role = role
             if own:
                 profile_role = studio_role(
@@ -123,28 +135,31 @@ class StudioStack(Stack):
                     more=[*scripts, *own],
                 )
                 self.roles.append(profile_role)
-            made = domain.profile(
+            # Its settings are the domain's but for the role.
+            made = sagemaker.CfnUserProfile(
+                domain,
                 f"Profile-{profile.name}",
-                name=profile.name,
-                sign_in_name=profile.sign_in_name,
-                role=profile_role,
+                domain_id=domain_id,
+                user_profile_name=profile.name,
+                single_sign_on_user_identifier="UserName" if profile.sign_in_name else None,
+                single_sign_on_user_value=profile.sign_in_name,
+                user_settings={"executionRole": profile_role.role_arn},
             )
             if self.partitions:
-                # What hears of it is there before it is.
+                # The rule for its event must exist before it.
                 made.node.add_dependency(self.partitions)
-        CfnOutput(self, "DomainId", value=domain.domain_id)
+        CfnOutput(self, "DomainId", value=domain_id)
         CfnOutput(self, "DomainUrl", value=domain.resource.attr_url)
 
     def controller_statements(self) -> list[Statement]:
         """Return the permissions of Slurm's controller for Studio."""
         statements = self.partitions.worker_statements() if self.partitions else []
         if self.login_secret:
-            bucket = f"arn:{self.partition}:s3:::{self.bucket_name}"
             statements += [
                 Statement(
                     "PublishSlurm",
                     ["s3:PutObject"],
-                    [f"{bucket}/{CLIENT_PREFIX}/*"],
+                    [f"{self._bucket_arn}/{CLIENT_PREFIX}/*"],
                     why_wildcard="each version is named by its hash",
                 ),
                 Statement(
@@ -220,10 +235,19 @@ class StudioStack(Stack):
             },
         }
 
-    def _common_statements(self, bucket_name: str, tools: s3.Location | None) -> list[Statement]:
+    def _common_statements(self, tools: s3.Location | None) -> list[Statement]:
         """Return the permissions of every space."""
         cluster = self._cluster
-        statements = read_statements(self.partition, bucket_name, PREFIX)
+        in_prefix = {"StringLike": {"s3:prefix": [f"{PREFIX}/*"]}}
+        statements = [
+            Statement("ListScripts", ["s3:ListBucket"], [self._bucket_arn], in_prefix),
+            Statement(
+                "ReadScripts",
+                ["s3:GetObject"],
+                [f"{self._bucket_arn}/{PREFIX}/*"],
+                why_wildcard="each version lies below a hash of its own",
+            ),
+        ]
         if self._storage.mlflow:
             statements += [self._storage.mlflow.to_log_runs, *self._storage.mlflow.to_look_at_runs]
         if isinstance(cluster, EksCluster):
@@ -236,7 +260,7 @@ class StudioStack(Stack):
             ]
         return statements
 
-    def _own_statements(self, profile: StudioProfile, bucket_name: str) -> list[Statement]:
+    def _own_statements(self, profile: StudioProfile) -> list[Statement]:
         """Return the permissions of one profile's spaces: to act as its user on the cluster."""
         user = cluster_users(self._cluster).get(profile.name)
         if not user:
@@ -244,7 +268,7 @@ class StudioStack(Stack):
         assert isinstance(profile, SlurmStudioProfile)
         if profile.login_space:
             assert self.login_secret
-            client = f"arn:{self.partition}:s3:::{bucket_name}/{CLIENT_PREFIX}/*"
+            client = f"{self._bucket_arn}/{CLIENT_PREFIX}/*"
             return [
                 Statement(
                     "ReadSlurm", ["s3:GetObject"], [client], why_wildcard="each version is named by its hash"
@@ -283,7 +307,7 @@ class StudioStack(Stack):
                 "SubmitJobsToNodes",
                 ["ssm:StartSession"],
                 [clusters],
-                # Else a session needs no document, and is a shell of root's.
+                # Otherwise a session needs no document and is a shell as root.
                 {"Bool": {"ssm:SessionDocumentAccessCheck": "true"}},
                 "the service makes up the cluster's id; the document finds its program on no other",
             ),

@@ -1,4 +1,4 @@
-"""EKS's control plane."""
+"""Control plane of EKS."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _POLICIES = {
 
 
 class KubernetesCluster(Construct):
-    """A control plane without nodes and add-ons, those who may use it, and what installs charts.
+    """Control plane without nodes and add-ons, its access entries, and the installer of charts.
 
     Nodes, control plane and installer share the cluster's one security group: HyperPod's nodes are not in the
     one that EKS makes, and the interface endpoints admit no other.
@@ -60,7 +60,7 @@ class KubernetesCluster(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self.settings, self.key, kubernetes = settings, key, settings.kubernetes
-        # Before EKS writes to it, which would make it without key and end.
+        # Before EKS writes to it, because EKS would create it without a key and without an end.
         log = log_group(
             self,
             "Log",
@@ -83,7 +83,7 @@ class KubernetesCluster(Construct):
             ),
             secrets_encryption_key=key,
             cluster_logging=[_LOG_TYPES[kind] for kind in kubernetes.control_plane_logs],
-            # Who deploys is not made an administrator by the way; the file says who is one.
+            # The deployer does not become an administrator; the cluster file names the administrators.
             bootstrap_cluster_creator_admin_permissions=False,
             bootstrap_self_managed_addons=False,
             default_capacity_type=eks.DefaultCapacityType.NODEGROUP,
@@ -97,10 +97,10 @@ class KubernetesCluster(Construct):
         resource = cluster.node.default_child
         assert resource is not None
         resource.node.add_dependency(log)
-        # There are no load balancers, for which the tags would be.
+        # The tags would be for load balancers, and there are none.
         Annotations.of(cluster).acknowledge_warning("@aws-cdk/aws-eks:clusterMustManuallyTagSubnet")
         self.name, self.arn = cluster.cluster_name, cluster.cluster_arn
-        # The library's types do not know that a cluster is one.
+        # The library's types do not declare that a cluster implements the interface.
         self.cluster = cast(eks.ICluster, cluster)
         for index, entry in enumerate(kubernetes.access):
             self.access(self, f"Access{index}", entry)

@@ -17,16 +17,16 @@ from constructs.policy.statement_role import Statement, unscoped
 CNI = "aws-node"
 """The VPC CNI's pods, one on each node: ready when the node's network is."""
 READY_WITHIN = Duration.minutes(10)
-"""Time limit after the state Running. The installer, which polls, has 15 minutes."""
+"""Counted from the state Running. The installer, which sends the request, has 15 minutes."""
 
 
 class NodeWaiter(Construct):
     """Complete when the groups for Kubernetes's own pods have nodes that can run pods; deleted at once.
 
-    HyperPod's state Running describes only the machine. The waiter asks Kubernetes whether the node has
-    joined and has a network. Otherwise each of the next add-ons would fail after its own timeout.
+    HyperPod's state of a node, Running, is about the machine. Only Kubernetes reports that the node has
+    joined and has a network. Without this check, every later add-on would fail after its own timeout.
 
-    What needs nodes depends on ``ready``.
+    Everything that needs nodes depends on ``ready``.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class NodeWaiter(Construct):
             "Nodes",
             {
                 "ClusterName": settings.name,
-                # A group of more waits for the first node alone, unless the file wants more at least.
+                # A larger group needs only its first node, unless the file has a minimum.
                 "Groups": {group.name: group.min_instances or 1 for group in system_groups(settings)},
-                # The objects of Karpenter that come next are refused before.
+                # Before that the service refuses the objects of Karpenter that come next.
                 "Autoscaling": settings.autoscaling == "karpenter",
             },
         )
@@ -75,7 +75,7 @@ class NodeWaiter(Construct):
             object_type="daemonset",
             object_name=CNI,
             object_namespace="kube-system",
-            # Of its pods those that are ready; missing as long as there is none.
+            # Number of its pods that are ready; missing while there is none.
             json_path=".status.numberAvailable",
             timeout=READY_WITHIN,
         )
@@ -83,9 +83,9 @@ class NodeWaiter(Construct):
 
 
 class PodInterfaces(Construct):
-    """Deletes, when it is deleted, network interfaces that pods have left behind.
+    """Custom resource whose deletion deletes the network interfaces that pods have left behind.
 
-    The nodes depend on ``resource``, so they are deleted before it. The network is deleted after it.
+    The nodes depend on ``resource`` and are gone by then. The network goes after it.
     """
 
     def __init__(

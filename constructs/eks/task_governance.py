@@ -102,6 +102,7 @@ def _statements(stack: Stack, settings: EksCluster, eks_arn: str, hyperpod_arn: 
     in_eks = f"arn:{stack.partition}:eks:{here}"
     entries = f"{in_eks}:access-entry/{settings.name}/*"
     policies = f"arn:{stack.partition}:eks::aws:cluster-access-policy/{_POLICIES}"
+    made_up = "the last part is made up by the service"
     return [
         Statement(
             "GovernTasks",
@@ -119,13 +120,13 @@ def _statements(stack: Stack, settings: EksCluster, eks_arn: str, hyperpod_arn: 
             "FindKueue",
             ["eks:DescribeAddon", "eks:DescribeCluster", "eks:ListAddons"],
             [eks_arn, f"{in_eks}:addon/{settings.name}/*"],
-            why_wildcard="the last part is made up by the service",
+            why_wildcard=made_up,
         ),
         Statement(
             "SeeWhomSageMakerLetsIn",
             ["eks:DescribeAccessEntry", "eks:ListAssociatedAccessPolicies"],
             [entries],
-            why_wildcard="the last part is made up by the service",
+            why_wildcard=made_up,
         ),
         Statement(
             "LetSageMakerIn",
@@ -133,7 +134,7 @@ def _statements(stack: Stack, settings: EksCluster, eks_arn: str, hyperpod_arn: 
             [entries],
             # Policies of HyperPod's alone: not those that would make someone an administrator.
             {"ArnLike": {"eks:policyArn": policies}},
-            "the last part is made up by the service",
+            made_up,
         ),
     ]
 

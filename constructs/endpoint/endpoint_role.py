@@ -1,4 +1,4 @@
-"""The identity with which SageMaker hosts a model."""
+"""IAM role with which SageMaker hosts a model."""
 
 from __future__ import annotations
 

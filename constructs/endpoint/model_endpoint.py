@@ -163,7 +163,7 @@ ROLLBACK_MINUTES = BAKE_SECONDS // 60
 
 
 class EndpointAlarms(Construct):
-    """Two alarms by which updates are rolled back, one when there is no room to scale, and who hears of them.
+    """Two alarms that roll updates back, one for missing room to scale, and their topic.
 
     Metrics are those of the SageMaker developer guide, "Monitor SageMaker AI with Amazon CloudWatch".
     """

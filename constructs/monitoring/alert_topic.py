@@ -16,13 +16,12 @@ from config.observability import Observability
 from constructs import Construct
 from constructs.storage.encryption_key import encryption_key, let_use
 
-_BUDGETS, _CLOUDWATCH, _EVENTS, _PROMETHEUS = "Budgets", "CloudWatch", "EventBridge", "Prometheus"
 _SERVICES = {
-    _BUDGETS: "budgets.amazonaws.com",
-    _CLOUDWATCH: "cloudwatch.amazonaws.com",
-    _EVENTS: "events.amazonaws.com",
-    _PROMETHEUS: "aps.amazonaws.com",
+    "Budgets": "budgets.amazonaws.com",
+    "CloudWatch": "cloudwatch.amazonaws.com",
+    "EventBridge": "events.amazonaws.com",
 }
+_PROMETHEUS = "aps.amazonaws.com"
 
 
 class AlertTopic(Construct):
@@ -50,20 +49,20 @@ class AlertTopic(Construct):
             removal=RemovalPolicy.DESTROY,
         )
         assert own_key is not None
-        for name, service in _SERVICES.items():
+        for name, service in {**_SERVICES, "Prometheus": _PROMETHEUS}.items():
             let_encrypt(own_key, f"{name}Alerts", service)
         self.topic = sns.Topic(
             self, "Topic", display_name=f"HyperPod {cluster.name}", enforce_ssl=True, master_key=own_key
         )
         for email in settings.emails:
             self.topic.add_subscription(subscriptions.EmailSubscription(email))
-        for name in (_BUDGETS, _CLOUDWATCH, _EVENTS):
-            let_publish(self.topic, name, _SERVICES[name])
+        for name, service in _SERVICES.items():
+            let_publish(self.topic, name, service)
 
     def let_prometheus(self, workspace_arn: str) -> None:
         """Its alert manager, of one workspace (user guide of Amazon Managed Service for Prometheus)."""
         source = {"ArnEquals": {"aws:SourceArn": workspace_arn}}
-        let_publish(self.topic, _PROMETHEUS, _SERVICES[_PROMETHEUS], source, "sns:GetTopicAttributes")
+        let_publish(self.topic, "Prometheus", _PROMETHEUS, source, "sns:GetTopicAttributes")
 
 
 def let_encrypt(key: kms.IKey, sid: str, service: str) -> None:

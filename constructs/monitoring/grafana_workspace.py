@@ -37,7 +37,7 @@ class GrafanaWorkspace(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
-        workspaces = f"arn:{stack.partition}:grafana:{stack.region}:{stack.account}:/workspaces/*"
+        workspaces = f"arn:{stack.partition}:grafana:{stack.region}:{stack.account}:/workspaces"
         role = statement_role(
             self,
             "Role",
@@ -47,7 +47,7 @@ class GrafanaWorkspace(Construct):
                 "grafana.amazonaws.com",
                 conditions={
                     "StringEquals": {"aws:SourceAccount": stack.account},
-                    "ArnLike": {"aws:SourceArn": workspaces},
+                    "ArnLike": {"aws:SourceArn": f"{workspaces}/*"},
                 },
             ),
             policy_name="ReadMetrics",
@@ -81,13 +81,11 @@ class GrafanaWorkspace(Construct):
             data_sources=["PROMETHEUS", "CLOUDWATCH"],
             role_arn=role.role_arn,
         )
-        self.arn = stack.format_arn(
-            service="grafana", resource="/workspaces", resource_name=self.workspace.attr_id
-        )
+        self.arn = f"{workspaces}/{self.workspace.attr_id}"
 
 
 def _saml(settings: Grafana) -> grafana.CfnWorkspace.SamlConfigurationProperty | None:
-    """Roles by values of an attribute; who has none of them may look."""
+    """Return the roles by values of an attribute; a user without one of them is a viewer."""
     saml = settings.saml
     if not saml:
         return None
@@ -108,11 +106,10 @@ DASHBOARDS = "dashboards.json"
 """Beside the function's code: a request of CloudFormation's is too small for them."""
 GIVE_UP = Duration.minutes(15)
 """A new workspace's address is known everywhere within minutes."""
-_ROLES = {"ADMIN": "admins", "EDITOR": "editors", "VIEWER": "viewers"}
 
 
 class GrafanaContents(Construct):
-    """Made by a function, as a service account of its own whose token lasts as long as the call."""
+    """Contents that a function creates with its own service account, whose token ends with the call."""
 
     def __init__(
         self,
@@ -138,7 +135,7 @@ class GrafanaContents(Construct):
             query_interval=Duration.seconds(20),
             log=log,
         )
-        people = {role: getattr(settings, field) for role, field in _ROLES.items()}
+        people = {"ADMIN": settings.admins, "EDITOR": settings.editors, "VIEWER": settings.viewers}
         marks = {LUSTRE_MARK: lustre.file_system_id, **({HOME_MARK: home.file_system_id} if home else {})}
         function.resource(
             self,
@@ -149,8 +146,8 @@ class GrafanaContents(Construct):
                 "Endpoint": grafana.workspace.attr_endpoint,
                 # As text: CloudFormation makes texts of the truth values that it hands on.
                 "Folder": json.dumps({"uid": FOLDER_UID, "title": f"HyperPod {cluster.name}"}),
-                "DataSources": json.dumps([_prometheus(cluster, metrics), _cloudwatch(cluster)]),
-                # The dashboards lie there; what has changed in them is a reason to call it again.
+                "DataSources": json.dumps(_data_sources(cluster, metrics)),
+                # The dashboards are among the contents; a change in them calls the function again.
                 "Contents": function.contents,
                 "Marks": json.dumps(marks),
                 "People": people if settings.sign_in == "identity_center" else {},
@@ -204,8 +201,8 @@ def _statements(stack: Stack, settings: Grafana, workspace_arn: str) -> list[Sta
     return statements
 
 
-def _prometheus(cluster: Cluster, metrics: MetricsWorkspace) -> dict[str, Any]:
-    return {
+def _data_sources(cluster: Cluster, metrics: MetricsWorkspace) -> list[dict[str, Any]]:
+    prometheus = {
         "uid": PROMETHEUS_UID,
         "name": f"Prometheus of {cluster.name}",
         "type": "prometheus",
@@ -219,17 +216,15 @@ def _prometheus(cluster: Cluster, metrics: MetricsWorkspace) -> dict[str, Any]:
             # console has it.
             "sigV4AuthType": "ec2_iam_role",
             "sigV4Region": cluster.region,
-            # Scrape interval of nodes: the window of a rate must hold several samples.
+            # Interval of the scrapes of nodes: the window of a rate must hold several samples.
             "timeInterval": "30s",
         },
     }
-
-
-def _cloudwatch(cluster: Cluster) -> dict[str, Any]:
-    return {
+    cloudwatch = {
         "uid": CLOUDWATCH_UID,
         "name": f"CloudWatch of {cluster.name}",
         "type": "cloudwatch",
         "access": "proxy",
         "jsonData": {"authType": "ec2_iam_role", "defaultRegion": cluster.region},
     }
+    return [prometheus, cloudwatch]

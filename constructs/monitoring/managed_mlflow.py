@@ -36,7 +36,7 @@ _LOOK_AT_RUNS = [
 class ManagedMlflow(Construct):
     """SageMaker's MLflow, an app or a tracking server, named as the cluster, with a bucket for artefacts.
 
-    It goes with its stack, and what it knows of runs with it: their own record is ``metrics.jsonl``.
+    It is deleted with its stack, together with its data on runs. The runs' own record is ``metrics.jsonl``.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class ManagedMlflow(Construct):
                 model_registration_mode="AutoModelRegistrationDisabled",
             )
             self.arn, kind = made.attr_arn, "MlflowApp"
-            # The first is what the service asks of apps for every request; the others it documents.
+            # The service requires the first for every request to an app; it documents the others.
             actions = ["sagemaker:CallMlflowAppApi", *_LOG_RUNS]
         self.to_log_runs = Statement("LogRuns", actions, [self.arn])
-        """For those whose jobs log to it."""
+        """Statement for roles whose jobs log to it."""
         to_open = [f"sagemaker:CreatePresigned{kind}Url", f"sagemaker:Describe{kind}"]
         self.to_look_at_runs = [
             Statement("LookAtRuns", [*to_open, *_LOOK_AT_RUNS], [self.arn]),
@@ -89,8 +89,8 @@ class ManagedMlflow(Construct):
                 "FindMlflow", [f"sagemaker:List{kind}s"], ["*"], why_wildcard="the list has no resource"
             ),
         ]
-        """For people who open it from Studio, beside ``to_log_runs``."""
-        # Its role first, then the bucket's policy, are taken away only after it.
+        """Statements for people who open it from Studio, in addition to ``to_log_runs``."""
+        # Its role and the bucket's policy are deleted only after it.
         made.node.add_dependency(role, bucket)
 
     def _role(self, cluster: Cluster, bucket: s3.Bucket, key: kms.IKey | None) -> iam.Role:

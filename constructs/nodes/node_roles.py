@@ -178,12 +178,12 @@ def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
 def network_statements(
     stack: Stack, *, vpc_id: str, subnet_ids: Sequence[str], security_group_id: str
 ) -> list[Statement]:
-    """The interfaces that SageMaker puts into the VPC for each instance, in these subnets alone."""
+    """Allow the interfaces that SageMaker creates in the VPC for each instance, in these subnets alone."""
     ec2_arn = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
     interfaces = f"{ec2_arn}:network-interface/*"
     subnets = [f"{ec2_arn}:subnet/{subnet_id}" for subnet_id in subnet_ids]
-    # IfExists: EC2 says which VPC an interface lies in, but not of a permission, which has an id of its own,
-    # nor of an instance, which is the service's, nor of what is tagged at birth.
+    # IfExists: EC2 sends the VPC of an interface. It sends none for a permission, which has an id of its own,
+    # for an instance, which is the service's, or for a resource that is tagged when it is created.
     in_vpc = {"ArnEqualsIfExists": {"ec2:Vpc": f"{ec2_arn}:vpc/{vpc_id}"}}
     condition = "the condition names the VPC"
     unknown = "the service makes interfaces for nodes that come and go"
@@ -229,8 +229,8 @@ def _artifact_statements(bucket: str, prefixes: Sequence[str]) -> list[Statement
             [bucket],
             {"StringLikeIfExists": {"s3:prefix": [f"{prefix}/*" for prefix in prefixes]}},
         ),
-        # As AWS's own policy has it, in case HyperPod lists with another prefix or asks whether the bucket is
-        # there. A list shows hashes and names of files.
+        # As in AWS's own policy, in case HyperPod lists with another prefix or checks that the bucket exists.
+        # A list shows hashes and names of files.
         Statement("ListArtifactBucket", ["s3:ListBucket"], [bucket]),
         Statement(
             "ReadArtifacts",

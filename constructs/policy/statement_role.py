@@ -1,4 +1,4 @@
-"""A role that may do what its statements say."""
+"""IAM role with the permissions of its statements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Statement:
     resources: list[str]
     conditions: Mapping[str, Mapping[str, str | list[str]]] | None = None
     why_wildcard: str = ""
-    """Why a resource cannot be named, for the ones that hold a star."""
+    """Reason why a resource with a star cannot be named."""
 
 
 WRITE_LOGS = ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"]
@@ -55,9 +55,9 @@ def statement_role(
     policy_name: str,
     statements: Sequence[Statement],
 ) -> iam.Role:
-    """The statements stand inside the role, so that what refers to the role also waits for them.
+    """Create a role with inline statements, so that resources that refer to the role also wait for them.
 
-    cdk-nag is given the reason of each resource with a star.
+    cdk-nag gets the reason for each resource with a star.
     """
     role = iam.Role(
         scope,

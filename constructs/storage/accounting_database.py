@@ -1,4 +1,4 @@
-"""The database behind Slurm's accounting."""
+"""Database of Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ what HyperPod's slurmdbd does of either is not documented. MariaDB's accounts ne
 class AccountingDatabase(Construct):
     """MariaDB on RDS, encrypted, that only the cluster's security group reaches, with a generated password.
 
-    HyperPod makes the schema. Its default name carries the cluster's id, so that a cluster that is made anew
-    gets a schema of its own in the same database and never reads a predecessor's state.
+    HyperPod creates the schema. Its default name contains the cluster's id, so that a new cluster gets its
+    own schema in the same database and never reads the state of a previous one.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class AccountingDatabase(Construct):
             description="Slurm accounting database",
             allow_all_outbound=False,
         )
-        # One way only: what leaves the cluster's group is the network's own to say.
+        # One way only: the network defines the outgoing rules of the cluster's group.
         security_group.add_ingress_rule(
             network.security_group, ec2.Port.tcp(DATABASE_PORT), "slurmdbd on the controller"
         )
@@ -71,11 +71,11 @@ class AccountingDatabase(Construct):
             publicly_accessible=False,
             port=DATABASE_PORT,
             parameters={
-                # TLS is offered, not forced: HyperPod's API has no word for it, and a slurmdbd without it
-                # would be locked out. The way from the controller stays inside two security groups. Stated,
-                # for the default is the version's.
+                # TLS is offered, not forced: HyperPod's API has no option for it, and a slurmdbd without it
+                # would be locked out. Traffic from the controller stays inside two security groups. The value
+                # is explicit because the default depends on the version.
                 "require_secure_transport": "0",
-                # Slurm's accounting guide asks for it: purges hold rows longer than MariaDB's 50 s.
+                # Required by Slurm's accounting guide: purges hold rows longer than MariaDB's 50 s.
                 "innodb_lock_wait_timeout": "900",
             },
             allocated_storage=settings.storage_gib,
@@ -86,8 +86,8 @@ class AccountingDatabase(Construct):
             backup_retention=Duration.days(settings.backup_days),
             delete_automated_backups=not is_kept,
             copy_tags_to_snapshot=True,
-            # What is kept is kept by the stack. Protected, it would stay, and bill, when its first creation
-            # is rolled back.
+            # The stack's deletion policy keeps it. With protection it would stay, and bill, after a rollback
+            # of its first creation.
             deletion_protection=False,
             auto_minor_version_upgrade=True,
             cloudwatch_logs_exports=["error", "slowquery"],
@@ -100,7 +100,7 @@ class AccountingDatabase(Construct):
             "port": DATABASE_PORT,
             "secretArn": self.secret.secret_arn,
         }
-        """Database in the form of HyperPod's API."""
+        """Address and secret in the form of HyperPod's API."""
         if is_kept:
             # A database that stays needs its group, its parameters and its password.
             for child in self.node.find_all():
@@ -115,7 +115,7 @@ class AccountingDatabase(Construct):
             "AwsSolutions-SMG4": "slurmdbd reads the password at its start; a rotated one ends accounting",
         }
         if not settings.multi_az:
-            findings["AwsSolutions-RDS3"] = "multi_az is the cluster file's choice; jobs run without it"
+            findings["AwsSolutions-RDS3"] = "multi_az is the cluster file's choice; jobs continue without it"
         acknowledge(self, findings)
         created = self.instance.node.default_child
         assert isinstance(created, rds.CfnDBInstance)

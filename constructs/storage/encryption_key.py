@@ -1,4 +1,4 @@
-"""The key that a cluster file asks for."""
+"""KMS key of a cluster file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ USE_OF_KEY = ("kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataK
 def encryption_key(
     scope: Construct, construct_id: str, *, setting: str, alias: str, removal: RemovalPolicy
 ) -> kms.IKey | None:
-    """None for the services' own keys (``aws``), a new key (``create``), or the key with the ARN given.
+    """Return None for the services' own keys (``aws``), a new key (``create``), or the key with this ARN.
 
-    Users add to the key's policy what a service needs. That has no effect on a key given by its ARN, whose
-    owner grants the same.
+    Constructs add the statements of their services to the key's policy. That has no effect on a key given by
+    its ARN, whose owner grants the same.
     """
     if setting == "aws":
         return None
@@ -31,7 +31,7 @@ def encryption_key(
         construct_id,
         alias=alias,
         enable_key_rotation=True,
-        # The longest that KMS offers to change one's mind: with the key, everything under it is lost.
+        # The longest that KMS offers: with the key, everything under it is lost.
         pending_window=Duration.days(30),
         removal_policy=removal,
     )

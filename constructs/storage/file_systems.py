@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import Annotations, ArnFormat, CfnDeletionPolicy, RemovalPolicy, Stack
+from aws_cdk import Annotations, CfnDeletionPolicy, RemovalPolicy, Stack
 from aws_cdk import aws_fsx as fsx
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
@@ -55,8 +55,8 @@ def _file_system(
 class LustreFileSystem(Construct):
     """A PERSISTENT_2 file system on SSD, encrypted, in one subnet.
 
-    Root is not squashed: the nodes' own setup makes users' directories as root, and CloudFormation has
-    no property for it.
+    Root is not squashed: the setup of nodes creates users' directories as root, and CloudFormation has no
+    property for it.
     """
 
     def __init__(
@@ -96,12 +96,8 @@ class LustreFileSystem(Construct):
                 log_configuration=fsx.CfnFileSystem.LogConfigurationProperty(
                     level="WARN_ERROR",
                     # The group's own ARN; the attribute's ends with ":*" and means its streams.
-                    destination=stack.format_arn(
-                        service="logs",
-                        resource="log-group",
-                        resource_name=events.ref,
-                        arn_format=ArnFormat.COLON_RESOURCE_NAME,
-                    ),
+                    destination=f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:"
+                    f"{events.ref}",
                 ),
                 metadata_configuration=fsx.CfnFileSystem.MetadataConfigurationProperty(
                     mode="AUTOMATIC" if settings.metadata_iops is None else "USER_PROVISIONED",
@@ -121,7 +117,7 @@ file system that the cluster file keeps. Files of deleted objects stay listed un
 
 
 class DataAssociation(Construct):
-    """Objects appear as files below ``path``; files that are written or deleted there are objects likewise.
+    """Association by which objects appear as files below ``path``, and changes to files reach the bucket.
 
     FSx watches the bucket through notifications that it sets itself: adding others with the CDK would
     overwrite them. It uses the bucket through a role of its own, which the key must let in; the owner of a
@@ -149,18 +145,18 @@ class DataAssociation(Construct):
             batch_import_meta_data_on_create=True,
             s3={"autoImportPolicy": {"events": IMPORTED}, "autoExportPolicy": {"events": EXPORTED}},
         )
-        # Deleting it leaves the files in place: CloudFormation never asks for DeleteDataInFileSystem.
+        # Deleting it leaves the files in place: CloudFormation never sets DeleteDataInFileSystem.
         association.apply_removal_policy(removal, apply_to_update_replace_policy=False)
-        # A changed path creates a new association. If the old one were kept, it would still export.
+        # A changed path makes a new association. The old one, if kept, would continue to export.
         association.cfn_options.update_replace_policy = CfnDeletionPolicy.DELETE
-        # FSx asks for the bucket's policy: it stands before the association is made and until it is gone.
+        # FSx reads the bucket's policy, which must exist for the whole life of the association.
         assert bucket.policy is not None
         association.node.add_dependency(bucket.policy)
         if key is not None:
             self._let_in(key)
 
     def _let_in(self, key: kms.IKey) -> None:
-        """The service-linked role is named after the file system, which is made after its key: by pattern."""
+        """Allow the service-linked role by pattern: its name has the file system's, created after the key."""
         stack = Stack.of(self)
         role = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*"
         via_s3 = {"kms:CallerAccount": stack.account, "kms:ViaService": f"s3.{stack.region}.amazonaws.com"}
@@ -193,7 +189,7 @@ class HomeFileSystem(Construct):
         self.capacity_gib = settings.capacity_gib
         # The range is the whole VPC's, because UpdateFileSystem cannot change exports: CloudFormation would
         # replace the file system when a zone is added. The security group keeps the VPC's other machines out.
-        # Root is not squashed: node setup creates users' directories as root and changes their owner.
+        # Root is not squashed: the setup of nodes creates users' directories as root and changes their owner.
         options = ["rw", "crossmnt", "no_root_squash"]
         clients = {"clients": network.vpc.vpc_cidr_block, "options": options}
         file_system = _file_system(
@@ -203,7 +199,7 @@ class HomeFileSystem(Construct):
             key,
             file_system_type="OPENZFS",
             open_zfs_configuration=fsx.CfnFileSystem.OpenZFSConfigurationProperty(
-                # A file server that restarts would stop every login and job for its while.
+                # A single file server would stop every login and job while it restarts.
                 deployment_type="SINGLE_AZ_HA_2",
                 throughput_capacity=settings.throughput_mbps,
                 automatic_backup_retention_days=settings.backup_days,

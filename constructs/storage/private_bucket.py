@@ -24,10 +24,10 @@ def removal_policy(removal: Removal) -> RemovalPolicy:
 
 
 def access_log_bucket(scope: Construct, construct_id: str) -> s3.Bucket:
-    """The bucket to which S3 writes who used the others.
+    """Create the bucket to which S3 writes the access logs of the others.
 
-    S3 delivers to buckets under its own key only, so this one never has the cluster's. It outlives its
-    stack whatever the file says: a record of access is no use if it goes with what was accessed.
+    S3 delivers to buckets under its own key only, so this one never has the cluster's. It always outlives
+    its stack, because a record of access is of no use if it is deleted with the accessed data.
     """
     bucket = _bucket(
         scope,
@@ -58,12 +58,12 @@ def private_bucket(
     noncurrent_days: int = 30,
     bucket_name: str | None = None,
 ) -> s3.Bucket:
-    """A versioned, encrypted bucket that takes TLS only and logs its use under ``<construct_id>/``.
+    """Create a versioned, encrypted bucket that accepts TLS only and logs its use under ``<construct_id>/``.
 
-    In ``noncurrent_days`` people can notice that a file was overwritten or deleted.
+    Within ``noncurrent_days`` people can restore a file that was overwritten or deleted.
 
-    With ``removal`` DESTROY CloudFormation deletes the bucket if it is empty and fails loudly if it is not:
-    nothing here empties it in passing, which would take a function with the right to delete all data.
+    With ``removal`` DESTROY CloudFormation deletes the bucket if it is empty and fails if it is not. Nothing
+    here empties it, which would need a function with the right to delete all data.
     """
     return _bucket(
         scope,

@@ -1,4 +1,4 @@
-"""Folders of Lustre for profiles of Studio. No function can mount Lustre."""
+"""Queues and functions that give profiles of Studio folders of Lustre, which no function can mount."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ NAME = "studio_partitions"
 TRIES = 20
 """Tries of a request or an acknowledgement before it goes to the dead-letter queue."""
 KEPT = Duration.days(14)
-"""SQS's longest: as long as a cluster may be away without a profile being forgotten by its queue."""
+"""Longest retention of SQS. A cluster may be away for so long before its queue loses a profile."""
 VISIBILITY = Duration.minutes(5)
 LOOK_AGAIN = Duration.minutes(15)
 """Interval of the search for profiles without a partition, for which no event arrived."""
 
 
 class StudioPartitions(Construct):
-    """``requests``, which something on the cluster answers, and ``acknowledgements``, where it says so.
+    """Queue of ``requests`` that a worker on the cluster handles, and queue of its ``acknowledgements``.
 
-    The functions between these queues and Studio: ``functions/studio_partitions``.
+    The functions between these queues and Studio are in ``functions/studio_partitions``.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class StudioPartitions(Construct):
                 detail={
                     "eventSource": ["sagemaker.amazonaws.com"],
                     "eventName": ["CreateUserProfile", "DeleteUserProfile"],
-                    # Of calls that were refused there is nothing to be made.
+                    # A refused call changes nothing.
                     "errorCode": [{"exists": False}],
                     "requestParameters": {"domainId": [domain_id]},
                 },

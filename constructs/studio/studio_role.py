@@ -44,7 +44,7 @@ def studio_role(
         policy_name="Studio",
         statements=statements,
     )
-    # With which SageMaker puts the person's name into the session (the domain's execution role identity).
+    # SageMaker uses it to put the person's name into the session (the domain's execution role identity).
     named = iam.PolicyStatement(actions=["sts:SetSourceIdentity"], principals=[sagemaker])
     assert role.assume_role_policy
     role.assume_role_policy.add_statements(named)

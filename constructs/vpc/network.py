@@ -63,14 +63,13 @@ class Network(Construct):
                 service_name=f"com.amazonaws.{Stack.of(self).region}.s3",
                 vpc_endpoint_type="Gateway",
                 route_table_ids=list(dict.fromkeys(self._route_table_ids())),
-                # Else the service's default, as those of the interface endpoints are. Where there is a way to
-                # the internet, a policy here keeps nothing in; and in a VPC that others use too, it would
-                # bind them.
+                # Otherwise the service's default, as for the interface endpoints. In a network with a route
+                # to the internet a policy keeps nothing in, and in a shared VPC it would restrict others.
                 policy_document=_no_foreign_writes(self) if closed else None,
             )
         if network.interface_endpoints:
-            # Their private names apply to the whole VPC, including its existing clients. Spaces of Studio are
-            # clients too, and their group is created later.
+            # Their private names hold in the whole VPC, also for existing machines and for Studio's spaces,
+            # which are in a group that is created later.
             everyone = isinstance(network, ExistingVpc) or cluster.studio
             clients = [self.security_group, *([ec2.Peer.ipv4(network.cidr)] if everyone else [])]
             self._interface_endpoints(clients, endpoint_services(cluster), network.endpoint_zones)
@@ -116,7 +115,7 @@ class Network(Construct):
                 self,
                 f"PrivateSubnet{index}",
                 subnet_id=subnet.subnet_id,
-                # The library wants a name; only the id is known. No template of ours contains it.
+                # The library requires a name, and only the id is known. No template contains it.
                 availability_zone=subnet.availability_zone_id,
                 route_table_id=subnet.route_table_id,
                 ipv4_cidr_block=subnet.cidr,

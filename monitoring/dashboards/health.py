@@ -1,4 +1,4 @@
-"""The cluster at a glance: who is there, and what is short."""
+"""Overview of a cluster: its nodes and GPUs, and resources that run short."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from monitoring.dashboards.model import RATE, Model, Panel, dashboard, share_pan
 from monitoring.dashboards.selection import NODE, OF_NODE, Scheduler
 
 _GPU = "Hostname, gpu"
-"""Metrics of a GPU also have its jobs for labels, so that one may have several at a time."""
+"""Labels of one GPU. Its metrics also have its jobs as labels, so one GPU may have several series."""
 _each = partial(Panel, legend="{{instance}}")
 _LOCAL_DISKS = f'fstype=~"ext4|xfs", {OF_NODE}'
 
@@ -60,7 +60,7 @@ def health(scheduler: Scheduler) -> Model:
             ),
             "Faults": (
                 _each(
-                    "Processes killed because memory ran out",
+                    "Processes killed when memory ran out",
                     f"increase(node_vmstat_oom_kill{{{OF_NODE}}}[{RATE}])",
                     decimals=0,
                 ),
@@ -105,7 +105,7 @@ def _now(scheduler: Scheduler) -> tuple[Panel, ...]:
 
 
 def _number(title: str, expression: str, *, about: str = "", warn_above: float | None = None) -> Panel:
-    """0 where there is nothing to count."""
+    """Return a panel of one number, which is 0 if there is nothing to count."""
     counted = f"{expression} or vector(0)"
     return Panel(title, counted, title, kind="stat", about=about, decimals=0, warn_above=warn_above)
 

@@ -16,7 +16,7 @@ PROMETHEUS_UID = "hyperpod-prometheus"
 CLOUDWATCH_UID = "hyperpod-cloudwatch"
 COLUMNS = 24
 RATE = "$__rate_interval"
-"""Grafana's: at least four scrapes, and no less than lies between two points of the graph."""
+"""Grafana's interval: at least four scrapes, and at least the distance of two points of the graph."""
 _SCHEMA_VERSION = 39
 
 Kind = Literal["timeseries", "stat", "bargauge"]

@@ -121,11 +121,11 @@ def kueue_queue() -> Model:
                     "{{cluster_queue}}",
                 ),
                 Panel(
-                    "Preempted, or stopped because nodes were missing",
+                    "Stopped for others, or because nodes were missing",
                     "sum by (cluster_queue, reason) "
                     f"(increase(kueue_evicted_workloads_total{{{_QUEUE}}}[{RATE}]))",
                     "{{cluster_queue}} {{reason}}",
-                    about="A training run saves before it stops, and resumes from there later.",
+                    about="A training saves before it stops and resumes from there later.",
                 ),
                 Panel(
                     "Attempts",

@@ -62,7 +62,7 @@ class Prometheus:
 def running(
     folder: Path, training_port: int, slurm: Callable[[], str], *, pods: bool = True
 ) -> Iterator[Prometheus]:
-    """Prometheus asks a node, GPUs, Kueue, and a training at that port if there is one.
+    """Run Prometheus, which scrapes a node, GPUs, Kueue, and the training at that port if there is one.
 
     The node's exporter is the real one, to which the collectors' texts are added as on a node. With ``pods``
     the training is scraped a second time, as EKS's collector does.

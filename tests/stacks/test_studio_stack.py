@@ -12,7 +12,7 @@ import pytest
 from config import rules
 from config.resource_names import job_namespaces
 from config.studio_people import cluster_users, session_document
-from constructs.studio.studio_domain import MAX_CONTENT, START
+from constructs.studio.studio_domain import MAX_CONTENT, SCRIPTS
 from tests.golden.normalised import normalised, studio_golden_file
 from tests.golden.test_golden import difference
 from tests.stacks.eks_variants import EKS_EVERY_OPTION
@@ -89,7 +89,7 @@ def test_the_domain_is_in_the_clusters_network_and_leaves_nothing(name: str) -> 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_spaces_start_with_is_small_enough_and_stays_the_same(name: str) -> None:
     """A space does not start any more when the lifecycle configuration that it remembers is gone."""
-    digest = hashlib.sha256(START.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256((SCRIPTS / "start_space.sh").read_bytes()).hexdigest()[:16]
     made = resources(studio_template(name), "AWS::SageMaker::StudioLifecycleConfig")
     found = [evaluated(name)(config["Properties"]) for config in made.values()]
     assert {config["StudioLifecycleConfigAppType"] for config in found} == {"JupyterLab", "CodeEditor"}

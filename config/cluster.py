@@ -134,6 +134,9 @@ class Iam(Section):
     role_name_prefix: Annotated[str, forms.field(forms.ROLE_NAME_PREFIX, max_length=24)] | None = None
     """Beginning of each role's name, for accounts that allow only some names. Null leaves the names to
     CloudFormation. A change replaces the roles."""
+    node_policy: Literal["narrow", "managed"] = "narrow"
+    """``managed`` also attaches AWS's AmazonSageMakerClusterInstanceRolePolicy to the nodes' roles, so that
+    permissions that AWS adds to it later apply. It reads every bucket named sagemaker-*."""
 
 
 class Budget(Section):

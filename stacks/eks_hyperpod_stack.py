@@ -108,7 +108,7 @@ class EksHyperPodStack(Stack):
             self, "PodInterfaces", settings=cluster, security_group=network.security_group, log=log
         )
         role = node_role(
-            self, "NodeRole", cluster.name, [*common, *eks_node_statements(self, network, kubernetes.arn)]
+            self, "NodeRole", cluster, [*common, *eks_node_statements(self, network, kubernetes.arn)]
         )
         hyperpod = self._hyperpod(cluster, network, kubernetes.arn, role, lifecycle.s3_uri, key)
         hyperpod.node.add_dependency(role, without_nodes, lifecycle, interfaces.resource)

@@ -82,7 +82,7 @@ class SlurmHyperPodStack(Stack):
         )
         own = {"controller": self._controller_statements(storage, studio)}
         roles: dict[str, iam.Role] = {
-            role: node_role(self, f"{role.capitalize()}Role", cluster.name, [*common, *own.get(role, [])])
+            role: node_role(self, f"{role.capitalize()}Role", cluster, [*common, *own.get(role, [])])
             for role in sorted({group.role for group in cluster.instance_groups})
         }
         files = Construct(self, "NodeFiles")

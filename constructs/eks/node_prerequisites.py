@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from aws_cdk import Stack
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_s3_assets as s3_assets
 
@@ -12,6 +13,7 @@ from config.address_demand import FREE_POD_ADDRESSES, POD_ADDRESSES
 from config.facts import addons
 from constructs import Construct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
+from constructs.nodes.node_roles import cluster_log_statements
 from manifests.chart_values import HEALTH_TOLERATION, chart_values
 
 METADATA_ADDRESS = "169.254.169.254/32"
@@ -20,6 +22,11 @@ OPERATOR = f"{RELEASE}-training-operators"
 """Kubeflow's, as the chart names it after the release."""
 NAMESPACE = "kube-system"
 """Namespace of the release (SageMaker developer guide, "Install packages using Helm"). Most parts differ."""
+
+
+AGENT_NAMESPACE, HEALTH_AGENT = "aws-hyperpod", "health-monitoring-agent"
+"""Namespace and service account of the chart's health monitoring agent (sagemaker-hyperpod-cli,
+helm_chart/HyperPodHelmChart/charts/health-monitoring-agent)."""
 
 
 class NodePrerequisites(Construct):
@@ -52,6 +59,11 @@ class HyperPodChart(Construct):
         self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, folder: Path
     ) -> None:
         super().__init__(scope, construct_id)
+        # The agent's pods have no access to the node's credentials, and report faults to CloudWatch.
+        stack, name = Stack.of(self), kubernetes.settings.name
+        agent = kubernetes.pod_role(
+            self, "HealthAgent", [AGENT_NAMESPACE], HEALTH_AGENT, cluster_log_statements(stack, name)
+        )
         chart = eks.HelmChart(
             self,
             "Chart",
@@ -63,6 +75,8 @@ class HyperPodChart(Construct):
             wait=False,
             values=chart_values(kubernetes.settings),
         )
+        # Pods read their credentials at their start.
+        chart.node.add_dependency(agent)
         if kubernetes.settings.training_operator == "kubeflow":
             # The chart has no value for it (sagemaker-hyperpod-cli, pull request 449). Without it the
             # operator waits while all nodes are in deep health checks. Helm's upgrades leave it in place.

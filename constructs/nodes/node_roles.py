@@ -9,7 +9,9 @@ from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 
+from config.cluster import Cluster
 from constructs import Construct
+from constructs.policy.findings import acknowledge, managed_policy_finding
 from constructs.policy.statement_role import (
     WRITE_LOGS,
     Statement,
@@ -21,21 +23,26 @@ from constructs.vpc.network import Network
 
 LIFECYCLE_PREFIX, WORKLOAD_PREFIX, MIRROR_PREFIX = "lifecycle", "workloads", "downloads"
 """Prefixes of the artifact bucket: setup scripts, training code, and downloads for nodes without internet."""
+MANAGED_POLICY = "AmazonSageMakerClusterInstanceRolePolicy"
 _NETWORK_PARTS = ("DhcpOptions", "NetworkInterfaces", "SecurityGroups", "Subnets", "Vpcs")
 _PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 
 
-def node_role(
-    scope: Construct, construct_id: str, cluster_name: str, statements: list[Statement]
-) -> iam.Role:
-    return statement_role(
+def node_role(scope: Construct, construct_id: str, cluster: Cluster, statements: list[Statement]) -> iam.Role:
+    role = statement_role(
         Construct(scope, construct_id),
         "Role",
-        description=f"{construct_id} of HyperPod cluster {cluster_name}",
+        description=f"{construct_id} of HyperPod cluster {cluster.name}",
         assumed_by=sagemaker_principal(Stack.of(scope)),
         policy_name="HyperPodNode",
         statements=statements,
     )
+    if cluster.iam.node_policy == "managed":
+        role.add_managed_policy(iam.ManagedPolicy.from_aws_managed_policy_name(MANAGED_POLICY))
+        acknowledge(
+            role, managed_policy_finding(MANAGED_POLICY, "iam.node_policy is the cluster file's choice")
+        )
+    return role
 
 
 def autoscaling_role(scope: Construct, construct_id: str, *, key: kms.IKey | None) -> iam.Role:
@@ -149,8 +156,8 @@ def describe_file_systems(sid: str = "DescribeFileSystems") -> Statement:
     return unscoped(sid, "fsx:DescribeFileSystems")
 
 
-def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
-    """Logs, metrics, Session Manager, and finding the file systems."""
+def cluster_log_statements(stack: Stack, cluster_name: str) -> list[Statement]:
+    """Allow log groups and metrics of the cluster, as nodes and HyperPod's agents write them."""
     logs_arn = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}"
     log_groups = f"{logs_arn}:log-group:/aws/sagemaker/Clusters/{cluster_name}/*"
     unknown_id = "the last part is the cluster's id, which the service makes up later"
@@ -163,6 +170,13 @@ def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
             why_wildcard=f"{unknown_id}; streams are named after nodes",
         ),
         metrics_statement("/aws/sagemaker/Clusters", sid="PutClusterMetrics"),
+    ]
+
+
+def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
+    """Logs, metrics, Session Manager, and finding the file systems."""
+    return [
+        *cluster_log_statements(stack, cluster_name),
         unscoped(
             "OpenSessions",
             "ssmmessages:CreateControlChannel",

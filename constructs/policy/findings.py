@@ -53,6 +53,11 @@ def _written(value: Any) -> str:
     return str(value)
 
 
+def managed_policy_finding(policy: str, reason: str) -> dict[str, str]:
+    """Return the finding on a role with an AWS managed policy, and its reason."""
+    return {f"AwsSolutions-IAM4[Policy::{_MANAGED}{policy}]": reason}
+
+
 def library_findings(owner: str) -> dict[str, str]:
     """Return the findings on a function that aws-cdk-lib defines, each with its reason."""
     return {

@@ -77,7 +77,7 @@ def test_make_names_the_stack_of_the_cluster(cluster: str, stack: str) -> None:
             text=True,
             check=True,
         )
-        assert f"--context cluster={cluster} {target} {stacks}" in done.stdout
+        assert f"-m tools.stacks.deploy --cluster {cluster} {target} {stacks}" in done.stdout
 
 
 def run_app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **context: str | list[str]) -> Path:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from moto.iam.aws_managed_policies import aws_managed_policies_data
 
-from tests.stacks.synthesized import resources, templates
+from stacks.cluster_stacks import add_checks, add_stacks
+from tests.stacks.synthesized import load, new_app, read_templates, resources, templates
 
 MANAGED = "AmazonSageMakerClusterInstanceRolePolicy"
 """AWS managed policy; moto has a copy of it."""
@@ -105,3 +107,32 @@ def test_the_role_grants_all_but_the_omitted_actions(file: str, table: dict[str,
     wanted = {**table, **IN_MANAGED}
     omitted = {action for action, reason in wanted.items() if reason.startswith("omitted")}
     assert wanted.keys() - granted(file) == omitted
+
+
+def test_the_managed_policy_can_be_attached_too() -> None:
+    app = new_app("clusters/slurm.yaml")
+    add_stacks(app, load("clusters/slurm.yaml", iam={"node_policy": "managed"}))
+    add_checks(app)
+    template = read_templates(Path(app.synth().directory))["SlurmHyperPodStack"]
+    attached = [
+        json.dumps(role["Properties"].get("ManagedPolicyArns"))
+        for role in resources(template, "AWS::IAM::Role").values()
+        if "HyperPod cluster" in role["Properties"].get("Description", "")
+    ]
+    assert len(attached) == 2 and all(MANAGED in arns for arns in attached)
+
+
+def test_the_health_agent_writes_logs_without_the_nodes_credentials() -> None:
+    template = templates("clusters/eks.yaml")["EksHyperPodStack"]
+    (association,) = [
+        found["Properties"]
+        for found in resources(template, "AWS::EKS::PodIdentityAssociation").values()
+        if found["Properties"]["ServiceAccount"] == "health-monitoring-agent"
+    ]
+    assert association["Namespace"] == "aws-hyperpod"
+    role = template["Resources"][association["RoleArn"]["Fn::GetAtt"][0]]["Properties"]
+    (policy,) = role["Policies"]
+    assert actions_of(policy["PolicyDocument"]) == {
+        *("cloudwatch:PutMetricData", "logs:CreateLogGroup", "logs:CreateLogStream"),
+        *("logs:DescribeLogStreams", "logs:PutLogEvents"),
+    }

@@ -172,6 +172,7 @@ def test_pods_find_their_identity_when_they_start(case: str) -> None:
         "training": "WithNodesMlflowObjects",
         "training-metrics": "WithNodesTrainingMetricsObjects",
         "studio-partitions": "StudioQueued",
+        "health-monitoring-agent": "WithoutNodesChart",
     }
     found = of(case, "AWS::EKS::PodIdentityAssociation")
     assert found

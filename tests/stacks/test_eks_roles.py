@@ -53,6 +53,11 @@ EKS_NODE = (
     }
 )
 PODS = {
+    "WithoutNodesChartHealthAgentRole": {
+        "CreateLogGroups": ("logs:CreateLogGroup", LOGS, None),
+        "WriteLogs": (EVERY_NODE["WriteLogs"][0], f"{LOGS}:log-stream:*", None),
+        "PutClusterMetrics": EVERY_NODE["PutClusterMetrics"],
+    },
     "WithNodesLustreControllerRole": {"DescribeFileSystems": ("fsx:DescribeFileSystems", "*", None)},
     "WithNodesTrainingOperatorRole": {"DescribeNodes": ("sagemaker:DescribeClusterNode", HYPERPOD, None)},
     "WithNodesObservabilityRole": {

@@ -50,7 +50,7 @@ def scatter_table(job: Job, path: Path, name: str) -> list[Run]:
 
     def tasks() -> Iterator[tuple[Block, tuple[int, int]]]:
         columns = TWO_COLUMNS
-        for first, block in job.read(path, name, LINE_START):
+        for block, first in job.read(path, name, LINE_START):
             if first:
                 columns = table_columns(block)
             yield block, columns

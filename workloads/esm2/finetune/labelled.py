@@ -112,13 +112,27 @@ def write_split(
         labels: of all records.
         clusters: of all records, None without.
     """
+    per_residue, width = labels.schema.task.per_residue, len(labels.schema.columns)
+    label_type = pa.large_list(pa.int16()) if per_residue else pa.list_(pa.float32(), width)
+    schema = SCHEMA.append(pa.field(LABEL_COLUMN, label_type))
     lengths = np.array([len(records[index].tokens) for index in rows], dtype=np.int64)
 
-    def write(file: Path, start: int, stop: int) -> None:
-        _write_shard(file, rows[start:stop], lengths[start:stop], records, labels)
+    def batch(start: int, stop: int) -> pa.RecordBatch:
+        chosen = list(rows[start:stop])
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths[start:stop])]))
+        tokens = np.frombuffer(b"".join(records[index].tokens for index in chosen), dtype=np.uint8)
+        values = pa.array(np.concatenate([labels.arrays[index] for index in chosen]))
+        columns = [
+            pa.array([records[index].id for index in chosen], type=pa.large_string()),
+            pa.LargeListArray.from_arrays(offsets, pa.array(tokens)),
+            pa.LargeListArray.from_arrays(offsets, values)
+            if per_residue
+            else pa.FixedSizeListArray.from_arrays(values, width),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     num_clusters = len({clusters[index] for index in rows}) if clusters is not None else len(rows)
-    return write_shards(folder, name, lengths, num_clusters, write)
+    return write_shards(folder, name, lengths, num_clusters, schema, batch)
 
 
 def write_shards(
@@ -126,7 +140,8 @@ def write_shards(
     name: str,
     lengths: npt.NDArray[np.int64],
     num_clusters: int,
-    write: Callable[[Path, int, int], None],
+    schema: pa.Schema,
+    batch: Callable[[int, int], pa.RecordBatch],
 ) -> Split:
     """Divide a split into shards of a bounded size, and describe them.
 
@@ -135,46 +150,21 @@ def write_shards(
         name: of the split.
         lengths: (N,) tokens of its records.
         num_clusters: of its records.
-        write: writes the records from one position up to another into a file.
+        schema: of the shards.
+        batch: returns the records from one position up to another.
     """
-    shards = []
-    for number, (start, stop) in enumerate(ranges(lengths, Limits.for_workers(1).shard_bytes)):
+    shards, limits = [], Limits.for_workers(1)
+    for number, (start, stop) in enumerate(_ranges(lengths, limits.shard_bytes)):
         file = folder / name / f"shard-{number:05d}.arrow"
         file.parent.mkdir(exist_ok=True)
-        write(file, start, stop)
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
+            for first, last in _ranges(lengths[start:stop], limits.batch_residues):
+                stream.write_batch(batch(start + first, start + last))
         shards.append(shard_file(file, stop - start, int(lengths[start:stop].sum())))
     return split_of(shards, num_clusters, length_bins(lengths))
 
 
-def _write_shard(
-    file: Path,
-    rows: Sequence[int],
-    lengths: npt.NDArray[np.int64],
-    records: Sequence[Record],
-    labels: Labels,
-) -> None:
-    per_residue, width = labels.schema.task.per_residue, len(labels.schema.columns)
-    label_type = pa.large_list(pa.int16()) if per_residue else pa.list_(pa.float32(), width)
-    schema = SCHEMA.append(pa.field(LABEL_COLUMN, label_type))
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
-        for start, stop in ranges(lengths, Limits.for_workers(1).batch_residues):
-            chosen = list(rows[start:stop])
-            offsets = np.concatenate([[0], np.cumsum(lengths[start:stop])])
-            tokens = np.frombuffer(b"".join(records[index].tokens for index in chosen), dtype=np.uint8)
-            values = pa.array(np.concatenate([labels.arrays[index] for index in chosen]))
-            if per_residue:
-                column = pa.LargeListArray.from_arrays(pa.array(offsets), values)
-            else:
-                column = pa.FixedSizeListArray.from_arrays(values, width)
-            columns = [
-                pa.array([records[index].id for index in chosen], type=pa.large_string()),
-                pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(tokens)),
-                column,
-            ]
-            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-
-
-def ranges(lengths: npt.NDArray[np.int64], max_residues: int) -> Iterator[tuple[int, int]]:
+def _ranges(lengths: npt.NDArray[np.int64], max_residues: int) -> Iterator[tuple[int, int]]:
     """Consecutive rows of at most so many residues together, or one row that alone has more."""
     ends, start = np.cumsum(lengths), 0
     while start < len(lengths):

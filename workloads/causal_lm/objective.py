@@ -104,7 +104,7 @@ class CausalLM(AdaptedObjective):
             dtype=place.dtype,
             here=place.here,
             num_packs=num_packs,
-        ).evaluation()
+        )
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
         kind, tokens = plain_class(self.plain_config), Template(self.chat, self.folder).tokenizer

@@ -37,22 +37,11 @@ EVALUATION_SEED = 20_230_317
 
 
 @dataclass(frozen=True)
-class Score:
-    loss: float
-    """Mean cross-entropy in nats over the predicted residues."""
-    accuracy: float
+class Score(Evaluation):
+    """``eval_loss`` (mean cross-entropy in nats), ``eval_accuracy`` and ``perplexity``."""
+
     num_predicted: int
-    num_proteins: int
-    seconds: float
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(self.loss)
-
-    def evaluation(self) -> Evaluation:
-        """Return what the run's log gets."""
-        values = {"eval_loss": self.loss, "eval_accuracy": self.accuracy, "perplexity": self.perplexity}
-        return Evaluation(values, self.num_proteins, self.seconds)
+    """Residues that the scores are means over."""
 
 
 def score(
@@ -98,14 +87,10 @@ def score_packs(
         beat("evaluating")
     here.add_up(totals)
     loss, correct, predicted = here.to_host(totals)
-    return Score(
-        # A split of a few short proteins may have no masked residue: not a number, and not an error.
-        loss=loss / predicted if predicted else math.nan,
-        accuracy=correct / predicted if predicted else math.nan,
-        num_predicted=int(predicted),
-        num_proteins=proteins,
-        seconds=time.monotonic() - started,
-    )
+    # A split of a few short proteins may have no masked residue: not a number, and not an error.
+    loss, accuracy = (total / predicted if predicted else math.nan for total in (loss, correct))
+    values = {"eval_loss": loss, "eval_accuracy": accuracy, "perplexity": math.exp(loss)}
+    return Score(values, proteins, time.monotonic() - started, int(predicted))
 
 
 def rounds(
@@ -201,9 +186,7 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
         "model_sha256": source.sha256,
         "data": config.data.path,
         "split": config.evaluate.split,
-        "eval_loss": result.loss,
-        "perplexity": result.perplexity,
-        "eval_accuracy": result.accuracy,
+        **{name: result.values[name] for name in ("eval_loss", "perplexity", "eval_accuracy")},
         "predicted_residues": result.num_predicted,
         "proteins": result.num_proteins,
         "eval_runtime": result.seconds,

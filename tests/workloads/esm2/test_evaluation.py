@@ -81,10 +81,10 @@ def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, referen
             correct += int((logits.argmax(-1) == labels[place]).sum())
             predicted += int(here_known.sum())
     assert result.num_predicted == predicted > 100
-    assert result.loss == pytest.approx(loss / predicted, rel=1e-5)
-    assert result.accuracy == pytest.approx(correct / predicted)
+    assert result.values["eval_loss"] == pytest.approx(loss / predicted, rel=1e-5)
+    assert result.values["eval_accuracy"] == pytest.approx(correct / predicted)
     assert result.num_proteins == split.num_units
-    assert result.perplexity == pytest.approx(math.exp(loss / predicted), rel=1e-5)
+    assert result.values["perplexity"] == pytest.approx(math.exp(loss / predicted), rel=1e-5)
 
 
 @torch.no_grad()
@@ -129,7 +129,11 @@ def test_split_without_a_masked_residue_has_no_score(tiny_model: Path, tmp_path:
         result = score(
             model, split, Place(here, PackShape.of(split, 128, 126), torch.float32), mask_fraction=1e-9
         )
-    assert math.isnan(result.loss) and math.isnan(result.perplexity) and result.num_predicted == 0
+    assert (
+        math.isnan(result.values["eval_loss"])
+        and math.isnan(result.values["perplexity"])
+        and result.num_predicted == 0
+    )
 
 
 def test_unigram_perplexity(prepared: Path) -> None:

@@ -97,13 +97,9 @@ class CausalLM(AdaptedObjective):
         return cast(Tensor, model(pack).loss_sum)
 
     def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
+        stream = self.stream(split, place.shape, EVALUATION_SEED)
         return score_packs(
-            model,
-            self.stream(split, place.shape, EVALUATION_SEED),
-            lambda host: self.pack(host, place.shape, place.here.device),
-            dtype=place.dtype,
-            here=place.here,
-            num_packs=num_packs,
+            model, stream, lambda host: self.pack(host, place.shape, place.here.device), place, num_packs
         )
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:

@@ -48,29 +48,22 @@ def score(
     model: nn.Module, split: ProteinSplit, place: Place, *, mask_fraction: float, num_packs: int = 0
 ) -> Score:
     """Score a model on the first ``num_packs`` packs of a split (0: all of them)."""
-
-    def masked(host: HostPack) -> Pack:
-        return mask_pack(host, place.shape.max_length, mask_fraction, place.here.runtime.packs_on)
-
+    longest, device = place.shape.max_length, place.here.runtime.packs_on
     stream = ProteinStream(split, place.shape, EVALUATION_SEED)
-    return score_packs(model, stream, masked, dtype=place.dtype, here=place.here, num_packs=num_packs)
+    return score_packs(
+        model, stream, lambda host: mask_pack(host, longest, mask_fraction, device), place, num_packs
+    )
 
 
 @torch.no_grad()
 def score_packs(
-    model: nn.Module,
-    stream: PackStream,
-    pack_of: Callable[[HostPack], Any],
-    *,
-    dtype: torch.dtype,
-    here: Processes,
-    num_packs: int = 0,
+    model: nn.Module, stream: PackStream, pack_of: Callable[[HostPack], Any], place: Place, num_packs: int
 ) -> Score:
     """Score a model that answers a pack with a ``Prediction`` on the first packs of a stream (0: all).
 
     ``pack_of`` makes what the model reads, whose ``targets`` are -100 where nothing is predicted.
     """
-    started = time.monotonic()
+    started, here = time.monotonic(), place.here
     totals = torch.zeros(3, dtype=torch.float64, device=here.runtime.packs_on)  # loss, correct, predicted
     proteins = 0
     inner = bare(model)
@@ -79,7 +72,7 @@ def score_packs(
         proteins += sum(len(pack.units) for pack in packs)
         mine = packs[here.rank] if here.rank < len(packs) else None
         pack = pack_of(stream.load(mine))
-        with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=place.dtype == torch.bfloat16):
             prediction = inner(here.runtime.place(pack))
         here.runtime.flush()
         found = (prediction.loss_sum, prediction.num_correct, (pack.targets != -100).sum())
@@ -104,7 +97,7 @@ def rounds(
         Stopped: between two packs, if the run received a signal to stop.
     """
     progress = WorkProgress("scoring", num_units, shows=here.is_first)
-    packs = islice(packs, limit) if limit else packs
+    packs = islice(packs, limit or None)
     while chunk := list(islice(packs, here.world_size)):
         here.check_stop()
         yield chunk

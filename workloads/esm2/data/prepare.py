@@ -21,7 +21,7 @@ from workloads.training.data.limits import Limits, default_workers
 from workloads.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
 from workloads.training.data.source_file import GZIP_MAGIC, reading
 from workloads.training.data.spill import cell_ranges
-from workloads.training.data.transfer import fetch, local_files
+from workloads.training.data.transfer import SourceKind, fetch, local_files
 from workloads.training.data.workspace import check_free_space, existing_manifest, say, size_text, workspace
 
 from .job import Job, Plan, Spilled, worker_pool
@@ -42,12 +42,8 @@ def prepare_proteins(config: RunFile) -> Manifest:
     """Fetch and prepare the proteins of a pre-training run."""
     data, downloads = config.data, Path(config.data.downloads)
     paths, names = _fetched(data.members or data.source, downloads)
-    membership = None
-    if data.membership is not None:
-        (membership, *others), table_names = _fetched([data.membership], downloads)
-        if others:
-            raise ValueError(f"data.membership: {data.membership} is {len(others) + 1} files; give one table")
-        names += table_names
+    membership = one_file("data.membership", data.membership, downloads, PROTEINS)
+    names += [data.membership] if data.membership is not None else []
     return prepare(
         paths,
         Path(data.path),
@@ -58,6 +54,16 @@ def prepare_proteins(config: RunFile) -> Manifest:
         allow_nucleotides=data.allow_nucleotides,
         source_names=names,
     )
+
+
+def one_file(field: str, location: str | None, downloads: Path, kind: SourceKind) -> Path | None:
+    """Fetch a table that is a single file; raise ValueError if it is several."""
+    if location is None:
+        return None
+    path, *others = fetch(location, downloads, kind)
+    if others:
+        raise ValueError(f"{field}: {location} is {len(others) + 1} files; give one table")
+    return path
 
 
 def is_prepared(config: RunFile) -> bool:
@@ -155,7 +161,6 @@ def prepare(
             spilled = join_members(job, paths, spilled, scatter_table(job, membership, names[-1]))
         else:
             check_ids(job, paths, spilled)
-        implausible = spilled.implausible
         written, dropped = _gather(job, spilled)
         shutil.rmtree(plan.spill)
         splits = {name: _split([part for part in written if part.split == name]) for name in SPLITS}
@@ -169,7 +174,7 @@ def prepare(
         )
         manifest.save(folder)
     _say(f"{out} is prepared: {_summary(manifest)}", progress)
-    for warning in [*implausible.warnings(), *similarity_warning(manifest)]:
+    for warning in [*spilled.implausible.warnings(), *similarity_warning(manifest)]:
         _say(warning, progress)
     return manifest
 

@@ -172,24 +172,6 @@ def _cluster_sizes(names: pa.Array) -> pa.Array:
     return pa.array(sizes)
 
 
-def _exact(column: pa.Array) -> pa.Array:
-    """Cut the buffers of a slice to its own bytes.
-
-    Arrow writes a slice's buffers with whatever follows them as padding, so that equal records would
-    not make equal files.
-    """
-    if column.type == pa.uint32():
-        return pa.array(column.to_numpy())
-    buffers = column.buffers()
-    offsets = np.frombuffer(buffers[1], dtype=np.int64)[column.offset : column.offset + len(column) + 1]
-    start, stop = int(offsets[0]), int(offsets[-1])
-    values, edges = buffers[-1].slice(start, stop - start), pa.py_buffer(offsets - start)
-    if pa.types.is_large_string(column.type):
-        return pa.Array.from_buffers(column.type, len(column), [None, edges, values])
-    residues = pa.Array.from_buffers(pa.uint8(), stop - start, [None, values])
-    return pa.Array.from_buffers(column.type, len(column), [None, edges], children=[residues])
-
-
 @dataclass
 class _SplitWriter:
     """Collects batches and writes them as record batches whose bounds depend on the records alone."""
@@ -258,7 +240,9 @@ class _SplitWriter:
             self.file.parent.mkdir(exist_ok=True)
             self._sink = pa.OSFile(str(self.file), "wb")
             self._stream = pa.ipc.new_stream(self._sink, self.schema)
-        columns = [_exact(column) for column in batch.columns]
+        # Copied, because Arrow writes a slice's buffers with whatever follows them as padding, so that equal
+        # records would not make equal files.
+        columns = [pa.concat_arrays([column]) for column in batch.columns]
         self._stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
         self.lengths += length_bins(lengths)
         self.records += len(batch)

@@ -17,6 +17,7 @@ from workloads.esm2.data.shards import SCHEMA, length_bins, shard_file, split_of
 from workloads.training import records as proteins
 from workloads.training.data.limits import Limits
 from workloads.training.data.manifest import Split
+from workloads.training.data.spill import row_ranges
 
 from .labels import Floats, Labels, class_counts, load_schema
 from .table import Record
@@ -41,13 +42,13 @@ class LabelledSplit(proteins.ProteinSplit):
 
     def labels(self, units: npt.NDArray[np.int64]) -> Floats:
         """Labels of a sequence task, shape (N, columns); NaN where there is none."""
-        self._check_kind(per_residue=False)
+        assert not self.schema.task.per_residue, "labels of residues"
         shape = (len(units), len(self.schema.columns))
         return np.array(list(self._labels(units)), dtype=np.float32).reshape(shape)
 
     def residue_labels(self, units: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
         """Classes of a residue task, (length,) of each whole protein; ``IGNORED`` where there is none."""
-        self._check_kind(per_residue=True)
+        assert self.schema.task.per_residue, "labels of whole proteins"
         return [values.astype(np.int64) for values in self._labels(units)]
 
     def ids(self, units: npt.NDArray[np.int64]) -> list[str]:
@@ -66,9 +67,6 @@ class LabelledSplit(proteins.ProteinSplit):
         numbers = np.searchsorted(self._first_unit, units, side="right") - 1
         for number, row in zip(numbers.tolist(), (units - self._first_unit[numbers]).tolist(), strict=True):
             yield self._parts[number], row
-
-    def _check_kind(self, *, per_residue: bool) -> None:
-        assert self.schema.task.per_residue == per_residue, f"labels of a {self.schema.kind} task"
 
 
 class _Batch(NamedTuple):
@@ -153,22 +151,13 @@ def write_shards(
         schema: of the shards.
         batch: returns the records from one position up to another.
     """
-    shards, limits = [], Limits.for_workers(1)
-    for number, (start, stop) in enumerate(_ranges(lengths, limits.shard_bytes)):
+    shards, limits, keys = [], Limits.for_workers(1), np.arange(len(lengths), dtype=np.uint64)
+    bounds = row_ranges(keys, lengths, limits.shard_bytes) if len(lengths) else []
+    for number, (start, stop) in enumerate(bounds):
         file = folder / name / f"shard-{number:05d}.arrow"
         file.parent.mkdir(exist_ok=True)
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
-            for first, last in _ranges(lengths[start:stop], limits.batch_residues):
+            for first, last in row_ranges(keys[start:stop], lengths[start:stop], limits.batch_residues):
                 stream.write_batch(batch(start + first, start + last))
         shards.append(shard_file(file, stop - start, int(lengths[start:stop].sum())))
     return split_of(shards, num_clusters, length_bins(lengths))
-
-
-def _ranges(lengths: npt.NDArray[np.int64], max_residues: int) -> Iterator[tuple[int, int]]:
-    """Consecutive rows of at most so many residues together, or one row that alone has more."""
-    ends, start = np.cumsum(lengths), 0
-    while start < len(lengths):
-        done = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, done + max_residues, side="right")))
-        yield start, stop
-        start = stop

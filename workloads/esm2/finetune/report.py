@@ -6,6 +6,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,17 +79,6 @@ class PredictedSplit:
     found: Predictions
 
 
-def read_predictions(run_dir: Path, data: Path) -> PredictedSplit | None:
-    """Those of the test split, or else of the validation split; None of a run that is still going."""
-    for split in ("test", "validation"):
-        try:
-            schema, _ = load_schema(data)
-            return PredictedSplit(split, schema, Predictions.load(predictions_file(run_dir, split)))
-        except (OSError, ValueError, KeyError):
-            continue  # a report shows what there is
-    return None
-
-
 class TaskContents(ReportContents):
     """Report sections of a fine-tuning run: its scores, and figures of its predictions."""
 
@@ -101,9 +91,15 @@ class TaskContents(ReportContents):
         self._predictions: PredictedSplit | None = None
 
     def read(self, run_dir: Path, config: Mapping[str, Any]) -> None:
+        """Read the predictions for the test split, or for the validation split; a running run has none."""
         self._kind = str(config["task"].get("kind"))
         data = config.get("data")
-        self._predictions = read_predictions(run_dir, Path(str(data and data.get("path"))))
+        splits: tuple[Split, ...] = ("validation", "test")
+        for split in splits:
+            with suppress(OSError, ValueError, KeyError):  # a report shows what there is
+                schema, _ = load_schema(Path(str(data and data.get("path"))))
+                found = Predictions.load(predictions_file(run_dir, split))
+                self._predictions = PredictedSplit(split, schema, found)
 
     def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
         """Scores of the final predictions, or of the last evaluation of a run that is still going."""

@@ -94,30 +94,26 @@ def records_of(config: RunFile, locations: Sequence[str] = ()) -> Iterator[Prote
         id_column=inference.id_column or (task.id_column if task else "id"),
         sequence_column=inference.sequence_column or (task.sequence_column if task else "sequence"),
     )
-    return _within(records, config)
+    return (_checked(record, config) if isinstance(record, Protein) else record for record in records)
 
 
-def _within(records: Iterable[Protein | Reject], config: RunFile) -> Iterator[Protein | Reject]:
+def _checked(protein: Protein, config: RunFile) -> Protein | Reject:
     """Turn DNA and RNA into rejects, and long proteins if the run file says so."""
-    max_residues, rejects_long = config.model.max_residues, config.inference.long_proteins == "reject"
-    for record in records:
-        if isinstance(record, Reject):
-            yield record
-        elif not config.data.allow_nucleotides and is_nucleotides(record.tokens):
-            yield Reject(
-                record.file,
-                f"record {record.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
-                f"translation into protein, or allow it with {ALLOW}",
-                record.id,
-            )
-        elif rejects_long and len(record.tokens) > max_residues:
-            yield Reject(
-                record.file,
-                f"record {record.id} has {len(record.tokens)} residues; allowed are {max_residues} "
-                "(model.max_residues), or set inference.long_proteins to window or crop",
-            )
-        else:
-            yield record
+    if not config.data.allow_nucleotides and is_nucleotides(protein.tokens):
+        return Reject(
+            protein.file,
+            f"record {protein.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
+            f"translation into protein, or allow it with {ALLOW}",
+            protein.id,
+        )
+    if config.inference.long_proteins == "reject" and len(protein.tokens) > config.model.max_residues:
+        return Reject(
+            protein.file,
+            f"record {protein.id} has {len(protein.tokens)} residues; allowed are "
+            f"{config.model.max_residues} (model.max_residues), or set inference.long_proteins to window or "
+            "crop",
+        )
+    return protein
 
 
 class _Collected(Problems):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from workloads.esm2.data.shards import split_numbers
 from workloads.esm2.finetune.labelled import write_shards
 from workloads.run_file import RunFile
 from workloads.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
@@ -166,11 +167,9 @@ def _split(
     keys = hash_all([one.id.encode() for one in kept], settings.seed).tolist()
     order = sorted(range(len(kept)), key=lambda index: (keys[index], kept[index].tokens))
     parts: dict[str, list[Prepared]] = {name: [] for name in SPLITS}
-    bounds = np.cumsum([settings.test_fraction, settings.validation_fraction]) * 2.0**64
+    numbers = split_numbers(np.array([int(one.id, 16) for one in kept], dtype=np.uint64), settings)
     for index in order:
-        number = int(kept[index].id, 16)
-        name = "test" if number < bounds[0] else "validation" if number < bounds[1] else "train"
-        parts[name].append(kept[index])
+        parts[SPLITS[numbers[index]]].append(kept[index])
     needed = ["train", "validation", *(["test"] if settings.test_fraction > 0 else [])]
     for name in needed:
         if not parts[name]:

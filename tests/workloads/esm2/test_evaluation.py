@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
 import numpy as np
@@ -145,13 +146,13 @@ def test_unigram_perplexity(prepared: Path) -> None:
     assert unigram_perplexity(split) == pytest.approx(np.exp(-(frequencies * np.log(frequencies)).sum()))
 
 
-def scores_of(config: Path, *overrides: str) -> dict[str, object]:
+def scores_of(config: Path, *overrides: str) -> dict[str, Any]:
     """What ``evaluate`` writes, called in this process."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         main(load_config(config, overrides))
     path = said.getvalue().rpartition("written to")[2].strip()
-    scores: dict[str, object] = json.loads(Path(path).read_text())
+    scores: dict[str, Any] = json.loads(Path(path).read_text())
     return scores
 
 

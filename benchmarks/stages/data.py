@@ -2,8 +2,8 @@
 
 The input is a FASTA.gz of UniRef50's shape: headers of its form, and the proteins of the prepared folder cut
 so that the mean length is near its 288 residues, in copies that differ. Contestants take turns. A core-second
-is a second of CPU time of a process and all its descendants. It includes start-up and imports of ours, which
-runs in a process of its own, and excludes those of the others.
+is a second of CPU time of a process and all its descendants. It includes the startup and imports of ours,
+which runs in a process of its own, and excludes those of the others.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def test_spread_batches_are_the_samplers_own() -> None:
         assert sum(longest[start : start + 8]) / 8 == pytest.approx(overall, rel=0.15)
 
 
-def test_training_goes_on_after_its_state_was_on_the_host() -> None:
+def test_training_continues_after_its_state_was_on_the_host() -> None:
     """Between its turns a contestant's memory is free, and nothing of its training changes."""
 
     def losses(parks: bool) -> list[float]:
@@ -154,7 +154,7 @@ def test_figures_of_windows() -> None:
     assert skipping["model_mfu"] == recomputing["model_mfu"] == figures["model_mfu"]
 
 
-def test_pack_and_optimizer_are_told_apart() -> None:
+def test_splits_the_time_of_pack_and_optimizer() -> None:
     assert split_time(window(10.0, 10), window(25.0, 10), 4) == pytest.approx((0.5, 0.5))
     assert split_time(window(10.0, 10), window(50.0, 10), 4) == (1.0, 0.0)  # noise, but no negative time
 

@@ -115,7 +115,7 @@ def test_answers_that_are_no_answers_are_errors() -> None:
         server.shutdown()
     assert figures["errors"] > 0 and figures["first_error"].startswith("503: ")
     assert figures["requests"] == figures["residues_per_second"] == 0
-    # Nobody listens any more.
+    # The server no longer listens.
     figures = serve.load(server.server_port, 1, ["MKTAYIAKQR"], 0.0, 0.05)
     assert figures["first_error"].startswith("ConnectionRefusedError")
 

@@ -36,7 +36,7 @@ def compare_models(
 
     Args:
         chat: of the run.
-        split: with the questions, of which the first ``chat.questions`` are asked.
+        split: with the questions, of which the first ``chat.questions`` are used.
         base: folder of the model that the run started from.
         tuned: folder of the tuned one, or of its adapter.
         place: where, and in which arithmetic.

@@ -1,4 +1,4 @@
-"""What only large models need, seen on a small one."""
+"""Features for large models, tested on a small one."""
 
 from __future__ import annotations
 

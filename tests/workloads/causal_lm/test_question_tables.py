@@ -202,7 +202,7 @@ def test_models_that_cannot_be_trained_have_a_message(tiny_qwen: Path, tmp_path:
         )
 
 
-def test_the_hub_is_asked_for_one_revision_and_half_a_model_is_none(
+def test_fetches_one_revision_and_refuses_half_a_model(
     run_file: Path, tiny_qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -244,7 +244,7 @@ def test_weights_come_once_and_without_code() -> None:
     assert set(found) == wanted
 
 
-def test_a_file_of_the_hub_that_is_none_is_told(run_file: Path, tmp_path: Path) -> None:
+def test_refuses_a_location_that_names_no_file_of_the_hub(run_file: Path, tmp_path: Path) -> None:
     config = load_config(run_file, ["chat.table=['hf://owner/name']", f"data.path={tmp_path / 'data'}"])
     with pytest.raises(
         ValueError, match="a file of the hub is hf://datasets/<owner>/<name>@<revision>/<file>"

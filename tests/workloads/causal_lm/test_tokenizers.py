@@ -88,7 +88,7 @@ def test_a_tokenizer_that_loses_spaces_is_refused(tiny_qwen: Path, tmp_path: Pat
         prepare_chat(load_config(run_file))
 
 
-def test_a_prompt_without_the_token_that_texts_begin_with_is_told(
+def test_reports_a_prompt_without_the_token_that_texts_begin_with(
     tiny_qwen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "model"

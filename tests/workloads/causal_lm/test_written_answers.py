@@ -1,4 +1,4 @@
-"""What counts as an answer, and where it ends."""
+"""Answers in generated texts, and the tokens that end them."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def write_checkpoint(folder: Path, config: EsmConfig) -> Path:
 
 
 def reseal(checkpoint: Path, **changes: Any) -> None:
-    """Give changed files the checksums that belong to them, as whoever plants something can."""
+    """Give changed files the checksums that belong to them, as an attacker can."""
     document = json.loads((checkpoint / CHECKPOINT_FILE).read_text()) | changes
     del document["sha256"]
     document["checksums"] = {name: crc32(checkpoint / name) for name in document["checksums"]}
@@ -60,12 +60,12 @@ def plant_in_metadata(checkpoint: Path, payload: Payload) -> None:
 
 
 def plant_in_tensor_entry(checkpoint: Path, payload: Payload) -> None:
-    """Where torch reads a tensor: it loads those with ``weights_only``."""
+    """Plant the payload in place of a tensor, which torch loads with ``weights_only``."""
     _append(checkpoint, payload, is_tensor=True)
 
 
 def plant_in_byte_entry(checkpoint: Path, payload: Payload) -> None:
-    """Under the name of a weight, so that whoever asks for the weight is given the entry."""
+    """Plant the payload under the name of a weight, so that a reader of the weight gets the entry."""
     _append(checkpoint, payload, is_tensor=False)
 
 

@@ -147,7 +147,7 @@ def test_unigram_perplexity(prepared: Path) -> None:
 
 
 def scores_of(config: Path, *overrides: str) -> dict[str, Any]:
-    """What ``evaluate`` writes, called in this process."""
+    """Return what ``evaluate`` writes, called in this process."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         main(load_config(config, overrides))

@@ -14,7 +14,7 @@ from workloads.esm2.pretrained import save_esm, starting_config, starting_weight
 from workloads.run_file import ModelConfig
 
 
-def test_a_hub_that_does_not_answer_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sends_one_request_to_a_hub_without_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
@@ -38,9 +38,7 @@ def test_an_adapter_alone_is_no_model_to_start_from(tmp_path: Path, tiny_config:
         starting_config(ModelConfig(init_from=str(tmp_path)))
 
 
-def test_another_head_serves_where_the_encoder_alone_is_asked_for(
-    tmp_path: Path, tiny_config: EsmConfig
-) -> None:
+def test_accepts_another_head_for_the_encoder_alone(tmp_path: Path, tiny_config: EsmConfig) -> None:
     classifier = EsmForSequenceClassification(tiny_config)
     save_esm(tmp_path / "model", tiny_config, classifier.state_dict(), EsmForSequenceClassification)
     model = ModelConfig(init_from=str(tmp_path / "model"))

@@ -1,4 +1,4 @@
-"""What is read, what is refused and where the error says it is."""
+"""FASTA files that are read or refused, and the positions in error messages."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_bad_record_is_named_with_its_line(text: bytes, message: str) -> None:
         parse_block(Block("x.fasta", 1, text))
 
 
-def test_line_numbers_go_on_over_blocks(tmp_path: Path) -> None:
+def test_line_numbers_continue_across_blocks(tmp_path: Path) -> None:
     path = tmp_path / "x.fasta"
     path.write_text("\n\n" + "".join(f">r{i}\nMKVLA\nGG\n" for i in range(50)))
     blocks = read(path, block_bytes=40)
@@ -129,7 +129,7 @@ def test_gzip_of_several_members_reads_as_one(tmp_path: Path) -> None:
     assert reader.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_gzip_is_told_by_content(tmp_path: Path) -> None:
+def test_recognizes_gzip_by_content(tmp_path: Path) -> None:
     path = tmp_path / "x.fasta"
     path.write_bytes(gzip.compress(b">a\nMKV\n"))
     assert parsed(read(path)[0].data) == {"a": "MKV"}

@@ -182,7 +182,7 @@ def test_space_is_checked_where_it_is_needed(small_disk: Path) -> None:
         check_free_space(small_disk / "out", 5 << 20)
 
 
-def test_a_killed_worker_is_told() -> None:
+def test_reports_a_killed_worker() -> None:
     with (
         worker_pool(2) as pool,
         ExitStack() as bars,

@@ -82,7 +82,7 @@ def test_adapters_change_nothing_but_themselves_and_the_head(run_file: Path) -> 
 
 
 def outputs_of(model: torch.nn.Module, split: LabelledSplit) -> torch.Tensor:
-    """transformers' logits of each protein by itself, of a residue task without CLS and EOS."""
+    """Return transformers' logits of each protein alone; for a residue task without CLS and EOS."""
     found = []
     places, _ = split.draw(0, split.num_units, 0, 0)
     for place in places:
@@ -109,7 +109,7 @@ def test_merged_model_and_adapter_give_what_was_trained(runs: Path, run_file: Pa
 
 
 @pytest.mark.parametrize("kind", ["multiclass", "regression", "residue"])
-def test_a_fine_tuned_model_is_gone_on_from_with_its_head(
+def test_training_continues_from_a_fine_tuned_model_with_its_head(
     kind: str, tiny_model: Path, tmp_path: Path
 ) -> None:
     run_file = write_task_file(tmp_path, tiny_model, kind)

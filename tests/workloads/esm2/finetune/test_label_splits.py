@@ -1,4 +1,4 @@
-"""Who is held out: by a column or by cluster, without relatives on both sides, and never at random."""
+"""Held-out proteins: by a column or by cluster, without relatives on both sides, and never at random."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def chat_rules(chat: ChatConfig, config: RunConfig) -> list[Rule]:
         (bool(chat.table), "chat.table: got an empty list; name at least one file"),
         (
             in_prompt == {"question"},
-            f"chat.prompt: got {shown(chat.prompt)}; it must have {{question}}, and neither of the others",
+            f"chat.prompt: got {shown(chat.prompt)}; it must have {{question}} and no other field",
         ),
         (
             "answer" in in_response and "question" not in in_response,

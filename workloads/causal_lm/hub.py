@@ -48,5 +48,5 @@ def from_hub(what: str) -> Iterator[None]:
         raise FetchError(
             f"{what} could not be had from the hub: {reason}. Check the name, the network and, for a model "
             "with a licence to accept, HF_TOKEN (on a cluster the file huggingface/token: docs/causal-lm.md);"
-            " then start the same command again, which goes on where this one stopped"
+            " then start the same command again, which continues where this one stopped"
         ) from error

@@ -196,7 +196,7 @@ def test_make_scores_the_run_that_is_named(run_file: Path, tmp_path: Path) -> No
     [
         ("model.init_from=null", "the run run has not finished"),
         ("model.init_from=.", "holds neither config.json (transformers) nor checkpoint.json"),
-        ("model.init_from=nobody/none", "'nobody/none' was not found as a folder here"),
+        ("model.init_from=owner/none", "'owner/none' was not found as a folder here"),
     ],
 )
 def test_what_is_wrong_is_said(

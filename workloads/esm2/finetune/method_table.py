@@ -141,8 +141,8 @@ def main(config: RunFile) -> None:
         status = launch(file)
         if status:
             raise RunError(
-                f"the run of {method.title} ended with status {status}; the same command goes on "
-                f"from there, and {file} is the configuration of this run alone"
+                f"the run of {method.title} ended with status {status}; the same command "
+                f"continues from there, and {file} is the configuration of this run alone"
             )
         results = json.loads((run.run_dir / RESULTS_FILE).read_text())
         rows.append(row(method, config.task.kind, results))

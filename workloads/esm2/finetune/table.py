@@ -133,7 +133,7 @@ def read_rows(path: Path, columns: Sequence[str], problems: Problems) -> Iterato
         if name.endswith(suffix):
             return _csv_rows(path, delimiter, columns, problems)
     raise ValueError(
-        f"{path}: what kind of table this is cannot be told from its name; allowed are "
+        f"{path}: its name does not show what kind of table it is; allowed are "
         f"{', '.join([*CSV_DELIMITERS, *PARQUET_SUFFIXES])} (the first two also with .gz) and, for proteins, "
         f"{', '.join(PROTEINS.suffixes)}"
     )

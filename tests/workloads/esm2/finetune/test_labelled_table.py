@@ -328,7 +328,7 @@ def test_bad_tables_are_refused_with_their_lines(tmp_path: Path, case: str) -> N
         ),
         ("t.csv", b'id,sequence,fold,membrane\n"p\n0",MK,0,1\n', r"t\.csv:2: the id 'p\\n0' has control"),
         ("t.parquet", b"PAR1, not", "cannot be read as Parquet"),
-        ("t.xlsx", b"PK", "cannot be told from its name"),
+        ("t.xlsx", b"PK", "its name does not show what kind of table it is"),
         ("t.fasta", b">p0\nMK\n", "is FASTA, which has no labels"),
     ],
 )

@@ -118,7 +118,7 @@ def prepare(
     """Prepare FASTA files for training, or return at once if ``out`` already holds the result.
 
     Args:
-        paths: FASTA files, plain or gzip.
+        paths: existing FASTA files, plain or gzip.
         out: folder to make; appears whole or not at all.
         seed: of the shuffle; splits do not depend on it.
         validation_fraction: share of clusters (without members: of records) held out.
@@ -134,7 +134,9 @@ def prepare(
         ValueError: for anything wrong with the input or the output folder; nothing is left behind.
     """
     files = [*paths, *([membership] if membership else [])]
-    _check_files(files)
+    if len(set(files)) < len(files):
+        twice = next(path for path in files if files.count(path) > 1)
+        raise ValueError(f"{twice} is given twice; name each file once")
     names = list(source_names) if source_names is not None else [path.name for path in files]
     settings = Settings(seed, validation_fraction, test_fraction, members=membership is not None)
     manifest = existing_manifest(out, dict(zip(files, names, strict=True)), settings)
@@ -177,15 +179,6 @@ def prepare(
     for warning in [*spilled.implausible.warnings(), *similarity_warning(manifest)]:
         _say(warning, progress)
     return manifest
-
-
-def _check_files(files: Sequence[Path]) -> None:
-    for path in files:
-        if not path.is_file():
-            raise ValueError(f"no file at {path}; give existing FASTA files (and table)")
-    if len(set(files)) < len(files):
-        twice = next(path for path in files if files.count(path) > 1)
-        raise ValueError(f"{twice} is given twice; name each file once")
 
 
 def _text_bytes(path: Path) -> int:

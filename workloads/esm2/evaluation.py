@@ -66,18 +66,10 @@ def score_packs(
     started, here = time.monotonic(), place.here
     totals = torch.zeros(3, dtype=torch.float64, device=here.runtime.packs_on)  # loss, correct, predicted
     proteins = 0
-    inner = bare(model)
-    beat("evaluating", slow=True)  # layers may be compiled for it
-    for packs in rounds(stream.epoch(0), num_packs, here, stream.split.num_units):
-        proteins += sum(len(pack.units) for pack in packs)
-        mine = packs[here.rank] if here.rank < len(packs) else None
-        pack = pack_of(stream.load(mine))
-        with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=place.dtype == torch.bfloat16):
-            prediction = inner(here.runtime.place(pack))
-        here.runtime.flush()
+    for planned, _, pack, prediction in answered(model, stream, pack_of, place, num_packs):
+        proteins += sum(len(one.units) for one in planned)
         found = (prediction.loss_sum, prediction.num_correct, (pack.targets != -100).sum())
         totals += torch.stack([value.to(totals.device).double() for value in found])
-        beat("evaluating")
     here.add_up(totals)
     loss, correct, predicted = here.to_host(totals)
     # A split of a few short proteins may have no masked residue: not a number, and not an error.
@@ -86,22 +78,33 @@ def score_packs(
     return Score(values, proteins, time.monotonic() - started, int(predicted))
 
 
-def rounds(
-    packs: Iterator[PlannedPack], limit: int, here: Processes, num_units: int
-) -> Iterator[list[PlannedPack]]:
-    """Yield one pack per process at a time, so that every process calls the model equally often.
+def answered(
+    model: nn.Module, stream: PackStream, pack_of: Callable[[HostPack], Any], place: Place, num_packs: int
+) -> Iterator[tuple[list[PlannedPack], HostPack, Any, Any]]:
+    """Run a model on the first packs of a stream (0: all), one pack per process at a time.
 
-    The progress in the split's ``num_units`` is printed regularly.
+    Every process calls the model equally often. The progress in the split is printed regularly.
+
+    Yields:
+        The packs of all processes, this process's pack before and after ``pack_of``, and the answer.
 
     Raises:
         Stopped: between two packs, if the run received a signal to stop.
     """
-    progress = WorkProgress("scoring", num_units, shows=here.is_first)
-    packs = islice(packs, limit or None)
-    while chunk := list(islice(packs, here.world_size)):
+    here, inner = place.here, bare(model)
+    progress = WorkProgress("scoring", stream.split.num_units, shows=here.is_first)
+    packs = islice(stream.epoch(0), num_packs or None)
+    beat("evaluating", slow=True)  # layers may be compiled for it
+    while planned := list(islice(packs, here.world_size)):
         here.check_stop()
-        yield chunk
-        progress.add(sum(len(pack.units) for pack in chunk))
+        host = stream.load(planned[here.rank] if here.rank < len(planned) else None)
+        pack = pack_of(host)
+        with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=place.dtype == torch.bfloat16):
+            answer = inner(here.runtime.place(pack))
+        here.runtime.flush()
+        yield planned, host, pack, answer
+        beat("evaluating")
+        progress.add(sum(len(one.units) for one in planned))
 
 
 def unigram_perplexity(split: ProteinSplit) -> float:

@@ -12,10 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from workloads.esm2.evaluation import EVALUATION_SEED, rounds
-from workloads.training.heartbeat import beat
+from workloads.esm2.evaluation import EVALUATION_SEED, answered
 from workloads.training.objective import Evaluation, Place
-from workloads.training.parallel import bare
 
 from .labelled import LabelledSplit
 from .packs import LabelledStream, labelled_pack
@@ -45,15 +43,11 @@ def evaluate(
     outputs = torch.zeros(int(offsets[-1]), schema.num_outputs)
     seen = torch.zeros(split.num_units, dtype=torch.bool)
     totals = torch.zeros(2, dtype=torch.float64, device=here.device)  # loss, labels
-    beat("evaluating", slow=True)  # layers may be compiled for it
-    for packs in rounds(stream.epoch(0), num_packs, here, split.num_units):
-        mine = packs[here.rank] if here.rank < len(packs) else None
-        host = stream.load(mine)
-        pack = labelled_pack(host, shape.max_length, here.device)
-        with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=place.dtype == torch.bfloat16):
-            found = bare(model)(pack)
+    longest, device = shape.max_length, here.device
+    answers = answered(model, stream, lambda host: labelled_pack(host, longest, device), place, num_packs)
+    for packs, host, pack, found in answers:
         totals += torch.stack([loss(found, pack.targets).double(), loss.num_targets(pack.targets).double()])
-        if mine is not None:
+        for mine in packs[here.rank : here.rank + 1]:
             count, bounds = len(mine.units), host.cumulative
             if schema.task.per_residue:  # between CLS and EOS
                 places = _ranges(bounds[:count] + 1, bounds[1 : count + 1] - 1)
@@ -63,7 +57,6 @@ def evaluate(
             outputs[rows] = found[places].float().cpu()
         for planned in packs:
             seen[torch.from_numpy(planned.units)] = True
-        beat("evaluating")
     dist.all_reduce(totals)
     dist.all_reduce(outputs, group=here.control)
     units = np.flatnonzero(seen.numpy())

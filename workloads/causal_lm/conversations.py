@@ -17,7 +17,7 @@ from workloads.training.packing import HostPack, PackStream, PlannedPack
 from workloads.training.records import ProteinSplit, Split
 
 IGNORED = -100
-"""torch's word for a target that is none."""
+"""Target that torch's losses skip."""
 ROW_STEP = 64
 """Predicted tokens are rounded up to this: few shapes of the largest matrix product."""
 
@@ -38,7 +38,7 @@ class ConversationSplit(ProteinSplit):
         self._rows = [batch for shard in shards for batch in _map_columns(Path(folder) / shard.file)]
 
     def prompt_tokens(self, place: tuple[int, int]) -> int:
-        """How many tokens of a conversation come before its response."""
+        """Return the number of tokens of a conversation before its response."""
         return int(self._rows[place[0]]["prompt_tokens"][place[1]].as_py())
 
     def texts(self, num: int) -> list[tuple[str, str]]:

@@ -127,7 +127,7 @@ class CausalLM(AdaptedObjective):
             write_sums(written)
 
     def _as_read(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """In the type that the model came in, half as large as fp32 as a rule."""
+        """Return the weights in the type of the original model, which is usually half as large as fp32."""
         dtype = self.plain_config.dtype or torch.float32
         return {name: value.to(dtype) for name, value in weights.items()}
 

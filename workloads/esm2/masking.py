@@ -101,7 +101,7 @@ def _fraction(bits: torch.Tensor, shift: int) -> torch.Tensor:
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Without the host waiting for it."""
+    """Copy a tensor to the device. The host does not wait for the copy."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor

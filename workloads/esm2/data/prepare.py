@@ -67,7 +67,7 @@ def one_file(field: str, location: str | None, downloads: Path, kind: SourceKind
 
 
 def is_prepared(config: RunFile) -> bool:
-    """Tell whether data are there that were made of what the run file names, in the way it says."""
+    """Return whether prepared data exist that have the sources and the settings of the run file."""
     data, folder = config.data, Path(config.data.path)
     if not (folder / MANIFEST_FILE).exists():
         return False

@@ -35,7 +35,7 @@ class Predictions:
     """(proteins,) residues; 0 in files of earlier versions, which lack them."""
 
     def save(self, path: Path) -> None:
-        """As an npz archive, whole or not at all."""
+        """Write an npz archive, whole or not at all."""
         partial = path.with_name(path.name + ".partial")
         with partial.open("wb") as file:
             np.savez_compressed(file, **vars(self))

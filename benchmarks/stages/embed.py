@@ -32,7 +32,7 @@ from benchmarks.contestant import clock
 from benchmarks.figures import DTYPES, extent, precisions_of, seconds_are
 from benchmarks.ours import MAX_RESIDUES, drawn_proteins, model_folder
 from workloads.esm2.alphabet import decode
-from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
+from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Array, Engine
 from workloads.esm2.pretrained import load_model
 
 CPU_GOAL = 2.0
@@ -41,7 +41,6 @@ EXACT, AS_GOOD = 1e-5, 2.0
 """Relative difference up to which fp32 embeddings count as those of transformers in fp32, and how far bf16
 ones may be off in terms of the bf16 pipeline's difference. Both round alike; the worst protein is chance."""
 Tokens = npt.NDArray[np.uint8]
-Array = npt.NDArray[np.float32]
 
 
 @dataclass

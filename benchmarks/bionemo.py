@@ -14,6 +14,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -90,10 +91,12 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The windows of each micro batch size; one that does not fit into memory is left out."""
     prepare_unless_there(options.data)
     found: dict[int, list[Window]] = {}
+    warmup, grant = (Grant(steps=1),) * 2 if options.quick else (Grant(10, 40), Grant(4, 10))
     for size in options.micro_batch:
         arm = arm_of(options.model, options.data, size, folder / str(size))
         try:
-            found[size] = _windows(arm, options.rounds, options.quick)
+            with closing(ContestantProcess("BioNeMo", arm, warmup)) as process:
+                found[size] = [process.window(grant) for _ in range(options.rounds)]
         except ContestantFailedError as error:
             if not error.out_of_memory:
                 raise SystemExit(f"error: {error}") from None
@@ -190,17 +193,6 @@ def table(result: dict[str, Any]) -> str:
     if found := result.get("beside"):
         lines.append(f"  ours          : {found['residues_per_second']:>12,.0f}, {found['ratio']:.2f}x")
     return "\n".join(lines)
-
-
-def _windows(arm: BionemoArm, rounds: int, is_quick: bool) -> list[Window]:
-    warmup, window = (Grant(steps=1), Grant(steps=1)) if is_quick else (Grant(10, 40), Grant(4, 10))
-    process = ContestantProcess("BioNeMo", arm)
-    try:
-        process.await_ready()
-        process.window(warmup)
-        return [process.window(window) for _ in range(rounds)]
-    finally:
-        process.close()
 
 
 def _parse(given: Sequence[str] | None) -> argparse.Namespace:

@@ -217,9 +217,13 @@ def windows_of(contestant: Contestant, grants: Iterable[Grant]) -> list[Window]:
 
 
 class ContestantProcess:
-    """The case's side of a contestant in a process of its own."""
+    """The case's side of a contestant in a process of its own, which has had its first window.
 
-    def __init__(self, name: str, contestant: Contestant) -> None:
+    Raises:
+        ContestantFailedError: if it ends before that, or is not ready for it in time.
+    """
+
+    def __init__(self, name: str, contestant: Contestant, warmup: Grant) -> None:
         self.name = name
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
@@ -229,14 +233,16 @@ class ContestantProcess:
         )
         self._process.start()
         theirs.close()
-
-    def await_ready(self) -> None:
-        """Return once the contestant is loaded and waits for its first window."""
-        if not self._connection.poll(READY_TIMEOUT_SECONDS):
-            raise ContestantFailedError(
-                f"{self.name} was not ready after {READY_TIMEOUT_SECONDS} s; see its messages above", False
-            )
-        self._receive()
+        try:
+            if not self._connection.poll(READY_TIMEOUT_SECONDS):
+                raise ContestantFailedError(
+                    f"{name} was not ready after {READY_TIMEOUT_SECONDS} s; see its messages above", False
+                )
+            self._receive()  # it is loaded and waits
+            self.window(warmup)
+        except BaseException:
+            self.close()
+            raise
 
     def window(self, grant: Grant) -> Window:
         with contextlib.suppress(BrokenPipeError):  # its last message says why

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sysconfig
-import time
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import distributions
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.benchmark import Timer
 
 from benchmarks.case import Case, Line, Settings
-from benchmarks.contestant import synchronize
 from benchmarks.figures import DTYPES, precisions_of
 from workloads.esm2.shapes import SHAPES
 
@@ -46,10 +45,10 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     for name, (rows, inner, columns) in shapes.items():
         left = torch.randn(rows, inner, device=device).to(dtype)
         product = partial(torch.mm, left, torch.randn(inner, columns, device=device).to(dtype))
-        rates[name] = 2 * rows * inner * columns / _seconds(product, device, seconds)
+        rates[name] = 2 * rows * inner * columns / _seconds(product, seconds)
     source = torch.empty(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    copied = 2 * size / _seconds(lambda: target.copy_(source), device, seconds)
+    copied = 2 * size / _seconds(lambda: target.copy_(source), seconds)
     compiler = shutil.which(os.environ.get("CC", "cc"))
     has_headers = (Path(sysconfig.get_path("include")) / "Python.h").exists()
     return {
@@ -63,18 +62,10 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _seconds(function: Callable[[], object], device: torch.device, least: float) -> float:
-    """Mean wall seconds of a call, over at least so many seconds."""
-    calls, batch = 0, 1
-    function()
-    synchronize(device)
-    started = time.perf_counter()
-    while (spent := time.perf_counter() - started) < least or not calls:
-        for _ in range(batch):
-            function()
-        synchronize(device)
-        calls, batch = calls + batch, min(2 * batch, 64)
-    return spent / calls
+def _seconds(function: Callable[[], object], least: float) -> float:
+    """Mean wall seconds of a call, over at least so many seconds, until the device is done."""
+    timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
+    return timer.blocked_autorange(min_run_time=least).mean
 
 
 def rows(lines: list[Line]) -> list[dict[str, str]]:

@@ -160,7 +160,7 @@ def _scores(files: Sequence[Path], settings: Settings, model: ModelConfig, budge
                 mask_fraction=model.mask_fraction,
                 num_packs=budget.scoring_packs,
             )
-            losses.append(found.loss)
+            losses.append(found.values["eval_loss"])
     return losses
 
 

@@ -135,18 +135,13 @@ def _in_faster_type(entry: Entry, precisions: tuple[Precision, ...], grant: Gran
 def _started(entry: Entry, warmup: Grant) -> tuple[ContestantProcess, Entry]:
     """Return a contestant after its first window, with the batch that fits into memory."""
     while True:
-        process = ContestantProcess(entry.name, entry.contestant())
         try:
-            process.await_ready()
-            process.window(warmup)
+            return ContestantProcess(entry.name, entry.contestant(), warmup), entry
         except ContestantFailedError as error:
-            process.close()
             if not error.out_of_memory or entry.batch // 2 < LEAST[entry.name]:
                 raise
             print(f"{entry.name}: a batch of {entry.batch} does not fit", flush=True)
             entry = replace(entry, batch=entry.batch // 2)
-        else:
-            return process, entry
 
 
 def compared(

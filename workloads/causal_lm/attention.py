@@ -95,9 +95,5 @@ def _one_by_one(query: Tensor, key: Tensor, value: Tensor, scaling: float, cumul
     return torch.cat(parts, dim=2).transpose(1, 2)
 
 
-def _no_mask(*arguments: Any, **keywords: Any) -> None:
-    return None
-
-
 AttentionInterface.register(PACKED, packed_causal_attention)
-AttentionMaskInterface.register(PACKED, _no_mask)
+AttentionMaskInterface.register(PACKED, lambda *arguments, **keywords: None)

@@ -17,7 +17,7 @@ from workloads.training.packing import HostPack, PackStream, PlannedPack
 from workloads.training.records import ProteinSplit, Split
 
 IGNORED = -100
-"""torch's word for a target that is none."""
+"""Target that torch's losses skip."""
 ROW_STEP = 64
 """Predicted tokens are rounded up to this: few shapes of the largest matrix product."""
 

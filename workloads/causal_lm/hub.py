@@ -34,7 +34,7 @@ def fetch_table(location: str, downloads: Path) -> Path:
 
 
 def hub_folder(downloads: Path, repository: str, revision: str | None) -> Path:
-    """A folder for each revision: another one is not laid over what there is."""
+    """Return a folder for each revision, so that no revision overwrites another."""
     return downloads / "hub" / f"{repository.replace('/', '--')}@{revision or 'main'}"
 
 

@@ -28,10 +28,10 @@ from .hub import from_hub, hub_folder
 from .table import QUESTIONS, read_rows
 
 WHOLE_FILE = "fetched.txt"
-"""In a folder from the hub: all of its files have arrived."""
+"""File in a folder from the hub that marks it as complete."""
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "LICENSE*", "NOTICE*")
 LEFT_OUT_FILES = ("*/*", "consolidated*")
-"""The same weights once more, as other programs read them."""
+"""Files with the same weights in formats of other programs."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 VOCABULARY = 1024
 END, PAD = "<|end|>", "<|pad|>"
@@ -69,7 +69,7 @@ def is_fetched(config: RunFile) -> bool:
 
 
 def fetch_model(config: RunFile) -> Path:
-    """Bring the model if need be; its folder. What has arrived of it is not asked for again.
+    """Download the model if it is missing, and return its folder. No file is downloaded twice.
 
     Raises:
         FetchError: (a ValueError) if it cannot be had.

@@ -97,14 +97,10 @@ class CausalLM(AdaptedObjective):
         return cast(Tensor, model(pack).loss_sum)
 
     def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
+        stream = self.stream(split, place.shape, EVALUATION_SEED)
         return score_packs(
-            model,
-            self.stream(split, place.shape, EVALUATION_SEED),
-            lambda host: self.pack(host, place.shape, place.here.device),
-            dtype=place.dtype,
-            here=place.here,
-            num_packs=num_packs,
-        ).evaluation()
+            model, stream, lambda host: self.pack(host, place.shape, place.here.device), place, num_packs
+        )
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
         kind, tokens = plain_class(self.plain_config), Template(self.chat, self.folder).tokenizer
@@ -131,7 +127,7 @@ class CausalLM(AdaptedObjective):
             write_sums(written)
 
     def _as_read(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """In the type that the model came in, half as large as fp32 as a rule."""
+        """Return the weights in the type of the original model, which is usually half as large as fp32."""
         dtype = self.plain_config.dtype or torch.float32
         return {name: value.to(dtype) for name, value in weights.items()}
 

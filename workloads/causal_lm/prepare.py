@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from workloads.esm2.finetune.labelled import ranges, write_shards
+from workloads.esm2.data.shards import split_numbers
+from workloads.esm2.finetune.labelled import write_shards
 from workloads.run_file import RunFile
-from workloads.training.data.limits import Limits
 from workloads.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
 from workloads.training.data.spill import SPLIT_SALT, hash_all
 from workloads.training.data.workspace import (
@@ -167,11 +167,9 @@ def _split(
     keys = hash_all([one.id.encode() for one in kept], settings.seed).tolist()
     order = sorted(range(len(kept)), key=lambda index: (keys[index], kept[index].tokens))
     parts: dict[str, list[Prepared]] = {name: [] for name in SPLITS}
-    bounds = np.cumsum([settings.test_fraction, settings.validation_fraction]) * 2.0**64
+    numbers = split_numbers(np.array([int(one.id, 16) for one in kept], dtype=np.uint64), settings)
     for index in order:
-        number = int(kept[index].id, 16)
-        name = "test" if number < bounds[0] else "validation" if number < bounds[1] else "train"
-        parts[name].append(kept[index])
+        parts[SPLITS[numbers[index]]].append(kept[index])
     needed = ["train", "validation", *(["test"] if settings.test_fraction > 0 else [])]
     for name in needed:
         if not parts[name]:
@@ -202,10 +200,8 @@ def write_split(folder: Path, name: str, conversations: Sequence[Prepared]) -> S
     """Write the shards of a split into ``folder`` / ``name``, in the order given."""
     lengths = np.array([len(one.tokens) for one in conversations], dtype=np.int64)
 
-    def write(file: Path, start: int, stop: int) -> None:
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, SHARD_SCHEMA) as stream:
-            for first, last in ranges(lengths[start:stop], Limits.for_workers(1).batch_residues):
-                rows = [vars(one) for one in conversations[start + first : start + last]]
-                stream.write_batch(pa.RecordBatch.from_pylist(rows, schema=SHARD_SCHEMA))
+    def batch(start: int, stop: int) -> pa.RecordBatch:
+        rows = [vars(one) for one in conversations[start:stop]]
+        return pa.RecordBatch.from_pylist(rows, schema=SHARD_SCHEMA)
 
-    return write_shards(folder, name, lengths, len({one.id for one in conversations}), write)
+    return write_shards(folder, name, lengths, len({one.id for one in conversations}), SHARD_SCHEMA, batch)

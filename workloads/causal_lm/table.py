@@ -41,7 +41,7 @@ class Conversation:
 
 
 def table_files(location: str, downloads: Path) -> list[Path]:
-    """Local files of an entry of ``chat.table``.
+    """Return the local files of an entry of ``chat.table``.
 
     Raises:
         FetchError: (a ValueError) if it cannot be had.

@@ -1,4 +1,4 @@
-"""A question as the model reads it, and what it is to write."""
+"""Prompts and expected responses, as texts and as tokens."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Template:
 
 
 def _words(text: str) -> list[str]:
-    """Whatever a tokenizer makes of white space and of characters that are written in two ways."""
+    """Return words that do not depend on white space, nor on the encoding of characters that have two."""
     return re.findall(r"\w+", unicodedata.normalize("NFKC", text))
 
 

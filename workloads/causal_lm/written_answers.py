@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from workloads.esm2.pretrained import ADAPTER_FILE
@@ -113,13 +114,11 @@ def _answers(
         batch = places[first : first + chat.questions_at_once]
         if not batch:
             continue
-        longest = max(len(encoded[place]) for place in batch)
-        ids = torch.full((len(batch), longest), pad)
-        mask = torch.zeros_like(ids)
-        for row, place in enumerate(batch):
-            tokens = encoded[place]
-            ids[row, longest - len(tokens) :] = torch.tensor(tokens)
-            mask[row, longest - len(tokens) :] = 1
+        rows = [torch.tensor(encoded[place]) for place in batch]
+        ids, mask = (
+            pad_sequence(sequences, batch_first=True, padding_value=value, padding_side="left")
+            for sequences, value in ((rows, pad), ([torch.ones_like(row) for row in rows], 0))
+        )
         written = generating.generate(  # type: ignore[operator]  # of transformers
             input_ids=ids.to(here.device),
             attention_mask=mask.to(here.device),
@@ -131,7 +130,7 @@ def _answers(
             eos_token_id=_ends(model, tokenizer),
             pad_token_id=pad,
         )
-        texts = tokenizer.batch_decode(written[:, longest:], skip_special_tokens=True)
+        texts = tokenizer.batch_decode(written[:, ids.shape[1] :], skip_special_tokens=True)
         mine.update(zip(batch, texts, strict=True))
     everyone: list[Any] = [None] * here.world_size
     dist.all_gather_object(everyone, mine, group=here.control)

@@ -37,93 +37,74 @@ EVALUATION_SEED = 20_230_317
 
 
 @dataclass(frozen=True)
-class Score:
-    loss: float
-    """Mean cross-entropy in nats over the predicted residues."""
-    accuracy: float
+class Score(Evaluation):
+    """``eval_loss`` (mean cross-entropy in nats), ``eval_accuracy`` and ``perplexity``."""
+
     num_predicted: int
-    num_proteins: int
-    seconds: float
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(self.loss)
-
-    def evaluation(self) -> Evaluation:
-        """Return what the run's log gets."""
-        values = {"eval_loss": self.loss, "eval_accuracy": self.accuracy, "perplexity": self.perplexity}
-        return Evaluation(values, self.num_proteins, self.seconds)
+    """Residues that the scores are means over."""
 
 
 def score(
     model: nn.Module, split: ProteinSplit, place: Place, *, mask_fraction: float, num_packs: int = 0
 ) -> Score:
     """Score a model on the first ``num_packs`` packs of a split (0: all of them)."""
-
-    def masked(host: HostPack) -> Pack:
-        return mask_pack(host, place.shape.max_length, mask_fraction, place.here.runtime.packs_on)
-
+    longest, device = place.shape.max_length, place.here.runtime.packs_on
     stream = ProteinStream(split, place.shape, EVALUATION_SEED)
-    return score_packs(model, stream, masked, dtype=place.dtype, here=place.here, num_packs=num_packs)
+    return score_packs(
+        model, stream, lambda host: mask_pack(host, longest, mask_fraction, device), place, num_packs
+    )
 
 
 @torch.no_grad()
 def score_packs(
-    model: nn.Module,
-    stream: PackStream,
-    pack_of: Callable[[HostPack], Any],
-    *,
-    dtype: torch.dtype,
-    here: Processes,
-    num_packs: int = 0,
+    model: nn.Module, stream: PackStream, pack_of: Callable[[HostPack], Any], place: Place, num_packs: int
 ) -> Score:
     """Score a model that answers a pack with a ``Prediction`` on the first packs of a stream (0: all).
 
     ``pack_of`` makes what the model reads, whose ``targets`` are -100 where nothing is predicted.
     """
-    started = time.monotonic()
+    started, here = time.monotonic(), place.here
     totals = torch.zeros(3, dtype=torch.float64, device=here.runtime.packs_on)  # loss, correct, predicted
     proteins = 0
-    inner = bare(model)
-    beat("evaluating", slow=True)  # layers may be compiled for it
-    for packs in rounds(stream.epoch(0), num_packs, here, stream.split.num_units):
-        proteins += sum(len(pack.units) for pack in packs)
-        mine = packs[here.rank] if here.rank < len(packs) else None
-        pack = pack_of(stream.load(mine))
-        with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            prediction = inner(here.runtime.place(pack))
-        here.runtime.flush()
+    for planned, _, pack, prediction in answered(model, stream, pack_of, place, num_packs):
+        proteins += sum(len(one.units) for one in planned)
         found = (prediction.loss_sum, prediction.num_correct, (pack.targets != -100).sum())
         totals += torch.stack([value.to(totals.device).double() for value in found])
-        beat("evaluating")
     here.add_up(totals)
     loss, correct, predicted = here.to_host(totals)
-    return Score(
-        # A split of a few short proteins may have no masked residue: not a number, and not an error.
-        loss=loss / predicted if predicted else math.nan,
-        accuracy=correct / predicted if predicted else math.nan,
-        num_predicted=int(predicted),
-        num_proteins=proteins,
-        seconds=time.monotonic() - started,
-    )
+    # A split of a few short proteins may have no masked residue: not a number, and not an error.
+    loss, accuracy = (total / predicted if predicted else math.nan for total in (loss, correct))
+    values = {"eval_loss": loss, "eval_accuracy": accuracy, "perplexity": math.exp(loss)}
+    return Score(values, proteins, time.monotonic() - started, int(predicted))
 
 
-def rounds(
-    packs: Iterator[PlannedPack], limit: int, here: Processes, num_units: int
-) -> Iterator[list[PlannedPack]]:
-    """Yield one pack per process at a time, so that every process calls the model equally often.
+def answered(
+    model: nn.Module, stream: PackStream, pack_of: Callable[[HostPack], Any], place: Place, num_packs: int
+) -> Iterator[tuple[list[PlannedPack], HostPack, Any, Any]]:
+    """Run a model on the first packs of a stream (0: all), one pack per process at a time.
 
-    The progress in the split's ``num_units`` is printed regularly.
+    Every process calls the model equally often. The progress in the split is printed regularly.
+
+    Yields:
+        The packs of all processes, this process's pack before and after ``pack_of``, and the answer.
 
     Raises:
         Stopped: between two packs, if the run received a signal to stop.
     """
-    progress = WorkProgress("scoring", num_units, shows=here.is_first)
-    packs = islice(packs, limit) if limit else packs
-    while chunk := list(islice(packs, here.world_size)):
+    here, inner = place.here, bare(model)
+    progress = WorkProgress("scoring", stream.split.num_units, shows=here.is_first)
+    packs = islice(stream.epoch(0), num_packs or None)
+    beat("evaluating", slow=True)  # layers may be compiled for it
+    while planned := list(islice(packs, here.world_size)):
         here.check_stop()
-        yield chunk
-        progress.add(sum(len(pack.units) for pack in chunk))
+        host = stream.load(planned[here.rank] if here.rank < len(planned) else None)
+        pack = pack_of(host)
+        with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=place.dtype == torch.bfloat16):
+            answer = inner(here.runtime.place(pack))
+        here.runtime.flush()
+        yield planned, host, pack, answer
+        beat("evaluating")
+        progress.add(sum(len(one.units) for one in planned))
 
 
 def unigram_perplexity(split: ProteinSplit) -> float:
@@ -201,9 +182,7 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
         "model_sha256": source.sha256,
         "data": config.data.path,
         "split": config.evaluate.split,
-        "eval_loss": result.loss,
-        "perplexity": result.perplexity,
-        "eval_accuracy": result.accuracy,
+        **{name: result.values[name] for name in ("eval_loss", "perplexity", "eval_accuracy")},
         "predicted_residues": result.num_predicted,
         "proteins": result.num_proteins,
         "eval_runtime": result.seconds,

@@ -30,7 +30,7 @@ _FRACTION_BITS = 24
 def plain_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:
     """Move a pack to the device as it is: ``rows`` are the segments' CLS, and there are no targets."""
     pack = _placed(host, max_length, device)
-    return replace(pack, token_scale=_scale_of(pack.tokens, pack.segments))
+    return replace(pack, token_scale=token_scale(pack.tokens, pack.segments))
 
 
 def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: torch.device) -> Pack:
@@ -58,9 +58,8 @@ def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: tor
     targets = tokens[rows].masked_fill(rows < 0, -100)
     # Spare rows are spread out: their gradients (of 0) would otherwise queue up to be added to one row.
     rows = torch.where(rows < 0, torch.arange(len(rows), device=device), rows)
-    return replace(
-        pack, tokens=masked, token_scale=_scale_of(masked, pack.segments), rows=rows, targets=targets
-    )
+    scale = token_scale(masked, pack.segments)
+    return replace(pack, tokens=masked, token_scale=scale, rows=rows, targets=targets)
 
 
 def _placed(host: HostPack, max_length: int, device: torch.device) -> Pack:
@@ -81,17 +80,14 @@ def _placed(host: HostPack, max_length: int, device: torch.device) -> Pack:
     )
 
 
-def _scale_of(tokens: torch.Tensor, segments: Segments) -> torch.Tensor:
-    assert segments.of_token is not None  # as _placed makes them
-    return token_scale(tokens, segments.of_token, segments.cumulative.diff().long())
-
-
-def token_scale(tokens: torch.Tensor, segment: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+def token_scale(tokens: torch.Tensor, segments: Segments) -> torch.Tensor:
     """ESM-2's token dropout, per protein: (T,) fp32 factors on the embeddings.
 
     <mask> counts as dropped (factor 0); the other tokens are scaled by (1 - 0.12) / (1 - share of <mask>
     in the protein, CLS and EOS counted), as in transformers' ``EsmEmbeddings``.
     """
+    segment, lengths = segments.of_token, segments.cumulative.diff().long()
+    assert segment is not None  # as _placed makes them
     is_mask = tokens == MASK
     num_masked = torch.zeros_like(lengths).index_add_(0, segment, is_mask.long())  # (S,) exact: integers
     # A protein of masks only has nothing left to scale.

@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
 import numpy as np
@@ -81,10 +82,10 @@ def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, referen
             correct += int((logits.argmax(-1) == labels[place]).sum())
             predicted += int(here_known.sum())
     assert result.num_predicted == predicted > 100
-    assert result.loss == pytest.approx(loss / predicted, rel=1e-5)
-    assert result.accuracy == pytest.approx(correct / predicted)
+    assert result.values["eval_loss"] == pytest.approx(loss / predicted, rel=1e-5)
+    assert result.values["eval_accuracy"] == pytest.approx(correct / predicted)
     assert result.num_proteins == split.num_units
-    assert result.perplexity == pytest.approx(math.exp(loss / predicted), rel=1e-5)
+    assert result.values["perplexity"] == pytest.approx(math.exp(loss / predicted), rel=1e-5)
 
 
 @torch.no_grad()
@@ -129,7 +130,11 @@ def test_split_without_a_masked_residue_has_no_score(tiny_model: Path, tmp_path:
         result = score(
             model, split, Place(here, PackShape.of(split, 128, 126), torch.float32), mask_fraction=1e-9
         )
-    assert math.isnan(result.loss) and math.isnan(result.perplexity) and result.num_predicted == 0
+    assert (
+        math.isnan(result.values["eval_loss"])
+        and math.isnan(result.values["perplexity"])
+        and result.num_predicted == 0
+    )
 
 
 def test_unigram_perplexity(prepared: Path) -> None:
@@ -147,7 +152,7 @@ def scores_of(config: Path, *overrides: str) -> dict[str, object]:
     with contextlib.redirect_stdout(said):
         main(load_config(config, overrides))
     path = said.getvalue().rpartition("written to")[2].strip()
-    scores: dict[str, object] = json.loads(Path(path).read_text())
+    scores: dict[str, Any] = json.loads(Path(path).read_text())
     return scores
 
 

@@ -97,7 +97,12 @@ class SourceReader:
         self._raw.close()
 
     def blocks(self, separator: bytes, block_bytes: int, max_record_bytes: int) -> Iterator[Block]:
-        """Blocks of about ``block_bytes``, cut where ``separator`` (a newline and what follows it) begins."""
+        """Blocks of about ``block_bytes``, cut where ``separator`` (a newline and what follows it) begins.
+
+        Raises:
+            ValueError: if the file is empty or damaged, has a record that is too long, or should be FASTA and
+                does not begin with a header.
+        """
         line, carry, started = 1, b"", False
         while True:
             data, ended = self._read(carry, block_bytes)
@@ -105,6 +110,8 @@ class SourceReader:
                 data, skipped_lines = _without_leading_blanks(data, separator)
                 line += skipped_lines
                 started = bool(data)
+                if started and separator == RECORD_START:
+                    _check_fasta_start(Block(str(self.path), line, data))
             cut = len(data) if ended else data.rfind(separator, max(0, len(carry) - len(separator))) + 1
             if cut:
                 yield Block(str(self.path), line, data[:cut])
@@ -144,7 +151,7 @@ def _without_leading_blanks(data: bytes, separator: bytes) -> tuple[bytes, int]:
     return rest, data.count(b"\n", 0, len(data) - len(rest))
 
 
-def check_fasta_start(block: Block) -> None:
+def _check_fasta_start(block: Block) -> None:
     """Check that the first block of a FASTA file begins with a header.
 
     Raises:

@@ -82,7 +82,7 @@ class Job:
                 "free memory or give fewer workers, then run again"
             ) from None
 
-    def read(self, path: Path, name: str, separator: bytes) -> Iterator[tuple[bool, Block]]:
+    def read(self, path: Path, name: str, separator: bytes) -> Iterator[tuple[Block, bool]]:
         """Blocks of a file, the first one marked, with a progress bar over its bytes."""
         size, limits = path.stat().st_size, self.plan.limits
         with (
@@ -91,7 +91,7 @@ class Job:
         ):
             blocks = reader.blocks(separator, limits.block_bytes, limits.record_bytes)
             for number, block in enumerate(blocks):
-                yield number == 0, block
+                yield block, number == 0
         self.sources.append(SourceFile(name, size, reader.sha256))
 
     def bar(self, description: str, total: int, unit: str) -> tqdm:  # type: ignore[type-arg]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from workloads.training.data.spill import (
@@ -35,22 +34,12 @@ TWO_COLUMNS = (0, 1)
 SHOWN_IDS = 5
 
 
-@dataclass(frozen=True)
-class _Joined:
-    spilled: Spilled
-    orphans: int
-    """Members that the table does not name."""
-    first_orphans: tuple[bytes, ...]
-    repeated_ids: tuple[int, ...]
-    """Hashes of ids that occur twice among the members."""
-
-
 def scatter_table(job: Job, path: Path, name: str) -> list[Run]:
     """Spill the membership table by member."""
 
     def tasks() -> Iterator[tuple[Block, tuple[int, int]]]:
         columns = TWO_COLUMNS
-        for first, block in job.read(path, name, LINE_START):
+        for block, first in job.read(path, name, LINE_START):
             if first:
                 columns = table_columns(block)
             yield block, columns
@@ -73,12 +62,12 @@ def join_members(job: Job, paths: Sequence[Path], fasta: Spilled, table: list[Ru
     first_orphans: list[bytes] = []
     repeated: list[int] = []
     with job.bar("joining members", len(cells), "part") as bar:
-        for part in job.run(_join, cells):
+        for spilled, number, some_orphans, some_repeated in job.run(_join, cells):
             bar.update()
-            orphans += part.orphans
-            first_orphans = sorted([*first_orphans, *part.first_orphans])[:SHOWN_IDS]
-            repeated += part.repeated_ids
-            joined.add(part.spilled)
+            orphans += number
+            first_orphans = sorted([*first_orphans, *some_orphans])[:SHOWN_IDS]
+            repeated += some_repeated
+            joined.add(spilled)
     raise_for_repeated(job, paths, repeated)
     if orphans:
         raise ValueError(
@@ -146,33 +135,33 @@ def _scatter_table_block(plan: Plan, block: Block, columns: tuple[int, int]) -> 
     return write_run(plan.spill, "table", keys, keys, [members, clusters])
 
 
-def _join(plan: Plan, first_cell: int, next_cell: int) -> _Joined:
-    """Give the members of one key range their clusters and spill them by the seeded hash of the cluster."""
+def _join(plan: Plan, first_cell: int, next_cell: int) -> tuple[Spilled, int, list[bytes], list[int]]:
+    """Give the members of one key range their clusters and spill them by the seeded hash of the cluster.
+
+    Returns:
+        What is spilled; the number of members that the table does not name, and the first ones; hashes of ids
+        that occur twice among the members.
+    """
     with SpillReader(load_runs(plan.spill / "table.runs")) as reader:
         table = reader.rows(first_cell, next_cell)
         cluster_of = _cluster_of(_texts(reader, table, 0), _texts(reader, table, 1))
     with SpillReader(load_runs(plan.spill / "fasta.runs")) as reader:
         slices = reader.rows(first_cell, next_cell)
         members, tokens = _texts(reader, slices, 0), _texts(reader, slices, 1)
+    spilled = Spilled()
     if not members:
-        return _Joined(Spilled(), 0, (), ())
+        return spilled, 0, [], []
     orphans = [member for member in members if member not in cluster_of]
     repeated: list[bytes] = []
     if len(set(members)) < len(members):
         repeated = [a for a, b in itertools.pairwise(sorted(members)) if a == b][:SHOWN_IDS]
-    spilled = Spilled()
     if not orphans and not repeated:
         clusters = [cluster_of[member] for member in members]
         keys, tags = hash_all(clusters, plan.settings.seed), hash_all(clusters, SPLIT_SALT)
         columns = [members, tokens, clusters]
         spilled.runs.append(write_run(plan.spill, "members", keys, tags, columns))
         spilled.count(*columns)
-    return _Joined(
-        spilled,
-        len(orphans),
-        tuple(sorted(orphans)[:SHOWN_IDS]),
-        tuple(hash_all(repeated, SPLIT_SALT).tolist()),
-    )
+    return spilled, len(orphans), sorted(orphans)[:SHOWN_IDS], hash_all(repeated, SPLIT_SALT).tolist()
 
 
 def _texts(reader: SpillReader, slices: list[RowSlice], column: int) -> list[bytes]:

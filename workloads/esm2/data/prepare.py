@@ -21,7 +21,7 @@ from workloads.training.data.limits import Limits, default_workers
 from workloads.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
 from workloads.training.data.source_file import GZIP_MAGIC, reading
 from workloads.training.data.spill import cell_ranges
-from workloads.training.data.transfer import fetch, local_files
+from workloads.training.data.transfer import SourceKind, fetch, local_files
 from workloads.training.data.workspace import check_free_space, existing_manifest, say, size_text, workspace
 
 from .job import Job, Plan, Spilled, worker_pool
@@ -42,12 +42,8 @@ def prepare_proteins(config: RunFile) -> Manifest:
     """Fetch and prepare the proteins of a pre-training run."""
     data, downloads = config.data, Path(config.data.downloads)
     paths, names = _fetched(data.members or data.source, downloads)
-    membership = None
-    if data.membership is not None:
-        (membership, *others), table_names = _fetched([data.membership], downloads)
-        if others:
-            raise ValueError(f"data.membership: {data.membership} is {len(others) + 1} files; give one table")
-        names += table_names
+    membership = one_file("data.membership", data.membership, downloads, PROTEINS)
+    names += [data.membership] if data.membership is not None else []
     return prepare(
         paths,
         Path(data.path),
@@ -60,8 +56,18 @@ def prepare_proteins(config: RunFile) -> Manifest:
     )
 
 
+def one_file(field: str, location: str | None, downloads: Path, kind: SourceKind) -> Path | None:
+    """Fetch a table that is a single file; raise ValueError if it is several."""
+    if location is None:
+        return None
+    path, *others = fetch(location, downloads, kind)
+    if others:
+        raise ValueError(f"{field}: {location} is {len(others) + 1} files; give one table")
+    return path
+
+
 def is_prepared(config: RunFile) -> bool:
-    """Tell whether data are there that were made of what the run file names, in the way it says."""
+    """Return whether prepared data exist that have the sources and the settings of the run file."""
     data, folder = config.data, Path(config.data.path)
     if not (folder / MANIFEST_FILE).exists():
         return False
@@ -112,7 +118,7 @@ def prepare(
     """Prepare FASTA files for training, or return at once if ``out`` already holds the result.
 
     Args:
-        paths: FASTA files, plain or gzip.
+        paths: existing FASTA files, plain or gzip.
         out: folder to make; appears whole or not at all.
         seed: of the shuffle; splits do not depend on it.
         validation_fraction: share of clusters (without members: of records) held out.
@@ -128,7 +134,9 @@ def prepare(
         ValueError: for anything wrong with the input or the output folder; nothing is left behind.
     """
     files = [*paths, *([membership] if membership else [])]
-    _check_files(files)
+    if len(set(files)) < len(files):
+        twice = next(path for path in files if files.count(path) > 1)
+        raise ValueError(f"{twice} is given twice; name each file once")
     names = list(source_names) if source_names is not None else [path.name for path in files]
     settings = Settings(seed, validation_fraction, test_fraction, members=membership is not None)
     manifest = existing_manifest(out, dict(zip(files, names, strict=True)), settings)
@@ -155,7 +163,6 @@ def prepare(
             spilled = join_members(job, paths, spilled, scatter_table(job, membership, names[-1]))
         else:
             check_ids(job, paths, spilled)
-        implausible = spilled.implausible
         written, dropped = _gather(job, spilled)
         shutil.rmtree(plan.spill)
         splits = {name: _split([part for part in written if part.split == name]) for name in SPLITS}
@@ -169,18 +176,9 @@ def prepare(
         )
         manifest.save(folder)
     _say(f"{out} is prepared: {_summary(manifest)}", progress)
-    for warning in [*implausible.warnings(), *similarity_warning(manifest)]:
+    for warning in [*spilled.implausible.warnings(), *similarity_warning(manifest)]:
         _say(warning, progress)
     return manifest
-
-
-def _check_files(files: Sequence[Path]) -> None:
-    for path in files:
-        if not path.is_file():
-            raise ValueError(f"no file at {path}; give existing FASTA files (and table)")
-    if len(set(files)) < len(files):
-        twice = next(path for path in files if files.count(path) > 1)
-        raise ValueError(f"{twice} is given twice; name each file once")
 
 
 def _text_bytes(path: Path) -> int:

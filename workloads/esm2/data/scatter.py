@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -17,15 +18,7 @@ from workloads.training.data.spill import (
     write_run,
 )
 
-from .fasta import (
-    RECORD_START,
-    Block,
-    SourceReader,
-    check_fasta_start,
-    parse_block,
-    record_lines,
-    split_block,
-)
+from .fasta import RECORD_START, Block, SourceReader, parse_block, record_lines, split_block
 from .job import Job, Plan, Spilled
 from .plausibility import Implausible
 from .shards import load_runs, save_runs
@@ -37,16 +30,10 @@ _LOOKED_AT = 300
 
 def scatter_fasta(job: Job, paths: Sequence[Path], names: Sequence[str]) -> Spilled:
     """Spill the records of all files."""
-
-    def tasks() -> Iterator[tuple[Block, bool]]:
-        for path, name in zip(paths, names, strict=True):
-            for first, block in job.read(path, name, RECORD_START):
-                if first:
-                    check_fasta_start(block)
-                yield block, first
-
+    files = zip(paths, names, strict=True)
+    tasks = (task for path, name in files for task in job.read(path, name, RECORD_START))
     total = Spilled()
-    for part in job.run(_scatter_block, tasks()):
+    for part in job.run(_scatter_block, tasks):
         total.add(part)
     return total
 
@@ -106,18 +93,17 @@ def raise_for_repeated(job: Job, paths: Sequence[Path], hashes: Sequence[int]) -
         return
     wanted, places, limits = set(hashes), dict[bytes, str](), job.plan.limits
     for path in paths:
-        reader = SourceReader(path)
-        for block in reader.blocks(RECORD_START, limits.block_bytes, limits.record_bytes):
-            located = list(record_lines(block))
-            id_hashes = hash_all([record_id for record_id, _ in located], SPLIT_SALT).tolist()
-            for (record_id, line), id_hash in zip(located, id_hashes, strict=True):
-                if id_hash not in wanted:
-                    continue
-                if record_id in places:
-                    raise ValueError(
-                        f"{path}:{line}: the id {record_id.decode()[:60]} was used before, at "
-                        f"{places[record_id]} ({len(wanted)} repeated id(s) in all); ids must be unique: "
-                        "rename or remove one"
-                    )
-                places[record_id] = f"{path}:{line}"
-        reader.close()
+        with closing(SourceReader(path)) as reader:
+            for block in reader.blocks(RECORD_START, limits.block_bytes, limits.record_bytes):
+                located = list(record_lines(block))
+                id_hashes = hash_all([record_id for record_id, _ in located], SPLIT_SALT).tolist()
+                for (record_id, line), id_hash in zip(located, id_hashes, strict=True):
+                    if id_hash not in wanted:
+                        continue
+                    if record_id in places:
+                        raise ValueError(
+                            f"{path}:{line}: the id {record_id.decode()[:60]} was used before, at "
+                            f"{places[record_id]} ({len(wanted)} repeated id(s) in all); ids must be unique: "
+                            "rename or remove one"
+                        )
+                    places[record_id] = f"{path}:{line}"

@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from workloads.training.data.manifest import LENGTH_BIN_RESIDUES, SPLITS, ShardFile, Split
+from workloads.training.data.manifest import LENGTH_BIN_RESIDUES, SPLITS, Settings, ShardFile, Split
 from workloads.training.data.spill import (
     Ints,
     RowSlice,
     Run,
     SpillReader,
+    UInt64s,
     key_ranges,
     row_ranges,
     without_duplicates,
@@ -115,10 +116,9 @@ def _write_piece(reader: SpillReader, slices: list[RowSlice], plan: Plan, writer
         np.argsort(keys),
         lambda row: (text(2, row) if members else b"", text(0, row), text(1, row)),
     )
-    in_test = _below(tags[order], settings.test_fraction)
-    in_validation = _below(tags[order], settings.test_fraction + settings.validation_fraction) & ~in_test
-    for writer, chosen in zip(writers, (~(in_test | in_validation), in_validation, in_test), strict=True):
-        rows = order[chosen]
+    numbers = split_numbers(tags[order], settings)
+    for number, writer in enumerate(writers):
+        rows = order[numbers == number]
         if not len(rows):
             continue
         token_offsets = columns[1][1]
@@ -130,9 +130,12 @@ def _write_piece(reader: SpillReader, slices: list[RowSlice], plan: Plan, writer
     return len(keys) - len(order)
 
 
-def _below(tags: npt.NDArray[np.uint64], fraction: float) -> npt.NDArray[np.bool_]:
+def split_numbers(tags: UInt64s, settings: Settings) -> npt.NDArray[np.int8]:
+    """Return the position in ``SPLITS`` of each hash: the test split has the lowest ones."""
     # A fraction of exactly 0 is the bound 0, below which no tag lies.
-    return tags < np.uint64(int(fraction * 2**64))
+    shares = (settings.test_fraction + settings.validation_fraction, settings.test_fraction)
+    below = [tags < np.uint64(int(share * 2**64)) for share in shares]
+    return np.sum(below, axis=0, dtype=np.int8)
 
 
 def _take(values: Array, offsets: Ints, rows: Ints) -> pa.Array:
@@ -170,24 +173,6 @@ def _cluster_sizes(names: pa.Array) -> pa.Array:
     sizes = np.zeros(len(names), dtype=np.uint32)
     sizes[starts] = np.diff(np.append(starts, len(names)))
     return pa.array(sizes)
-
-
-def _exact(column: pa.Array) -> pa.Array:
-    """Cut the buffers of a slice to its own bytes.
-
-    Arrow writes a slice's buffers with whatever follows them as padding, so that equal records would
-    not make equal files.
-    """
-    if column.type == pa.uint32():
-        return pa.array(column.to_numpy())
-    buffers = column.buffers()
-    offsets = np.frombuffer(buffers[1], dtype=np.int64)[column.offset : column.offset + len(column) + 1]
-    start, stop = int(offsets[0]), int(offsets[-1])
-    values, edges = buffers[-1].slice(start, stop - start), pa.py_buffer(offsets - start)
-    if pa.types.is_large_string(column.type):
-        return pa.Array.from_buffers(column.type, len(column), [None, edges, values])
-    residues = pa.Array.from_buffers(pa.uint8(), stop - start, [None, values])
-    return pa.Array.from_buffers(column.type, len(column), [None, edges], children=[residues])
 
 
 @dataclass
@@ -258,7 +243,9 @@ class _SplitWriter:
             self.file.parent.mkdir(exist_ok=True)
             self._sink = pa.OSFile(str(self.file), "wb")
             self._stream = pa.ipc.new_stream(self._sink, self.schema)
-        columns = [_exact(column) for column in batch.columns]
+        # Copied, because Arrow writes a slice's buffers with whatever follows them as padding, so that equal
+        # records would not make equal files.
+        columns = [pa.concat_arrays([column]) for column in batch.columns]
         self._stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
         self.lengths += length_bins(lengths)
         self.records += len(batch)

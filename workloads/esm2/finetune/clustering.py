@@ -62,8 +62,9 @@ def _by_mmseqs(mmseqs: str, records: Sequence[Record]) -> list[str]:
     with TemporaryDirectory(prefix="mmseqs-") as scratch:
         folder = Path(scratch)
         # Numbers for ids: MMseqs2 takes parts of ids that look like those of databases.
-        fasta = "".join(f">{number}\n{_letters(record.tokens)}\n" for number, record in enumerate(records))
-        (folder / "proteins.fasta").write_text(fasta)
+        fasta = "".join(f">{number}\n{decode(list(one.tokens))}\n" for number, one in enumerate(records))
+        # Residues without a token of their own are X.
+        (folder / "proteins.fasta").write_text(fasta.replace("<unk>", "X"))
         command = [mmseqs, "easy-cluster", "proteins.fasta", "out", "tmp", "-v", "1"]
         command += ["--min-seq-id", str(MIN_IDENTITY), "-c", str(MIN_COVERAGE)]
         ended = subprocess.run(command, cwd=folder, capture_output=True, text=True)
@@ -102,8 +103,3 @@ def _by_minhash(records: Sequence[Record]) -> list[str]:
         index.insert(number, sketch)
         sketches.append(sketch)
     return [records[root(number)].id for number in range(len(records))]
-
-
-def _letters(tokens: bytes) -> str:
-    """Letters of a protein; residues without a token of their own are X."""
-    return decode(list(tokens)).replace("<unk>", "X")

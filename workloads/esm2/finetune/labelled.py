@@ -17,6 +17,7 @@ from workloads.esm2.data.shards import SCHEMA, length_bins, shard_file, split_of
 from workloads.training import records as proteins
 from workloads.training.data.limits import Limits
 from workloads.training.data.manifest import Split
+from workloads.training.data.spill import row_ranges
 
 from .labels import Floats, Labels, class_counts, load_schema
 from .table import Record
@@ -41,13 +42,13 @@ class LabelledSplit(proteins.ProteinSplit):
 
     def labels(self, units: npt.NDArray[np.int64]) -> Floats:
         """Labels of a sequence task, shape (N, columns); NaN where there is none."""
-        self._check_kind(per_residue=False)
+        assert not self.schema.task.per_residue, "labels of residues"
         shape = (len(units), len(self.schema.columns))
         return np.array(list(self._labels(units)), dtype=np.float32).reshape(shape)
 
     def residue_labels(self, units: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
         """Classes of a residue task, (length,) of each whole protein; ``IGNORED`` where there is none."""
-        self._check_kind(per_residue=True)
+        assert self.schema.task.per_residue, "labels of whole proteins"
         return [values.astype(np.int64) for values in self._labels(units)]
 
     def ids(self, units: npt.NDArray[np.int64]) -> list[str]:
@@ -66,9 +67,6 @@ class LabelledSplit(proteins.ProteinSplit):
         numbers = np.searchsorted(self._first_unit, units, side="right") - 1
         for number, row in zip(numbers.tolist(), (units - self._first_unit[numbers]).tolist(), strict=True):
             yield self._parts[number], row
-
-    def _check_kind(self, *, per_residue: bool) -> None:
-        assert self.schema.task.per_residue == per_residue, f"labels of a {self.schema.kind} task"
 
 
 class _Batch(NamedTuple):
@@ -112,13 +110,27 @@ def write_split(
         labels: of all records.
         clusters: of all records, None without.
     """
+    per_residue, width = labels.schema.task.per_residue, len(labels.schema.columns)
+    label_type = pa.large_list(pa.int16()) if per_residue else pa.list_(pa.float32(), width)
+    schema = SCHEMA.append(pa.field(LABEL_COLUMN, label_type))
     lengths = np.array([len(records[index].tokens) for index in rows], dtype=np.int64)
 
-    def write(file: Path, start: int, stop: int) -> None:
-        _write_shard(file, rows[start:stop], lengths[start:stop], records, labels)
+    def batch(start: int, stop: int) -> pa.RecordBatch:
+        chosen = list(rows[start:stop])
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths[start:stop])]))
+        tokens = np.frombuffer(b"".join(records[index].tokens for index in chosen), dtype=np.uint8)
+        values = pa.array(np.concatenate([labels.arrays[index] for index in chosen]))
+        columns = [
+            pa.array([records[index].id for index in chosen], type=pa.large_string()),
+            pa.LargeListArray.from_arrays(offsets, pa.array(tokens)),
+            pa.LargeListArray.from_arrays(offsets, values)
+            if per_residue
+            else pa.FixedSizeListArray.from_arrays(values, width),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     num_clusters = len({clusters[index] for index in rows}) if clusters is not None else len(rows)
-    return write_shards(folder, name, lengths, num_clusters, write)
+    return write_shards(folder, name, lengths, num_clusters, schema, batch)
 
 
 def write_shards(
@@ -126,7 +138,8 @@ def write_shards(
     name: str,
     lengths: npt.NDArray[np.int64],
     num_clusters: int,
-    write: Callable[[Path, int, int], None],
+    schema: pa.Schema,
+    batch: Callable[[int, int], pa.RecordBatch],
 ) -> Split:
     """Divide a split into shards of a bounded size, and describe them.
 
@@ -135,50 +148,16 @@ def write_shards(
         name: of the split.
         lengths: (N,) tokens of its records.
         num_clusters: of its records.
-        write: writes the records from one position up to another into a file.
+        schema: of the shards.
+        batch: returns the records from one position up to another.
     """
-    shards = []
-    for number, (start, stop) in enumerate(ranges(lengths, Limits.for_workers(1).shard_bytes)):
+    shards, limits, keys = [], Limits.for_workers(1), np.arange(len(lengths), dtype=np.uint64)
+    bounds = row_ranges(keys, lengths, limits.shard_bytes) if len(lengths) else []
+    for number, (start, stop) in enumerate(bounds):
         file = folder / name / f"shard-{number:05d}.arrow"
         file.parent.mkdir(exist_ok=True)
-        write(file, start, stop)
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
+            for first, last in row_ranges(keys[start:stop], lengths[start:stop], limits.batch_residues):
+                stream.write_batch(batch(start + first, start + last))
         shards.append(shard_file(file, stop - start, int(lengths[start:stop].sum())))
     return split_of(shards, num_clusters, length_bins(lengths))
-
-
-def _write_shard(
-    file: Path,
-    rows: Sequence[int],
-    lengths: npt.NDArray[np.int64],
-    records: Sequence[Record],
-    labels: Labels,
-) -> None:
-    per_residue, width = labels.schema.task.per_residue, len(labels.schema.columns)
-    label_type = pa.large_list(pa.int16()) if per_residue else pa.list_(pa.float32(), width)
-    schema = SCHEMA.append(pa.field(LABEL_COLUMN, label_type))
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
-        for start, stop in ranges(lengths, Limits.for_workers(1).batch_residues):
-            chosen = list(rows[start:stop])
-            offsets = np.concatenate([[0], np.cumsum(lengths[start:stop])])
-            tokens = np.frombuffer(b"".join(records[index].tokens for index in chosen), dtype=np.uint8)
-            values = pa.array(np.concatenate([labels.arrays[index] for index in chosen]))
-            if per_residue:
-                column = pa.LargeListArray.from_arrays(pa.array(offsets), values)
-            else:
-                column = pa.FixedSizeListArray.from_arrays(values, width)
-            columns = [
-                pa.array([records[index].id for index in chosen], type=pa.large_string()),
-                pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(tokens)),
-                column,
-            ]
-            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-
-
-def ranges(lengths: npt.NDArray[np.int64], max_residues: int) -> Iterator[tuple[int, int]]:
-    """Consecutive rows of at most so many residues together, or one row that alone has more."""
-    ends, start = np.cumsum(lengths), 0
-    while start < len(lengths):
-        done = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, done + max_residues, side="right")))
-        yield start, stop
-        start = stop

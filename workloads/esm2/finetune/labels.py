@@ -177,7 +177,7 @@ def _found_classes(kind: TaskKind, column: str, records: Sequence[Record]) -> tu
     found: set[str] = set()
     for record in records:
         cell = record.cells[column]
-        found.update(_residue_names(cell) if kind.per_residue else (_as_text(cell),))
+        found.update(_residue_names(cell) if kind.per_residue else (cell if isinstance(cell, str) else "",))
     found -= {"", UNKNOWN_RESIDUE} if kind.per_residue else {""}
     if not 2 <= len(found) <= MAX_CLASSES:
         some = ", ".join(sorted(found)[:3])
@@ -188,10 +188,6 @@ def _found_classes(kind: TaskKind, column: str, records: Sequence[Record]) -> tu
     if all(name.isascii() and name.isdigit() for name in found):
         return tuple(sorted(found, key=int))
     return tuple(sorted(found))
-
-
-def _as_text(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else ""
 
 
 def _number(

@@ -12,7 +12,7 @@ import torch
 from workloads.esm2.masking import plain_pack, to_device
 from workloads.esm2.model import Pack
 from workloads.esm2.protein_packs import ProteinStream
-from workloads.training.packing import HostPack, PackShape, PlannedPack
+from workloads.training.packing import HostPack, PlannedPack
 
 from .labelled import LabelledSplit
 from .task_kinds import IGNORED
@@ -29,9 +29,7 @@ class LabelledPack(HostPack):
 class LabelledStream(ProteinStream):
     """Packs with labels. Long proteins keep their first residues, as by transformers' tokenizers."""
 
-    def __init__(self, split: LabelledSplit, shape: PackShape, seed: int) -> None:
-        super().__init__(split, shape, seed)
-        self._labelled = split
+    split: LabelledSplit
 
     def crop_starts(
         self, epoch: int, units: npt.NDArray[np.int64], spare: npt.NDArray[np.int64]
@@ -41,15 +39,15 @@ class LabelledStream(ProteinStream):
     def load(self, pack: PlannedPack | None) -> LabelledPack:
         host = super().load(pack)
         units = np.zeros(0, dtype=np.int64) if pack is None else pack.units
-        if self._labelled.schema.task.per_residue:
+        if self.split.schema.task.per_residue:
             targets: npt.NDArray[Any] = np.full(len(host.tokens), IGNORED, dtype=np.int64)
-            for index, labels in enumerate(self._labelled.residue_labels(units)):
+            for index, labels in enumerate(self.split.residue_labels(units)):
                 first, kept = int(host.cumulative[index]) + 1, labels[: self.shape.max_residues]
                 targets[first : first + len(kept)] = kept
         else:
-            columns = len(self._labelled.schema.columns)
+            columns = len(self.split.schema.columns)
             targets = np.full((len(host.keys), columns), np.nan, dtype=np.float32)
-            targets[: len(units)] = self._labelled.labels(units)
+            targets[: len(units)] = self.split.labels(units)
         return LabelledPack(**vars(host), targets=targets)
 
 

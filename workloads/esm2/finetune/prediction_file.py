@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from workloads.training.whole_file import write_whole
 
 from .labels import UNKNOWN_RESIDUE, Floats, LabelSchema
 from .task_kinds import THRESHOLD
@@ -59,10 +62,9 @@ def write_prediction_table(path: Path, schema: LabelSchema, found: Predictions) 
     of a regression ``true_<measurement>`` and ``<measurement>``. Of labels that do not exclude each other
     ``true`` joins those that a protein has by semicolons; one that is not known has a question mark behind.
     """
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(_lines(schema, found))
-    os.replace(partial, path)
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(_lines(schema, found))
+    write_whole(path, text.getvalue())
 
 
 def _lines(schema: LabelSchema, found: Predictions) -> Iterator[list[object]]:
@@ -86,14 +88,13 @@ def _lines(schema: LabelSchema, found: Predictions) -> Iterator[list[object]]:
     names = schema.classes[1:] if task.two_classes else schema.output_names
     yield ["id", "length", "true", "label", *(f"probability_{name}" for name in names)]
     for protein, labels, row in rows:
-        if task.one_of_many:
-            true, label = _names(schema.classes, np.array([labels[0], np.argmax(row)]), "")
-        elif task.two_classes:
-            true, label = _names(schema.classes, np.array([labels[0], row[0] >= THRESHOLD]), "")
-        else:
+        if task.several_columns:
             known = [f"{name}?" if np.isnan(x) else name for name, x in zip(names, labels, strict=True) if x]
             true = ";".join(known)
             label = ";".join(name for name, value in zip(names, row, strict=True) if value >= THRESHOLD)
+        else:
+            place = np.argmax(row) if task.one_of_many else row[0] >= THRESHOLD
+            true, label = _names(schema.classes, np.array([labels[0], place]), "")
         yield [*protein, true, label, *map(_text, row)]
 
 

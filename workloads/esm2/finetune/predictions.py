@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from workloads.esm2.evaluation import EVALUATION_SEED, rounds
-from workloads.training.heartbeat import beat
+from workloads.esm2.evaluation import EVALUATION_SEED, answered
 from workloads.training.objective import Evaluation, Place
-from workloads.training.parallel import bare
 
 from .labelled import LabelledSplit
-from .labels import LabelSchema
 from .packs import LabelledStream, labelled_pack
 from .prediction_file import Predictions
 from .scores import scores
@@ -46,24 +43,24 @@ def evaluate(
     outputs = torch.zeros(int(offsets[-1]), schema.num_outputs)
     seen = torch.zeros(split.num_units, dtype=torch.bool)
     totals = torch.zeros(2, dtype=torch.float64, device=here.device)  # loss, labels
-    beat("evaluating", slow=True)  # layers may be compiled for it
-    for packs in rounds(stream.epoch(0), num_packs, here, split.num_units):
-        mine = packs[here.rank] if here.rank < len(packs) else None
-        host = stream.load(mine)
-        pack = labelled_pack(host, shape.max_length, here.device)
-        with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=place.dtype == torch.bfloat16):
-            found = bare(model)(pack)
+    longest, device = shape.max_length, here.device
+    answers = answered(model, stream, lambda host: labelled_pack(host, longest, device), place, num_packs)
+    for packs, host, pack, found in answers:
         totals += torch.stack([loss(found, pack.targets).double(), loss.num_targets(pack.targets).double()])
-        if mine is not None:
-            rows = _rows_of_units(mine.units, offsets)
-            outputs[rows] = found[_rows_of_pack(host.cumulative, len(mine.units), schema)].float().cpu()
+        for mine in packs[here.rank : here.rank + 1]:
+            count, bounds = len(mine.units), host.cumulative
+            if schema.task.per_residue:  # between CLS and EOS
+                places = _ranges(bounds[:count] + 1, bounds[1 : count + 1] - 1)
+            else:
+                places = np.arange(count)
+            rows = _ranges(offsets[mine.units], offsets[mine.units + 1])
+            outputs[rows] = found[places].float().cpu()
         for planned in packs:
             seen[torch.from_numpy(planned.units)] = True
-        beat("evaluating")
     dist.all_reduce(totals)
     dist.all_reduce(outputs, group=here.control)
     units = np.flatnonzero(seen.numpy())
-    rows = _rows_of_units(units, offsets)
+    rows = _ranges(offsets[units], offsets[units + 1])
     predictions = Predictions(
         ids=np.array(split.ids(units), dtype=np.str_),
         offsets=np.concatenate([[0], np.cumsum(np.diff(offsets)[units])]),
@@ -92,20 +89,10 @@ def _row_offsets(split: LabelledSplit, max_residues: int) -> npt.NDArray[np.int6
     return np.concatenate([[0], np.cumsum(np.minimum(lengths, max_residues))])
 
 
-def _rows_of_units(units: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    ranges = [np.arange(offsets[unit], offsets[unit + 1]) for unit in units]
+def _ranges(starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the whole numbers from each start up to its stop, one range after another."""
+    ranges = map(np.arange, starts.tolist(), stops.tolist())
     return np.concatenate([np.zeros(0, dtype=np.int64), *ranges])
-
-
-def _rows_of_pack(
-    cumulative: npt.NDArray[np.int32], num_proteins: int, schema: LabelSchema
-) -> npt.NDArray[np.int64]:
-    """Places in the model's outputs of a pack's proteins, or of their residues."""
-    if not schema.task.per_residue:
-        return np.arange(num_proteins)
-    bounds = itertools.pairwise(cumulative[: num_proteins + 1])
-    ranges = [np.arange(start + 1, stop - 1) for start, stop in bounds]  # between CLS and EOS
-    return np.concatenate(ranges)
 
 
 def _labels(split: LabelledSplit, units: npt.NDArray[np.int64], max_residues: int) -> npt.NDArray[np.float32]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from workloads.esm2.alphabet import TOKENS
 from workloads.esm2.data.plausibility import Implausible
+from workloads.esm2.data.prepare import one_file
 from workloads.esm2.data.similarity import similar_across_splits, similarity_warning
 from workloads.esm2.data.sources import PROTEINS
 from workloads.run_file import RunFile, TaskConfig
@@ -60,12 +61,10 @@ def prepare_table(config: RunFile) -> Manifest:
     check_rule(task.split)
     downloads = Path(config.data.downloads)
     files = {path: name for name in task.table for path in fetch(name, downloads, TABLES)}
-    labels_file = _one_file("task.labels", task.labels, downloads)
-    clusters_file = _one_file("task.split.clusters", task.split.clusters, downloads)
-    sources = dict(files)
-    for path, name in ((labels_file, task.labels), (clusters_file, task.split.clusters)):
-        if path is not None and name is not None:
-            sources[path] = name
+    labels_file = one_file("task.labels", task.labels, downloads, TABLES)
+    clusters_file = one_file("task.split.clusters", task.split.clusters, downloads, TABLES)
+    others = ((labels_file, task.labels), (clusters_file, task.split.clusters))
+    sources = files | {path: name for path, name in others if path is not None and name is not None}
     settings = _settings(config)
     data_task = _data_fields(task)
     manifest = existing_manifest(out, sources, settings)
@@ -169,15 +168,6 @@ def _settings(config: RunFile) -> Settings:
     by_cluster = config.task.split.column is None
     shares = (config.data.validation_fraction, config.data.test_fraction) if by_cluster else (0.0, 0.0)
     return Settings(config.data.seed, *shares, members=False)
-
-
-def _one_file(field: str, name: str | None, downloads: Path) -> Path | None:
-    if name is None:
-        return None
-    path, *others = fetch(name, downloads, TABLES)
-    if others:
-        raise ValueError(f"{field}: {name} is {len(others) + 1} files; give one table")
-    return path
 
 
 def _data_fields(task: TaskConfig) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,23 +76,7 @@ class PredictedSplit:
 
     split: Split
     schema: LabelSchema
-    labels: Floats
-    outputs: Floats
-    lengths: npt.NDArray[np.int64]
-    """Length of the protein of each row."""
-
-
-def read_predictions(run_dir: Path, data: Path) -> PredictedSplit | None:
-    """Those of the test split, or else of the validation split; None of a run that is still going."""
-    for split in ("test", "validation"):
-        try:
-            schema, _ = load_schema(data)
-            found = Predictions.load(predictions_file(run_dir, split))
-        except (OSError, ValueError, KeyError):
-            continue  # a report shows what there is
-        lengths = np.repeat(found.lengths, np.diff(found.offsets))
-        return PredictedSplit(split, schema, found.labels, found.outputs, lengths)
-    return None
+    found: Predictions
 
 
 class TaskContents(ReportContents):
@@ -106,9 +91,15 @@ class TaskContents(ReportContents):
         self._predictions: PredictedSplit | None = None
 
     def read(self, run_dir: Path, config: Mapping[str, Any]) -> None:
+        """Read the predictions for the test split, or for the validation split; a running run has none."""
         self._kind = str(config["task"].get("kind"))
         data = config.get("data")
-        self._predictions = read_predictions(run_dir, Path(str(data and data.get("path"))))
+        splits: tuple[Split, ...] = ("validation", "test")
+        for split in splits:
+            with suppress(OSError, ValueError, KeyError):  # a report shows what there is
+                schema, _ = load_schema(Path(str(data and data.get("path"))))
+                found = Predictions.load(predictions_file(run_dir, split))
+                self._predictions = PredictedSplit(split, schema, found)
 
     def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
         """Scores of the final predictions, or of the last evaluation of a run that is still going."""
@@ -117,44 +108,37 @@ class TaskContents(ReportContents):
         }
         values: Mapping[str, Any] = validation
         notes = dict.fromkeys(TITLES, "validation")
-        if (found := self._predictions) is not None:
-            values = scores(found.schema, found.labels, found.outputs)
-            notes = {name: _note(name, found, validation) for name in TITLES}
+        if (last := self._predictions) is not None:
+            values = scores(last.schema, last.found.labels, last.found.outputs)
+            notes = {name: _note(name, last, validation) for name in TITLES}
         headlines = kind.headlines if (kind := TASK_KINDS.get(self._kind)) else ()
-        return [Card(TITLES[name], _text(name, values.get(name)), notes[name]) for name in headlines]
+        return [Card(TITLES[name], _text(values.get(name)), notes[name]) for name in headlines]
 
     def section(self, results: Mapping[str, Any]) -> str:
-        return score_section(self._predictions)
+        """Figures and the table of classes of the final predictions."""
+        predictions = self._predictions
+        if predictions is None:
+            return ""
+        schema = predictions.schema
+        parts = class_scores(schema, predictions.found.labels, predictions.found.outputs)
+        unit = "residues" if schema.task.per_residue else "proteins"
+        names = [name for name in parts[0].values if any(math.isfinite(part.values[name]) for part in parts)]
+        rows = [
+            [part.name, f"{part.examples:,}", *(_text(part.values[name]) or "\N{EN DASH}" for name in names)]
+            for part in parts
+        ]
+        titles = ["measurement" if schema.task.measured else "class", unit, *(TITLES[n] for n in names)]
+        return section(
+            f"Predictions for the {predictions.split} split",
+            _figures(predictions, parts, unit) + table(titles, rows),
+        )
 
     def subtitle(self, config: Mapping[str, Any]) -> str:
         return ", ".join(filter(None, (self._kind, super().subtitle(config))))
 
 
-def score_section(predictions: PredictedSplit | None) -> str:
-    """Figures and the table of classes of the final predictions."""
-    if predictions is None:
-        return ""
-    schema, labels, outputs = predictions.schema, predictions.labels, predictions.outputs
-    parts = class_scores(schema, labels, outputs)
-    unit = "residues" if schema.task.per_residue else "proteins"
-    names = [name for name in parts[0].values if any(math.isfinite(part.values[name]) for part in parts)]
-    rows = [
-        [
-            part.name,
-            f"{part.examples:,}",
-            *(_text(name, part.values[name]) or "\N{EN DASH}" for name in names),
-        ]
-        for part in parts
-    ]
-    titles = ["measurement" if schema.task.measured else "class", unit, *(TITLES[n] for n in names)]
-    return section(
-        f"Predictions for the {predictions.split} split",
-        _figures(predictions, parts, unit) + table(titles, rows),
-    )
-
-
 def _figures(predictions: PredictedSplit, parts: Sequence[ClassScore], unit: str) -> str:
-    schema, labels, outputs = predictions.schema, predictions.labels, predictions.outputs
+    schema, labels, outputs = predictions.schema, predictions.found.labels, predictions.found.outputs
     if schema.task.measured:
         figures = [
             figure_block(f"Predicted over measured {name}", scatter_figure(name, *_known(labels, outputs, n)))
@@ -171,14 +155,14 @@ def _figures(predictions: PredictedSplit, parts: Sequence[ClassScore], unit: str
 
 def _length_table(predictions: PredictedSplit, unit: str) -> str:
     """Headline scores by length of the protein; empty if the file of an earlier version lacks lengths."""
-    schema, lengths, rows = predictions.schema, predictions.lengths, []
-    headlines = TASK_KINDS[schema.kind].headlines
+    schema, found, rows = predictions.schema, predictions.found, []
+    headlines, lengths = schema.task.headlines, np.repeat(found.lengths, np.diff(found.offsets))
     for low, high in itertools.pairwise(LENGTH_BOUNDS):
         here = (lengths > low) & (lengths <= high)
         if here.any():
-            found = scores(schema, predictions.labels[here], predictions.outputs[here])
+            values = scores(schema, found.labels[here], found.outputs[here])
             title = f"{low + 1:.0f} to {high:.0f}" if math.isfinite(high) else f"over {low:.0f}"
-            shown = (_text(name, found[name]) or "\N{EN DASH}" for name in headlines)
+            shown = (_text(values[name]) or "\N{EN DASH}" for name in headlines)
             rows.append([title, f"{here.sum():,}", *shown])
     return table(["protein length", unit, *(TITLES[name] for name in headlines)], rows)
 
@@ -192,20 +176,21 @@ def _note(name: str, predictions: PredictedSplit, validation: Mapping[str, Any])
     parts: list[str] = [predictions.split]
     if name == "accuracy" and (majority := _majority(predictions)) is not None:
         parts.append(f"largest class {majority:.3f}")
-    elif predictions.split == "test" and (text := _text(name, validation.get(name))) is not None:
+    elif predictions.split == "test" and (text := _text(validation.get(name))) is not None:
         parts.append(f"validation {text}")
     return ", ".join(parts)
 
 
 def _majority(predictions: PredictedSplit) -> float | None:
     """Accuracy of always guessing the commonest class."""
-    known = predictions.labels[np.isfinite(predictions.labels[:, 0]), 0]
+    labels = predictions.found.labels[:, 0]
+    known = labels[np.isfinite(labels)]
     if predictions.schema.task.several_columns or not len(known):
         return None
     return float(np.bincount(known.astype(np.int64)).max() / len(known))
 
 
-def _text(name: str, value: object) -> str | None:
+def _text(value: object) -> str | None:
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return f"{value:.3f}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from workloads.esm2.data.shards import split_numbers
 from workloads.training.data.manifest import SPLITS, Settings
 from workloads.training.data.spill import SPLIT_SALT, hash_all
 
@@ -77,7 +78,9 @@ def split_records(
         numbers = _by_column(split, records)
     else:
         assert clusters is not None
-        numbers = _by_cluster(clusters, settings)
+        # As data preparation does it, so that both hold out the same clusters.
+        hashes = hash_all([cluster.encode() for cluster in clusters], SPLIT_SALT)
+        numbers = split_numbers(hashes, settings)
     wanted = [TRAIN, VALIDATION]
     wanted += [TEST] if split.test or (split.column is None and settings.test_fraction > 0) else []
     for number in wanted:
@@ -135,15 +138,6 @@ def _by_column(split: SplitConfig, records: Sequence[Record]) -> SplitNumbers:
         )
     places = {value: VALIDATION for value in split.validation} | {value: TEST for value in split.test}
     return np.array([places.get(value, TRAIN) for value in values], dtype=np.int8)
-
-
-def _by_cluster(clusters: Sequence[str], settings: Settings) -> SplitNumbers:
-    """Return splits by the hash of clusters that data preparation uses; both hold out the same clusters."""
-    shares = hash_all([cluster.encode() for cluster in clusters], SPLIT_SALT) / 2.0**64
-    numbers = np.full(len(clusters), TRAIN, dtype=np.int8)
-    numbers[shares < settings.test_fraction + settings.validation_fraction] = VALIDATION
-    numbers[shares < settings.test_fraction] = TEST
-    return numbers
 
 
 def _from_table(path: Path, records: Sequence[Record]) -> list[str]:

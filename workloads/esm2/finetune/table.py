@@ -23,7 +23,6 @@ from workloads.esm2.data.fasta import (
     CONTROL_CHARACTER,
     RECORD_START,
     SourceReader,
-    check_fasta_start,
     parse_block,
     record_lines,
 )
@@ -278,10 +277,7 @@ def _proteins(files: Sequence[Path]) -> Iterator[tuple[str, str, bytes]]:
     limits = Limits.for_workers(1)
     for path in files:
         with closing(SourceReader(path)) as reader:
-            blocks = reader.blocks(RECORD_START, limits.block_bytes, limits.record_bytes)
-            for number, block in enumerate(blocks):
-                if number == 0:
-                    check_fasta_start(block)
+            for block in reader.blocks(RECORD_START, limits.block_bytes, limits.record_bytes):
                 _, tokens = parse_block(block)
                 for (name, line), protein in zip(record_lines(block), tokens, strict=True):
                     yield name.decode(), f"{path}:{line}", protein

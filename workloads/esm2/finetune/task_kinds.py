@@ -66,10 +66,6 @@ def _binary_cross_entropy(outputs: Tensor, targets: Tensor, weight: Tensor | Non
     return F.binary_cross_entropy_with_logits(outputs, targets, pos_weight=weight, reduction="none")
 
 
-def _squared_error(outputs: Tensor, targets: Tensor, weight: Tensor | None) -> Tensor:
-    return (outputs - targets) ** 2
-
-
 def _sigmoid(logits: Array) -> Array:
     import numpy as np
 
@@ -82,10 +78,6 @@ def _softmax(logits: Array) -> Array:
 
     exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True), dtype=np.float32)
-
-
-def _unchanged(values: Array) -> Array:
-    return values
 
 
 _CLASS_SCORES = ("accuracy", "mcc", "f1", "auroc")
@@ -117,8 +109,8 @@ TASK_KINDS: Mapping[str, TaskKind] = {
         ),
         TaskKind(
             name="regression",
-            loss=_squared_error,
-            values=_unchanged,
+            loss=lambda outputs, targets, weight: (outputs - targets) ** 2,
+            values=lambda values: values,
             headlines=("spearman", "pearson", "rmse", "r2"),
             problem_type="regression",
             measured=True,

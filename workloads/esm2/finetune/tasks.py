@@ -106,7 +106,7 @@ class TaskLoss:
         return outputs * self.scale + self.shift
 
     def head_in_units(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The same in the head's last layer, so that the model that is written needs nothing of it."""
+        """Put the units into the head's last layer, so that the written model needs no conversion."""
         if not self.kind.measured:
             return weights
         weight, bias = weights[HEAD_WEIGHT], weights[HEAD_BIAS]
@@ -114,7 +114,7 @@ class TaskLoss:
         return weights | {HEAD_WEIGHT: weight * scale[:, None], HEAD_BIAS: bias * scale + shift}
 
     def head_from_units(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The way back, of a model that was written by ``head_in_units``."""
+        """Undo ``head_in_units``, for a model that was written with it."""
         if not self.kind.measured:
             return weights
         weight, bias = weights[HEAD_WEIGHT], weights[HEAD_BIAS]

@@ -14,7 +14,7 @@ import pyarrow as pa
 from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
-from .engine import EMBEDDING, RESIDUE_EMBEDDINGS, Array
+from .engine import EMBEDDING, RESIDUE_EMBEDDINGS
 from .job import Command
 from .records import Protein
 
@@ -36,7 +36,8 @@ def embed(config: RunFile, here: Processes) -> None:
 
     def tabulate(proteins: list[Protein]) -> pa.Table:
         found = command.answers(proteins, EMBEDDING if is_mean else RESIDUE_EMBEDDINGS)
-        embeddings = _vectors(found, size, inference.stored_as)
+        flat = np.concatenate([np.empty(0, np.float32), *(rows.ravel() for rows in found)])
+        embeddings = pa.FixedSizeListArray.from_arrays(pa.array(flat.astype(inference.stored_as)), size)
         if not is_mean:
             offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in found])]).astype(np.int32)
             embeddings = pa.ListArray.from_arrays(pa.array(offsets), embeddings)
@@ -48,9 +49,3 @@ def embed(config: RunFile, here: Processes) -> None:
     if not is_mean:
         part_residues = max(1, min(part_residues, MAX_PART_BYTES // (4 * size)))
     command.run(tabulate, part_residues)
-
-
-def _vectors(found: list[Array], size: int, kind: str) -> pa.Array:
-    """Return the rows of all proteins, each of ``size`` numbers, one after another."""
-    flat = np.concatenate([np.empty(0, np.float32), *(rows.ravel() for rows in found)]).astype(kind)
-    return pa.FixedSizeListArray.from_arrays(pa.array(flat), size)

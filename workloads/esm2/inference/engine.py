@@ -83,41 +83,35 @@ class Window:
     """First residue that it answers for."""
     last: int
     """Residue after the last one that it answers for."""
+    protein: int = 0
+    """Place of the protein among those of a call."""
+
+    @property
+    def num_tokens(self) -> int:
+        return self.stop - self.start + SPECIAL_TOKENS
 
     @property
     def num_answered(self) -> int:
         return self.last - self.first
 
 
-def windows(num_residues: int, max_residues: int) -> list[Window]:
+def windows(num_residues: int, max_residues: int, protein: int = 0) -> list[Window]:
     """Return evenly spread windows of ``max_residues`` that overlap by at least half; one if all fits.
 
     Each of two neighbours answers up to the middle of their overlap, so that every residue has as much
     context as possible on either side.
     """
     if num_residues <= max_residues:
-        return [Window(0, num_residues, 0, num_residues)]
+        return [Window(0, num_residues, 0, num_residues, protein)]
     step = max(1, max_residues // 2)
     count = -(-(num_residues - max_residues) // step) + 1
     starts = np.linspace(0, num_residues - max_residues, count).round().astype(int).tolist()
     middles = [(here + max_residues + following) // 2 for here, following in itertools.pairwise(starts)]
     edges = [0, *middles, num_residues]
     return [
-        Window(start, start + max_residues, first, last)
+        Window(start, start + max_residues, first, last, protein)
         for start, first, last in zip(starts, edges[:-1], edges[1:], strict=True)
     ]
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Protein, or a window of it."""
-
-    protein: int
-    window: Window
-
-    @property
-    def num_tokens(self) -> int:
-        return self.window.stop - self.window.start + SPECIAL_TOKENS
 
 
 class Engine:
@@ -172,9 +166,9 @@ class Engine:
         if self._compile_from is not None and self._num_residues >= self._compile_from:
             self._compile()
         pieces = [
-            _Piece(index, window)
+            window
             for index, protein in enumerate(proteins)
-            for window in windows(len(protein), self.max_residues)
+            for window in windows(len(protein), self.max_residues, index)
         ]
         parts: list[list[tuple[Window, Array]]] = [[] for _ in proteins]
         packs = self._packs(pieces)
@@ -183,8 +177,8 @@ class Engine:
         for before, _ in itertools.pairwise(itertools.chain(running, [None])):
             assert before is not None
             for piece, part in zip(before.pieces, before.answers(), strict=True):
-                parts[piece.protein].append((piece.window, part))
-            self.on_residues(sum(piece.window.num_answered for piece in before.pieces))
+                parts[piece.protein].append((piece, part))
+            self.on_residues(sum(piece.num_answered for piece in before.pieces))
         return [_joined(found, answer) for found in parts]
 
     def warm_up(self, answer: Answer) -> list[Array]:
@@ -195,7 +189,7 @@ class Engine:
         if self._compile_from == 0:
             self._compile()
         protein = encode("A" * min(30, self.max_residues))
-        piece = _Piece(0, windows(len(protein), self.max_residues)[0])
+        (piece,) = windows(len(protein), self.max_residues)
         shapes: Sequence[PackShape | None] = self._shapes or [None]
         return [self._start([protein], [piece], shape, answer).answers()[0] for shape in shapes]
 
@@ -214,11 +208,11 @@ class Engine:
         for layer in self.model.layers:
             layer.compile(dynamic=False)
 
-    def _packs(self, pieces: list[_Piece]) -> Iterator[list[_Piece]]:
+    def _packs(self, pieces: list[Window]) -> Iterator[list[Window]]:
         """Yield packs, longest proteins first, so that a lack of memory shows at once."""
         tokens = self.tokens_per_pack
         largest = self._shapes[-1] if self._shapes else PackShape(tokens, self.max_residues, tokens)
-        pack: list[_Piece] = []
+        pack: list[Window] = []
         used = 0
         for piece in sorted(pieces, key=lambda piece: piece.num_tokens, reverse=True):
             if pack and not _fits(largest, len(pack) + 1, used + piece.num_tokens):
@@ -229,7 +223,7 @@ class Engine:
         if pack:
             yield pack
 
-    def _shape_of(self, pack: list[_Piece]) -> PackShape | None:
+    def _shape_of(self, pack: list[Window]) -> PackShape | None:
         """Return the smallest constant shape that holds a pack; None if shapes are not constant."""
         num_tokens = sum(piece.num_tokens for piece in pack)
         return next((shape for shape in self._shapes if _fits(shape, len(pack), num_tokens)), None)
@@ -238,7 +232,7 @@ class Engine:
     def _start(
         self,
         proteins: Sequence[npt.NDArray[np.uint8]],
-        pieces: list[_Piece],
+        pieces: list[Window],
         shape: PackShape | None,
         answer: Answer,
     ) -> _Running:
@@ -272,7 +266,7 @@ class Engine:
 class _Running:
     """Pack that the device computes."""
 
-    pieces: list[_Piece]
+    pieces: list[Window]
     answered: npt.NDArray[np.int64] | None
     """Bounds of each piece's rows, (S, 2); None if every piece has one row, in the order of the pieces."""
     rows: Tensor
@@ -304,7 +298,7 @@ def _fits(shape: PackShape, num_pieces: int, num_tokens: int) -> bool:
 
 
 def _assembled(
-    proteins: Sequence[npt.NDArray[np.uint8]], pieces: list[_Piece], shape: PackShape | None
+    proteins: Sequence[npt.NDArray[np.uint8]], pieces: list[Window], shape: PackShape | None
 ) -> tuple[HostPack, npt.NDArray[np.int64]]:
     """Return a pack, padded to ``shape``, and the bounds (S, 2) of the rows that each piece answers for."""
     starts = np.concatenate([[0], np.cumsum([piece.num_tokens for piece in pieces])])
@@ -313,12 +307,11 @@ def _assembled(
     tokens = np.full(num_tokens, PAD, dtype=np.uint8)
     answered = np.full((num_segments, 2), num_tokens, dtype=np.int64)
     for index, (piece, start) in enumerate(zip(pieces, starts.tolist(), strict=False)):
-        window = piece.window
         tokens[start], tokens[start + piece.num_tokens - 1] = CLS, EOS
-        residues = proteins[piece.protein][window.start : window.stop]
+        residues = proteins[piece.protein][piece.start : piece.stop]
         tokens[start + 1 : start + 1 + len(residues)] = residues
-        first = start + 1 + window.first - window.start  # after CLS
-        answered[index] = first, first + window.num_answered
+        first = start + 1 + piece.first - piece.start  # after CLS
+        answered[index] = first, first + piece.num_answered
     # All spare segments share the padding, because attention costs the square of a segment's length.
     spare = num_segments - len(pieces)
     padding = used + (num_tokens - used) * np.arange(1, spare + 1) // max(spare, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import re
@@ -56,31 +55,27 @@ def draw_heat_maps(table: Path, model: str) -> list[Path]:
 
 def _proteins(table: Path) -> Iterator[_Mutants]:
     """Yield the proteins in order; positions that restart begin another protein, even with the same id."""
-    mutants, last = None, 0
+    mutants, last = _Mutants(""), 0
     for name, mutation, score in _rows(table):
         place = int(mutation[1:-1])
-        if mutants is None or name != mutants.protein or place < last:
-            if mutants is not None:
+        if name != mutants.protein or place < last:
+            if mutants.scores:
                 yield mutants
             mutants = _Mutants(name)
         mutants.scores[place, mutation[-1]] = score
         mutants.wild[place] = mutation[0]
         last = place
-    if mutants is not None:
+    if mutants.scores:
         yield mutants
 
 
 def _rows(table: Path) -> Iterator[tuple[str, str, float]]:
     """No more is read than is drawn."""
-    with contextlib.ExitStack() as stack:
-        if table.suffix == PARQUET:
-            batches = stack.enter_context(pq.ParquetFile(table)).iter_batches()
-        else:
-            # Without types an id of digits would be a number.
-            types = {"id": pa.string(), "mutation": pa.string(), "score": pa.float32()}
-            options = pa.csv.ConvertOptions(column_types=types)
-            batches = stack.enter_context(pa.csv.open_csv(table, convert_options=options))
-        for batch in batches:
+    # Without types an id of digits would be a number.
+    types = {"id": pa.string(), "mutation": pa.string(), "score": pa.float32()}
+    is_parquet, options = table.suffix == PARQUET, pa.csv.ConvertOptions(column_types=types)
+    with pq.ParquetFile(table) if is_parquet else pa.csv.open_csv(table, convert_options=options) as file:
+        for batch in file.iter_batches() if is_parquet else file:
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 

@@ -10,7 +10,7 @@ import csv
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,32 +25,22 @@ MAX_NAME_SHOWN = 60
 
 def asked_for(records: Iterable[Protein | Reject], asked: Wanted | None) -> Iterator[Protein | Reject]:
     """Yield each protein, then the mutations that do not fit it; at the end those without a protein."""
+    if asked is None:
+        yield from records
+        return
     known, count = set[str](), 0
     for record in records:
         yield record
-        if isinstance(record, Reject) or asked is None:
-            continue
-        known.add(record.id)
-        count += 1
-        for row in asked.of(record.id):
-            if isinstance(problem := _parsed(row, record), Reject):
-                yield problem
-    if asked is None:
-        return
+        if isinstance(record, Protein):
+            known.add(record.id)
+            count += 1
+            yield from (found for found in asked.parsed(record) if isinstance(found, Reject))
     if count > 1 and asked.names_no_protein:
         raise ValueError(
             f"inference.mutations: a row has no id, and the input has {count} proteins; give the table a "
             "column id, filled in every row"
         )
-    for row in asked.of_others(known):
-        yield Reject(row.where, f"no protein {row.protein} in the input")
-
-
-def _parsed(row: Asked, protein: Protein) -> Variant | Reject:
-    try:
-        return parse_variant(row.name, protein)
-    except ValueError as error:
-        return Reject(row.where, str(error))
+    yield from asked.of_others(known)
 
 
 @dataclass(frozen=True)
@@ -91,19 +81,18 @@ class Wanted:
         self.fingerprint = digest.hexdigest()
         self.names_no_protein = None in self._by_protein
 
-    def of(self, protein: str) -> Sequence[Asked]:
-        """Return the rows for this protein, and those that name no protein."""
-        return [*self._by_protein.get(None, []), *self._by_protein.get(protein, [])]
+    def parsed(self, protein: Protein) -> Iterator[Variant | Reject]:
+        """Yield the variants of the rows that name this protein or none; rejects of those that do not fit."""
+        for row in [*self._by_protein.get(None, []), *self._by_protein.get(protein.id, [])]:
+            try:
+                yield parse_variant(row.name, protein)
+            except ValueError as error:
+                yield Reject(row.where, str(error))
 
-    def variants(self, protein: Protein) -> list[Variant]:
-        """Return the variants of the rows that fit the protein."""
-        rows = self.of(protein.id)
-        return [variant for row in rows if isinstance(variant := _parsed(row, protein), Variant)]
-
-    def of_others(self, proteins: set[str]) -> list[Asked]:
-        """Return the rows for none of these proteins."""
+    def of_others(self, proteins: set[str]) -> list[Reject]:
+        """Return rejects of the rows for none of these proteins."""
         return [
-            row
+            Reject(row.where, f"no protein {protein} in the input")
             for protein, rows in self._by_protein.items()
             if protein is not None and protein not in proteins
             for row in rows

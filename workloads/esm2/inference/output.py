@@ -119,7 +119,9 @@ class Output:
             old.unlink(missing_ok=True)
         write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
         if rejects:
-            write_whole(self.rejects, _csv_text(rejects))
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerows([("where", "reason"), *rejects])
+            write_whole(self.rejects, text.getvalue())
         partial.replace(self.path)
         shutil.rmtree(self.folder)
 
@@ -149,11 +151,3 @@ class _CsvWriter:
 
     def close(self) -> None:
         self._writer.close()
-
-
-def _csv_text(rejects: Iterable[tuple[str, str]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["where", "reason"])
-    writer.writerows(rejects)
-    return text.getvalue()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,14 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from workloads.esm2.data.fasta import (
-    RECORD_START,
-    Block,
-    SourceReader,
-    check_fasta_start,
-    parse_block,
-    single_records,
-)
+from workloads.esm2.data.fasta import RECORD_START, Block, SourceReader, parse_block, single_records
 from workloads.esm2.data.plausibility import ALLOW, NUCLEOTIDES, is_nucleotides
 from workloads.esm2.data.sources import PROTEINS
 from workloads.esm2.finetune.table import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems, read_rows, table_records
@@ -100,30 +94,26 @@ def records_of(config: RunFile, locations: Sequence[str] = ()) -> Iterator[Prote
         id_column=inference.id_column or (task.id_column if task else "id"),
         sequence_column=inference.sequence_column or (task.sequence_column if task else "sequence"),
     )
-    return _within(records, config)
+    return (_checked(record, config) if isinstance(record, Protein) else record for record in records)
 
 
-def _within(records: Iterable[Protein | Reject], config: RunFile) -> Iterator[Protein | Reject]:
+def _checked(protein: Protein, config: RunFile) -> Protein | Reject:
     """Turn DNA and RNA into rejects, and long proteins if the run file says so."""
-    max_residues, rejects_long = config.model.max_residues, config.inference.long_proteins == "reject"
-    for record in records:
-        if isinstance(record, Reject):
-            yield record
-        elif not config.data.allow_nucleotides and is_nucleotides(record.tokens):
-            yield Reject(
-                record.file,
-                f"record {record.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
-                f"translation into protein, or allow it with {ALLOW}",
-                record.id,
-            )
-        elif rejects_long and len(record.tokens) > max_residues:
-            yield Reject(
-                record.file,
-                f"record {record.id} has {len(record.tokens)} residues; allowed are {max_residues} "
-                "(model.max_residues), or set inference.long_proteins to window or crop",
-            )
-        else:
-            yield record
+    if not config.data.allow_nucleotides and is_nucleotides(protein.tokens):
+        return Reject(
+            protein.file,
+            f"record {protein.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
+            f"translation into protein, or allow it with {ALLOW}",
+            protein.id,
+        )
+    if config.inference.long_proteins == "reject" and len(protein.tokens) > config.model.max_residues:
+        return Reject(
+            protein.file,
+            f"record {protein.id} has {len(protein.tokens)} residues; allowed are "
+            f"{config.model.max_residues} (model.max_residues), or set inference.long_proteins to window or "
+            "crop",
+        )
+    return protein
 
 
 class _Collected(Problems):
@@ -151,28 +141,22 @@ def _of_table(path: Path, id_column: str, sequence_column: str) -> Iterator[Prot
 
 
 def _of_fasta(path: Path) -> Iterator[Protein | Reject]:
-    reader = SourceReader(path)
-    try:
-        for number, block in enumerate(reader.blocks(RECORD_START, BLOCK_BYTES, MAX_RECORD_BYTES)):
-            if number == 0:
-                check_fasta_start(block)
+    with closing(SourceReader(path)) as reader:
+        for block in reader.blocks(RECORD_START, BLOCK_BYTES, MAX_RECORD_BYTES):
             yield from _of_block(block)
-    finally:
-        reader.close()
 
 
 def _of_block(block: Block) -> Iterator[Protein | Reject]:
     try:
         ids, tokens = parse_block(block)
-    except ValueError:
-        for record in single_records(block):
-            try:
-                ids, tokens = parse_block(record)
-            except ValueError as error:
-                where, _, reason = str(error).partition(": ")
-                yield Reject(where, reason)
-            else:
-                yield Protein(ids[0].decode(), np.frombuffer(tokens[0], dtype=np.uint8), block.file)
+    except ValueError as error:
+        records = list(single_records(block))
+        if len(records) == 1:
+            where, _, reason = str(error).partition(": ")
+            yield Reject(where, reason)
+        else:
+            for record in records:
+                yield from _of_block(record)
         return
     for name, protein in zip(ids, tokens, strict=True):
         yield Protein(name.decode(), np.frombuffer(protein, dtype=np.uint8), block.file)

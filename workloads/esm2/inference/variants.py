@@ -48,7 +48,9 @@ def variants(config: RunFile, here: Processes) -> None:
     command.settings["mutations_fingerprint"] = None if asked is None else asked.fingerprint
 
     def wanted_of(protein: Protein) -> list[Variant]:
-        return all_single_mutants(protein) if asked is None else asked.variants(protein)
+        if asked is None:
+            return all_single_mutants(protein)
+        return [found for found in asked.parsed(protein) if isinstance(found, Variant)]
 
     def residues_of(protein: Protein) -> int:
         return len(_places(wanted_of(protein))) * min(len(protein.tokens), config.model.max_residues)

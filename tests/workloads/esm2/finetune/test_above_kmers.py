@@ -1,8 +1,8 @@
 """Fine-tuning on real proteins beats the commonest class and classifiers of k-mer counts.
 
 Proteins of the embedded sample, by their first 60 residues: those that a signal or transit peptide sends out
-of the cell or into an organelle, against those of cytoplasm and nucleus. Where in the sequence residues stand
-matters, which counts do not know.
+of the cell or into an organelle, against those of cytoplasm and nucleus. The positions of residues in the
+sequence matter, and counts do not contain them.
 """
 
 from __future__ import annotations

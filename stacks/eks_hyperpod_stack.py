@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from constructs.nodes.node_roles import (
 from constructs.policy.findings import acknowledge
 from constructs.storage.hashed_upload import HashedUpload
 from constructs.storage.log_group import log_group
-from constructs.studio.studio_partitions import StudioPartitions
 from constructs.vpc.network import Network
 from manifests import studio_jobs
 from manifests.charts import chart_folder
@@ -211,36 +209,3 @@ def _kubernetes_config(group: EksInstanceGroup) -> dict[str, Any] | None:
     taints = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in group.taints]
     found = {"labels": group.labels, "taints": taints}
     return {name: value for name, value in found.items() if value} or None
-
-
-class StudioOnKubernetes(Construct):
-    """Jobs that make partitions, and access entries of spaces' roles, for jobs in the namespaces of jobs."""
-
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        kubernetes: KubernetesCluster,
-        roles: Sequence[iam.IRole],
-        partitions: StudioPartitions | None,
-    ) -> None:
-        super().__init__(scope, construct_id)
-        settings = kubernetes.settings
-        namespaces = job_namespaces(settings)
-        for number, role in enumerate(roles):
-            # As for those whom the file lets edit in a namespace; the ARN is known at the deployment.
-            entry = AccessEntry.model_construct(
-                principal_arn=role.role_arn, level="edit", namespaces=namespaces
-            )
-            kubernetes.access(self, f"Access{number}", entry)
-
-        objects = [studio_jobs.program(), studio_jobs.service_account()]
-        after: list[IDependable] = [kubernetes.manifest(self, "Program", objects)]
-        if partitions is None:
-            kubernetes.manifest(self, "Shared", [studio_jobs.shared_job(shared_uids(settings))], after=after)
-            return
-        statements = partitions.worker_statements()
-        after.append(kubernetes.pod_role(self, "Role", [SYSTEM_NAMESPACE], studio_jobs.NAME, statements))
-        queues = partitions.requests.queue_url, partitions.acknowledgements.queue_url
-        kubernetes.manifest(self, "Queued", [studio_jobs.queue_job(*queues, settings.region)], after=after)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.benchmark import Timer
 
 from benchmarks.case import Case, Line, Settings
 from benchmarks.figures import DTYPES, precisions_of
@@ -64,6 +63,9 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
 
 def _seconds(function: Callable[[], object], least: float) -> float:
     """Mean wall seconds of a call, over at least so many seconds, until the device is done."""
+    # It needs setuptools, which the other stages do without.
+    from torch.utils.benchmark import Timer
+
     timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
     return timer.blocked_autorange(min_run_time=least).mean
 

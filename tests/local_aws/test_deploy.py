@@ -288,12 +288,12 @@ def test_a_feature_is_switched_off_in_one_deployment(beside: Seen, switched_off:
     assert beside.nodes[NEIGHBOUR] == switched_off.nodes[NEIGHBOUR]
 
 
-def test_destroy_ends_the_cluster_and_keeps_its_data(changed: Seen, destroyed: Seen) -> None:
-    assert changed.clusters.keys() - destroyed.clusters.keys() == {SMALL.name}
-    assert changed.stacks.keys() - destroyed.stacks.keys() == {stack_name(SMALL.name, "hyperpod")}
-    assert destroyed.file_systems == changed.file_systems
-    assert destroyed.vpcs == changed.vpcs
-    assert destroyed.objects == changed.objects
+def test_destroy_ends_the_cluster_and_keeps_its_data(switched_off: Seen, destroyed: Seen) -> None:
+    assert switched_off.clusters.keys() - destroyed.clusters.keys() == {SMALL.name}
+    assert switched_off.stacks.keys() - destroyed.stacks.keys() == {stack_name(SMALL.name, "hyperpod")}
+    assert destroyed.file_systems == switched_off.file_systems
+    assert destroyed.vpcs == switched_off.vpcs
+    assert destroyed.objects == switched_off.objects
 
 
 def test_destroy_says_what_still_bills(destroyed: Seen) -> None:

@@ -36,7 +36,6 @@ ANSWER_SECONDS = 30
 """Timeout of a request; an unreachable private endpoint never answers."""
 COMMAND_SECONDS = 120
 ABSENT, EXISTS = "(NotFound)", "(AlreadyExists)"
-NO_SUCH_KIND = "the server doesn't have a resource type"
 UNREACHED = (
     "was refused",
     "i/o timeout",

@@ -67,5 +67,8 @@ class Kubernetes(Section):
     """Kinds of logs that EKS sends to CloudWatch, which bills for them."""
     control_plane_log_days: LogDays = 90
     """Days for which these logs are kept."""
+    pod_metadata_access: bool = False
+    """Whether pods may reach the instance metadata service, which gives the node's credentials to any pod. By
+    default, a network policy and firewall rules block it. Set true only while a pod fails without it."""
     access: list[AccessEntry] = Field(default=[])
     """Roles and users that may use the cluster in addition to the stacks. Without an entry, no one may."""

@@ -66,6 +66,18 @@ def chart_values(cluster: EksCluster) -> dict[str, Any]:
     }
 
 
+def neuron_tolerations(cluster: EksCluster) -> list[dict[str, str]]:
+    """Tolerations of Neuron's plugin, for which the chart has no values; empty on a cluster without it.
+
+    They begin with the chart's own, which a patch of the list replaces.
+    """
+    groups = [group.instance_type for group in cluster.instance_groups]
+    types = [name for name in groups if instance_type(name).num_neuron_devices]
+    neuron = {"key": "aws.amazon.com/neuron", "operator": "Exists", "effect": "NoSchedule"}
+    own = [{"key": "CriticalAddonsOnly", "operator": "Exists"}, neuron, HEALTH_TOLERATION]
+    return [*own, *_tolerations(cluster, types)] if types else []
+
+
 def _tolerations(cluster: EksCluster, types: list[str]) -> list[dict[str, str]]:
     """Return tolerations of the taints that the file gives to groups of these types."""
     tolerations: list[dict[str, str]] = []

@@ -21,6 +21,7 @@ from constructs.eks.node_prerequisites import HyperPodChart, NodePrerequisites
 from constructs.eks.node_waiter import NodeWaiter, PodInterfaces
 from constructs.monitoring.cost_budget import CostBudget
 from constructs.nodes.instance_group import hyperpod_cluster, instance_group, volumes
+from constructs.nodes.lifecycle_entry import LifecycleEntry
 from constructs.nodes.node_roles import (
     LIFECYCLE_PREFIX,
     autoscaling_role,
@@ -42,6 +43,8 @@ from stacks.studio_stack import StudioStack
 SCRIPTS = Path(__file__).parents[1] / "lifecycle" / "eks"
 ON_CREATE = "on_create.sh"
 """Runs once on each new node before it joins."""
+PODS_REACH_METADATA = "pods_reach_metadata"
+"""Empty file beside ``ON_CREATE``; with it, nodes have no firewall rule against pods."""
 
 
 class EksHyperPodStack(Stack):
@@ -91,7 +94,9 @@ class EksHyperPodStack(Stack):
             log=log_group(files, "Log", key=key),
             prefix=LIFECYCLE_PREFIX,
             folder=SCRIPTS,
+            extra_files={PODS_REACH_METADATA: ""} if cluster.kubernetes.pod_metadata_access else None,
         )
+        entry = LifecycleEntry(files, lifecycle, cluster.region, ON_CREATE)
         common = node_statements(
             self,
             cluster_name=cluster.name,
@@ -108,8 +113,8 @@ class EksHyperPodStack(Stack):
         role = node_role(
             self, "NodeRole", cluster, [*common, *eks_node_statements(self, network, kubernetes.arn)]
         )
-        hyperpod = self._hyperpod(cluster, network, kubernetes.arn, role, lifecycle.s3_uri, key)
-        hyperpod.node.add_dependency(role, without_nodes, lifecycle, interfaces.resource)
+        hyperpod = self._hyperpod(cluster, network, kubernetes.arn, role, entry.s3_uri, key)
+        hyperpod.node.add_dependency(role, without_nodes, entry.pointer, interfaces.resource)
 
         waiter = NodeWaiter(self, "NodeWaiter", kubernetes=kubernetes, hyperpod=hyperpod, log=log)
         services = ClusterServices(

@@ -19,6 +19,7 @@ from config.slurm_cluster import SlurmCluster
 from constructs import Construct, IDependable
 from constructs.monitoring.cost_budget import CostBudget
 from constructs.nodes.instance_group import StorageConfig, hyperpod_cluster, instance_group, volumes
+from constructs.nodes.lifecycle_entry import LifecycleEntry
 from constructs.nodes.node_roles import (
     LIFECYCLE_PREFIX,
     MIRROR_PREFIX,
@@ -103,8 +104,9 @@ class SlurmHyperPodStack(Stack):
             extra_files={SETTINGS: node_settings_text(cluster)},
             deployment_files={DEPLOYMENT: json.dumps(deployment, indent=2, sort_keys=True) + "\n"},
         )
-        hyperpod = self._hyperpod(cluster, network, storage, roles, lifecycle.s3_uri)
-        hyperpod.node.add_dependency(*roles.values(), lifecycle, workloads, self._node_log(cluster, storage))
+        entry = LifecycleEntry(files, lifecycle, cluster.region, ON_INIT_COMPLETE, after=[workloads])
+        hyperpod = self._hyperpod(cluster, network, storage, roles, entry.s3_uri)
+        hyperpod.node.add_dependency(*roles.values(), entry.pointer, self._node_log(cluster, storage))
         self._session_document(cluster, storage)
         if cluster.budget:
             CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)

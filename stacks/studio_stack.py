@@ -10,7 +10,6 @@ from aws_cdk import CfnOutput, RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
-from aws_cdk import aws_s3_deployment as s3_deployment
 from aws_cdk import aws_sagemaker as sagemaker
 from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_ssm as ssm
@@ -34,8 +33,6 @@ from stacks.storage_stack import StorageStack
 
 PREFIX, CLIENT_PREFIX = "studio", "studio-login"
 """Prefixes of the artifact bucket: scripts of spaces, and Slurm's commands from the controller."""
-CURRENT = "current"
-"""File below ``PREFIX`` that says where the newest scripts are, at an address that stays the same."""
 
 
 class StudioStack(Stack):
@@ -76,11 +73,7 @@ class StudioStack(Stack):
             folder=SCRIPTS,
             deployment_files={"settings.json": json.dumps(settings, indent=2, sort_keys=True) + "\n"},
         )
-        # It shares the function of the other upload, so that the stack has one function.
-        pointer = upload.deployment(
-            files, "Current", PREFIX, [s3_deployment.Source.data(CURRENT, upload.s3_uri)]
-        )
-        pointer.node.add_dependency(upload)
+        upload.point_to_current(files)
         self._bucket_arn = f"arn:{self.partition}:s3:::{upload.bucket_name}"
         scripts = self._common_statements(tools)
         role = studio_role(
@@ -103,7 +96,7 @@ class StudioStack(Stack):
             network=network,
             security_group_id=group.security_group_id,
             file_system_id=storage.lustre.file_system_id,
-            current_s3_uri=f"s3://{upload.bucket_name}/{PREFIX}/{CURRENT}",
+            current_s3_uri=upload.current_s3_uri,
             role=role,
             key=key,
         )

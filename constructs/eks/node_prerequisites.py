@@ -14,12 +14,14 @@ from config.facts import addons
 from constructs import Construct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.nodes.node_roles import cluster_log_statements
-from manifests.chart_values import HEALTH_TOLERATION, chart_values
+from manifests.chart_values import HEALTH_TOLERATION, chart_values, neuron_tolerations
 
 METADATA_ADDRESS = "169.254.169.254/32"
 RELEASE = "hyperpod-dependencies"
 OPERATOR = f"{RELEASE}-training-operators"
 """Kubeflow's, as the chart names it after the release."""
+NEURON_PLUGIN = "neuron-device-plugin-daemonset"
+"""DaemonSet of the chart's part neuron-device-plugin."""
 NAMESPACE = "kube-system"
 """Namespace of the release (SageMaker developer guide, "Install packages using Helm"). Most parts differ."""
 
@@ -45,8 +47,9 @@ class NodePrerequisites(Construct):
         )
         kubernetes.addon(self, "KubeProxy", addons.KUBE_PROXY)
         kubernetes.addon(self, "PodIdentityAgent", addons.POD_IDENTITY_AGENT)
-        # The CNI brings the kind of object.
-        kubernetes.manifest(self, "MetadataPolicy", [metadata_policy()], after=[cni])
+        if not kubernetes.settings.kubernetes.pod_metadata_access:
+            # The CNI brings the kind of object.
+            kubernetes.manifest(self, "MetadataPolicy", [metadata_policy()], after=[cni])
 
 
 class HyperPodChart(Construct):
@@ -77,19 +80,29 @@ class HyperPodChart(Construct):
         )
         # Pods read their credentials at their start.
         chart.node.add_dependency(agent)
+        # The chart has no values for these. Helm's upgrades leave patches in place.
+        patches: dict[str, tuple[str, str, dict[str, Any]]] = {}
         if kubernetes.settings.training_operator == "kubeflow":
-            # The chart has no value for it (sagemaker-hyperpod-cli, pull request 449). Without it the
-            # operator waits while all nodes are in deep health checks. Helm's upgrades leave it in place.
-            tolerations = eks.KubernetesPatch(
+            # Without it the operator waits while all nodes are in deep health checks (sagemaker-hyperpod-cli,
+            # pull request 449).
+            patch = {"tolerations": [HEALTH_TOLERATION]}
+            patches["OperatorTolerations"] = "kubeflow", f"deployment/{OPERATOR}", patch
+        if neuron := neuron_tolerations(kubernetes.settings):
+            # In the node's network, because it may read the instance metadata, which pods do not reach.
+            patch = {"hostNetwork": True, "tolerations": neuron}
+            patches["NeuronPlugin"] = NAMESPACE, f"daemonset/{NEURON_PLUGIN}", patch
+        for patch_id, (namespace, resource, spec) in patches.items():
+            made = eks.KubernetesPatch(
                 self,
-                "OperatorTolerations",
+                patch_id,
                 cluster=kubernetes.cluster,
-                resource_name=f"deployment/{OPERATOR}",
-                resource_namespace="kubeflow",
-                apply_patch={"spec": {"template": {"spec": {"tolerations": [HEALTH_TOLERATION]}}}},
-                restore_patch={"spec": {"template": {"spec": {"tolerations": []}}}},
+                resource_name=resource,
+                resource_namespace=namespace,
+                apply_patch={"spec": {"template": {"spec": spec}}},
+                # The empty values of the same types.
+                restore_patch={"spec": {"template": {"spec": {name: type(spec[name])() for name in spec}}}},
             )
-            tolerations.node.add_dependency(chart)
+            made.node.add_dependency(chart)
 
 
 def metadata_policy() -> dict[str, Any]:

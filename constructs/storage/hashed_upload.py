@@ -12,9 +12,11 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_s3_deployment as s3_deployment
 
 from config.content_hash import IGNORED, content_hash
-from constructs import Construct
+from constructs import Construct, IDependable
 from constructs.policy.findings import acknowledge, assets_finding, library_findings, wildcard_finding
 
+CURRENT = "current"
+"""Object beside the versions that holds the address of the current one, without a newline."""
 MEMORY_MIB = 512
 """Memory of BucketDeployment's function; a stack has one function per size."""
 
@@ -54,16 +56,39 @@ class HashedUpload(Construct):
         extra = dict(extra_files or {})
         # A token stands for another text in each synthesis.
         assert not any(Token.is_unresolved(text) for text in extra.values())
-        key_prefix = f"{prefix}/{content_hash(folder, extra)}"
+        self._prefix, key_prefix = prefix, f"{prefix}/{content_hash(folder, extra)}"
         self.s3_uri = f"s3://{bucket.bucket_name}/{key_prefix}"
         self._bucket, self._log = bucket, logs.LogGroup.from_log_group_arn(self, "Log", log.attr_arn)
         texts = extra | dict(deployment_files or {})
         files = [s3_deployment.Source.asset(str(folder), exclude=[f"**/{name}" for name in IGNORED])]
         files += [s3_deployment.Source.data(name, text) for name, text in texts.items()]
-        deployment = self.deployment(self, "Files", key_prefix, files)
-        _acknowledge_handler(deployment, bucket)
+        _acknowledge_handler(self._deployment(self, "Files", key_prefix, files), bucket)
 
-    def deployment(
+    @property
+    def current_s3_uri(self) -> str:
+        """Address of the object that ``point_to_current`` writes."""
+        return f"s3://{self.bucket_name}/{self._prefix}/{CURRENT}"
+
+    def point_to_current(
+        self,
+        scope: Construct,
+        *,
+        files: Mapping[str, str] | None = None,
+        after: Sequence[IDependable] = (),
+    ) -> s3_deployment.BucketDeployment:
+        """Write the object that names this version, and ``files`` beside it, at addresses that never change.
+
+        The version, and everything in ``after``, is whole before the object names it. A deployment that rolls
+        back restores the earlier object.
+        """
+        texts = {CURRENT: self.s3_uri, **(files or {})}
+        sources = [s3_deployment.Source.data(name, text) for name, text in texts.items()]
+        # It shares the function of the other upload, so that the stack has one function.
+        pointer = self._deployment(scope, "Current", self._prefix, sources)
+        pointer.node.add_dependency(self, *after)
+        return pointer
+
+    def _deployment(
         self, scope: Construct, construct_id: str, key_prefix: str, sources: Sequence[s3_deployment.ISource]
     ) -> s3_deployment.BucketDeployment:
         """Put files below a prefix of the bucket, where they stay."""

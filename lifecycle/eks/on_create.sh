@@ -28,16 +28,16 @@ install_service() {
 
 main() {
     log "start on $(hostname)"
-    install_service "${rules}" keep_pods_from_metadata.sh
     install_service "${storage}" place_container_storage.sh
+    if [[ -e "${here}/pods_reach_metadata" ]]; then
+        log "WARNING: pods may reach the node's credentials at 169.254.169.254 (kubernetes.pod_metadata_access)"
+    else
+        install_service "${rules}" keep_pods_from_metadata.sh
+    fi
     systemctl daemon-reload
     # At every boot before containerd and kubelet: rules are gone, and instance store may come up empty.
-    systemctl enable "${rules}" "${storage}"
-    if ! systemctl restart "${rules}"; then
-        log "ERROR: pods would reach the node's credentials at 169.254.169.254. See: journalctl --unit ${rules}"
-        return 1
-    fi
-    log "pods are kept from the instance metadata service"
+    systemctl enable "${storage}"
+    [[ -e "${here}/pods_reach_metadata" ]] || keep_pods_from_metadata
     if "${DESTDIR:-}/usr/local/sbin/place-container-storage" --check; then
         log "container storage is where it belongs"
     elif containers_run; then
@@ -46,6 +46,15 @@ main() {
         move
     fi
     log "done"
+}
+
+keep_pods_from_metadata() {
+    systemctl enable "${rules}"
+    if ! systemctl restart "${rules}"; then
+        log "ERROR: pods would reach the node's credentials at 169.254.169.254. See: journalctl --unit ${rules}"
+        return 1
+    fi
+    log "pods are kept from the instance metadata service"
 }
 
 move() {

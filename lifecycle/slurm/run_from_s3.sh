@@ -1,11 +1,35 @@
 #!/usr/bin/env bash
 # Fetches the scripts from S3 into a folder that only root can enter, and runs one of them there:
 # run_from_s3.sh REGION S3_URI COMMAND...
-# It is sent to nodes that have no bundle yet, by apply_to_cluster.py and by `make apply-lifecycle`.
+# S3_URI is a version of the scripts, or the object `current`, which holds the address of one. New nodes begin with
+# the object. apply_to_cluster.py and `make apply-lifecycle` send this script to nodes that have no scripts yet.
 set -euo pipefail
 
-readonly region="$1" uri="$2"
+readonly region="$1" log_file="${DESTDIR:-}/var/log/provision/provisioning.log"
+uri="$2"
 shift 2
+
+fail() {
+    mkdir --parents "$(dirname "${log_file}")"
+    printf 'ERROR: %s\n' "$1" | tee --append "${log_file}"
+    # The service ships the log in intervals; a new node that fails at once leaves none behind.
+    sleep "${SECONDS_TO_SHIP_LOG:-0}"
+    exit 1
+}
+
+# Hundreds of nodes fetch at once. In the cluster's own region: a closed network reaches no other.
+copy() {
+    AWS_RETRY_MODE=adaptive AWS_MAX_ATTEMPTS=10 aws s3 cp --region "${region}" --only-show-errors "$@" ||
+        fail "the scripts could not be fetched from ${uri}. What to do: see the message above; the role of the \
+node may read lifecycle/ of the artifact bucket, through the network's S3 endpoint or NAT"
+}
+
+if [[ "${uri}" == */current ]]; then
+    version="$(copy "${uri}" -)" || { printf '%s\n' "${version}" && exit 1; }
+    [[ "${version}" =~ ^s3://[a-z0-9.-]+/lifecycle/[0-9a-f]{16}$ ]] ||
+        fail "${uri} holds '${version:0:100}', which is no version of the scripts. What to do: make deploy writes it"
+    uri="${version}"
+fi
 parent="$(mktemp --directory)"
 readonly parent
 trap 'rm -rf "${parent}"' EXIT
@@ -13,12 +37,6 @@ trap 'rm -rf "${parent}"' EXIT
 readonly folder="${parent}/${uri##*/}"
 
 printf 'run_from_s3: %s on %s\n' "${uri}" "$(hostname)"
-# Hundreds of nodes ask at once. In the cluster's own region: a closed network reaches no other.
-AWS_RETRY_MODE=adaptive AWS_MAX_ATTEMPTS=10 aws s3 cp --region "${region}" --recursive --only-show-errors \
-    "${uri}/" "${folder}/" || {
-    printf 'ERROR: the scripts could not be fetched from %s. What to do: see the message above; the role of the %s\n' \
-        "${uri}" "node may read lifecycle/ of the artifact bucket, through the network's S3 endpoint or NAT"
-    exit 1
-}
+copy --recursive "${uri}/" "${folder}/"
 cd "${folder}"
 "$@"

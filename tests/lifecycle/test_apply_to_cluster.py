@@ -66,7 +66,7 @@ def test_each_worker_fetches_the_scripts_to_a_folder_of_roots_alone(applied: App
     assert len(fetches) == 2
     for call in fetches:
         words = call.split()
-        assert words[1:7] == ["s3", "cp", "--region", "us-west-2", "--recursive", "--only-show-errors"]
+        assert words[1:7] == ["s3", "cp", "--region", "us-west-2", "--only-show-errors", "--recursive"]
         assert words[7] == f"{SOURCE}/"
         # Nothing is left of it.
         assert not Path(words[8]).exists() and not Path(words[8]).parent.exists()

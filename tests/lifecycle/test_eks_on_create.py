@@ -119,8 +119,18 @@ def test_both_folders_are_on_the_instance_store_with_what_was_there(node: EksNod
     }
     pause = node.root / storage.lstrip("/") / "containerd/io.containerd.content.v1.content/pause"
     assert pause.read_text() == "image"
-    assert f"systemctl enable {RULES} container-storage.service" in node.stand_ins.calls
+    enabled = {f"systemctl enable {service}" for service in (RULES, "container-storage.service")}
+    assert enabled <= set(node.stand_ins.calls)
     assert node.config.read_text() == before
+
+
+def test_the_switch_leaves_pods_the_instance_metadata(al2023: EksNode) -> None:
+    (al2023.bundle / "pods_reach_metadata").touch()
+    result = al2023.run()
+    assert result.status == 0
+    assert "WARNING: pods may reach the node's credentials" in result.output
+    assert not [call for call in al2023.stand_ins.calls if RULES in call or call.startswith("iptables")]
+    assert not (al2023.root / "etc/systemd/system" / RULES).exists()
 
 
 def test_a_second_run_changes_nothing(node: EksNode) -> None:

@@ -132,6 +132,12 @@ def outputs(seen: Seen, cluster: SlurmCluster) -> dict[str, str]:
     return seen.stacks[stack_name(cluster.name, "hyperpod")]
 
 
+def current(seen: Seen, entry: str) -> str:
+    """Return the version that new nodes run."""
+    folder = entry.rpartition("/")[0]
+    return objects_below(seen, folder)["current"].decode()
+
+
 @pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("beside", LARGE)])
 def test_deploy_makes_the_cluster_of_the_file(
     stage: str, cluster: SlurmCluster, request: pytest.FixtureRequest
@@ -160,13 +166,14 @@ def test_nodes_find_their_scripts_where_the_cluster_says(
 ) -> None:
     seen: Seen = request.getfixturevalue(stage)
     configs = [group["LifeCycleConfig"] for group in seen.clusters[cluster.name]["InstanceGroups"]]
-    (source,) = {config["SourceS3Uri"] for config in configs}
-    assert source == outputs(seen, cluster)["LifecycleSourceS3Uri"]
+    (entry,) = {config["SourceS3Uri"] for config in configs}
+    assert {config["OnInitComplete"] for config in configs} == objects_below(seen, entry).keys()
+    source = outputs(seen, cluster)["LifecycleSourceS3Uri"]
+    assert current(seen, entry) == source
     stored = objects_below(seen, source)
     assert {name: stored[name] for name in scripts} == scripts
     assert stored.keys() - scripts.keys() == {"settings.json", "deployment.json"}
     assert stored["settings.json"].decode() == node_settings_text(cluster)
-    assert {config["OnInitComplete"] for config in configs} <= scripts.keys()
 
 
 @pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("beside", LARGE)])
@@ -246,8 +253,11 @@ def test_two_clusters_of_one_region_share_nothing(deployed: Seen, beside: Seen) 
 def test_changed_script_goes_to_a_new_prefix(deployed: Seen, changed: Seen) -> None:
     earlier, later = (outputs(seen, SMALL)["LifecycleSourceS3Uri"] for seen in (deployed, changed))
     assert earlier != later
-    groups = changed.clusters[SMALL.name]["InstanceGroups"]
-    assert {group["LifeCycleConfig"]["SourceS3Uri"] for group in groups} == {later}
+    (entry,) = {
+        group["LifeCycleConfig"]["SourceS3Uri"] for group in changed.clusters[SMALL.name]["InstanceGroups"]
+    }
+    assert (current(deployed, entry), current(changed, entry)) == (earlier, later)
+    assert changed.clusters[SMALL.name] == deployed.clusters[SMALL.name]
     assert objects_below(changed, earlier) == objects_below(deployed, earlier)
     before, after = objects_below(changed, earlier), objects_below(changed, later)
     assert after == before | {CHANGED_SCRIPT: before[CHANGED_SCRIPT] + b"echo one line more\n"}

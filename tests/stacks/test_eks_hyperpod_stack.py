@@ -234,7 +234,7 @@ def test_output_lists_what_still_bills(file: str) -> None:
     assert ("Grafana workspace" in outputs["BillsUntilTeardown"]["Value"]) is shown
 
 
-def test_a_changed_script_changes_the_configuration_of_nodes(
+def test_a_changed_script_changes_the_current_version_and_no_property_of_the_cluster(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     from stacks import eks_hyperpod_stack
@@ -243,11 +243,10 @@ def test_a_changed_script_changes_the_configuration_of_nodes(
         if script.is_file():
             (tmp_path / script.name).write_bytes(script.read_bytes())
     (tmp_path / "on_create.sh").write_text("exit 0\n")
-    before = evaluated("clusters/eks.yaml", CLUSTER)["InstanceGroups"][0]["LifeCycleConfig"]["SourceS3Uri"]
+    before = hyperpod("clusters/eks.yaml")
     monkeypatch.setattr(eks_hyperpod_stack, "SCRIPTS", tmp_path)
     folder = synthesize(load("clusters/eks.yaml"))
     changed = json.loads((folder / "EksHyperPodStack.template.json").read_text())
-    uri = Evaluator({"EksHyperPodStack": changed}, "us-west-2")(
-        only(changed, CLUSTER)["InstanceGroups"][0]["LifeCycleConfig"]["SourceS3Uri"]
-    )
-    assert uri.startswith("s3://sagemaker-esm2-eks-") and uri != before
+    assert only(changed, CLUSTER) == only(before, CLUSTER)
+    first, second = (stack["Outputs"]["LifecycleSourceS3Uri"] for stack in (before, changed))
+    assert first != second

@@ -135,7 +135,12 @@ def test_settings_scripts_and_code_are_what_is_uploaded(file: str) -> None:
 def test_nodes_read_what_the_deployment_knows(file: str, tmp_path: Path) -> None:
     stack, cluster = templates(file)["SlurmHyperPodStack"], load(file)
     uploads = [upload["Properties"] for upload in resources(stack, "Custom::CDKBucketDeployment").values()]
-    prefixes = {upload["DestinationBucketKeyPrefix"].split("/")[0]: upload for upload in uploads}
+    prefixes = {
+        folder: upload
+        for upload in uploads
+        for folder, slash, _ in [upload["DestinationBucketKeyPrefix"].partition("/")]
+        if slash
+    }
     *others, markers = Evaluator(templates(file), cluster.region)(prefixes["lifecycle"]["SourceMarkers"])
     assert others == [{}, {}]
     text = uploaded_files(file)["deployment.json"].read_text()
@@ -162,7 +167,9 @@ def test_nodes_read_what_the_deployment_knows(file: str, tmp_path: Path) -> None
 def test_a_setting_of_the_file_changes_the_scripts_prefix_alone() -> None:
     def prefixes(stacks: dict[str, dict]) -> list[str]:  # type: ignore[type-arg]
         uploads = resources(stacks["SlurmHyperPodStack"], "Custom::CDKBucketDeployment").values()
-        return sorted(upload["Properties"]["DestinationBucketKeyPrefix"] for upload in uploads)
+        found = sorted(upload["Properties"]["DestinationBucketKeyPrefix"] for upload in uploads)
+        assert found[0] == "lifecycle"
+        return found[1:]
 
     cluster = load("clusters/slurm.yaml", storage={"lustre": {"mount_path": "/lustre"}})
     other = prefixes(read_templates(synthesize(cluster)))

@@ -10,7 +10,7 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
 from stacks.remaining_costs import remaining_costs
 from stacks.slurm_hyperpod_stack import DEFAULT_CLUSTER
-from tests.stacks.intrinsics import Evaluator
+from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import CLUSTER_FILES, assembly, load, only, resources, templates
 from tests.stacks.variants import EVERY_OPTION, variant_templates
 
@@ -30,10 +30,10 @@ def groups(stack: dict[str, Any]) -> list[dict[str, Any]]:
 def test_cluster_waits_for_its_scripts_and_roles(file: str) -> None:
     stack = hyperpod(file)
     (cluster,) = resources(stack, CLUSTER).values()
-    # Of scripts, and of the code that they fetch.
-    uploads = resources(stack, "Custom::CDKBucketDeployment")
+    # The object that names the scripts waits for them and for the code that they fetch.
+    (pointer,) = (name for name in resources(stack, "Custom::CDKBucketDeployment") if "Current" in name)
     roles = {group["ExecutionRole"]["Fn::GetAtt"][0] for group in groups(stack)}
-    assert {*uploads, *roles} <= set(cluster["DependsOn"])
+    assert {pointer, *roles} <= set(cluster["DependsOn"])
 
 
 @pytest.mark.parametrize("agent", [True, False])
@@ -60,34 +60,28 @@ def test_cluster_s_stack_waits_for_the_data_association(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", CLUSTER_FILES)
-def test_uploads_leave_earlier_prefixes_alone(file: str) -> None:
+def test_uploads_leave_earlier_versions_alone(file: str) -> None:
     uploads = resources(hyperpod(file), "Custom::CDKBucketDeployment")
-    assert len(uploads) == 2
+    assert len(uploads) == 3
     for upload in uploads.values():
         assert upload["Properties"]["Prune"] is False
         assert upload["Properties"]["RetainOnDelete"] is True
 
 
 @pytest.mark.parametrize("file", CLUSTER_FILES)
-def test_script_comes_from_the_prefix_that_was_uploaded(file: str) -> None:
-    stacks, evaluate = templates(file), Evaluator(templates(file), load(file).region)
-    bucket = evaluate(
-        next(
-            found["Properties"]["BucketName"]
-            for found in resources(stacks["SlurmStorageStack"], "AWS::S3::Bucket").values()
-            if "BucketName" in found["Properties"]
-        )
-    )
-    prefixes = {
-        upload["Properties"]["DestinationBucketKeyPrefix"]
-        for upload in resources(stacks["SlurmHyperPodStack"], "Custom::CDKBucketDeployment").values()
-        if evaluate(upload["Properties"]["DestinationBucketName"]) == bucket
-    }
-    for group in groups(stacks["SlurmHyperPodStack"]):
+def test_nodes_start_with_the_entry_script_and_the_object_waits_for_the_whole_version(file: str) -> None:
+    stack, evaluate = hyperpod(file), Evaluator(templates(file), load(file).region)
+    bucket = f"sagemaker-{load(file).name}-{ACCOUNT}-{load(file).region}"
+    for group in groups(stack):
         config = evaluate(group["LifeCycleConfig"])
-        assert config.keys() == {"SourceS3Uri", "OnInitComplete"}
-        assert config["SourceS3Uri"].removeprefix(f"s3://{bucket}/") in prefixes
-        assert config["OnInitComplete"] == "on_init_complete.sh"
+        assert config == {
+            "SourceS3Uri": f"s3://{bucket}/lifecycle/entry",
+            "OnInitComplete": "on_init_complete.sh",
+        }
+    uploads = resources(stack, "Custom::CDKBucketDeployment")
+    (pointer,) = (name for name in uploads if "Current" in name)
+    assert uploads[pointer]["Properties"]["DestinationBucketKeyPrefix"] == "lifecycle"
+    assert uploads.keys() - {pointer} <= set(uploads[pointer]["DependsOn"])
 
 
 @pytest.mark.parametrize("file", CLUSTER_FILES)

@@ -10,7 +10,7 @@ from aws_cdk import aws_aps as aps
 from config.cluster import Cluster
 from config.observability import Observability
 from constructs import Construct
-from constructs.monitoring.alarms import NodeEvents, SpaceAlarms
+from constructs.monitoring.alarms import NodeEvents, SpaceAlarms, test_alert_command
 from constructs.monitoring.grafana_workspace import GrafanaContents, GrafanaWorkspace
 from constructs.storage.log_group import log_group
 from monitoring.alert_rules import rules_text
@@ -66,3 +66,4 @@ class ObservabilityStack(Stack):
             )
             CfnOutput(self, "GrafanaUrl", value=f"https://{grafana.workspace.attr_endpoint}")
         CfnOutput(self, "AlertTopicArn", value=topic.topic_arn)
+        CfnOutput(self, "TestAlertCommand", value=test_alert_command(cluster))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 from aws_cdk import aws_cloudwatch as cloudwatch
@@ -19,17 +20,37 @@ REPLACEMENT = "*as part of instance replacement in Cluster*"
 "SageMaker HyperPod cluster events reference"; clusters with continuous provisioning alone have them)."""
 
 
+TEST_SOURCE, TEST_TYPE = "hyperpod-esm2", "Test Alert"
+"""Source and detail type of an event that a person sends, to prove that alerts arrive."""
+
+
+def test_alert_command(cluster: Cluster) -> str:
+    """Return the command that sends a test alert, for use after the mail's subscription is confirmed."""
+    detail = json.dumps({"ClusterName": cluster.name}).replace('"', '\\"')
+    entry = f'[{{"Source": "{TEST_SOURCE}", "DetailType": "{TEST_TYPE}", "Detail": "{detail}"}}]'
+    return f"aws events put-events --region {cluster.region} --entries '{entry}'"
+
+
 class NodeEvents(Construct):
-    """Rules of EventBridge for events that SageMaker sends of this cluster."""
+    """Rules of EventBridge for events that SageMaker sends of this cluster, and for a test alert."""
 
     def __init__(self, scope: Construct, construct_id: str, *, cluster: Cluster, topic: sns.ITopic) -> None:
         super().__init__(scope, construct_id)
         # By its ARN: to one that it knows a target adds a statement that lets in the rules of any account.
         self._topic = sns.Topic.from_topic_arn(self, "Topic", topic.topic_arn)
         name, health, said = cluster.name, "$.detail.HealthSummary", "$.detail.EventDetails"
+        message = f"This is a test. Alerts of HyperPod cluster {name} arrive here."
+        self._rule(
+            "Test",
+            TEST_TYPE,
+            f"A test alert of {name}",
+            {"ClusterName": [name]},
+            message,
+            source=TEST_SOURCE,
+        )
         self._rule(
             "Unhealthy",
-            "Node Health Event",
+            "SageMaker HyperPod Cluster Node Health Event",
             f"A node of {name} is unhealthy",
             {"ClusterName": [name], "HealthSummary": {"HealthStatus": ["Unhealthy"]}},
             f"Node {_of('$.detail.InstanceId')} of {name} is unhealthy: "
@@ -40,7 +61,7 @@ class NodeEvents(Construct):
             replaced = {"ClusterName": [name], "Description": events.Match.wildcard(REPLACEMENT)}
             self._rule(
                 "Replacement",
-                "Event",
+                "SageMaker HyperPod Cluster Event",
                 f"A node of {name} is replaced",
                 {"EventDetails": replaced},
                 f"{_of(f'{said}.EventLevel')} of {name}, "
@@ -48,15 +69,19 @@ class NodeEvents(Construct):
             )
 
     def _rule(
-        self, construct_id: str, kind: str, description: str, detail: dict[str, object], message: str
+        self,
+        construct_id: str,
+        kind: str,
+        description: str,
+        detail: dict[str, object],
+        message: str,
+        source: str = "aws.sagemaker",
     ) -> None:
         rule = events.Rule(
             self,
             construct_id,
             description=description,
-            event_pattern=events.EventPattern(
-                source=["aws.sagemaker"], detail_type=[f"SageMaker HyperPod Cluster {kind}"], detail=detail
-            ),
+            event_pattern=events.EventPattern(source=[source], detail_type=[kind], detail=detail),
             targets=[targets.SnsTopic(self._topic, message=events.RuleTargetInput.from_text(message))],
         )
         reason = "both are in the account of the deployment, which a synthesis does not know"

@@ -57,7 +57,8 @@ class AlertTopic(Construct):
         for email in settings.emails:
             self.topic.add_subscription(subscriptions.EmailSubscription(email))
         for name, service in _SERVICES.items():
-            let_publish(self.topic, name, service)
+            # A refusal would be silent. EventBridge is not documented to send the account to SNS.
+            let_publish(self.topic, name, service, by_account=name != "EventBridge")
 
     def let_prometheus(self, workspace_arn: str) -> None:
         """Its alert manager, of one workspace (user guide of Amazon Managed Service for Prometheus)."""
@@ -78,12 +79,13 @@ def let_publish(
     service: str,
     conditions: Mapping[str, Mapping[str, str]] | None = None,
     *more: str,
+    by_account: bool = True,
 ) -> None:
-    """Let a service publish for this account.
+    """Let a service publish, by default only for this account.
 
     A policy of one's own takes the place of the one that lets the account's alarms publish.
     """
-    account = {"StringEquals": {"aws:SourceAccount": Stack.of(topic).account}}
+    account = {"StringEquals": {"aws:SourceAccount": Stack.of(topic).account}} if by_account else {}
     topic.add_to_resource_policy(
         iam.PolicyStatement(
             sid=sid,

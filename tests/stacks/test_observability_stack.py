@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from functools import cache
 from typing import Any
 
@@ -95,8 +96,10 @@ def test_services_publish_to_an_encrypted_topic_for_this_account_alone(file: str
     refused = policy.pop("AllowPublishThroughSSLOnly")
     assert (refused["Effect"], refused["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
     assert {one["Principal"]["Service"].removesuffix(".amazonaws.com") for one in policy.values()} == SERVICES
-    for one in policy.values():
-        assert one["Condition"]["StringEquals"] == {"aws:SourceAccount": ACCOUNT}
+    for name, one in policy.items():
+        # A condition that EventBridge does not satisfy would lose alerts silently.
+        account = {} if name == "EventBridge" else {"aws:SourceAccount": ACCOUNT}
+        assert one.get("Condition", {}).get("StringEquals", {}) == account
         assert "sns:Publish" in (one["Action"] if isinstance(one["Action"], list) else [one["Action"]])
     workspace = evaluate({"Fn::GetAtt": [*resources(template, "AWS::APS::Workspace"), "Arn"]})
     assert policy["Prometheus"]["Condition"]["ArnEquals"] == {"aws:SourceArn": workspace}
@@ -256,7 +259,7 @@ def test_reports_broken_and_replaced_nodes(file: str) -> None:
     )
     for rule in rules:
         (target,) = rule["Targets"]
-        paths = target["InputTransformer"]["InputPathsMap"].values()
+        paths = target.get("InputTransformer", {"InputPathsMap": {}})["InputPathsMap"].values()
         example = health(name, "Unhealthy") if "HealthSummary" in str(rule) else said(name, "")
         for path in paths:
             value: Any = example
@@ -265,9 +268,25 @@ def test_reports_broken_and_replaced_nodes(file: str) -> None:
 
 
 def test_a_cluster_without_continuous_provisioning_has_no_events_of_replacements() -> None:
-    (rule,) = resources(plain()[1]["SlurmObservabilityStack"], "AWS::Events::Rule").values()
-    (kind,) = rule["Properties"]["EventPattern"]["detail-type"]
-    assert kind == "SageMaker HyperPod Cluster Node Health Event"
+    rules = resources(plain()[1]["SlurmObservabilityStack"], "AWS::Events::Rule").values()
+    kinds = {kind for rule in rules for kind in rule["Properties"]["EventPattern"]["detail-type"]}
+    assert kinds == {"SageMaker HyperPod Cluster Node Health Event", "Test Alert"}
+
+
+@BY_FILE
+def test_the_command_of_the_output_sends_a_test_alert(file: str) -> None:
+    command = shlex.split(stack(file)["Outputs"]["TestAlertCommand"]["Value"])
+    assert command[:5] == ["aws", "events", "put-events", "--region", load(file).region]
+    (entry,) = json.loads(command[command.index("--entries") + 1])
+    event = {
+        "source": entry["Source"],
+        "detail-type": entry["DetailType"],
+        "detail": json.loads(entry["Detail"]),
+    }
+    evaluate = evaluator(file)
+    rules = [evaluate(found["Properties"]) for found in resources(stack(file), "AWS::Events::Rule").values()]
+    (rule,) = (rule for rule in rules if matches(rule["EventPattern"], event))
+    assert load(file).name in rule["Targets"][0]["Input"]
 
 
 def test_people_sign_in_as_the_file_says() -> None:

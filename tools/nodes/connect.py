@@ -33,6 +33,9 @@ from tools.nodes.node_session import check_programs, start_session
 
 DEFAULT_SSH_CONFIG = Path("~/.ssh/config")
 PRINT = Path("-")
+FORWARD = "AWS-StartPortForwardingSessionToRemoteHost"
+"""Session document that forwards a local port to a host that the node reaches."""
+HTTPS = "443"
 NODE_USERS = {"slurm": "ubuntu", "eks": "ec2-user"}
 """Users of HyperPod's images, by scheduler: Ubuntu, and Amazon Linux."""
 
@@ -42,12 +45,12 @@ def main() -> int:
     cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
     if isinstance(cluster, EksCluster):
+        if options.tunnel:
+            return _open_tunnel(cluster, session, options)
         if not (options.node or options.list or options.ssh_config):
             return _connect_kubectl(cluster, options)
-    elif options.kubeconfig:
-        raise ValueError(
-            f"--kubeconfig: got {options.kubeconfig}; a Slurm cluster has no Kubernetes; omit it"
-        )
+    elif option := "--kubeconfig" if options.kubeconfig else "--tunnel" if options.tunnel else None:
+        raise ValueError(f"{option}: a Slurm cluster has no Kubernetes; omit it")
     found = read_cluster_nodes(aws_client(session, "sagemaker"), cluster.name)
     if options.list:
         print(nodes_table(found))
@@ -82,6 +85,14 @@ def _options() -> argparse.Namespace:
         metavar="FILE",
         help="on EKS: write the kubeconfig there (~/.kube/<cluster>; - prints it)",
     )
+    parser.add_argument(
+        "--tunnel",
+        nargs="?",
+        type=int,
+        const=8443,
+        metavar="PORT",
+        help="on EKS: reach a private API server through a node, on this local port (8443), until Ctrl-C",
+    )
     return parser.parse_args()
 
 
@@ -91,16 +102,45 @@ def _connect_kubectl(cluster: EksCluster, options: argparse.Namespace) -> int:
     if options.kubeconfig == PRINT:
         print(json.dumps(config, indent=2))
         return 0
-    # A file of its own: nothing that is in the user's config is changed.
+    path = _write_kubeconfig(cluster, config, options.kubeconfig)
+    answers = show_nodes(cluster, path)
+    print(f"\nUse it in this shell:\n  export KUBECONFIG={shlex.quote(str(path))}")
+    if not answers and cluster.kubernetes.endpoint == "private":
+        print("From outside the VPC: make connect ARGS=--tunnel reaches a private API server through a node")
+    print("A shell on a node: make connect NODE=<group>-<n>; all of them: make connect ARGS=--list")
+    return 0 if answers else 1
+
+
+def _write_kubeconfig(cluster: EksCluster, config: Manifest, wanted: Path | None) -> Path:
+    """Write a file of its own, so that nothing in the user's configuration changes; return its path."""
     own = Path.home() / ".kube" / kubernetes_cluster(cluster)
-    path = (options.kubeconfig or own).expanduser().absolute()
+    path = (wanted or own).expanduser().absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     _write_whole(path, json.dumps(config, indent=2) + "\n")
     print(f"{path}: access to EKS cluster {cluster.name}, with your AWS credentials of the time of use")
-    answers = show_nodes(cluster, path)
-    print(f"\nUse it in this shell:\n  export KUBECONFIG={shlex.quote(str(path))}")
-    print("A shell on a node: make connect NODE=<group>-<n>; all of them: make connect ARGS=--list")
-    return 0 if answers else 1
+    return path
+
+
+def _open_tunnel(cluster: EksCluster, session: boto3.Session, options: argparse.Namespace) -> int:
+    """Write a kubeconfig for a local port, and forward the port to the API server through a node."""
+    check_programs()
+    config = standing_kubeconfig(cluster, options.profile)
+    server = config["clusters"][0]["cluster"]
+    host = server["server"].removeprefix("https://")
+    # kubectl verifies the certificate of the API server, not of the local port.
+    server |= {"server": f"https://127.0.0.1:{options.tunnel}", "tls-server-name": host}
+    found = read_cluster_nodes(aws_client(session, "sagemaker"), cluster.name)
+    running = [node for node in found.nodes if node.status == "Running"]
+    if not (options.node or running):
+        raise ValueError(f"{cluster.name} has no running node to reach its API server through; see make logs")
+    node = choose_node(found, options.node) if options.node else running[0]
+    path = _write_kubeconfig(cluster, config, options.kubeconfig)
+    print(f"In another shell:\n  export KUBECONFIG={shlex.quote(str(path))}")
+    print(f'Jobs: ARGS="--kubeconfig {path}". Ctrl-C here ends the tunnel through {node.name}', flush=True)
+    ports = {"host": [host], "portNumber": [HTTPS], "localPortNumber": [str(options.tunnel)]}
+    command = start_session(found, node, region=cluster.region, profile=options.profile)
+    command += ["--document-name", FORWARD, "--parameters", json.dumps(ports)]
+    os.execvp(command[0], command)
 
 
 def _connect_node(

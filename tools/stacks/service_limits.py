@@ -70,6 +70,13 @@ def _cluster(was: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, bo
     if _database(was) and not _database(now):
         yield "HyperPod refuses to go back from an accounting database to the controller's own", True
     groups = {group["InstanceGroupName"]: group for group in now.get("InstanceGroups", [])}
+    scaled = [name for name, group in groups.items() if group.get("InstanceCount") == 0]
+    if was != now and now.get("AutoScaling") and scaled:
+        yield (
+            f"CloudFormation sends 0 instances for {', '.join(scaled)}, which Karpenter scales: HyperPod may "
+            "end nodes there, with their jobs. Deploy while these groups are empty",
+            False,
+        )
     for before in was.get("InstanceGroups", []):
         name = before["InstanceGroupName"]
         after = groups.get(name)

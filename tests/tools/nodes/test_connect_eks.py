@@ -125,6 +125,7 @@ def test_reports_a_cluster_that_does_not_answer_and_keeps_the_file(
     assert run() == 1
     told = capsys.readouterr()
     assert message in told.err
+    assert "make connect ARGS=--tunnel" in told.out
     assert "export KUBECONFIG=" in told.out
     assert (tmp_path / ".kube" / "esm2-eks").is_file()
 
@@ -147,6 +148,23 @@ def test_a_shell_on_a_node_by_any_of_its_names(
     run(name)
     target = f"sagemaker-cluster:abc123def456_workers-{NODES[2]['InstanceId']}"
     assert become == ["aws", "ssm", "start-session", "--target", target, "--region", "us-west-2"]
+
+
+def test_a_tunnel_reaches_a_private_api_server_through_a_running_node(
+    run: Connect, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become: list[str] = []
+    monkeypatch.setattr(os, "execvp", lambda program, command: become.extend(command))
+    install(programs, "aws", "#!/bin/sh\necho aws-cli/2.31.0\n")
+    install(programs, "session-manager-plugin", "#!/bin/sh\n")
+    run("--tunnel", "9443")
+    server = json.loads((tmp_path / ".kube" / "esm2-eks").read_text())["clusters"][0]["cluster"]
+    assert (server["server"], server["tls-server-name"]) == ("https://127.0.0.1:9443", "e")
+    assert server["certificate-authority-data"] == "Q0E="
+    assert become[4] == f"sagemaker-cluster:abc123def456_system-{NODES[0]['InstanceId']}"
+    parameters = {"host": ["e"], "portNumber": ["443"], "localPortNumber": ["9443"]}
+    document = "AWS-StartPortForwardingSessionToRemoteHost"
+    assert become[-4:] == ["--document-name", document, "--parameters", json.dumps(parameters)]
 
 
 def test_ssh_is_configured_for_a_node_by_name(run: Connect, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,17 @@ def test_each_is_noticed(change: Change, text: str, is_certain: bool) -> None:
     assert found.is_certain is is_certain
 
 
+def test_a_change_of_a_cluster_whose_groups_karpenter_scales_is_noticed() -> None:
+    def scaled(**properties: Any) -> Template:
+        group = {"InstanceGroupName": "p5", "InstanceCount": 0}
+        own = {"AutoScaling": {"Mode": "Enable"}, "InstanceGroups": [group], **properties}
+        return {"Resources": {"Cluster": {"Type": "AWS::SageMaker::Cluster", "Properties": own}}}
+
+    (found,) = find_notices("hyperpod", scaled(), scaled(NodeRecovery="None"))
+    assert "sends 0 instances for p5, which Karpenter scales" in found.text and not found.is_certain
+    assert list(find_notices("hyperpod", scaled(), scaled())) == []
+
+
 def test_growth_is_no_matter() -> None:
     old, new = deployed(), deployed()
     resource(new, "Lustre")["Properties"]["StorageCapacity"] = 2400

@@ -183,6 +183,7 @@ else ifeq ($(TARGET),slurm)
 	$(error TARGET: got slurm; a model is served on this machine, by pods (TARGET=eks) or by SageMaker (docs/serving.md))
 else
 	$(if $(MODEL),$(if $(GIVEN_RUN),$(error MODEL, RUN: give one; RUN=$(RUN) serves $(RUN)/model)))
+	$(find_run)
 	$(STAGE).esm2.serving --model $(or $(MODEL),$(RUN)/model) $(ARGS)
 endif
 
@@ -252,7 +253,7 @@ $(OLDEST_READY): requirements-oldest.txt
 ##@ Platform engineer: plan, deploy, operate, pay
 
 synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
-	$(CDK) synth --quiet
+	$(CDK) synth --quiet 2> >(grep -v '^Supply a stack id' >&2)
 
 bootstrap: $(CDK_READY) ## once per account and region: what the CDK deploys with
 	@$(CREDENTIALS)

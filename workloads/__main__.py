@@ -84,7 +84,7 @@ def main() -> None:
     if options.write_schema:
         schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Run"}
         write_whole(SCHEMA_FILE, json.dumps(schema | json_schema(RunFile), indent=1) + "\n")
-        print(SCHEMA_FILE)
+        print(os.path.relpath(SCHEMA_FILE))
     if not options.version:
         if not options.write_schema:
             parser.print_help()

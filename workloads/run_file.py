@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from workloads.bionemo.config import BionemoConfig
 from workloads.causal_lm.config import ChatConfig, chat_rules
 from workloads.esm2.finetune.task_kinds import TASK_KINDS
-from workloads.families import MODEL_FAMILIES
+from workloads.families import MODEL_FAMILIES, run_kind
 from workloads.run_schema import StageDescription
 from workloads.training import config_rules
 from workloads.training.command_line import run_command
@@ -201,7 +201,12 @@ def run_stage(main: Callable[[RunFile], None], fields: Sequence[str] = TRAINING)
         main: the stage; the docstring of its module describes it in ``--help``.
         fields: sections and fields of the run file that the stage reads, for ``--help`` and ``--dry-run``.
     """
-    run_command(main, load_config, StageDescription(main, RunFile, fields))
+
+    def inputs(config: RunFile) -> list[str]:
+        kind = run_kind(config.model.family, task=config.task, chat=config.chat)
+        return list(config.inference.input) if "inference" in fields else kind.paths_read(config)
+
+    run_command(main, load_config, StageDescription(main, RunFile, fields, inputs))
 
 
 def xla_violations(config: RunFile) -> list[str]:

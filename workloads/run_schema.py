@@ -124,6 +124,8 @@ class StageDescription:
     """Dataclass of the run file."""
     reads: Sequence[str]
     """Sections and fields of the run file that the stage reads."""
+    inputs: Callable[[Any], Sequence[str]]
+    """Return the files and addresses that the stage reads."""
 
     def help(self) -> tuple[str, str]:
         """Return what the stage does, and the list of its fields."""
@@ -131,7 +133,7 @@ class StageDescription:
         return " ".join(about.split()), f"fields and their defaults:\n{fields_text(self.config, self.reads)}"
 
     def dry_run(self, config: RunConfig) -> str:
-        """Return the values of these fields, and which folders exist already."""
+        """Return the values of these fields, and which inputs and folders exist already."""
         values = [
             f"{name}={json.dumps(value)}"
             for name, value in _flat(config.to_dict())
@@ -141,8 +143,10 @@ class StageDescription:
             f"{what}: {path} ({'exists' if path.exists() else 'does not exist yet'})"
             for what, path in (("run folder", config.run_dir), ("prepared data", Path(config.data.path)))
         ]
-        end = "dry run: the run file is valid; nothing was started or written"
-        return "\n".join([*values, *folders, end])
+        missing = [path for path in self.inputs(config) if "://" not in path and not Path(path).exists()]
+        inputs = [f"input: {path} (does not exist on this machine)" for path in missing]
+        end = "dry run: the run file is valid; nothing was started or written, and no table was read"
+        return "\n".join([*values, *folders, *inputs, end])
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

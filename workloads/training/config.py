@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
 import re
 import types
 import typing
@@ -217,7 +218,7 @@ def read_run(
     try:
         raw = read_yaml_file(path)
     except FileNotFoundError:
-        known = {found.name: str(found) for found in sorted(shipped.rglob("*.yaml"))}
+        known = {found.name: os.path.relpath(found) for found in sorted(shipped.rglob("*.yaml"))}
         near = [known[name] for name in difflib.get_close_matches(path.name, known, n=1)]
         hint = f"did you mean {near[0]}?" if near else f"{shipped} has {', '.join(known)}"
         raise ValueError(f"there is no run file {path}; {hint}") from None

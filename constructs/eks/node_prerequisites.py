@@ -81,6 +81,7 @@ class HyperPodChart(Construct):
         # Pods read their credentials at their start.
         chart.node.add_dependency(agent)
         # The chart has no values for these. Helm's upgrades leave patches in place.
+        patch: dict[str, Any]
         patches: dict[str, tuple[str, str, dict[str, Any]]] = {}
         if kubernetes.settings.training_operator == "kubeflow":
             # Without it the operator waits while all nodes are in deep health checks (sagemaker-hyperpod-cli,

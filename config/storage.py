@@ -22,9 +22,21 @@ EFA_NOT_CONFIGURED = (
 )
 
 
+class ExistingLustre(Section):
+    """File system that an earlier deployment kept, or that another team created."""
+
+    file_system_id: Annotated[str, forms.field(forms.FILE_SYSTEM_ID)]
+    """Id of the file system, in a subnet of the cluster's VPC."""
+    mount_name: Annotated[str, forms.field(forms.MOUNT_NAME)]
+    """Name under which it is mounted; CloudFormation cannot look it up."""
+
+
 class LustreFileSystem(Section):
     """FSx for Lustre, PERSISTENT_2, SSD."""
 
+    existing: ExistingLustre | None = None
+    """File system to use instead of a new one. The other fields then describe it, and `make preflight`
+    compares them. `make teardown` prints this section for a file system that it keeps."""
     capacity_gib: int = 1200
     """Capacity: 1200, 2400, or a multiple of 2400. It can grow, but never shrink."""
     throughput_mbps_per_tib: Literal[125, 250, 500, 1000] = 250
@@ -50,6 +62,8 @@ class LustreFileSystem(Section):
 class HomeFileSystem(Section):
     """FSx for OpenZFS at /home, for small files and permissions, with which Lustre is slow."""
 
+    existing: Annotated[str, forms.field(forms.FILE_SYSTEM_ID)] | None = None
+    """Id of a file system to use instead of a new one. The other fields then describe it."""
     capacity_gib: Annotated[int, Field(ge=64, le=524288)] = 256
     """SSD capacity; it can grow."""
     throughput_mbps: Literal[160, 320, 640, 1280, 2560, 3840, 5120, 7680, 10240] = 160
@@ -63,6 +77,9 @@ class HomeFileSystem(Section):
 class DataBucket(Section):
     """S3 bucket with the data. Its objects appear below the Lustre mount, which exports new files."""
 
+    existing: Annotated[str, forms.field(forms.BUCKET_NAME)] | None = None
+    """Name of a bucket of this region to use instead of a new one. Its versions, keys and policy stay as they
+    are. With an existing Lustre file system too, their link is expected to exist."""
     lustre_path: MountPath | None = "/data"
     """Directory of the Lustre file system that mirrors the bucket, at /fsx/data on nodes; null links none."""
     noncurrent_days: Annotated[int, Field(ge=1, le=3650)] = 30

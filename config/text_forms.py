@@ -217,3 +217,16 @@ ATTRIBUTE_NAME = _form(
     "role",
     "http://schemas.example.com/claims/groups",
 )
+FILE_SYSTEM_ID = _id_form("fs", "a file system of FSx")
+MOUNT_NAME = _form(
+    r"^[a-z0-9_]{1,8}$",
+    "the name under which Lustre is mounted has up to 8 lower-case letters and digits",
+    "fsx",
+    "abcdev4v",
+)
+BUCKET_NAME = _form(
+    r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$",
+    "a bucket is given by its name, without s3://",
+    "esm2-slurm-slurm-storage-data0123abcd",
+    "lab-proteins",
+)

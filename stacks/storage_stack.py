@@ -7,6 +7,7 @@ from typing import Any
 from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
 
 from config import resource_names
 from config.cluster import Cluster
@@ -58,13 +59,17 @@ class StorageStack(Stack):
         )
 
         access_logs = access_log_bucket(self, "AccessLogs")
-        self.data_bucket = private_bucket(
-            self,
-            "Data",
-            key=self.key,
-            access_logs=access_logs,
-            noncurrent_days=storage.data_bucket.noncurrent_days,
-            removal=removal_policy(storage.data_bucket.removal),
+        self.data_bucket: s3.IBucket = (
+            s3.Bucket.from_bucket_name(self, "Data", storage.data_bucket.existing)
+            if storage.data_bucket.existing
+            else private_bucket(
+                self,
+                "Data",
+                key=self.key,
+                access_logs=access_logs,
+                noncurrent_days=storage.data_bucket.noncurrent_days,
+                removal=removal_policy(storage.data_bucket.removal),
+            )
         )
         self.artifact_bucket = private_bucket(
             self,
@@ -77,7 +82,9 @@ class StorageStack(Stack):
             # kept bucket would have the same name as the next one.
             removal=RemovalPolicy.DESTROY,
         )
-        if storage.data_bucket.lustre_path is not None:
+        # Both were kept with their link, and FSx refuses a second link of the same directory.
+        is_linked = storage.lustre.existing and storage.data_bucket.existing
+        if storage.data_bucket.lustre_path is not None and not is_linked:
             DataAssociation(
                 self,
                 "DataAssociation",

@@ -78,6 +78,14 @@ class LustreFileSystem(Construct):
         # A file that cannot be imported or exported is reported here and nowhere else. FSx accepts only
         # groups below /aws/fsx/.
         events = log_group(self, "Events", key=key, retention_days=LOG_DAYS, log_group_name=log_group_name)
+        if settings.existing:
+            # It still writes to the group, which the earlier storage stack has deleted.
+            self.file_system_id = settings.existing.file_system_id
+            self.dns_name, self.mount_name = (
+                _dns_name(stack, self.file_system_id),
+                settings.existing.mount_name,
+            )
+            return
         file_system = _file_system(
             self,
             settings,
@@ -110,6 +118,11 @@ class LustreFileSystem(Construct):
         self.mount_name = file_system.attr_lustre_mount_name
 
 
+def _dns_name(stack: Stack, file_system_id: str) -> str:
+    """Return a file system's name in its VPC (FSx user guides, "DNS names")."""
+    return f"{file_system_id}.fsx.{stack.region}.{stack.url_suffix}"
+
+
 EXPORTED = ["NEW", "CHANGED", "DELETED"]
 IMPORTED = ["NEW", "CHANGED"]
 """Events without DELETED: emptying the bucket, by mistake or before a teardown, must not delete files of a
@@ -131,7 +144,7 @@ class DataAssociation(Construct):
         *,
         lustre: LustreFileSystem,
         path: str,
-        bucket: s3.Bucket,
+        bucket: s3.IBucket,
         key: kms.IKey | None,
         removal: RemovalPolicy,
     ) -> None:
@@ -150,8 +163,8 @@ class DataAssociation(Construct):
         # A changed path makes a new association. The old one, if kept, would continue to export.
         association.cfn_options.update_replace_policy = CfnDeletionPolicy.DELETE
         # FSx reads the bucket's policy, which must exist for the whole life of the association.
-        assert bucket.policy is not None
-        association.node.add_dependency(bucket.policy)
+        if bucket.policy is not None:
+            association.node.add_dependency(bucket.policy)
         if key is not None:
             self._let_in(key)
 
@@ -187,6 +200,10 @@ class HomeFileSystem(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self.capacity_gib = settings.capacity_gib
+        if settings.existing:
+            self.file_system_id = settings.existing
+            self.dns_name = _dns_name(Stack.of(self), self.file_system_id)
+            return
         # The range is the whole VPC's, because UpdateFileSystem cannot change exports: CloudFormation would
         # replace the file system when a zone is added. The security group keeps the VPC's other machines out.
         # Root is not squashed: the setup of nodes creates users' directories as root and changes their owner.

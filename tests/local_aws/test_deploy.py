@@ -38,6 +38,7 @@ NEIGHBOUR_DOCUMENT = yaml.safe_load((REPOSITORY / "clusters" / "slurm.yaml").rea
 LARGE = SlurmCluster.model_validate(NEIGHBOUR_DOCUMENT)
 NEIGHBOUR_FILE = "clusters/neighbour.yaml"
 MOVED_FILE = "clusters/moved.yaml"
+AGAIN_FILE = "clusters/again.yaml"
 CHANGED_SCRIPT = "on_init_complete.sh"
 DEPLOY = ("deploy", "SlurmHyperPodStack", "--require-approval", "never", "--context")
 TOOL = (sys.executable, "-m", "tools.stacks.deploy")
@@ -122,6 +123,19 @@ def torn_down(aws: LocalAws, checkout: Path, destroyed: Seen) -> Seen:
 @pytest.fixture(scope="module")
 def thrown_away(aws: LocalAws, checkout: Path, torn_down: Seen) -> Seen:
     return teardown(aws, checkout, NEIGHBOUR_FILE, NEIGHBOUR)
+
+
+@pytest.fixture(scope="module")
+def again(aws: LocalAws, checkout: Path, torn_down: Seen, thrown_away: Seen) -> Seen:
+    """Deploy the small cluster with the storage that the teardown kept, as the teardown's output says."""
+    document = yaml.safe_load((checkout / "clusters" / "slurm.yaml").read_text())
+    fields = re.findall(r"to use it again: storage\.(\w+)\.existing: (.+)", torn_down.output)
+    for section, existing in fields:
+        document["storage"].setdefault(section, {})["existing"] = yaml.safe_load(existing)
+    (checkout / AGAIN_FILE).write_text(yaml.safe_dump(document))
+    options = ("SlurmHyperPodStack", "--require-approval", "never", "--no-notices")
+    output = aws.run(*TOOL, "deploy", "--cluster", AGAIN_FILE, *options, cwd=checkout)
+    return see(aws, SMALL.region, output)
 
 
 def stack_name(cluster_name: str, part: str) -> str:
@@ -349,3 +363,19 @@ def test_teardown_deletes_all_of_a_cluster_whose_data_may_go(torn_down: Seen, th
         r"^  DELETE_COMPLETE +(\S+) \(AWS::CloudFormation::Stack\)", thrown_away.output, re.M
     )
     assert deleted == [stack_name(NEIGHBOUR, part) for part in reversed(PARTS)]
+
+
+def test_a_new_deployment_finds_the_storage_that_was_kept(
+    changed: Seen, torn_down: Seen, again: Seen
+) -> None:
+    before, after = outputs(changed, SMALL), outputs(again, SMALL)
+    kept = ("LustreFileSystemId", "LustreMountName", "DataBucketName")
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    assert again.file_systems <= torn_down.file_systems
+    mounts = [
+        config["FsxLustreConfig"]
+        for seen in (changed, again)
+        for config in seen.clusters[SMALL.name]["InstanceGroups"][0]["InstanceStorageConfigs"]
+        if "FsxLustreConfig" in config
+    ]
+    assert mounts[0] == mounts[1]

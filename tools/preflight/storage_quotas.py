@@ -39,11 +39,12 @@ def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
         for system in others
         if system.get("LustreConfiguration", {}).get("DeploymentType") == "PERSISTENT_2"
     ]
-    yield judge_quota(aws, LUSTRE_SYSTEMS, used=len(lustre))
-    capacity_gib = cluster.storage.lustre.capacity_gib
-    yield judge_quota(aws, LUSTRE_CAPACITY, used=sum(lustre), needed=capacity_gib, unit="GiB")
+    if not cluster.storage.lustre.existing:
+        yield judge_quota(aws, LUSTRE_SYSTEMS, used=len(lustre))
+        capacity_gib = cluster.storage.lustre.capacity_gib
+        yield judge_quota(aws, LUSTRE_CAPACITY, used=sum(lustre), needed=capacity_gib, unit="GiB")
     home = cluster.storage.home
-    if home is None:
+    if home is None or home.existing:
         return
     zfs = [system for system in others if system["FileSystemType"] == "OPENZFS"]
     yield judge_quota(aws, ZFS_SYSTEMS, used=len(zfs))

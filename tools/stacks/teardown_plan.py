@@ -44,6 +44,8 @@ class TeardownPlan:
     """Ids of the resources that use the network."""
     service_logs: tuple[str, ...]
     """Log groups that belong to no stack: HyperPod, EKS and their agents made them."""
+    mount_names: dict[str, str]
+    """Names under which Lustre file systems are mounted, by id."""
 
     @property
     def kept(self) -> list[StackResource]:
@@ -92,6 +94,12 @@ def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
         network_held=network if holders else None,
         holders=tuple(holders),
         service_logs=tuple(name for name in _service_logs(session, cluster) if name not in deleted),
+        mount_names={
+            system["FileSystemId"]: system["LustreConfiguration"]["MountName"]
+            for page in aws_client(session, "fsx").get_paginator("describe_file_systems").paginate()
+            for system in page["FileSystems"]
+            if "LustreConfiguration" in system
+        },
     )
 
 
@@ -130,7 +138,7 @@ def describe_remains(plan: TeardownPlan) -> str:
     if plan.kept or plan.service_logs:
         lines.append("Kept in the account, outside of any stack:")
         for resource in sorted(plan.kept, key=_order_of_deletion):
-            lines += _describe_kept(resource)
+            lines += _describe_kept(resource, plan.mount_names)
         for name in plan.service_logs:
             lines += [f"  {name}: a service's log, bills by the GB and month"]
             lines += [f"      aws logs delete-log-group --log-group-name {name}"]
@@ -144,11 +152,31 @@ def _order_of_deletion(resource: StackResource) -> tuple[bool, bool]:
     return resource.resource_type != DATA_LINK, not bill_of(resource)
 
 
-def _describe_kept(resource: StackResource) -> list[str]:
+def _describe_kept(resource: StackResource, mount_names: dict[str, str]) -> list[str]:
     kind = resource.resource_type.removeprefix("AWS::").replace("::", " ")
     lines = [f"  {resource.physical_id} ({kind}): {bill_of(resource) or 'bills nothing'}"]
-    deletion = deletion_of(resource)
-    return [*lines, f"      {deletion}"] if deletion else lines
+    field = _field_for(resource, mount_names)
+    return [
+        *lines,
+        *([f"      to use it again: {field}"] if field else []),
+        *([f"      {deletion}"] if (deletion := deletion_of(resource)) else []),
+    ]
+
+
+def _field_for(resource: StackResource, mount_names: dict[str, str]) -> str:
+    """Return the field of the cluster file with which a deployment uses a resource; empty without one."""
+    name = resource.physical_id
+    match resource.resource_type:
+        case "AWS::FSx::FileSystem" if name in mount_names:
+            existing = f"{{file_system_id: {name}, mount_name: {mount_names[name]}}}"
+            return f"storage.lustre.existing: {existing}"
+        case "AWS::FSx::FileSystem":
+            return f"storage.home.existing: {name}"
+        case "AWS::S3::Bucket" if resource.logical_id.startswith("Data"):
+            return f"storage.data_bucket.existing: {name}"
+        case "AWS::KMS::Key":
+            return f"storage.kms: <ARN of key {name}>"
+    return ""
 
 
 def _describe_network(plan: TeardownPlan, network: StackContents) -> list[str]:

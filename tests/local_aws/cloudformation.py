@@ -175,6 +175,8 @@ def delete_stack(self: CloudFormationBackend, name_or_stack_id: str) -> None:
             stack.output_map = stack._create_output_map()
             _publish_exports(self, stack)
             self.deleted_stacks[stack.stack_id] = self.stacks.pop(stack.stack_id)
+            for key in [k for k, v in self.change_sets.items() if v.stack_id == stack.stack_id]:
+                del self.change_sets[key]
             stack.report_stack("DELETE_COMPLETE")
 
 

@@ -197,7 +197,7 @@ class Command:
         output.join([part.file for part in plan], about)
         _say(
             here,
-            f"wrote {output.path}: {totals['proteins']:,} proteins, {totals['residues']:,} residues, in "
+            f"wrote {output.path}: proteins {totals['proteins']:,}, residues {totals['residues']:,}, in "
             f"{seconds:,.1f} s ({settings['precision']}, {computed / max(seconds, 1e-9):,.0f} residues/s)\n"
             f"wrote {output.summary}: settings and totals",
         )

@@ -376,7 +376,7 @@ def test_two_processes_make_what_one_makes(
     with forked(2, embed_the_run, tmp_path / "run.yaml", overrides, log=tmp_path / "log") as started:
         assert started.ends() == [0, 0], started.output
     assert pq.read_table(tmp_path / "two.parquet").equals(pq.read_table(tmp_path / "one.parquet"))
-    assert f"wrote {tmp_path / 'two.parquet'}: 14 proteins, 628 residues, in " in started.output
+    assert f"wrote {tmp_path / 'two.parquet'}: proteins 14, residues 628, in " in started.output
 
 
 def embed_the_run(path: Path, overrides: list[str]) -> None:

@@ -185,7 +185,7 @@ def _place_for(remote: Remote, downloads: Path) -> Path:
 
 
 def _is_current(remote: Remote, target: Path) -> bool:
-    """Return how many bytes of ``partial`` the remote begins with. Drop others, and update its note."""
+    """Return whether ``target`` is complete and the remote still has the state of its note."""
     note = _read_note(target, ".source")
     if note is not None and target.stat().st_size == note["bytes_on_disk"]:
         try:

@@ -39,7 +39,8 @@ class AttachedFileSystem(FileSystem):
         told |= {"Lifecycle": "AVAILABLE", "NetworkInterfaceIds": self.interfaces}
         suffix = self.file_system_id.removeprefix("fs-")
         if self.lustre_configuration is not None:
-            told["LustreConfiguration"] = {**self.lustre_configuration, "MountName": suffix[:8]}
+            # A name may look like a number to YAML.
+            told["LustreConfiguration"] = {**self.lustre_configuration, "MountName": f"9e{suffix[:6]}"}
         if self.open_zfs_configuration is not None:
             volume = {"RootVolumeId": f"fsvol-{suffix}"}
             told["OpenZFSConfiguration"] = {**self.open_zfs_configuration, **volume}

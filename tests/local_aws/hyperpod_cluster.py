@@ -18,6 +18,7 @@ from moto.sagemaker.models import Cluster, ClusterNode
 from moto.sagemaker.responses import SageMakerResponse
 
 from tests.local_aws.permissions import is_permitted
+from tests.local_aws.refusals import NO_CAPACITY_TYPE
 
 SAGEMAKER = botocore.session.get_session().get_service_model("sagemaker")
 
@@ -47,8 +48,9 @@ class HyperPodCluster(Cluster):
             self._check(group)
         named = {group["InstanceGroupName"]: group for group in self.instance_groups}
         for group in groups:
-            count = group.pop("InstanceCount")
-            named[group["InstanceGroupName"]] = {**group, "CurrentCount": count, "TargetCount": count}
+            wanted = group.pop("InstanceCount")
+            count = 0 if group["InstanceType"] == NO_CAPACITY_TYPE else wanted
+            named[group["InstanceGroupName"]] = {**group, "CurrentCount": count, "TargetCount": wanted}
             self._resize(group, count)
         self.instance_groups = list(named.values())
 

@@ -15,7 +15,14 @@ from moto import backends
 from moto.cloudtrail.responses import CloudTrailResponse
 from moto.server import ThreadedMotoServer
 
-from tests.local_aws import cloudformation, file_systems, hyperpod_cluster, mlflow_servers, permissions
+from tests.local_aws import (
+    cloudformation,
+    file_systems,
+    hyperpod_cluster,
+    mlflow_servers,
+    permissions,
+    refusals,
+)
 
 
 def lookup_events(self: CloudTrailResponse) -> str:
@@ -36,7 +43,7 @@ def load_template(text: str, Loader: Any) -> Any:
 
 def main() -> None:
     yaml.load = load_template
-    for module in (cloudformation, file_systems, hyperpod_cluster, mlflow_servers, permissions):
+    for module in (cloudformation, file_systems, hyperpod_cluster, mlflow_servers, permissions, refusals):
         module.install()
     # moto reads this folder at every request.
     modules = frozenset(backends.list_of_moto_modules())

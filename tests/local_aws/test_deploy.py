@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+import boto3
 import pytest
 import yaml
 
@@ -19,6 +20,9 @@ from config.reading.loader import load_cluster
 from config.slurm_cluster import SlurmCluster
 from node_setup.settings import read_deployment
 from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy_checkout, objects_below, see
+from tests.local_aws.refusals import ABSENT_SERVICE, ABSENT_ZONE, EVENT, NO_CAPACITY_TYPE
+from tools.preflight.network import check_endpoint_zones
+from tools.preflight.read_only_aws import ReadOnlyAws
 
 pytestmark = pytest.mark.long
 
@@ -26,7 +30,12 @@ SMALL = load_cluster(REPOSITORY / "clusters" / "slurm.yaml")
 NEIGHBOUR = "esm2-neighbour"
 NEIGHBOUR_DOCUMENT = yaml.safe_load((REPOSITORY / "clusters" / "slurm.yaml").read_text()) | {
     "name": NEIGHBOUR,
-    "network": {"vpc": "new", "availability_zone_ids": ["usw2-az2", "usw2-az1"]},
+    "network": {
+        "vpc": "new",
+        "availability_zone_ids": [ABSENT_ZONE, "usw2-az1"],
+        "interface_endpoints": True,
+        "endpoint_zones": {"ssmmessages": "usw2-az1"},
+    },
     "storage": {
         "lustre": {"capacity_gib": 1200, "throughput_mbps_per_tib": 250, "removal": "destroy"},
         "data_bucket": {"removal": "destroy"},
@@ -34,10 +43,12 @@ NEIGHBOUR_DOCUMENT = yaml.safe_load((REPOSITORY / "clusters" / "slurm.yaml").rea
     "accounting_database": {"instance_class": "db.m6g.large", "multi_az": True, "removal": "destroy"},
     "mlflow": {"kind": "tracking_server", "size": "small"},
 }
+SCARCE = {"name": "scarce", "role": "worker", "instance_type": NO_CAPACITY_TYPE, "num_instances": 1}
+NEIGHBOUR_DOCUMENT["instance_groups"].append({**SCARCE, "partition": "scarce"})
 """One more cluster of the region, with what the small one lacks, whose data may go."""
 LARGE = SlurmCluster.model_validate(NEIGHBOUR_DOCUMENT)
 NEIGHBOUR_FILE = "clusters/neighbour.yaml"
-MOVED_FILE = "clusters/moved.yaml"
+MOVED_FILE, ONE_ZONE_FILE = "clusters/moved.yaml", "clusters/one_zone.yaml"
 AGAIN_FILE = "clusters/again.yaml"
 CHANGED_SCRIPT = "on_init_complete.sh"
 DEPLOY = ("deploy", "SlurmHyperPodStack", "--require-approval", "never", "--context")
@@ -49,9 +60,15 @@ LEFT_BY_DESTROY = ("FSx for Lustre", "NAT gateway", "S3 buckets")
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with two more cluster files: the neighbour's, and one that moves the small cluster."""
+    """A checkout with three more cluster files.
+
+    They are the neighbour's, the neighbour's with all endpoints in its first zone, and one that moves the
+    small cluster.
+    """
     folder = copy_checkout(tmp_path_factory.mktemp("deploy") / "checkout")
     (folder / NEIGHBOUR_FILE).write_text(yaml.safe_dump(NEIGHBOUR_DOCUMENT))
+    network = {key: value for key, value in NEIGHBOUR_DOCUMENT["network"].items() if key != "endpoint_zones"}
+    (folder / ONE_ZONE_FILE).write_text(yaml.safe_dump(NEIGHBOUR_DOCUMENT | {"network": network}))
     assert isinstance(SMALL.network, NewVpc)
     (zone,) = SMALL.network.availability_zone_ids
     text = (folder / "clusters" / "slurm.yaml").read_text()
@@ -74,7 +91,14 @@ def deployed(aws: LocalAws, checkout: Path) -> Seen:
 
 
 @pytest.fixture(scope="module")
-def beside(aws: LocalAws, checkout: Path, deployed: Seen) -> Seen:
+def refused(aws: LocalAws, checkout: Path, deployed: Seen) -> Seen:
+    """Deploy the neighbour with an endpoint in a zone that lacks the service."""
+    options = (*DEPLOY, f"cluster={ONE_ZONE_FILE}")
+    return see(aws, SMALL.region, aws.cdk(*options, cwd=checkout, succeeds=False))
+
+
+@pytest.fixture(scope="module")
+def beside(aws: LocalAws, checkout: Path, refused: Seen) -> Seen:
     output = aws.cdk(*DEPLOY, f"cluster={NEIGHBOUR_FILE}", cwd=checkout)
     return see(aws, SMALL.region, output)
 
@@ -164,6 +188,7 @@ def test_deploy_makes_the_cluster_of_the_file(
     assert sorted(nodes) == sorted(
         (group.name, group.instance_type)
         for group in cluster.instance_groups
+        if group.instance_type != NO_CAPACITY_TYPE
         for _ in range(group.num_instances)
     )
     types = {
@@ -301,6 +326,25 @@ def test_deploy_ends_with_the_groups_of_nodes(deployed: Seen) -> None:
     assert header.split() == ["group", "wanted", "running"]
     counts = {group.name: str(group.num_instances) for group in SMALL.instance_groups}
     assert {row.split()[0]: row.split()[1:] for row in rows} == {name: [n, n] for name, n in counts.items()}
+
+
+def test_preflight_names_the_zone_of_an_endpoint_that_a_deployment_would_refuse(
+    aws: LocalAws, checkout: Path, refused: Seen, beside: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert f"{ABSENT_SERVICE} does not support the availability zone" in refused.output
+    assert stack_name(NEIGHBOUR, "storage") not in refused.stacks
+    for name, value in aws.environment.items():
+        monkeypatch.setenv(name, value)
+    reader = ReadOnlyAws(boto3.Session(region_name=SMALL.region))
+    (finding,) = check_endpoint_zones(reader, load_cluster(checkout / ONE_ZONE_FILE))
+    assert finding.action == "set network.endpoint_zones to {ssmmessages: usw2-az1}"
+    (fine,) = check_endpoint_zones(reader, LARGE)
+    assert fine.level == "OK"
+
+
+def test_nodes_that_never_start_are_reported_with_their_events(switched_off: Seen) -> None:
+    assert f"{EVENT} for {NO_CAPACITY_TYPE}" in switched_off.output
+    assert "missing nodes: scarce (0 of 1). HyperPod keeps trying." in switched_off.output
 
 
 def test_a_feature_is_switched_off_in_one_deployment(beside: Seen, switched_off: Seen) -> None:

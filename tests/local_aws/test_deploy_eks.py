@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from config.reading.loader import load_cluster
-from tests.local_aws.deployment import REPOSITORY, LocalAws, Seen, copy_checkout, put_chart, see
+from config.resource_names import control_plane_log_group
+from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy_checkout, put_chart, see
 
 pytestmark = pytest.mark.long
 
@@ -27,6 +28,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cluster = yaml.safe_load((folder / "clusters" / "eks.yaml").read_text())
     cluster["storage"]["lustre"]["removal"] = "destroy"
     cluster["storage"]["data_bucket"] = {"removal": "destroy"}
+    entry = {"principal_arn": f"arn:aws:iam::{ACCOUNT}:role/Admin", "level": "cluster_admin"}
+    cluster["kubernetes"] = {**cluster.get("kubernetes", {}), "access": [entry]}
     (folder / FILE).write_text(yaml.safe_dump(cluster))
     put_chart(folder / ".charts")
     return folder
@@ -34,7 +37,11 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def deployed(aws: LocalAws, checkout: Path) -> Seen:
-    return see(aws, EKS.region, aws.cdk(*DEPLOY, "EksStorageStack", cwd=checkout))
+    """Deploy while a log group of an earlier cluster is left."""
+    aws.client("logs", EKS.region).create_log_group(logGroupName=control_plane_log_group(EKS))
+    command = (sys.executable, "-m", "tools.stacks.deploy", "deploy", "--cluster", FILE, "EksStorageStack")
+    output = aws.run(*command, "--require-approval", "never", "--no-notices", cwd=checkout)
+    return see(aws, EKS.region, output)
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +60,12 @@ def test_network_and_storage_come_up(deployed: Seen) -> None:
     assert {NETWORK, STORAGE} <= deployed.stacks.keys()
     assert deployed.stacks[STORAGE]["LustreFileSystemId"] in deployed.file_systems
     assert deployed.stacks[NETWORK]["VpcId"] in deployed.vpcs
+
+
+def test_a_log_group_that_reappeared_is_deleted_before_the_deployment(aws: LocalAws, deployed: Seen) -> None:
+    name = control_plane_log_group(EKS)
+    assert f"deleted log group {name}" in deployed.output
+    assert aws.client("logs", EKS.region).describe_log_groups(logGroupNamePrefix=name)["logGroups"] == []
 
 
 def test_what_the_local_aws_lacks_is_refused(refused: Seen) -> None:

@@ -168,7 +168,9 @@ def _field_for(resource: StackResource, mount_names: dict[str, str]) -> str:
     name = resource.physical_id
     match resource.resource_type:
         case "AWS::FSx::FileSystem" if name in mount_names:
-            existing = f"{{file_system_id: {name}, mount_name: {mount_names[name]}}}"
+            existing = (
+                f'{{file_system_id: {name}, mount_name: "{mount_names[name]}"}}'  # 1e234567 is a number
+            )
             return f"storage.lustre.existing: {existing}"
         case "AWS::FSx::FileSystem":
             return f"storage.home.existing: {name}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from workloads.esm2.shapes import SHAPES
 
 if TYPE_CHECKING:  # these bring torch and matplotlib
+    from workloads.esm2.architecture import Architecture
     from workloads.training.data.manifest import Manifest
     from workloads.training.objective import Objective
     from workloads.training.processes import Processes
@@ -58,6 +59,8 @@ class ModelFamily:
     """Values of ``model.size``."""
     model_type: str
     """Name of the family in transformers, as in a model's config.json."""
+    architecture: Callable[[], Architecture]
+    """Returns the model classes."""
     load_model: Callable[[str, Processes | None], Any]
     """Loads a folder or hub id for inference, on the CPU; the processes are None outside a job."""
     pretraining: RunKind
@@ -78,6 +81,7 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     "esm2": ModelFamily(
         sizes=tuple(SHAPES),
         model_type="esm",
+        architecture=_lazy("esm2.model:architecture"),
         load_model=_lazy("esm2.pretrained:load_model"),
         pretraining=RunKind(
             objective=_lazy("esm2.pretraining:Pretraining"),

@@ -29,7 +29,7 @@ from workloads.training.records import ProteinSplit
 
 from .alphabet import CLS, EOS, MASK
 from .masking import mask_pack, plain_pack
-from .model import Pack, PackedEsm
+from .packed_model import MaskedLanguageModel, Pack
 from .pretrained import starting_config, starting_weights, with_weights
 
 EVALUATION_SEED = 20_230_317
@@ -116,7 +116,7 @@ def unigram_perplexity(split: ProteinSplit) -> float:
 
 @torch.no_grad()
 def pseudo_perplexity(
-    model: PackedEsm,
+    model: MaskedLanguageModel,
     split: ProteinSplit,
     shape: PackShape,
     *,
@@ -173,7 +173,7 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
     split = ProteinSplit(config.data.path, config.evaluate.split)
     with verified(name, here) as source:
         model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
-    model.to(here.device)  # type: ignore[arg-type]  # transformers wraps it
+    model.to(here.device)
     dtype = select_precision(config.train, here.device, here).dtype
     shape = PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues)
     result = score(model, split, Place(here, shape, dtype), mask_fraction=config.model.mask_fraction)

@@ -12,7 +12,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, EsmConfig, EsmForM
 
 from workloads.esm2.alphabet import MASK
 from workloads.esm2.masking import mask_pack
-from workloads.esm2.model import SHAPES, Pack, PackedEsm, published_config
+from workloads.esm2.model import SHAPES, PackedEsm, published_config
+from workloads.esm2.packed_model import Pack
 from workloads.esm2.pretrained import on_meta, save_esm, with_weights
 from workloads.esm2.protein_packs import ProteinStream
 from workloads.training.packing import PackShape

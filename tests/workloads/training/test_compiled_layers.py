@@ -11,7 +11,8 @@ from transformers import EsmConfig
 
 from workloads.esm2.attention import Segments
 from workloads.esm2.finetune.objective import ADAPTED
-from workloads.esm2.model import Pack, PackedModel, PackedSequenceClassifier
+from workloads.esm2.model import PackedSequenceClassifier
+from workloads.esm2.packed_model import Pack, PackedModel
 from workloads.training.adapters.adapters import add_adapters, shrink_frozen, with_adapters
 from workloads.training.adapters.four_bit import quantize_layers
 from workloads.training.config import LoraConfig

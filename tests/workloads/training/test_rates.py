@@ -20,7 +20,8 @@ from transformers import EsmConfig
 from tests.workloads.training.training_runs import lines, train_here
 from workloads.esm2 import attention
 from workloads.esm2.attention import Segments
-from workloads.esm2.model import Pack, PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier
+from workloads.esm2.model import PackedEsm, PackedSequenceClassifier, PackedTokenClassifier
+from workloads.esm2.packed_model import Pack, PackedModel
 from workloads.training import hardware, train
 from workloads.training.hardware import executed_flops, matmul_ceiling, num_flops
 from workloads.training.loader import StepPacks

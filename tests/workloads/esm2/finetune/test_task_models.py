@@ -17,7 +17,7 @@ from tests.workloads.esm2.finetune.labelled_proteins import TASKS, write_task_fi
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.packs import LabelledPack, LabelledStream, labelled_pack
 from workloads.esm2.finetune.task_kinds import TASK_KINDS
-from workloads.esm2.finetune.tasks import TaskLoss, new_head, packed_class, plain_class, task_config
+from workloads.esm2.finetune.tasks import TaskLoss, new_head, task_class, task_config
 from workloads.run_file import load_config
 from workloads.training.adapters.adapted_linear import AdaptedLinear
 from workloads.training.packing import PackShape
@@ -46,10 +46,10 @@ def test_outputs_and_loss_are_those_of_transformers(split: LabelledSplit, tiny_c
     kind = split.schema.kind
     config = task_config(tiny_config, split.schema)
     torch.manual_seed(1)
-    reference = plain_class(TASK_KINDS[kind])(config).eval()
+    reference = task_class(config, TASK_KINDS[kind]).plain(config).eval()
     assert config.num_labels == split.schema.num_outputs
     with torch.device("meta"):
-        packed = packed_class(TASK_KINDS[kind])(config)
+        packed = task_class(config, TASK_KINDS[kind]).packed(config)
     state = {name: value for name, value in reference.state_dict().items()}
     packed = assigned(packed, state)
     stream, host, units = loaded(split)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workloads.esm2.shapes import SHAPES
+from workloads.esmc.shapes import SHAPES as ESMC_SHAPES
 
 if TYPE_CHECKING:  # these bring torch and matplotlib
     from workloads.esm2.architecture import Architecture
@@ -77,30 +78,40 @@ QUESTIONS = RunKind(
     records="conversations",
     tokens="tokens",
 )
+PROTEINS = RunKind(
+    objective=_lazy("esm2.pretraining:Pretraining"),
+    prepare=_lazy("esm2.data.prepare:prepare_proteins"),
+    is_prepared=_lazy("esm2.data.prepare:is_prepared"),
+    paths_read=_lazy("esm2.data.prepare:paths_read"),
+    score=_lazy("esm2.evaluation:score_model"),
+    report=_lazy("training.report.contents:ReportContents"),
+    check_start=_lazy("esm2.pretrained:check_start"),
+)
+TASKS = RunKind(
+    objective=_lazy("esm2.finetune.objective:FineTuning"),
+    prepare=_lazy("esm2.finetune.prepare:prepare_table"),
+    is_prepared=_lazy("esm2.finetune.prepare:is_prepared"),
+    paths_read=_lazy("esm2.finetune.prepare:paths_read"),
+    score=_lazy("esm2.finetune.objective:score_task"),
+    report=_lazy("esm2.finetune.report:TaskContents"),
+    check_start=_lazy("esm2.pretrained:check_start"),
+)
 MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     "esm2": ModelFamily(
         sizes=tuple(SHAPES),
         model_type="esm",
         architecture=_lazy("esm2.model:architecture"),
         load_model=_lazy("esm2.pretrained:load_model"),
-        pretraining=RunKind(
-            objective=_lazy("esm2.pretraining:Pretraining"),
-            prepare=_lazy("esm2.data.prepare:prepare_proteins"),
-            is_prepared=_lazy("esm2.data.prepare:is_prepared"),
-            paths_read=_lazy("esm2.data.prepare:paths_read"),
-            score=_lazy("esm2.evaluation:score_model"),
-            report=_lazy("training.report.contents:ReportContents"),
-            check_start=_lazy("esm2.pretrained:check_start"),
-        ),
-        fine_tuning=RunKind(
-            objective=_lazy("esm2.finetune.objective:FineTuning"),
-            prepare=_lazy("esm2.finetune.prepare:prepare_table"),
-            is_prepared=_lazy("esm2.finetune.prepare:is_prepared"),
-            paths_read=_lazy("esm2.finetune.prepare:paths_read"),
-            score=_lazy("esm2.finetune.objective:score_task"),
-            report=_lazy("esm2.finetune.report:TaskContents"),
-            check_start=_lazy("esm2.pretrained:check_start"),
-        ),
+        pretraining=PROTEINS,
+        fine_tuning=TASKS,
+    ),
+    "esmc": ModelFamily(
+        sizes=tuple(ESMC_SHAPES),
+        model_type="esmc",
+        architecture=_lazy("esmc.model:architecture"),
+        load_model=_lazy("esm2.pretrained:load_model"),
+        pretraining=PROTEINS,
+        fine_tuning=TASKS,
     ),
 }
 """Values of ``model.family``."""

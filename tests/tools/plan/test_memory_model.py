@@ -19,11 +19,11 @@ from tools.plan.model_size import ModelShape, parameters_of, shape_of
 from tools.plan.report import remedies
 from workloads.esm2 import attention
 from workloads.esm2.attention import Segments
-from workloads.esm2.finetune.objective import ADAPTED
 from workloads.esm2.finetune.task_kinds import TASK_KINDS
 from workloads.esm2.finetune.tasks import task_class
 from workloads.esm2.model import PackedEsm, published_config
 from workloads.esm2.packed_model import Pack, PackedModel
+from workloads.esm2.pretrained import of_config
 from workloads.esm2.shapes import SHAPES, num_rows
 from workloads.run_file import RunFile, TaskConfig, load_config
 from workloads.training.adapters.adapters import add_adapters, shrink_frozen
@@ -108,7 +108,7 @@ def kept_bytes(model: nn.Module, pack: Pack, number_bytes: int) -> int:
 def adapted(esm: EsmConfig, lora: LoraConfig) -> PackedModel:
     with torch.device("meta"):
         model = task_class(esm, TASK_KINDS["binary"]).packed(esm)
-    add_adapters(model, lora, ADAPTED)
+    add_adapters(model, lora, of_config(esm).adapted)
     model.to_empty(device="cpu")
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.02)

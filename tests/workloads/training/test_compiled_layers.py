@@ -10,9 +10,9 @@ from torch._dynamo.utils import counters
 from transformers import EsmConfig
 
 from workloads.esm2.attention import Segments
-from workloads.esm2.finetune.objective import ADAPTED
 from workloads.esm2.model import PackedSequenceClassifier
 from workloads.esm2.packed_model import Pack, PackedModel
+from workloads.esm2.pretrained import of_config
 from workloads.training.adapters.adapters import add_adapters, shrink_frozen, with_adapters
 from workloads.training.adapters.four_bit import quantize_layers
 from workloads.training.config import LoraConfig
@@ -40,7 +40,7 @@ def model_of(config: EsmConfig, kind: str) -> PackedModel:
     with torch.device("meta"):
         model = PackedSequenceClassifier(config)
     if kind != "all":
-        add_adapters(model, LoraConfig(), ADAPTED)
+        add_adapters(model, LoraConfig(), of_config(config).adapted)
         weights = with_adapters(model, weights, seed=0)
     if kind == "nf4":
         quantize_layers(model, weights, torch.bfloat16, CPU)

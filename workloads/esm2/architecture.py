@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from transformers import PretrainedConfig, PreTrainedModel
 
-from workloads.families import MODEL_FAMILIES
 from workloads.training.adapters.adapters import AdaptedModules
 
 from .packed_model import PackedModel
@@ -50,16 +49,3 @@ class Architecture:
     def class_of(self, config: PretrainedConfig) -> str:
         """Return the name of a configuration's model; without one it is a masked language model."""
         return (config.architectures or [self.masked_lm.plain.__name__])[0]
-
-
-def architecture_of(model_type: str) -> Architecture:
-    """Return the architecture that transformers calls ``model_type``.
-
-    Raises:
-        ValueError: if no family has it.
-    """
-    types = {family.model_type: family for family in MODEL_FAMILIES.values()}
-    if model_type not in types:
-        raise ValueError(f"a model of type {model_type!r}; allowed are {', '.join(types)}")
-    found: Architecture = types[model_type].architecture()
-    return found

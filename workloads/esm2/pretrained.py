@@ -18,11 +18,24 @@ from workloads.training.checksums import CHECKPOINT_FILE, read_document, unreada
 from workloads.training.processes import Processes
 from workloads.training.saved_model import assigned, save_model
 
-from .architecture import Architecture, architecture_of
+from .architecture import Architecture
 from .packed_model import PackedModel
 
 ADAPTER_FILE = "adapter_config.json"
 """Configuration in a folder of peft's format."""
+
+
+def architecture_of(model_type: str) -> Architecture:
+    """Return the architecture that transformers calls ``model_type``.
+
+    Raises:
+        ValueError: if no family has it.
+    """
+    types = {family.model_type: family for family in MODEL_FAMILIES.values()}
+    if model_type not in types:
+        raise ValueError(f"a model of type {model_type!r}; allowed are {', '.join(types)}")
+    found: Architecture = types[model_type].architecture()
+    return found
 
 
 def of_config(config: PretrainedConfig) -> Architecture:

@@ -18,16 +18,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import (
-    EsmcConfig,
+from transformers import EsmcConfig, EsmcTokenizer
+from transformers.models.esmc.modeling_esmc import (
     EsmcForMaskedLM,
     EsmcForSequenceClassification,
     EsmcForTokenClassification,
+    EsmcLayer,
     EsmcModel,
     EsmcPreTrainedModel,
-    EsmcTokenizer,
 )
-from transformers.models.esmc.modeling_esmc import EsmcLayer
 
 from workloads.esm2.alphabet import CLS, EOS, MASK, PAD
 from workloads.esm2.architecture import Architecture, ModelClass
@@ -190,7 +189,7 @@ def _reject_other_architectures(config: EsmcConfig) -> None:
         **_ARCHITECTURE,
         "num_key_value_heads": heads,
         "head_dim": config.hidden_size // heads,
-        "rope_parameters": {**config.rope_parameters, "rope_type": "default"},
+        "rope_parameters": {**(config.rope_parameters or {}), "rope_type": "default"},
     }
     wrong = [
         f"{key}={getattr(config, key)!r} (ESMC has {value!r})"

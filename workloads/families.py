@@ -6,6 +6,7 @@ Functions are imported when they are called: importing all takes seconds, and mo
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -60,6 +61,10 @@ class ModelFamily:
     """Values of ``model.size``."""
     model_type: str
     """Name of the family in transformers, as in a model's config.json."""
+    published_name: str
+    """Regular expression of the published models' hub ids; its group is the size."""
+    max_residues: int
+    """Longest protein that the published models were trained on, in residues."""
     architecture: Callable[[], Architecture]
     """Returns the model classes."""
     load_model: Callable[[str, Processes | None], Any]
@@ -100,6 +105,8 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     "esm2": ModelFamily(
         sizes=tuple(SHAPES),
         model_type="esm",
+        published_name=r"\besm2_t\d+_(\d+[MB])_UR50D",
+        max_residues=1022,
         architecture=_lazy("esm2.model:architecture"),
         load_model=_lazy("esm2.pretrained:load_model"),
         pretraining=PROTEINS,
@@ -108,6 +115,8 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     "esmc": ModelFamily(
         sizes=tuple(ESMC_SHAPES),
         model_type="esmc",
+        published_name=r"\bESMC-(\d+[MB])\b",
+        max_residues=2046,
         architecture=_lazy("esmc.model:architecture"),
         load_model=_lazy("esm2.pretrained:load_model"),
         pretraining=PROTEINS,
@@ -139,6 +148,18 @@ def run_kind(family: str, *, task: object, chat: object) -> RunKind:
     return model.fine_tuning
 
 
+def family_of(name: str) -> str | None:
+    """Return the family of a model folder, a checkpoint folder or a published model's hub id, if it is known.
+
+    A folder that does not exist yet may contain a hub id in its name.
+    """
+    model_type = saved_config(Path(name)).get("model_type")
+    for family, each in MODEL_FAMILIES.items():
+        if model_type == each.model_type or (not model_type and re.search(each.published_name, name)):
+            return family
+    return None
+
+
 def load_model(name: str, family: str, here: Processes | None = None) -> Any:
     """Load a model for inference, on the CPU in fp32.
 
@@ -150,9 +171,7 @@ def load_model(name: str, family: str, here: Processes | None = None) -> Any:
     Raises:
         ValueError: if the model is missing or damaged, its family is unknown, or weights are missing.
     """
-    model_type = str(saved_config(Path(name)).get("model_type", ""))
-    types = {each.model_type: each for each in MODEL_FAMILIES.values()}
-    return types.get(model_type, MODEL_FAMILIES[family]).load_model(name, here)
+    return MODEL_FAMILIES[family_of(name) or family].load_model(name, here)
 
 
 def saved_config(folder: Path) -> dict[str, Any]:

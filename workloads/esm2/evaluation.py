@@ -95,16 +95,22 @@ def answered(
     progress = WorkProgress("scoring", stream.split.num_units, shows=here.is_first)
     packs = islice(stream.epoch(0), num_packs or None)
     beat("evaluating", slow=True)  # layers may be compiled for it
-    while planned := list(islice(packs, here.world_size)):
-        here.check_stop()
-        host = stream.load(planned[here.rank] if here.rank < len(planned) else None)
-        pack = pack_of(host)
-        with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=place.dtype == torch.bfloat16):
-            answer = inner(here.runtime.place(pack))
-        here.runtime.flush()
-        yield planned, host, pack, answer
-        beat("evaluating")
-        progress.add(sum(len(one.units) for one in planned))
+    was_training = inner.training
+    inner.eval()  # without the dropout of heads
+    try:
+        while planned := list(islice(packs, here.world_size)):
+            here.check_stop()
+            host = stream.load(planned[here.rank] if here.rank < len(planned) else None)
+            pack = pack_of(host)
+            enabled = place.dtype == torch.bfloat16
+            with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=enabled):
+                answer = inner(here.runtime.place(pack))
+            here.runtime.flush()
+            yield planned, host, pack, answer
+            beat("evaluating")
+            progress.add(sum(len(one.units) for one in planned))
+    finally:
+        inner.train(was_training)
 
 
 def unigram_perplexity(split: ProteinSplit) -> float:

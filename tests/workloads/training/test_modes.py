@@ -20,6 +20,8 @@ from tests.workloads.training.training_runs import (
     write_run_file,
 )
 
+BOTH_FAMILIES = True
+
 pytestmark = pytest.mark.long
 
 TOLERANCE = {"adamw": 1e-5, "muon": 1e-4}

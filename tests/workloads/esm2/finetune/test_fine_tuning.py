@@ -26,6 +26,8 @@ from workloads.esm2.finetune.prediction_file import Predictions
 from workloads.run_file import load_config
 from workloads.training.checkpoint_reader import Reader, weights_of
 
+BOTH_FAMILIES = True
+
 MAX_RESIDUES = 126
 MODES = {
     "lora": (1, "lora.lr=1e-2"),

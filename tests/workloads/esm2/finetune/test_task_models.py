@@ -11,7 +11,7 @@ import torch
 from peft import LoraConfig
 from peft.tuners.lora import Linear as PeftLinear
 from sklearn.utils.class_weight import compute_class_weight
-from transformers import EsmConfig
+from transformers import PretrainedConfig
 
 from tests.workloads.esm2.finetune.labelled_proteins import TASKS, write_task_file
 from workloads.esm2.finetune.labelled import LabelledSplit
@@ -22,6 +22,8 @@ from workloads.run_file import load_config
 from workloads.training.adapters.adapted_linear import AdaptedLinear
 from workloads.training.packing import PackShape
 from workloads.training.saved_model import assigned
+
+BOTH_FAMILIES = True
 
 CPU = torch.device("cpu")
 MAX_RESIDUES = 126
@@ -42,7 +44,9 @@ def loaded(split: LabelledSplit) -> tuple[LabelledStream, LabelledPack, np.ndarr
     return stream, stream.load(planned), planned.units
 
 
-def test_outputs_and_loss_are_those_of_transformers(split: LabelledSplit, tiny_config: EsmConfig) -> None:
+def test_outputs_and_loss_are_those_of_transformers(
+    split: LabelledSplit, tiny_config: PretrainedConfig
+) -> None:
     kind = split.schema.kind
     config = task_config(tiny_config, split.schema)
     torch.manual_seed(1)
@@ -51,7 +55,7 @@ def test_outputs_and_loss_are_those_of_transformers(split: LabelledSplit, tiny_c
     with torch.device("meta"):
         packed = task_class(config, TASK_KINDS[kind]).packed(config)
     state = {name: value for name, value in reference.state_dict().items()}
-    packed = assigned(packed, state)
+    packed = assigned(packed, state).eval()  # without dropout
     stream, host, units = loaded(split)
     pack = labelled_pack(host, stream.shape.max_length, CPU)
     loss = TaskLoss(split, balanced=False)
@@ -122,7 +126,7 @@ def test_class_weights_are_those_of_the_training_split(split: LabelledSplit) -> 
             assert ratio == pytest.approx(weight, rel=1e-5)
 
 
-def test_a_new_head_depends_on_the_seed_alone(split: LabelledSplit, tiny_config: EsmConfig) -> None:
+def test_a_new_head_depends_on_the_seed_alone(split: LabelledSplit, tiny_config: PretrainedConfig) -> None:
     kind, config = split.schema.kind, task_config(tiny_config, split.schema)
     heads = []
     for seed in (0, 0, 1):

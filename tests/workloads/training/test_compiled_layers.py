@@ -15,6 +15,7 @@ from workloads.esm2.pretrained import of_config
 from workloads.training.adapters.adapters import add_adapters, shrink_frozen, with_adapters
 from workloads.training.adapters.four_bit import quantize_layers
 from workloads.training.config import LoraConfig
+from workloads.training.saved_model import assigned
 
 LENGTHS = (40, 60, 20, 8)
 BOTH_FAMILIES = True
@@ -45,7 +46,7 @@ def model_of(config: PretrainedConfig, kind: str) -> PackedModel:
         weights = with_adapters(model, weights, seed=0)
     if kind == "nf4":
         quantize_layers(model, weights, torch.bfloat16, CPU)
-    model.load_state_dict(weights, assign=True)
+    assigned(model, weights)
     if kind != "all":
         shrink_frozen(model, torch.bfloat16)
     return model

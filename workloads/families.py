@@ -13,8 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workloads.esm2.shapes import SHAPES
-from workloads.esmc.shapes import SHAPES as ESMC_SHAPES
+from workloads.esm2 import shapes as esm2_shapes
+from workloads.esm2.shapes import ModelShape
+from workloads.esmc import shapes as esmc_shapes
 
 if TYPE_CHECKING:  # these bring torch and matplotlib
     from workloads.esm2.architecture import Architecture
@@ -57,8 +58,8 @@ class RunKind:
 class ModelFamily:
     """Family of protein language models."""
 
-    sizes: tuple[str, ...]
-    """Values of ``model.size``."""
+    sizes: Mapping[str, ModelShape]
+    """Values of ``model.size``, and their shapes."""
     model_type: str
     """Name of the family in transformers, as in a model's config.json."""
     published_name: str
@@ -103,7 +104,7 @@ TASKS = RunKind(
 )
 MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     "esm2": ModelFamily(
-        sizes=tuple(SHAPES),
+        sizes={size: ModelShape(*shape) for size, shape in esm2_shapes.SHAPES.items()},
         model_type="esm",
         published_name=r"\besm2_t\d+_(\d+[MB])_UR50D",
         max_residues=1022,
@@ -113,7 +114,7 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
         fine_tuning=TASKS,
     ),
     "esmc": ModelFamily(
-        sizes=tuple(ESMC_SHAPES),
+        sizes={size: esmc_shapes.EsmcShape(*shape) for size, shape in esmc_shapes.SHAPES.items()},
         model_type="esmc",
         published_name=r"\bESMC-(\d+[MB])\b",
         max_residues=2046,

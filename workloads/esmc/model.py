@@ -42,7 +42,7 @@ from workloads.esm2.packed_model import (
 )
 from workloads.training.adapters.adapters import AdaptedModules
 
-from .shapes import HEAD_SIZE, SHAPES
+from .shapes import SHAPES
 
 _ARCHITECTURE: dict[str, Any] = {
     "vocab_size": 64,
@@ -61,11 +61,11 @@ _ARCHITECTURE: dict[str, Any] = {
 
 def published_config(size: str) -> EsmcConfig:
     """Configuration of a published ESMC model; ``size`` is a key of ``SHAPES``."""
-    layers, hidden_size, intermediate_size = SHAPES[size]
+    layers, hidden_size, heads, intermediate_size = SHAPES[size]
     return EsmcConfig(
         num_hidden_layers=layers,
         hidden_size=hidden_size,
-        num_attention_heads=hidden_size // HEAD_SIZE,
+        num_attention_heads=heads,
         intermediate_size=intermediate_size,
     )
 

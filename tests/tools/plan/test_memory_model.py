@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import EsmConfig
 
 from tools.plan.memory import Attention, Layout, head_bytes, memory
-from tools.plan.model_size import ModelShape, parameters_of, shape_of
+from tools.plan.model_size import parameters_of, shape_of
 from tools.plan.report import remedies
 from workloads.esm2 import attention
 from workloads.esm2.attention import Segments
@@ -24,7 +24,7 @@ from workloads.esm2.finetune.tasks import task_class
 from workloads.esm2.model import PackedEsm, published_config
 from workloads.esm2.packed_model import Pack, PackedModel
 from workloads.esm2.pretrained import of_config
-from workloads.esm2.shapes import SHAPES, num_rows
+from workloads.esm2.shapes import SHAPES, ModelShape, num_rows
 from workloads.run_file import RunFile, TaskConfig, load_config
 from workloads.training.adapters.adapters import add_adapters, shrink_frozen
 from workloads.training.config import LoraConfig, ParallelConfig, TrainConfig

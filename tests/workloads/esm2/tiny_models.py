@@ -14,7 +14,7 @@ def tiny_config(layers: int = 2, width: int = 32, family: str = "esm2") -> Pretr
     from workloads.families import MODEL_FAMILIES
 
     each = MODEL_FAMILIES[family]
-    config = each.architecture().published(each.sizes[0])
+    config = each.architecture().published(next(iter(each.sizes)))
     if family == "esmc":
         config.head_dim, config.num_key_value_heads = 8, width // 8
     config.num_hidden_layers, config.hidden_size = layers, width

@@ -38,7 +38,7 @@ def shape_of(config: RunFile) -> ModelShape:
     """
     if config.chat is not None:
         raise ValueError(
-            "chat: got a run of a causal language model; only memory and speed of protein language models can be planned. "
+            "chat: got a run of a causal language model; only protein language models can be planned. "
             "docs/causal-lm.md has the calculation for 14 billion parameters"
         )
     start, family = config.model.init_from, MODEL_FAMILIES[config.model.family]

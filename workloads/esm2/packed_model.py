@@ -233,10 +233,14 @@ class TokenClassifier(PackedModel):
 
 
 def joined(x: Tensor, projections: tuple[nn.Module, ...]) -> Tensor:
-    """Return the outputs of several linear maps side by side, from one product if they are plain."""
-    if not all(type(projection) is nn.Linear for projection in projections):
-        # Adapters or 4-bit weights act in a forward pass of their own.
-        return torch.cat([projection(x) for projection in projections], dim=-1)
+    """Return the outputs of several linear maps side by side, from one product if they are plain.
+
+    Adapters and 4-bit weights act in a forward pass of their own. Of joined frozen weights, a backward pass
+    would keep a copy.
+    """
+    needs_grad = torch.is_grad_enabled()
+    if not all(type(one) is nn.Linear and one.weight.requires_grad >= needs_grad for one in projections):
+        return torch.cat([one(x) for one in projections], dim=-1)
     weights, biases = ([getattr(one, name) for one in projections] for name in ("weight", "bias"))
     return F.linear(x, torch.cat(weights), None if biases[0] is None else torch.cat(biases))
 

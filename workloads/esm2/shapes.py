@@ -49,7 +49,7 @@ class ModelShape:
 
     @property
     def joined_matrices(self) -> int:
-        """Elements of those matrices of a layer that are joined for a single product: queries, keys, values."""
+        """Elements of the matrices that are joined for a single product: queries, keys and values."""
         return 3 * self.hidden**2
 
     @property
@@ -86,7 +86,7 @@ class ModelShape:
         return 0
 
     def feed_forward_numbers(self, *, with_output: bool) -> int:
-        """Return the numbers per token that the activation keeps, and with ``with_output`` the last product."""
+        """Return the numbers per token that the activation and, ``with_output``, the last product keep."""
         return (8 if with_output else 4) * self.hidden
 
 

@@ -39,6 +39,7 @@ from workloads.esm2.packed_model import (
     TokenClassifier,
     joined,
     layer_norm,
+    operand,
 )
 from workloads.training.adapters.adapters import AdaptedModules
 
@@ -97,7 +98,7 @@ class PackedEsmcLayer(PackedLayer, EsmcLayer):  # type: ignore[misc]  # packed t
         return result
 
     def feed_forward(self, normed: Tensor) -> Tensor:
-        gate, up = joined(normed, (self.mlp.gate_proj, self.mlp.up_proj)).chunk(2, dim=-1)  # (T, F)
+        gate, up = joined(operand(normed), (self.mlp.gate_proj, self.mlp.up_proj)).chunk(2, dim=-1)  # (T, F)
         result: Tensor = self.mlp.down_proj(F.silu(gate) * up)
         return result
 

@@ -32,6 +32,7 @@ from workloads.bionemo.export_files import export_files
 from workloads.bionemo.installed import recorded_release, require, run_entry_point
 from workloads.bionemo.recorder import TRAIN_LOSS, registered
 from workloads.esm2.shapes import SHAPES
+from workloads.families import MODEL_FAMILIES
 from workloads.run_file import ModelConfig, RunFile
 from workloads.training.command_line import RunError
 from workloads.training.config import DataConfig, OptimConfig, TrainConfig
@@ -122,7 +123,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def arm_of(model: str, data: Path, micro_batch: int, folder: Path) -> BionemoArm:
     """A step of one micro batch."""
-    max_residues = ModelConfig.max_residues
+    max_residues = MODEL_FAMILIES["esm2"].max_residues
     tokens = micro_batch * (max_residues + SPECIAL_TOKENS)
     config = RunFile(
         name="benchmark",

@@ -6,15 +6,19 @@ Functions are imported when they are called: importing all takes seconds, and mo
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workloads.esm2.shapes import SHAPES
+from workloads.esm2 import shapes as esm2_shapes
+from workloads.esm2.shapes import ModelShape
+from workloads.esmc import shapes as esmc_shapes
 
 if TYPE_CHECKING:  # these bring torch and matplotlib
+    from workloads.esm2.architecture import Architecture
     from workloads.training.data.manifest import Manifest
     from workloads.training.objective import Objective
     from workloads.training.processes import Processes
@@ -54,10 +58,16 @@ class RunKind:
 class ModelFamily:
     """Family of protein language models."""
 
-    sizes: tuple[str, ...]
-    """Values of ``model.size``."""
+    sizes: Mapping[str, ModelShape]
+    """Values of ``model.size``, and their shapes."""
     model_type: str
     """Name of the family in transformers, as in a model's config.json."""
+    published_name: str
+    """Regular expression of the published models' hub ids; its group is the size."""
+    max_residues: int
+    """Longest protein that the published models were trained on, in residues."""
+    architecture: Callable[[], Architecture]
+    """Returns the model classes."""
     load_model: Callable[[str, Processes | None], Any]
     """Loads a folder or hub id for inference, on the CPU; the processes are None outside a job."""
     pretraining: RunKind
@@ -74,29 +84,44 @@ QUESTIONS = RunKind(
     records="conversations",
     tokens="tokens",
 )
+PROTEINS = RunKind(
+    objective=_lazy("esm2.pretraining:Pretraining"),
+    prepare=_lazy("esm2.data.prepare:prepare_proteins"),
+    is_prepared=_lazy("esm2.data.prepare:is_prepared"),
+    paths_read=_lazy("esm2.data.prepare:paths_read"),
+    score=_lazy("esm2.evaluation:score_model"),
+    report=_lazy("training.report.contents:ReportContents"),
+    check_start=_lazy("esm2.pretrained:check_start"),
+)
+TASKS = RunKind(
+    objective=_lazy("esm2.finetune.objective:FineTuning"),
+    prepare=_lazy("esm2.finetune.prepare:prepare_table"),
+    is_prepared=_lazy("esm2.finetune.prepare:is_prepared"),
+    paths_read=_lazy("esm2.finetune.prepare:paths_read"),
+    score=_lazy("esm2.finetune.objective:score_task"),
+    report=_lazy("esm2.finetune.report:TaskContents"),
+    check_start=_lazy("esm2.pretrained:check_start"),
+)
 MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     "esm2": ModelFamily(
-        sizes=tuple(SHAPES),
+        sizes={size: ModelShape(*shape) for size, shape in esm2_shapes.SHAPES.items()},
         model_type="esm",
+        published_name=r"\besm2_t\d+_(\d+[MB])_UR50D",
+        max_residues=1022,
+        architecture=_lazy("esm2.model:architecture"),
         load_model=_lazy("esm2.pretrained:load_model"),
-        pretraining=RunKind(
-            objective=_lazy("esm2.pretraining:Pretraining"),
-            prepare=_lazy("esm2.data.prepare:prepare_proteins"),
-            is_prepared=_lazy("esm2.data.prepare:is_prepared"),
-            paths_read=_lazy("esm2.data.prepare:paths_read"),
-            score=_lazy("esm2.evaluation:score_model"),
-            report=_lazy("training.report.contents:ReportContents"),
-            check_start=_lazy("esm2.pretrained:check_start"),
-        ),
-        fine_tuning=RunKind(
-            objective=_lazy("esm2.finetune.objective:FineTuning"),
-            prepare=_lazy("esm2.finetune.prepare:prepare_table"),
-            is_prepared=_lazy("esm2.finetune.prepare:is_prepared"),
-            paths_read=_lazy("esm2.finetune.prepare:paths_read"),
-            score=_lazy("esm2.finetune.objective:score_task"),
-            report=_lazy("esm2.finetune.report:TaskContents"),
-            check_start=_lazy("esm2.pretrained:check_start"),
-        ),
+        pretraining=PROTEINS,
+        fine_tuning=TASKS,
+    ),
+    "esmc": ModelFamily(
+        sizes={size: esmc_shapes.EsmcShape(*shape) for size, shape in esmc_shapes.SHAPES.items()},
+        model_type="esmc",
+        published_name=r"\bESMC-(\d+[MB])\b",
+        max_residues=2046,
+        architecture=_lazy("esmc.model:architecture"),
+        load_model=_lazy("esm2.pretrained:load_model"),
+        pretraining=PROTEINS,
+        fine_tuning=TASKS,
     ),
 }
 """Values of ``model.family``."""
@@ -124,6 +149,18 @@ def run_kind(family: str, *, task: object, chat: object) -> RunKind:
     return model.fine_tuning
 
 
+def family_of(name: str) -> str | None:
+    """Return the family of a model folder, a checkpoint folder or a published model's hub id, if it is known.
+
+    A folder that does not exist yet may contain a hub id in its name.
+    """
+    model_type = saved_config(Path(name)).get("model_type")
+    for family, each in MODEL_FAMILIES.items():
+        if model_type == each.model_type or (not model_type and re.search(each.published_name, name)):
+            return family
+    return None
+
+
 def load_model(name: str, family: str, here: Processes | None = None) -> Any:
     """Load a model for inference, on the CPU in fp32.
 
@@ -135,9 +172,7 @@ def load_model(name: str, family: str, here: Processes | None = None) -> Any:
     Raises:
         ValueError: if the model is missing or damaged, its family is unknown, or weights are missing.
     """
-    model_type = str(saved_config(Path(name)).get("model_type", ""))
-    types = {each.model_type: each for each in MODEL_FAMILIES.values()}
-    return types.get(model_type, MODEL_FAMILIES[family]).load_model(name, here)
+    return MODEL_FAMILIES[family_of(name) or family].load_model(name, here)
 
 
 def saved_config(folder: Path) -> dict[str, Any]:

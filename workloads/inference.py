@@ -21,8 +21,8 @@ SMALL_BYTES = {"embed": 30_000, "predict": 30_000, "variants": 1_000}
 """Largest input that this process computes alone, because starting others would take longer. All mutants of
 a protein of L residues take the arithmetic of about L**2 residues."""
 
-FINE_TUNED = {"EsmForSequenceClassification", "EsmForTokenClassification"}
-"""Architectures of models with a task."""
+MASKED_LM, FINE_TUNED = "ForMaskedLM", ("ForSequenceClassification", "ForTokenClassification")
+"""Ends of the architectures' names of models without and with a task."""
 
 
 def run_inference(name: str, config: RunFile) -> None:
@@ -74,13 +74,13 @@ def check_head(command: str, model: str, architectures: Sequence[str] | None = N
     if architectures is None:
         if not (saved := families.saved_config(Path(model))):
             return
-        architectures = saved.get("architectures") or ["EsmForMaskedLM"]
-    if command == "predict" and "EsmForMaskedLM" in architectures:
+        architectures = saved.get("architectures") or [MASKED_LM]
+    if command == "predict" and any(name.endswith(MASKED_LM) for name in architectures):
         raise ValueError(
             f"{model} is a masked language model without a task, so it has nothing to predict; "
             "fine-tune it first (make finetune-lora), or use make embed or make variants"
         )
-    if command == "variants" and not FINE_TUNED.isdisjoint(architectures):
+    if command == "variants" and any(name.endswith(FINE_TUNED) for name in architectures):
         raise ValueError(
             f"{model} has been fine-tuned for a task and predicts no residues; give a masked "
             "language model, as facebook/esm2_t6_8M_UR50D or the model of a pre-training run"

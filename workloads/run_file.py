@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from workloads.bionemo.config import BionemoConfig
 from workloads.causal_lm.config import ChatConfig, chat_rules
 from workloads.esm2.finetune.task_kinds import TASK_KINDS
-from workloads.families import MODEL_FAMILIES, run_kind
+from workloads.families import MODEL_FAMILIES, family_of, run_kind
 from workloads.run_schema import StageDescription
 from workloads.training import config_rules
 from workloads.training.command_line import run_command
@@ -43,9 +43,9 @@ _LEAST = {
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(StartConfig):
     family: ModelFamilyName = "esm2"
-    """Model family. With ``chat:``, ``init_from`` selects the model."""
+    """Model family; that of ``init_from``, if it is known there. With ``chat:``, ``init_from`` selects it."""
     size: ModelSize = "8M"
-    """Published shape of the family (ESM-2 has six); ignored if ``init_from`` is set."""
+    """Published shape of the family; ignored if ``init_from`` is set."""
     mask_fraction: float = 0.15
     """Share of residues to predict. Of these, 80 % become <mask>, 10 % a random residue, and 10 % stay."""
 
@@ -146,6 +146,15 @@ class RunFile(RunConfig):
     """Settings of ``make train-bionemo``; null uses its defaults."""
     chat: ChatConfig | None = None
     """Fine-tunes a causal language model on questions and answers."""
+
+    def __post_init__(self) -> None:
+        """Fill in the family of a saved model, and the longest protein of the family."""
+        model, start = self.model, self.model.init_from
+        family = (self.chat is None and start and family_of(start)) or model.family
+        used = (self.inference.model and family_of(self.inference.model)) or family
+        longest = model.max_residues or MODEL_FAMILIES[used].max_residues
+        model = dataclasses.replace(model, family=family, max_residues=longest)
+        object.__setattr__(self, "model", model)  # the class is frozen
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:

@@ -17,9 +17,9 @@ from tests.cluster.island import Island
 from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.metrics_workspace import MetricsWorkspace
 from tests.cluster.training import home, uninterrupted
-from tests.workloads.conftest import prepared, tiny_config, tiny_model
+from tests.workloads.conftest import family, prepared, tiny_config, tiny_model
 
-__all__ = ["home", "prepared", "tiny_config", "tiny_model", "uninterrupted"]
+__all__ = ["family", "home", "prepared", "tiny_config", "tiny_model", "uninterrupted"]
 NUM_WORKERS = 3
 # Whether there is a cluster comes first, and what does harm to it last, though it is repaired each time.
 FIRST, LAST = ("test_from_nothing.py", "test_second_run.py"), ("test_failures.py",)

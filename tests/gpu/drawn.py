@@ -19,7 +19,8 @@ from transformers import EsmConfig, EsmForMaskedLM
 
 from workloads.esm2.alphabet import CLS, FIRST_RESIDUE, NUM_STANDARD_RESIDUES
 from workloads.esm2.masking import mask_pack
-from workloads.esm2.model import Pack, PackedEsm, published_config
+from workloads.esm2.model import PackedEsm, published_config
+from workloads.esm2.packed_model import Pack
 from workloads.esm2.pretrained import with_weights
 from workloads.esm2.pretraining import Pretraining
 from workloads.esm2.protein_packs import ProteinStream

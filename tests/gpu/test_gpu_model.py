@@ -26,7 +26,8 @@ from tests.gpu.drawn import (
 )
 from workloads.esm2.alphabet import CLS, EOS
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
-from workloads.esm2.model import Pack, PackedEsm
+from workloads.esm2.model import PackedEsm
+from workloads.esm2.packed_model import Pack
 
 EXACT_LOGITS, EXACT_GRADIENTS = 1e-5, 1e-4
 """fp32 rounds to 6e-8 of a number. Sums of up to 512 numbers in another order differ by some 1e-6, and those

@@ -15,12 +15,12 @@ from tests.lifecycle.slurm_answers import answer_for_slurm
 from tests.monitoring import exporters
 from tests.monitoring.prometheus_run import Prometheus, free_port, lacking, running, send_by_efa, wait_until
 from tests.monitoring.test_dashboards import SCHEDULERS, expressions
-from tests.workloads.conftest import prepared, run_file, tiny_config, tiny_model
+from tests.workloads.conftest import family, prepared, run_file, tiny_config, tiny_model
 from tests.workloads.training.training_runs import train_here
 from workloads.training.tracking.metrics_port import JOB_ID, PORT
 from workloads.training.tracking.run_log import RunLog
 
-__all__ = ["prepared", "run_file", "tiny_config", "tiny_model"]
+__all__ = ["family", "prepared", "run_file", "tiny_config", "tiny_model"]
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(

@@ -1,4 +1,4 @@
-"""Prepared data set, a tiny ESM-2 and a run file for it."""
+"""Prepared data set, a tiny model of a family and a run file for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import EsmConfig
+from transformers import PretrainedConfig
 
 from tests.workloads.esm2 import tiny_models
 from tests.workloads.esm2.tiny_models import save_tiny_model
@@ -16,6 +16,20 @@ from workloads.esm2.alphabet import STANDARD_RESIDUES
 from workloads.esm2.data.prepare import prepare
 from workloads.training import precision
 from workloads.training.tracking import mlflow_mirror
+
+FAMILIES = ("esm2", "esmc")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of modules with ``BOTH_FAMILIES`` for each family, if they use the tiny model."""
+    if "family" in metafunc.fixturenames and getattr(metafunc.module, "BOTH_FAMILIES", False):
+        metafunc.parametrize("family", FAMILIES, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def family(request: pytest.FixtureRequest) -> str:
+    """Family of the tiny models."""
+    return str(getattr(request, "param", "esm2"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -54,14 +68,15 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_config() -> EsmConfig:
-    return tiny_models.tiny_config()
+def tiny_config(family: str) -> PretrainedConfig:
+    return tiny_models.tiny_config(family=family)
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Model folder for ``model.init_from`` with ESM-2's architecture, 2 layers of 32."""
-    return save_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+def tiny_model(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Model folder for ``model.init_from`` with the family's architecture, 2 layers of 32."""
+    config = tiny_models.tiny_config(family=family)
+    return save_tiny_model(tmp_path_factory.mktemp("tiny") / "model", config)
 
 
 @pytest.fixture

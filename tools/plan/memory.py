@@ -27,8 +27,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tools.plan.model_size import ModelShape, Parameters
-from workloads.esm2.shapes import num_rows
+from tools.plan.model_size import Parameters
+from workloads.esm2.shapes import ModelShape, num_rows
 from workloads.run_file import RunFile
 from workloads.training.config import LoraConfig
 
@@ -112,11 +112,11 @@ def _weights_in_use(layout: Layout, lora: LoraConfig | None) -> float:
     """Return the bytes of the copies for a backward pass, and of FSDP's gathered current and next layer."""
     shape, size = layout.shape, layout.number_bytes
     checkpointing = layout.config.train.activation_checkpointing
-    matrices, joined = shape.layer_matrices, 3 * shape.hidden**2  # queries, keys and values in one product
+    matrices, joined = shape.layer_matrices, shape.joined_matrices
     # A matrix has a gradient in the type of the arithmetic, and one in fp32.
-    newest_gradient = 4 * shape.hidden**2 * (size + FP32)
+    newest_gradient = shape.largest_matrix * (size + FP32)
     if lora is not None:
-        whole = 4 * shape.hidden**2 * size  # a frozen matrix with its adapter, or unpacked from 4 bits
+        whole = shape.largest_matrix * size  # a frozen matrix with its adapter, or unpacked from 4 bits
         return 2 * whole
     if layout.config.parallel.mode == "fsdp":
         gathered = 2 * matrices * size + (shape.embedding + shape.language_head) * size
@@ -135,10 +135,11 @@ def _activations(layout: Layout, lora: LoraConfig | None) -> float:
     shape, size = layout.shape, layout.number_bytes
     tokens = layout.config.train.tokens_per_pack
     unit = tokens * shape.hidden
-    whole = layer_numbers(size, layout.attention, lora) * unit + _attention_extras(layout)
+    whole = layer_bytes(shape, size, layout.attention, lora) * tokens + _attention_extras(layout)
     if not layout.config.train.activation_checkpointing:
         return shape.layers * whole
-    backward = (FP32 + 5 * size) * unit  # gradients around the GELU and of the residual stream
+    # Gradients around the activation function and of the residual stream.
+    backward = (FP32 + size) * unit + size * tokens * shape.feed_forward_numbers(with_output=False)
     return shape.layers * FP32 * unit + (whole - FP32 * unit) + max(backward, head_bytes(layout))
 
 
@@ -154,18 +155,20 @@ def head_bytes(layout: Layout) -> float:
     return predicted * layout.shape.hidden * (2 * FP32 + 3 * layout.number_bytes)
 
 
-def layer_numbers(size: int, attention: Attention, lora: LoraConfig | None = None) -> int:
-    """Return the bytes that a layer keeps for each of T x C numbers."""
+def layer_bytes(shape: ModelShape, size: int, attention: Attention, lora: LoraConfig | None = None) -> int:
+    """Return the bytes that a layer keeps for each token."""
+    targets = set(lora.targets) if lora else None
+
+    def is_kept(*names: str) -> bool:
+        """Return whether a product keeps its input: a frozen one only if it has an adapter."""
+        return targets is None or not targets.isdisjoint(names)
+
     around_attention = {"flash": 6, "segments": 4, "window": 7}[attention]
-    if lora is None:
-        context = 0 if attention == "flash" else 1
-        return 2 * FP32 + (1 + around_attention + context + 1 + 8) * size
-    # A frozen product keeps its input only if it has an adapter.
-    targets = set(lora.targets)
-    inputs = 1 if targets & {"query", "key", "value"} else 0
-    context = 1 if attention == "segments" and "attention_output" in targets else 0
-    kept = inputs + around_attention + context + 4  # the GELU's input
-    return 2 * FP32 + (kept + ("intermediate" in targets) + 4 * ("output" in targets)) * size
+    context = attention != "flash" and is_kept("attention_output")
+    inputs = is_kept("query", "key", "value") + context + is_kept("intermediate")
+    inner = shape.feed_forward_numbers(with_output=is_kept("output"))
+    in_fp32 = 2 * shape.hidden + shape.norm_numbers
+    return FP32 * in_fp32 + size * ((inputs + around_attention) * shape.hidden + inner)
 
 
 def window_keys(config: RunFile) -> int:

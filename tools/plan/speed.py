@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.plan.memory import Layout, window_keys
-from tools.plan.model_size import ModelShape
-from workloads.esm2.shapes import SHAPES
+from workloads.families import MODEL_FAMILIES
 from workloads.run_file import RunFile
 from workloads.training.peak_rates import NEURON_CORE_BF16_FLOPS, PEAK_BF16_FLOPS
 
@@ -94,7 +93,8 @@ def speed(
         raise ValueError(f"--measured: the run was on {measured[0]}, and the cluster has {gpu}; set --mfu")
     config, shape, world_size = layout.config, layout.shape, layout.world_size
     counted = flops_per_residue(layout)
-    size = next((name for name, known in SHAPES.items() if ModelShape(*known) == shape), None)
+    sizes = MODEL_FAMILIES[config.model.family].sizes
+    size = next((name for name, known in sizes.items() if known == shape), None)
     if mfu is not None:
         low = high = mfu
         source = "given by --mfu"

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from workloads.esm2.model import Prediction
+from workloads.esm2.packed_model import Prediction
 from workloads.training.adapters import adapters
 from workloads.training.adapters.adapters import AdaptedModules
 from workloads.training.layered_model import LayeredModel

@@ -190,7 +190,6 @@ def score_chat(config: RunFile, here: Processes) -> dict[str, Any]:
     # In fp32, with the copies that autocast keeps of what could be trained, 14 billion take 90 GB.
     model.requires_grad_(False)
     shrink_frozen(model, dtype)
-    model.make_buffers(here.device)
     model.to(here.device).eval()
     split = objective.open(config.evaluate.split)
     place = Place(here, objective.pack_shape(split), dtype)

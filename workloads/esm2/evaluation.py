@@ -29,7 +29,7 @@ from workloads.training.records import ProteinSplit
 
 from .alphabet import CLS, EOS, MASK
 from .masking import mask_pack, plain_pack
-from .model import Pack, PackedEsm
+from .packed_model import MaskedLanguageModel, Pack
 from .pretrained import starting_config, starting_weights, with_weights
 
 EVALUATION_SEED = 20_230_317
@@ -95,16 +95,22 @@ def answered(
     progress = WorkProgress("scoring", stream.split.num_units, shows=here.is_first)
     packs = islice(stream.epoch(0), num_packs or None)
     beat("evaluating", slow=True)  # layers may be compiled for it
-    while planned := list(islice(packs, here.world_size)):
-        here.check_stop()
-        host = stream.load(planned[here.rank] if here.rank < len(planned) else None)
-        pack = pack_of(host)
-        with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=place.dtype == torch.bfloat16):
-            answer = inner(here.runtime.place(pack))
-        here.runtime.flush()
-        yield planned, host, pack, answer
-        beat("evaluating")
-        progress.add(sum(len(one.units) for one in planned))
+    was_training = inner.training
+    inner.eval()  # without the dropout of heads
+    try:
+        while planned := list(islice(packs, here.world_size)):
+            here.check_stop()
+            host = stream.load(planned[here.rank] if here.rank < len(planned) else None)
+            pack = pack_of(host)
+            enabled = place.dtype == torch.bfloat16
+            with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=enabled):
+                answer = inner(here.runtime.place(pack))
+            here.runtime.flush()
+            yield planned, host, pack, answer
+            beat("evaluating")
+            progress.add(sum(len(one.units) for one in planned))
+    finally:
+        inner.train(was_training)
 
 
 def unigram_perplexity(split: ProteinSplit) -> float:
@@ -116,7 +122,7 @@ def unigram_perplexity(split: ProteinSplit) -> float:
 
 @torch.no_grad()
 def pseudo_perplexity(
-    model: PackedEsm,
+    model: MaskedLanguageModel,
     split: ProteinSplit,
     shape: PackShape,
     *,
@@ -173,7 +179,7 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
     split = ProteinSplit(config.data.path, config.evaluate.split)
     with verified(name, here) as source:
         model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
-    model.to(here.device)  # type: ignore[arg-type]  # transformers wraps it
+    model.to(here.device)
     dtype = select_precision(config.train, here.device, here).dtype
     shape = PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues)
     result = score(model, split, Place(here, shape, dtype), mask_fraction=config.model.mask_fraction)

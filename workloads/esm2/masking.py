@@ -15,7 +15,7 @@ from workloads.training.packing import HostPack
 
 from .alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD, UNK
 from .attention import Segments
-from .model import Pack
+from .packed_model import Pack
 from .shapes import num_rows
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1

@@ -3,44 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from torch import Tensor
-from transformers import (
-    EsmConfig,
-    EsmForMaskedLM,
-    EsmForSequenceClassification,
-    EsmForTokenClassification,
-    EsmPreTrainedModel,
-    EsmTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from workloads.families import MODEL_FAMILIES
 from workloads.run_file import ModelConfig, RunFile
 from workloads.training.checkpoint_reader import weights_of
 from workloads.training.checksums import CHECKPOINT_FILE, read_document, unreadable, verified
 from workloads.training.processes import Processes
 from workloads.training.saved_model import assigned, save_model
 
-from .alphabet import TOKENS
-from .model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier, published_config
+from .architecture import Architecture
+from .packed_model import PackedModel
 
 ADAPTER_FILE = "adapter_config.json"
 """Configuration in a folder of peft's format."""
-_HEADS: dict[str, tuple[type[EsmPreTrainedModel], type[PackedModel]]] = {
-    "EsmForMaskedLM": (EsmForMaskedLM, PackedEsm),
-    "EsmForSequenceClassification": (EsmForSequenceClassification, PackedSequenceClassifier),
-    "EsmForTokenClassification": (EsmForTokenClassification, PackedTokenClassifier),
-}
-"""Architectures by their names in config.json, in transformers and here."""
 
 
-def starting_config(model: ModelConfig) -> EsmConfig:
+def architecture_of(model_type: str) -> Architecture:
+    """Return the architecture that transformers calls ``model_type``.
+
+    Raises:
+        ValueError: if no family has it.
+    """
+    types = {family.model_type: family for family in MODEL_FAMILIES.values()}
+    if model_type not in types:
+        raise ValueError(f"a model of type {model_type!r}; allowed are {', '.join(types)}")
+    found: Architecture = types[model_type].architecture()
+    return found
+
+
+def of_config(config: PretrainedConfig) -> Architecture:
+    """Return the architecture of a configuration."""
+    return architecture_of(config.model_type)
+
+
+def starting_config(model: ModelConfig) -> PretrainedConfig:
     """Shape of the model: the published one of ``model.size``, or that of ``model.init_from``.
 
     ``init_from`` may be a hub id, a folder that transformers wrote, or one of our checkpoint folders.
@@ -49,11 +52,13 @@ def starting_config(model: ModelConfig) -> EsmConfig:
         ValueError: if ``init_from`` cannot be read.
     """
     if model.init_from is None:
-        return published_config(model.size)
+        family: Architecture = MODEL_FAMILIES[model.family].architecture()
+        return family.published(model.size)
     folder = Path(model.init_from)
     if (folder / CHECKPOINT_FILE).exists():
         try:
-            return EsmConfig(**read_document(folder)["model_config"])
+            saved = read_document(folder)["model_config"]
+            return architecture_of(saved["model_type"]).config(**saved)
         except Exception as error:  # transformers raises nearly anything
             raise unreadable(folder, error) from error
     if (folder / ADAPTER_FILE).exists():
@@ -79,7 +84,7 @@ def check_start(config: RunFile) -> None:
 def starting_weights(
     model: ModelConfig,
     seed: int,
-    kind: type[EsmPreTrainedModel] = EsmForMaskedLM,
+    kind: type[PreTrainedModel] | None = None,
     *,
     encoder_only: bool = False,
 ) -> dict[str, Tensor]:
@@ -88,7 +93,7 @@ def starting_weights(
     Args:
         model: which.
         seed: of random weights.
-        kind: transformers' class of the head that ``init_from`` has.
+        kind: transformers' class of the head that ``init_from`` has; by default a masked language model.
         encoder_only: whether ``init_from`` may have another head, or none; the head's weights are any then.
 
     Raises:
@@ -98,17 +103,20 @@ def starting_weights(
         # A generator state of its own: a library that draws numbers earlier must not change the weights.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return EsmForMaskedLM(published_config(model.size)).state_dict()
+            config = starting_config(model)
+            return of_config(config).masked_lm.plain(config).state_dict()
     folder = Path(model.init_from)
     if (folder / CHECKPOINT_FILE).exists():
         return weights_of(folder)
-    _read_config(model.init_from)  # before anything large is loaded
-    loading: Any = kind.from_pretrained(model.init_from, dtype=torch.float32, output_loading_info=True)
+    family = of_config(_read_config(model.init_from))  # before anything large is loaded
+    loading: Any = (kind or family.masked_lm.plain).from_pretrained(
+        model.init_from, dtype=torch.float32, output_loading_info=True
+    )
     loaded, info = loading
     missing = sorted(
         name
         for name in info["missing_keys"]
-        if not name.startswith("esm.contact_head.") and (name.startswith("esm.") or not encoder_only)
+        if not name.startswith(family.may_lack) and (name.startswith(family.encoder) or not encoder_only)
     )
     if missing:
         raise ValueError(
@@ -118,10 +126,11 @@ def starting_weights(
     return dict(loaded.state_dict())
 
 
-def _read_config(init_from: str) -> EsmConfig:
+def _read_config(init_from: str) -> PretrainedConfig:
     try:
         _check_reached(init_from)
-        return EsmConfig.from_pretrained(init_from)
+        saved, _ = PretrainedConfig.get_config_dict(init_from)
+        return architecture_of(saved.get("model_type", "")).config.from_pretrained(init_from)
     except Exception as error:  # transformers raises nearly anything
         if Path(init_from).is_dir():
             raise unreadable(init_from, error) from error
@@ -145,13 +154,13 @@ def _check_reached(init_from: str) -> None:
         raise OSError(f"{url}: {error}") from error
 
 
-def on_meta(config: EsmConfig) -> PackedEsm:
-    """A model without weights; ``parallelize`` or ``assigned`` gives it some."""
+def on_meta(config: PretrainedConfig) -> Any:
+    """A masked language model without weights; ``parallelize`` or ``assigned`` gives it some."""
     with torch.device("meta"):
-        return PackedEsm(config)
+        return of_config(config).masked_lm.packed(config)
 
 
-def with_weights(config: EsmConfig, weights: dict[str, Tensor]) -> PackedEsm:
+def with_weights(config: PretrainedConfig, weights: dict[str, Tensor]) -> Any:
     """A masked language model on this process alone."""
     return assigned(on_meta(config), weights)
 
@@ -164,15 +173,16 @@ def load_model(name: str, here: Processes | None = None) -> PackedModel:
         here: this process, if all of a job's processes load the model.
 
     Raises:
-        ValueError: if there is none, if it is not ESM-2, if it is damaged, or if weights are missing in it.
+        ValueError: if there is none, if it is of no known family or damaged, or if it lacks weights.
     """
     disable_progress_bar()  # of no use once a process, or in a log
     with verified(name, here):
         config = starting_config(ModelConfig(init_from=name))
-        architecture = (config.architectures or ["EsmForMaskedLM"])[0]
-        if architecture not in _HEADS:
-            raise ValueError(f"{name}: a model of the kind {architecture}; allowed are {', '.join(_HEADS)}")
-        theirs, ours = _HEADS[architecture]
+        family = of_config(config)
+        architecture, classes = family.class_of(config), family.classes
+        if architecture not in classes:
+            raise ValueError(f"{name}: a model of the kind {architecture}; allowed are {', '.join(classes)}")
+        theirs, ours = classes[architecture]
         if config.problem_type == "regression" and (Path(name) / CHECKPOINT_FILE).exists():
             raise ValueError(
                 f"{name} is a checkpoint of a regression, which does not tell the units of its values; give "
@@ -189,15 +199,15 @@ def save_esm(
     folder: Path,
     config: PretrainedConfig,
     weights: dict[str, Tensor],
-    kind: type[PreTrainedModel] = EsmForMaskedLM,
+    kind: type[PreTrainedModel] | None = None,
 ) -> None:
-    """Write a model with ESM-2's tokenizer; the folder appears whole or not at all."""
-    save_model(folder, config, weights, kind, tokenizer(config))
+    """Write a model with its family's tokenizer; the folder appears whole or not at all.
+
+    ``kind`` is transformers' class, by default that of a masked language model.
+    """
+    save_model(folder, config, weights, kind or of_config(config).masked_lm.plain, tokenizer(config))
 
 
 def tokenizer(config: PretrainedConfig) -> Any:
     """Residues to ids, for those who load a model by transformers."""
-    with TemporaryDirectory() as folder:
-        vocabulary = Path(folder) / "vocab.txt"
-        vocabulary.write_text("\n".join(TOKENS))
-        return EsmTokenizer(str(vocabulary), model_max_length=config.max_position_embeddings - 2)
+    return of_config(config).tokenizer(config)

@@ -17,7 +17,7 @@ from workloads.training.records import ProteinSplit, Split
 
 from .evaluation import score, unigram_perplexity
 from .masking import mask_pack
-from .model import Pack, PackedModel
+from .packed_model import Pack, PackedModel
 from .pretrained import on_meta, save_esm, starting_config, starting_weights
 
 

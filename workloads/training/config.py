@@ -36,8 +36,9 @@ class StartConfig:
     init_from: str | None = None
     """Checkpoint folder or hub id to start from; null trains from random weights. With ``chat:`` a folder, a
     hub id such as ``owner/name@revision``, or ``sample``, a tiny model that is made on the spot."""
-    max_residues: int = 1022
-    """Longer proteins are cropped to this many residues, freshly each epoch (ESM-2: 1022)."""
+    max_residues: int = 0
+    """Longer proteins are cropped to this many residues, freshly each epoch; 0 is the longest protein of the
+    family's published models (ESM-2: 1022, ESMC: 2046)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ def assigned(model: Model, weights: dict[str, Tensor]) -> Model:
     """Give a model made on the meta device its weights."""
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
+    model.make_buffers(torch.device("cpu"))
     return model
 
 

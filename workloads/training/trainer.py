@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -14,6 +15,7 @@ from .checksums import verified
 from .command_line import RunError
 from .config import RunConfig
 from .hardware import compiles, num_flops
+from .hashing import hash64
 from .heartbeat import beat
 from .loader import StepPacks, step_packs
 from .objective import Evaluation, Objective, Place
@@ -24,6 +26,9 @@ from .precision import select_precision
 from .processes import Processes
 from .records import ProteinSplit
 from .tracking.progress import Progress
+
+DROPOUT_SALT = 0x64726F70
+"""Distinguishes the hashes of dropout from those of masks and crops."""
 
 
 class NonFiniteLossError(RunError):
@@ -121,6 +126,7 @@ class Trainer:
         loss = torch.zeros((), device=here.device)
         runtime.flush()  # or the first micro-batch would have a constant where others have this tensor
         for index, pack in enumerate(packs):
+            self._seed_dropout(index * here.world_size + here.rank)
             with accumulating(self.model, is_last=index == len(packs) - 1):
                 with torch.autocast(
                     here.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
@@ -150,6 +156,15 @@ class Trainer:
         self.has_stepped = True
         if before is not None:
             self._read(before)
+
+    def _seed_dropout(self, pack: int) -> None:
+        """Make dropout a function of the run's seed, the step, and the place of a pack in the step.
+
+        A resumed run draws the same, with any number of processes, and checkpoints need no generator state.
+        Layers have no dropout, so none is drawn again where layers are recomputed.
+        """
+        seed = hash64(DROPOUT_SALT, self.config.train.seed, self.progress.step, pack)
+        torch.manual_seed(int(seed[0] >> np.uint64(1)))
 
     def settle(self) -> StepResult | None:
         """Wait for the last step. Its weights must not be saved or scored before.

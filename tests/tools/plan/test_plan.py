@@ -30,12 +30,12 @@ from tools.plan.checkpoints import (
     plan_checkpoints,
 )
 from tools.plan.memory import USABLE, Layout, memory
-from tools.plan.model_size import ModelShape, parameters_of, shape_of
+from tools.plan.model_size import parameters_of, shape_of
 from tools.plan.placement import find_place
 from tools.plan.report import BOARD_WATTS, GIB, GRID_FILE, energy_kwh, grid_grams_per_kwh, time_and_money
 from tools.plan.speed import MEAN_LENGTH, PUBLISHED, flops_per_residue, read_measured, residues_of, speed
 from workloads.esm2.model import PackedEsm, published_config
-from workloads.esm2.shapes import SHAPES
+from workloads.esm2.shapes import SHAPES, ModelShape
 from workloads.run_file import RunFile, load_config
 from workloads.training.hardware import num_flops
 from workloads.training.peak_rates import PEAK_BF16_FLOPS

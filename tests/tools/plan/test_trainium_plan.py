@@ -12,7 +12,8 @@ from torch import Tensor
 
 from tools.plan import __main__ as command
 from tools.plan.memory import Layout, memory
-from tools.plan.model_size import ModelShape, parameters_of
+from tools.plan.model_size import parameters_of
+from workloads.esm2.shapes import ModelShape
 from workloads.esm2.window_attention import window_attention
 from workloads.run_file import ModelConfig, RunFile
 from workloads.training import device_runtime

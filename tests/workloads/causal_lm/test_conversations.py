@@ -74,7 +74,6 @@ def test_a_pack_has_the_logits_and_gradients_of_each_conversation_alone(
 ) -> None:
     plain = tiny(model_type)
     packed = assigned(on_meta(plain.config), {k: v.clone() for k, v in plain.state_dict().items()})
-    packed.make_buffers(CPU)
     planned = next(iter(stream.epoch(0)))
     assert len(planned.units) > 2, "there must be something to mix"
     host = stream.load(planned)
@@ -108,7 +107,6 @@ def test_recomputing_layers_and_parts_of_the_head_changes_nothing(
     gradients = []
     for recomputing in (False, True):
         model = assigned(on_meta(plain.config), {k: v.clone() for k, v in plain.state_dict().items()})
-        model.make_buffers(CPU)
         if recomputing:
             model.recompute_layers()
             monkeypatch.setattr("workloads.causal_lm.model.HEAD_ROWS", 16)
@@ -121,7 +119,6 @@ def test_recomputing_layers_and_parts_of_the_head_changes_nothing(
 def test_another_conversation_in_the_pack_changes_nothing(stream: ConversationStream) -> None:
     plain = tiny("llama")
     model = assigned(on_meta(plain.config), plain.state_dict())
-    model.make_buffers(CPU)
     host = stream.load(next(iter(stream.epoch(0))))
     start, stop = host.cumulative[1:3].tolist()
     other = host.tokens.copy()

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from transformers import EsmForMaskedLM
+from transformers import AutoModelForMaskedLM
 
 from tests.workloads.training.training_runs import REPOSITORY, train_here
 from workloads import run_kinds
@@ -38,6 +38,8 @@ from workloads.training.packing import PackShape
 from workloads.training.processes import processes
 from workloads.training.records import ProteinSplit
 
+BOTH_FAMILIES = True
+
 CPU = torch.device("cpu")
 
 
@@ -50,12 +52,12 @@ def no_process_group_stays() -> Iterator[None]:
 
 
 @pytest.fixture
-def reference(tiny_model: Path) -> EsmForMaskedLM:
-    return EsmForMaskedLM.from_pretrained(tiny_model).eval()
+def reference(tiny_model: Path) -> Any:
+    return AutoModelForMaskedLM.from_pretrained(tiny_model).eval()
 
 
 @torch.no_grad()
-def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, reference: EsmForMaskedLM) -> None:
+def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, reference: Any) -> None:
     split = ProteinSplit(prepared, "validation")
     with processes() as here:
         model = with_weights(reference.config, {k: v.clone() for k, v in reference.state_dict().items()})
@@ -89,7 +91,7 @@ def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, referen
 
 
 @torch.no_grad()
-def test_pseudo_perplexity_masks_one_residue_at_a_time(prepared: Path, reference: EsmForMaskedLM) -> None:
+def test_pseudo_perplexity_masks_one_residue_at_a_time(prepared: Path, reference: Any) -> None:
     split = ProteinSplit(prepared, "validation")
     model = with_weights(reference.config, {k: v.clone() for k, v in reference.state_dict().items()})
     got = pseudo_perplexity(

@@ -5,18 +5,23 @@ from __future__ import annotations
 from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer, EsmConfig, EsmForMaskedLM
+from transformers import AutoModelForMaskedLM, AutoTokenizer, EsmConfig, EsmForMaskedLM, PretrainedConfig
 
+from tests.workloads.esm2.tiny_models import tiny_config
 from workloads.esm2.alphabet import MASK
 from workloads.esm2.masking import mask_pack
-from workloads.esm2.model import SHAPES, Pack, PackedEsm, published_config
-from workloads.esm2.pretrained import on_meta, save_esm, with_weights
+from workloads.esm2.model import SHAPES, published_config
+from workloads.esm2.packed_model import Pack
+from workloads.esm2.pretrained import of_config, on_meta, save_esm, with_weights
 from workloads.esm2.protein_packs import ProteinStream
 from workloads.training.packing import PackShape
 from workloads.training.records import ProteinSplit
+
+BOTH_FAMILIES = True
 
 
 @pytest.fixture
@@ -35,13 +40,14 @@ def segments(pack: Pack) -> list[slice]:
 
 
 @pytest.fixture
-def reference(tiny_config: EsmConfig) -> EsmForMaskedLM:
+def reference(tiny_config: PretrainedConfig) -> Any:
     torch.manual_seed(0)
-    return EsmForMaskedLM(deepcopy(tiny_config)).eval()  # a test sets its kind of attention
+    plain = of_config(tiny_config).masked_lm.plain
+    return plain(deepcopy(tiny_config)).eval()  # a test sets its kind of attention
 
 
 @pytest.fixture
-def packed(reference: EsmForMaskedLM) -> PackedEsm:
+def packed(reference: Any) -> Any:
     weights = {name: tensor.clone() for name, tensor in reference.state_dict().items()}
     return with_weights(reference.config, weights)
 
@@ -49,7 +55,7 @@ def packed(reference: EsmForMaskedLM) -> PackedEsm:
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_packed_logits_equal_one_protein_at_a_time(
-    packed: PackedEsm, reference: EsmForMaskedLM, pack: Pack, attention: str
+    packed: Any, reference: Any, pack: Pack, attention: str
 ) -> None:
     reference.set_attn_implementation(attention)
     logits = packed.logits(pack)
@@ -60,13 +66,11 @@ def test_packed_logits_equal_one_protein_at_a_time(
 
 
 @torch.no_grad()
-def test_logits_at_rows_are_those_of_the_full_pass(packed: PackedEsm, pack: Pack) -> None:
+def test_logits_at_rows_are_those_of_the_full_pass(packed: Any, pack: Pack) -> None:
     torch.testing.assert_close(packed.logits(pack, pack.rows), packed.logits(pack)[pack.rows])
 
 
-def test_gradients_equal_those_of_transformers(
-    packed: PackedEsm, reference: EsmForMaskedLM, pack: Pack
-) -> None:
+def test_gradients_equal_those_of_transformers(packed: Any, reference: Any, pack: Pack) -> None:
     packed(pack).loss_sum.backward()
     labels = torch.full_like(pack.tokens, -100)
     known = pack.targets != -100
@@ -82,7 +86,7 @@ def test_gradients_equal_those_of_transformers(
         torch.testing.assert_close(actual[name], gradient, atol=2e-5, rtol=1e-3, msg=name)
 
 
-def test_activation_checkpointing_changes_nothing(packed: PackedEsm, pack: Pack) -> None:
+def test_activation_checkpointing_changes_nothing(packed: Any, pack: Pack) -> None:
     loss = packed(pack).loss_sum
     loss.backward()
     before = {name: p.grad for name, p in packed.named_parameters() if p.grad is not None}
@@ -97,7 +101,7 @@ def test_activation_checkpointing_changes_nothing(packed: PackedEsm, pack: Pack)
 
 
 @pytest.mark.long
-def test_compiled_layers_do_not_recompile_after_the_first_pack(packed: PackedEsm, prepared: Path) -> None:
+def test_compiled_layers_do_not_recompile_after_the_first_pack(packed: Any, prepared: Path) -> None:
     split = ProteinSplit(prepared, "train")
     stream = ProteinStream(split, PackShape.of(split, 512, 126), seed=3)
     packs = [
@@ -107,7 +111,7 @@ def test_compiled_layers_do_not_recompile_after_the_first_pack(packed: PackedEsm
     packs.append(mask_pack(stream.load(None), 128, 0.15, torch.device("cpu")))
     expected = [packed(pack).loss_sum.item() for pack in packs]
     # Recompiling is Dynamo's decision; this backend needs no C++ compiler.
-    for layer in packed.esm.encoder.layer:
+    for layer in packed.layers:
         layer.compile(dynamic=False, backend="aot_eager")
     packed(packs[0]).loss_sum.backward()
     with torch.no_grad():
@@ -122,7 +126,7 @@ def test_compiled_layers_do_not_recompile_after_the_first_pack(packed: PackedEsm
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_norms_ahead_give_the_same_bits(packed: PackedEsm, pack: Pack, precision: torch.dtype) -> None:
+def test_norms_ahead_give_the_same_bits(packed: Any, pack: Pack, precision: torch.dtype) -> None:
     """A layer computes the next layer's first norm, unless FSDP has its weights in another unit."""
     found = []
     for packed.is_sharded in (False, True):
@@ -134,7 +138,9 @@ def test_norms_ahead_give_the_same_bits(packed: PackedEsm, pack: Pack, precision
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_tied_weight_is_one_parameter(packed: PackedEsm) -> None:
+def test_tied_weight_is_one_parameter() -> None:
+    config = tiny_config()
+    packed = with_weights(config, EsmForMaskedLM(config).state_dict())
     assert packed.lm_head.decoder.weight is packed.esm.embeddings.word_embeddings.weight
 
 
@@ -146,8 +152,8 @@ def test_published_sizes(size: str) -> None:
     assert count == pytest.approx(published[size], rel=0.01)
 
 
-def test_another_architecture_is_refused(tiny_config: EsmConfig) -> None:
-    config = EsmConfig.from_dict({**tiny_config.to_dict(), "position_embedding_type": "absolute"})
+def test_another_architecture_is_refused() -> None:
+    config = EsmConfig.from_dict({**tiny_config().to_dict(), "position_embedding_type": "absolute"})
     with pytest.raises(
         ValueError, match=r"not ESM-2: position_embedding_type='absolute' \(ESM-2 has 'rotary'\)"
     ):
@@ -155,7 +161,7 @@ def test_another_architecture_is_refused(tiny_config: EsmConfig) -> None:
 
 
 def test_saved_model_loads_offline(
-    packed: PackedEsm, reference: EsmForMaskedLM, pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    packed: Any, reference: Any, pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     save_esm(tmp_path / "model", packed.config, dict(packed.state_dict()))

@@ -7,16 +7,18 @@ import copy
 import pytest
 import torch
 from torch._dynamo.utils import counters
-from transformers import EsmConfig
+from transformers import PretrainedConfig
 
 from workloads.esm2.attention import Segments
-from workloads.esm2.finetune.objective import ADAPTED
-from workloads.esm2.model import Pack, PackedModel, PackedSequenceClassifier
+from workloads.esm2.packed_model import Pack, PackedModel
+from workloads.esm2.pretrained import of_config
 from workloads.training.adapters.adapters import add_adapters, shrink_frozen, with_adapters
 from workloads.training.adapters.four_bit import quantize_layers
 from workloads.training.config import LoraConfig
+from workloads.training.saved_model import assigned
 
 LENGTHS = (40, 60, 20, 8)
+BOTH_FAMILIES = True
 CPU = torch.device("cpu")
 
 
@@ -33,17 +35,18 @@ def random_pack(seed: int) -> Pack:
     )
 
 
-def model_of(config: EsmConfig, kind: str) -> PackedModel:
+def model_of(config: PretrainedConfig, kind: str) -> PackedModel:
     """All weights trained, or adapters beside frozen ones in bf16 or in 4 bits."""
-    weights = PackedSequenceClassifier(config).state_dict()
+    packed = of_config(config).sequence_classifier.packed
+    weights = packed(config).state_dict()
     with torch.device("meta"):
-        model = PackedSequenceClassifier(config)
+        model = packed(config)
     if kind != "all":
-        add_adapters(model, LoraConfig(), ADAPTED)
+        add_adapters(model, LoraConfig(), of_config(config).adapted)
         weights = with_adapters(model, weights, seed=0)
     if kind == "nf4":
         quantize_layers(model, weights, torch.bfloat16, CPU)
-    model.load_state_dict(weights, assign=True)
+    assigned(model, weights)
     if kind != "all":
         shrink_frozen(model, torch.bfloat16)
     return model
@@ -54,7 +57,9 @@ def model_of(config: EsmConfig, kind: str) -> PackedModel:
     ("kind", "recomputing", "graphs"),
     [("all", False, 8), ("all", True, 8), ("lora", False, 10), ("nf4", True, 10)],
 )
-def test_layers_share_graphs(tiny_config: EsmConfig, kind: str, recomputing: bool, graphs: int) -> None:
+def test_layers_share_graphs(
+    tiny_config: PretrainedConfig, kind: str, recomputing: bool, graphs: int
+) -> None:
     """With and without gradients, the last layer differs from the others; so does the first with adapters, to
     whose input no gradient goes. Each is two graphs on a CPU, around attention, and one on CUDA.
     """

@@ -11,7 +11,7 @@ import torch
 
 from workloads.esm2.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD
 from workloads.esm2.masking import mask_pack
-from workloads.esm2.model import Pack
+from workloads.esm2.packed_model import Pack
 from workloads.esm2.protein_packs import ProteinStream
 from workloads.esm2.shapes import num_rows
 from workloads.training.hashing import hash64, mix64, mix64_on_device

@@ -14,6 +14,8 @@ from workloads.training import parallel
 from workloads.training.config import ParallelConfig
 from workloads.training.processes import Processes
 
+BOTH_FAMILIES = True
+
 
 class Ddp211(nn.Module):
     """Stand-in with the arguments of torch 2.11 that are used."""

@@ -15,12 +15,13 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import EsmConfig
+from transformers import PretrainedConfig
 
 from tests.workloads.training.training_runs import lines, train_here
 from workloads.esm2 import attention
 from workloads.esm2.attention import Segments
-from workloads.esm2.model import Pack, PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier
+from workloads.esm2.packed_model import MaskedLanguageModel, Pack, PackedModel
+from workloads.esm2.pretrained import of_config
 from workloads.training import hardware, train
 from workloads.training.hardware import executed_flops, matmul_ceiling, num_flops
 from workloads.training.loader import StepPacks
@@ -28,6 +29,7 @@ from workloads.training.packing import Position
 from workloads.training.tracking import progress
 from workloads.training.tracking.progress import WARM_STEPS, Progress, Window
 
+BOTH_FAMILIES = True
 CPU = torch.device("cpu")
 LENGTHS = (32, 64, 96)
 """With CLS and EOS, in tokens. The CPU's attention rounds lengths up to multiples of 32."""
@@ -35,15 +37,18 @@ ROWS = 31
 
 
 def counted(
-    kind: type[PackedModel], config: EsmConfig, *, recomputed: bool, frozen: bool
+    kind: str, config: PretrainedConfig, *, recomputed: bool, frozen: bool
 ) -> tuple[PackedModel, int]:
-    """A model, and torch's count of the products of its forward and backward pass over a pack."""
+    """A model, and torch's count of the products of its forward and backward pass over a pack.
+
+    ``kind`` is a field of the family's ``Architecture``.
+    """
     torch.manual_seed(0)
-    model = kind(config)
+    model = getattr(of_config(config), kind).packed(config)
     model.activation_checkpointing = recomputed
     for name, parameter in model.named_parameters():
         # Without the embedding's gradient the first layer would skip that of its input.
-        if frozen and "word_embeddings" not in name:
+        if frozen and not any(part in name for part in model.uncounted):
             parameter.requires_grad_(False)
     cumulative = torch.tensor(np.cumsum([0, *LENGTHS]), dtype=torch.int32)
     tokens = torch.randint(4, 24, (sum(LENGTHS),))
@@ -58,16 +63,16 @@ def counted(
     # In eager mode, the recomputation of a layer ends before its last product; compiled layers go through.
     with FlopCounterMode(display=False) as counter, set_checkpoint_early_stop(False):
         found = model(pack)
-        (found.loss_sum if isinstance(model, PackedEsm) else found.sum()).backward()
+        (found.loss_sum if isinstance(model, MaskedLanguageModel) else found.sum()).backward()
     return model, counter.get_total_flops()
 
 
-@pytest.mark.parametrize("kind", [PackedEsm, PackedSequenceClassifier, PackedTokenClassifier])
+@pytest.mark.parametrize("kind", ["masked_lm", "sequence_classifier", "token_classifier"])
 @pytest.mark.parametrize("recomputed", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
 def test_executed_flops_are_those_that_torch_counts(
-    tiny_config: EsmConfig,
-    kind: type[PackedModel],
+    tiny_config: PretrainedConfig,
+    kind: str,
     recomputed: bool,
     frozen: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -78,17 +83,19 @@ def test_executed_flops_are_those_that_torch_counts(
     assert executed_flops(model, sum(LENGTHS), ROWS, pairs, recomputed=recomputed) == expected
 
 
-def test_model_flops_count_the_last_layer_in_full_and_nothing_twice(tiny_config: EsmConfig) -> None:
-    model, _ = counted(PackedEsm, tiny_config, recomputed=False, frozen=False)
+def test_model_flops_count_the_last_layer_in_full_and_nothing_twice(
+    tiny_config: PretrainedConfig, family: str
+) -> None:
+    model, _ = counted("masked_lm", tiny_config, recomputed=False, frozen=False)
     tokens, pairs = sum(LENGTHS), sum(length**2 for length in LENGTHS)
     hidden, inner = tiny_config.hidden_size, tiny_config.intermediate_size
-    skipped = (
-        6 * (tokens - ROWS) * (hidden**2 + 2 * hidden * inner + hidden**2)
-    )  # with the head's first matrix
+    matrices = {"esm2": 2, "esmc": 3}[family]  # SwiGLU has a gate
+    # With the head's first matrix.
+    skipped = 6 * (tokens - ROWS) * (hidden**2 + matrices * hidden * inner + hidden**2)
     executed = executed_flops(model, tokens, ROWS, pairs, recomputed=False)
-    # Biases and norms are counted by the one, the tied decoder by the other.
+    # Biases and norms are counted by the one, the decoder by the other; ESMC's own is counted by both.
     vectors = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 1 and "contact_head" not in n)
-    decoder = 6 * ROWS * hidden * tiny_config.vocab_size
+    decoder = 6 * (ROWS if family == "esm2" else ROWS - tokens) * hidden * tiny_config.vocab_size
     assert num_flops(model, tokens, pairs) == executed + skipped + 6 * tokens * vectors - decoder
 
 

@@ -18,6 +18,8 @@ from workloads.training import checkpoint
 from workloads.training.data.locks import PATIENCE, try_lock
 from workloads.training.trainer import NonFiniteLossError
 
+BOTH_FAMILIES = True
+
 
 @pytest.fixture
 def run_dir(run_file: Path) -> Path:

@@ -18,6 +18,8 @@ from workloads.training.checkpoint import Checkpointer
 from workloads.training.processes import processes
 from workloads.training.trainer import NonFiniteLossError, Trainer
 
+BOTH_FAMILIES = True
+
 Spoil = Callable[..., None]
 
 
@@ -127,13 +129,14 @@ def test_logged_figures_are_those_of_their_step(run_file: Path) -> None:
             assert line[name] == often[step][name]
 
 
-def test_the_default_family_is_not_part_of_the_identity(run_file: Path) -> None:
+def test_the_default_family_is_not_part_of_the_identity(run_file: Path, family: str) -> None:
     """Checkpoints of versions before ``model.family`` can be resumed."""
     with processes() as here:
         identity = Pretraining(load_config(run_file, [])).identity(here)
-    assert {name for name in identity if name.startswith("model.")} == {
+    assert {name for name in identity if name.startswith("model.") and name != "model.family"} == {
         "model.init_from",
         "model.mask_fraction",
         "model.max_residues",
         "model.size",
     }
+    assert identity.get("model.family") == {"esm2": None, "esmc": "esmc"}[family]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from workloads.esm2.model import Pack, PackedModel
-from workloads.esm2.pretrained import save_esm, starting_config, starting_weights, tokenizer
+from workloads.esm2.packed_model import Pack, PackedModel
+from workloads.esm2.pretrained import of_config, save_esm, starting_config, starting_weights, tokenizer
 from workloads.run_file import RunFile
 from workloads.training.adapters import adapters
 from workloads.training.adapters.adapters import AdaptedObjective
@@ -32,24 +32,10 @@ from .labelled import LabelledSplit
 from .packs import LabelledStream, labelled_pack
 from .prediction_file import predictions_file, write_prediction_table
 from .predictions import TaskEvaluation, evaluate
-from .tasks import TaskLoss, new_head, packed_class, plain_class, task_config
+from .tasks import TaskLoss, new_head, task_class, task_config
 
 if TYPE_CHECKING:
     from workloads.training.report.contents import ReportContents
-
-ADAPTED = adapters.AdaptedModules(
-    layers="esm.encoder.layer",
-    modules={
-        "query": ("attention.self.query",),
-        "key": ("attention.self.key",),
-        "value": ("attention.self.value",),
-        "attention_output": ("attention.output.dense",),
-        "intermediate": ("intermediate.dense",),
-        "output": ("output.dense",),
-    },
-    head="classifier",
-)
-"""Module names of transformers' ESM-2 with a head."""
 
 
 class FineTuning(AdaptedObjective):
@@ -75,21 +61,23 @@ class FineTuning(AdaptedObjective):
             )
         self.base_config = starting_config(config.model)
         self.esm_config = task_config(self.base_config, self.schema)
-        super().__init__(config, self.labelled, self.esm_config, ADAPTED)
+        self.classes, architecture = task_class(self.esm_config, self.schema.task), of_config(self.esm_config)
+        self.encoder = architecture.encoder
+        super().__init__(config, self.labelled, self.esm_config, architecture.adapted)
         self.loss = TaskLoss(self.labelled, balanced=self.task.class_weights == "balanced")
 
     def plain_on_meta(self) -> PackedModel:
         with torch.device("meta"):
-            return packed_class(self.schema.task)(self.esm_config)
+            return self.classes.packed(self.esm_config)
 
     def plain_weights(self) -> dict[str, Tensor]:
         """Return the model to start from, without adapters, with its head if it fits, or a new one."""
         seed, kind = self.config.train.seed, self.schema.task
         if self.has_head:
-            start = starting_weights(self.config.model, seed, plain_class(kind))
+            start = starting_weights(self.config.model, seed, self.classes.plain)
             return self.loss.head_from_units(start)
         start = starting_weights(self.config.model, seed, encoder_only=True)
-        encoder = {name: value for name, value in start.items() if name.startswith("esm.")}
+        encoder = {name: value for name, value in start.items() if name.startswith(self.encoder)}
         return encoder | new_head(self.esm_config, kind, seed)
 
     @property
@@ -124,15 +112,15 @@ class FineTuning(AdaptedObjective):
         return evaluate(model, split, self.loss, place, num_packs)
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
-        kind = plain_class(self.schema.task)
+        kind = self.classes.plain
         if self.lora is None:
             save_esm(run_dir / "model", self.esm_config, self.loss.head_in_units(dict(weights)), kind)
             return
-        head = {name: value for name, value in weights.items() if name.startswith("classifier.")}
+        head = {name: value for name, value in weights.items() if not name.startswith(self.encoder)}
         adapters.write_adapters(
             run_dir,
             self.lora,
-            ADAPTED,
+            self.family,
             self.esm_config,
             kind,
             trained=weights,

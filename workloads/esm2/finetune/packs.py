@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from workloads.esm2.masking import plain_pack, to_device
-from workloads.esm2.model import Pack
+from workloads.esm2.packed_model import Pack
 from workloads.esm2.protein_packs import ProteinStream
 from workloads.training.packing import HostPack, PlannedPack
 

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import EsmConfig, EsmForSequenceClassification, EsmForTokenClassification
+from transformers import PretrainedConfig
 
-from workloads.esm2.model import PackedSequenceClassifier, PackedTokenClassifier
+from workloads.esm2.architecture import ModelClass
+from workloads.esm2.pretrained import of_config
 
 from .labelled import LabelledSplit
 from .labels import LabelSchema
@@ -23,22 +24,19 @@ HEAD_WEIGHT, HEAD_BIAS = (f"classifier.out_proj.{part}" for part in ("weight", "
 """transformers' names of the last layer of a sequence classifier."""
 
 
-def packed_class(kind: TaskKind) -> type[PackedSequenceClassifier] | type[PackedTokenClassifier]:
-    return PackedTokenClassifier if kind.per_residue else PackedSequenceClassifier
+def task_class(config: PretrainedConfig, kind: TaskKind) -> ModelClass:
+    """Return the classes of a model with the head for a task."""
+    family = of_config(config)
+    return family.token_classifier if kind.per_residue else family.sequence_classifier
 
 
-def plain_class(kind: TaskKind) -> type[EsmForSequenceClassification] | type[EsmForTokenClassification]:
-    """Return transformers' class for the model."""
-    return EsmForTokenClassification if kind.per_residue else EsmForSequenceClassification
-
-
-def task_config(base: EsmConfig, schema: LabelSchema) -> EsmConfig:
+def task_config(base: PretrainedConfig, schema: LabelSchema) -> PretrainedConfig:
     """Shape of the model with the task's head: the base's, with names for the outputs."""
     names = schema.classes[1:] if schema.task.two_classes else schema.output_names
-    return EsmConfig(
+    return type(base)(
         **{
             **base.to_dict(),
-            "architectures": [plain_class(schema.task).__name__],
+            "architectures": [task_class(base, schema.task).plain.__name__],
             "problem_type": schema.task.problem_type,
             "id2label": dict(enumerate(names)),
             "label2id": {name: place for place, name in enumerate(names)},
@@ -48,14 +46,15 @@ def task_config(base: EsmConfig, schema: LabelSchema) -> EsmConfig:
     )
 
 
-def new_head(config: EsmConfig, kind: TaskKind, seed: int) -> dict[str, Tensor]:
+def new_head(config: PretrainedConfig, kind: TaskKind, seed: int) -> dict[str, Tensor]:
     """Random weights of the head by transformers' own initialisation."""
-    single_layer = EsmConfig(**{**config.to_dict(), "num_hidden_layers": 1})
+    single_layer = type(config)(**{**config.to_dict(), "num_hidden_layers": 1})
     # A generator state of its own: a library that draws numbers earlier must not change the weights.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = plain_class(kind)(single_layer)
-    return {name: value for name, value in model.state_dict().items() if name.startswith("classifier.")}
+        model = task_class(config, kind).plain(single_layer)
+    encoder = of_config(config).encoder
+    return {name: value for name, value in model.state_dict().items() if not name.startswith(encoder)}
 
 
 class TaskLoss:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from workloads.esm2.alphabet import CLS, EOS, MASK, PAD, encode
 from workloads.esm2.masking import plain_pack, to_device
-from workloads.esm2.model import Pack, PackedModel
+from workloads.esm2.packed_model import Pack, PackedModel
 from workloads.training.config import TrainConfig
 from workloads.training.hardware import compiles
 from workloads.training.heartbeat import beat
@@ -137,7 +137,7 @@ class Engine:
         max_residues: int = 1022,
         compile_from: int | None = None,
     ) -> None:
-        self.model = model.to(device)  # type: ignore[arg-type]  # transformers wraps it
+        self.model = model.to(device)
         for module in model.layers.modules():
             if isinstance(module, nn.Linear):
                 module.to(dtype)  # once, instead of for every pack

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from workloads.esm2.finetune.task_kinds import KIND_OF_PROBLEM, THRESHOLD, TaskKind
-from workloads.esm2.model import PackedModel, PackedTokenClassifier
-from workloads.inference import check_head
+from workloads.esm2.packed_model import PackedModel, TokenClassifier
+from workloads.inference import MASKED_LM, check_head
 
 from .engine import PROTEIN_LOGITS, RESIDUE_LOGITS, Answer, Array
 
@@ -31,8 +31,8 @@ class Head:
         """
         config: Any = model.config
         names = tuple(str(config.id2label[index]) for index in range(config.num_labels))
-        check_head("predict", name, config.architectures or ["EsmForMaskedLM"])
-        problem = None if isinstance(model, PackedTokenClassifier) else config.problem_type or ""
+        check_head("predict", name, config.architectures or [MASKED_LM])
+        problem = None if isinstance(model, TokenClassifier) else config.problem_type or ""
         if kind := KIND_OF_PROBLEM.get(problem):
             is_binary = len(names) == 1 and not (kind.measured or kind.one_of_many)
             negative = getattr(config, "negative_class", f"not {names[0]}") if is_binary else ""

@@ -12,7 +12,7 @@ from workloads import families
 from workloads.esm2.finetune.prediction_file import residue_separator
 from workloads.esm2.inference.engine import EMBEDDING, Array, Engine
 from workloads.esm2.inference.heads import Head
-from workloads.esm2.model import PackedEsm
+from workloads.esm2.packed_model import MaskedLanguageModel
 from workloads.training.config import TrainConfig
 from workloads.training.hardware import compiles
 from workloads.training.precision import select_precision
@@ -75,7 +75,7 @@ def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
         ValueError: if the model is damaged or not ESM-2.
     """
     model = families.load_model(str(folder), "esm2")
-    head = None if isinstance(model, PackedEsm) else Head.of(model, str(folder))
+    head = None if isinstance(model, MaskedLanguageModel) else Head.of(model, str(folder))
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     train = TrainConfig()
     engine = Engine(

@@ -43,8 +43,8 @@ class AdaptedModules:
     """Name of the list of layers."""
     modules: Mapping[LoraTarget, tuple[str, ...]]
     """Modules of a layer, by their names in ``lora.targets``."""
-    head: str | None = None
-    """Module that is trained as a whole."""
+    heads: tuple[str, ...] = ()
+    """Modules that are trained as a whole; a model has one of them, or none."""
 
 
 def add_adapters(model: LayeredModel, lora: LoraConfig, family: AdaptedModules) -> None:
@@ -57,8 +57,9 @@ def add_adapters(model: LayeredModel, lora: LoraConfig, family: AdaptedModules) 
     for module in model.modules():
         if type(module) is peft.tuners.lora.Linear:
             module.__class__ = AdaptedLinear
-    if family.head is not None:
-        model.get_submodule(family.head).requires_grad_(True)
+    for name, module in model.named_children():
+        if name in family.heads:
+            module.requires_grad_(True)
 
 
 def with_adapters(model: LayeredModel, weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:

@@ -14,7 +14,11 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PretrainedConfig,
+)
 
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
 from tests.workloads.training.forked_processes import train_in_turn
@@ -23,8 +27,11 @@ from workloads.esm2.alphabet import CLS, EOS
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.objective import FineTuning
 from workloads.esm2.finetune.prediction_file import Predictions
+from workloads.esm2.pretrained import of_config
 from workloads.run_file import load_config
 from workloads.training.checkpoint_reader import Reader, weights_of
+
+BOTH_FAMILIES = True
 
 MAX_RESIDUES = 126
 MODES = {
@@ -70,11 +77,15 @@ def test_losses_are_the_same_in_every_mode(runs: Path, trained: str) -> None:
             )
 
 
-def test_adapters_change_nothing_but_themselves_and_the_head(run_file: Path) -> None:
+def test_adapters_change_nothing_but_themselves_and_the_head(
+    run_file: Path, tiny_config: PretrainedConfig
+) -> None:
     config = load_config(run_file, ["lora={targets: [query, output]}", "name=touched"])
     changed = changed_parameters(FineTuning(config))
-    layers = [f"esm.encoder.layer.{index}" for index in range(2)]
-    modules = [f"{layer}.{name}" for layer in layers for name in ("attention.self.query", "output.dense")]
+    adapted = of_config(tiny_config).adapted
+    layers = [f"{adapted.layers}.{index}" for index in range(2)]
+    names = (*adapted.modules["query"], *adapted.modules["output"])
+    modules = [f"{layer}.{name}" for layer in layers for name in names]
     assert changed == {
         *(f"{module}.lora_{part}.default.weight" for module in modules for part in "AB"),
         *(f"classifier.{layer}.{part}" for layer in ("dense", "out_proj") for part in ("weight", "bias")),
@@ -129,8 +140,8 @@ def test_continues_from_a_fine_tuned_model_with_its_head(kind: str, tiny_model: 
             torch.testing.assert_close(plain[name], weights[name], rtol=1e-4, atol=1e-5)
     other = write_task_file(tmp_path / "other", model, "binary")
     state = FineTuning(load_config(other)).weights()
-    name = "esm.encoder.layer.1.output.dense.weight"
-    assert torch.equal(state[name], weights[name])
+    for name in state:
+        assert name.startswith("classifier.") or torch.equal(state[name], weights[name]), name
     assert len(state["classifier.out_proj.bias"]) == 1, "another task has a head of its own"
 
 
@@ -164,7 +175,8 @@ def test_another_start_is_no_resumption(runs: Path, run_file: Path) -> None:
 
 def change_one_weight(model: Path) -> None:
     weights = load_file(model / "model.safetensors")
-    weights["esm.encoder.layer.0.output.dense.bias"][3] += 1e-3
+    name = next(name for name in weights if name.endswith(("output.dense.bias", "input_layernorm.bias")))
+    weights[name][3] += 1e-3
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     (model / "SHA256SUMS").unlink()  # on purpose, not by accident
 

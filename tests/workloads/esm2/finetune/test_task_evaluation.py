@@ -13,6 +13,8 @@ from tests.workloads.training.training_runs import train_here
 from workloads.esm2.pretrained import load_model
 from workloads.evaluate import main as evaluate
 
+BOTH_FAMILIES = True
+
 LORA = "lora.lr=1e-2"
 
 

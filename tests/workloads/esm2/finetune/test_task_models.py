@@ -11,17 +11,19 @@ import torch
 from peft import LoraConfig
 from peft.tuners.lora import Linear as PeftLinear
 from sklearn.utils.class_weight import compute_class_weight
-from transformers import EsmConfig
+from transformers import PretrainedConfig
 
 from tests.workloads.esm2.finetune.labelled_proteins import TASKS, write_task_file
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.packs import LabelledPack, LabelledStream, labelled_pack
 from workloads.esm2.finetune.task_kinds import TASK_KINDS
-from workloads.esm2.finetune.tasks import TaskLoss, new_head, packed_class, plain_class, task_config
+from workloads.esm2.finetune.tasks import TaskLoss, new_head, task_class, task_config
 from workloads.run_file import load_config
 from workloads.training.adapters.adapted_linear import AdaptedLinear
 from workloads.training.packing import PackShape
 from workloads.training.saved_model import assigned
+
+BOTH_FAMILIES = True
 
 CPU = torch.device("cpu")
 MAX_RESIDUES = 126
@@ -42,16 +44,18 @@ def loaded(split: LabelledSplit) -> tuple[LabelledStream, LabelledPack, np.ndarr
     return stream, stream.load(planned), planned.units
 
 
-def test_outputs_and_loss_are_those_of_transformers(split: LabelledSplit, tiny_config: EsmConfig) -> None:
+def test_outputs_and_loss_are_those_of_transformers(
+    split: LabelledSplit, tiny_config: PretrainedConfig
+) -> None:
     kind = split.schema.kind
     config = task_config(tiny_config, split.schema)
     torch.manual_seed(1)
-    reference = plain_class(TASK_KINDS[kind])(config).eval()
+    reference = task_class(config, TASK_KINDS[kind]).plain(config).eval()
     assert config.num_labels == split.schema.num_outputs
     with torch.device("meta"):
-        packed = packed_class(TASK_KINDS[kind])(config)
+        packed = task_class(config, TASK_KINDS[kind]).packed(config)
     state = {name: value for name, value in reference.state_dict().items()}
-    packed = assigned(packed, state)
+    packed = assigned(packed, state).eval()  # without dropout
     stream, host, units = loaded(split)
     pack = labelled_pack(host, stream.shape.max_length, CPU)
     loss = TaskLoss(split, balanced=False)
@@ -122,7 +126,7 @@ def test_class_weights_are_those_of_the_training_split(split: LabelledSplit) -> 
             assert ratio == pytest.approx(weight, rel=1e-5)
 
 
-def test_a_new_head_depends_on_the_seed_alone(split: LabelledSplit, tiny_config: EsmConfig) -> None:
+def test_a_new_head_depends_on_the_seed_alone(split: LabelledSplit, tiny_config: PretrainedConfig) -> None:
     kind, config = split.schema.kind, task_config(tiny_config, split.schema)
     heads = []
     for seed in (0, 0, 1):

@@ -25,11 +25,13 @@ from workloads.esm2.inference.engine import (
     _Running,
     compile_from,
 )
-from workloads.esm2.model import PackedEsmLayer
+from workloads.esm2.packed_model import PackedLayer
 from workloads.esm2.pretrained import load_model, save_esm, starting_config, starting_weights
 from workloads.run_file import ModelConfig
 from workloads.training.config import TrainConfig
 from workloads.training.packing import PackShape
+
+BOTH_FAMILIES = True
 
 CPU = torch.device("cpu")
 Tokens = npt.NDArray[np.uint8]
@@ -56,10 +58,10 @@ def proteins(*lengths: int) -> list[Tokens]:
 
 
 @pytest.fixture
-def not_compiled(monkeypatch: pytest.MonkeyPatch) -> list[PackedEsmLayer]:
+def not_compiled(monkeypatch: pytest.MonkeyPatch) -> list[PackedLayer]:
     """List the layers that would be compiled."""
-    layers: list[PackedEsmLayer] = []
-    monkeypatch.setattr(PackedEsmLayer, "compile", lambda layer, **options: layers.append(layer))
+    layers: list[PackedLayer] = []
+    monkeypatch.setattr(PackedLayer, "compile", lambda layer, **options: layers.append(layer))
     return layers
 
 
@@ -82,7 +84,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[PackShape | None]:
 def test_embeddings_do_not_depend_on_the_batch(
     dtype: torch.dtype,
     real_shape: Path,
-    not_compiled: list[PackedEsmLayer],
+    not_compiled: list[PackedLayer],
     starts: list[PackShape | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -119,7 +121,7 @@ def test_nothing_compiles_after_the_warm_up(
         return graph.forward  # type: ignore[no-any-return]
 
     monkeypatch.setattr(
-        PackedEsmLayer,
+        PackedLayer,
         "compile",
         lambda layer, **options: nn.Module.compile(layer, backend=counting, **options),
     )
@@ -140,7 +142,7 @@ def test_nothing_compiles_after_the_warm_up(
 
 
 def test_short_proteins_get_a_small_shape(
-    tiny_model: Path, not_compiled: list[PackedEsmLayer], starts: list[PackShape | None]
+    tiny_model: Path, not_compiled: list[PackedLayer], starts: list[PackShape | None]
 ) -> None:
     engine = Engine(
         load_model(str(tiny_model)), device=CPU, dtype=torch.float32, tokens_per_pack=16_384, compile_from=0
@@ -156,7 +158,7 @@ def test_short_proteins_get_a_small_shape(
 
 
 def test_padding_is_spread_over_the_spare_segments(
-    tiny_model: Path, not_compiled: list[PackedEsmLayer], monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, not_compiled: list[PackedLayer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shapes: list[PackShape] = []
 
@@ -188,7 +190,7 @@ def test_padding_is_spread_over_the_spare_segments(
 
 
 def test_layers_compile_after_enough_residues(
-    tiny_model: Path, not_compiled: list[PackedEsmLayer], starts: list[PackShape | None]
+    tiny_model: Path, not_compiled: list[PackedLayer], starts: list[PackShape | None]
 ) -> None:
     engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.float32, compile_from=100)
     engine.run(proteins(60), EMBEDDING)

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import (
+    AutoModelForMaskedLM,
     AutoTokenizer,
-    EsmModel,
 )
 
 from tests.workloads.esm2.inference.written import rows
@@ -36,13 +36,15 @@ from workloads.training.data.locks import try_lock
 from workloads.training.data.transfer import BeingFetched, SourceKind
 from workloads.training.processes import Processes, processes
 
+BOTH_FAMILIES = True
+
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def hidden(tiny_model: Path, sequences: list[str]) -> list[np.ndarray]:
     """Last hidden states of transformers for the residues, one protein at a time, with its own tokenizer."""
-    model = EsmModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
+    model = AutoModelForMaskedLM.from_pretrained(tiny_model).base_model.eval()
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     with torch.no_grad():
         return [

@@ -16,6 +16,8 @@ from workloads.esm2.pretrained import load_model
 from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
+BOTH_FAMILIES = True
+
 CPU = torch.device("cpu")
 
 

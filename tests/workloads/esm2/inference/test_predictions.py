@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
-    EsmConfig,
-    EsmForSequenceClassification,
-    EsmForTokenClassification,
+    PretrainedConfig,
 )
 
 from tests.workloads.esm2.inference.written import rows
@@ -25,12 +25,16 @@ from workloads.esm2.pretrained import load_model, save_esm
 from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
+BOTH_FAMILIES = True
+
 CPU = torch.device("cpu")
 
 
-def save_head(folder: Path, config: EsmConfig, kind: type, **changes: Any) -> Path:
+def save_head(folder: Path, config: PretrainedConfig, head: Any, **changes: Any) -> Path:
+    """Save a model with a head of one of transformers' Auto classes."""
+    kind = head._model_mapping[type(config)]
     fields = {**config.to_dict(), "architectures": [kind.__name__], **changes}
-    made = EsmConfig.from_dict(fields)
+    made = type(config).from_dict(fields)
     torch.manual_seed(1)
     save_esm(folder, made, kind(made).state_dict(), kind)
     return folder
@@ -44,19 +48,19 @@ def _logits(kind: Any, folder: Path, sequences: list[str]) -> list[np.ndarray]:
 
 
 def test_heads_compute_in_fp32_after_layers_in_bf16(
-    tiny_config: EsmConfig, tiny_model: Path, sequences: list[str], tmp_path: Path
+    tiny_config: PretrainedConfig, tiny_model: Path, sequences: list[str], tmp_path: Path
 ) -> None:
     """Answers in bf16 have three digits: proteins would tie, and small differences of variants vanish."""
     names = {0: "a", 1: "b"}
     masked = [np.concatenate([[np.uint8(MASK)], encode(text)]) for text in sequences]
     answers = {
         save_head(
-            tmp_path / "residue", tiny_config, EsmForTokenClassification, id2label=names
+            tmp_path / "residue", tiny_config, AutoModelForTokenClassification, id2label=names
         ): RESIDUE_LOGITS,
         save_head(
             tmp_path / "sequence",
             tiny_config,
-            EsmForSequenceClassification,
+            AutoModelForSequenceClassification,
             id2label=names,
             problem_type="regression",
         ): PROTEIN_LOGITS,
@@ -71,7 +75,7 @@ def test_heads_compute_in_fp32_after_layers_in_bf16(
 def test_predictions_are_those_of_transformers(
     configured: Callable[..., RunFile],
     here: Processes,
-    tiny_config: EsmConfig,
+    tiny_config: PretrainedConfig,
     fasta: Path,
     sequences: list[str],
     tmp_path: Path,
@@ -81,11 +85,11 @@ def test_predictions_are_those_of_transformers(
         folder = save_head(
             tmp_path / problem,
             tiny_config,
-            EsmForSequenceClassification,
+            AutoModelForSequenceClassification,
             id2label=names,
             problem_type=problem,
         )
-        logits = _logits(EsmForSequenceClassification, folder, sequences)
+        logits = _logits(AutoModelForSequenceClassification, folder, sequences)
         out = tmp_path / f"{problem}.csv"
         predict(configured(model=str(folder), input=[str(fasta)], output=str(out)), here)
         for row, expected in zip(rows(out), logits, strict=True):
@@ -106,17 +110,17 @@ def test_predictions_are_those_of_transformers(
 def test_residue_labels_are_those_of_transformers(
     configured: Callable[..., RunFile],
     here: Processes,
-    tiny_config: EsmConfig,
+    tiny_config: PretrainedConfig,
     fasta: Path,
     sequences: list[str],
     tmp_path: Path,
 ) -> None:
     folder = save_head(
-        tmp_path / "residue", tiny_config, EsmForTokenClassification, id2label={0: "H", 1: "E", 2: "C"}
+        tmp_path / "residue", tiny_config, AutoModelForTokenClassification, id2label={0: "H", 1: "E", 2: "C"}
     )
     out = tmp_path / "out.csv"
     predict(configured(model=str(folder), input=[str(fasta)], output=str(out)), here)
-    logits = _logits(EsmForTokenClassification, folder, sequences)
+    logits = _logits(AutoModelForTokenClassification, folder, sequences)
     for row, expected in zip(rows(out), logits, strict=True):
         inner = torch.tensor(expected[0, 1:-1])
         assert row["label"] == "".join("HEC"[index] for index in inner.argmax(-1).tolist())
@@ -127,14 +131,14 @@ def test_residue_labels_are_those_of_transformers(
 def test_unusable_models_are_refused(
     configured: Callable[..., RunFile],
     here: Processes,
-    tiny_config: EsmConfig,
+    tiny_config: PretrainedConfig,
     fasta: Path,
     tmp_path: Path,
 ) -> None:
     length = save_head(
         tmp_path / "length",
         tiny_config,
-        EsmForSequenceClassification,
+        AutoModelForSequenceClassification,
         id2label={0: "length"},
         problem_type="regression",
     )

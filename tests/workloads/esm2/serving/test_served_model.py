@@ -15,7 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import EsmConfig, EsmForMaskedLM, EsmForSequenceClassification, EsmForTokenClassification
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PretrainedConfig,
+)
 
 from tests.workloads.esm2.serving.served import CSV, Served, free_port, serving
 from tests.workloads.esm2.serving.test_shutdown import PATIENCE, answering
@@ -24,35 +29,37 @@ from workloads.esm2.serving.__main__ import STOPPED, main
 from workloads.esm2.serving.model import open_model
 from workloads.esm2.serving.settings import ServeSettings, check_folder
 
+BOTH_FAMILIES = True
+
 PROTEINS = ["MKTAYIAKQR", "LAGV", "M" * 80, "WYHC" * 9]
 SETTINGS = ServeSettings(max_residues=200)
 TASKS: dict[str, tuple[Any, str | None, list[str]]] = {
-    "binary": (EsmForSequenceClassification, "multi_label_classification", ["membrane"]),
+    "binary": (AutoModelForSequenceClassification, "multi_label_classification", ["membrane"]),
     "multilabel": (
-        EsmForSequenceClassification,
+        AutoModelForSequenceClassification,
         "multi_label_classification",
         ["nucleus", "cytoplasm", "other"],
     ),
-    "multiclass": (EsmForSequenceClassification, "single_label_classification", ["a", "b", "c"]),
-    "regression": (EsmForSequenceClassification, "regression", ["melting", "activity"]),
-    "residue": (EsmForTokenClassification, None, ["H", "E", "C"]),
-    "plain": (EsmForMaskedLM, None, ["0", "1"]),
+    "multiclass": (AutoModelForSequenceClassification, "single_label_classification", ["a", "b", "c"]),
+    "regression": (AutoModelForSequenceClassification, "regression", ["melting", "activity"]),
+    "residue": (AutoModelForTokenClassification, None, ["H", "E", "C"]),
+    "plain": (AutoModelForMaskedLM, None, ["0", "1"]),
 }
 
 
 @pytest.fixture(scope="module")
-def folders(tiny_config: EsmConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tiny_config: PretrainedConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Model folders by task; large weights in the heads make the labels differ."""
     made = {}
     for task, (kind, problem_type, names) in TASKS.items():
         torch.manual_seed(3)
-        config = EsmConfig(**tiny_config.to_dict())
+        config = type(tiny_config)(**tiny_config.to_dict())
         config.problem_type, config.num_labels = problem_type, len(names)  # type: ignore[assignment]
         config.id2label = dict(enumerate(names))
-        model = kind(config)
+        model = kind.from_config(config)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if name.startswith("classifier"):
+                if name.startswith(("classifier", "score")):
                     parameter.normal_(std=3.0)
         made[task] = tmp_path_factory.mktemp(task)
         model.save_pretrained(made[task])
@@ -149,7 +156,7 @@ def test_a_model_that_diverged_is_not_served(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model = EsmForSequenceClassification.from_pretrained(folders["regression"])
+    model = AutoModelForSequenceClassification.from_pretrained(folders["regression"])
     with torch.no_grad():
         model.classifier.out_proj.bias.fill_(torch.nan)
     model.save_pretrained(tmp_path)

@@ -1,0 +1,258 @@
+"""Protein language models for packs: transformers' modules and weights, a forward pass without padding.
+
+A family's models are classes of transformers with the same parameter names. Only the arithmetic of the
+forward pass differs from transformers':
+
+* a pack of proteins is one row of T tokens, attention stays within each protein;
+* queries, keys and values come from one matrix product;
+* the last layer's feed-forward block and the head run on the tokens alone that something is predicted for.
+
+Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V vocabulary, L labels.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from workloads.training.device_runtime import runtime_of
+from workloads.training.layered_model import LayeredModel
+
+from .attention import Segments, packed_attention
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Input of the model for one micro-batch; every tensor keeps its shape over a run."""
+
+    tokens: Tensor
+    """(T,) int64 ids after masking."""
+    token_scale: Tensor
+    """(T,) fp32 factor on each embedding of ESM-2: 0 for <mask> and padding, else that of token dropout."""
+    positions: Tensor
+    """(T,) int64 position within the protein, CLS at 0."""
+    segments: Segments
+    rows: Tensor
+    """(K,) int64 places of the predicted tokens; spare entries point anywhere. CLS of each segment where
+    nothing is masked."""
+    targets: Tensor
+    """(K,) int64 original ids; -100 at unused places. Of a task: its labels."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    loss_sum: Tensor
+    """() fp32 sum of the cross-entropies in nats over the predicted tokens."""
+    num_correct: Tensor
+    """() int64 predicted tokens whose most likely id is the right one."""
+
+
+class PackedLayer(nn.Module):
+    """Forward pass of a transformer layer over packed tokens; a family's layer has the parts."""
+
+    branch_scale = 1.0
+    """Factor on both branches before they are added to the residual stream."""
+
+    @property
+    def attention_norm(self) -> nn.LayerNorm:
+        """Return the norm of the attention's input."""
+        raise NotImplementedError
+
+    @property
+    def feed_forward_norm(self) -> nn.LayerNorm:
+        raise NotImplementedError
+
+    def attention_operands(self, normed: Tensor) -> Tensor:
+        """Return queries, keys and values before rotation, (T, 3, H, D), from the normed input (T, C)."""
+        raise NotImplementedError
+
+    def attention_output(self, context: Tensor) -> Tensor:
+        """(T, C) -> (T, C)."""
+        raise NotImplementedError
+
+    def feed_forward(self, normed: Tensor) -> Tensor:
+        """(T, C) -> (T, C)."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        hidden: Tensor,
+        normed: Tensor | None,
+        cos: Tensor,
+        sin: Tensor,
+        segments: Segments,
+        rows: Tensor | None = None,
+        next_norm: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute the layer and, in one compiled kernel with its last sum, the first norm of the next layer.
+
+        Args:
+            hidden: (T, C) residual stream in fp32.
+            normed: (T, C) first norm of ``hidden`` in autocast's type; None: it is computed here.
+            cos: (T, 1, D / 2) fp32 cosines of the rotary angles.
+            sin: (T, 1, D / 2) fp32 sines.
+            segments: boundaries of the proteins.
+            rows: (K,) tokens that the result is wanted of; None: all.
+            next_norm: weight and bias (C,) of the next layer's first norm. They are arguments so that all
+                layers are one compiled graph.
+
+        Returns:
+            (T, C) residual stream, or (K, C) at ``rows``, and its next norm in autocast's type, None without
+            ``next_norm``.
+        """
+        if normed is None:
+            normed = operand(layer_norm(hidden, self.attention_norm))
+        context = packed_attention(self.attention_operands(normed), cos, sin, segments)
+        context = context.reshape(hidden.shape)
+        if rows is not None:
+            context, hidden = context[rows], hidden[rows]
+        hidden = torch.add(hidden, self.attention_output(context), alpha=self.branch_scale)
+        branch = self.feed_forward(layer_norm(hidden, self.feed_forward_norm))
+        hidden = torch.add(hidden, branch, alpha=self.branch_scale)
+        if next_norm is None:
+            return hidden, None
+        return hidden, operand(layer_norm(hidden, self.attention_norm, next_norm))
+
+
+class PackedModel(LayeredModel):
+    """Base of the models of a family, beside one of transformers' classes, with any head.
+
+    Built on the meta device; ``load_state_dict(..., assign=True)`` or FSDP gives it weights. A family's
+    constructor puts its ``PackedLayer`` objects in the places of transformers' layers.
+    """
+
+    exact_head = False
+    """Compute the head in fp32 where autocast has bf16, whose answers tie: they have three digits."""
+
+    if TYPE_CHECKING:  # transformers has it
+        config: Any
+
+    @property
+    def rotary_frequencies(self) -> Tensor:
+        """Return the angles' steps per position, (D / 2,)."""
+        raise NotImplementedError
+
+    @property
+    def last_norm(self) -> nn.LayerNorm:
+        """Return the norm behind the last layer."""
+        raise NotImplementedError
+
+    def embed(self, pack: Pack) -> Tensor:
+        """Return the embeddings of the tokens, (T, C) in fp32."""
+        raise NotImplementedError
+
+    @property
+    def flops_per_pair(self) -> float:
+        return 12.0 * self.config.num_hidden_layers * self.config.hidden_size
+
+    def encode(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
+        """fp32 hidden states behind the last layer norm: (K, C) at ``rows``, or (T, C) at every token."""
+        hidden = self.embed(pack)  # (T, C)
+        angles = pack.positions[:, None, None].float() * self.rotary_frequencies.float()  # (T, 1, D / 2)
+        cos, sin = angles.cos(), angles.sin()
+        layers: list[Any] = list(self.layers)
+        norms = [layer.attention_norm for layer in layers]
+        normed, last = None, len(norms) - 1
+        # A norm ahead would be one more input to keep of a recomputed layer. FSDP has its weights too late.
+        if not (self.activation_checkpointing or self.is_sharded):
+            normed = operand(layer_norm(hidden, norms[0]))
+        for index, layer in enumerate(layers):
+            wanted = rows if index == last else None
+            following = None if index == last or normed is None else norms[index + 1]
+            affine = None if following is None else (following.weight, following.bias)
+            arguments = (hidden, normed, cos, sin, pack.segments, wanted, affine)
+            if self.activation_checkpointing and torch.is_grad_enabled():
+                hidden = runtime_of(hidden.device).recomputed(layer, *arguments)
+            else:
+                hidden, normed = layer(*arguments)
+        return layer_norm(hidden, self.last_norm)
+
+    def for_head(self, features: Tensor) -> AbstractContextManager[object]:
+        return torch.autocast(features.device.type, enabled=False) if self.exact_head else nullcontext()
+
+
+class MaskedLanguageModel(PackedModel):
+    """Model with the head of a masked language model."""
+
+    if TYPE_CHECKING:
+        lm_head: Any
+
+    def forward(self, pack: Pack) -> Prediction:
+        """Loss sum and number of correct predictions over the pack's predicted tokens."""
+        logits = self.logits(pack, pack.rows)  # (K, V)
+        loss_sum = F.cross_entropy(logits, pack.targets, ignore_index=-100, reduction="sum")
+        return Prediction(loss_sum, (logits.detach().argmax(dim=-1) == pack.targets).sum())
+
+    def logits(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
+        """fp32 logits (K, V) at ``rows``, or (T, V) at every token."""
+        features = self.encode(pack, rows)
+        with self.for_head(features):
+            hidden = F.gelu(self.lm_head.dense(features))
+            return self.decode(layer_norm(hidden, self.lm_head.layer_norm)).float()
+
+    def decode(self, hidden: Tensor) -> Tensor:
+        """Return the logits of the head's last layer."""
+        result: Tensor = self.lm_head.decoder(hidden)
+        return result
+
+
+class SequenceClassifier(PackedModel):
+    """Model with transformers' head on CLS."""
+
+    if TYPE_CHECKING:
+        classifier: Any
+
+    def forward(self, pack: Pack) -> Tensor:
+        """fp32 logits (K, L) of the proteins whose CLS tokens are ``pack.rows``."""
+        features = self.encode(pack, pack.rows)
+        with self.for_head(features):
+            result: Tensor = self.classifier(features[:, None])  # takes the first of a row of tokens
+            return result.float()
+
+
+class TokenClassifier(PackedModel):
+    """Model with transformers' head on every token."""
+
+    if TYPE_CHECKING:
+        classifier: Any
+
+    def forward(self, pack: Pack) -> Tensor:
+        """fp32 logits (T, L)."""
+        features = self.encode(pack)
+        with self.for_head(features):
+            return self.classify(features).float()
+
+    def classify(self, features: Tensor) -> Tensor:
+        result: Tensor = self.classifier(features)
+        return result
+
+
+def joined(x: Tensor, projections: tuple[nn.Module, ...]) -> Tensor:
+    """Return the outputs of several linear maps side by side, from one product if they are plain.
+
+    Adapters and 4-bit weights act in a forward pass of their own. Of joined frozen weights, a backward pass
+    would keep a copy.
+    """
+    needs_grad = torch.is_grad_enabled()
+    if not all(type(one) is nn.Linear and one.weight.requires_grad >= needs_grad for one in projections):
+        return torch.cat([one(x) for one in projections], dim=-1)
+    weights, biases = ([getattr(one, name) for one in projections] for name in ("weight", "bias"))
+    return F.linear(x, torch.cat(weights), None if biases[0] is None else torch.cat(biases))
+
+
+def layer_norm(x: Tensor, norm: nn.LayerNorm, affine: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """Layer norm in fp32, whatever the type that FSDP gathers the weights in; ``affine`` replaces them."""
+    weight, bias = affine or (norm.weight, norm.bias)
+    shift = None if bias is None else bias.float()
+    return F.layer_norm(x.float(), norm.normalized_shape, weight.float(), shift, norm.eps)
+
+
+def operand(x: Tensor) -> Tensor:
+    """Cast to the type in which autocast multiplies, so that several products share one cast."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x

@@ -1,0 +1,203 @@
+"""ESMC for packs of proteins, over transformers' ``EsmcForMaskedLM`` and its two classifiers.
+
+Differences from ESM-2:
+
+* layer norms over the whole width of queries and of keys, before they are split into heads
+* SwiGLU in place of GELU, and no biases in the layers' matrices
+* both branches of a layer divided by sqrt(layers / 36)
+* a decoder of its own, over 64 tokens, of which 33 are in use
+* no token dropout, but dropout in the heads of tasks
+
+Shapes: T tokens, C hidden size, F feed-forward size, H heads, D head size, V vocabulary, L labels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import EsmcConfig, EsmcTokenizer
+from transformers.models.esmc.modeling_esmc import (
+    EsmcForMaskedLM,
+    EsmcForSequenceClassification,
+    EsmcForTokenClassification,
+    EsmcLayer,
+    EsmcModel,
+    EsmcPreTrainedModel,
+)
+
+from workloads.esm2.alphabet import CLS, EOS, MASK, PAD
+from workloads.esm2.architecture import Architecture, ModelClass
+from workloads.esm2.packed_model import (
+    MaskedLanguageModel,
+    Pack,
+    PackedLayer,
+    PackedModel,
+    SequenceClassifier,
+    TokenClassifier,
+    joined,
+    layer_norm,
+    operand,
+)
+from workloads.training.adapters.adapters import AdaptedModules
+
+from .shapes import SHAPES
+
+_ARCHITECTURE: dict[str, Any] = {
+    "vocab_size": 64,
+    "pad_token_id": PAD,
+    "bos_token_id": CLS,
+    "eos_token_id": EOS,
+    "mask_token_id": MASK,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_dropout": 0.0,
+    "tie_word_embeddings": False,
+}
+"""Values that distinguish ESMC from other models of transformers' class. 33 of the 64 tokens are in use."""
+
+
+def published_config(size: str) -> EsmcConfig:
+    """Configuration of a published ESMC model; ``size`` is a key of ``SHAPES``."""
+    layers, hidden_size, heads, intermediate_size = SHAPES[size]
+    return EsmcConfig(
+        num_hidden_layers=layers,
+        hidden_size=hidden_size,
+        num_attention_heads=heads,
+        intermediate_size=intermediate_size,
+    )
+
+
+class PackedEsmcLayer(PackedLayer, EsmcLayer):  # type: ignore[misc]  # packed tokens have another forward
+    """One transformer layer over packed tokens."""
+
+    def __init__(self, config: EsmcConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        self.branch_scale = 1 / self.scaling_factor
+
+    @property
+    def attention_norm(self) -> nn.LayerNorm:
+        return self.input_layernorm
+
+    @property
+    def feed_forward_norm(self) -> nn.LayerNorm:
+        return self.post_attention_layernorm
+
+    def attention_operands(self, normed: Tensor) -> Tensor:
+        attention = self.self_attn
+        flat = joined(normed, (attention.q_proj, attention.k_proj, attention.v_proj))  # (T, 3 C)
+        q, k, v = flat.chunk(3, dim=-1)
+        q, k = layer_norm(q, attention.q_norm).to(v.dtype), layer_norm(k, attention.k_norm).to(v.dtype)
+        return torch.cat((q, k, v), dim=-1).view(len(normed), 3, -1, attention.head_dim)
+
+    def attention_output(self, context: Tensor) -> Tensor:
+        result: Tensor = self.self_attn.o_proj(context)
+        return result
+
+    def feed_forward(self, normed: Tensor) -> Tensor:
+        gate, up = joined(operand(normed), (self.mlp.gate_proj, self.mlp.up_proj)).chunk(2, dim=-1)  # (T, F)
+        result: Tensor = self.mlp.down_proj(F.silu(gate) * up)
+        return result
+
+
+class PackedEsmcModel(PackedModel, EsmcPreTrainedModel):
+    """Base of ESMC models with any head.
+
+    Raises:
+        ValueError: if the configuration has a feature that ESMC lacks.
+    """
+
+    esmc: EsmcModel
+    uncounted = ("embed_tokens",)
+
+    def __init__(self, config: EsmcConfig) -> None:
+        _reject_other_architectures(config)
+        super().__init__(config)
+        layers = range(config.num_hidden_layers)
+        self.esmc.layers = nn.ModuleList(PackedEsmcLayer(config, index) for index in layers)
+        last = f".layers.{config.num_hidden_layers - 1}."
+        skipping = (last + part for part in ("self_attn.o_proj", "mlp"))
+        self.on_rows = () if isinstance(self, TokenClassifier) else (*skipping, "lm_head", "classifier")
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        return self.esmc.layers
+
+    @property
+    def rotary_frequencies(self) -> Tensor:
+        return self.esmc.rotary_emb.inv_freq
+
+    @property
+    def last_norm(self) -> nn.LayerNorm:
+        return self.esmc.norm
+
+    def embed(self, pack: Pack) -> Tensor:
+        result: Tensor = self.esmc.embed_tokens(pack.tokens).float()
+        return result
+
+    def make_buffers(self, device: torch.device) -> None:
+        self.esmc.rotary_emb = type(self.esmc.rotary_emb)(self.config).to(device)
+
+
+class PackedEsmc(MaskedLanguageModel, PackedEsmcModel, EsmcForMaskedLM):
+    """ESMC with masked-language-model head over packed tokens."""
+
+
+class PackedSequenceClassifier(SequenceClassifier, PackedEsmcModel, EsmcForSequenceClassification):
+    """ESMC with transformers' head on CLS."""
+
+
+class PackedTokenClassifier(TokenClassifier, PackedEsmcModel, EsmcForTokenClassification):
+    """ESMC with transformers' head on every token."""
+
+    def classify(self, features: Tensor) -> Tensor:
+        result: Tensor = self.score(self.dropout(features))
+        return result
+
+
+def architecture() -> Architecture:
+    """Return the description of ESMC."""
+    return Architecture(
+        name="ESMC",
+        config=EsmcConfig,
+        published=published_config,
+        masked_lm=ModelClass(EsmcForMaskedLM, PackedEsmc),
+        sequence_classifier=ModelClass(EsmcForSequenceClassification, PackedSequenceClassifier),
+        token_classifier=ModelClass(EsmcForTokenClassification, PackedTokenClassifier),
+        encoder="esmc.",
+        tokenizer=lambda config: EsmcTokenizer(model_max_length=config.max_position_embeddings),
+        adapted=AdaptedModules(
+            layers="esmc.layers",
+            modules={
+                "query": ("self_attn.q_proj",),
+                "key": ("self_attn.k_proj",),
+                "value": ("self_attn.v_proj",),
+                "attention_output": ("self_attn.o_proj",),
+                "intermediate": ("mlp.gate_proj", "mlp.up_proj"),
+                "output": ("mlp.down_proj",),
+            },
+            heads=("classifier", "score"),
+        ),
+    )
+
+
+def _reject_other_architectures(config: EsmcConfig) -> None:
+    heads = config.num_attention_heads
+    expected = {
+        **_ARCHITECTURE,
+        "num_key_value_heads": heads,
+        "head_dim": config.hidden_size // heads,
+        "rope_parameters": {**(config.rope_parameters or {}), "rope_type": "default"},
+    }
+    wrong = [
+        f"{key}={getattr(config, key)!r} (ESMC has {value!r})"
+        for key, value in expected.items()
+        if (getattr(config, key) or 0) != (value or 0)
+    ]
+    if wrong:
+        raise ValueError(
+            f"this checkpoint is not ESMC: {', '.join(wrong)}; use one of the biohub/ESMC-* family"
+        )

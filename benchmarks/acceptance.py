@@ -2,10 +2,12 @@
 
 ``python -m benchmarks.acceptance --stages speed,versus --until 540 --out FOLDER --done FILE --data PREPARED``
 
-A case is a stage, a size of ESM-2, a contestant and a shape. Each runs in a process of its own, with a
-deadline of twice its expected time and a minute. The moment it ends, a line of JSON is appended to
+A case is a stage, a published size of a model, a contestant and a shape. Each runs in a process of its own,
+with a deadline of twice its expected time and a minute. The moment it ends, a line of JSON is appended to
 ``acceptance.jsonl`` in FOLDER: device, versions, commit, figures, verdict, and the last lines of output of
 a case that failed. A case that fails, hangs or runs out of memory does not end any other.
+
+``--family`` selects the models. ``speed`` and ``versus`` have cases for each family.
 
 Cases that ``--done`` has for this device are not run again, whatever the commit. Failed ones are, after those
 that have not been tried. A case whose expected time passes ``--until`` is not started.
@@ -51,6 +53,7 @@ from benchmarks.case import (
     say,
 )
 from benchmarks.contestant import use_one_device
+from workloads.families import MODEL_FAMILIES
 
 STAGES = "ceilings,parity,hygiene,profile,speed,versus,quality,finetune,embed,serve"
 LINES_FILE = "acceptance.jsonl"
@@ -121,6 +124,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--stages", default=STAGES, help="stages, with commas; default: %(default)s")
+    parser.add_argument("--family", choices=MODEL_FAMILIES, default="esm2", help="default: %(default)s")
     parser.add_argument("--only", nargs="+", default=[], help="only cases whose name has one of these in it")
     until = "seconds from the start after which no case may end"
     parser.add_argument("--until", type=float, default=math.inf, help=until)
@@ -180,7 +184,8 @@ def _wanted(cases: list[Case], options: argparse.Namespace, machine: dict[str, A
         for line in read_lines(options.done)
         if (line["device"], line["rehearsal"]) == (machine["device"], machine["rehearsal"])
     }
-    wanted = [case for case in cases if not options.only or any(text in case.id for text in options.only)]
+    of_family = [case for case in cases if case.size in ("-", *MODEL_FAMILIES[options.family].sizes)]
+    wanted = [c for c in of_family if not options.only or any(text in c.id for text in options.only)]
     done = [case for case in wanted if before.get(case.id, "failed") != "failed"]
     if done:
         say(f"done before: {', '.join(case.id for case in done)}")

@@ -24,7 +24,7 @@ class Case:
     stage: str
     """Name of the module in ``benchmarks/stages``."""
     size: str
-    """Published size of ESM-2, or ``-`` if the case has none."""
+    """Published size of a model, or ``-`` if the case has none."""
     contestant: str
     """Measured program or kernel, such as ``ours``, ``lora`` or ``varlen``."""
     shape: str

@@ -6,20 +6,19 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import EsmForMaskedLM
 
 from benchmarks.case import Settings
 from benchmarks.contestant import Gate, training_state
-from workloads.esm2.model import published_config
 from workloads.esm2.pretrained import save_esm
 from workloads.esm2.pretraining import Pretraining
-from workloads.run_file import ModelConfig, ModelSize, RunFile
+from workloads.families import MODEL_FAMILIES
+from workloads.run_file import ModelConfig, ModelFamilyName, ModelSize, RunFile
 from workloads.training.config import DataConfig, OptimConfig, TrainConfig
 from workloads.training.loader import ReadAhead, StepPacks, step_packs
 from workloads.training.packing import Position
@@ -31,26 +30,50 @@ from workloads.training.trainer import Trainer
 SEED = 0
 MAX_RESIDUES = 1022
 LEARNING_RATE = 4e-4
+TINY = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
+"""Shape in a rehearsal; a family's configuration may lack the last two."""
 RECIPE_TOKENS = 2_097_152
 """Tokens of an optimizer step of ESM-2's recipe (Lin et al. 2023)."""
 
 
-def model_of(size: str, settings: Settings, folder: Path) -> ModelConfig:
-    """Return a published size with random weights; in a rehearsal a tiny model, written to ``folder``."""
-    if settings.rehearsal:
-        return ModelConfig(init_from=str(model_folder(size, settings, folder)), max_residues=MAX_RESIDUES)
+def family_with(size: str) -> ModelFamilyName:
+    """Return the family that has a published size; no two families share one."""
+    families = get_args(ModelFamilyName)
+    found: ModelFamilyName = next(name for name in families if size in MODEL_FAMILIES[name].sizes)
+    return found
+
+
+def model_of(size: str, settings: Settings, folder: Path, layers: int | None = None) -> ModelConfig:
+    """Return a published size with random weights.
+
+    In a rehearsal it is a tiny model. That and a model with other ``layers`` are written to ``folder``.
+    """
+    if settings.rehearsal or layers:
+        start = str(model_folder(size, settings, folder, layers))
+        return ModelConfig(init_from=start, max_residues=MAX_RESIDUES)
     published = next(name for name in get_args(ModelSize) if name == size)
-    return ModelConfig(size=published, max_residues=MAX_RESIDUES)
+    return ModelConfig(family=family_with(size), size=published, max_residues=MAX_RESIDUES)
 
 
-def model_folder(size: str, settings: Settings, folder: Path) -> Path:
+def model_folder(size: str, settings: Settings, folder: Path, layers: int | None = None) -> Path:
     """Write a published size with random weights, in a rehearsal a tiny model, in transformers' format."""
-    config = published_config(size)
+    architecture = MODEL_FAMILIES[family_with(size)].architecture()
+    config: Any = architecture.published(size)
     if settings.rehearsal:
-        config.num_hidden_layers, config.hidden_size, config.intermediate_size = 2, 32, 64
-        config.num_attention_heads = 2
+        for name, value in TINY.items():
+            if hasattr(config, name):
+                setattr(config, name, value)
+    if layers:
+        config.num_hidden_layers = layers
     torch.manual_seed(SEED)
-    save_esm(folder / "model", config, EsmForMaskedLM(config).state_dict())
+    save_esm(folder / "model", config, architecture.masked_lm.plain(config).state_dict())
     return folder / "model"
 
 

@@ -1,4 +1,4 @@
-"""ESM-2 under transformers' ``Trainer`` as a contestant, in two set-ups.
+"""Protein language models under transformers' ``Trainer`` as contestants, in two set-ups.
 
 ``guidance`` is the procedure of AWS's guidance for protein language models on HyperPod (its ``train.py``
 under its ``train_ddp.sh``), on the transformers at hand; the guidance pins 4.42.4, whose Trainer arguments
@@ -33,7 +33,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Sampler
 from transformers import (
     DataCollatorForLanguageModeling,
-    EsmForMaskedLM,
     PrinterCallback,
     Trainer,
     TrainerCallback,
@@ -45,7 +44,7 @@ from benchmarks.contestant import Gate, training_state
 from benchmarks.figures import Precision
 from benchmarks.ours import LEARNING_RATE, MAX_RESIDUES, SEED
 from workloads.esm2.alphabet import CLS, EOS, PAD
-from workloads.esm2.pretrained import starting_config, starting_weights, tokenizer
+from workloads.esm2.pretrained import of_config, starting_config, starting_weights, tokenizer
 from workloads.run_file import ModelConfig
 from workloads.training.config import TrainConfig
 from workloads.training.packing import SPECIAL_TOKENS
@@ -133,7 +132,7 @@ class Trainers:
         os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"] = str(int(self.is_tuned))
         config = starting_config(self.model)
         with gate.device:
-            model = EsmForMaskedLM(config)
+            model = of_config(config).masked_lm.plain(config)
             model.load_state_dict(starting_weights(self.model, SEED))
         gate.weights = model.state_dict
         collator = DataCollatorForLanguageModeling(

@@ -30,12 +30,15 @@ SHAPES = (
     ("35M", 32768, "", 90),
     ("150M", 65536, "", 110),
     ("650M", 32768, "", 115),
+    ("300M", 16384, "", 110),
+    ("600M", 16384, "", 115),
+    ("300M", 32768, "", 110),
 )
-CPU_SHAPES = (("8M", 4096, "", 300),)
+CPU_SHAPES = (("8M", 4096, "", 300), ("300M", 4096, ",layers=4", 900))
 """On a Zen 4 core packs of 2,048 and 4,096 tokens made 2.11 and 2.18 k residues/s."""
 FLOORS = {"8M": 1.4e6, "35M": 0.6e6, "150M": 200e3, "650M": 84e3, "3B": 22.6e3}
 GOALS = {"8M": 2.0e6, "35M": 0.8e6, "150M": 250e3, "650M": 101e3, "3B": 26e3}
-"""Residues/s of the recipe on one H100; an H200 has the same arithmetic and more bandwidth."""
+"""Residues/s of ESM-2's recipe on one H100; an H200 has the same arithmetic and more bandwidth."""
 RUN_RECIPE = ("8M", "35M", "150M")
 """Sizes whose recipe's steps are run; steps of the others would take most of a minute."""
 FEW_PACKS = 4
@@ -73,7 +76,7 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     steady = REHEARSED if settings.rehearsal else STEADY
     more = replace(steady, steps=-(-steady.steps // several), packs_per_step=several)
     with TemporaryDirectory() as folder:
-        model = model_of(case.size, settings, Path(folder))
+        model = model_of(case.size, settings, Path(folder), int(values.get("layers", 0)))
         ours = Ours(run_config(model, settings.data, train, optim))
         _, one, recipe = windows_of(ours, (Grant(steps=WARMUP_STEPS), steady, more))
         ceilings = [ceiling, ceiling_of(device)[0]]
@@ -113,6 +116,8 @@ def verdict(size: str, rate: float, settings: Settings) -> str:
     if settings.device.type != "cuda" or not re.search(
         r"H[12]00", torch.cuda.get_device_name(settings.device)
     ):
+        return "measured"
+    if size not in FLOORS:
         return "measured"
     return "passed" if rate >= FLOORS[size] else "missed"
 

@@ -12,6 +12,7 @@ from typing import Any
 from config.access import Access
 from config.facts.instance_catalogue import instance_type
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
+from config.storage import EFA_CLIENT_SHA256, EFA_CLIENT_URL
 
 HOME_MOUNT_PATH = "/home"
 """Mount path of the OpenZFS file system on nodes, if there is one."""
@@ -28,6 +29,7 @@ def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
         "cluster_name": cluster.name,
         "region": cluster.region,
         "lustre_mount_path": cluster.storage.lustre.mount_path,
+        "lustre_efa": _lustre_efa(cluster.storage.lustre.efa),
         "home_mount_path": HOME_MOUNT_PATH if cluster.storage.home else None,
         "instance_groups": {group.name: _instance_group(group) for group in cluster.instance_groups},
         **_access(cluster.access),
@@ -46,6 +48,10 @@ def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
 def node_settings_text(cluster: SlurmCluster) -> str:
     """Return the settings as JSON, with the same bytes for the same cluster file in any order of keys."""
     return json.dumps(node_settings(cluster), indent=2, sort_keys=True) + "\n"
+
+
+def _lustre_efa(wanted: bool) -> dict[str, str | None] | None:
+    return {"url": EFA_CLIENT_URL, "sha256": EFA_CLIENT_SHA256} if wanted else None
 
 
 def _instance_group(group: SlurmInstanceGroup) -> dict[str, Any]:

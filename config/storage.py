@@ -16,9 +16,15 @@ MountPath = Annotated[str, forms.field(forms.MOUNT_PATH, max_length=64)]
 Removal = Literal["retain", "destroy"]
 
 
+EFA_CLIENT_URL = (
+    "https://docs.aws.amazon.com/fsx/latest/LustreGuide/samples/configure-efa-fsx-lustre-client.zip"
+)
+"""FSx's program that sets up the EFA client (FSx for Lustre user guide, "Configuring EFA clients")."""
+EFA_CLIENT_SHA256: str | None = None
+"""Checksum of that file; nodes run nothing without it. docs/account-checks.md says how to find it."""
 EFA_NOT_CONFIGURED = (
-    "storage.lustre.efa is true, but nodes are not configured for EFA to Lustre yet: they mount it over TCP,"
-    " and the capacity steps of EFA are paid for nothing"
+    "storage.lustre.efa is true, but the checksum of FSx's EFA client is not pinned yet: nodes mount Lustre"
+    " over TCP, and the capacity steps of EFA are paid for nothing. docs/account-checks.md says how to pin it"
 )
 
 
@@ -46,9 +52,9 @@ class LustreFileSystem(Section):
     metadata_iops: int | None = None
     """Metadata IOPS: 1500, 3000, 6000 or a multiple of 12000 up to 192000; null lets FSx choose."""
     efa: bool = False
-    """The file system accepts EFA traffic; fixed at creation. Nodes are not configured for EFA to Lustre yet
-    and use TCP. The capacity is a multiple of 38400, 19200, 9600 or 4800 for 125, 250, 500 or 1000 MB/s per
-    TiB."""
+    """The file system accepts EFA traffic; fixed at creation. Nodes with EFA adapters set up FSx's EFA client
+    once its checksum is pinned, and use TCP until then. The capacity is a multiple of 38400, 19200, 9600 or
+    4800 for 125, 250, 500 or 1000 MB/s per TiB."""
     backup_days: Annotated[int, Field(ge=0, le=90)] = 0
     """Days for which daily backups are kept; 0 disables backups. FSx cannot back up a file system that is
     linked to a bucket. Store files that must outlast the file system below ``data_bucket.lustre_path``, from
@@ -57,6 +63,11 @@ class LustreFileSystem(Section):
     """Mount path on nodes and in pods: a separate directory outside those of the operating system."""
     removal: Removal = "retain"
     """Effect of `cdk destroy` of the storage stack on the file system."""
+
+    @property
+    def lacks_efa_client(self) -> bool:
+        """Return whether nodes cannot use the EFA traffic that the file system accepts."""
+        return self.efa and EFA_CLIENT_SHA256 is None
 
 
 class HomeFileSystem(Section):

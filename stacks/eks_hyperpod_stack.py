@@ -13,6 +13,7 @@ from aws_cdk import aws_sagemaker as sagemaker
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.kubernetes import NO_USERS, AccessEntry
 from config.resource_names import job_namespaces
+from config.storage import EFA_CLIENT_SHA256, EFA_CLIENT_URL
 from config.studio_people import shared_uids
 from constructs import Construct, IDependable
 from constructs.eks.cluster_services import ClusterServices
@@ -45,6 +46,9 @@ ON_CREATE = "on_create.sh"
 """Runs once on each new node before it joins."""
 PODS_REACH_METADATA = "pods_reach_metadata"
 """Empty file beside ``ON_CREATE``; with it, nodes have no firewall rule against pods."""
+LUSTRE_EFA = "lustre_efa"
+"""File beside ``ON_CREATE`` with address and checksum of FSx's EFA client, which nodes then set up."""
+LUSTRE_EFA_SCRIPT = SCRIPTS.with_name("slurm") / "set_up_lustre_efa.sh"
 
 
 class EksHyperPodStack(Stack):
@@ -94,7 +98,7 @@ class EksHyperPodStack(Stack):
             log=log_group(files, "Log", key=key),
             prefix=LIFECYCLE_PREFIX,
             folder=SCRIPTS,
-            extra_files={PODS_REACH_METADATA: ""} if cluster.kubernetes.pod_metadata_access else None,
+            extra_files=node_files(cluster),
         )
         entry = LifecycleEntry(files, lifecycle, cluster.region, ON_CREATE)
         common = node_statements(
@@ -208,6 +212,15 @@ class EksHyperPodStack(Stack):
     def _outputs(self, **values: str) -> None:
         for name, value in values.items():
             CfnOutput(self, name, value=value)
+
+
+def node_files(cluster: EksCluster) -> dict[str, str]:
+    """Return the files beside ``ON_CREATE`` that the cluster file asks for."""
+    files = {PODS_REACH_METADATA: ""} if cluster.kubernetes.pod_metadata_access else {}
+    if cluster.storage.lustre.efa:
+        files[LUSTRE_EFA] = f"{EFA_CLIENT_URL} {EFA_CLIENT_SHA256 or 'unknown'}\n"
+        files[LUSTRE_EFA_SCRIPT.name] = LUSTRE_EFA_SCRIPT.read_text()
+    return files
 
 
 def _kubernetes_config(group: EksInstanceGroup) -> dict[str, Any] | None:

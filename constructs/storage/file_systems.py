@@ -73,7 +73,7 @@ class LustreFileSystem(Construct):
         stack = Stack.of(self)
         self.mount_path = settings.mount_path
         self.capacity_gib = settings.capacity_gib
-        if settings.efa:
+        if settings.lacks_efa_client:
             Annotations.of(self).add_warning_v2("hyperpod-esm2:lustre-efa", EFA_NOT_CONFIGURED)
         # A file that cannot be imported or exported is reported here and nowhere else. FSx accepts only
         # groups below /aws/fsx/.

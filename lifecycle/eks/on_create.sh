@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # HyperPod runs this as root, once on each new node of an EKS cluster, before the node joins. A status other
-# than 0 fails the node. It may be run again at any time. It keeps pods from the node's credentials and puts what
-# containers write on the local disk. Amazon Linux 2 and 2023. DESTDIR is set by tests alone.
+# than 0 fails the node. It may be run again at any time. It keeps pods from the node's credentials, puts what
+# containers write on the local disk, and sets up EFA to Lustre. Amazon Linux 2 and 2023. DESTDIR is set by tests alone.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -45,7 +45,17 @@ main() {
     else
         move
     fi
+    if [[ -e "${here}/lustre_efa" ]]; then
+        set_up_lustre_efa
+    fi
     log "done"
+}
+
+# Pods mount the file system later, over the network that the node is set up for. TCP works without this.
+set_up_lustre_efa() {
+    local url sha256
+    read -r url sha256 <"${here}/lustre_efa"
+    bash "${here}/set_up_lustre_efa.sh" "${url}" "${sha256}" || log "WARNING: pods mount Lustre over TCP; see above"
 }
 
 keep_pods_from_metadata() {

@@ -12,6 +12,7 @@ import pytest
 from config.node_settings import node_settings, node_settings_text
 from config.reading.loader import load_slurm_cluster
 from config.slurm_cluster import SlurmCluster
+from config.storage import EFA_CLIENT_SHA256, EFA_CLIENT_URL
 from node_setup.settings import read_settings
 from tests.config.cluster_documents import document
 from tests.config.test_good_clusters import EDGES, SHIPPED
@@ -31,6 +32,7 @@ def test_settings_of_the_small_cluster() -> None:
         "cluster_name": "esm2-slurm",
         "region": "us-west-2",
         "lustre_mount_path": "/fsx",
+        "lustre_efa": None,
         "home_mount_path": None,
         "instance_groups": {
             "controller": {
@@ -174,3 +176,9 @@ def test_nodes_read_all_settings(made: SlurmCluster, tmp_path: Path) -> None:
     path.write_text(node_settings_text(made))
     read = json.loads(json.dumps(dataclasses.asdict(read_settings(path))))
     assert read == node_settings(made)
+
+
+def test_nodes_get_the_address_of_the_efa_client_if_the_file_system_accepts_efa() -> None:
+    efa = {"capacity_gib": 9600, "throughput_mbps_per_tib": 500, "efa": True}
+    made = rendered("small", {"storage.lustre": efa})
+    assert made["lustre_efa"] == {"url": EFA_CLIENT_URL, "sha256": EFA_CLIENT_SHA256}

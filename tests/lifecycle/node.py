@@ -49,6 +49,7 @@ def settings_document(**changes: Any) -> dict[str, Any]:
         "cluster_name": "esm2-slurm",
         "region": "us-west-2",
         "lustre_mount_path": "/fsx",
+        "lustre_efa": None,
         "home_mount_path": None,
         "instance_groups": groups,
         "groups": [],

@@ -133,6 +133,18 @@ def test_the_switch_leaves_pods_the_instance_metadata(al2023: EksNode) -> None:
     assert not (al2023.root / "etc/systemd/system" / RULES).exists()
 
 
+def test_lustre_over_tcp_does_not_end_the_setup(al2023: EksNode) -> None:
+    assert "Lustre" not in al2023.run().output
+    shutil.copy(SCRIPTS.with_name("slurm") / "set_up_lustre_efa.sh", al2023.bundle)
+    (al2023.bundle / "lustre_efa").write_text("https://example.org/client.zip unknown\n")
+    (al2023.root / "sys/class/infiniband/rdmap0").mkdir(parents=True)
+    al2023.stand_ins.command("lnetctl", "exit 1")
+    result = al2023.run()
+    assert result.status == 0, result.output
+    assert "the checksum of FSx's EFA client is not known yet" in result.output
+    assert result.output.index("WARNING: pods mount Lustre over TCP") < result.output.index("done")
+
+
 def test_a_second_run_changes_nothing(node: EksNode) -> None:
     node.run()
     node.stand_ins.forget_calls()

@@ -11,6 +11,7 @@ from aws_cdk import App, CfnOutput, Stack
 
 import app
 from stacks import cluster_stacks
+from stacks.eks_hyperpod_stack import node_files
 from stacks.remaining_costs import remaining_costs
 from tests.stacks.eks_cases import CASES, CLUSTER, EKS, evaluated, groups, hyperpod, objects, settings, stacks
 from tests.stacks.intrinsics import Evaluator
@@ -29,6 +30,21 @@ def test_the_whole_internet_never_reaches_the_control_plane(case: str) -> None:
     assert reached["EndpointPublicAccess"] is (kubernetes.endpoint == "public_and_private")
     assert reached.get("PublicAccessCidrs", []) == kubernetes.public_access_cidrs
     assert "0.0.0.0/0" not in reached.get("PublicAccessCidrs", [])
+
+
+def test_nodes_get_the_files_of_the_switches() -> None:
+    cluster = load("clusters/eks-p5.yaml")
+    assert node_files(cluster) == {}
+    lustre = cluster.storage.lustre.model_copy(update={"efa": True})
+    changed = {
+        "storage": cluster.storage.model_copy(update={"lustre": lustre}),
+        "kubernetes": cluster.kubernetes.model_copy(update={"pod_metadata_access": True}),
+    }
+    files = node_files(cluster.model_copy(update=changed))
+    assert files.keys() == {"pods_reach_metadata", "lustre_efa", "set_up_lustre_efa.sh"}
+    address, checksum = files["lustre_efa"].split()
+    assert address.startswith("https://") and re.fullmatch("unknown|[0-9a-f]{64}", checksum)
+    assert files["set_up_lustre_efa.sh"].startswith("#!/usr/bin/env bash")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -274,4 +274,4 @@ def test_synthesis_warns_that_efa_to_lustre_is_unused(efa: bool) -> None:
     entries = json.loads((folder / "SlurmStorageStack.metadata.json").read_text())
     found = [entry for place in entries.values() for entry in place]
     warnings = [entry["data"] for entry in found if entry["type"] == "aws:cdk:warning"]
-    assert any("not configured for EFA to Lustre yet" in text for text in warnings) is efa
+    assert any("not pinned yet" in text for text in warnings) is efa

@@ -29,7 +29,7 @@ ZFS_THROUGHPUT = Quota("fsx", SERVICE, "OpenZFS throughput capacity", "L-4EDE406
 
 
 def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    if cluster.storage.lustre.efa:
+    if cluster.storage.lustre.lacks_efa_client:
         yield warn("EFA to Lustre", EFA_NOT_CONFIGURED, "set storage.lustre.efa: false")
     own = _tag_of_the_stack(cluster)
     systems = aws.items("fsx", "describe_file_systems", "FileSystems")

@@ -70,10 +70,21 @@ class Studio:
 
 
 @dataclass(frozen=True)
+class LustreEfa:
+    """FSx's program that sets up the EFA client of Lustre."""
+
+    url: str
+    sha256: str | None
+    """Null until the checksum is pinned; the program is not run then."""
+
+
+@dataclass(frozen=True)
 class Settings:
     cluster_name: str
     region: str
     lustre_mount_path: str
+    lustre_efa: LustreEfa | None
+    """Null if the file system does not accept EFA traffic."""
     home_mount_path: str | None
     """Mount path of FSx for OpenZFS; null without one."""
     instance_groups: dict[str, InstanceGroup]

@@ -269,7 +269,7 @@ def test_names_services_that_bill_by_use() -> None:
     [note] = unpriced_notes(cluster_with("eks", {"container_insights": True}))
     assert "Container Insights" in note and "Not in the total" in note
     [note] = unpriced_notes(cluster_with("p5", {"storage.lustre.efa": True}))
-    assert "nodes are not configured for EFA to Lustre yet" in note
+    assert "nodes mount Lustre over TCP" in note
 
 
 def test_plans_and_spot_are_not_billed_on_demand() -> None:

@@ -49,7 +49,7 @@ def test_warns_that_efa_to_lustre_has_no_effect_yet() -> None:
     lustre = P5.storage.lustre.model_copy(update={"efa": True})
     cluster = P5.model_copy(update={"storage": P5.storage.model_copy(update={"lustre": lustre})})
     found = only(empty_account(cluster), cluster, "EFA to Lustre")
-    assert found.level == "WARN" and "they mount it over TCP" in found.message
+    assert found.level == "WARN" and "nodes mount Lustre over TCP" in found.message
 
 
 def test_a_type_without_quota_names_the_request() -> None:

@@ -43,6 +43,8 @@ STEPS: tuple[Step, ...] = (
     Step("message-of-the-day", message_of_the_day.install),
     Step("hold-node", hold.hold, roles=("worker",)),
     Step("lustre-mount", mounts.verify_lustre),
+    # While the node is held, because the file system is mounted again.
+    Step("lustre-efa", mounts.set_up_efa, switched_on=lambda settings: settings.lustre_efa is not None),
     Step("home-mount", mounts.verify_home, switched_on=lambda settings: settings.home_mount_path is not None),
     Step("slurm-controller", slurm_controller.verify, roles=("controller",)),
     Step("slurm-worker", slurm_worker.verify, roles=("worker",)),

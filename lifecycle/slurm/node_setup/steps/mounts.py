@@ -1,16 +1,41 @@
-"""Check that the platform has mounted the shared file systems, with the right type and writable."""
+"""Check that the platform has mounted the shared file systems, and move Lustre to EFA."""
 
 from __future__ import annotations
 
 import secrets
 
 from node_setup.failure import SetupError
-from node_setup.node import Node
+from node_setup.node import Node, log
 
 SECONDS_FOR_MOUNT = 900
 """Time limit. If hundreds of nodes start at once, a file system admits its clients over minutes."""
 SECONDS_PER_TRY = 30
 """Time limit per try, because a server that does not answer would block without end."""
+
+SECONDS_FOR_EFA = 1200
+
+
+def set_up_efa(node: Node) -> None:
+    """Set up the EFA client of Lustre on nodes with EFA adapters; a failure leaves the mount on TCP."""
+    client, path = node.settings.lustre_efa, node.settings.lustre_mount_path
+    assert client is not None
+    if node.facts.hardware.num_efa_interfaces == 0:
+        return
+    script = node.files / "set_up_lustre_efa.sh"
+    try:
+        done = node.host.try_run(
+            *("bash", script, client.url, client.sha256 or "unknown", path), timeout_seconds=SECONDS_FOR_EFA
+        )
+    except SetupError as error:
+        node.warn(f"Lustre may stay on TCP: {error.problem}")
+    else:
+        for line in done.output.splitlines():
+            log(f"  {line}")
+        if done.status != 0:
+            node.warn(done.errors.strip().rpartition("\n")[2] or f"{script.name} ended with {done.status}")
+        elif "set up the EFA client" in done.output:
+            node.changed("the EFA client of Lustre")
+    verify_lustre(node)
 
 
 def verify_lustre(node: Node) -> None:

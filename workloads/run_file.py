@@ -32,7 +32,7 @@ else:  # as types, so that wrong values are reported together with the mistakes 
     ModelFamilyName = Literal[tuple(MODEL_FAMILIES)]
     TaskKindName = Literal[tuple(TASK_KINDS)]
     ModelSize = Literal[tuple(dict.fromkeys(size for each in MODEL_FAMILIES.values() for size in each.sizes))]
-_SHIPPED = Path(__file__).parent / "esm2" / "configs"
+_SHIPPED = Path(__file__).parent
 _LEAST = {
     0: "evaluate.pseudo_perplexity_proteins inference.tokens_per_pack chat.questions",
     1: "inference.part_residues bionemo.micro_batch_size bionemo.tensor_parallel_size "
@@ -135,6 +135,18 @@ class TaskConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GuardConfig:
+    """Scores of the bundled general proteins, which show what a continued pre-training forgets."""
+
+    max_increase: float = 0.02
+    """Relative increase of their loss since the start above which a run warns."""
+    stop: bool = False
+    """End the run at such an evaluation, with a checkpoint."""
+    path: str = "data/sample"
+    """Folder of the prepared general proteins, whose validation split is scored."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunFile(RunConfig):
     """Run file with all its sections and their defaults."""
 
@@ -144,6 +156,8 @@ class RunFile(RunConfig):
     task: TaskConfig | None = None
     bionemo: BionemoConfig | None = None
     """Settings of ``make train-bionemo``; null uses its defaults."""
+    guard: GuardConfig | None = None
+    """Scores general proteins during continued pre-training; null scores none."""
     chat: ChatConfig | None = None
     """Fine-tunes a causal language model on questions and answers."""
 
@@ -190,9 +204,12 @@ def _with_path(config: RunFile, path: str) -> RunFile:
     return dataclasses.replace(config, data=dataclasses.replace(config.data, path=path))
 
 
-TRAINING = ("name", "runs", "model", "data", "optim", "train", "parallel", "tracking", "lora", "task", "chat")
+TRAINING = (
+    *("name", "runs", "model", "data", "optim", "train", "parallel", "tracking", "lora", "task", "guard"),
+    "chat",
+)
 """Fields that training reads."""
-PREPARATION = ("data", "task", "chat", "model.init_from")
+PREPARATION = ("data", "task", "guard", "chat", "model.init_from")
 SCORING = (
     *("name", "runs", "model", "data", "evaluate", "inference.model", "task", "chat"),
     *("train.precision", "train.tokens_per_pack"),
@@ -248,6 +265,15 @@ def _violations(config: RunFile) -> list[str]:
             config.chat is not None or train.tokens_per_pack >= model.max_residues + 2,
             f"train.tokens_per_pack: got {train.tokens_per_pack}; a pack must hold the longest protein, "
             f"so at least model.max_residues + 2 = {model.max_residues + 2}",
+        ),
+        (
+            config.guard is None or not (task or config.chat or model.init_from is None),
+            "guard: general proteins are scored in a continued pre-training; set model.init_from without "
+            "task: and chat:, or leave the section out",
+        ),
+        (
+            config.guard is None or config.guard.max_increase > 0,
+            f"guard.max_increase: got {config.guard and config.guard.max_increase}; allowed above 0",
         ),
         (bool(config.inference.input), "inference.input: got an empty list; name at least one file"),
         (

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from workloads.esm2.protein_packs import ProteinStream
 from workloads.run_file import RunFile
-from workloads.training.objective import Evaluation, Objective, Place, held_out_scores
+from workloads.training.objective import Evaluation, Guard, Objective, Place, held_out_scores
 from workloads.training.packing import HostPack, PackShape, PackStream
 from workloads.training.records import ProteinSplit, Split
 
@@ -38,6 +38,10 @@ class Pretraining(Objective):
 
     def open(self, split: Split) -> ProteinSplit:
         return ProteinSplit(self.config.data.path, split)
+
+    def guard(self) -> Guard | None:
+        guard = self.config.guard
+        return guard and Guard(ProteinSplit(guard.path, "validation"), guard.max_increase, guard.stop)
 
     def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream:
         return ProteinStream(split, shape, seed)

@@ -210,7 +210,7 @@ def read_run(
         path: of the YAML file.
         overrides: of single fields.
         rules: return what is wrong with a run whose fields have the right types.
-        shipped: folder of run files, which are named if ``path`` is none.
+        shipped: folder whose ``*/configs`` hold the run files that are named if ``path`` is none.
 
     Raises:
         ValueError: listing everything that is wrong with the file and the overrides.
@@ -219,7 +219,8 @@ def read_run(
     try:
         raw = read_yaml_file(path)
     except FileNotFoundError:
-        known = {found.name: os.path.relpath(found) for found in sorted(shipped.rglob("*.yaml"))}
+        files = sorted(shipped.glob("*/configs/**/*.yaml"))
+        known = {found.name: os.path.relpath(found) for found in files}
         near = [known[name] for name in difflib.get_close_matches(path.name, known, n=1)]
         hint = f"did you mean {near[0]}?" if near else f"{shipped} has {', '.join(known)}"
         raise ValueError(f"there is no run file {path}; {hint}") from None

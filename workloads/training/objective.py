@@ -53,6 +53,17 @@ class Place:
     """Type of matrix products."""
 
 
+@dataclass(frozen=True)
+class Guard:
+    """Records that a run does not train on, and whose loss should not rise."""
+
+    split: ProteinSplit
+    max_increase: float
+    """Relative increase of the loss since the start above which a run warns."""
+    stop: bool
+    """Whether such an increase ends the run."""
+
+
 class Objective(ABC):
     """Model, loss and scores of a run; the loop around them is the same for all.
 
@@ -108,6 +119,10 @@ class Objective(ABC):
 
     @abstractmethod
     def open(self, split: Split) -> ProteinSplit: ...
+
+    def guard(self) -> Guard | None:
+        """Return what is scored to see what the model forgets; None scores nothing more."""
+        return None
 
     def pack_shape(self, split: ProteinSplit) -> PackShape:
         """Return the shape of the packs of a split."""

@@ -26,13 +26,13 @@ from workloads.training.tracking.run_log import (
 from workloads.training.tracking.training_metrics import TrainingMetrics
 
 from .checkpoint import Checkpointer
-from .command_line import Stopped, signals_to, tell
+from .command_line import RunError, Stopped, signals_to, tell
 from .config import RunConfig
 from .device_runtime import COMPILE_CACHE
 from .hardware import environment, executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
 from .heartbeat import STARTED, beat
 from .loader import ReadAhead, StepPacks
-from .objective import Evaluation, Objective, Place
+from .objective import Evaluation, Guard, Objective, Place
 from .parallel import bare
 from .processes import Processes, exclusive, processes
 from .records import ProteinSplit
@@ -51,7 +51,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     """
     config, began = objective.config, time.time()
     run_dir = config.run_dir
-    validation = objective.open("validation")
+    validation, guard = objective.open("validation"), objective.guard()
     trainer = Trainer(objective, here)
     progress = trainer.progress
     folder, keep = run_dir / "checkpoints", config.train.keep_checkpoints
@@ -97,7 +97,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             start_seconds = time.time() - float(os.environ.get(STARTED, began))
             with metrics.served(os.environ.get(PORT) if here.is_first else None):
                 with closing(ReadAhead(trainer.steps())) as steps:
-                    _loop(trainer, iter(steps), validation, checkpointer, log, metrics)
+                    _loop(trainer, iter(steps), validation, guard, checkpointer, log, metrics)
                 ended = time.monotonic()
                 results = {"start_seconds": start_seconds, **_finish(trainer, validation, log, metrics)}
                 results["end_seconds"] = time.monotonic() - ended
@@ -131,6 +131,7 @@ def _loop(
     trainer: Trainer,
     steps: Iterator[StepPacks],
     validation: ProteinSplit,
+    guard: Guard | None,
     checkpointer: Checkpointer,
     log: RunLog,
     metrics: TrainingMetrics,
@@ -139,6 +140,7 @@ def _loop(
 
     Raises:
         Stopped: after a signal, once the state is saved.
+        RunError: if the guard ends the run, once the state is saved.
     """
     config, here, progress = trainer.config.train, trainer.here, trainer.progress
     earlier, started = progress.seconds, time.monotonic()
@@ -173,7 +175,28 @@ def _loop(
             metrics.saved(saved, time.monotonic() - save_began)
         return saved
 
+    def watch() -> str | None:
+        """Score the guard's split; return the problem if its loss has risen and the guard ends the run."""
+        assert guard is not None
+        with metrics.timing("evaluation"):
+            loss = trainer.evaluate(guard.split, config.eval_packs).values["eval_loss"]
+        window.begin()
+        if progress.guard_loss is None:
+            progress.guard_loss = loss
+        increase = loss / progress.guard_loss - 1
+        log.evaluation(progress.step, "general", eval_loss=loss, loss_increase=increase)
+        if increase <= guard.max_increase:
+            return None
+        problem = (
+            f"the loss on general proteins rose by {increase:.1%} since the start "
+            f"(guard.max_increase is {guard.max_increase:.1%})"
+        )
+        log.event(progress.step, f"warning: {problem}")
+        return problem if guard.stop else None
+
     try:
+        if guard and progress.guard_loss is None:
+            watch()
         while progress.step < config.max_steps:
             window.next_step()
             trainer.beat()  # what was slow, a checkpoint or an evaluation, is over
@@ -206,6 +229,17 @@ def _loop(
                 log.evaluation(step, "validation", **found.values)
                 metrics.evaluated(found.values)
                 window.begin()
+            if guard and (is_last or step % config.eval_every_steps == 0):
+                problem = watch()
+                if problem and not is_last:
+                    if last_saved != step:
+                        save()
+                    finish()
+                    raise RunError(
+                        f"{problem}; step {step} is saved in {trainer.config.run_dir}. Start again with a "
+                        f"lower {trainer.objective.lr_field} or more general proteins, or continue this one "
+                        "with guard.stop=false"
+                    )
     except Stopped:
         if last_saved != progress.step:
             save()

@@ -8,6 +8,7 @@ the number of processes and the order of files and records.
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -39,7 +40,10 @@ DISK_PER_MEMBER_TEXT = 3.2
 
 
 def prepare_proteins(config: RunFile) -> Manifest:
-    """Fetch and prepare the proteins of a pre-training run."""
+    """Fetch and prepare the proteins of a pre-training run, and those of its guard."""
+    if config.guard:
+        general = dataclasses.replace(DataConfig(), path=config.guard.path)
+        prepare_proteins(dataclasses.replace(config, data=general, guard=None))
     data, downloads = config.data, Path(config.data.downloads)
     paths, names = _fetched(data.members or data.source, downloads)
     membership = one_file("data.membership", data.membership, downloads, PROTEINS)

@@ -116,7 +116,7 @@ def loss_figure(
             for line in evaluations
             if line.get("split") == split and as_number(line.get("eval_loss")) is not None
         ]
-        for split in ("validation", "test")
+        for split in ("validation", "test", "general")
     }
     if not history.has("loss") and not any(scored.values()):
         return None
@@ -131,7 +131,11 @@ def loss_figure(
             axes.plot(
                 x, smooth, color=BLUE, linewidth=2, label="training (smoothed)", marker="o" if few else ""
             )
-        for split, color, marker in (("validation", VERMILLION, "o"), ("test", GREEN, "D")):
+        for split, color, marker in (
+            ("validation", VERMILLION, "o"),
+            ("test", GREEN, "D"),
+            ("general", INK, "s"),
+        ):
             if scored[split]:
                 x_points, y_points = zip(*scored[split], strict=True)
                 losses += y_points

@@ -35,6 +35,8 @@ class Progress:
     steady_residues: int = 0
     steady_attended_pairs: int = 0
     steady_slots: int = 0
+    guard_loss: float | None = None
+    """Loss on the guard's split before training."""
 
     def add(self, step: StepPacks) -> None:
         self.step += 1

@@ -75,7 +75,9 @@ class RunLog:
         self._mirror(step, "train", values)
         self._progress.train(step, values)
 
-    def evaluation(self, step: int, split: Literal["validation", "test"], **values: float | None) -> None:
+    def evaluation(
+        self, step: int, split: Literal["validation", "test", "general"], **values: float | None
+    ) -> None:
         if not self._enabled:
             return
         self._write({"kind": "eval", "split": split, "step": step, **values})
@@ -103,7 +105,8 @@ class RunLog:
         assert self._stream is not None, "truncate_after comes before close"
         self._stream.close()
         lines = read_metrics(self._path)
-        kept = [line for line in lines if line["step"] <= step]
+        # Without a checkpoint, the run scores its start again.
+        kept = [line for line in lines if line["step"] <= step and (step or line["kind"] != "eval")]
         write_whole(self._path, "".join(_json_line(line) for line in kept))
         self._stream = self._path.open("a", encoding="utf-8")
         self._progress.start_at(step)

@@ -308,3 +308,18 @@ def test_every_shipped_run_has_a_plan(path: Path, cluster: str, plan: Plan) -> N
 def test_wrong_options_are_explained(arguments: list[str], message: str, plan: Plan) -> None:
     with pytest.raises(ValueError, match=message):
         plan("esm2_650m", "slurm-p5", *arguments)
+
+
+def test_the_page_about_models_has_the_planned_memory(tmp_path: Path) -> None:
+    tables = re.findall(
+        r"^\| (ESM\S+) (\d+\w) \| ([\d.]+) \| ([\d.]+) \|$", Path("docs/models.md").read_text(), re.M
+    )
+    assert len(tables) == 8
+    task = "{kind: binary, table: [x.csv], label_columns: [y], split: {column: s, validation: [v]}}"
+    (tmp_path / "all.yaml").write_text("{}")
+    (tmp_path / "lora.yaml").write_text(f"task: {task}\nlora: {{rank: 16}}\n")
+    for family, size, *columns in tables:
+        model = [f"model.family={family.replace('-', '').lower()}", f"model.size={size}"]
+        for file, column in zip(("all", "lora"), columns, strict=True):
+            config = load_config(tmp_path / f"{file}.yaml", [*model, "train.tokens_per_pack=8192"])
+            assert f"{memory(layout_on(config, 8)).total / GIB:.1f}" == column, (family, size, file)

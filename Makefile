@@ -383,7 +383,7 @@ test-xla: $(XLA_READY) ## training for Trainium on torch_xla's CPU device
 test-oldest: $(OLDEST_READY) ## the model with the oldest versions of packages (5.5 GB)
 	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest $(addprefix tests/workloads/esm2/test_,attention.py model.py pretrained.py) \
 		$(addprefix tests/workloads/training/test_,packing.py modes.py parallel.py resuming.py) \
-		tests/workloads/causal_lm/test_grouped_attention.py $(ARGS)
+		tests/workloads/causal_lm/test_grouped_attention.py tests/workloads/esmc $(ARGS)
 
 lint: $(READY) ## ruff, mypy, shellcheck, hadolint, English of documents
 	$(BIN)/ruff check .

@@ -21,8 +21,9 @@ FAMILIES = ("esm2", "esmc")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests of modules with ``BOTH_FAMILIES`` for each family, if they use the tiny model."""
-    if "family" in metafunc.fixturenames and getattr(metafunc.module, "BOTH_FAMILIES", False):
+    """Run the tests in a module's ``BOTH_FAMILIES`` for each family. True names all with a tiny model."""
+    both = getattr(metafunc.module, "BOTH_FAMILIES", ())
+    if "family" in metafunc.fixturenames and (both is True or metafunc.function.__name__ in both):
         metafunc.parametrize("family", FAMILIES, indirect=True, scope="session")
 
 

@@ -18,7 +18,7 @@ from workloads.training import checkpoint
 from workloads.training.data.locks import PATIENCE, try_lock
 from workloads.training.trainer import NonFiniteLossError
 
-BOTH_FAMILIES = True
+BOTH_FAMILIES = {"test_a_longer_run_resumes_and_a_finished_one_is_left_alone"}
 
 
 @pytest.fixture

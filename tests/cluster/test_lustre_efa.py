@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.cluster.cluster import Cluster
@@ -23,7 +25,7 @@ echo "send_count: $(wc --lines <{FOLDER}/sent)" """,
 
 
 @pytest.fixture
-def node(cluster: Cluster, lifecycle: Lifecycle) -> Machine:
+def node(cluster: Cluster, lifecycle: Lifecycle) -> Iterator[Machine]:
     """A worker with an adapter, whose file system can be mounted from another place."""
     machine = cluster.workers[-1]
     lifecycle.run(machine)  # the scripts are on it then
@@ -35,7 +37,9 @@ def node(cluster: Cluster, lifecycle: Lifecycle) -> Machine:
     machine.run(["mount", "--bind", "/fsx", f"{FOLDER}/source"])
     for name, body in STAND_INS.items():
         machine.write(f"{FOLDER}/bin/{name}", f"#!/bin/bash\n{body}\n", mode=0o755)
-    return machine
+    yield machine
+    machine.run(["umount", f"{FOLDER}/source"])
+    machine.run(["rm", "--force", "/fsx/kept"])
 
 
 def set_up(node: Machine, program: str) -> Result:

@@ -41,7 +41,9 @@ class Pretraining(Objective):
 
     def guard(self) -> Guard | None:
         guard = self.config.guard
-        return guard and Guard(ProteinSplit(guard.path, "validation"), guard.max_increase, guard.stop)
+        if guard is None:
+            return None
+        return Guard(ProteinSplit(guard.path, "validation"), guard.max_increase, guard.stop)
 
     def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream:
         return ProteinStream(split, shape, seed)

@@ -6,6 +6,9 @@
 set -euo pipefail
 
 readonly url="$1" sha256="$2" mount_point="${3:-}"
+readonly root="${DESTDIR:-}" service=configure-efa-fsx-lustre-client.service
+readonly module_options="${root}/etc/modprobe.d/modprobe.conf"
+readonly order="${root}/etc/systemd/system/${service}.d/50-before-mounts.conf"
 readonly stays_on_tcp=3 probe_mib=16 seconds_for_setup=600 seconds_for_download=120
 
 stay_on_tcp() {
@@ -13,30 +16,54 @@ stay_on_tcp() {
     exit "${stays_on_tcp}"
 }
 
-num_interfaces() {
-    lnetctl net show --net efa 2>/dev/null | grep --count 'nid: .*@efa' || true
+# Prints the number of EFA interfaces that are up, and the messages that LNet has sent and received over them.
+traffic() {
+    lnetctl net show --net efa -v 2>/dev/null | awk '
+        /nid: / { is_up = 0 }
+        /status: up/ { is_up = 1; interfaces++ }
+        /send_count:/ && is_up { sent += $2 }
+        /recv_count:/ && is_up { received += $2 }
+        END { print interfaces + 0, sent + 0, received + 0 }'
 }
 
-# Messages that LNet has sent over EFA.
-messages() {
-    lnetctl net show --net efa -v 2>/dev/null | awk '/send_count:/ { sum += $2 } END { print sum + 0 }'
+has_interfaces() {
+    [[ "$(traffic)" != 0\ * ]]
+}
+
+# Lustre's modules read their options when they are loaded, and hold interfaces until they are unloaded.
+unload_modules() {
+    [[ ! -e "${root}/sys/module/libcfs" ]] || lustre_rmmod
+}
+
+# Leaves modules and services as they were, so that the next boot does not bring half of EFA.
+undo() {
+    systemctl disable --now --quiet "${service}" || true
+    rm --force "${order}"
+    if [[ -e "${folder}/modprobe.conf" ]]; then
+        cp "${folder}/modprobe.conf" "${module_options}"
+    else
+        rm --force "${module_options}"
+    fi
+    unload_modules || true
 }
 
 # LNet falls back to TCP without an error, so only its counters show the network that carries a file.
 verify() {
-    (($(num_interfaces) > 0)) || stay_on_tcp "FSx's program ended well, but LNet has no EFA interface (lnetctl net show)"
+    has_interfaces || stay_on_tcp "LNet has no EFA interface that is up (lnetctl net show)"
     if [[ -n "${mount_point}" ]]; then
-        local before probe
-        before="$(messages)"
+        local interfaces sent received sent_after received_after probe
+        read -r interfaces sent received <<<"$(traffic)"
         probe="$(mktemp "${mount_point}/.efa-probe-XXXXXX")"
         if ! head --bytes="${probe_mib}M" /dev/zero >"${probe}" || ! sync "${probe}"; then
             rm --force "${probe}"
             stay_on_tcp "${mount_point} took no file of ${probe_mib} MiB"
         fi
         rm --force "${probe}"
-        (($(messages) > before)) || stay_on_tcp "a file of ${probe_mib} MiB went over another network (lnetctl net show -v)"
+        read -r interfaces sent_after received_after <<<"$(traffic)"
+        ((sent_after > sent && received_after > received)) ||
+            stay_on_tcp "a file of ${probe_mib} MiB went over another network (lnetctl net show -v)"
     fi
-    echo "Lustre uses EFA: $(num_interfaces) interfaces"
+    echo "Lustre uses EFA: ${interfaces:-$(traffic | cut --delimiter=' ' --fields=1)} interfaces"
 }
 
 unpack() {
@@ -50,11 +77,11 @@ unpack() {
     [[ -n "${setup}" ]] || stay_on_tcp "${url} has no setup.sh"
 }
 
-if (($(num_interfaces) > 0)); then
+if has_interfaces; then
     verify
     exit 0
 fi
-compgen -G "${DESTDIR:-}/sys/class/infiniband/*" >/dev/null || stay_on_tcp "this node has no EFA adapter"
+compgen -G "${root}/sys/class/infiniband/*" >/dev/null || stay_on_tcp "this node has no EFA adapter"
 [[ "${sha256}" != unknown ]] || stay_on_tcp "the checksum of FSx's EFA client is not known yet (docs/account-checks.md)"
 modinfo kefalnd >/dev/null 2>&1 || stay_on_tcp "the Lustre client of this image has no module for EFA (kefalnd)"
 folder="$(mktemp --directory)"
@@ -68,9 +95,21 @@ if [[ -n "${mount_point}" ]]; then
     # FSx's program loads LNet's modules again, which a mounted file system holds.
     [[ -z "${source}" ]] || umount "${mount_point}" || stay_on_tcp "${mount_point} is in use"
 fi
-status=0
-(cd "$(dirname "${setup}")" && timeout "${seconds_for_setup}" bash ./setup.sh) || status="$?"
+[[ ! -e "${module_options}" ]] || cp "${module_options}" modprobe.conf
+reason="lustre_rmmod could not unload Lustre's modules"
+if unload_modules; then
+    # An enabled service makes setup.sh wait for a reboot.
+    systemctl disable --now --quiet "${service}" 2>/dev/null || true
+    # FSx's service has no order: without one, a mount before it stays on TCP after a reboot.
+    install -D --mode=0644 /dev/stdin "${order}" <<<'[Unit]
+Wants=remote-fs-pre.target
+Before=remote-fs-pre.target kubelet.service'
+    (cd "$(dirname "${setup}")" && timeout "${seconds_for_setup}" bash ./setup.sh) || status="$?"
+    reason="FSx's setup.sh ended with status ${status:-0} and no EFA interface is up"
+    # The status is no proof: systemd may report the start of the service as canceled although it ran.
+    has_interfaces || undo
+fi
 [[ -z "${source}" ]] || mount --types lustre --options relatime,flock "${source}" "${mount_point}"
-[[ "${status}" == 0 ]] || stay_on_tcp "FSx's setup.sh ended with status ${status}; the lines above say why"
+has_interfaces || stay_on_tcp "${reason}; see the lines above"
 echo "set up the EFA client"
 verify

@@ -16,9 +16,9 @@ STAND_INS = {
     "curl": f"cp {FOLDER}/client.zip client.zip",
     "findmnt": "echo 10.0.0.5@tcp:/abcdev4v",
     "lnetctl": f"""[[ -e {FOLDER}/state ]] || exit 1
-echo "- nid: 10.0.0.31@efa"
 echo >>{FOLDER}/sent
-echo "send_count: $(wc --lines <{FOLDER}/sent)" """,
+printf '%s\n' "- nid: 10.0.0.31@efa" "status: up" "send_count: $(wc --lines <{FOLDER}/sent)" \
+    "recv_count: $(wc --lines <{FOLDER}/sent)" """,
     "modinfo": "exit 0",
     "mount": f'/usr/bin/mount --bind {FOLDER}/source "${{@: -1}}"',
 }

@@ -15,12 +15,14 @@ from tests.lifecycle.node import SCRIPTS, Result, StandIns, node_of
 
 URL = "https://example.org/configure-efa-fsx-lustre-client.zip"
 SOURCE = "10.0.0.5@tcp:/abcdev4v"
-SETUP = "echo 'Loading LNet'\ntouch {state}\n"
+SETUP = "echo 'Loading LNet'\necho {status} >{state}\n"
 
 LNETCTL = """
 [[ -e {state} ]] || exit 1
 echo "        - nid: 10.0.0.31@efa"
-[[ $* != *-v* ]] || echo "              send_count: $(cat {sent})"
+echo "          status: $(cat {state})"
+echo "              send_count: $(cat {sent})"
+echo "              recv_count: $(cat {sent})"
 """
 # Closing a file sends it, unless it goes over another network.
 SYNC = "[[ -e {other_network} ]] || echo $(($(cat {sent}) + 16)) > {sent}"
@@ -41,9 +43,9 @@ class EfaNode:
         stand_ins.command("sync", SYNC.format(**places))
         stand_ins.command("findmnt", f"echo {SOURCE}")
         stand_ins.command("curl", f"cp {folder / 'client.zip'} client.zip")
-        for name in ("modinfo", "mount", "umount"):
+        for name in ("modinfo", "mount", "umount", "lustre_rmmod", "systemctl"):
             stand_ins.command(name)
-        self.sha256 = self.publish(SETUP.format(state=self.state))
+        self.sha256 = self.publish(SETUP.format(state=self.state, status="up"))
 
     def publish(self, setup: str) -> str:
         """Put this program where it is downloaded from; returns the checksum."""
@@ -87,6 +89,30 @@ def test_the_file_system_is_mounted_again_over_efa_and_a_second_run_only_verifie
     assert list(efa.mount_point.iterdir()) == []
 
 
+def test_modules_are_unloaded_and_fsx_service_starts_before_mounts(efa: EfaNode) -> None:
+    (efa.root / "sys/module/libcfs").mkdir(parents=True)
+    assert efa.run().status == 0
+    done = [call.split()[0] for call in efa.stand_ins.calls]
+    assert done.index("umount") < done.index("lustre_rmmod") < done.index("mount")
+    (order,) = (efa.root / "etc/systemd/system").rglob("*.conf")
+    assert "Before=remote-fs-pre.target kubelet.service" in order.read_text()
+
+
+def test_the_interfaces_and_not_the_status_of_the_program_decide(efa: EfaNode) -> None:
+    sha256 = efa.publish(SETUP.format(state=efa.state, status="up") + "exit 1\n")
+    assert efa.run(sha256).status == 0
+
+
+def test_after_a_failure_the_next_boot_uses_tcp(efa: EfaNode) -> None:
+    options = efa.root / "etc/modprobe.d/modprobe.conf"
+    options.parent.mkdir(parents=True)
+    options.write_text("options lnet old\n")
+    efa.run(efa.publish(f"echo 'options lnet efa' >{options}"))
+    assert options.read_text() == "options lnet old\n"
+    assert "systemctl disable --now" in efa.stand_ins.calls[-3]
+    assert not list((efa.root / "etc/systemd/system").rglob("*.conf"))
+
+
 def test_without_a_mount_the_client_alone_is_set_up(efa: EfaNode) -> None:
     result = efa.run(mounted=False)
     assert result.status == 0 and "Lustre uses EFA" in result.output
@@ -103,7 +129,9 @@ def test_without_a_mount_the_client_alone_is_set_up(efa: EfaNode) -> None:
         ("no download", "could not be downloaded"),
         ("in use", "is in use"),
         ("setup fails", "FSx's setup.sh ended with status 5"),
-        ("no interface", "LNet has no EFA interface"),
+        ("no interface", "setup.sh ended with status 0 and no EFA interface is up"),
+        ("interface down", "setup.sh ended with status 0 and no EFA interface is up"),
+        ("modules in use", "lustre_rmmod could not unload"),
         ("other network", "went over another network"),
     ],
 )
@@ -126,6 +154,11 @@ def test_lustre_stays_mounted_over_tcp(efa: EfaNode, fault: str, message: str) -
             sha256 = efa.publish("exit 5")
         case "no interface":
             sha256 = efa.publish("exit 0")
+        case "interface down":
+            sha256 = efa.publish(SETUP.format(state=efa.state, status="down"))
+        case "modules in use":
+            (efa.root / "sys/module/libcfs").mkdir(parents=True)
+            efa.stand_ins.command("lustre_rmmod", "exit 1")
         case "other network":
             efa.other_network.touch()
     result = efa.run(sha256)
@@ -140,6 +173,7 @@ def test_lustre_stays_mounted_over_tcp(efa: EfaNode, fault: str, message: str) -
 def node(tmp_path: Path, efa: EfaNode, monkeypatch: pytest.MonkeyPatch) -> Node:
     """The worker of that file system, where the platform's mount is of Lustre."""
     efa.stand_ins.command("findmnt", f"[[ $* == *FSTYPE* ]] && echo lustre || echo {SOURCE}")
+    efa.stand_ins.command("squeue")
     monkeypatch.setenv("DESTDIR", str(efa.root))
     client = {"url": URL, "sha256": efa.sha256}
     found = node_of(tmp_path, group="workers", lustre_mount_path=str(efa.mount_point), lustre_efa=client)
@@ -160,3 +194,12 @@ def test_the_step_warns_and_continues_if_lustre_stays_on_tcp(node: Node, efa: Ef
     (warning,) = node.warnings
     assert warning == f"Lustre stays on TCP: {URL} could not be downloaded"
     assert node.changes == []
+
+
+def test_a_worker_with_jobs_keeps_its_mount(
+    node: Node, efa: EfaNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mounts, "runs_jobs", lambda host, name: True)
+    mounts.set_up_efa(node)
+    assert (node.changes, efa.mount_calls) == ([], [])
+    assert "jobs run on this node" in capsys.readouterr().out

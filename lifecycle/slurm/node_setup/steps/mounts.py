@@ -6,6 +6,7 @@ import secrets
 
 from node_setup.failure import SetupError
 from node_setup.node import Node, log
+from node_setup.slurm import runs_jobs
 
 SECONDS_FOR_MOUNT = 900
 """Time limit. If hundreds of nodes start at once, a file system admits its clients over minutes."""
@@ -23,6 +24,9 @@ def set_up_efa(node: Node) -> None:
         return
     script = node.files / "set_up_lustre_efa.sh"
     try:
+        if node.facts.role == "worker" and runs_jobs(node.host, node.facts.host_name):
+            log("  jobs run on this node: EFA to Lustre stays as it is until the next setup")
+            return
         done = node.host.try_run(
             *("bash", script, client.url, client.sha256 or "unknown", path), timeout_seconds=SECONDS_FOR_EFA
         )

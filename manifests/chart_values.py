@@ -1,4 +1,7 @@
-"""Values of HyperPod's Helm chart: switches of all parts, and device plugins for nodes with the devices."""
+"""Values of HyperPod's Helm chart, which turn its parts on or off.
+
+Device plugins run only on nodes that have the devices.
+"""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def other_network(details: ErrorDetails) -> str | None:
 
 
 def other_schedulers(details: ErrorDetails, kind: type[Section]) -> list[str]:
-    """Return the schedulers whose cluster files have the key that this kind lacks."""
+    """Return the schedulers whose cluster files accept this key, which is unknown to this file's."""
     *parents, key = details["loc"]
     if kind not in KINDS.values():
         return []  # no cluster file

@@ -78,7 +78,7 @@ def administrators_have_no_namespaces(cluster: EksCluster) -> Iterator[Violation
 
 
 def namespaces_of_teams_exist(cluster: EksCluster) -> Iterator[Violation]:
-    """Check namespaces of teams, which only task governance creates; anyone may create other namespaces."""
+    """Check that each team namespace belongs to a team: task governance creates no others."""
     teams = [team.name for team in cluster.teams]
     if not all(re.search(TEAM_NAME.pattern, team) and len(team) <= MAX_NAME for team in teams):
         return  # the mistake is in the team's name

@@ -76,7 +76,7 @@ def mlflow(space: Space) -> str:
 
 
 def slurm(space: Space) -> list[str]:
-    """Install Slurm's commands: the programs in a login space, otherwise sessions with the controller."""
+    """Install Slurm's programs in a login space, elsewhere wrappers that run them on the controller."""
     person = space.settings["profiles"].get(space.profile)
     if not person:
         print(f"studio.profiles has no cluster_user for {space.profile}: this space submits no jobs")

@@ -58,7 +58,7 @@ def _lustre() -> tuple[Panel, ...]:
 
 
 def _home() -> tuple[Panel, ...]:
-    """Panels of OpenZFS, for homes; without one they are empty."""
+    """Panels of the OpenZFS file system of home folders; without one they are empty."""
     use = {"NetworkThroughput": "network", "FileServerDiskThroughput": "disks", "CPU": "CPU"}
     return (
         Panel(

@@ -167,7 +167,7 @@ def _path(pointer: str) -> Path:
 
 
 def _not_updatable_in_fsx(schema: dict[str, Any]) -> frozenset[Path]:
-    """Return the properties without a parameter in FSx's UpdateFileSystem, which cannot change in place."""
+    """Return the properties that cannot change in place: FSx's UpdateFileSystem has no parameter for them."""
     model = botocore.session.get_session().get_service_model("fsx")
     update: Any = model.operation_model("UpdateFileSystem").input_shape
     return frozenset(

@@ -98,7 +98,7 @@ class PodJob(PodSettings):
 
     @property
     def is_elastic(self) -> bool:
-        """Return whether it continues with another number of pods."""
+        """Return whether the job continues when its number of pods changes."""
         return self.min_pods < self.num_pods
 
     @property

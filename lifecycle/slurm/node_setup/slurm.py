@@ -136,7 +136,7 @@ def _node(shown: str) -> SlurmNode:
 
 
 def runs_jobs(host: Host, name: str) -> bool:
-    """Return whether jobs are on the node, including one that is ending; False if Slurm does not know it.
+    """Return whether the node has jobs, running or ending; False if Slurm does not know the node.
 
     The job in which these steps themselves may run (`make apply-lifecycle`) does not count.
     """

@@ -206,7 +206,7 @@ def groups_of_type(cluster: EksCluster, wanted: str | None, problems: list[str])
 
 
 def node_labels(groups: Sequence[EksInstanceGroup], *, by_name: bool) -> dict[str, str]:
-    """Return labels of nodes of these groups, which have one type; ``by_name`` selects the one group."""
+    """Return node labels that select groups of one instance type; ``by_name`` selects a single group."""
     labels = {INSTANCE_TYPE_LABEL: groups[0].instance_type}
     if by_name:
         labels[GROUP_LABEL] = groups[0].name

@@ -90,7 +90,7 @@ class Wanted:
                 yield Reject(row.where, str(error))
 
     def of_others(self, proteins: set[str]) -> list[Reject]:
-        """Return rejects of the rows for none of these proteins."""
+        """Return rejects of the rows that name a protein other than these."""
         return [
             Reject(row.where, f"no protein {protein} in the input")
             for protein, rows in self._by_protein.items()

@@ -124,7 +124,7 @@ def _local_files(location: str, kind: SourceKind) -> list[Path]:
 
 
 def local_files(locations: Iterable[str | None], kind: SourceKind) -> list[str]:
-    """Select the locations that are neither an address nor a word for one."""
+    """Select the locations that are local files, neither URLs nor keywords that stand for one."""
     return [
         location
         for location in locations

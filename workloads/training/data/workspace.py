@@ -86,7 +86,7 @@ def check_place(out: Path) -> None:
 
 
 def check_free_space(out: Path, needed_bytes: int) -> None:
-    """Raise a ValueError if the file system that holds ``out`` and the work beside it has less free."""
+    """Raise a ValueError if the file system of ``out`` has less free space than needed."""
     existing = next(folder for folder in out.absolute().parents if folder.exists())
     free = shutil.disk_usage(existing).free
     if free < needed_bytes:

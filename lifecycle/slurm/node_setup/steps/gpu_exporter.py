@@ -55,7 +55,7 @@ def run_exporter(node: Node) -> None:
 
 
 def _have_image(node: Node, image: Image, local: str) -> bool:
-    """Fetch the image of the table's digest under its local name, and return whether that was necessary."""
+    """Pull the image with the table's digest, tag it ``local``, and return whether a pull was necessary."""
     record = f"/var/lib/node-setup/images/{image.name}"
     recorded = node.host.path(record)
     inspect = ("docker", "image", "inspect", "--format", "{{.Id}}", local)

@@ -58,8 +58,8 @@ def read_measured(path: Path) -> tuple[str, float]:
     gpu = next((name for name in sorted(PEAKS, key=len, reverse=True) if name in device), None)
     if not mfu or gpu is None:
         raise ValueError(
-            f"--measured: {path} is from a run on {device}, which has no known MFU; set one from a GPU:"
-            f" {', '.join(PEAKS)}"
+            f"--measured: {path} is from a run on {device}, whose MFU is unknown; set the results of a "
+            f"run on one of {', '.join(PEAKS)}"
         )
     return gpu, mfu
 

@@ -241,9 +241,9 @@ def _check_classes(folder: Path, seen: dict[str, list[str]]) -> None:
         return
     train, validation = " ".join(seen["train"]), " ".join(seen["validation"])
     raise ValueError(
-        f"{folder}: this BioNeMo numbers the classes of each split separately, and would number those of "
-        f"training ({train}) otherwise than those of validation ({validation}); every class must be in both, "
-        "and of residues be met in the same order: choose other splits"
+        f"{folder}: this BioNeMo numbers the classes in each split's own order, and the orders differ: "
+        f"{train} in training, {validation} in validation; choose splits that both have every class, and for "
+        "labels of residues in the same order of first occurrence"
     )
 
 

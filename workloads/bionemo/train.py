@@ -110,8 +110,8 @@ def exported(config: RunFile) -> tuple[Data, Facts]:
     facts = read_facts(files) if is_exported(config) else None
     if facts is None:
         raise ValueError(
-            f"{files.folder} is not there, or of other data than {config.data.path}; python -m "
-            "workloads.bionemo.data, with the same arguments, makes it"
+            f"{files.folder} does not exist or was not made from {config.data.path}; create it with python "
+            "-m workloads.bionemo.data and the arguments of this command"
         )
     return Data(files, facts.num_validation, len(facts.classes)), facts
 

@@ -209,7 +209,7 @@ def test_a_measured_run_takes_precedence_over_published_rates(tmp_path: Path, pl
     with pytest.raises(ValueError, match="the run was on H100, and the cluster has A10G"):
         plan("esm2_8m", "slurm", "--measured", str(results))
     results.write_text(json.dumps({"mfu": None, "environment": {"device": "AMD EPYC"}}))
-    with pytest.raises(ValueError, match="a run on AMD EPYC, which has no known MFU"):
+    with pytest.raises(ValueError, match="a run on AMD EPYC, whose MFU is unknown"):
         read_measured(results)
     with pytest.raises(ValueError, match="set a run's results"):
         read_measured(tmp_path)

@@ -189,7 +189,7 @@ def test_a_run_is_trained_once_at_a_time(config: RunFile) -> None:
 @pytest.mark.usefixtures("bionemo")
 def test_data_must_have_been_exported(config: RunFile) -> None:
     with pytest.raises(
-        ValueError, match=r"data-bionemo is not there, or of other data .* python -m workloads"
+        ValueError, match=r"data-bionemo does not exist or was not made from .* python -m workloads"
     ):
         train.main(config)
 

@@ -27,7 +27,7 @@ ENDED = ("Completed", "Complete", "Succeeded", "Failed")
 
 
 def list_jobs(kubectl: Kubectl, operator: Operator, labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The newest first.
+    """Return the jobs with these labels, newest first.
 
     Raises:
         ValueError: if the cluster does not know the kind.
@@ -38,8 +38,8 @@ def list_jobs(kubectl: Kubectl, operator: Operator, labels: Mapping[str, str]) -
         if "doesn't have a resource type" not in str(error):
             raise
         raise ValueError(
-            f"{kubectl.where} does not know {KINDS[operator]}: {OPERATORS[operator]} is not installed "
-            "(the cluster file's training_operator; make deploy)"
+            f"{kubectl.where} does not know {KINDS[operator]}: {OPERATORS[operator]} is not installed"
+            "; set training_operator in the cluster file and run make deploy"
         ) from None
     return sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp", "")), reverse=True)
 

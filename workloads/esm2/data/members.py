@@ -126,7 +126,10 @@ def _scatter_table_block(plan: Plan, block: Block, columns: tuple[int, int]) -> 
         block.data.decode()
     except UnicodeDecodeError as error:
         line = block.first_line + block.data.count(b"\n", 0, error.start)
-        raise ValueError(f"{block.file}:{line}: not UTF-8 text; give the table as text or .gz") from None
+        raise ValueError(
+            f"{block.file}:{line}: not UTF-8 text; save the table as UTF-8, and end the name of a compressed "
+            "table in .gz"
+        ) from None
     pairs = parse_table(block, columns)
     if not pairs:
         return None

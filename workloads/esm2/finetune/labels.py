@@ -162,7 +162,8 @@ def _check_columns(kind: TaskKind, columns: Sequence[str], classes: Sequence[str
         )
     if classes and kind.several_columns:
         raise ValueError(
-            f"task.classes: got {list(classes)}; a {kind.name} task takes its names from the columns"
+            f"task.classes: got {list(classes)}; a {kind.name} task has no classes and names its outputs "
+            "after the label columns; remove task.classes"
         )
     if len(set(classes)) < len(classes):
         raise ValueError(f"task.classes: got {list(classes)}; name each class once")

@@ -38,7 +38,7 @@ def check_rule(split: SplitConfig) -> None:
     """Raise a ValueError unless a rule is given, and one alone."""
     rules = [name for name in ("cluster", "cluster_column", "clusters") if getattr(split, name) is not None]
     if len(rules) > 1:
-        raise ValueError(f"task.split: got {' and '.join(rules)}; clusters come from one of them")
+        raise ValueError(f"task.split: {' and '.join(rules)} are set; keep only one of them")
     if split.column is None:
         if split.validation or split.test:
             raise ValueError(
@@ -86,9 +86,9 @@ def split_records(
     for number in wanted:
         if not (numbers == number).any():
             raise ValueError(
-                f"the {SPLITS[number]} split has no protein of {len(records)}; "
+                f"none of the {len(records)} proteins is in the {SPLITS[number]} split; "
                 + (
-                    f"name other values of the column {split.column!r}"
+                    f"set other values of the column {split.column!r}"
                     if split.column is not None
                     else f"there are {len(set(clusters or ()))} clusters for data.validation_fraction "
                     f"{settings.validation_fraction} and data.test_fraction {settings.test_fraction}: "

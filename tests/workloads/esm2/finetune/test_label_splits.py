@@ -162,9 +162,12 @@ RULES: dict[str, tuple[dict[str, Any], str]] = {
     "no such value": ({"column": "fold", "validation": ("9",)}, r"no value '9'; it has 0 \(20 proteins\)"),
     "nothing to train on": (
         {"column": "fold", "validation": ("0", "1"), "test": ("2", "3", "4")},
-        "the train split has no protein of 100",
+        "none of the 100 proteins is in the train split",
     ),
-    "two sources of clusters": ({"cluster_column": "cluster", "clusters": "x.tsv"}, "come from one of them"),
+    "two sources of clusters": (
+        {"cluster_column": "cluster", "clusters": "x.tsv"},
+        "cluster_column and clusters are set; keep only one",
+    ),
     "no such cluster file": ({"clusters": "x.tsv"}, r"x\.tsv: no such file"),
 }
 

@@ -75,8 +75,12 @@ class InferenceConfig:
     """Column of the input table with the ids; null uses ``task.id_column``, or ``id`` without a task."""
     sequence_column: str | None = None
     """Column of the input table with the sequences; null uses ``task.sequence_column``, or ``sequence``."""
-    embedding: Literal["mean", "residue"] = "mean"
-    """``mean`` writes one vector per protein, the mean over its residues; ``residue`` one per residue."""
+    pooling: tuple[Literal["mean", "cls", "max", "std", "none"], ...] = ("mean",)
+    """Vectors per protein: ``mean``, ``max`` or ``std`` over its residues, or that of CLS (``cls``). ``none``
+    alone writes one vector per residue."""
+    layers: tuple[int, ...] = (-1,)
+    """Layers to embed with: 0 is the embedding, and -1 the last layer with its norm. Several layers or
+    poolings give one column each."""
     stored_as: Literal["float32", "float16"] = "float32"
     """Number type of the embeddings in the file."""
     long_proteins: Literal["window", "crop", "reject"] = "window"
@@ -244,7 +248,7 @@ def xla_violations(config: RunFile) -> list[str]:
 
 
 def _violations(config: RunFile) -> list[str]:
-    model, train, task = config.model, config.train, config.task
+    model, train, task, pooling = config.model, config.train, config.task, config.inference.pooling
     family = MODEL_FAMILIES[model.family]
     rules: list[Rule] = [
         *training_rules(config),
@@ -276,6 +280,11 @@ def _violations(config: RunFile) -> list[str]:
             f"guard.max_increase: got {config.guard and config.guard.max_increase}; allowed above 0",
         ),
         (bool(config.inference.input), "inference.input: got an empty list; name at least one file"),
+        (
+            bool(pooling) and bool(config.inference.layers) and ("none" not in pooling or len(pooling) == 1),
+            f"inference.pooling, inference.layers: got {list(pooling)} and {list(config.inference.layers)}; "
+            "set at least one of each, and none without other poolings",
+        ),
         (
             config.lora is None or task is not None or config.chat is not None,
             "lora: adapters are for fine-tuning; add a section task: or chat:, or leave lora out to "

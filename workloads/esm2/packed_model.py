@@ -12,6 +12,7 @@ Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V voc
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -152,7 +153,26 @@ class PackedModel(LayeredModel):
 
     def encode(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
         """fp32 hidden states behind the last layer norm: (K, C) at ``rows``, or (T, C) at every token."""
+        for hidden in self.residual_stream(pack, rows):  # noqa: B007
+            pass
+        return layer_norm(hidden, self.last_norm)
+
+    def hidden_states(self, pack: Pack, layers: Collection[int]) -> Tensor:
+        """Return the fp32 hidden states behind these layers side by side, (T, len(layers) * C).
+
+        They are numbered as transformers' ``hidden_states``: 0 is the embedding, and the last one is behind
+        the last layer norm.
+        """
+        found = {index: hidden for index, hidden in enumerate(self.residual_stream(pack)) if index in layers}
+        last = len(self.layers)
+        if last in found:
+            found[last] = layer_norm(found[last], self.last_norm)
+        return torch.cat([found[index] for index in layers], dim=-1)
+
+    def residual_stream(self, pack: Pack, rows: Tensor | None = None) -> Iterator[Tensor]:
+        """Yield the embeddings and each layer's output, (T, C) in fp32; the last is (K, C) at ``rows``."""
         hidden = self.embed(pack)  # (T, C)
+        yield hidden
         angles = pack.positions[:, None, None].float() * self.rotary_frequencies.float()  # (T, 1, D / 2)
         cos, sin = angles.cos(), angles.sin()
         layers: list[Any] = list(self.layers)
@@ -170,7 +190,7 @@ class PackedModel(LayeredModel):
                 hidden = runtime_of(hidden.device).recomputed(layer, *arguments)
             else:
                 hidden, normed = layer(*arguments)
-        return layer_norm(hidden, self.last_norm)
+            yield hidden
 
     def for_head(self, features: Tensor) -> AbstractContextManager[object]:
         return torch.autocast(features.device.type, enabled=False) if self.exact_head else nullcontext()

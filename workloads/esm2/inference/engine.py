@@ -54,11 +54,20 @@ class Answer:
 
     compute: Callable[[Any, Pack], Tensor]
     """Returns fp32 rows of shape (T, C), or (S, C) for ``protein``."""
-    each: Literal["protein", "mean", "residue"]
-    """One row of ``compute`` per protein, the mean over its residues, or one row per residue."""
+    each: Literal["protein", "pooled", "residue"]
+    """One row of ``compute`` per protein, its rows pooled, or one row per residue."""
+    poolings: tuple[str, ...] = ("mean",)
+    """``mean``, ``max`` and ``std`` (population) over the residues, without CLS and EOS; ``cls`` is the row
+    of CLS. Several stand side by side."""
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Return what is kept of each window: the poolings, and mean squares for ``std``."""
+        parts = {"std": ("mean", "square")}
+        return tuple(dict.fromkeys(part for name in self.poolings for part in parts.get(name, (name,))))
 
 
-EMBEDDING = Answer(lambda model, pack: model.encode(pack), "mean")
+EMBEDDING = Answer(lambda model, pack: model.encode(pack), "pooled")
 """Hidden states after the last layer norm, averaged over the residues without CLS and EOS."""
 RESIDUE_EMBEDDINGS = Answer(lambda model, pack: model.encode(pack), "residue")
 PROTEIN_LOGITS = Answer(lambda model, pack: model(pack), "protein")
@@ -155,8 +164,8 @@ class Engine:
     def run(self, proteins: Sequence[npt.NDArray[np.uint8]], answer: Answer) -> list[Array]:
         """Return the answer for every protein, (C,) or (L, C).
 
-        For a protein that is read in windows, each residue's row comes from the window that answers for it. A
-        mean is that of the windows, weighted by the number of residues that each answers for.
+        For a protein that is read in windows, each residue's row comes from the window that answers for it,
+        ``mean``, ``max`` and ``std`` are those of these rows, and ``cls`` is that of the first window.
 
         Args:
             proteins: token ids without CLS and EOS, at least one residue each.
@@ -246,12 +255,10 @@ class Engine:
         max_length = shape.max_length if shape else int(np.diff(host.cumulative).max())
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
             rows = answer.compute(self.model, plain_pack(host, max_length, self.device))
-        if answer.each == "mean":
+        if answer.each == "pooled":
             bounds = to_device(torch.from_numpy(answered), self.device)
-            # Every other segment lies between two windows. A segment's rows are summed in their order, so the
-            # sum is the same in any pack. Sums of atomic additions would differ.
-            sums = torch.segment_reduce(rows, "sum", offsets=bounds.flatten(), axis=0, unsafe=True)[::2]
-            rows = sums / bounds.diff(dim=1).clamp(min=1)
+            firsts = to_device(torch.from_numpy(host.cumulative[:-1]), self.device)
+            rows = torch.cat([_statistic(name, rows, bounds, firsts) for name in answer.statistics], dim=-1)
         rows = rows.to("cpu", non_blocking=True)
         done = None
         if self.device.type == "cuda":
@@ -321,11 +328,34 @@ def _assembled(
 
 
 def _joined(parts: list[tuple[Window, Array]], answer: Answer) -> Array:
-    if len(parts) == 1:
+    if len(parts) == 1 and "std" not in answer.poolings:
         return parts[0][1]
     parts.sort(key=lambda part: part[0].start)
     if answer.each == "residue":
         return np.concatenate([part for _, part in parts])
     weights = [window.num_answered for window, _ in parts]
-    mean: Array = np.average([part for _, part in parts], axis=0, weights=weights).astype(np.float32)
-    return mean
+    names = answer.statistics
+    columns = [
+        np.stack(each) for each in zip(*(np.split(part, len(names)) for _, part in parts), strict=True)
+    ]
+    found = {}
+    for name, values in zip(names, columns, strict=True):  # (windows, C)
+        whole = {"max": values.max(axis=0), "cls": values[0]}
+        found[name] = whole.get(name, np.average(values, axis=0, weights=weights))
+    if "std" in answer.poolings:
+        found["std"] = np.sqrt(np.maximum(found["square"] - found["mean"] ** 2, 0))
+    return np.concatenate([found[name] for name in answer.poolings]).astype(np.float32)
+
+
+def _statistic(name: str, rows: Tensor, bounds: Tensor, firsts: Tensor) -> Tensor:
+    """Return a statistic of the rows within each of the bounds, (S, C); ``firsts`` are the rows of CLS.
+
+    Every other segment lies between two windows. A segment's rows are reduced in their order, so that the
+    result is the same in any pack. Sums of atomic additions would differ.
+    """
+    if name == "cls":
+        return rows[firsts.clamp(max=len(rows) - 1)]
+    values = rows.double() ** 2 if name == "square" else rows  # differences of squares lose digits
+    reduction = "max" if name == "max" else "sum"
+    found = torch.segment_reduce(values, reduction, offsets=bounds.flatten(), axis=0, unsafe=True)[::2]
+    return found if name == "max" else found / bounds.diff(dim=1).clamp(min=1)

@@ -36,7 +36,11 @@ from workloads.training.data.locks import try_lock
 from workloads.training.data.transfer import BeingFetched, SourceKind
 from workloads.training.processes import Processes, processes
 
-BOTH_FAMILIES = {"test_embeddings_are_those_of_transformers", "test_bf16_stays_near_fp32"}
+BOTH_FAMILIES = {
+    "test_embeddings_are_those_of_transformers",
+    "test_layers_and_poolings_are_those_of_numpy",
+    "test_bf16_stays_near_fp32",
+}
 
 CPU = torch.device("cpu")
 
@@ -53,26 +57,65 @@ def hidden(tiny_model: Path, sequences: list[str]) -> list[np.ndarray]:
         ]
 
 
-@pytest.mark.parametrize("embedding", ["mean", "residue"])
+@pytest.mark.parametrize("pooling", ["mean", "none"])
 def test_embeddings_are_those_of_transformers(
     configured: Callable[..., RunFile],
     here: Processes,
     fasta: Path,
     hidden: list[np.ndarray],
     tmp_path: Path,
-    embedding: str,
+    pooling: str,
 ) -> None:
     out = tmp_path / "out.parquet"
-    embed(configured(input=[str(fasta)], output=str(out), embedding=embedding), here)
+    embed(configured(input=[str(fasta)], output=str(out), pooling=[pooling]), here)
     found = rows(out)
     assert [row["id"] for row in found] == [f"P{index}" for index in range(len(hidden))]
     for row, expected in zip(found, hidden, strict=True):
-        wanted = expected.mean(axis=0) if embedding == "mean" else expected
+        wanted = expected.mean(axis=0) if pooling == "mean" else expected
         assert row["length"] == len(expected)
         np.testing.assert_allclose(row["embedding"], wanted, atol=1e-5)
     about = json.loads(pq.read_schema(out).metadata[b"esm2"])
     assert about["precision"] == "fp32" and about["stored_as"] == "float32"
     assert not (tmp_path / "out.parquet.parts").exists()
+
+
+def test_layers_and_poolings_are_those_of_numpy(
+    configured: Callable[..., RunFile],
+    here: Processes,
+    fasta: Path,
+    tiny_model: Path,
+    sequences: list[str],
+    tmp_path: Path,
+) -> None:
+    model = AutoModelForMaskedLM.from_pretrained(tiny_model).base_model.eval()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    out = tmp_path / "out.parquet"
+    poolings: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        "std": lambda x: x[1:-1].std(axis=0),
+        "max": lambda x: x[1:-1].max(axis=0),
+        "cls": lambda x: x[0],
+        "mean": lambda x: x[1:-1].mean(axis=0),
+    }
+    embed(configured(input=[str(fasta)], output=str(out), pooling=list(poolings), layers=[0, 1, -1]), here)
+    last = model.config.num_hidden_layers
+    found = rows(out)
+    assert list(found[0]) == ["id", "length"] + [f"layer{n}_{p}" for p in poolings for n in (0, 1, last)]
+    with torch.no_grad():
+        for row, text in zip(found, sequences, strict=True):
+            states = model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True)
+            hidden = {n: states.hidden_states[n][0].numpy() for n in (0, 1)}
+            hidden[last] = states.last_hidden_state[0].numpy()
+            for name, pooled in poolings.items():
+                for number, values in hidden.items():
+                    np.testing.assert_allclose(row[f"layer{number}_{name}"], pooled(values), atol=1e-5)
+
+
+def test_a_layer_that_the_model_lacks_is_refused(
+    configured: Callable[..., RunFile], here: Processes, fasta: Path, tmp_path: Path
+) -> None:
+    config = configured(input=[str(fasta)], output=str(tmp_path / "out.parquet"), layers=[0, 9])
+    with pytest.raises(ValueError, match=r"inference\.layers: got 9; the model has the layers 0 .* to 2"):
+        embed(config, here)
 
 
 def test_bf16_stays_near_fp32(tiny_model: Path, sequences: list[str], hidden: list[np.ndarray]) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from tests.workloads.esm2.inference.written import rows
 from workloads.esm2.alphabet import encode
-from workloads.esm2.inference.embed import embed
+from workloads.esm2.inference.embed import embed, layer_embeddings
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine, windows
 from workloads.esm2.pretrained import load_model
 from workloads.run_file import RunFile
@@ -61,3 +61,13 @@ def test_long_proteins_by_each_policy(
         else:
             assert found["P9"]["length"] == 120
             np.testing.assert_allclose(found["P9"]["embedding"], expected[policy], atol=1e-5)
+
+
+def test_poolings_of_windows_are_those_of_their_residues(tiny_model: Path, sequences: list[str]) -> None:
+    engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.float32, max_residues=64)
+    tokens = encode(sequences[9])
+    (residues,) = engine.run([tokens], RESIDUE_EMBEDDINGS)
+    (found,) = engine.run([tokens], layer_embeddings((2,), ("std", "max", "cls")))
+    (first,) = engine.run([tokens[:64]], layer_embeddings((2,), ("cls",)))
+    expected = np.concatenate([residues.std(axis=0), residues.max(axis=0), first])
+    np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -129,6 +129,7 @@ INFERENCE: Mapping[str, Callable[[Any, Processes], None]] = {
     "embed": _lazy("esm2.inference.embed:embed"),
     "predict": _lazy("esm2.inference.predict:predict"),
     "variants": _lazy("esm2.inference.variants:variants"),
+    "contacts": _lazy("esm2.contacts.command:contacts"),
 }
 """Commands of inference, which load models of every family."""
 

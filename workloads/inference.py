@@ -17,7 +17,7 @@ from workloads.run_kinds import check_model_name, short_training
 from workloads.training.data.transfer import fetch, local_files
 from workloads.training.heartbeat import beat
 
-SMALL_BYTES = {"embed": 30_000, "predict": 30_000, "variants": 1_000}
+SMALL_BYTES = {"embed": 30_000, "predict": 30_000, "variants": 1_000, "contacts": 30_000}
 """Largest input that this process computes alone, because starting others would take longer. All mutants of
 a protein of L residues take the arithmetic of about L**2 residues."""
 

@@ -60,14 +60,14 @@ class EvaluateConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceConfig:
-    """Input and output of ``make embed``, ``make predict`` and ``make variants``."""
+    """Input and output of ``make embed``, ``predict``, ``variants`` and ``contacts``."""
 
     model: str | None = None
     """Model folder, checkpoint folder or hub id; null uses the ``model`` folder of this run."""
     input: tuple[str, ...] = ("sample",)
     """FASTA, CSV, TSV or Parquet files, folders of FASTA, https:// or s3:// addresses, or ``sample``."""
     output: str | None = None
-    """Name of the table, ending in .parquet or (``predict``, ``variants``) .csv. null writes next to the
+    """Name of the table, ending in .parquet or (all but ``embed``) .csv. null writes next to the
     model folder, or into the folder of this run if the model is a hub id or its place is read-only."""
     overwrite: bool = False
     """Replace an existing output of other proteins, another model or other settings."""
@@ -91,6 +91,9 @@ class InferenceConfig:
     """Tokens that the model reads at once; 0 means 2,048 on a CPU and 65,536 on a GPU."""
     part_residues: int = 500_000
     """Residues per part of the table. A killed command loses at most one part per process."""
+    fit_contacts: bool = False
+    """Fit the contact head of ``contacts`` on the bundled structures first, and store it with the model. Set
+    it once for a model that was trained from random weights, and for ESMC."""
     mutations: str | None = None
     """CSV for ``variants``, with the columns ``mutation`` (A42G, or A42G:K50R) and, for several proteins,
     ``id``. null scores every single mutation of each protein."""

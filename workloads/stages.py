@@ -63,6 +63,7 @@ STAGES: Mapping[str, Stage] = {
     "embed": Stage("workloads.embed", writes_table=True, retries=RESUMED, progress=_parts),
     "predict": Stage("workloads.predict", writes_table=True, retries=RESUMED, progress=_parts),
     "variants": Stage("workloads.variants", writes_table=True, retries=RESUMED, progress=_parts),
+    "contacts": Stage("workloads.contacts", writes_table=True, retries=RESUMED, progress=_parts),
     "bandwidth": Stage("workloads.launch.network.bandwidth", retries=1, result_file="bandwidth.json"),
     "train-bionemo": Stage(
         "workloads.bionemo.train",

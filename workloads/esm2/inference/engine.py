@@ -190,6 +190,14 @@ class Engine:
             self.on_residues(sum(piece.num_answered for piece in before.pieces))
         return [_joined(found, answer) for found in parts]
 
+    @torch.no_grad()
+    def encode(self, protein: npt.NDArray[np.uint8]) -> Tensor:
+        """Return the hidden states of a protein that is read whole, with CLS and EOS, (L + 2, C)."""
+        length = len(protein)
+        host, _ = _assembled([protein], [Window(0, length, 0, length)], None)
+        with self._autocast():
+            return self.model.encode(plain_pack(host, length + SPECIAL_TOKENS, self.device))
+
     def warm_up(self, answer: Answer) -> list[Array]:
         """Run every constant shape once, so that no later call compiles; return a short protein's answers.
 
@@ -201,6 +209,9 @@ class Engine:
         (piece,) = windows(len(protein), self.max_residues)
         shapes: Sequence[PackShape | None] = self._shapes or [None]
         return [self._start([protein], [piece], shape, answer).answers()[0] for shape in shapes]
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16)
 
     def _compile(self) -> None:
         if self._shapes:
@@ -253,7 +264,7 @@ class Engine:
         beat("computing", slow=shape is not None and (shape, answer) not in self._compiled)
         host, answered = _assembled(proteins, pieces, shape)
         max_length = shape.max_length if shape else int(np.diff(host.cumulative).max())
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+        with self._autocast():
             rows = answer.compute(self.model, plain_pack(host, max_length, self.device))
         if answer.each == "pooled":
             bounds = to_device(torch.from_numpy(answered), self.device)

@@ -10,12 +10,18 @@ if TYPE_CHECKING:
     from workloads.run_file import RunFile
 
 PARQUET, CSV = ".parquet", ".csv"
-FORMATS = {"embed": (PARQUET,), "predict": (CSV, PARQUET), "variants": (CSV, PARQUET)}
+FORMATS = {
+    "embed": (PARQUET,),
+    "predict": (CSV, PARQUET),
+    "variants": (CSV, PARQUET),
+    "contacts": (CSV, PARQUET),
+}
 """Formats of each command, by the end of the name."""
 DEFAULT_NAMES = {
     "embed": "embeddings.parquet",
     "predict": "predictions.csv",
     "variants": "variants.csv",
+    "contacts": "contacts.csv",
 }
 """Name of each command's file if ``inference.output`` is null."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from workloads.esm2.alphabet import decode
 from workloads.esm2.data.fasta import RECORD_START, Block, SourceReader, parse_block, single_records
 from workloads.esm2.data.plausibility import ALLOW, NUCLEOTIDES, is_nucleotides
 from workloads.esm2.data.sources import PROTEINS
@@ -41,6 +42,10 @@ class Protein:
     tokens: npt.NDArray[np.uint8]
     """Token ids, (L,), without CLS and EOS."""
     file: str
+
+    @property
+    def sequence(self) -> str:
+        return decode(self.tokens)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,183 @@
+"""Contacts from attention maps, as Rao et al. 2021 (doi:10.1101/2020.12.15.422761) predict them.
+
+The attention maps between residues are symmetrized and corrected (APC), and a logistic regression over layers
+and heads turns them into the probability of a contact. One layer is added to the logits at a time, so that
+memory grows with L**2 H. Softmax, correction and sum are in fp32.
+
+Published ESM-2 models have the regression in ``esm.contact_head``. For other models it is fitted on the
+bundled chains and stored: in ``esm.contact_head`` of an ESM-2, in ``contact_head.json`` beside an ESMC.
+
+Shapes: L residues, H heads, N layers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from workloads.esm2.attention import rotate
+from workloads.esm2.inference.engine import Engine
+from workloads.esm2.packed_model import PackedLayer, PackedModel, layer_norm, operand
+from workloads.training.heartbeat import beat
+from workloads.training.saved_model import new_folder
+
+from .structures import Chain
+
+SHORTEST = 6
+"""Smallest |i - j| of the pairs that a regression is fitted on."""
+INVERSE_STRENGTH = 0.15
+"""Inverse strength of the L1 penalty, scikit-learn's ``C``, as in Rao et al. 2021."""
+FILE = "contact_head.json"
+PREFIX = "esm.contact_head.regression."
+Matrix = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ContactHead:
+    weights: npt.NDArray[np.float32]
+    """(N, H)."""
+    bias: float
+
+    def probabilities(self, engine: Engine, tokens: npt.NDArray[np.uint8]) -> Matrix:
+        """Return the probability of a contact for each pair of residues, (L, L)."""
+        logits = torch.full((len(tokens),) * 2, self.bias, device=engine.device)
+        weights = torch.from_numpy(self.weights).to(engine.device)
+
+        def add(layer: int, maps: Tensor) -> None:
+            logits.add_(torch.einsum("h,hij->ij", weights[layer], maps))
+
+        _each_layer(engine, tokens, add)
+        return np.asarray(logits.sigmoid().cpu().numpy())
+
+
+def peak_bytes(model: PackedModel, length: int) -> int:
+    """Return the memory for the maps of one layer: scores, softmax and corrected maps in fp32."""
+    heads: int = model.config.num_attention_heads
+    return 3 * 4 * heads * (length + 2) ** 2
+
+
+def fit(engine: Engine, chains: Sequence[Chain]) -> ContactHead:
+    """Fit the regression on the pairs of residues of chains with |i - j| >= 6."""
+    from sklearn.linear_model import LogisticRegression
+
+    config = engine.model.config
+    shape = (config.num_hidden_layers, config.num_attention_heads)
+    features, labels = [], []
+    for chain in chains:
+        i, j = chain.pairs(SHORTEST)
+        rows = np.empty((len(i), *shape), dtype=np.float32)
+
+        def keep(layer: int, maps: Tensor, rows: Matrix = rows, i: Any = i, j: Any = j) -> None:
+            rows[:, layer] = maps[:, i, j].T.cpu().numpy()
+
+        _each_layer(engine, chain.tokens, keep)
+        features.append(rows.reshape(len(i), -1))
+        labels.append(chain.contacts[i, j])
+    beat("fitting contacts", slow=True)
+    regression = LogisticRegression(l1_ratio=1, C=INVERSE_STRENGTH, solver="liblinear", random_state=0)
+    regression.fit(np.concatenate(features), np.concatenate(labels))
+    weights = regression.coef_.reshape(shape).astype(np.float32)
+    return ContactHead(weights, float(regression.intercept_[0]))
+
+
+def load(model: PackedModel, name: str) -> ContactHead:
+    """Return the regression of a model, which ``name`` loads.
+
+    Raises:
+        ValueError: if none has been fitted.
+    """
+    config = model.config
+    shape = (config.num_hidden_layers, config.num_attention_heads)
+    file = Path(name) / FILE
+    if file.is_file():
+        saved = json.loads(file.read_text())
+        return ContactHead(np.array(saved["weights"], dtype=np.float32).reshape(shape), saved["bias"])
+    regression = getattr(getattr(model, "esm", None), "contact_head", None)
+    # An unfitted head has transformers' first weights, whose bias is 0; that of a fitted one never is.
+    if regression is None or float(regression.regression.bias) == 0:
+        raise ValueError(
+            f"{name} has no fitted contact head; fit it on the bundled structures with "
+            "inference.fit_contacts=true, which stores it with the model folder"
+        )
+    linear = regression.regression
+    return ContactHead(linear.weight.detach().cpu().numpy().reshape(shape), float(linear.bias))
+
+
+def save(model: PackedModel, name: str, head: ContactHead) -> Path:
+    """Store a regression with the model folder; return the file that was written.
+
+    Raises:
+        ValueError: if the model is no folder of transformers' format.
+    """
+    folder = Path(name)
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            f"inference.fit_contacts: {name} is no model folder, so the fit cannot be stored there"
+        )
+    with new_folder(folder) as new:
+        shutil.copytree(folder, new, copy_function=os.link)
+        if not hasattr(model, "esm"):
+            text = json.dumps({"weights": head.weights.tolist(), "bias": head.bias})
+            (new / FILE).write_text(text + "\n")
+            return folder / FILE
+        file = next(path for path in sorted(new.glob("*.safetensors")) if _has_head(path))
+        tensors = load_file(file)
+        tensors[PREFIX + "weight"] = torch.from_numpy(head.weights.reshape(1, -1).copy())
+        tensors[PREFIX + "bias"] = torch.tensor([head.bias])
+        file.unlink()  # the old folder has the same file
+        save_file(tensors, file, metadata={"format": "pt"})
+    return folder / file.name
+
+
+def _has_head(file: Path) -> bool:
+    with safe_open(file, "pt") as tensors:
+        return PREFIX + "weight" in tensors.keys()  # noqa: SIM118
+
+
+def _each_layer(engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[int, Tensor], None]) -> None:
+    """Hand over each layer's number and its symmetrized and corrected attention maps, (H, L, L) in fp32."""
+
+    def before(layer: int) -> Callable[..., None]:
+        def hook(module: PackedLayer, arguments: tuple[Any, ...]) -> None:
+            beat("reading attention")
+            use(layer, _corrected(_attention(module, *arguments[:4])))
+
+        return hook
+
+    layers = engine.model.layers
+    hooks = [layer.register_forward_pre_hook(before(number)) for number, layer in enumerate(layers)]
+    try:
+        engine.encode(tokens)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _attention(layer: PackedLayer, hidden: Tensor, normed: Tensor | None, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return the attention of a layer between residues, (H, L, L), without CLS and EOS."""
+    if normed is None:
+        normed = operand(layer_norm(hidden, layer.attention_norm))
+    q, k, _ = layer.attention_operands(normed).float().unbind(1)  # (L + 2, H, D)
+    with torch.autocast(hidden.device.type, enabled=False):
+        q, k = rotate(q, cos, sin).transpose(0, 1), rotate(k, cos, sin).transpose(0, 1)
+        scores = q * q.shape[-1] ** -0.5 @ k.transpose(1, 2)
+        return scores.softmax(dim=-1)[:, 1:-1, 1:-1]
+
+
+def _corrected(maps: Tensor) -> Tensor:
+    """Return symmetrized maps less the average product of their sums (APC; Dunn et al. 2008)."""
+    maps = maps + maps.transpose(1, 2)
+    sums = maps.sum(dim=-1, keepdim=True)  # (H, L, 1)
+    return maps - sums * sums.transpose(1, 2) / sums.sum(dim=1, keepdim=True)

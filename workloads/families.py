@@ -130,6 +130,7 @@ INFERENCE: Mapping[str, Callable[[Any, Processes], None]] = {
     "predict": _lazy("esm2.inference.predict:predict"),
     "variants": _lazy("esm2.inference.variants:variants"),
     "contacts": _lazy("esm2.contacts.command:contacts"),
+    "scorecard": _lazy("esm2.scorecard.command:scorecard"),
 }
 """Commands of inference, which load models of every family."""
 

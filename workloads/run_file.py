@@ -100,6 +100,15 @@ class InferenceConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScorecardConfig:
+    """Downloaded part of ``make scorecard``."""
+
+    proteingym: tuple[str, ...] = ()
+    """Folders, .zip or .csv files, or their https:// and s3:// addresses, with ProteinGym's substitution
+    assays and DMS_substitutions.csv; empty skips it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SplitConfig:
     """Split by a column, or by cluster with ``data.validation_fraction`` and ``data.test_fraction``."""
 
@@ -160,6 +169,7 @@ class RunFile(RunConfig):
     model: ModelConfig = field(default_factory=ModelConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     inference: InferenceConfig = field(default_factory=InferenceConfig)
+    scorecard: ScorecardConfig = field(default_factory=ScorecardConfig)
     task: TaskConfig | None = None
     bionemo: BionemoConfig | None = None
     """Settings of ``make train-bionemo``; null uses its defaults."""
@@ -225,6 +235,7 @@ INFERENCE = (
     *("name", "runs", "inference", "model.max_residues", "data.downloads", "data.allow_nucleotides"),
     *("train.precision", "train.compile", "task.id_column", "task.sequence_column"),
 )
+SCORECARD = (*INFERENCE, "data", "evaluate", "scorecard", "model.mask_fraction", "train.tokens_per_pack")
 
 
 def run_stage(main: Callable[[RunFile], None], fields: Sequence[str] = TRAINING) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -239,6 +240,12 @@ class _Refused:
             f"warning: {self.nucleotides:,} records are rejected because they look like DNA or RNA, for "
             f"example {self.example}; allow them with {ALLOW}"
         ] * bool(self.nucleotides)
+
+
+def await_all(files: Iterable[Path]) -> None:
+    """Wait until the other processes have written all of these files."""
+    for file in files:
+        _await(file.exists)
 
 
 def _await(is_done: Callable[[], bool]) -> None:

@@ -15,6 +15,7 @@ FORMATS = {
     "predict": (CSV, PARQUET),
     "variants": (CSV, PARQUET),
     "contacts": (CSV, PARQUET),
+    "scorecard": (".html",),
 }
 """Formats of each command, by the end of the name."""
 DEFAULT_NAMES = {
@@ -22,6 +23,7 @@ DEFAULT_NAMES = {
     "predict": "predictions.csv",
     "variants": "variants.csv",
     "contacts": "contacts.csv",
+    "scorecard": "scorecard.html",
 }
 """Name of each command's file if ``inference.output`` is null."""
 

@@ -84,7 +84,7 @@ endif
 # Which targets read a variable, beside PYTHON and VENV. What none of the targets reads is refused, so that no one
 # waits for a run, or for a cluster, that is not the one they named.
 LOCAL := $(filter local,$(TARGET))
-STAGES := data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm evaluate embed predict variants contacts scorecard
+STAGES := data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm evaluate embed predict variants contacts scorecard layers
 FOR_JOBS := status tail cancel fetch
 FOR_CDK := synth bootstrap deploy diff destroy teardown
 READ_CONFIG := $(STAGES) finetune-table plan
@@ -96,7 +96,7 @@ READ_NODES := $(if $(LOCAL),,$(STAGES) bandwidth)
 READ_IMAGE := $(READ_NODES) $(if $(LOCAL),,serve)
 READ_SUBMIT := $(READ_IMAGE)
 READ_JOB := tail cancel fetch
-READ_MODEL := train-ddp train-fsdp finetune-lora finetune-llm finetune-table evaluate embed predict variants contacts scorecard serve
+READ_MODEL := train-ddp train-fsdp finetune-lora finetune-llm finetune-table evaluate embed predict variants contacts scorecard layers serve
 READ_ENDPOINT := cost synth deploy destroy $(if $(LOCAL),,serve)
 READ_STACKS := deploy
 READ_FRAMEWORK := bench image push
@@ -113,7 +113,7 @@ READ := $(strip $(foreach name,$(VARIABLES),$(if $(filter $(GOALS),$(READ_$(name
 given = $(filter $(2),$(firstword $(origin $(1))))
 $(foreach name,$(filter-out $(READ),$(.VARIABLES)),$(if $(call given,$(name),command $(if $(filter $(name),$(VARIABLES)),environment)),\
 	$(error $(name)=$($(name)): make $(GOALS) does not read $(name); it reads $(READ))))
-.PHONY: help env data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm finetune-table evaluate serve embed predict variants contacts scorecard \
+.PHONY: help env data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm finetune-table evaluate serve embed predict variants contacts scorecard layers \
 	bandwidth report status tail cancel fetch bench gpu bench-data bench-inference bench-serve \
 	cost prices plan \
 	synth bootstrap deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
@@ -206,6 +206,9 @@ contacts: $(READY) ## contacts of inference.input=, as matrices and pictures
 scorecard: $(READY) ## what RUN= or MODEL= knows, as a page and JSON
 	$(find_run)
 	$(call stage,scorecard,scorecard) $(use_model) $(ARGS)
+
+layers: $(READY) ## which layer and pooling of MODEL= suits CONFIG='s table
+	$(call stage,layers,layers) $(use_model) $(ARGS)
 
 report: $(READY) ## draw the report of RUN=runs/<name> again, at any time
 	$(STAGE).report $(RUN)

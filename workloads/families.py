@@ -131,6 +131,7 @@ INFERENCE: Mapping[str, Callable[[Any, Processes], None]] = {
     "variants": _lazy("esm2.inference.variants:variants"),
     "contacts": _lazy("esm2.contacts.command:contacts"),
     "scorecard": _lazy("esm2.scorecard.command:scorecard"),
+    "layers": _lazy("esm2.layers:layers"),
 }
 """Commands of inference, which load models of every family."""
 

@@ -65,6 +65,7 @@ STAGES: Mapping[str, Stage] = {
     "variants": Stage("workloads.variants", writes_table=True, retries=RESUMED, progress=_parts),
     "contacts": Stage("workloads.contacts", writes_table=True, retries=RESUMED, progress=_parts),
     "scorecard": Stage("workloads.scorecard", retries=RESUMED, result_file="scorecard.json"),
+    "layers": Stage("workloads.layers", retries=RESUMED, result_file="layers.csv"),
     "bandwidth": Stage("workloads.launch.network.bandwidth", retries=1, result_file="bandwidth.json"),
     "train-bionemo": Stage(
         "workloads.bionemo.train",

@@ -50,7 +50,9 @@ class Probe:
         return np.concatenate(columns, axis=1).astype(np.float32)
 
 
-def fit_probe(schema: LabelSchema, train: Examples, validation: Examples) -> Probe:
+def fit_probe(
+    schema: LabelSchema, train: Examples, validation: Examples, strengths: Sequence[float] = STRENGTHS
+) -> Probe:
     """Fit a probe for each penalty, and return the one with the best first headline score on validation.
 
     Classes use logistic regression, one for each label that does not exclude others, and measurements ridge
@@ -61,7 +63,7 @@ def fit_probe(schema: LabelSchema, train: Examples, validation: Examples) -> Pro
     scaler = StandardScaler(with_mean=not hasattr(train.features, "tocsr")).fit(train.features)
     scaled, headline = scaler.transform(train.features), schema.task.headlines[0]
     found: list[Probe] = []
-    for strength in STRENGTHS:
+    for strength in strengths:
         beat("fitting a probe", slow=True)
         models = [_fitted(schema, scaled, column, strength) for column in train.labels.T]
         probe = Probe(schema, scaler, models, strength, math.nan)
@@ -126,15 +128,44 @@ def interval(
     Returns:
         For each of the outputs, the bounds (low, high). The second is that of the first minus the second.
     """
-    generator, headline = np.random.default_rng(seed), schema.task.headlines[0]
     _, numbers = np.unique(np.asarray(groups), return_inverse=True)
     members = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
-    found = []
-    for _ in range(RESAMPLES):
-        drawn = generator.integers(len(members), size=len(members))
-        rows = np.concatenate([members[group] for group in drawn])
-        found.append([scores(schema, labels[rows], each[rows])[headline] for each in outputs])
-    values = np.array(found)  # (RESAMPLES, outputs)
-    values[:, 1:] = values[:, :1] - values[:, 1:]
+    drawn = np.random.default_rng(seed).integers(len(members), size=(RESAMPLES, len(members)))
+    if schema.task.measured:
+        rows = [np.concatenate([members[group] for group in groups]) for groups in drawn]
+        found = [[_rank_correlation(labels[of], each[of]) for of in rows] for each in outputs]
+    else:
+        counts = np.stack([np.bincount(groups, minlength=len(members)) for groups in drawn])
+        found = []
+        for each in outputs:
+            value = _value_of_examples(schema, labels, each)
+            known = np.isfinite(value)
+            sums, sizes = (
+                np.bincount(numbers, weights, len(members)) for weights in (np.where(known, value, 0), known)
+            )
+            found.append(counts @ sums / np.maximum(counts @ sizes, 1))
+    values = np.array(found)  # (outputs, RESAMPLES)
+    values[1:] = values[:1] - values[1:]
     tail = 50 * (1 - share)
-    return [np.nanpercentile(column, [tail, 100 - tail]) for column in values.T]
+    return [np.nanpercentile(row, [tail, 100 - tail]) for row in values]
+
+
+def _value_of_examples(schema: LabelSchema, labels: Floats, outputs: Floats) -> npt.NDArray[np.float64]:
+    """Return what the first headline score is the mean of, (N,), NaN without a label."""
+    if schema.task.one_of_many:
+        return np.where(np.isfinite(labels[:, 0]), outputs.argmax(axis=1) == labels[:, 0], np.nan)
+    truth, said = labels > 0.5, outputs > 0
+    known = np.isfinite(labels).all(axis=1)
+    if schema.task.two_classes:
+        return np.where(known, (truth == said)[:, 0], np.nan)
+    both, either = (truth & said).sum(axis=1), (truth | said).sum(axis=1)
+    return np.where(known, np.where(either > 0, both / np.maximum(either, 1), 1.0), np.nan)
+
+
+def _rank_correlation(labels: Floats, outputs: Floats) -> float:
+    """Return the mean of Spearman's correlation over the columns."""
+    from scipy.stats import spearmanr
+
+    known = np.isfinite(labels)
+    columns = zip(labels.T, outputs.T, known.T, strict=True)
+    return float(np.mean([spearmanr(truth[k], said[k]).statistic for truth, said, k in columns]))

@@ -60,6 +60,15 @@ def test_outputs_are_those_of_scikit_learn_with_the_best_penalty(kind: str) -> N
     assert sparse.validation == pytest.approx(probe.validation, abs=0.05)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "regression"])
+def test_headlines_are_means_over_examples(kind: str) -> None:
+    schema, examples = KINDS[kind], data(kind, 200, 0)
+    outputs = np.random.default_rng(5).normal(size=(200, schema.num_outputs)).astype(np.float32)
+    values = probes._value_of_examples(schema, examples.labels, outputs)
+    expected = scores(schema, examples.labels, outputs)[schema.task.headlines[0]]
+    assert np.nanmean(values) == pytest.approx(expected)
+
+
 def test_labels_of_one_value_and_absent_classes_are_constant_answers() -> None:
     features = np.random.default_rng(0).normal(size=(30, 4))
     ones = np.ones((30, 1), dtype=np.float32)

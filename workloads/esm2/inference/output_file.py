@@ -16,6 +16,7 @@ FORMATS = {
     "variants": (CSV, PARQUET),
     "contacts": (CSV, PARQUET),
     "scorecard": (".html",),
+    "layers": (CSV,),
 }
 """Formats of each command, by the end of the name."""
 DEFAULT_NAMES = {
@@ -24,6 +25,7 @@ DEFAULT_NAMES = {
     "variants": "variants.csv",
     "contacts": "contacts.csv",
     "scorecard": "scorecard.html",
+    "layers": "layers.csv",
 }
 """Name of each command's file if ``inference.output`` is null."""
 

@@ -1,0 +1,185 @@
+"""Comparison of layers and poolings by frozen probes on a labelled table (``python -m workloads.layers``).
+
+Penalty, pooling and layer are chosen on the validation split. The test split then gives the figures, with
+95 % intervals by bootstrap over clusters of similar proteins. A difference whose interval contains 0 may be
+chance.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+from workloads.esm2.finetune.clustering import similarity_clusters
+from workloads.esm2.finetune.labelled import LabelledSplit
+from workloads.esm2.finetune.labels import Floats
+from workloads.esm2.finetune.scores import scores
+from workloads.esm2.finetune.table import Record
+from workloads.esm2.finetune.task_kinds import IGNORED
+from workloads.esm2.inference.embed import layer_embeddings
+from workloads.esm2.inference.engine import Engine
+from workloads.esm2.inference.job import Command
+from workloads.esm2.probes import Examples, Probe, fit_probe, interval
+from workloads.run_file import RunFile
+from workloads.training.heartbeat import beat
+from workloads.training.processes import Processes
+from workloads.training.records import Split
+
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+POOLINGS = ("mean", "max", "std", "cls")
+MAX_PROTEINS, MAX_RESIDUES = 2000, 20_000
+"""Examples of each split, drawn with a fixed seed; residues are those of a residue task."""
+STRENGTHS = (1e-3, 1e-1)
+AT_ONCE = 100
+"""Proteins whose features are computed before they are kept as float16."""
+
+
+class _Part(NamedTuple):
+    """Examples of one split."""
+
+    features: npt.NDArray[np.float16]
+    """(N, poolings * layers * C)."""
+    labels: Floats
+    clusters: list[str]
+    """(N,)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One layer and pooling."""
+
+    layer: int
+    pooling: str
+    probe: Probe
+    outputs: Floats
+    """(N, L) on the test split."""
+
+
+def layers(config: RunFile, here: Processes) -> None:
+    """Compare the layers of a model for the task of a run file.
+
+    Raises:
+        ValueError: if the model, the data or the output cannot be used.
+    """
+    name = config.inference.model or config.model.init_from
+    if name is None:
+        raise ValueError("inference.model: make layers needs a model; set MODEL to a folder or a hub id")
+    inference = dataclasses.replace(config.inference, model=name)
+    command = Command(dataclasses.replace(config, inference=inference), here, "layers")
+    path, engine = command.output.path, command.engine
+    if path.exists() and not inference.overwrite:
+        raise ValueError(f"{path} exists; name another inference.output, or set inference.overwrite=true")
+    if not here.is_first:
+        return
+    data = LabelledSplit(config.data.path, "train")
+    schema, numbers = data.schema, tuple(range(len(engine.model.layers) + 1))
+    poolings = ("none",) if schema.task.per_residue else POOLINGS
+    parts = [_read(config, split, engine, numbers, poolings) for split in SPLITS]
+    counts = (f"{name} {len(part.labels):,}" for name, part in zip(SPLITS, parts, strict=True))
+    print(f"examples: {', '.join(counts)}")
+    size = engine.model.config.hidden_size
+    chosen = []
+    for column, (pooling, layer) in enumerate(itertools.product(poolings, numbers)):
+        columns = slice(column * size, (column + 1) * size)
+        features = [part.features[:, columns].astype(np.float32) for part in parts]
+        train, validation = (Examples(features[place], parts[place].labels) for place in (0, 1))
+        probe = fit_probe(schema, train, validation, STRENGTHS)
+        outputs = probe.outputs(features[2])
+        chosen.append(Choice(layer, pooling, probe, outputs))
+        print(f"layer {layer} {pooling}: validation {schema.task.headlines[0]} {probe.validation:.3f}")
+    best = max(chosen, key=lambda one: np.nan_to_num(one.probe.validation, nan=-np.inf))
+    rows = [_row(one, best, parts[2]) for one in chosen]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    picture = path.with_suffix(".png")
+    _figure(rows, best, schema.task.headlines[0], name).savefig(picture, dpi=150)
+    _conclude(rows, best, schema.task.headlines[0])
+    print(f"wrote {path}: scores of each layer and pooling\nwrote {picture}: the same as a picture")
+
+
+def _read(
+    config: RunFile, name: Split, engine: Engine, numbers: tuple[int, ...], poolings: tuple[str, ...]
+) -> _Part:
+    split = LabelledSplit(config.data.path, name)
+    if not split.num_units:
+        raise ValueError(f"{config.data.path} has an empty {name} split; make layers needs all three")
+    units = np.sort(np.random.default_rng(0).permutation(split.num_units)[:MAX_PROTEINS])
+    proteins = [split.residues(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units]
+    ids, clusters = split.ids(units), list[str]()
+    if name == "test":
+        beat("clustering the test proteins", slow=True)
+        records = [Record(id, "", p.tobytes(), {}) for id, p in zip(ids, proteins, strict=True)]
+        clusters, how = similarity_clusters(records)
+        print(f"test clusters: {len(set(clusters)):,}, by {how}")
+    if poolings != ("none",):
+        answer = layer_embeddings(numbers, poolings)
+        found = [np.stack(engine.run(some, answer)).astype(np.float16) for some in _batches(proteins)]
+        return _Part(np.concatenate(found), split.labels(units), clusters)
+    answer, features, labels, of = layer_embeddings(numbers), [], [], list[str]()
+    classes = split.residue_labels(units)
+    kept = 0
+    for place, protein in enumerate(proteins):
+        (rows,) = engine.run([protein], answer)
+        known = np.flatnonzero(classes[place] != IGNORED)
+        features.append(rows[known].astype(np.float16))
+        labels.append(classes[place][known].astype(np.float32))
+        of += clusters[place : place + 1] * len(known)
+        kept += len(known)
+        if kept >= MAX_RESIDUES:
+            break
+    return _Part(np.concatenate(features), np.concatenate(labels)[:, None], of)
+
+
+def _batches(proteins: Sequence[Any]) -> list[Sequence[Any]]:
+    return [proteins[first : first + AT_ONCE] for first in range(0, len(proteins), AT_ONCE)]
+
+
+def _row(one: Choice, best: Choice, test: _Part) -> dict[str, Any]:
+    """Return the line of the table; the differences are those from the choice that validation prefers."""
+    schema = one.probe.schema
+    value = scores(schema, test.labels, one.outputs)[schema.task.headlines[0]]
+    (low, high), (least, most) = interval(schema, test.labels, [one.outputs, best.outputs], test.clusters)
+    return {
+        **{"layer": one.layer, "pooling": one.pooling, "inverse_penalty": one.probe.strength},
+        **{"validation": one.probe.validation, "test": value, "test_low": low, "test_high": high},
+        **{"difference_low": least, "difference_high": most, "may_be_chance": bool(least <= 0 <= most)},
+    }
+
+
+def _conclude(rows: list[dict[str, Any]], best: Choice, headline: str) -> None:
+    line = next(row for row in rows if (row["layer"], row["pooling"]) == (best.layer, best.pooling))
+    print(
+        f"validation prefers layer {best.layer}, pooling {best.pooling}: test {headline} {line['test']:.3f} "
+        f"(95 % interval {line['test_low']:.3f} to {line['test_high']:.3f})"
+    )
+    alike = [f"{row['layer']} {row['pooling']}" for row in rows if row["may_be_chance"] and row is not line]
+    print(f"not distinguishable from it on the test split: {', '.join(alike) or 'none'}")
+
+
+def _figure(rows: list[dict[str, Any]], best: Choice, headline: str, model: str) -> Figure:
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    axis = figure.subplots()
+    poolings = list(dict.fromkeys(row["pooling"] for row in rows))
+    for place, pooling in enumerate(poolings):
+        mine = [row for row in rows if row["pooling"] == pooling]
+        keys = ("layer", "test", "test_low", "test_high")
+        x, y, low, high = (np.array([row[key] for row in mine]) for key in keys)
+        bars = np.maximum([y - low, high - y], 0)
+        label = "residues" if pooling == "none" else pooling
+        axis.errorbar(x + 0.08 * (place - len(poolings) / 2), y, bars, marker="o", capsize=2, label=label)
+    axis.axvline(best.layer, color="#5b6472", linestyle=":", label=f"chosen on validation: {best.pooling}")
+    axis.set(xlabel="layer (0: embedding)", ylabel=f"test {headline}, 95 % intervals over clusters")
+    axis.set_title("/".join(Path(model).parts[-2:]), fontsize=10, parse_math=False)
+    axis.legend(fontsize=8)
+    return figure

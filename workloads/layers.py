@@ -1,0 +1,36 @@
+"""Compare layers for a task: ``python -m workloads.layers --config TASK.yaml [section.field=value ...]``.
+
+Writes a CSV and a picture with the scores of frozen probes (``workloads/esm2/layers.py``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workloads import run_kinds
+from workloads.families import INFERENCE
+from workloads.run_file import INFERENCE as FIELDS
+from workloads.run_file import PREPARATION, RunFile, run_stage
+from workloads.training.data.manifest import MANIFEST_FILE
+from workloads.training.heartbeat import beat
+
+
+def main(config: RunFile) -> None:
+    """Compare the layers; data that are not prepared yet are prepared first.
+
+    Raises:
+        ValueError: if the run file has no task.
+    """
+    if config.task is None:
+        raise ValueError("task: make layers needs a labelled table; set CONFIG to the run file of a task")
+    if not (Path(config.data.path) / MANIFEST_FILE).exists():
+        run_kinds.prepare(config)
+    from workloads.training.processes import processes
+
+    beat("starting", slow=True)
+    with processes() as here:
+        INFERENCE["layers"](config, here)
+
+
+if __name__ == "__main__":
+    run_stage(main, (*FIELDS, *PREPARATION))

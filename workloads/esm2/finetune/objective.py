@@ -28,6 +28,7 @@ from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit, Split
 from workloads.training.saved_model import assigned
 
+from .baselines import write_baselines
 from .labelled import LabelledSplit
 from .packs import LabelledStream, labelled_pack
 from .prediction_file import predictions_file, write_prediction_table
@@ -144,6 +145,12 @@ class FineTuning(AdaptedObjective):
                 file = predictions_file(run_dir, name)
                 evaluation.predictions.save(file)
                 write_prediction_table(file.with_suffix(".csv"), self.schema, evaluation.predictions)
+
+    def score_written(self, run_dir: Path, place: Place) -> Mapping[str, float]:
+        if self.task.baselines and place.here.is_first:
+            write_baselines(self.config, place)
+        place.here.sum_on_host(0.0)  # the others wait here, where waiting may take long
+        return {}
 
     def report_contents(self) -> ReportContents:
         from .report import TaskContents  # brings matplotlib

@@ -174,7 +174,7 @@ def _data_fields(task: TaskConfig) -> dict[str, Any]:
     """Return the fields of a task that determine its data, as in JSON. Sources are compared by content."""
     fields = asdict(task)
     fields |= {f"split.{name}": value for name, value in fields["split"].items()}
-    for name in ("class_weights", "table", "labels", "split", "split.clusters"):
+    for name in ("class_weights", "baselines", "table", "labels", "split", "split.clusters"):
         del fields[name]
     return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from workloads.training.report.figures import (
 )
 from workloads.training.report.page import Card, figure_block, section, table
 
+from .baselines import FILE as BASELINES_FILE
 from .labels import Floats, LabelSchema, load_schema
 from .prediction_file import Predictions, predictions_file
 from .scores import ClassScore, Doubles, Truths, class_scores, confusion, one_against_others, scores
@@ -89,11 +91,14 @@ class TaskContents(ReportContents):
     def __init__(self) -> None:
         self._kind = ""
         self._predictions: PredictedSplit | None = None
+        self._baselines: Mapping[str, Any] = {}
 
     def read(self, run_dir: Path, config: Mapping[str, Any]) -> None:
         """Read the predictions for the test split, or for the validation split; a running run has none."""
         self._kind = str(config["task"].get("kind"))
         data = config.get("data")
+        with suppress(OSError, ValueError):
+            self._baselines = json.loads((run_dir / BASELINES_FILE).read_text())
         splits: tuple[Split, ...] = ("validation", "test")
         for split in splits:
             with suppress(OSError, ValueError, KeyError):  # a report shows what there is
@@ -130,8 +135,25 @@ class TaskContents(ReportContents):
         titles = ["measurement" if schema.task.measured else "class", unit, *(TITLES[n] for n in names)]
         return section(
             f"Predictions for the {predictions.split} split",
-            _figures(predictions, parts, unit) + table(titles, rows),
+            self._compared(predictions) + _figures(predictions, parts, unit) + table(titles, rows),
         )
+
+    def _compared(self, predictions: PredictedSplit) -> str:
+        """Return the table of the tuned model beside the baselines; empty without them."""
+        found = self._baselines
+        if found.get("split") != predictions.split:
+            return ""
+        schema, headlines = predictions.schema, predictions.schema.task.headlines
+        tuned = scores(schema, predictions.found.labels, predictions.found.outputs)
+        rows = [
+            [name, *(_text(values.get(score)) or "\N{EN DASH}" for score in headlines)]
+            for name, values in {"tuned model": tuned, **found["scores"]}.items()
+        ]
+        note = (
+            f'<p class="note">Baselines: {found["train"]:,} proteins to fit, {found["proteins"]:,} to score. '
+            "A frozen probe is a linear model on embeddings of the model before tuning.</p>"
+        )
+        return table(["model", *(TITLES[score] for score in headlines)], rows) + note
 
     def subtitle(self, config: Mapping[str, Any]) -> str:
         return ", ".join(filter(None, (self._kind, super().subtitle(config))))

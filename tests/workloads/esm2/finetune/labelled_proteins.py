@@ -60,6 +60,7 @@ def write_task_file(folder: Path, model: Path, kind: str) -> Path:
         "kind": kind,
         "table": [str(folder / "table.csv")],
         "split": {"column": "fold", "validation": [3], "test": [4]},
+        "baselines": False,
         **TASKS[kind],
     }
     path.write_text(yaml.safe_dump(settings))

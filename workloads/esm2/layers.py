@@ -28,6 +28,7 @@ from workloads.esm2.inference.embed import layer_embeddings
 from workloads.esm2.inference.engine import Engine
 from workloads.esm2.inference.job import Command
 from workloads.esm2.probes import Examples, Probe, fit_probe, interval
+from workloads.esm2.work_progress import WorkProgress
 from workloads.run_file import RunFile
 from workloads.training.heartbeat import beat
 from workloads.training.processes import Processes
@@ -35,7 +36,8 @@ from workloads.training.records import Split
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 POOLINGS = ("mean", "max", "std", "cls")
-MAX_PROTEINS, MAX_RESIDUES = 2000, 20_000
+MAX_PROTEINS = {"train": 1000, "validation": 500, "test": 500}
+MAX_RESIDUES = 20_000
 """Examples of each split, drawn with a fixed seed; residues are those of a residue task."""
 STRENGTHS = (1e-3, 1e-1)
 AT_ONCE = 100
@@ -114,9 +116,10 @@ def _read(
     split = LabelledSplit(config.data.path, name)
     if not split.num_units:
         raise ValueError(f"{config.data.path} has an empty {name} split; make layers needs all three")
-    units = np.sort(np.random.default_rng(0).permutation(split.num_units)[:MAX_PROTEINS])
+    units = np.sort(np.random.default_rng(0).permutation(split.num_units)[: MAX_PROTEINS[name]])
     proteins = [split.residues(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units]
     ids, clusters = split.ids(units), list[str]()
+    engine.on_residues = WorkProgress(name, sum(map(len, proteins)), "residues").add
     if name == "test":
         beat("clustering the test proteins", slow=True)
         records = [Record(id, "", p.tobytes(), {}) for id, p in zip(ids, proteins, strict=True)]

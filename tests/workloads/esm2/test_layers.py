@@ -30,7 +30,7 @@ def here() -> Iterator[Processes]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "RESAMPLES", 30)
-    monkeypatch.setattr(layers, "MAX_PROTEINS", 60)
+    monkeypatch.setattr(layers, "MAX_PROTEINS", dict.fromkeys(layers.SPLITS, 60))
 
 
 def configured(folder: Path, model: Path, kind: str) -> RunFile:

@@ -30,7 +30,7 @@ MAX_POSITIONS = 3000
 
 
 @dataclass
-class _Mutants:
+class Mutants:
     """Single mutants of one protein."""
 
     protein: str
@@ -42,9 +42,8 @@ class _Mutants:
 def draw_heat_maps(table: Path, model: str) -> list[Path]:
     """Draw ``<name>.<number>-<id>.png`` of the first proteins in a table of single mutants, if missing."""
     pictures = []
-    for number, mutants in enumerate(itertools.islice(_proteins(table), MAX_PICTURES), start=1):
-        safe = re.sub(r"[^\w.-]+", "-", mutants.protein)[:80]
-        path = table.with_name(f"{table.stem}.{number:02d}-{safe}.png")
+    for number, mutants in enumerate(itertools.islice(proteins_of(table), MAX_PICTURES), start=1):
+        path = picture_of(table, number, mutants.protein)
         if not path.exists():
             partial = path.with_name(f".{path.name}")
             _figure(mutants, model).savefig(partial, dpi=150, bbox_inches="tight")
@@ -53,15 +52,21 @@ def draw_heat_maps(table: Path, model: str) -> list[Path]:
     return pictures
 
 
-def _proteins(table: Path) -> Iterator[_Mutants]:
+def picture_of(table: Path, number: int, protein: str, kind: str = "") -> Path:
+    """Return the path of a picture of the table's n-th protein."""
+    safe = re.sub(r"[^\w.-]+", "-", protein)[:80]
+    return table.with_name(f"{table.stem}.{number:02d}-{safe}{kind}.png")
+
+
+def proteins_of(table: Path) -> Iterator[Mutants]:
     """Yield the proteins in order; positions that restart begin another protein, even with the same id."""
-    mutants, last = _Mutants(""), 0
+    mutants, last = Mutants(""), 0
     for name, mutation, score in _rows(table):
         place = int(mutation[1:-1])
         if name != mutants.protein or place < last:
             if mutants.scores:
                 yield mutants
-            mutants = _Mutants(name)
+            mutants = Mutants(name)
         mutants.scores[place, mutation[-1]] = score
         mutants.wild[place] = mutation[0]
         last = place
@@ -79,7 +84,7 @@ def _rows(table: Path) -> Iterator[tuple[str, str, float]]:
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _figure(mutants: _Mutants, model: str) -> Figure:
+def _figure(mutants: Mutants, model: str) -> Figure:
     length = min(max(mutants.wild), MAX_POSITIONS)
     grid = np.full((len(ROWS), length), np.nan)
     for (place, mutant), score in mutants.scores.items():

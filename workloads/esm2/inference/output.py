@@ -86,7 +86,10 @@ class Output:
 
     def _files(self) -> list[Path]:
         pictures = glob.escape(self.path.stem) + ".[0-9][0-9]-*.png"
-        return [self.path, self.rejects, *(self.path.parent.glob(pictures) if self._has_pictures else ())]
+        if not self._has_pictures:
+            return [self.path, self.rejects]
+        positions = self.path.with_name(f"{self.path.stem}.positions.csv")
+        return [self.path, self.rejects, positions, *self.path.parent.glob(pictures)]
 
     def write_part(self, name: str, table: pa.Table, rejects: Sequence[Reject]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

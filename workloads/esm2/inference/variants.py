@@ -27,6 +27,7 @@ from .engine import MASKED_LOGITS, Array, Engine
 from .heat_map import draw_heat_maps
 from .job import Command
 from .mutations import Variant, all_single_mutants, asked_for, read_mutations
+from .positions import write_positions
 from .records import Protein, records_of
 
 _SCHEMA = pa.schema([("id", pa.string()), ("mutation", pa.string()), ("score", pa.float32())])
@@ -72,6 +73,8 @@ def variants(config: RunFile, here: Processes) -> None:
     if here.is_first and asked is None:
         for picture in draw_heat_maps(command.output.path, command.model_name):
             print(f"wrote {picture}: heat map")
+        for file, kind in write_positions(command.output.path, command.model_name):
+            print(f"wrote {file}: {kind}")
 
 
 def masked_marginals(

@@ -106,13 +106,39 @@ def test_every_single_mutant_and_its_picture(
     ]
     assert np.isfinite([float(row["score"]) for row in found]).all()
     pictures = sorted(tmp_path.glob("*.png"))
-    assert [path.name for path in pictures] == ["out.01-sp-P1-w.png", "out.02-0012.png", "out.03-0012.png"]
+    names = ["out.01-sp-P1-w", "out.02-0012", "out.03-0012"]
+    assert [path.name for path in pictures] == [f"{name}{end}.png" for name in names for end in (".logo", "")]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+
+
+def test_the_summary_by_position_is_that_of_transformers(
+    configured: Callable[..., RunFile], here: Processes, tiny_model: Path, tmp_path: Path
+) -> None:
+    fasta = tmp_path / "wild.fasta"
+    fasta.write_text(f">w\n{WILD}\n>v\nMKT\n")
+    variants(configured(input=[str(fasta)], output=str(tmp_path / "out.csv")), here)
+    found = rows(tmp_path / "out.positions.csv")
+    assert [row["id"] for row in found] == ["w"] * len(WILD) + ["v"] * 3
+    model = AutoModelForMaskedLM.from_pretrained(tiny_model).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    for place, row in enumerate(found[: len(WILD)]):
+        wild = WILD[place]
+        log_p = reference(model, tokenizer, WILD, place)
+        among = {r: float(log_p[TOKENS.index(r)]) for r in STANDARD_RESIDUES}
+        p = np.exp(list(among.values())) / np.exp(list(among.values())).sum()
+        scores = {r: value - among[wild] for r, value in among.items() if r != wild}
+        assert (row["position"], row["wild_type"]) == (str(place + 1), wild)
+        assert float(row["mean_score"]) == pytest.approx(np.mean(list(scores.values())), abs=1e-4)
+        assert float(row["best_score"]) == pytest.approx(max(scores.values()), abs=1e-4)
+        assert scores[row["best_mutant"]] == pytest.approx(max(scores.values()), abs=1e-4)
+        assert float(row["entropy"]) == pytest.approx(-(p * np.log2(p)).sum(), abs=1e-4)
+        expected = 1 / p[list(among).index(wild)]
+        assert float(row["pseudo_perplexity"]) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(("length", "widths"), [(3, [3]), (100, [100]), (101, [51, 50]), (210, [70] * 3)])
 def test_bands_of_a_heat_map_have_equal_widths_and_a_legend(length: int, widths: list[int]) -> None:
-    mutants = heat_map._Mutants("sp|P1|w$x")
+    mutants = heat_map.Mutants("sp|P1|w$x")
     for place in range(1, length + 1):
         mutants.wild[place] = "M"
         mutants.scores |= {(place, "A"): -1.0, (place, "G"): 0.5}

@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import itertools
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from workloads.esm2.finetune.clustering import similarity_clusters
-from workloads.esm2.finetune.labelled import LabelledSplit
+from workloads.esm2.finetune.labelled import LabelledSplit, SampledSplit
 from workloads.esm2.finetune.labels import Floats
 from workloads.esm2.finetune.scores import scores
 from workloads.esm2.finetune.table import Record
-from workloads.esm2.finetune.task_kinds import IGNORED
 from workloads.esm2.inference.embed import layer_embeddings
-from workloads.esm2.inference.engine import Engine
+from workloads.esm2.inference.engine import Answer, Engine
 from workloads.esm2.inference.job import Command
 from workloads.esm2.probes import Examples, Probe, fit_probe, interval
 from workloads.esm2.work_progress import WorkProgress
@@ -33,25 +32,15 @@ from workloads.run_file import RunFile
 from workloads.training.heartbeat import beat
 from workloads.training.processes import Processes
 from workloads.training.records import Split
+from workloads.training.whole_file import write_whole
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 POOLINGS = ("mean", "max", "std", "cls")
 MAX_PROTEINS = {"train": 1000, "validation": 500, "test": 500}
-MAX_RESIDUES = 20_000
-"""Examples of each split, drawn with a fixed seed; residues are those of a residue task."""
+"""Proteins of each split, drawn with a fixed seed."""
+RESIDUE_SHARE = 0.15
+"""Share of them for a residue task, which has an example for each residue."""
 STRENGTHS = (1e-3, 1e-1)
-AT_ONCE = 100
-"""Proteins whose features are computed before they are kept as float16."""
-
-
-class _Part(NamedTuple):
-    """Examples of one split."""
-
-    features: npt.NDArray[np.float16]
-    """(N, poolings * layers * C)."""
-    labels: Floats
-    clusters: list[str]
-    """(N,)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,75 +73,60 @@ def layers(config: RunFile, here: Processes) -> None:
     data = LabelledSplit(config.data.path, "train")
     schema, numbers = data.schema, tuple(range(len(engine.model.layers) + 1))
     poolings = ("none",) if schema.task.per_residue else POOLINGS
-    parts = [_read(config, split, engine, numbers, poolings) for split in SPLITS]
+    share = RESIDUE_SHARE if schema.task.per_residue else 1
+    parts = [SampledSplit(config.data.path, name, int(MAX_PROTEINS[name] * share)) for name in SPLITS]
+    if not all(len(part.labels) for part in parts):
+        raise ValueError(f"{config.data.path} has an empty split; make layers needs all three")
+    answer = layer_embeddings(numbers, () if schema.task.per_residue else poolings)
+    features = [_features(part, name, engine, answer) for name, part in zip(SPLITS, parts, strict=True)]
+    clusters = _clusters(parts[2])
     counts = (f"{name} {len(part.labels):,}" for name, part in zip(SPLITS, parts, strict=True))
     print(f"examples: {', '.join(counts)}")
     size = engine.model.config.hidden_size
     chosen = []
     for column, (pooling, layer) in enumerate(itertools.product(poolings, numbers)):
         columns = slice(column * size, (column + 1) * size)
-        features = [part.features[:, columns].astype(np.float32) for part in parts]
-        train, validation = (Examples(features[place], parts[place].labels) for place in (0, 1))
+        mine = [each[:, columns].astype(np.float32) for each in features]
+        train, validation = (Examples(mine[place], parts[place].labels) for place in (0, 1))
         probe = fit_probe(schema, train, validation, STRENGTHS)
-        outputs = probe.outputs(features[2])
+        outputs = probe.outputs(mine[2])
         chosen.append(Choice(layer, pooling, probe, outputs))
         print(f"layer {layer} {pooling}: validation {schema.task.headlines[0]} {probe.validation:.3f}")
     best = max(chosen, key=lambda one: np.nan_to_num(one.probe.validation, nan=-np.inf))
-    rows = [_row(one, best, parts[2]) for one in chosen]
+    rows = [_row(one, best, parts[2].labels, clusters) for one in chosen]
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write_whole(path, text.getvalue())
     picture = path.with_suffix(".png")
     _figure(rows, best, schema.task.headlines[0], name).savefig(picture, dpi=150)
     _conclude(rows, best, schema.task.headlines[0])
     print(f"wrote {path}: scores of each layer and pooling\nwrote {picture}: the same as a picture")
 
 
-def _read(
-    config: RunFile, name: Split, engine: Engine, numbers: tuple[int, ...], poolings: tuple[str, ...]
-) -> _Part:
-    split = LabelledSplit(config.data.path, name)
-    if not split.num_units:
-        raise ValueError(f"{config.data.path} has an empty {name} split; make layers needs all three")
-    units = np.sort(np.random.default_rng(0).permutation(split.num_units)[: MAX_PROTEINS[name]])
-    proteins = [split.residues(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units]
-    ids, clusters = split.ids(units), list[str]()
-    engine.on_residues = WorkProgress(name, sum(map(len, proteins)), "residues").add
-    if name == "test":
-        beat("clustering the test proteins", slow=True)
-        records = [Record(id, "", p.tobytes(), {}) for id, p in zip(ids, proteins, strict=True)]
-        clusters, how = similarity_clusters(records)
-        print(f"test clusters: {len(set(clusters)):,}, by {how}")
-    if poolings != ("none",):
-        answer = layer_embeddings(numbers, poolings)
-        found = [np.stack(engine.run(some, answer)).astype(np.float16) for some in _batches(proteins)]
-        return _Part(np.concatenate(found), split.labels(units), clusters)
-    answer, features, labels, of = layer_embeddings(numbers), [], [], list[str]()
-    classes = split.residue_labels(units)
-    kept = 0
-    for place, protein in enumerate(proteins):
-        (rows,) = engine.run([protein], answer)
-        known = np.flatnonzero(classes[place] != IGNORED)
-        features.append(rows[known].astype(np.float16))
-        labels.append(classes[place][known].astype(np.float32))
-        of += clusters[place : place + 1] * len(known)
-        kept += len(known)
-        if kept >= MAX_RESIDUES:
-            break
-    return _Part(np.concatenate(features), np.concatenate(labels)[:, None], of)
+def _features(part: SampledSplit, name: str, engine: Engine, answer: Answer) -> Any:
+    engine.on_residues = WorkProgress(name, sum(map(len, part.proteins)), "residues").add
+    return part.features(partial(engine.run, answer=answer), np.float16)
 
 
-def _batches(proteins: Sequence[Any]) -> list[Sequence[Any]]:
-    return [proteins[first : first + AT_ONCE] for first in range(0, len(proteins), AT_ONCE)]
+def _clusters(test: SampledSplit) -> list[str]:
+    """Return the cluster of similar proteins of each example."""
+    beat("clustering the test proteins", slow=True)
+    proteins = zip(test.ids, test.proteins, strict=True)
+    clusters, how = similarity_clusters([Record(id, "", tokens.tobytes(), {}) for id, tokens in proteins])
+    print(f"test clusters: {len(set(clusters)):,}, by {how}")
+    if test.known is None:
+        return clusters
+    return [one for one, known in zip(clusters, test.known, strict=True) for _ in known]
 
 
-def _row(one: Choice, best: Choice, test: _Part) -> dict[str, Any]:
+def _row(one: Choice, best: Choice, labels: Floats, clusters: list[str]) -> dict[str, Any]:
     """Return the line of the table; the differences are those from the choice that validation prefers."""
     schema = one.probe.schema
-    value = scores(schema, test.labels, one.outputs)[schema.task.headlines[0]]
-    (low, high), (least, most) = interval(schema, test.labels, [one.outputs, best.outputs], test.clusters)
+    value = scores(schema, labels, one.outputs)[schema.task.headlines[0]]
+    (low, high), (least, most) = interval(schema, labels, [one.outputs, best.outputs], clusters)
     return {
         **{"layer": one.layer, "pooling": one.pooling, "inverse_penalty": one.probe.strength},
         **{"validation": one.probe.validation, "test": value, "test_low": low, "test_high": high},

@@ -51,7 +51,7 @@ def test_a_run_is_stopped_and_saved(launch: Launch, tmp_path: Path) -> None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=120)
-    assert process.returncode == 143
+    assert process.returncode == 143, errors
     assert f"processes {torch.cuda.device_count() or 2}," in errors
     assert "is saved in" in errors.splitlines()[-1] and "Traceback" not in errors
     assert list((tmp_path / "runs" / "run" / "checkpoints").glob("step-????????"))

@@ -21,7 +21,10 @@ from workloads.training.data.spill import row_ranges
 
 from .labels import Floats, Labels, class_counts, load_schema
 from .table import Record
+from .task_kinds import IGNORED
 
+_AT_ONCE = 100
+"""Proteins whose features are computed before they are kept."""
 LABEL_COLUMN = "labels"
 """A fixed-size list of float32 a protein, or a list of int16 with a class a residue."""
 
@@ -67,6 +70,48 @@ class LabelledSplit(proteins.ProteinSplit):
         numbers = np.searchsorted(self._first_unit, units, side="right") - 1
         for number, row in zip(numbers.tolist(), (units - self._first_unit[numbers]).tolist(), strict=True):
             yield self._parts[number], row
+
+
+class SampledSplit:
+    """Proteins of a split, drawn with a fixed seed, and the labels of their examples.
+
+    An example is a protein, or a labelled residue of a residue task.
+
+    Args:
+        folder: data that ``prepare_table`` made.
+        name: split.
+        most: largest number of proteins.
+    """
+
+    def __init__(self, folder: str | Path, name: proteins.Split, most: int) -> None:
+        split = LabelledSplit(folder, name)
+        units = np.sort(np.random.default_rng(0).permutation(split.num_units)[:most]).astype(np.int64)
+        self.schema, self.ids = split.schema, split.ids(units)
+        self.proteins = [split.residues(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units]
+        self.known: list[npt.NDArray[np.int64]] | None = None
+        """Positions of the labelled residues of each protein."""
+        if not split.schema.task.per_residue:
+            self.labels = split.labels(units)
+            return
+        classes = split.residue_labels(units)
+        self.known = [np.flatnonzero(each != IGNORED) for each in classes]
+        chosen = [each[known] for each, known in zip(classes, self.known, strict=True)]
+        self.labels = np.concatenate([np.empty(0), *chosen]).astype(np.float32)[:, None]
+
+    def features(self, run: Callable[[Any], list[Any]], kind: type[np.floating] = np.float32) -> Any:
+        """Return the features of the examples, (N, F).
+
+        Args:
+            run: returns the features of proteins, (F,) each, or (length, F) of a residue task.
+            kind: type in which they are kept.
+        """
+        found = []
+        for first in range(0, len(self.proteins), _AT_ONCE):
+            rows = run(self.proteins[first : first + _AT_ONCE])
+            if self.known is not None:
+                rows = [row[known] for row, known in zip(rows, self.known[first:], strict=False)]
+            found += [np.atleast_2d(row).astype(kind) for row in rows]
+        return np.concatenate(found) if found else np.empty((0, 0), dtype=kind)
 
 
 class _Batch(NamedTuple):

@@ -44,6 +44,7 @@ def compared(config: RunFile, here: Processes) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.long
 def test_every_layer_and_pooling_is_scored(
     tiny_model: Path, here: Processes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,7 @@ def test_the_report_compares_with_a_probe_and_kmers(tiny_model: Path, tmp_path: 
     assert all(name in page for name in ("tuned model", "frozen probe", "k-mers", "96 proteins to fit"))
 
 
+@pytest.mark.long
 def test_residues_have_baselines(tiny_model: Path, tmp_path: Path) -> None:
     path = write_task_file(tmp_path, tiny_model, "residue")
     train_here(path, "task.baselines=true")

@@ -70,11 +70,6 @@ def address_takers(cluster: Cluster) -> dict[str, Counter[str]]:
     return takers
 
 
-def address_demand(cluster: Cluster) -> Counter[str]:
-    """Return the addresses needed in each zone's private subnet, without the five that AWS reserves."""
-    return Counter({zone: taken.total() for zone, taken in address_takers(cluster).items()})
-
-
 def gib_per_server(lustre: LustreFileSystem) -> int:
     """Return the data in GiB that one server of the file system holds."""
     return _EFA_GIB_PER_SERVER[lustre.throughput_mbps_per_tib] if lustre.efa else _GIB_PER_SERVER

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from config.address_demand import address_demand
+from config.address_demand import address_takers
 from config.cluster import control_plane_zones
 from config.cluster_kinds import KINDS
 from tests.config.cluster_documents import document
@@ -14,7 +14,8 @@ from tests.config.cluster_documents import document
 
 def demand(base: str, changes: dict[str, Any] | None = None) -> dict[str, int]:
     made = document(base, changes)
-    return dict(address_demand(KINDS[made["scheduler"]].model_validate(made)))
+    takers = address_takers(KINDS[made["scheduler"]].model_validate(made))
+    return {zone: taken.total() for zone, taken in takers.items()}
 
 
 def test_small_cluster() -> None:

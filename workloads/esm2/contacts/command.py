@@ -24,7 +24,7 @@ from workloads.run_file import RunFile
 from workloads.training.heartbeat import beat
 from workloads.training.processes import Processes
 
-from .head import SHORTEST, Matrix, fit, load, peak_bytes, save
+from .head import SHORTEST, Matrix, check_folder, fit, load, peak_bytes, save
 from .structures import RANGES, chains, precision
 
 _SCHEMA = pa.schema(
@@ -46,6 +46,7 @@ def contacts(config: RunFile, here: Processes) -> None:
     config = dataclasses.replace(config, inference=inference)
     command = Command(config, here, "contacts")
     if inference.fit_contacts:
+        check_folder(command.model_name)
         if here.is_first:
             _fit(command)
         beat("waiting for the fitted contacts", slow=True)

@@ -115,17 +115,17 @@ def load(model: PackedModel, name: str) -> ContactHead:
     return ContactHead(linear.weight.detach().cpu().numpy().reshape(shape), float(linear.bias))
 
 
-def save(model: PackedModel, name: str, head: ContactHead) -> Path:
-    """Store a regression with the model folder; return the file that was written.
-
-    Raises:
-        ValueError: if the model is no folder of transformers' format.
-    """
-    folder = Path(name)
-    if not (folder / "config.json").is_file():
+def check_folder(name: str) -> None:
+    """Raise ValueError unless the model is a folder of transformers' format, where a fit can be stored."""
+    if not (Path(name) / "config.json").is_file():
         raise ValueError(
             f"inference.fit_contacts: {name} is no model folder, so the fit cannot be stored there"
         )
+
+
+def save(model: PackedModel, name: str, head: ContactHead) -> Path:
+    """Store a regression with the model folder; return the file that was written."""
+    folder = Path(name)
     with new_folder(folder) as new:
         shutil.copytree(folder, new, copy_function=os.link)
         if not hasattr(model, "esm"):

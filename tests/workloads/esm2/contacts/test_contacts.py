@@ -108,7 +108,7 @@ def test_an_unfitted_head_is_refused(tiny_model: Path) -> None:
     with pytest.raises(ValueError, match=r"no fitted contact head; fit it .* inference\.fit_contacts=true"):
         head.load(load_model(str(tiny_model)), str(tiny_model))
     with pytest.raises(ValueError, match="facebook/x is no model folder"):
-        head.save(load_model(str(tiny_model)), "facebook/x", ContactHead(np.zeros(SHAPE, np.float32), 0.0))
+        head.check_folder("facebook/x")
 
 
 def test_precision_counts_resolved_pairs_alone() -> None:

@@ -59,9 +59,8 @@ submit = $(call jobs,submit $(1)) \
 # The run file: CONFIG=, or the one that RUN=<folder of a run> has kept, with the run's own place.
 GIVEN_RUN = $(if $(filter-out file,$(origin RUN)),$(RUN:/=))
 RUN_FILE = $(if $(GIVEN_RUN),$(GIVEN_RUN)/config.yaml runs=$(dir $(GIVEN_RUN)) name=$(notdir $(GIVEN_RUN)),$(CONFIG))
-# A stage: what it is called on a cluster, and the module that runs it here.
 ifeq ($(TARGET),local)
-stage = $(STAGE).$(2) --config $(RUN_FILE)
+stage = $(STAGE) $(1) --config $(RUN_FILE)
 else ifneq ($(filter slurm eks,$(TARGET)),)
 stage = $(call submit,$(1)) --config $(CONFIG)
 $(if $(GIVEN_RUN),$(error RUN: got $(RUN), a folder of this machine; name a run of the cluster with CONFIG= and ARGS="name=..."))
@@ -144,36 +143,36 @@ $(READY): requirements.lock
 	@touch $@
 
 data: $(READY) ## prepare data.source of the run file in its data.path
-	$(call stage,data,prepare) $(ARGS)
+	$(call stage,data) $(ARGS)
 
 train-ddp: $(READY) ## pre-train, with a copy of the model on each device
-	$(call stage,train,train) parallel.mode=ddp $(start_from) $(ARGS)
+	$(call stage,train) parallel.mode=ddp $(start_from) $(ARGS)
 
 train-fsdp: $(READY) ## the same with a sharded model (FSDP2), as <run>_fsdp
-	$(call stage,train,train) parallel.mode=fsdp name=$(NAME)_fsdp $(start_from) $(ARGS)
+	$(call stage,train) parallel.mode=fsdp name=$(NAME)_fsdp $(start_from) $(ARGS)
 
 finetune-lora: $(READY) ## train for the task of CONFIG=.../configs/finetune/<task>
 	@test ! -r $(CONFIG) || grep -q '^task:' $(CONFIG) || \
 		{ echo "CONFIG: $(CONFIG) has no task: to fine-tune for; $(CONFIGS)/finetune has examples" >&2; exit 2; }
-	$(call stage,train,train) $(start_from) $(ARGS)
+	$(call stage,train) $(start_from) $(ARGS)
 
 finetune-llm: $(READY) ## fine-tune a causal language model on questions
 	@test ! -r $(CONFIG) || grep -q '^chat:' $(CONFIG) || \
 		{ echo "CONFIG: $(CONFIG) has no chat: to fine-tune on; workloads/causal_lm/configs has examples" >&2; exit 2; }
-	$(call stage,train,train) $(start_from) $(ARGS)
+	$(call stage,train) $(start_from) $(ARGS)
 
 finetune-table: $(READY) ## time, scores, memory of each memory-saving method
 	$(STAGE).esm2.finetune.method_table --config $(CONFIG) $(start_from) $(ARGS)
 
 train-bionemo: $(READY) ## the same run file by NVIDIA BioNeMo (docs/bionemo.md)
-	$(call stage,train-bionemo,bionemo.start) $(ARGS)
+	$(call stage,train-bionemo) $(ARGS)
 
 convert-bionemo: $(READY) ## its checkpoints to and from transformers' format
-	$(call stage,convert-bionemo,bionemo.convert) $(ARGS)
+	$(call stage,convert-bionemo) $(ARGS)
 
 evaluate: $(READY) ## score RUN=runs/<name>, CONFIG=, or MODEL= on its data
 	$(find_run)
-	$(call stage,evaluate,evaluate) $(if $(MODEL),$(use_model),$(if $(GIVEN_RUN),inference.model=$(GIVEN_RUN)/model)) $(ARGS)
+	$(call stage,evaluate) $(if $(MODEL),$(use_model),$(if $(GIVEN_RUN),inference.model=$(GIVEN_RUN)/model)) $(ARGS)
 
 serve: $(READY) ## answer with MODEL=<folder> on port 8080; or TARGET=eks
 ifeq ($(TARGET),eks)
@@ -184,34 +183,34 @@ else ifeq ($(TARGET),slurm)
 else
 	$(if $(MODEL),$(if $(GIVEN_RUN),$(error MODEL, RUN: give one; RUN=$(RUN) serves $(RUN)/model)))
 	$(find_run)
-	$(STAGE).esm2.serving --model $(or $(MODEL),$(RUN)/model) $(ARGS)
+	$(STAGE) serve --model $(or $(MODEL),$(RUN)/model) $(ARGS)
 endif
 
 embed: $(READY) ## embeddings of inference.input= by RUN= or MODEL=
 	$(find_run)
-	$(call stage,embed,embed) $(use_model) $(ARGS)
+	$(call stage,embed) $(use_model) $(ARGS)
 
 predict: $(READY) ## labels by the fine-tuned RUN=, CONFIG= or MODEL=
 	$(find_run)
-	$(call stage,predict,predict) $(use_model) $(ARGS)
+	$(call stage,predict) $(use_model) $(ARGS)
 
 variants: $(READY) ## masked marginals of inference.mutations=, or of all
 	$(find_run)
-	$(call stage,variants,variants) $(use_model) $(ARGS)
+	$(call stage,variants) $(use_model) $(ARGS)
 
 contacts: $(READY) ## contacts of inference.input=, as matrices and pictures
 	$(find_run)
-	$(call stage,contacts,contacts) $(use_model) $(ARGS)
+	$(call stage,contacts) $(use_model) $(ARGS)
 
 scorecard: $(READY) ## what RUN= or MODEL= knows, as a page and JSON
 	$(find_run)
-	$(call stage,scorecard,scorecard) $(use_model) $(ARGS)
+	$(call stage,scorecard) $(use_model) $(ARGS)
 
 layers: $(READY) ## which layer and pooling of MODEL= suits CONFIG='s table
-	$(call stage,layers,layers) $(use_model) $(ARGS)
+	$(call stage,layers) $(use_model) $(ARGS)
 
 report: $(READY) ## draw the report of RUN=runs/<name> again, at any time
-	$(STAGE).report $(RUN)
+	$(STAGE) report $(RUN)
 
 status: $(READY) ## jobs on the cluster, and how far they are
 	@$(call jobs,status) $(ARGS)

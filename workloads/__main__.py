@@ -1,98 +1,136 @@
-"""``python -m workloads --version`` prints the versions that a result depends on.
+"""The command ``seqlm``, also ``python -m workloads``: a subcommand for each thing to do with a model.
 
-The list goes from the code down to the network's libraries. ``--write-schema`` writes the JSON schema of run
-files, which editors use to complete them.
+Subcommands take a run file and changes to it. make and the launchers of a cluster start the same subcommands.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import os
-import platform
-import re
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
 
-from workloads.run_file import RunFile
+from workloads import evaluate, layers, prepare, report, scorecard, train
+from workloads.bionemo import convert, start
+from workloads.esm2.serving import command as serving
+from workloads.inference import run_inference
+from workloads.run_file import (
+    INFERENCE,
+    LAYERS,
+    PREPARATION,
+    SCORECARD,
+    SCORING,
+    TRAINING,
+    RunFile,
+    run_stage,
+)
 from workloads.run_schema import SCHEMA_FILE, json_schema
-from workloads.stages import STAGES
+from workloads.training.command_line import Usage, stage_parser
 from workloads.training.whole_file import write_whole
 
-AMAZON = Path("/opt/amazon")
-"""Folder into which the EFA installer installs."""
-PACKAGES = ("transformers", "tokenizers", "numpy", "pyarrow")
+PROTEINS, TASK = "esm2_8m_sample", "membrane_sample"
+"""Bundled run files."""
+MODEL = {"--model": "inference.model"}
+START = {"--model": "model.init_from"}
+OUTPUT = {**MODEL, "--output": "inference.output"}
 
 
-def software_stack(amazon: Path = AMAZON) -> dict[str, str | None]:
-    """Return versions by name; None for software that this machine lacks, such as EFA on a laptop."""
-    import torch
+@dataclass(frozen=True)
+class Subcommand:
+    summary: str
+    main: Callable[[RunFile], None]
+    reads: tuple[str, ...] = TRAINING
+    """Fields of the run file that it reads."""
+    run_file: str = PROTEINS
+    """Run file without ``--config``."""
+    options: Mapping[str, str] = field(default_factory=lambda: START)
+    """Options, and the fields that they set."""
+    files: str | None = None
+    """Field that names of files set."""
 
-    from workloads.training.hardware import git_sha, printed
-
-    drivers = printed(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]) or ""
-    cudnn = torch.backends.cudnn.version() if torch.version.cuda else None
-    # The NCCL that torch is linked with; builds for CPUs have none.
-    nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()
-    fi_info = printed([str(amazon / "efa/bin/fi_info"), "--version"]) or ""
-    return {
-        "code": git_sha(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "cudnn": str(cudnn) if cudnn else None,
-        "nccl": ".".join(map(str, nccl)) or None,
-        "driver": next(iter(drivers.splitlines()), None),  # one line per GPU
-        # The installer writes a list of its packages, whose first line has its version.
-        "efa_installer": _in_file(amazon / "efa_installed_packages", rb"EFA installer version:\s*(\S+)"),
-        "libfabric": found[1] if (found := re.search(r"(?m)^libfabric:\s*(\S+)", fi_info)) else None,
-        # The plugin prints this text when it starts. It has no option that prints the version.
-        "aws_ofi_nccl": _in_file(amazon / "ofi-nccl/lib/libnccl-net-ofi.so", rb"aws-ofi-nccl (\d[\w.+-]*)"),
-        "nccl_net_plugin": os.environ.get("NCCL_NET_PLUGIN"),
-        **{name: _package(name) for name in PACKAGES},
-    }
+    def usage(self, name: str) -> Usage:
+        summary = f"{self.summary[0].upper()}{self.summary[1:]}."
+        return Usage(f"seqlm {name}", summary, self.run_file, self.options, self.files)
 
 
-def _package(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+def _inference(name: str, summary: str) -> Subcommand:
+    main = partial(run_inference, name)
+    return Subcommand(summary, main, INFERENCE, options=OUTPUT, files="inference.input")
 
 
-def _in_file(path: Path, pattern: bytes) -> str | None:
-    """Return the group of a pattern in a file; None if the file is missing or empty."""
-    if not path.is_file() or path.stat().st_size == 0:
-        return None
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
-        found = re.search(pattern, contents)
-        return found[1].decode() if found else None
+SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "data": Subcommand("prepare the data of a run", prepare.main, PREPARATION, files="data.source"),
+    "train": Subcommand("pre-train or fine-tune a model, or continue a run", train.main),
+    "finetune": Subcommand("train for a task or on questions", train.finetune, run_file=TASK),
+    "evaluate": Subcommand("score a model on prepared data", evaluate.main, SCORING, options=MODEL),
+    "embed": _inference("embed", "write embeddings of proteins"),
+    "predict": _inference("predict", "label proteins with a fine-tuned model"),
+    "variants": _inference("variants", "score the effects of mutations"),
+    "contacts": _inference("contacts", "predict contacts within proteins"),
+    "scorecard": Subcommand(
+        "score what a model knows, on an HTML page", scorecard.main, SCORECARD, options=OUTPUT
+    ),
+    "layers": Subcommand(
+        "compare layers and poolings for a task", layers.main, LAYERS, run_file=TASK, options=OUTPUT
+    ),
+    "train-bionemo": Subcommand("train with NVIDIA BioNeMo, in its image", start.main),
+    "convert-bionemo": Subcommand("convert checkpoints of BioNeMo", convert.main),
+}
+"""Subcommands that read a run file."""
+OTHERS: Mapping[str, tuple[str, Callable[[Sequence[str]], None]]] = {
+    "serve": ("answer requests over HTTP with a model", serving.main),
+    "report": ("write the report of a run again", report.main),
+}
 
 
 def main() -> None:
-    modules = [*(stage.module for stage in STAGES.values()), "workloads.report", "workloads.esm2.serving"]
-    parser = argparse.ArgumentParser(
-        prog="python -m workloads",
-        description="Training and use of protein models. Each stage is a module with its own --help.",
-        epilog="stages:\n" + "\n".join(f"  python -m {module}" for module in modules),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="store_true", help="print the software stack and stop")
-    parser.add_argument("--write-schema", action="store_true", help="write the JSON schema of run files")
+    name, arguments = next(iter(sys.argv[1:]), ""), sys.argv[2:]
+    if command := SUBCOMMANDS.get(name):
+        run_stage(command.main, command.reads, command.usage(name), arguments)
+        return
+    if name in OTHERS:
+        OTHERS[name][1](arguments)
+        return
+    parser = _parser()
     options = parser.parse_args()
     if options.write_schema:
         schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Run"}
         write_whole(SCHEMA_FILE, json.dumps(schema | json_schema(RunFile), indent=1) + "\n")
         print(os.path.relpath(SCHEMA_FILE))
-    if not options.version:
-        if not options.write_schema:
-            parser.print_help()
-        return
-    stack = software_stack()
-    width = max(map(len, stack))
-    for name, found in stack.items():
-        print(f"{name:{width}}  {found or 'not found'}")
+    elif options.version:
+        from workloads.software_stack import software_stack  # imports torch
+
+        stack = software_stack()
+        width = max(map(len, stack))
+        for part, found in stack.items():
+            print(f"{part:{width}}  {found or 'not found'}")
+    else:
+        parser.print_help()
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser of ``--help`` and of the shell's completion."""
+    parser = argparse.ArgumentParser(
+        prog="seqlm",
+        description="Train and use protein and language models. seqlm SUBCOMMAND --help lists its options.",
+        epilog='Completion in bash or zsh: eval "$(register-python-argcomplete seqlm)"',
+    )
+    parser.add_argument("--version", action="store_true", help="print the software stack and stop")
+    parser.add_argument("--write-schema", action="store_true", help="write the JSON schema of run files")
+    added = parser.add_subparsers(metavar="SUBCOMMAND", title="subcommands")
+    for name, command in SUBCOMMANDS.items():
+        stage_parser(command.usage(name), added.add_parser(name, help=command.summary))
+    for name, (summary, _) in OTHERS.items():
+        added.add_parser(name, help=summary)
+    if find_spec("argcomplete"):
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Score a model on a prepared split: ``python -m workloads.evaluate --config RUN.yaml [...]``.
+"""Score a model on a prepared split (``seqlm evaluate``).
 
 The model is the run's own, or ``inference.model``: a folder that transformers reads, a checkpoint, or a hub
 id. A pre-training run scores ``model.init_from`` if that is set. ``evaluate.split`` selects the split. Masks,
@@ -17,7 +17,7 @@ from pathlib import Path
 from workloads import run_kinds
 from workloads.esm2.inference.output_file import default_folder
 from workloads.inference import check_model
-from workloads.run_file import SCORING, RunFile, run_stage
+from workloads.run_file import RunFile
 from workloads.training.data.manifest import MANIFEST_FILE
 from workloads.training.heartbeat import beat
 
@@ -57,7 +57,3 @@ def main(config: RunFile) -> None:
         file = f"evaluation-{config.evaluate.split}{'-' if name else ''}{name}.json"
         write_results(folder, {**scores, "environment": environment(here.device)}, file)
         print(f"{'written to':18} {folder / file}")
-
-
-if __name__ == "__main__":
-    run_stage(main, SCORING)

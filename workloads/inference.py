@@ -41,7 +41,7 @@ def run_inference(name: str, config: RunFile) -> None:
         if warning := short_training(config.inference.model or str(config.run_dir / "model")):
             print(warning, file=sys.stderr)
         if not _is_small(name, config) and processes_and_threads()[0] > 1:
-            raise SystemExit(on_every_device(f"workloads.{name}", f"{name} {config.name}"))
+            raise SystemExit(on_every_device(f"{name} {config.name}"))
     from workloads.training.processes import processes
 
     beat("starting", slow=True)

@@ -1,4 +1,4 @@
-"""Compare layers for a task: ``python -m workloads.layers --config TASK.yaml [section.field=value ...]``.
+"""Compare layers for a task (``seqlm layers``).
 
 Writes a CSV and a picture with the scores of frozen probes (``workloads/esm2/layers.py``).
 """
@@ -10,8 +10,7 @@ from pathlib import Path
 
 from workloads import run_kinds
 from workloads.families import INFERENCE
-from workloads.run_file import INFERENCE as FIELDS
-from workloads.run_file import PREPARATION, RunFile, run_stage
+from workloads.run_file import RunFile
 from workloads.training.data.manifest import MANIFEST_FILE
 from workloads.training.heartbeat import beat
 
@@ -32,7 +31,3 @@ def main(config: RunFile) -> None:
     with processes() as here:
         INFERENCE["layers"](config, here)
         here.sum_on_host(0.0)  # the others wait here: a job ends when one of its pods does
-
-
-if __name__ == "__main__":
-    run_stage(main, (*FIELDS, *PREPARATION))

@@ -1,9 +1,9 @@
-"""Prepare a run's data: ``python -m workloads.prepare --config RUN.yaml [section.field=value ...]``."""
+"""Prepare a run's data (``seqlm data``)."""
 
 from __future__ import annotations
 
 from workloads import run_kinds
-from workloads.run_file import PREPARATION, RunFile, run_stage
+from workloads.run_file import RunFile
 
 
 def main(config: RunFile) -> None:
@@ -11,7 +11,3 @@ def main(config: RunFile) -> None:
     for name, split in run_kinds.prepare(config).splits.items():
         counts = f"{split.records:>12,} {kind.records} {split.residues:>15,} {kind.tokens}"
         print(f"{name:10} {counts} {len(split.shards):>5} shards")
-
-
-if __name__ == "__main__":
-    run_stage(main, PREPARATION)

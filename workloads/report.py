@@ -1,4 +1,4 @@
-"""Write the report of a finished or running run again: ``python -m workloads.report RUN_DIR``."""
+"""Write the report of a finished or running run again: ``seqlm report RUN_DIR``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from workloads.families import run_kind
 from workloads.training.command_line import one_line_errors
-from workloads.training.report.run_report import write_report
 from workloads.training.strict_yaml import read_mapping
 from workloads.training.tracking.run_log import CONFIG_FILE
 
@@ -19,6 +18,8 @@ def report(run_dir: Path) -> Path:
     Raises:
         ValueError: if the folder holds no record of a run, or a damaged one.
     """
+    from workloads.training.report.run_report import write_report  # imports matplotlib
+
     config = read_mapping(run_dir / CONFIG_FILE)
     family = (config.get("model") or {}).get("family", "esm2")  # earlier versions wrote none
     kind = run_kind(family, task=config.get("task"), chat=config.get("chat"))
@@ -26,12 +27,8 @@ def report(run_dir: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m workloads.report", description=__doc__)
+    parser = argparse.ArgumentParser(prog="seqlm report", description=__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run: <runs>/<name>")
     run_dir: Path = parser.parse_args(arguments).run_dir
     with one_line_errors():
         print(report(run_dir))
-
-
-if __name__ == "__main__":
-    main()

@@ -20,7 +20,7 @@ from workloads.esm2.finetune.task_kinds import TASK_KINDS
 from workloads.families import MODEL_FAMILIES, family_of, run_kind
 from workloads.run_schema import StageDescription
 from workloads.training import config_rules
-from workloads.training.command_line import run_command
+from workloads.training.command_line import NO_USAGE, Usage, run_command
 from workloads.training.config import DataConfig, RunConfig, StartConfig, read_run
 from workloads.training.config_rules import Rule, least_rules, training_rules
 
@@ -239,22 +239,30 @@ INFERENCE = (
     *("name", "runs", "inference", "model.max_residues", "data.downloads", "data.allow_nucleotides"),
     *("train.precision", "train.compile", "task.id_column", "task.sequence_column"),
 )
+LAYERS = (*INFERENCE, *PREPARATION)
 SCORECARD = (*INFERENCE, "data", "evaluate", "scorecard", "model.mask_fraction", "train.tokens_per_pack")
 
 
-def run_stage(main: Callable[[RunFile], None], fields: Sequence[str] = TRAINING) -> None:
+def run_stage(
+    main: Callable[[RunFile], None],
+    fields: Sequence[str] = TRAINING,
+    usage: Usage = NO_USAGE,
+    arguments: Sequence[str] | None = None,
+) -> None:
     """Run a stage with the run file that the command line names.
 
     Args:
-        main: the stage; the docstring of its module describes it in ``--help``.
+        main: the stage.
         fields: sections and fields of the run file that the stage reads, for ``--help`` and ``--dry-run``.
+        usage: options of its command line.
+        arguments: arguments of the command line; by default those of this process.
     """
 
     def inputs(config: RunFile) -> list[str]:
         kind = run_kind(config.model.family, task=config.task, chat=config.chat)
         return list(config.inference.input) if "inference" in fields else kind.paths_read(config)
 
-    run_command(main, load_config, StageDescription(main, RunFile, fields, inputs))
+    run_command(main, load_config, StageDescription(RunFile, fields, inputs), usage, arguments)
 
 
 def xla_violations(config: RunFile) -> list[str]:

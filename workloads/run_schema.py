@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 import itertools
 import json
-import sys
 import textwrap
 import types
 import typing
@@ -118,8 +117,6 @@ def _value(kind: Any) -> dict[str, Any]:
 class StageDescription:
     """Texts of a stage's ``--help`` and ``--dry-run``."""
 
-    main: Callable[..., None]
-    """The docstring of its module says what the stage does."""
     config: type
     """Dataclass of the run file."""
     reads: Sequence[str]
@@ -127,10 +124,9 @@ class StageDescription:
     inputs: Callable[[Any], Sequence[str]]
     """Return the files and addresses that the stage reads."""
 
-    def help(self) -> tuple[str, str]:
-        """Return what the stage does, and the list of its fields."""
-        about = (sys.modules[self.main.__module__].__doc__ or "").strip().split("\n\n")[0]
-        return " ".join(about.split()), f"fields and their defaults:\n{fields_text(self.config, self.reads)}"
+    def help(self) -> str:
+        """Return the list of the stage's fields."""
+        return f"fields and their defaults:\n{fields_text(self.config, self.reads)}"
 
     def dry_run(self, config: RunConfig) -> str:
         """Return the values of these fields, and which inputs and folders exist already."""

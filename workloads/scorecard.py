@@ -1,4 +1,4 @@
-"""Score what a model knows: ``python -m workloads.scorecard --config RUN.yaml [section.field=value ...]``.
+"""Score what a model knows (``seqlm scorecard``).
 
 Writes an HTML page and JSON: perplexity, variant effects, contacts, and frozen probes of secondary structure
 and localization. ``scorecard.proteingym`` adds ProteinGym (``workloads/esm2/scorecard/command.py``).
@@ -14,7 +14,7 @@ from workloads import run_kinds
 from workloads.families import INFERENCE
 from workloads.inference import check_head, check_model
 from workloads.launch.local import on_every_device, processes_and_threads
-from workloads.run_file import SCORECARD, RunFile, run_stage
+from workloads.run_file import RunFile
 from workloads.training.data.manifest import MANIFEST_FILE
 from workloads.training.heartbeat import beat
 
@@ -35,14 +35,10 @@ def main(config: RunFile) -> None:
             run_kinds.prepare(config)
         # The bundled parts are small: one process computes them with all cores.
         if config.scorecard.proteingym and processes_and_threads()[0] > 1:
-            raise SystemExit(on_every_device("workloads.scorecard", f"scorecard {config.name}"))
+            raise SystemExit(on_every_device(f"scorecard {config.name}"))
     from workloads.training.processes import processes
 
     beat("starting", slow=True)
     with processes() as here:
         INFERENCE["scorecard"](config, here)
         here.sum_on_host(0.0)  # the others wait here: a job ends when one of its pods does
-
-
-if __name__ == "__main__":
-    run_stage(main, SCORECARD)

@@ -18,15 +18,15 @@ def newest_checkpoint(run_dir: str, output: str = "") -> int:
 
 @dataclass(frozen=True)
 class Stage:
-    module: str
-    """Program of each process."""
+    program: tuple[str, ...]
+    """Module of each process, and its subcommand."""
     trains: bool = False
     """Runs on all nodes by default, after its data are prepared."""
     writes_table: bool = False
     """Writes a table part by part, as inference does."""
-    data_module: str = "workloads.prepare"
+    data_program: tuple[str, ...] = ("workloads", "data")
     """Program that prepares the training data, in one process."""
-    pod_data_module: str = "workloads.prepare_in_pod"
+    pod_data_program: tuple[str, ...] = ("workloads.prepare_in_pod",)
     """Program that prepares the data in the pods of a job; all of them run it."""
     retries: int = 3
     """Restarts by Kubernetes. Stages that cannot resume get few, because most failures are permanent."""
@@ -57,23 +57,23 @@ def _parts(run_dir: str, output: str) -> int:
 
 
 STAGES: Mapping[str, Stage] = {
-    "data": Stage("workloads.prepare"),
-    "train": Stage("workloads.train", trains=True, retries=RESUMED),
-    "evaluate": Stage("workloads.evaluate"),
-    "embed": Stage("workloads.embed", writes_table=True, retries=RESUMED, progress=_parts),
-    "predict": Stage("workloads.predict", writes_table=True, retries=RESUMED, progress=_parts),
-    "variants": Stage("workloads.variants", writes_table=True, retries=RESUMED, progress=_parts),
-    "contacts": Stage("workloads.contacts", writes_table=True, retries=RESUMED, progress=_parts),
-    "scorecard": Stage("workloads.scorecard", retries=RESUMED, result_file="scorecard.json"),
-    "layers": Stage("workloads.layers", retries=RESUMED, result_file="layers.csv"),
-    "bandwidth": Stage("workloads.launch.network.bandwidth", retries=1, result_file="bandwidth.json"),
+    "data": Stage(("workloads", "data")),
+    "train": Stage(("workloads", "train"), trains=True, retries=RESUMED),
+    "evaluate": Stage(("workloads", "evaluate")),
+    "embed": Stage(("workloads", "embed"), writes_table=True, retries=RESUMED, progress=_parts),
+    "predict": Stage(("workloads", "predict"), writes_table=True, retries=RESUMED, progress=_parts),
+    "variants": Stage(("workloads", "variants"), writes_table=True, retries=RESUMED, progress=_parts),
+    "contacts": Stage(("workloads", "contacts"), writes_table=True, retries=RESUMED, progress=_parts),
+    "scorecard": Stage(("workloads", "scorecard"), retries=RESUMED, result_file="scorecard.json"),
+    "layers": Stage(("workloads", "layers"), retries=RESUMED, result_file="layers.csv"),
+    "bandwidth": Stage(("workloads.launch.network.bandwidth",), retries=1, result_file="bandwidth.json"),
     "train-bionemo": Stage(
-        "workloads.bionemo.train",
+        ("workloads.bionemo.train",),
         trains=True,
         retries=RESUMED,
-        data_module="workloads.bionemo.data",
-        pod_data_module="workloads.bionemo.data",
+        data_program=("workloads.bionemo.data",),
+        pod_data_program=("workloads.bionemo.data",),
         progress=lambda run_dir, _: checkpoint_step(Path(run_dir)),
     ),
-    "convert-bionemo": Stage("workloads.bionemo.convert"),
+    "convert-bionemo": Stage(("workloads", "convert-bionemo")),
 }

@@ -1,4 +1,4 @@
-"""Train a run: ``python -m workloads.train --config RUN.yaml [section.field=value ...]``.
+"""Train a run (``seqlm train``).
 
 A run file with ``task:`` fine-tunes, one with ``chat:`` fine-tunes a causal language model, and any other
 pre-trains. The same command continues from the newest checkpoint. SIGTERM and Ctrl-C save a checkpoint first.
@@ -15,7 +15,7 @@ import time
 
 from workloads import run_kinds
 from workloads.launch.local import on_every_device
-from workloads.run_file import RunFile, run_stage
+from workloads.run_file import RunFile
 from workloads.training.heartbeat import STARTED
 from workloads.training.tracking.run_log import RESULTS_FILE
 
@@ -26,6 +26,7 @@ def main(config: RunFile) -> None:
     Raises:
         ValueError: for mistakes that are found before the processes start.
     """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if "RANK" in os.environ:
         train(config)
         return
@@ -49,7 +50,21 @@ def main(config: RunFile) -> None:
             "Choose another name= to start a new run",
             file=sys.stderr,
         )
-    raise SystemExit(on_every_device("workloads.train", f"training {config.name}"))
+    raise SystemExit(on_every_device(f"training {config.name}"))
+
+
+def finetune(config: RunFile) -> None:
+    """Train a run that has a task or questions.
+
+    Raises:
+        ValueError: if it has neither, or for mistakes that are found before the processes start.
+    """
+    if not (config.task or config.chat):
+        raise ValueError(
+            "task, chat: the run file has neither; add a section task: to fine-tune a protein model or chat: "
+            "to fine-tune a language model, or pre-train with seqlm train"
+        )
+    main(config)
 
 
 def train(config: RunFile) -> None:
@@ -57,8 +72,3 @@ def train(config: RunFile) -> None:
     from workloads.training.train import train_run
 
     train_run(config, lambda: run_kinds.kind_of(config).objective(config))
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    run_stage(main)

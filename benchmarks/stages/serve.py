@@ -68,7 +68,7 @@ def serving(model: Path) -> Iterator[int]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-    command = [sys.executable, "-m", "workloads.esm2.serving", "--model", str(model), "--port", str(port)]
+    command = [sys.executable, "-m", "workloads", "serve", "--model", str(model), "--port", str(port)]
     with subprocess.Popen(command, env=os.environ | {"ESM2_SERVE_DRAIN_SECONDS": "0"}) as server:
         try:
             deadline = time.monotonic() + START_SECONDS

@@ -24,7 +24,7 @@ from workloads.training.tracking.run_log import RESULTS_FILE
 USER, UID, GID = "ada", 2001, 3000
 HOME = f"/fsx/home/{USER}/esm2"
 NUM_STEPS, SAVE_EVERY = 160, 20
-TRAINING = "workloads.train --config"
+TRAINING = "workloads train --config"
 """In the command line of training processes alone."""
 # Several nodes share this computer's cores. MLflow, whose import takes seconds, is not there: see home.
 PYTHON = f"""#!/bin/sh

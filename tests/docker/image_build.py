@@ -177,7 +177,7 @@ def test_user_has_no_privileges_and_does_not_own_the_code(built: Built) -> None:
 def test_stages_work_as_that_user(built: Built) -> None:
     """Real data preparation, from the embedded sample, with the packages that the build installed."""
     arguments = ["--config", SAMPLE_RUN, "data.path=/workspace/sample"]
-    assert "proteins" in built.run("python3", "-m", "workloads.prepare", *arguments)
+    assert "proteins" in built.run("python3", "-m", "workloads", "data", *arguments)
 
 
 def test_serve_is_a_command(built: Built) -> None:

@@ -188,7 +188,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_tiny_model(Path(folder) / "model")
         port = free_port()
-        command = [sys.executable, "-m", "workloads.esm2.serving", "--model", f"{folder}/model"]
+        command = [sys.executable, "-m", "workloads", "serve", "--model", f"{folder}/model"]
         # The log has a line for each request that is not HTTP.
         command = ["bash", "-c", f'exec "$@" >{folder}/log 2>&1', "bash", *command]
         with answering(

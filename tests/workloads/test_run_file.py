@@ -74,20 +74,20 @@ def test_fields_of_a_stage_are_listed_with_defaults_and_meaning() -> None:
     assert "  inference.input=" in text and "optim.eps" not in text
 
 
-@pytest.mark.parametrize("stage", ["train", "prepare", "evaluate", "embed", "predict", "variants"])
+@pytest.mark.parametrize("stage", ["train", "data", "evaluate", "embed", "predict", "variants"])
 def test_help_and_mistakes_need_no_heavy_package(stage: str, tmp_path: Path) -> None:
     """The test checks imported modules, because times differ between machines."""
     program = (
         "import runpy, sys\n"
-        f"sys.argv = ['{stage}', '--config', {str(SAMPLE)!r}, *{{arguments}}]\n"
+        f"sys.argv = ['seqlm', '{stage}', '--config', {str(SAMPLE)!r}, *{{arguments}}]\n"
         "try:\n"
-        f"    runpy.run_module('workloads.{stage}', run_name='__main__')\n"
+        f"    runpy.run_module('workloads', run_name='__main__')\n"
         "except SystemExit as end:\n"
         f"    print([name for name in {HEAVY} if name in sys.modules], end.code)\n"
     )
     fields = {
         "train": "train.max_steps=x",
-        "prepare": "data.seed=x",
+        "data": "data.seed=x",
         "evaluate": "inference.model=no/such/one",
     }
     wrong = [fields.get(stage, "inference.input=[none.fasta]")]
@@ -109,10 +109,9 @@ def test_help_and_mistakes_need_no_heavy_package(stage: str, tmp_path: Path) -> 
 MISTAKES = """
 import runpy, sys
 for arguments in {commands}:
-    module, *rest = arguments
-    sys.argv = [module, *rest]
+    sys.argv = ["seqlm", *arguments]
     try:
-        runpy.run_module(module, run_name="__main__")
+        runpy.run_module("workloads", run_name="__main__")
     except SystemExit as end:
         print(end.code, [name for name in ("torch", "transformers") if name in sys.modules])
     print("---", file=sys.stderr)
@@ -140,27 +139,27 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
     sample, runs = ["--config", str(SAMPLE)], f"runs={tmp_path}"
     source = f"inference.input=[{fasta}]"
     cases = {
-        "there is no folder": ["workloads.esm2.serving", "--model", "no/folder", "--port", "0"],
-        "has not finished": ["workloads.evaluate", *sample, runs, "model.init_from=null"],
+        "there is no folder": ["serve", "--model", "no/folder", "--port", "0"],
+        "has not finished": ["evaluate", *sample, runs, "model.init_from=null"],
         "no_proteins.fasta": [
-            *("workloads.evaluate", *sample, masked),
+            *("evaluate", *sample, masked),
             *("data.source=[no_proteins.fasta]", f"data.path={tmp_path / 'none'}"),
         ],
-        "none.fasta": ["workloads.train", *sample, runs, "data.source=[none.fasta]"],
+        "none.fasta": ["train", *sample, runs, "data.source=[none.fasta]"],
         "there is no folder no/model/at": [
-            *("workloads.train", *sample, runs, "model.init_from=no/model/at/all"),
+            *("train", *sample, runs, "model.init_from=no/model/at/all"),
         ],
         "no column 'sequence'": [
-            *("workloads.train", "--config", str(task), runs, "task.split.cluster=auto"),
+            *("train", "--config", str(task), runs, "task.split.cluster=auto"),
         ],
-        "split": ["workloads.train", "--config", str(task), runs, "task.sequence_column=seq"],
+        "split": ["train", "--config", str(task), runs, "task.sequence_column=seq"],
         "no column 'mutation'": [
-            *("workloads.variants", *sample, masked, source, f"inference.mutations={mutations}"),
+            *("variants", *sample, masked, source, f"inference.mutations={mutations}"),
         ],
-        "no column 'sequence' ": ["workloads.embed", *sample, masked, f"inference.input=[{table}]"],
-        "has nothing to predict": ["workloads.predict", *sample, masked, source],
-        "predicts no residues": ["workloads.variants", *sample, tuned, source],
-        "embeddings.parquet exists": ["workloads.embed", *sample, masked, source],
+        "no column 'sequence' ": ["embed", *sample, masked, f"inference.input=[{table}]"],
+        "has nothing to predict": ["predict", *sample, masked, source],
+        "predicts no residues": ["variants", *sample, tuned, source],
+        "embeddings.parquet exists": ["embed", *sample, masked, source],
     }
     done = subprocess.run(
         [sys.executable, "-c", MISTAKES.format(commands=list(cases.values()))],
@@ -199,14 +198,14 @@ def test_warns_of_few_steps_also_in_the_base_of_a_base(tmp_path: Path) -> None:
     assert short_training(None) is short_training("facebook/esm2_t6_8M_UR50D") is None
 
 
-def test_help_lists_the_stages_and_the_settings_of_the_server() -> None:
-    def helped(module: str) -> str:
-        command = [sys.executable, "-m", module, "--help"]
+def test_help_lists_the_subcommands_and_the_settings_of_the_server() -> None:
+    def helped(*arguments: str) -> str:
+        command = [sys.executable, "-m", "workloads", *arguments, "--help"]
         return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
 
-    stages = helped("workloads")
-    for stage in ("prepare", "train", "evaluate", "embed", "predict", "variants", "report", "esm2.serving"):
-        assert f"  python -m workloads.{stage}\n" in stages
-    serving = helped("workloads.esm2.serving")
+    stages = helped()
+    for stage in ("data", "train", "evaluate", "embed", "predict", "variants", "report", "serve"):
+        assert f"    {stage} " in stages
+    serving = helped("serve")
     assert "port to listen on; default 8080" in serving
     assert "  ESM2_SERVE_ALLOW_NUCLEOTIDES=0\n      1 accepts sequences" in serving

@@ -1,6 +1,6 @@
 """Checkpoints to and from transformers' format, by BioNeMo's own converter.
 
-``python -m workloads.bionemo.convert --config RUN.yaml [bionemo.convert=from_transformers ...]``
+``seqlm convert-bionemo --config RUN.yaml [bionemo.convert=from_transformers ...]``
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
-from workloads.run_file import RunFile, run_stage
+from workloads.run_file import RunFile
 from workloads.training.checksums import verified, write_sums
 from workloads.training.heartbeat import beat
 
@@ -81,7 +81,3 @@ def plan(config: RunFile) -> tuple[list[str], Path]:
         raise ValueError(f"{config.run_dir} has no checkpoint of BioNeMo; make train-bionemo comes first")
     target = config.run_dir / "model"
     return conversion(str(newest), target, to_bionemo=False), target
-
-
-if __name__ == "__main__":
-    run_stage(main)

@@ -1,14 +1,15 @@
-"""Train by BioNeMo on this machine: ``python -m workloads.bionemo.start --config RUN.yaml [...]``.
+"""Train by BioNeMo on this machine (``seqlm train-bionemo``).
 
 Needs BioNeMo's image; a process for each GPU.
 """
 
 from __future__ import annotations
 
-from workloads.launch.local import on_every_device
-from workloads.run_file import RunFile, run_stage
+import sys
 
-from . import data
+from workloads.launch.local import on_every_device
+from workloads.run_file import RunFile
+
 from .command import unsupported
 from .installed import require
 
@@ -20,12 +21,11 @@ def main(config: RunFile) -> None:
         RunError: if BioNeMo is not installed.
         ValueError: for what can be known to be wrong before processes start.
     """
+    from . import data  # imports pyarrow
+
     require()
     if problems := unsupported(config):
         raise ValueError("BioNeMo cannot train this run:\n" + "\n".join(f"  {line}" for line in problems))
     data.main(config)
-    raise SystemExit(on_every_device("workloads.bionemo.train", f"training {config.name} by BioNeMo"))
-
-
-if __name__ == "__main__":
-    run_stage(main)
+    program = ["workloads.bionemo.train", *sys.argv[2:]]
+    raise SystemExit(on_every_device(f"training {config.name} by BioNeMo", program))

@@ -1,4 +1,4 @@
-"""Comparison of layers and poolings by frozen probes on a labelled table (``python -m workloads.layers``).
+"""Comparison of layers and poolings by frozen probes on a labelled table (``seqlm layers``).
 
 Penalty, pooling and layer are chosen on the validation split. The test split then gives the figures, with
 95 % intervals by bootstrap over clusters of similar proteins. A difference whose interval contains 0 may be

@@ -152,7 +152,7 @@ def _restarts_in_place(job: PodJob) -> int:
 
 
 def _stage(job: PodJob) -> list[str]:
-    return ["-m", STAGES[job.stage].module, *run_arguments(job)]
+    return ["-m", *STAGES[job.stage].program, *run_arguments(job)]
 
 
 def _agent_command(job: PodJob) -> list[str]:

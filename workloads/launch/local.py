@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from workloads.training.command_line import ERROR_FILE
@@ -28,8 +29,13 @@ def processes_and_threads() -> tuple[int, int]:
     return processes, max(1, cores // processes)
 
 
-def on_every_device(module: str, title: str) -> int:
-    """Run a module on every device with this process's arguments; the status of the first that failed."""
+def on_every_device(title: str, program: Sequence[str] = ()) -> int:
+    """Run a module on every device; the status of the first process that failed.
+
+    Args:
+        title: title of the work, which is printed.
+        program: module and its arguments; by default the subcommand of this process.
+    """
     from .torchrun import elastic_config, run_processes
 
     processes, threads = processes_and_threads()
@@ -48,7 +54,7 @@ def on_every_device(module: str, title: str) -> int:
             max_restarts=0,
             shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS,
         )
-        status = run_processes(config, ["-m", module, *sys.argv[1:]]).status
+        status = run_processes(config, ["-m", *(program or ["workloads", *sys.argv[1:]])]).status
         if message.exists():
             print(message.read_text(), file=sys.stderr)
     return status

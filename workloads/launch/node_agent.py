@@ -52,7 +52,7 @@ def main() -> None:
         os.environ[ERROR_FILE] = str(message)
         arguments = ["-m", CHECK_MODULE]
         if stage != CHECK:
-            arguments = ["-m", STAGES[stage].module, *stage_arguments(job, job_file.parent)]
+            arguments = ["-m", *STAGES[stage].program, *stage_arguments(job, job_file.parent)]
         if job.gpus_per_node:
             os.environ |= flight_recorder(Path(folder), stacks)
         watch = HangWatch(

@@ -81,7 +81,7 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
     check += [f"--gpus={job.num_gpus}", f"--neuron={job.num_neuron_devices}", f"--efa={job.num_efa}"]
     before = [made("check", check, all_sizes, "/")]
     if (stage := STAGES[job.stage]).trains:
-        prepare = ["python3", "-m", stage.pod_data_module, *run_arguments(job)]
+        prepare = ["python3", "-m", *stage.pod_data_program, *run_arguments(job)]
         before.append(made("data", prepare, sizes, job.work_folder))
     annotations = job.topology_annotations()
     return {

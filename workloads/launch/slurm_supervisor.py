@@ -125,8 +125,8 @@ class Supervisor:
         arguments = stage_arguments(self.job, self.folder)
         lacks_data = bool(self.job.data_manifest) and not Path(self.job.data_manifest).exists()
         if self.job.stage == "data" or lacks_data:
-            prepare = STAGES[self.job.stage].data_module
-            command = step_command(self.job, options, num_nodes=1, arguments=["-m", prepare, *arguments])
+            prepare = STAGES[self.job.stage].data_program
+            command = step_command(self.job, options, num_nodes=1, arguments=["-m", *prepare, *arguments])
             status = self._run(command)
             if self.job.stage == "data" or status:
                 return status

@@ -1,4 +1,4 @@
-"""The command line of every stage: ``--config RUN.yaml`` and ``section.field=value``, nothing else.
+"""The command line of every stage: ``--config RUN``, ``section.field=value``, and short forms of some fields.
 
 Also the ways in which a stage ends: with a message of one line, or stopped by a signal.
 """
@@ -9,11 +9,13 @@ import argparse
 import contextlib
 import errno
 import importlib.util
+import json
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -53,15 +55,58 @@ class RunError(RuntimeError):
 class Described(Protocol):
     """Texts about a stage."""
 
-    def help(self) -> tuple[str, str]: ...
+    def help(self) -> str: ...
 
     def dry_run(self, config: Any) -> str: ...
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Command line of a stage, besides ``--config`` and ``section.field=value``."""
+
+    name: str | None = None
+    """Name of the command."""
+    summary: str = ""
+    run_file: str | None = None
+    """Run file without ``--config``; None requires the option."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options, and the fields that they set."""
+    files: str | None = None
+    """Field that names of files set."""
+
+
+NO_USAGE = Usage()
+
+
+def stage_parser(usage: Usage, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add the options of a stage to a parser."""
+    default = f"; default {usage.run_file}" if usage.run_file else ""
+    parser.add_argument(
+        "--config",
+        default=usage.run_file,
+        required=not usage.run_file,
+        metavar="RUN",
+        help=f"YAML file of the run, or the name of a bundled one{default}",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="check the run file, print it whole, and stop")
+    for option, name in usage.options.items():
+        parser.add_argument(option, metavar=option[2:].upper(), help=f"short for {name}=")
+    files = f"files for {usage.files}=, and " if usage.files else ""
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="FILE|section.field=value" if usage.files else "section.field=value",
+        help=f"{files}changes to single fields",
+    )
+    return parser
 
 
 def run_command(
     main: Callable[[Config], None],
     load: Callable[[str, Sequence[str]], Config],
     stage: Described,
+    usage: Usage = NO_USAGE,
+    arguments: Sequence[str] | None = None,
 ) -> None:
     """Run a stage with the configuration that the command line names, in ``one_line_errors``.
 
@@ -69,23 +114,33 @@ def run_command(
         main: the stage.
         load: reads the configuration from (file, overrides); ValueError lists every problem.
         stage: its description, for ``--help`` and ``--dry-run``.
+        usage: options of its command line.
+        arguments: arguments of the command line; by default those of this process.
     """
-    about, fields = stage.help() if {"-h", "--help"} & {*sys.argv} else ("", "")
+    is_help = {"-h", "--help"} & {*sys.argv}
     parser = argparse.ArgumentParser(
-        description=about, epilog=fields, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=usage.name,
+        description=usage.summary,
+        epilog=stage.help() if is_help else "",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", required=True, help="YAML file of the run")
-    parser.add_argument("--dry-run", action="store_true", help="check the run file, print it whole, and stop")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="section.field=value", help="changes to single fields"
-    )
+    parsed = stage_parser(usage, parser).parse_intermixed_args(arguments)
     with one_line_errors():
-        parsed = parser.parse_intermixed_args()
-        config = load(parsed.config, parsed.overrides)
+        config = load(parsed.config, _overrides(usage, parsed))
         if parsed.dry_run:
             print(stage.dry_run(config))
         else:
             main(config)
+
+
+def _overrides(usage: Usage, parsed: argparse.Namespace) -> list[str]:
+    """Return the overrides, with those that options and names of files stand for first."""
+    given = {name: getattr(parsed, option[2:]) for option, name in usage.options.items()}
+    files = [text for text in parsed.overrides if usage.files and "=" not in text]
+    if files:
+        given[str(usage.files)] = files
+    fields = [f"{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
+    return [*fields, *(text for text in parsed.overrides if text not in files)]
 
 
 @contextlib.contextmanager

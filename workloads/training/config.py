@@ -207,7 +207,7 @@ def read_run(
 
     Args:
         cls: of the run, with its sections.
-        path: of the YAML file.
+        path: of the YAML file, or the name of one of ``shipped``.
         overrides: of single fields.
         rules: return what is wrong with a run whose fields have the right types.
         shipped: folder whose ``*/configs`` hold the run files that are named if ``path`` is none.
@@ -216,10 +216,11 @@ def read_run(
         ValueError: listing everything that is wrong with the file and the overrides.
     """
     path = Path(path)
+    files = [] if path.exists() else sorted(shipped.glob("*/configs/**/*.yaml"))
+    path = next((found for found in files if found.stem == str(path)), path)
     try:
         raw = read_yaml_file(path)
     except FileNotFoundError:
-        files = sorted(shipped.glob("*/configs/**/*.yaml"))
         known = {found.name: os.path.relpath(found) for found in files}
         near = [known[name] for name in difflib.get_close_matches(path.name, known, n=1)]
         hint = f"did you mean {near[0]}?" if near else f"{shipped} has {', '.join(known)}"

@@ -91,11 +91,11 @@ def start_training(folder: Path, port: int) -> subprocess.Popen[bytes]:
     ]
 
     def stage(name: str, *overrides: str) -> list[str]:
-        return [sys.executable, "-m", f"workloads.{name}", "--config", CONFIG, *places, *overrides]
+        return [sys.executable, "-m", "workloads", name, "--config", CONFIG, *places, *overrides]
 
     variables = {PORT: str(port), JOB_ID: exporters.JOB_ID, "OMP_NUM_THREADS": "1"}
     with (folder / "training.log").open("wb") as log:
-        subprocess.run(stage("prepare"), cwd=REPOSITORY, stdout=log, stderr=log, check=True, timeout=300)
+        subprocess.run(stage("data"), cwd=REPOSITORY, stdout=log, stderr=log, check=True, timeout=300)
         return subprocess.Popen(
             stage("train", *RUN),
             cwd=REPOSITORY,

@@ -44,7 +44,7 @@ def test_on_slurm_it_takes_all_gpus_of_all_nodes_and_its_own_data() -> None:
     assert "--nodes=8" in found["sbatch"] and job["efa"]
     assert job["data_manifest"].endswith("/data/uniref50-bionemo/export.json")
     stage = STAGES["train-bionemo"]
-    assert stage.resumes and stage.data_module == "workloads.bionemo.data"
+    assert stage.resumes and stage.data_program == ("workloads.bionemo.data",)
     assert slurm(stage="convert-bionemo")["job"]["data_manifest"] == ""
 
 
@@ -66,7 +66,7 @@ def test_in_pods_data_are_exported_first(operator: str) -> None:
     assert data["command"] == ["python3", "-m", "workloads.bionemo.data"]
     (main,) = spec["containers"]
     words = [*main["command"], *main["args"]]
-    assert STAGES["train-bionemo"].module in words and "--nproc-per-node=8" in words
+    assert STAGES["train-bionemo"].program[0] in words and "--nproc-per-node=8" in words
     assert main["resources"]["limits"]["nvidia.com/gpu"] == "8"
     assert job.max_retries == 10 and len(job.name) <= 40
     if operator == "kubeflow":

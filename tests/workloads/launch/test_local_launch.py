@@ -32,7 +32,7 @@ def launch(run_file: Path, tmp_path: Path) -> Launch:
     fasta.write_text("".join(lines))
 
     def start(*overrides: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "workloads.train", "--config", str(run_file)]
+        command = [sys.executable, "-m", "workloads", "train", "--config", str(run_file)]
         command += [f"data.source={fasta}", f"data.path={tmp_path}/own", *overrides]
         return subprocess.Popen(
             command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -71,8 +71,8 @@ def test_reports_a_mistake_of_all_processes_once(
     run_file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(ERROR_FILE, "")  # is set for the processes
-    monkeypatch.setattr(sys, "argv", ["train", "--config", str(run_file), "optim.lr=fast"])
-    assert local.on_every_device("workloads.train", "training run") == 2
+    monkeypatch.setattr(sys, "argv", ["seqlm", "train", "--config", str(run_file), "optim.lr=fast"])
+    assert local.on_every_device("training run") == 2
     errors = capfd.readouterr().err
     assert errors.count("optim.lr: got 'fast'") == 1 and "Traceback" not in errors
     assert "optim.lr: got 'fast'" in errors.splitlines()[-1], "the message comes last"

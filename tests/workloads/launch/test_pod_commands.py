@@ -273,4 +273,4 @@ def test_a_process_that_stands_still_is_a_fault_to_the_agents(
 def children(pid: int) -> list[int]:
     """Processes that it has started and that train."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in found if "workloads.train" in Path(f"/proc/{child}/cmdline").read_text()]
+    return [int(child) for child in found if "workloads\0train" in Path(f"/proc/{child}/cmdline").read_text()]

@@ -270,7 +270,7 @@ def test_processes_that_had_to_be_killed_have_not_saved(slurm: Slurm) -> None:
 def test_data_are_prepared_first_on_one_node_where_they_are_missing(slurm: Slurm) -> None:
     Path(slurm.job.data_manifest).unlink()
     assert slurm.run({"status": 0}, {"status": 0})[0] == 0
-    data = next(words for words in slurm.said_to("srun") if "workloads.prepare" in words)
+    data = next(words for words in slurm.said_to("srun") if {"workloads", "data"} <= {*words})
     assert "--nodes=1" in data and "name=run" in data
     assert len(slurm.train_steps) == 1
 

@@ -1,4 +1,4 @@
-"""``workloads.train`` for tests, slowed down or made to fail by environment variables.
+"""``seqlm train`` for tests, slowed down or made to fail by environment variables.
 
 HOLD_SECONDS: time that a micro-batch takes at least, so that a signal meets the run halfway. FAIL_RANK,
 FAIL_AFTER: that process fails after as many micro-batches. STOP_RANK: that process gets SIGTERM in its first

@@ -51,10 +51,10 @@ ONE_PROCESS = {
 RUN_ALL = """
 import json, runpy, sys
 stages, *names = sys.argv[1:]
-for module, *arguments in json.loads(stages):
-    sys.argv = [module, *arguments]
+for arguments in json.loads(stages):
+    sys.argv = ["seqlm", *arguments]
     try:
-        runpy.run_module(f"workloads.{module}", run_name="__main__")
+        runpy.run_module("workloads", run_name="__main__")
     except SystemExit as end:
         if end.code:
             raise
@@ -172,7 +172,7 @@ def test_a_missing_module_of_a_package_that_is_there_is_a_fault(capsys: pytest.C
 
 @pytest.mark.long
 def test_serving_names_what_it_misses() -> None:
-    done = python("-m", "workloads.esm2.serving", "--model", "nowhere", packages=[*REQUIRED, "uvicorn"])
+    done = python("-m", "workloads", "serve", "--model", "nowhere", packages=[*REQUIRED, "uvicorn"])
     assert (done.returncode, done.stdout) == (1, "")
     line = "error: the package starlette is missing; install it (pip install starlette) and try again"
     assert done.stderr.splitlines() == [line]

@@ -198,7 +198,7 @@ def test_two_processes_give_the_same_losses(train: Callable[..., Path], trained:
     whole = train("cpu", "whole-cpu", *settings)
     command = ("--config", str(trained.folder.parent / "run.yaml"), "name=both", *OF_BLOCKS, *settings)
     module = "tests.workloads.training.xla_joined_by_gloo"
-    done = start_training(*command, "train.max_steps=15", processes=2, module=module, PJRT_DEVICE="CPU")
+    done = start_training(*command, "train.max_steps=15", processes=2, program=[module], PJRT_DEVICE="CPU")
     said, _ = done.communicate(timeout=300)
     assert done.returncode == 0, said
     (checkpoint,) = (trained.folder / "both" / "checkpoints").iterdir()

@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -91,19 +91,19 @@ def changed_parameters(objective: Objective) -> set[str]:
 def start_training(
     *arguments: str,
     processes: int,
-    module: str = "workloads.train",
+    program: Sequence[str] = ("workloads", "train"),
     **environment: str,
 ) -> subprocess.Popen[str]:
-    """Start ``torchrun -m workloads.train`` (or another module) as a user's shell would.
+    """Start ``torchrun -m workloads train`` (or another module) as a user's shell would.
 
     Args:
         arguments: of the module.
         processes: how many torchrun starts.
-        module: what they run.
+        program: module that they run, and its first arguments.
         environment: variables that are set besides those of this process.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={processes}", "-m", module, *arguments]
+    command += [f"--nproc-per-node={processes}", "-m", *program, *arguments]
     return subprocess.Popen(
         command,
         cwd=REPOSITORY,

@@ -1,4 +1,4 @@
-"""Contacts of proteins (``python -m workloads.contacts``).
+"""Contacts of proteins (``seqlm contacts``).
 
 For each protein of L residues, the table has the L most probable contacts that are at least six positions
 apart: id, i, j (from 1), residue_i, residue_j and probability. A folder beside the table has for each protein

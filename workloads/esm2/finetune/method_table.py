@@ -83,7 +83,7 @@ def check(config: RunFile, num_devices: int) -> None:
 
 def launch(file: Path) -> int:
     """Run a configuration on this machine as ``make finetune-lora`` does; the exit status."""
-    command = [sys.executable, "-m", "workloads.train", "--config", str(file)]
+    command = [sys.executable, "-m", "workloads", "train", "--config", str(file)]
     return subprocess.run(command, check=False).returncode
 
 

@@ -1,4 +1,4 @@
-"""Embeddings of proteins (``python -m workloads.embed``).
+"""Embeddings of proteins (``seqlm embed``).
 
 The result is Parquet with the columns id, length (residues) and embedding. An embedding is a list of C
 numbers, pooled over the residues without CLS and EOS, or a list of L such lists with

@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned model (``python -m workloads.predict``).
+"""Predictions of a fine-tuned model (``seqlm predict``).
 
 The result is CSV or Parquet with the columns id, length (residues), and
 

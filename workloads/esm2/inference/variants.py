@@ -1,4 +1,4 @@
-"""Score the effects of variants, without training (``python -m workloads.variants``).
+"""Score the effects of variants, without training (``seqlm variants``).
 
 The scores are masked marginals (Meier et al. 2021). Each mutated position is masked alone in the wild type,
 and a variant's score is the sum over its positions of log p(mutant) - log p(wild type). Below 0, the model

@@ -1,4 +1,4 @@
-"""Scorecard of a masked language model (``python -m workloads.scorecard``): an HTML page and JSON.
+"""Scorecard of a masked language model (``seqlm scorecard``): an HTML page and JSON.
 
 The bundled parts take minutes and show that a model works. They give no verdict: their data are small, and
 nothing is published for them. ``scorecard.proteingym`` adds the benchmark that variant effects are judged by.

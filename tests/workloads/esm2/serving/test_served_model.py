@@ -25,7 +25,7 @@ from transformers import (
 from tests.workloads.esm2.serving.served import CSV, Served, free_port, serving
 from tests.workloads.esm2.serving.test_shutdown import PATIENCE, answering
 from workloads.esm2.alphabet import CLS, EOS, encode
-from workloads.esm2.serving.__main__ import STOPPED, main
+from workloads.esm2.serving.command import STOPPED, main
 from workloads.esm2.serving.model import open_model
 from workloads.esm2.serving.settings import ServeSettings, check_folder
 

@@ -1,4 +1,4 @@
-"""Serve a model: ``python -m workloads.esm2.serving [--model FOLDER]``; in the image, the command ``serve``.
+"""Serve a model: ``seqlm serve [--model FOLDER]``; in the image, the command ``serve``.
 
 Limits are environment variables (``settings.py``), because endpoints and pods configure containers with them.
 """
@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from workloads.run_kinds import short_training
@@ -23,12 +24,12 @@ PORT = 8080
 STOPPED = 143
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     # Process 1 of a container ignores SIGTERM by default, and loading may take minutes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     is_help = {"-h", "--help"} & {*sys.argv}
     parser = argparse.ArgumentParser(
-        prog="serve",
+        prog="seqlm serve",
         description="Answer /ping and /invocations with a model.",
         epilog=settings_text() if is_help else "",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -37,7 +38,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=MODEL_FOLDER, help=model_help)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all")
     parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on; default {PORT}")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with one_line_errors():
         # Wrong options and missing packages are reported before the import of torch, which takes seconds.
         from .app import Service
@@ -75,7 +76,3 @@ def _check_free(host: str, port: int) -> None:
                 f"--host, --port: cannot listen on {host}:{port}: {error.strerror}; stop the other program "
                 f'or choose another port (make serve ARGS="--port {port + 1}")'
             ) from None
-
-
-if __name__ == "__main__":
-    main()

@@ -160,9 +160,11 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def git_sha() -> str | None:
-    """Commit of the code: GIT_SHA where an image sets it, else that of the checkout."""
+    """Return the commit of the code: GIT_SHA if an image sets it, else the commit of the checkout."""
     if "GIT_SHA" in os.environ:
         return os.environ["GIT_SHA"]
+    if not (Path(__file__).parents[2] / ".git").exists():
+        return None  # an installed package may lie in somebody else's repository
     return printed(["git", "rev-parse", "HEAD"], Path(__file__).parent)
 
 

@@ -87,14 +87,26 @@ def masked_marginals(
         protein: token ids of the wild type, (L,), without CLS and EOS.
         wanted: variants that fit the protein.
     """
-    places = _places(wanted)
-    masked = [_masked(protein, place, engine.max_residues) for place in places]
-    logits = dict(zip(places, engine.run(masked, MASKED_LOGITS), strict=True))
-    log_p = {place: _log_softmax(found) for place, found in logits.items()}
+    log_p = _log_probabilities(engine, protein, _places(wanted))
     return [
         float(sum(log_p[s.place][s.mutant] - log_p[s.place][s.wild] for s in variant.substitutions))
         for variant in wanted
     ]
+
+
+def pseudo_perplexity(engine: Engine, protein: npt.NDArray[np.uint8]) -> float:
+    """Return exp of the mean of -log p of each residue, masked alone, for token ids (L,)."""
+    log_p = _log_probabilities(engine, protein, range(len(protein)))
+    return float(np.exp(-np.mean([log_p[place][token] for place, token in enumerate(protein.tolist())])))
+
+
+def _log_probabilities(
+    engine: Engine, protein: npt.NDArray[np.uint8], places: Sequence[int]
+) -> dict[int, npt.NDArray[np.float64]]:
+    """Return the log probabilities of the vocabulary at each of these places, which is masked alone."""
+    masked = [_masked(protein, place, engine.max_residues) for place in places]
+    answers = engine.run(masked, MASKED_LOGITS)
+    return {place: _log_softmax(found) for place, found in zip(places, answers, strict=True)}
 
 
 def _places(wanted: Sequence[Variant]) -> list[int]:

@@ -19,6 +19,7 @@ from workloads.bionemo import convert, start
 from workloads.esm2.serving import command as serving
 from workloads.inference import run_inference
 from workloads.run_file import (
+    EXPLORE,
     INFERENCE,
     LAYERS,
     PREPARATION,
@@ -62,6 +63,12 @@ def _inference(name: str, summary: str) -> Subcommand:
     return Subcommand(summary, main, INFERENCE, options=OUTPUT, files="inference.input")
 
 
+def _explore(config: RunFile) -> None:
+    from workloads.explore.command import explore  # imports numpy and pandas
+
+    explore(config)
+
+
 SUBCOMMANDS: Mapping[str, Subcommand] = {
     "data": Subcommand("prepare the data of a run", prepare.main, PREPARATION, files="data.source"),
     "train": Subcommand("pre-train or fine-tune a model, or continue a run", train.main),
@@ -76,6 +83,13 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     ),
     "layers": Subcommand(
         "compare layers and poolings for a task", layers.main, LAYERS, run_file=TASK, options=OUTPUT
+    ),
+    "explore": Subcommand(
+        "draw a map of embeddings as an HTML page",
+        _explore,
+        EXPLORE,
+        options={**MODEL, "--output": "explore.output"},
+        files="explore.embeddings",
     ),
     "train-bionemo": Subcommand("train with NVIDIA BioNeMo, in its image", start.main),
     "convert-bionemo": Subcommand("convert checkpoints of BioNeMo", convert.main),

@@ -35,7 +35,7 @@ else:  # as types, so that wrong values are reported together with the mistakes 
 _SHIPPED = Path(__file__).parent
 _LEAST = {
     0: "evaluate.pseudo_perplexity_proteins inference.tokens_per_pack chat.questions",
-    1: "inference.part_residues bionemo.micro_batch_size bionemo.tensor_parallel_size "
+    1: "inference.part_residues explore.max_proteins bionemo.micro_batch_size bionemo.tensor_parallel_size "
     "bionemo.check_every_steps bionemo.dataset_workers chat.max_new_tokens chat.questions_at_once",
 }
 
@@ -109,6 +109,34 @@ class ScorecardConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExploreConfig:
+    """Map of embeddings (``make explore``)."""
+
+    embeddings: str | None = None
+    """Parquet file of ``make embed``; null uses the file that ``make embed`` writes for this run file."""
+    column: str | None = None
+    """Column with the vectors; needed if the file has several."""
+    output: str | None = None
+    """Name of the page, ending in .html; null uses the name of the embeddings."""
+    table: tuple[str, ...] = ()
+    """CSV, TSV or Parquet files with columns to color by, or ``sample``; empty uses ``task.table``. The ids
+    are in ``inference.id_column``."""
+    colors: tuple[str, ...] = ()
+    """Columns to color by; empty uses all but the ids and the sequences."""
+    label: str | None = None
+    """Column with labels. Each protein gets the label of the nearest labelled protein, with the distance."""
+    split: str | None = None
+    """Column with the split of each protein. Labels then go from proteins of ``reference`` to the others."""
+    reference: tuple[str, ...] = ("train",)
+    """Values of ``split`` whose labels are transferred."""
+    max_proteins: int = 50_000
+    """Proteins on the map; more are drawn with a fixed seed. The page has about 120 bytes for each."""
+    export: tuple[Literal["npy", "parquet", "jsonl"], ...] = ()
+    """Other files of the embeddings: ``npy`` (float32, with the ids in a text file), ``parquet`` (lists of
+    fixed size) or ``jsonl`` (key, vector, metadata)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SplitConfig:
     """Split by a column, or by cluster with ``data.validation_fraction`` and ``data.test_fraction``."""
 
@@ -173,6 +201,7 @@ class RunFile(RunConfig):
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     scorecard: ScorecardConfig = field(default_factory=ScorecardConfig)
+    explore: ExploreConfig = field(default_factory=ExploreConfig)
     task: TaskConfig | None = None
     bionemo: BionemoConfig | None = None
     """Settings of ``make train-bionemo``; null uses its defaults."""
@@ -238,6 +267,10 @@ SCORING = (
 INFERENCE = (
     *("name", "runs", "inference", "model.max_residues", "data.downloads", "data.allow_nucleotides"),
     *("train.precision", "train.compile", "task.id_column", "task.sequence_column"),
+)
+EXPLORE = (
+    *("name", "runs", "explore", "inference.model", "inference.output", "inference.id_column"),
+    *("inference.sequence_column", "task.table", "task.id_column", "task.sequence_column"),
 )
 LAYERS = (*INFERENCE, *PREPARATION)
 SCORECARD = (*INFERENCE, "data", "evaluate", "scorecard", "model.mask_fraction", "train.tokens_per_pack")

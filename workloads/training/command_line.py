@@ -138,7 +138,7 @@ def _overrides(usage: Usage, parsed: argparse.Namespace) -> list[str]:
     given = {name: getattr(parsed, option[2:]) for option, name in usage.options.items()}
     files = [text for text in parsed.overrides if usage.files and "=" not in text]
     if files:
-        given[str(usage.files)] = files
+        given[str(usage.files)] = files if len(files) > 1 else files[0]
     fields = [f"{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
     return [*fields, *(text for text in parsed.overrides if text not in files)]
 

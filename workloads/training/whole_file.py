@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -15,3 +17,14 @@ def write_whole(path: Path, text: str) -> None:
         # Of a node that dies, a shared file system keeps the new name and may lose what is not written out.
         os.fsync(stream.fileno())
     new.replace(path)
+
+
+@contextlib.contextmanager
+def writing_whole(path: Path) -> Iterator[Path]:
+    """Give a path to write to, which replaces the file when the block ends without an error."""
+    new = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        yield new
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)

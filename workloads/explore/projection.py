@@ -1,0 +1,98 @@
+"""Maps of embeddings, nearest neighbors and label transfer.
+
+Shapes: N proteins, C features, K neighbors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+NUM_NEIGHBORS = 10
+
+
+@dataclass(frozen=True)
+class Projection:
+    name: str
+    points: Floats
+    """(N, 2)."""
+    axes: str
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Nearest labelled protein of the reference for each protein, except itself."""
+
+    nearest: npt.NDArray[np.int32]
+    """Row of the protein, (N,); -1 if there is none."""
+    distances: Floats
+    """Cosine distance to it, (N,)."""
+
+
+def projections(vectors: Floats) -> list[Projection]:
+    """Return PCA, and UMAP (McInnes et al. 2018, arXiv:1802.03426) if umap-learn is installed."""
+    from sklearn.decomposition import PCA
+
+    pca = PCA(min(2, *vectors.shape), svd_solver="covariance_eigh")
+    points = pca.fit_transform(vectors)
+    if points.shape[1] < 2:
+        points = np.column_stack([points, np.zeros(len(points))])
+    shares = np.nan_to_num([*pca.explained_variance_ratio_, 0.0][:2])
+    axes = f"PCA: {shares[0]:.0%} and {shares[1]:.0%} of the variance"
+    found = [Projection("PCA", points.astype(np.float32), axes)]
+    if find_spec("umap") and len(vectors) > NUM_NEIGHBORS:
+        from umap import UMAP
+
+        points = UMAP(metric="cosine", random_state=0).fit_transform(vectors)
+        found.append(
+            Projection("UMAP", points.astype(np.float32), "UMAP: distances between groups mean little")
+        )
+    return found
+
+
+def neighbors(vectors: Floats, number: int = NUM_NEIGHBORS) -> tuple[npt.NDArray[np.uint32], Floats]:
+    """Return the nearest other proteins and their cosine distances, (N, K) each, the nearest first."""
+    number = min(number, len(vectors) - 1)
+    rows, distances = _nearest(vectors, vectors, number + 1)
+    # Equal vectors may come before the protein itself, or even push it out.
+    is_self = rows == np.arange(len(vectors))[:, None]
+    is_self[~is_self.any(axis=1), -1] = True
+    kept = ~is_self
+    return rows[kept].reshape(-1, number).astype(np.uint32), distances[kept].reshape(-1, number)
+
+
+def transfer(vectors: Floats, is_reference: npt.NDArray[np.bool_]) -> Transfer:
+    """Return the nearest protein of the reference for each protein.
+
+    Labels are transferred from the nearest labelled protein as by Littmann et al. 2021
+    (doi:10.1038/s41598-020-80786-0), which uses the Euclidean distance.
+    """
+    reference = np.flatnonzero(is_reference)
+    nearest = np.full(len(vectors), -1, dtype=np.int32)
+    closest = np.full(len(vectors), np.inf, dtype=np.float32)
+    if len(reference):
+        rows, distances = _nearest(vectors[reference], vectors, min(2, len(reference)))
+        found = reference[rows]
+        column = (found[:, 0] == np.arange(len(vectors))).astype(int)
+        has_other = column < found.shape[1]
+        places = np.flatnonzero(has_other)
+        nearest[places] = found[places, column[places]]
+        closest[places] = distances[places, column[places]]
+    return Transfer(nearest, closest)
+
+
+def _nearest(known: Floats, asked: Floats, number: int) -> tuple[npt.NDArray[np.int64], Floats]:
+    from sklearn.neighbors import NearestNeighbors
+
+    index = NearestNeighbors(n_neighbors=number, algorithm="brute", metric="euclidean").fit(_unit(known))
+    distances, rows = index.kneighbors(_unit(asked))
+    return rows, (distances**2 / 2).astype(np.float32)  # the cosine distance of unit vectors
+
+
+def _unit(vectors: Floats) -> Floats:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), dtype=np.float32)

@@ -32,7 +32,7 @@ from workloads.esm2.inference.records import Protein
 from workloads.esm2.inference.variants import masked_marginals, pseudo_perplexity
 from workloads.families import MODEL_FAMILIES, family_of, load_model
 from workloads.inference import check_head
-from workloads.run_kinds import check_model_name
+from workloads.run_kinds import check_model_name, short_training
 from workloads.training.config import TrainConfig
 from workloads.training.precision import select_precision
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 Proteins = Sequence[str] | Mapping[str, str]
 PROGRESS_RESIDUES = 2_000
 """Smaller amounts of work show no progress bar."""
+LEAST_PARAMETERS = 1_000_000
+"""Smaller models cannot have learned much about proteins."""
 
 
 def load(
@@ -77,6 +79,14 @@ class Model:
 
     def __init__(self, name: str, engine: Engine, *, allow_nucleotides: bool = False) -> None:
         self.name, self._engine, self._allow_nucleotides = name, engine, allow_nucleotides
+
+    def __repr__(self) -> str:
+        count = sum(weights.numel() for weights in self._engine.model.parameters())
+        size = f"{self.name}: {count / 1e6:,.1f} million parameters on {self._engine.device}"
+        if count < LEAST_PARAMETERS:
+            return f"{size}. This model is tiny: its figures prove only the mechanics"
+        warning = short_training(self.name)
+        return f"{size}. {warning}" if warning else size
 
     def embed(self, proteins: Proteins, *, pooling: str = "mean", layer: int = -1) -> Array | list[Array]:
         """Return embeddings of C features.

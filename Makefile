@@ -49,6 +49,7 @@ CHECKOV_READY := .venv-checkov/.ready
 HYPERPOD_READY := .venv-hyperpod/.ready
 XLA_READY := .venv-xla/.ready
 OLDEST_READY := .venv-oldest/.ready
+BIOTRAINER_READY := .venv-biotrainer/.ready
 # The environment brings the Node.js that the CDK's command line and its Python package run on.
 # Node.js keeps what it has compiled of the CDK.
 NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH" NODE_COMPILE_CACHE="$${NODE_COMPILE_CACHE:-$(CURDIR)/node_modules/.cache/compiled}"
@@ -116,7 +117,7 @@ $(foreach name,$(filter-out $(READ),$(.VARIABLES)),$(if $(call given,$(name),com
 	bandwidth report status tail cancel fetch bench gpu bench-data bench-inference bench-serve \
 	cost prices plan \
 	synth bootstrap deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
-	schema golden lock image push test test-all fuzz test-cluster test-image test-xla test-oldest lint format clean
+	schema golden lock image push test test-all fuzz test-cluster test-image test-xla test-biotrainer test-oldest lint format clean
 
 ##@ Biologist: train, fine-tune, use
 
@@ -264,6 +265,11 @@ $(OLDEST_READY): requirements-oldest.txt
 	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --requirement requirements-oldest.txt
 	@touch $@
 
+$(BIOTRAINER_READY): requirements-biotrainer.txt $(READY)
+	$(PYTHON) -m venv .venv-biotrainer
+	.venv-biotrainer/bin/pip install --quiet --disable-pip-version-check --requirement requirements-biotrainer.txt
+	@touch $@
+
 ##@ Platform engineer: plan, deploy, operate, pay
 
 synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
@@ -393,6 +399,9 @@ test-image: $(READY) ## the Dockerfile on a stand-in base (root, Debian/Ubuntu)
 
 test-xla: $(XLA_READY) ## training for Trainium on torch_xla's CPU device
 	OMP_NUM_THREADS=1 .venv-xla/bin/python -m pytest tests/workloads/training/test_xla.py tests/workloads/launch/test_torchrun.py $(ARGS)
+
+test-biotrainer: $(BIOTRAINER_READY) ## biotrainer reads our model folders, and embeds alike
+	$(BIN)/python -m pytest tests/biotrainer $(ARGS)
 
 test-oldest: $(OLDEST_READY) ## the model with the oldest versions of packages (5.5 GB)
 	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest $(addprefix tests/workloads/esm2/test_,attention.py model.py pretrained.py) \

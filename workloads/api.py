@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from workloads.esm2.alphabet import encode
 from workloads.esm2.contacts import head as contact_head

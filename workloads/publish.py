@@ -16,7 +16,7 @@ from workloads.families import family_of, saved_config
 from workloads.inference import check_model
 from workloads.run_file import PUBLISH, RunFile, run_stage
 from workloads.run_kinds import MAX_BASES
-from workloads.training.checksums import CHECKPOINT_FILE, verified
+from workloads.training.checksums import CHECKPOINT_FILE, new_folder, verified
 from workloads.training.report.model_card import HEADS, Published, head_of, model_card
 from workloads.training.strict_yaml import read_mapping
 from workloads.training.tracking.run_log import CONFIG_FILE
@@ -86,8 +86,8 @@ def _check_model(model: Path) -> None:
 def _check_place(folder: Path, model: Path, *, overwrite: bool) -> None:
     """Raise ValueError if the new folder would replace anything else than a folder of the same model."""
     at, own = folder.resolve(), model.resolve()
-    if at == own or at in own.parents:
-        raise ValueError(f"publish.folder: {folder} holds the model; give another folder")
+    if own in (at, *at.parents) or at in own.parents:
+        raise ValueError(f"publish.folder: {folder} overlaps the model {model}; give another folder")
     if not folder.exists():
         return
     if not folder.is_dir() or not (folder / CARD_FILE).is_file() or not (folder / "config.json").is_file():
@@ -102,10 +102,7 @@ def _check_place(folder: Path, model: Path, *, overwrite: bool) -> None:
 
 
 def _write(folder: Path, model: Path, repository: str | None, license: str, base: str | None) -> None:
-    # These bring torch.
-    from safetensors import safe_open
-
-    from workloads.training.saved_model import new_folder
+    from safetensors import safe_open  # here, since the other checks do without it
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder) as partial:
@@ -115,7 +112,7 @@ def _write(folder: Path, model: Path, repository: str | None, license: str, base
                 shutil.copyfile(path, partial / path.name)
             shapes: dict[str, list[int]] = {}
             for path in sorted(partial.glob("*.safetensors")):
-                with safe_open(path, "pt") as file:
+                with safe_open(path, "np") as file:
                     shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
             for index in partial.glob("*.safetensors.index.json"):
                 if missing := json.loads(index.read_text())["weight_map"].keys() - shapes.keys():

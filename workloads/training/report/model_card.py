@@ -25,9 +25,13 @@ HEADS = {
     "ForCausalLM": ("text-generation", "Causal language model"),
 }
 """The hub's pipeline and a description, by the end of the architecture's name."""
-NO_SCORES = ("runtime", "samples_per_second")
+SETTINGS = (
+    *("task.kind", "task.label_columns", "model.max_residues", "model.mask_fraction", "train.max_steps"),
+    *("train.tokens_per_step", "train.seed", "optim.name", "optim.lr", "optim.schedule"),
+    *("optim.warmup_steps", "optim.weight_decay", "lora.rank", "lora.lr", "lora.targets"),
+)
+"""Fields of the run file that the card states."""
 _HUB_TABLE = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@[\w.-]+)?/.+")
-Rows = Iterable[Sequence[object]]
 
 
 @dataclass(frozen=True)
@@ -55,136 +59,104 @@ def model_card(about: Published) -> str:
     """Return the text of README.md."""
     folder = about.model.parent
     run, results = read_mapping(folder / CONFIG_FILE), read_mapping(folder / RESULTS_FILE)
-    (architecture,) = read_mapping(about.model / "config.json")["architectures"]
+    manifest = read_mapping(Path(_at(run, "data.path") or "") / MANIFEST_FILE)
+    architecture = read_mapping(about.model / "config.json")["architectures"][0]
     head = head_of(architecture)
     assert head is not None, "publish checks the architecture"
-    pipeline, description = HEADS[head]
-    sources = _at(run, "chat.table") or []
-    data_sets = [found[1] for source in sources if (found := _HUB_TABLE.fullmatch(source))]
-    tags = [about.family and "protein-language-model", about.family]
+    tables = [_HUB_TABLE.fullmatch(location) for location in _at(run, "chat.table") or []]
     metadata = {
         "license": about.license.lower(),  # as the hub writes SPDX's names
         "library_name": "transformers",
-        "pipeline_tag": pipeline,
+        "pipeline_tag": HEADS[head][0],
         "base_model": about.base,
-        "datasets": sorted(set(data_sets)),
-        "tags": [tag for tag in tags if tag],
+        "datasets": sorted({found[1] for found in tables if found}),
+        "tags": ["protein-language-model", about.family] if about.family else None,
     }
-    given = {name: value for name, value in metadata.items() if value}
+    given = yaml.safe_dump({name: value for name, value in metadata.items() if value}, sort_keys=False)
     origin = f", trained from [{about.base}](https://huggingface.co/{about.base})" if about.base else ""
     if run and _at(run, "model.init_from") is None:
         origin = ", trained from random weights"
-    name = about.repository or folder.name
-    parts = [
-        f"---\n{yaml.safe_dump(given, sort_keys=False, allow_unicode=True)}---\n\n# {_escaped(name)}",
-        f"{description} (`{architecture}`, {about.parameters:,} parameters){origin}.",
-        f"## Use\n\n```python\n{_snippet(head, about.repository or 'path/to/this/folder', run)}\n```",
-        _data(read_mapping(Path(_at(run, "data.path") or "") / MANIFEST_FILE)),
-        _section("Training", _table(("setting", "value"), _training(run, results))),
-        _section("Scores", _scores(results), _evaluations(about), _scorecard(about)),
-        _section("Software", _table(("", "version"), (results.get("environment") or {}).items())),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    splits = manifest.get("splits", {}).items()
+    unused = {"optim.lr"} if run.get("lora") else set()
+    unused |= {"model.mask_fraction"} if head != "ForMaskedLM" else set()
+    unused |= {"model.max_residues"} if head == "ForCausalLM" else set()
+    settings = [(name, _at(run, name)) for name in SETTINGS if name not in unused]
+    settings += [(name, results.get(name)) for name in ("train_residues", "world_size", "classes")]
+    tokens = "tokens" if head == "ForCausalLM" else "residues"
+    sections = {
+        "Use": [f"```python\n{_snippet(head, about.repository or 'path/to/this/folder', run)}\n```"],
+        "Data": [
+            _table(("source", "bytes", "SHA-256"), map(_source, manifest.get("sources", ()))),
+            _table(("split", "records", tokens), [(k, v["records"], v["residues"]) for k, v in splits]),
+        ],
+        "Training": [_table(("setting", "value"), settings)],
+        "Scores": [_by_split(_scores(results)), _by_split(_evaluations(about)), _scorecard(about)],
+        "Software": [_table(("", "version"), (results.get("environment") or {}).items())],
+    }
+    parts = [f"# {_cell(about.repository or folder.name)}"]
+    parts += [f"{HEADS[head][1]} (`{architecture}`, {about.parameters:,} parameters){origin}."]
+    for title, texts in sections.items():
+        parts += [f"## {title}", *filter(None, texts)] if any(texts) else []
+    return f"---\n{given}---\n\n" + "\n\n".join(parts) + "\n"
 
 
 def _snippet(head: str, source: str, run: Mapping[str, Any]) -> str:
-    load = f'from_pretrained("{source}")'
-    lines = [
-        f"from transformers import AutoModel{head}, AutoTokenizer\n",
-        f"tokenizer = AutoTokenizer.{load}\nmodel = AutoModel{head}.{load}",
-    ]
-    prompt, answers = _at(run, "chat.prompt"), head == "ForCausalLM"
-    if answers and prompt is not None:
-        question = f'{prompt!r}.replace("{{question}}", "...")'
-        lines.append(f'inputs = tokenizer({question}, add_special_tokens=False, return_tensors="pt")')
-    elif answers:
-        lines.append('messages = [{"role": "user", "content": "..."}]')
-        lines.append("inputs = tokenizer.apply_chat_template(")
-        lines.append('    messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"\n)')
-    else:
-        masked = "<mask>" if head == "ForMaskedLM" else "Q"
-        lines.append(f'inputs = tokenizer("MKTAYIAKQR{masked}ISFVKSHFSRQ", return_tensors="pt")')
-    call = "tokenizer.decode(model.generate(**inputs, max_new_tokens=256)[0])"
-    lines.append(f"print({call if answers else 'model(**inputs).logits'})")
-    return "\n".join(lines)
-
-
-def _data(manifest: Mapping[str, Any]) -> str:
-    sources = [
-        (_location(each["name"]), each["bytes"], each["sha256"]) for each in manifest.get("sources", ())
-    ]
-    splits = [
-        (name, split["records"], split["residues"])
-        for name, split in manifest.get("splits", {}).items()
-        if split["records"]
-    ]
-    tokens = "residues" if manifest.get("vocabulary") else "tokens"
-    return _section(
-        "Data",
-        _table(("source", "bytes", "SHA-256"), sources),
-        _table(("split", "records", tokens), splits),
+    masked = "<mask>" if head == "ForMaskedLM" else "Q"
+    inputs, output = (
+        f'tokenizer("MKTAYIAKQR{masked}ISFVKSHFSRQ", return_tensors="pt")',
+        "model(**inputs).logits",
     )
+    if head == "ForCausalLM":
+        output = "tokenizer.decode(model.generate(**inputs, max_new_tokens=256)[0])"
+        if (prompt := _at(run, "chat.prompt")) is not None:
+            question = f'{prompt!r}.replace("{{question}}", "...")'
+            inputs = f'tokenizer({question}, add_special_tokens=False, return_tensors="pt")'
+        else:
+            inputs = """tokenizer.apply_chat_template(
+    [{"role": "user", "content": "..."}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
+)"""
+    return f"""from transformers import AutoModel{head}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{source}")
+model = AutoModel{head}.from_pretrained("{source}")
+inputs = {inputs}
+print({output})"""
 
 
-def _location(name: str) -> str:
-    """Return a source without folders of this machine, logins and signatures."""
-    return without_login(name.partition("?")[0]) if "://" in name else Path(name).name
+def _source(file: Mapping[str, Any]) -> Sequence[object]:
+    """Return the row of a source, without folders of this machine, logins and signatures."""
+    name = file["name"]
+    shown = without_login(name.partition("?")[0]) if "://" in name else Path(name).name
+    return shown, file["bytes"], file["sha256"]
 
 
-def _training(run: Mapping[str, Any], results: Mapping[str, Any]) -> Rows:
-    lr = _at(run, "lora.lr") or _at(run, "optim.lr")
-    values = {
-        "task": _at(run, "task.kind"),
-        "predicted columns": _at(run, "task.label_columns"),
-        "classes": results.get("classes"),
-        "optimizer steps": _at(run, "train.max_steps"),
-        "tokens per step": _at(run, "train.tokens_per_step"),
-        "tokens trained on" if _at(run, "chat") else "residues trained on": results.get("train_residues"),
-        "longest protein, in residues": None if _at(run, "chat") else _at(run, "model.max_residues"),
-        "optimizer": _at(run, "optim.name"),
-        "peak learning rate": lr,
-        "schedule": _at(run, "optim.schedule"),
-        "warm-up steps": _at(run, "optim.warmup_steps"),
-        "weight decay": _at(run, "optim.weight_decay"),
-        "LoRA rank": _at(run, "lora.rank"),
-        "LoRA matrices": _at(run, "lora.targets"),
-        "seed": _at(run, "train.seed"),
-        "devices": results.get("world_size"),
-    }
-    for name, value in values.items():
-        yield name, ", ".join(map(str, value)) if isinstance(value, list) else value
-
-
-def _scores(results: Mapping[str, Any]) -> str:
-    """Return the scores at the end of the run."""
+def _scores(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the scores at the end of the run, by split."""
+    columns: dict[str, dict[str, Any]] = {"validation": {}, "test": {}}
     held_out = "test" if "test_loss" in results else "validation"
-    columns: dict[str, dict[str, float]] = {"validation": {}, "test": {}}
     for name, value in results.items():
         prefix, _, rest = name.partition("_")
-        if prefix in ("eval", "test") and rest not in NO_SCORES:
+        if prefix in ("eval", "test"):
             columns["validation" if prefix == "eval" else "test"][rest] = value
-        elif re.fullmatch("(unigram_)?perplexity", name):
-            columns["validation"][name] = value
-        elif re.match("(base_)?rouge", name):
-            columns[held_out][name] = value
-    return _by_split(columns)
+        elif found := re.match("(unigram_)?perplexity|(base_)?rouge", name):
+            columns[held_out if "rouge" in found[0] else "validation"][name] = value
+    return columns
 
 
-def _evaluations(about: Published) -> str:
-    """Return the scores that ``make evaluate`` wrote for exactly these files."""
-    columns = {}
-    for path in sorted(about.model.parent.glob("evaluation-*.json")):
-        found = read_mapping(path)
-        if about.sha256 and found.get("model_sha256") == about.sha256:
-            scores = {name.removeprefix("eval_"): value for name, value in found.items()}
-            columns[str(found["split"])] = {name: scores[name] for name in scores if name not in NO_SCORES}
-    return _by_split(columns)
+def _evaluations(about: Published) -> dict[str, dict[str, Any]]:
+    """Return the scores that ``make evaluate`` wrote for exactly these files, by split."""
+    documents = [read_mapping(path) for path in sorted(about.model.parent.glob("evaluation-*.json"))]
+    return {
+        str(found["split"]): {name.removeprefix("eval_"): value for name, value in found.items()}
+        for found in documents
+        if about.sha256 and found.get("model_sha256") == about.sha256
+    }
 
 
 def _scorecard(about: Published) -> str:
     found = read_mapping(path := about.model.parent / "scorecard.json")
-    weights = max(file.stat().st_mtime for file in about.model.glob("*.safetensors"))
     is_same = Path(str(found.get("model"))).resolve() == about.model.resolve()
+    weights = max(file.stat().st_mtime for file in about.model.glob("*.safetensors"))
     if not is_same or path.stat().st_mtime < weights:  # of an earlier training
         return ""
     rows = [(score["name"], score["value"], score["data"]) for score in found["scores"]]
@@ -192,41 +164,33 @@ def _scorecard(about: Published) -> str:
 
 
 def _by_split(columns: Mapping[str, Mapping[str, Any]]) -> str:
-    used = {split: {n: v for n, v in scores.items() if _is_number(v)} for split, scores in columns.items()}
-    used = {split: scores for split, scores in used.items() if scores}
-    names = dict.fromkeys(name for scores in used.values() for name in scores)
-    rows = [(name, *(scores.get(name, "") for scores in used.values())) for name in names]
-    return _table(("score", *used), rows)
+    """Return a table of the numbers among scores."""
+    rows: dict[str, dict[str, float]] = {}
+    for split, scores in columns.items():
+        for name, value in scores.items():
+            if type(value) in (int, float) and name not in ("runtime", "samples_per_second"):
+                rows.setdefault(name, {})[split] = value
+    used = [split for split in columns if any(split in row for row in rows.values())]
+    cells = [(name, *(row.get(split, "") for split in used)) for name, row in rows.items()]
+    return _table(("score", *used), cells)
 
 
-def _table(titles: Sequence[str], rows: Rows) -> str:
-    kept = [row for row in rows if None not in row]
-    lines = [titles, ["---"] * len(titles), *([_cell(value) for value in row] for row in kept)]
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    kept = [[_cell(value) for value in row] for row in rows if None not in row]
+    lines = [titles, ["---"] * len(titles), *kept]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) if kept else ""
 
 
-def _section(title: str, *parts: str) -> str:
-    found = [part for part in parts if part]
-    return "\n\n".join([f"## {title}", *found]) if found else ""
-
-
 def _cell(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
+    """Return a value in one line, without effect in Markdown and HTML."""
+    if type(value) is int:
         return f"{value:,}"
-    return f"{value:.5g}" if isinstance(value, float) else _escaped(str(value))
-
-
-def _escaped(text: str) -> str:
-    """Return a text of data in one line, without effect in Markdown and HTML."""
-    return re.sub(r"([\\`*_{}\[\]<>|#!~&$])", r"\\\1", " ".join(text.split()))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = f"{value:.5g}" if isinstance(value, float) else " ".join(text.split())
+    return re.sub(r"([\\`*_{}\[\]<>|#!~&$])", r"\\\1", text)
 
 
 def _at(values: Mapping[str, Any], name: str) -> Any:
     """Return ``section.field`` of a run file, None if it is missing."""
     section, _, field = name.partition(".")
-    found = values.get(section)
-    return found.get(field) if field and isinstance(found, dict) else None if field else found
+    return (values.get(section) or {}).get(field)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -15,9 +16,13 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import ModelCard
+from safetensors.torch import load_file
 
+from tests.workloads.esm2.tiny_models import tiny_config
 from tests.workloads.hub_stand_in import hub
 from tests.workloads.training.training_runs import train_here, write_run_file
+from workloads.causal_lm.model_files import write_model
+from workloads.esm2.pretrained import of_config, save_esm
 from workloads.evaluate import main as evaluate
 from workloads.publish import base_of, main
 from workloads.run_file import load_config
@@ -68,7 +73,8 @@ def test_the_folder_gives_the_logits_of_the_model(tiny_model: Path, family: str,
     run_file = tmp_path / "run.yaml"
     run_file.write_text(yaml.safe_dump({"runs": str(tmp_path)}))
     shutil.copytree(tiny_model, tmp_path / "run/model")
-    shutil.rmtree(tmp_path / "run/hub", ignore_errors=True)
+    (tmp_path / "run/model/contact_head.json").write_text("{}")
+    write_sums(tmp_path / "run/model")
     folder = publish(run_file, LICENSE)
     assert torch.equal(logits(folder), logits(tmp_path / "run/model"))
     assert {path.name for path in (tmp_path / "run/model").iterdir()} < {p.name for p in folder.iterdir()}
@@ -106,12 +112,37 @@ def test_the_card_has_the_facts_of_the_run(run: Path, prepared: Path) -> None:
     assert "Masked language model of proteins (`EsmForMaskedLM`, 19,374 parameters)." in text
 
 
-def test_the_snippet_of_the_card_runs(run: Path) -> None:
-    folder = publish(run, LICENSE)
-    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+@pytest.mark.parametrize(
+    ("head", "pipeline", "setting"),
+    [
+        ("masked_lm", "fill-mask", {}),
+        ("sequence_classifier", "text-classification", {}),
+        ("token_classifier", "token-classification", {}),
+        ("causal", "text-generation", {"prompt": "<|user|>\n{question}```<|assistant|>\n"}),
+        ("causal", "text-generation", {"prompt": None, "table": ["hf://datasets/lab/questions@main/a.csv"]}),
+    ],
+)
+def test_the_snippet_of_the_card_runs(
+    head: str, pipeline: str, setting: dict[str, Any], tmp_path: Path
+) -> None:
+    model, run_file = tmp_path / "run/model", tmp_path / "run.yaml"
+    if head == "causal":
+        write_model(model, ["what is a protein", "a chain of residues"] * 20, 300)
+        (tmp_path / "run/config.yaml").write_text(yaml.safe_dump({"chat": setting, "lora": None}))
+    else:
+        config = tiny_config()
+        kind = getattr(of_config(config), head).plain
+        save_esm(model, config, kind(config).state_dict(), kind)
+    run_file.write_text(yaml.safe_dump({"runs": str(tmp_path)}))
+    folder = publish(run_file, LICENSE)
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.pipeline_tag == pipeline
+    assert card.data.datasets == (["lab/questions"] if "table" in setting else None)
+    (code,) = re.findall(r"^```python\n(.*?)^```", card.text, re.DOTALL | re.MULTILINE)
     found: dict[str, Any] = {}
     exec(code.replace("path/to/this/folder", str(folder)), found)
-    assert found["model"].num_parameters() > 0
+    count = sum(math.prod(each.shape) for each in load_file(folder / "model.safetensors").values())
+    assert f"{count:,} parameters" in card.text
 
 
 def test_scores_of_other_weights_stay_out(run: Path) -> None:

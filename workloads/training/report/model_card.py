@@ -74,7 +74,7 @@ def model_card(about: Published) -> str:
     }
     given = yaml.safe_dump({name: value for name, value in metadata.items() if value}, sort_keys=False)
     origin = f", trained from [{about.base}](https://huggingface.co/{about.base})" if about.base else ""
-    if run and _at(run, "model.init_from") is None:
+    if (run.get("model") or {}).get("init_from", "unknown") is None:
         origin = ", trained from random weights"
     splits = manifest.get("splits", {}).items()
     unused = {"optim.lr"} if run.get("lora") else set()

@@ -12,12 +12,12 @@ import math
 import shutil
 from pathlib import Path
 
-from workloads.families import family_of, saved_config
+from workloads.families import MODEL_FAMILIES, family_of, saved_config
 from workloads.inference import check_model
 from workloads.run_file import PUBLISH, RunFile, run_stage
 from workloads.run_kinds import MAX_BASES
 from workloads.training.checksums import CHECKPOINT_FILE, new_folder, verified
-from workloads.training.report.model_card import HEADS, Published, head_of, model_card
+from workloads.training.report.model_card import CAUSAL, HEADS, Published, head_of, model_card
 from workloads.training.strict_yaml import read_mapping
 from workloads.training.tracking.run_log import CONFIG_FILE
 
@@ -68,15 +68,19 @@ def base_of(model: Path) -> str | None:
 
 def _check_model(model: Path) -> None:
     """Raise ValueError if the folder holds no whole model that transformers loads."""
-    problem, architectures = "", saved_config(model).get("architectures") or [""]
+    problem, family = "", family_of(str(model))
+    architectures = saved_config(model).get("architectures") or [""]
     if not model.is_dir():
         problem = "is no folder on this machine; it is on the hub already if it is a hub id"
     elif (model / CHECKPOINT_FILE).exists():
         problem = "is a checkpoint; finish the run, which writes a model folder"
     elif (model / "adapter_config.json").exists():
         problem = "holds adapters only; give the model folder in which they are merged (lora.merge=true)"
-    elif head_of(architectures[0]) is None:
-        problem = f"holds the architecture {architectures[0] or 'none'}; allowed are ...{', ...'.join(HEADS)}"
+    elif (head := head_of(architectures[0])) is None or not (family or head == CAUSAL):
+        problem = (
+            f"holds the architecture {architectures[0] or 'none'}; allowed are ...{', ...'.join(HEADS)} of "
+            f"{' and '.join(MODEL_FAMILIES)}, and any ...{CAUSAL}"
+        )
     elif not any(model.glob("*.safetensors")):
         problem = "holds no *.safetensors; copy the folder again from its source"
     if problem:

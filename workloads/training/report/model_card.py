@@ -18,11 +18,12 @@ from workloads.training.strict_yaml import read_mapping
 from workloads.training.tracking.mirror import without_login
 from workloads.training.tracking.run_log import CONFIG_FILE, RESULTS_FILE
 
+CAUSAL = "ForCausalLM"
 HEADS = {
     "ForMaskedLM": ("fill-mask", "Masked language model of proteins"),
     "ForSequenceClassification": ("text-classification", "Model that predicts for whole proteins"),
     "ForTokenClassification": ("token-classification", "Model that predicts for each residue of a protein"),
-    "ForCausalLM": ("text-generation", "Causal language model"),
+    CAUSAL: ("text-generation", "Causal language model"),
 }
 """The hub's pipeline and a description, by the end of the architecture's name."""
 SETTINGS = (
@@ -79,10 +80,10 @@ def model_card(about: Published) -> str:
     splits = manifest.get("splits", {}).items()
     unused = {"optim.lr"} if run.get("lora") else set()
     unused |= {"model.mask_fraction"} if head != "ForMaskedLM" else set()
-    unused |= {"model.max_residues"} if head == "ForCausalLM" else set()
+    unused |= {"model.max_residues"} if head == CAUSAL else set()
     settings = [(name, _at(run, name)) for name in SETTINGS if name not in unused]
     settings += [(name, results.get(name)) for name in ("train_residues", "world_size", "classes")]
-    tokens = "tokens" if head == "ForCausalLM" else "residues"
+    tokens = "tokens" if head == CAUSAL else "residues"
     sections = {
         "Use": [f"```python\n{_snippet(head, about.repository or 'path/to/this/folder', run)}\n```"],
         "Data": [
@@ -106,7 +107,7 @@ def _snippet(head: str, source: str, run: Mapping[str, Any]) -> str:
         f'tokenizer("MKTAYIAKQR{masked}ISFVKSHFSRQ", return_tensors="pt")',
         "model(**inputs).logits",
     )
-    if head == "ForCausalLM":
+    if head == CAUSAL:
         output = "tokenizer.decode(model.generate(**inputs, max_new_tokens=256)[0])"
         if (prompt := _at(run, "chat.prompt")) is not None:
             question = f'{prompt!r}.replace("{{question}}", "...")'

@@ -36,6 +36,8 @@ EXIT_CODES: Mapping[RunStatus, int] = {"FINISHED": 0, "FAILED": 1, "KILLED": 255
 
 
 class WandbMirror(Mirror):
+    """One run of W&B: the one whose id is in the run folder, or else a new one."""
+
     def __init__(self, run_dir: Path, *, project: str, config: Mapping[str, Any]) -> None:
         super().__init__(run_dir, f"W&B project {project}")
         self._project = project
@@ -58,7 +60,7 @@ class WandbMirror(Mirror):
             wandb.teardown()  # ends W&B's process, which takes an id once
             self._init(id_file.read_text().strip(), mode="offline")
             send = f"cd {self._run_dir} && wandb sync"
-            self._say(f"does not take this run ({shortened(error)}); when it does, send it: {send}")
+            self._say(f"cannot be reached ({shortened(error)}); this sends the run later: {send}")
         # W&B's own steps must not repeat, as those of a resumed run may.
         self._run.define_metric("*", step_metric="step")
 

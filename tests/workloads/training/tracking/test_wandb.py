@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.workloads.training.training_runs import train_here
+from workloads.run_file import load_config
 from workloads.training.tracking.run_log import RunLog, read_metrics
 
 REPOSITORY = Path(__file__).parents[4]
@@ -168,7 +169,7 @@ def test_without_server_or_account_one_warning_says_how_to_send_the_run(
     log.train(1, loss=3.0)
     log.close()
     said = capfd.readouterr().err
-    assert said.count("W&B") == 1 and "W&B project proteins does not take this run (" in said
+    assert said.count("W&B") == 1 and "W&B project proteins cannot be reached (" in said
     assert ("No API key configured" if lack == "account" else "CommError: ") in said
     assert f"cd {run_dir} && wandb sync" in said and "Traceback" not in said
     (run,) = offline_runs(run_dir)
@@ -190,11 +191,17 @@ def test_a_missing_package_costs_one_warning(
     assert (tmp_path / "runs/run/all_results.json").exists()
 
 
+def test_a_project_with_its_team_is_refused(run_file: Path) -> None:
+    with pytest.raises(ValueError, match=r"tracking\.wandb: got 'lab/proteins'.*WANDB_ENTITY"):
+        load_config(run_file, ["tracking.wandb=lab/proteins"])
+
+
 @pytest.mark.long
 def test_a_process_ends_soon_with_its_own_code_if_the_server_never_answers(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
+from workloads.run_file import load_config
 from workloads.training.tracking.run_log import RunLog
 log = RunLog(Path({str(tmp_path / "r")!r}), config={{}}, uri=None, experiment="e", max_steps=2, enabled=True,
              mlflow=False, wandb="proteins")

@@ -75,7 +75,7 @@ $(or $(patsubst %/config.yaml,%,$(wildcard runs/*/config.yaml)),none)" >&2; exit
 start_from = $(if $(MODEL),model.init_from=$(MODEL))
 use_model = $(if $(MODEL),inference.model=$(MODEL))
 ifneq ($(TARGET),local)
-$(foreach goal,$(filter report explore bench gpu bench-data bench-inference bench-serve finetune-table,$(MAKECMDGOALS)),\
+$(foreach goal,$(filter report explore publish bench gpu bench-data bench-inference bench-serve finetune-table,$(MAKECMDGOALS)),\
 	$(error TARGET=$(TARGET): $(goal) runs on this machine alone; for a run of the cluster make fetch comes first))
 endif
 
@@ -87,8 +87,8 @@ LOCAL := $(filter local,$(TARGET))
 STAGES := data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm evaluate embed predict variants contacts scorecard layers
 FOR_JOBS := status tail cancel fetch
 FOR_CDK := synth bootstrap deploy diff destroy teardown
-READ_CONFIG := $(STAGES) explore finetune-table plan
-READ_RUN := evaluate embed predict variants contacts scorecard explore report serve
+READ_CONFIG := $(STAGES) explore publish finetune-table plan
+READ_RUN := evaluate embed predict variants contacts scorecard explore publish report serve
 READ_TARGET := $(STAGES) bandwidth serve image $(FOR_JOBS)
 READ_CLUSTER := $(FOR_JOBS) $(FOR_CDK) preflight cost plan prices mirror-downloads connect logs apply-lifecycle push \
 	$(if $(LOCAL),,$(STAGES) bandwidth serve $(if $(filter slurm,$(TARGET)),image))
@@ -96,7 +96,7 @@ READ_NODES := $(if $(LOCAL),,$(STAGES) bandwidth)
 READ_IMAGE := $(READ_NODES) $(if $(LOCAL),,serve)
 READ_SUBMIT := $(READ_IMAGE)
 READ_JOB := tail cancel fetch
-READ_MODEL := train-ddp train-fsdp finetune-lora finetune-llm finetune-table evaluate embed predict variants contacts scorecard layers explore serve
+READ_MODEL := train-ddp train-fsdp finetune-lora finetune-llm finetune-table evaluate embed predict variants contacts scorecard layers explore publish serve
 READ_ENDPOINT := cost synth deploy destroy $(if $(LOCAL),,serve)
 READ_STACKS := deploy
 READ_FRAMEWORK := bench image push
@@ -113,7 +113,7 @@ READ := $(strip $(foreach name,$(VARIABLES),$(if $(filter $(GOALS),$(READ_$(name
 given = $(filter $(2),$(firstword $(origin $(1))))
 $(foreach name,$(filter-out $(READ),$(.VARIABLES)),$(if $(call given,$(name),command $(if $(filter $(name),$(VARIABLES)),environment)),\
 	$(error $(name)=$($(name)): make $(GOALS) does not read $(name); it reads $(READ))))
-.PHONY: help env data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm finetune-table evaluate serve embed predict variants contacts scorecard layers explore \
+.PHONY: help env data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm finetune-table evaluate serve embed predict variants contacts scorecard layers explore publish \
 	bandwidth report status tail cancel fetch bench gpu bench-data bench-inference bench-serve \
 	cost prices plan \
 	synth bootstrap deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
@@ -213,6 +213,10 @@ layers: $(READY) ## which layer and pooling of MODEL= suits CONFIG='s table
 explore: $(READY) ## a map of RUN='s embeddings; ARGS="explore.label=..."
 	$(find_run)
 	$(call stage,explore) $(use_model) $(ARGS)
+
+publish: $(READY) ## a folder for the Hugging Face Hub; ARGS="publish.repository="
+	$(find_run)
+	$(call stage,publish) $(use_model) $(ARGS)
 
 report: $(READY) ## draw the report of RUN=runs/<name> again, at any time
 	$(STAGE) report $(RUN)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 
-from workloads import evaluate, layers, prepare, report, scorecard, train
+from workloads import evaluate, layers, prepare, publish, report, scorecard, train
 from workloads.bionemo import convert, start
 from workloads.esm2.serving import command as serving
 from workloads.inference import run_inference
@@ -23,6 +23,7 @@ from workloads.run_file import (
     INFERENCE,
     LAYERS,
     PREPARATION,
+    PUBLISH,
     SCORECARD,
     SCORING,
     TRAINING,
@@ -90,6 +91,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         EXPLORE,
         options={**MODEL, "--output": "explore.output"},
         files="explore.embeddings",
+    ),
+    "publish": Subcommand(
+        "write a folder for the Hugging Face Hub, and push it", publish.main, PUBLISH, options=MODEL
     ),
     "train-bionemo": Subcommand("train with NVIDIA BioNeMo, in its image", start.main),
     "convert-bionemo": Subcommand("convert checkpoints of BioNeMo", convert.main),

@@ -137,6 +137,21 @@ class ExploreConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PublishConfig:
+    """Folder for the Hugging Face hub that ``seqlm publish`` writes, and its repository."""
+
+    repository: str | None = None
+    """Repository of the hub, as owner/name; null writes the folder and pushes nothing."""
+    private: bool = True
+    """Create the repository as a private one, and refuse one that is public."""
+    license: str | None = None
+    """SPDX id of the model's licence, such as ``apache-2.0``; null is that of the starting model, if it is a
+    published ESM-2 or ESMC. Set it for other models, and for those that were trained from random weights."""
+    folder: str | None = None
+    """Folder to write; null is ``<runs>/<name>/hub``."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SplitConfig:
     """Split by a column, or by cluster with ``data.validation_fraction`` and ``data.test_fraction``."""
 
@@ -202,6 +217,7 @@ class RunFile(RunConfig):
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     scorecard: ScorecardConfig = field(default_factory=ScorecardConfig)
     explore: ExploreConfig = field(default_factory=ExploreConfig)
+    publish: PublishConfig = field(default_factory=PublishConfig)
     task: TaskConfig | None = None
     bionemo: BionemoConfig | None = None
     """Settings of ``make train-bionemo``; null uses its defaults."""
@@ -273,6 +289,7 @@ EXPLORE = (
     *("inference.sequence_column", "task.table", "task.id_column", "task.sequence_column"),
 )
 LAYERS = (*INFERENCE, *PREPARATION)
+PUBLISH = ("name", "runs", "publish", "inference.model", "inference.overwrite")
 SCORECARD = (*INFERENCE, "data", "evaluate", "scorecard", "model.mask_fraction", "train.tokens_per_pack")
 
 
@@ -308,6 +325,7 @@ def xla_violations(config: RunFile) -> list[str]:
 
 def _violations(config: RunFile) -> list[str]:
     model, train, task, pooling = config.model, config.train, config.task, config.inference.pooling
+    publish = config.publish
     family = MODEL_FAMILIES[model.family]
     rules: list[Rule] = [
         *training_rules(config),
@@ -337,6 +355,14 @@ def _violations(config: RunFile) -> list[str]:
         (
             config.guard is None or config.guard.max_increase > 0,
             f"guard.max_increase: got {config.guard and config.guard.max_increase}; allowed above 0",
+        ),
+        (
+            publish.repository is None or re.fullmatch(r"[\w.-]+/[\w.-]+", publish.repository) is not None,
+            f"publish.repository: got {publish.repository}; expected owner/name, as on the hub, or null",
+        ),
+        (
+            publish.license is None or re.fullmatch(r"[A-Za-z0-9.+-]+", publish.license) is not None,
+            f"publish.license: got {publish.license}; expected an SPDX id, such as mit or apache-2.0",
         ),
         (bool(config.inference.input), "inference.input: got an empty list; name at least one file"),
         (

@@ -15,7 +15,7 @@ from tests.workloads.training.training_runs import write_run_file
 from workloads.esm2.alphabet import STANDARD_RESIDUES
 from workloads.esm2.data.prepare import prepare
 from workloads.training import precision
-from workloads.training.tracking import mlflow_mirror
+from workloads.training.tracking import mirror
 
 FAMILIES = ("esm2", "esmc")
 
@@ -48,7 +48,7 @@ def auto_is_fp32_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def mlflow_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer for mlflow, whose import may exceed the timeout on a busy machine."""
-    monkeypatch.setattr(mlflow_mirror, "CLOSE_TIMEOUT_SECONDS", 60)
+    monkeypatch.setattr(mirror, "CLOSE_TIMEOUT_SECONDS", 60)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from typing import Any
 
 from workloads.run_file import RunFile
 from workloads.training.heartbeat import beat
-from workloads.training.tracking.mlflow_mirror import RunStatus
+from workloads.training.tracking.mirror import RunStatus
 from workloads.training.tracking.run_log import RunLog
 
 from .command import step_proteins
@@ -62,6 +62,7 @@ class Recorder:
             uri=tracking.mlflow_uri,
             experiment=tracking.experiment,
             mlflow=tracking.mlflow,
+            wandb=tracking.wandb,
             max_steps=self._config.train.max_steps,
             enabled=self._is_first,
         )

@@ -17,7 +17,7 @@ from workloads.run_file import RunFile, run_stage
 from workloads.training.command_line import STOPPED_BY_SIGNAL, RunError, tell
 from workloads.training.data.locks import lock_when_free
 from workloads.training.heartbeat import beat
-from workloads.training.tracking.mlflow_mirror import RunStatus
+from workloads.training.tracking.mirror import RunStatus
 from workloads.training.tracking.run_log import (
     METRICS_FILE,
     REPORT_FILE,

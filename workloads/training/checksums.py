@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import shutil
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
@@ -51,6 +52,20 @@ def write_sums(folder: Path) -> None:
     """Write the SHA-256 of every file of a model folder into the folder."""
     names = [path.name for path in folder.iterdir() if path.is_file() and path.name != SUMS_FILE]
     (folder / SUMS_FILE).write_text(_listed({name: _digest(folder / name, "") for name in names}))
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Make a model folder beside its place, where it replaces another one once it has its checksums."""
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    yield partial
+    for file in partial.iterdir():
+        # safetensors makes files for their owner alone, whatever the umask says.
+        shutil.copymode(partial / "config.json", file)
+    write_sums(partial)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
 
 
 def seal(document: Mapping[str, Any]) -> str:

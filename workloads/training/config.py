@@ -133,6 +133,9 @@ class TrackingConfig:
     """MLflow tracking URI; null is MLFLOW_TRACKING_URI or else a local store in ``mlruns``."""
     experiment: str = "esm2"
     """MLflow experiment."""
+    wandb: str | None = None
+    """Project of Weights & Biases to copy metrics to; null copies none. Set it if your team reads runs there.
+    It takes the package wandb, and ``wandb login`` or WANDB_API_KEY; WANDB_MODE=offline needs no account."""
 
 
 @dataclass(frozen=True, kw_only=True)

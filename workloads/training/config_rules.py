@@ -45,6 +45,11 @@ def training_rules(config: RunConfig) -> list[Rule]:
             f"name: got {shown(config.name)}; use at most 200 bytes",
         ),
         (
+            not re.search(r"[/\\#?%:]", config.tracking.wandb or ""),
+            f"tracking.wandb: got {shown(config.tracking.wandb)}; use a project's name without / \\ # ? % :, "
+            "and WANDB_ENTITY for a team",
+        ),
+        (
             1 <= model.max_residues <= 65_534,
             f"model.max_residues: got {model.max_residues}; allowed 1 to 65534",
         ),

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from .checksums import write_sums
+from .checksums import new_folder
 from .layered_model import LayeredModel
 
 Model = TypeVar("Model", bound=LayeredModel)
@@ -52,20 +50,6 @@ def save_model(
     with new_folder(folder) as partial:
         plain.save_pretrained(partial, state_dict=weights)
         tokens.save_pretrained(partial)
-
-
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """Make a model folder beside its place, where it replaces another one once it has its checksums."""
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    yield partial
-    for file in partial.iterdir():
-        # safetensors makes files for their owner alone, whatever the umask says.
-        shutil.copymode(partial / "config.json", file)
-    write_sums(partial)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
 
 
 def fingerprint(weights: Mapping[str, Tensor], settings: str = "") -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import transformers
 
 from workloads.training.tracking.metrics_port import PORT
-from workloads.training.tracking.mlflow_mirror import RunStatus
+from workloads.training.tracking.mirror import RunStatus
 from workloads.training.tracking.run_log import (
     METRICS_FILE,
     REPORT_FILE,
@@ -76,6 +76,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             uri=config.tracking.mlflow_uri,
             experiment=config.tracking.experiment,
             mlflow=config.tracking.mlflow,
+            wandb=config.tracking.wandb,
             max_steps=config.train.max_steps,
             enabled=here.is_first,
             tokens=objective.split.tokens,

@@ -30,8 +30,8 @@ from torch import Tensor
 from workloads.esm2.attention import rotate
 from workloads.esm2.inference.engine import Engine
 from workloads.esm2.packed_model import PackedLayer, PackedModel, layer_norm, operand
+from workloads.training.checksums import new_folder
 from workloads.training.heartbeat import beat
-from workloads.training.saved_model import new_folder
 
 from .structures import Chain
 

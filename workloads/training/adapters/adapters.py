@@ -21,13 +21,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from workloads.training.checksums import new_folder
 from workloads.training.command_line import require
 from workloads.training.config import LoraConfig, LoraTarget, RunConfig
 from workloads.training.layered_model import LayeredModel
 from workloads.training.objective import Objective
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
-from workloads.training.saved_model import fingerprint, new_folder, save_model
+from workloads.training.saved_model import fingerprint, save_model
 
 from . import four_bit
 

@@ -1,4 +1,4 @@
-"""Records of a run: ``metrics.jsonl``, ``all_results.json``, a progress bar, MLflow.
+"""Records of a run: ``metrics.jsonl``, ``all_results.json``, a progress bar, MLflow, W&B.
 
 ``metrics.jsonl`` is the record, from which all the others can be derived. It has one JSON object per line,
 ``kind`` is ``train``, ``eval`` or ``event``, and ``step`` counts optimizer steps from 1.
@@ -21,7 +21,9 @@ from tqdm import tqdm
 from workloads.training.report.page import si
 from workloads.training.whole_file import write_whole
 
-from .mlflow_mirror import MlflowMirror, RunStatus
+from .mirror import Mirror, RunStatus
+from .mlflow_mirror import MlflowMirror
+from .wandb_mirror import WandbMirror
 
 METRICS_FILE = "metrics.jsonl"
 RESULTS_FILE = "all_results.json"
@@ -53,6 +55,7 @@ class RunLog:
         max_steps: int,
         enabled: bool,
         mlflow: bool = True,
+        wandb: str | None = None,
         tokens: str = "residues",
     ) -> None:
         self._enabled = enabled
@@ -63,9 +66,11 @@ class RunLog:
         self._path = run_dir / METRICS_FILE
         self._stream: TextIO | None = self._path.open("a", encoding="utf-8")
         self._progress = _Progress(max_steps, tokens)
-        self._mlflow = (
-            MlflowMirror(run_dir, uri=uri, experiment=experiment, params=config) if mlflow else None
-        )
+        self._mirrors: list[Mirror] = []
+        if mlflow:
+            self._mirrors.append(MlflowMirror(run_dir, uri=uri, experiment=experiment, params=config))
+        if wandb:
+            self._mirrors.append(WandbMirror(run_dir, project=wandb, config=config))
 
     def train(self, step: int, **values: float | None) -> None:
         """Record training metrics; names as in the module's reader, ``report.py``."""
@@ -95,7 +100,7 @@ class RunLog:
     def truncate_after(self, step: int) -> int:
         """Drop what a crashed attempt wrote beyond ``step``, so that the record has each step once.
 
-        MLflow cannot forget: it keeps both values of a repeated step.
+        MLflow and W&B cannot forget: they keep both values of a repeated step.
 
         Returns:
             Optimizer steps that have to be taken again, up to the last one in the record.
@@ -113,19 +118,21 @@ class RunLog:
         return max([0, *(line["step"] - step for line in lines)])
 
     def close(self, status: RunStatus = "FINISHED") -> None:
-        """End the record; MLflow marks the run FINISHED, FAILED or KILLED. A second call does nothing."""
+        """End the record; the copies mark the run FINISHED, FAILED or KILLED. A second call does nothing."""
         if not self._enabled or self._stream is None:
             return
         self._stream.close()
         self._stream = None
         self._progress.close()
-        if self._mlflow is not None:
-            self._mlflow.close(status)
+        for mirror in self._mirrors:
+            mirror.end(status)
+        for mirror in self._mirrors:
+            mirror.wait()
 
     def _mirror(self, step: int, kind: str, values: Mapping[str, float | None]) -> None:
-        if self._mlflow is not None:
-            numbers = {f"{kind}/{name}": float(value) for name, value in values.items() if value is not None}
-            self._mlflow.metrics(step, numbers)
+        numbers = {f"{kind}/{name}": float(value) for name, value in values.items() if value is not None}
+        for mirror in self._mirrors:
+            mirror.metrics(step, numbers)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         assert self._stream is not None, "the record is closed"

@@ -21,7 +21,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from workloads.training.tracking import mlflow_mirror
+from workloads.training.tracking import mirror
 from workloads.training.tracking.run_log import RunLog
 
 REPOSITORY = Path(__file__).parents[4]
@@ -187,7 +187,7 @@ def test_a_run_is_copied_with_the_credentials_of_the_node(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("SAGEMAKER_MLFLOW_CUSTOM_ENDPOINT", managed.url)
-    monkeypatch.setattr(mlflow_mirror, "CLOSE_TIMEOUT_SECONDS", 60)
+    monkeypatch.setattr(mirror, "CLOSE_TIMEOUT_SECONDS", 60)
     _run(tmp_path / "r", managed.arn)
     assert managed.refusals == []
     assert managed.metrics == [("train/loss", 3.0, 1), ("train/loss", 2.5, 2)]
@@ -211,7 +211,7 @@ def test_without_credentials_a_run_ends_well_and_says_so(
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:9/credentials")
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
-    monkeypatch.setattr(mlflow_mirror, "CLOSE_TIMEOUT_SECONDS", 60)
+    monkeypatch.setattr(mirror, "CLOSE_TIMEOUT_SECONDS", 60)
     _run(tmp_path / "r", managed.arn)
     said = capfd.readouterr().err
     assert said.count(f"MLflow at {APP} does not take this run") == 1

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from workloads.training.tracking import mlflow_mirror
+from workloads.training.tracking import mirror, mlflow_mirror
 from workloads.training.tracking import run_log as tracking
 from workloads.training.tracking.mlflow_mirror import flatten
 from workloads.training.tracking.run_log import RunLog, files_line, read_metrics, write_results
@@ -138,15 +138,15 @@ def test_a_server_that_is_down_costs_one_warning_and_delays_no_step(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setattr(mlflow_mirror, "RETRY_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(mirror, "RETRY_AFTER_SECONDS", 0.01)
     import mlflow  # noqa: F401  (takes seconds, and the end of a run waits for ten)
 
     steps_done, orders = threading.Event(), []
     send = mlflow_mirror.MlflowMirror._send
 
-    def send_after_the_steps(mirror: mlflow_mirror.MlflowMirror) -> None:
+    def send_after_the_steps(copy: mlflow_mirror.MlflowMirror) -> None:
         orders.append(steps_done.wait(60))
-        send(mirror)
+        send(copy)
 
     monkeypatch.setattr(mlflow_mirror.MlflowMirror, "_send", send_after_the_steps)
     log = _open(tmp_path / "r", "http://me:hunter2@127.0.0.1:9")
@@ -165,7 +165,7 @@ def test_a_server_that_is_down_costs_one_warning_and_delays_no_step(
 def test_what_waited_for_a_server_is_sent_when_it_is_back(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mlflow_mirror, "RETRY_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(mirror, "RETRY_AFTER_SECONDS", 0.01)
     store = tmp_path / "disk" / "mlruns"
     (tmp_path / "disk").write_text("not a folder")
     log = _open(tmp_path / "r", store)
@@ -185,12 +185,12 @@ def test_what_waited_for_a_server_is_sent_when_it_is_back(
 def test_an_outage_without_end_does_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mlflow_mirror, "MAX_WAITING_METRICS", 10)
+    monkeypatch.setattr(mirror, "MAX_WAITING_METRICS", 10)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     log = _open(tmp_path / "r", "http://127.0.0.1:9")
     for step in range(1, 100):
         log.train(step, loss=1.0)
-    assert [entry[3] for entry in log._mlflow._waiting] == list(range(90, 100))
+    assert [entry[3] for entry in log._mirrors[0]._waiting] == list(range(90, 100))
     log.close()
 
 

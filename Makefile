@@ -214,7 +214,7 @@ explore: $(READY) ## a map of RUN='s embeddings; ARGS="explore.label=..."
 	$(find_run)
 	$(call stage,explore) $(use_model) $(ARGS)
 
-publish: $(READY) ## a folder for the Hugging Face Hub; ARGS="publish.repository="
+publish: $(READY) ## a folder for the Hugging Face Hub, or a push to it
 	$(find_run)
 	$(call stage,publish) $(use_model) $(ARGS)
 

@@ -10,9 +10,10 @@ import re
 import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub.constants
@@ -228,7 +229,8 @@ def test_progress_of_a_scoring_is_printed_now_and_then(
 ) -> None:
     for unit, end in (("", ""), ("residues", " residues")):
         clock = iter([0.0, 4.0, 11.0, 15.0])
-        monkeypatch.setattr(time, "monotonic", lambda clock=clock: next(clock))
+        # Only this module's clock: threads of other tests read the real one.
+        monkeypatch.setattr(work_progress, "time", SimpleNamespace(monotonic=partial(next, clock)))
         shown = work_progress.WorkProgress("scoring", 2000, unit)
         for _ in range(3):
             shown.add(550)

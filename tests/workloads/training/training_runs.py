@@ -67,18 +67,23 @@ def train_here(run_file: Path, *overrides: str, stage: Callable[[RunFile], None]
 
 @contextmanager
 def figures_not_drawn() -> Iterator[None]:
-    """Leave the figures of reports empty: they take a second, and test_report.py draws them."""
+    """Leave the figures of reports empty: they take a second, and tests of reports draw them."""
 
     def save(figure: Figure, target: TextIO, **_: Any) -> None:
         target.write("<svg></svg>")
 
+    with mock.patch.object(Figure, "savefig", save), curves_not_drawn():
+        yield
+
+
+@contextmanager
+def curves_not_drawn() -> Iterator[None]:
+    """Leave those figures empty that every report has."""
+
     def empty(*_: Any, **__: Any) -> str:
         return "<svg></svg>"
 
-    with (
-        mock.patch.object(Figure, "savefig", save),
-        mock.patch.multiple(run_report, loss_figure=empty, curve_figure=empty, length_figure=empty),
-    ):
+    with mock.patch.multiple(run_report, loss_figure=empty, curve_figure=empty, length_figure=empty):
         yield
 
 

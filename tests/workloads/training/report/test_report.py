@@ -247,6 +247,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert page.text.count(HOSTILE) >= 10
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_running_or_crashed_run_has_a_report(tmp_path: Path) -> None:
     _write(tmp_path, [_line(step) for step in range(10, 60, 10)])
     with (tmp_path / "metrics.jsonl").open("a") as stream:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Generator
@@ -31,6 +32,20 @@ def pytest_configure(config: pytest.Config) -> None:
     wanted = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
     if not all(path.resolve().is_relative_to(GPU_TESTS) for path in wanted):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import without garbage collection, which would go through all that is imported, and find nothing.
+
+    Later collections leave out what was imported.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

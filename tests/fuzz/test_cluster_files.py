@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from config.reading.loader import load_cluster
@@ -85,6 +86,7 @@ def damaged_text(text: str, chance: random.Random) -> str:
     return text
 
 
+@pytest.mark.long
 def test_damaged_cluster_files(rounds: Callable[[int], Iterator[random.Random]], tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     sources = [source.read_text() for source in CLUSTERS]

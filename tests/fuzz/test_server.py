@@ -86,6 +86,7 @@ def test_answers_are_as_the_description_says(
     assert seen >= {(GenerationMode.POSITIVE, 200), (GenerationMode.NEGATIVE, 400)}
 
 
+@pytest.mark.long
 def test_no_request_is_the_server_s_fault(
     served: Served, rounds: Callable[[int], Iterator[random.Random]]
 ) -> None:

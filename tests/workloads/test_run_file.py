@@ -74,36 +74,49 @@ def test_fields_of_a_stage_are_listed_with_defaults_and_meaning() -> None:
     assert "  inference.input=" in text and "optim.eps" not in text
 
 
-@pytest.mark.parametrize("stage", ["train", "data", "evaluate", "embed", "predict", "variants"])
-def test_help_and_mistakes_need_no_heavy_package(stage: str, tmp_path: Path) -> None:
-    """The test checks imported modules, because times differ between machines."""
-    program = (
-        "import runpy, sys\n"
-        f"sys.argv = ['seqlm', '{stage}', '--config', {str(SAMPLE)!r}, *{{arguments}}]\n"
-        "try:\n"
-        f"    runpy.run_module('workloads', run_name='__main__')\n"
-        "except SystemExit as end:\n"
-        f"    print([name for name in {HEAVY} if name in sys.modules], end.code)\n"
-    )
+STAGES = ("train", "data", "evaluate", "embed", "predict", "variants")
+COMMANDS = """
+import runpy, sys
+for stage, *arguments in {commands}:
+    sys.argv = ["seqlm", stage, *arguments]
+    status = None
+    try:
+        runpy.run_module("workloads", run_name="__main__")
+    except SystemExit as end:
+        status = end.code
+    print("ended", stage, arguments[-1], status, [name for name in {heavy} if name in sys.modules])
+"""
+
+
+def test_help_and_mistakes_need_no_heavy_package() -> None:
+    """The test checks imported modules, because times differ between machines. All commands run in one
+    process; the dry runs come last, since they may import more.
+    """
     fields = {
         "train": "train.max_steps=x",
         "data": "data.seed=x",
         "evaluate": "inference.model=no/such/one",
     }
-    wrong = [fields.get(stage, "inference.input=[none.fasta]")]
-    for arguments, status in ((["--help"], 0), (["--dry-run"], None), (wrong, 2)):
-        done = subprocess.run(
-            [sys.executable, "-c", program.format(arguments=arguments)],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        last = done.stdout.splitlines()[-1]
-        if status is None:
-            assert last.startswith("dry run: the run file is valid; nothing was started or written")
-        else:
-            assert last == f"[] {status}", done.stderr
+    sample = ("--config", str(SAMPLE))
+    light = [(stage, *sample, "--help") for stage in STAGES]
+    light += [(stage, *sample, fields.get(stage, "inference.input=[none.fasta]")) for stage in STAGES]
+    commands = [*light, *((stage, *sample, "--dry-run") for stage in STAGES)]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS.format(commands=commands, heavy=HEAVY)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    printed = done.stdout.splitlines()
+    ended = [line for line in printed if line.startswith("ended ")]
+    assert ended[: len(light)] == [
+        f"ended {stage} {last} {0 if last == '--help' else 2} []" for stage, *_, last in light
+    ], done.stderr
+    for stage in STAGES:
+        (place,) = (n for n, line in enumerate(printed) if line.startswith(f"ended {stage} --dry-run None"))
+        said = "dry run: the run file is valid; nothing was started or written"
+        assert printed[place - 1].startswith(said), stage
 
 
 MISTAKES = """

@@ -22,7 +22,11 @@ NOBODY = {
     ("command", "message"),
     [
         (["deploy"], "no AWS credentials found; run `aws configure sso`"),
-        (["destroy", "ARGS=--force --profile absent"], "profile (absent) could not be found"),
+        pytest.param(
+            ["destroy", "ARGS=--force --profile absent"],
+            "profile (absent) could not be found",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_it_is_one_line_before_a_synthesis(command: list[str], message: str) -> None:

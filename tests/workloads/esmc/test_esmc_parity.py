@@ -94,7 +94,12 @@ def logits_one_by_one(model: nn.Module, pack: Pack) -> Tensor:
         return torch.cat([model(input_ids=pack.tokens[None, place]).logits[0] for place in proteins(pack)])
 
 
-@pytest.fixture(params=SHAPES)
+@pytest.fixture(
+    params=[
+        "300M width",
+        *(pytest.param(shape, marks=pytest.mark.long) for shape in ("36 layers", "80 layers")),
+    ]
+)
 def plain(request: pytest.FixtureRequest) -> EsmcForMaskedLM:
     return plain_model(*SHAPES[request.param])
 

@@ -96,6 +96,7 @@ def test_a_signal_ends_an_evaluation(run_file: Path, run_dir: Path, monkeypatch:
     assert list(losses(run_dir)) == list(range(1, 9)) and (run_dir / "all_results.json").exists()
 
 
+@pytest.mark.long
 def test_changed_run_is_refused(run_file: Path, run_dir: Path) -> None:
     train_here(run_file, "train.max_steps=6")
     for change, message in (

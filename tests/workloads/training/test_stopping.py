@@ -16,8 +16,6 @@ from tests.workloads.training.training_runs import NUM_STEPS, events, largest_di
 from workloads.training.command_line import STOPPED_BY_SIGNAL
 from workloads.training.tracking.run_log import read_metrics
 
-BOTH_FAMILIES = {"test_killed_runs_resume_bit_for_bit"}
-
 pytestmark = pytest.mark.long
 
 

@@ -115,6 +115,7 @@ def test_no_checkpoint_of_a_step_that_is_not_finite(
     assert list(losses(run_dir)) == [1]
 
 
+@pytest.mark.long
 def test_logged_figures_are_those_of_their_step(run_file: Path) -> None:
     """However seldom figures are read, a logged step has its own; so have the sums in a checkpoint."""
     runs = run_file.parent / "runs"

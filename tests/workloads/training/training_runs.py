@@ -21,6 +21,7 @@ from workloads.run_file import RunFile, load_config
 from workloads.train import train as main
 from workloads.training.objective import Objective
 from workloads.training.processes import processes
+from workloads.training.report import run_report
 from workloads.training.tracking.run_log import read_metrics
 from workloads.training.trainer import Trainer
 
@@ -66,12 +67,23 @@ def train_here(run_file: Path, *overrides: str, stage: Callable[[RunFile], None]
 
 @contextmanager
 def figures_not_drawn() -> Iterator[None]:
-    """Leave the figures of reports empty: they take a second to draw, and test_report.py draws them."""
+    """Leave the figures of reports empty: they take a second, and tests of reports draw them."""
 
     def save(figure: Figure, target: TextIO, **_: Any) -> None:
         target.write("<svg></svg>")
 
-    with mock.patch.object(Figure, "savefig", save):
+    with mock.patch.object(Figure, "savefig", save), curves_not_drawn():
+        yield
+
+
+@contextmanager
+def curves_not_drawn() -> Iterator[None]:
+    """Leave those figures empty that every report has."""
+
+    def empty(*_: Any, **__: Any) -> str:
+        return "<svg></svg>"
+
+    with mock.patch.multiple(run_report, loss_figure=empty, curve_figure=empty, length_figure=empty):
         yield
 
 

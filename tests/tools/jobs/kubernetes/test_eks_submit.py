@@ -98,6 +98,7 @@ def test_nothing_stays_of_a_job_whose_run_file_is_refused(objects: Objects, run:
     assert not objects.of("hyperpodpytorchjobs")
 
 
+@pytest.mark.long
 def test_a_run_is_trained_once_at_a_time(objects: Objects, run: Run) -> None:
     first = submitted(objects, run)
     with pytest.raises(ValueError, match=f"run esm2-8m-sample is being trained by job {first}"):
@@ -108,6 +109,7 @@ def test_a_run_is_trained_once_at_a_time(objects: Objects, run: Run) -> None:
     submit(run)
 
 
+@pytest.mark.long
 def test_a_team_needs_its_queue(objects: Objects, run: Run) -> None:
     space = "hyperpod-ns-proteins"
     objects.add("namespaces", "", space)

@@ -181,6 +181,7 @@ def change_one_weight(model: Path) -> None:
     (model / "SHA256SUMS").unlink()  # on purpose, not by accident
 
 
+@pytest.mark.long
 def test_other_weights_of_the_same_name_are_no_resumption(
     run_file: Path, tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.workloads.esm2.finetune.test_labelled_table import write_csv
+from tests.workloads.training.training_runs import figures_not_drawn
 from workloads.esm2.finetune import method_table
 from workloads.esm2.finetune.method_table import METHODS, main, method_run
 from workloads.run_file import RunFile, load_config
@@ -58,7 +59,8 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[RunFile]:
         config = load_config(file)
         seen.append(config)
         prepare_run(config)
-        train(config)
+        with figures_not_drawn():
+            train(config)
         return 0
 
     monkeypatch.setattr(method_table, "launch", launch)

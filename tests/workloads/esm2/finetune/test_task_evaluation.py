@@ -13,7 +13,7 @@ from tests.workloads.training.training_runs import train_here
 from workloads.esm2.pretrained import load_model
 from workloads.evaluate import main as evaluate
 
-BOTH_FAMILIES = True
+BOTH_FAMILIES = {"test_model_and_checkpoint_score_as_at_the_end_of_the_run"}
 
 LORA = "lora.lr=1e-2"
 

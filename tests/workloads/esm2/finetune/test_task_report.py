@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,21 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.workloads.training.training_runs import curves_not_drawn
 from workloads.esm2.finetune.labels import LabelSchema, save_schema
 from workloads.esm2.finetune.prediction_file import Predictions, predictions_file, write_prediction_table
 from workloads.esm2.finetune.scores import class_scores, confusion, scores
 from workloads.report import report
 
 NAN = math.nan
+
+
+@pytest.fixture(autouse=True)
+def curves_undrawn() -> Iterator[None]:
+    with curves_not_drawn():
+        yield
+
+
 BINARY = LabelSchema("binary", ("membrane",), ("not membrane", "membrane"))
 COLOURS = LabelSchema("multiclass", ("colour",), ("red", "green", "blue"))
 PLACES = LabelSchema("multilabel", ("nucleus", "<b>golgi</b>"))

@@ -21,7 +21,7 @@ from workloads.esm2.inference.variants import variants
 from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
-BOTH_FAMILIES = True
+BOTH_FAMILIES = {"test_scores_are_masked_marginals", "test_the_summary_by_position_is_that_of_transformers"}
 
 WILD = "MKTAYIAKQRQISFVKSHFSRQ"
 LONG = "GAVLIMPFWYSTCNQDEHKR" * 5
@@ -153,6 +153,7 @@ def test_bands_of_a_heat_map_have_equal_widths_and_a_legend(length: int, widths:
     assert [len(band.lines[0].get_xdata()) for band in bands] == widths
 
 
+@pytest.mark.long
 def test_pictures_are_replaced_only_with_the_option(
     configured: Callable[..., RunFile], here: Processes, tmp_path: Path
 ) -> None:

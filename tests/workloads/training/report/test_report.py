@@ -120,8 +120,21 @@ def undrawn() -> Iterator[None]:
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
-    """A run as the training loop leaves it, data folder included."""
-    run_dir, data = tmp_path / "runs" / "r", tmp_path / "data"
+    return write_finished(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a finished run, with its figures."""
+    run_dir = write_finished(tmp_path_factory.mktemp("drawn"))
+    path = report(run_dir)
+    assert path == run_dir / "report.html"
+    return path.read_text()
+
+
+def write_finished(folder: Path) -> Path:
+    """Write a run as the training loop leaves it, data folder included; return its folder."""
+    run_dir, data = folder / "runs" / "r", folder / "data"
     data.mkdir()
     split = {"records": 90, "clusters": 80, "residues": 27_000, "length_histogram": {"64": 60, "1024": 30}}
     manifest = {
@@ -146,10 +159,8 @@ def finished(tmp_path: Path) -> Path:
     return run_dir
 
 
-def test_a_report_of_a_finished_run_is_complete(finished: Path) -> None:
-    path = report(finished)
-    assert path == finished / "report.html"
-    page = _read(path)
+def test_a_report_of_a_finished_run_is_complete(drawn: str) -> None:
+    page = Page(drawn)
     for expected in (
         *("14.30", "test 14.45, unigram 17.90", "20.9%", "61.2 k", "97.8%", "37.2%", "31 M", "11 GiB"),
         *("Executed MFU", "36.6%", "Share of the ceiling", "46.3%", "781 TFLOP/s", "Mean length", "414"),
@@ -162,15 +173,14 @@ def test_a_report_of_a_finished_run_is_complete(finished: Path) -> None:
     assert page.tags["svg"] == 6, "loss, throughput, learning rate, gradient norm, fill, lengths"
 
 
-def test_figures_follow_the_theme_and_name_their_marks(finished: Path) -> None:
-    text = report(finished).read_text()
-    drawings = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
+def test_figures_follow_the_theme_and_name_their_marks(drawn: str) -> None:
+    drawings = re.findall(r"<svg.*?</svg>", drawn, flags=re.DOTALL)
     for drawing in drawings:
         assert "var(--ink)" in drawing
         assert not re.search(r": #(ffffff|1f2937|e5e7eb|0072b2)", drawing)
     assert [">checkpoint</text>" in drawing for drawing in drawings] == [True] + [False] * 5
-    assert "0123456789ab<" in text
-    assert re.search(r"<details><summary>Configuration</summary>.*optim\.lr", text)
+    assert "0123456789ab<" in drawn
+    assert re.search(r"<details><summary>Configuration</summary>.*optim\.lr", drawn)
 
 
 @pytest.mark.parametrize(("count", "columns"), [(1, 1), (6, 6), (7, 4), (11, 6), (13, 5)])
@@ -196,12 +206,11 @@ def test_a_cpu_has_a_ceiling_and_no_peak(finished: Path) -> None:
     assert "MFU" not in text and "46.3%" in text
 
 
-def test_a_report_sends_no_requests(finished: Path) -> None:
-    text = report(finished).read_text()
-    page = Page(text)
-    assert "http://" not in text
-    assert "https://" not in text
-    assert not re.search(r"@import|javascript:|url\((?!#)", text)
+def test_a_report_sends_no_requests(drawn: str) -> None:
+    page = Page(drawn)
+    assert "http://" not in drawn
+    assert "https://" not in drawn
+    assert not re.search(r"@import|javascript:|url\((?!#)", drawn)
     assert page.tags.keys().isdisjoint(
         {"script", "link", "img", "image", "iframe", "object", "embed", "base"}
     )
@@ -211,11 +220,10 @@ def test_a_report_sends_no_requests(finished: Path) -> None:
     assert ("meta", "content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
 
 
-def test_the_ids_of_figures_do_not_clash_and_all_resolve(finished: Path) -> None:
-    text = report(finished).read_text()
-    page = Page(text)
+def test_the_ids_of_figures_do_not_clash_and_all_resolve(drawn: str) -> None:
+    page = Page(drawn)
     assert [name for name, count in Counter(page.ids).items() if count > 1] == []
-    used = set(re.findall(r"url\(#([^)]+)\)", text)) | set(re.findall(r'href="#([^"]+)"', text))
+    used = set(re.findall(r"url\(#([^)]+)\)", drawn)) | set(re.findall(r'href="#([^"]+)"', drawn))
     assert used
     assert used <= set(page.ids)
 
@@ -239,6 +247,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert page.text.count(HOSTILE) >= 10
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_running_or_crashed_run_has_a_report(tmp_path: Path) -> None:
     _write(tmp_path, [_line(step) for step in range(10, 60, 10)])
     with (tmp_path / "metrics.jsonl").open("a") as stream:

@@ -1,4 +1,4 @@
-"""Stage 8: embeddings per second beside transformers' feature-extraction pipeline.
+"""Embeddings per second beside transformers' feature-extraction pipeline.
 
 Contestants of a case, with the same weights on the same proteins of at most 1,022 residues:
 

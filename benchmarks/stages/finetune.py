@@ -1,4 +1,4 @@
-"""Stage 7: memory and speed of each way to fine-tune the 650M shape.
+"""Memory and speed of each way to fine-tune the 650M shape.
 
 The rows are those of ``make finetune-table`` (AWS's post on fine-tuning ESM-2) and QLoRA. A step has 16,384
 tokens, a micro-batch 4,096: eight proteins of 512 tokens. Without accumulation, a step is one micro-batch.

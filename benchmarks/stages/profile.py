@@ -1,4 +1,4 @@
-"""Stage 3: where the device's time goes, by kernel, while our trainer makes one-pack steps."""
+"""Where the device's time goes, by kernel, while our trainer makes one-pack steps."""
 
 from __future__ import annotations
 

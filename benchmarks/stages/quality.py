@@ -1,4 +1,4 @@
-"""Stage 6: held-out loss of our trainer and of transformers' Trainer at equal numbers of real residues.
+"""Held-out loss of our trainer and of transformers' Trainer at equal numbers of real residues.
 
 All start from the same weights and are scored alike, on the validation split under fixed masks. Scoring is
 not part of their time, nor is compiling: the first steps count at the pace of the later ones.

@@ -1,4 +1,4 @@
-"""Stage 9: the server over loopback with 1, 8 and 64 users, who send the next request on an answer."""
+"""The server over loopback with 1, 8 and 64 users, who send the next request on an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage 4: residues per second of our trainer, by size and tokens per pack."""
+"""Residues per second of our trainer, by size and tokens per pack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage 5: our trainer beside transformers' Trainer, on the same proteins from the same weights, in turns.
+"""Our trainer beside transformers' Trainer, on the same proteins from the same weights, in turns.
 
 The contestants are ``guidance`` and ``tuned`` (``benchmarks/trainers.py``), both compiled, and ours. Each
 is a process that works only in its turn, A B C C B A and so on, so that a machine that is slower for a

@@ -17,10 +17,10 @@ from benchmarks import report
 from benchmarks.acceptance import main
 from benchmarks.case import Case, Settings, read_lines
 from benchmarks.report import write_tables
-from benchmarks.stages import ceilings, profile, quality, speed, versus
+from benchmarks.stages import profile, quality, speed, versus
 
 REPOSITORY = Path(__file__).parents[2]
-STAGES = {stage.__name__.rpartition(".")[2]: stage for stage in (ceilings, profile, speed, quality)}
+STAGES = {stage.__name__.rpartition(".")[2]: stage for stage in (profile, speed, quality)}
 """``versus`` starts processes of its own."""
 FAKE_STAGE = """
 import os, time, torch
@@ -133,14 +133,14 @@ def test_no_case_ends_another(data: Path, tmp_path: Path) -> None:
 
 
 def test_unknown_stage(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"--stages: got sped; allowed are ceilings,"):
+    with pytest.raises(SystemExit, match=r"--stages: got sped; allowed are profile,"):
         main(["--stages", "sped", "--out", str(tmp_path)])
 
 
 def line(device: str, contestant: str, verdict: str, rate: float, rehearsal: bool = False) -> dict[str, Any]:
     return {
-        "stage": "ceilings", "size": "-", "contestant": contestant, "shape": "all", "verdict": verdict,
-        "figures": {"products_flops_per_second": {"largest": rate}, "copy_bytes_per_second": 3.1e12},
+        "stage": "serve", "size": "-", "contestant": contestant, "shape": "all", "verdict": verdict,
+        "figures": {"rate": rate, "first_error": None},
         "device": device, "commit": "0123456789", "rehearsal": rehearsal,
         "versions": {"torch": "2.11.0", "transformers": "5.17.0", "python": "3.12.3", "cuda": None},
     }  # fmt: skip
@@ -149,28 +149,28 @@ def line(device: str, contestant: str, verdict: str, rate: float, rehearsal: boo
 def test_report_writes_a_table_for_each_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "RESULTS", tmp_path / "committed")
     lines = [
-        line("NVIDIA H100", "machine", "measured", 700e12),
-        line("NVIDIA H100", "machine", "measured", 790e12),  # the same case, later
+        line("NVIDIA H100", "machine", "measured", 700.0),
+        line("NVIDIA H100", "machine", "measured", 790.0),  # the same case, later
         line("NVIDIA H100", "other", "out of memory", 0),
-        line("NVIDIA H200", "machine", "measured", 800e12),
-        line("CPU", "machine", "measured", 1e12, rehearsal=True),
-        line("CPU", "machine", "failed", 2e12),
+        line("NVIDIA H200", "machine", "measured", 800.0),
+        line("CPU", "machine", "measured", 1.0, rehearsal=True),
+        line("CPU", "machine", "failed", 2.0),
     ]
     file, document = tmp_path / "lines.jsonl", tmp_path / "page.md"
     file.write_text("\n".join(map(json.dumps, lines)) + '\n{"cut off')
-    document.write_text("Before\n<!-- acceptance:ceilings -->\nold\n<!-- /acceptance:ceilings -->\nAfter\n")
+    document.write_text("Before\n<!-- acceptance:serve -->\nold\n<!-- /acceptance:serve -->\nAfter\n")
     assert write_tables([file], [document]) == [str(document)]
     text = document.read_text()
     assert text.startswith("Before\n<!--") and text.endswith("-->\nAfter\n") and "old" not in text
     h100, h200 = text.split("**NVIDIA H200**")
     assert "**NVIDIA H100**, torch 2.11.0" in h100 and "commit 0123456:" in h100
-    assert "| largest | 790.0 |" in h100 and "700.0" not in text and "| largest | 800.0 |" in h200
-    assert "Out of memory: `ceilings/-/other/all`." in h100 and "CPU" not in text
+    assert "machine all | 790 |" in h100 and "| 700 |" not in text and "machine all | 800 |" in h200
+    assert "Out of memory: `serve/-/other/all`." in h100 and "CPU" not in text
     assert write_tables([file], [document]) == []
     # A later report from another device's lines keeps those that are committed.
     (tmp_path / "committed").mkdir()
     file.rename(tmp_path / "committed" / "gpu.jsonl")
-    file.write_text(json.dumps(line("CPU", "machine", "measured", 1e12)))
+    file.write_text(json.dumps(line("CPU", "machine", "measured", 1.0)))
     write_tables([file], [document])
     assert "**CPU**" in document.read_text() and "**NVIDIA H200**" in document.read_text()
 

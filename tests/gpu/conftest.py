@@ -42,7 +42,7 @@ def scale() -> Scale:
 
 @pytest.fixture
 def within(record_property: Callable[[str, object], None]) -> Within:
-    """Record a measured error and its tolerance for the acceptance run, and assert that it is within."""
+    """Record a measured error and its tolerance, and assert that it is within."""
 
     def check(name: str, error: float, tolerance: float) -> None:
         record_property(name, error)

@@ -352,7 +352,8 @@ lock: $(READY) ## versions and hashes of all Python packages
 	PATH="$(CURDIR)/$(BIN):$$PATH" docker/lock.sh $(ARGS)
 
 bench: $(READY) ## speed next to transformers' Trainer; FRAMEWORK=bionemo
-	$(BIN)/python -m benchmarks.$(if $(filter bionemo,$(FRAMEWORK)),bionemo,acceptance --stages versus --out runs/bench) $(ARGS)
+	$(BIN)/python -m benchmarks.acceptance --out runs/bench \
+		--stages $(if $(filter bionemo,$(FRAMEWORK)),bionemo --only /8M/,versus) $(ARGS)
 
 gpu: ## every benchmark on one GPU, by SYSTEM_PYTHON=python3
 	$(SYSTEM_PYTHON) -m benchmarks.acceptance $(ARGS)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from benchmarks.case import Settings
 from benchmarks.contestant import Gate, training_state
+from workloads.esm2.finetune.objective import FineTuning
 from workloads.esm2.pretrained import save_esm
 from workloads.esm2.pretraining import Pretraining
 from workloads.families import MODEL_FAMILIES
@@ -103,7 +104,7 @@ def run_config(
 def trainer_of(config: RunFile) -> Iterator[Trainer]:
     """Trainer of this process alone."""
     with processes() as here:
-        yield Trainer(_OnDevice(config, here.device), here)
+        yield Trainer(FineTuning(config) if config.task else _OnDevice(config, here.device), here)
 
 
 class _OnDevice(Pretraining):

@@ -6,23 +6,17 @@ tokens, a micro-batch 4,096: eight proteins of 512 tokens. Without accumulation,
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.case import Case, Settings
-from benchmarks.contestant import REHEARSED, STEADY, synchronize
-from benchmarks.ours import model_folder
+from benchmarks.contestant import REHEARSED, STEADY, Grant, windows_of
+from benchmarks.ours import Ours, model_folder
 from workloads.esm2.finetune.method_table import METHODS, Method, method_run
-from workloads.esm2.finetune.objective import FineTuning
 from workloads.run_file import RunFile, load_config
 from workloads.run_kinds import prepare as prepare_run
-from workloads.training.hardware import peak_memory_bytes
-from workloads.training.processes import processes
-from workloads.training.trainer import Trainer
 
 CONFIG = Path(__file__).parents[2] / "workloads/esm2/configs/finetune/membrane_sample.yaml"
 GOAL_GB = 3.3
@@ -46,7 +40,17 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
         if method is QLORA and config.lora is not None:
             config = replace(config, lora=replace(config.lora, quantize="nf4"))
         prepare_run(config)
-        figures = measure(config, settings)
+        # In steps, after two that compile.
+        warmup, window = (REHEARSED, REHEARSED) if settings.rehearsal else (Grant(steps=2), STEADY)
+        _, found = windows_of(Ours(config), (warmup, window))
+    figures = {
+        "peak_gb": found.peak_bytes / 1e9,
+        "residues_per_second": found.residues_per_second,
+        "fill": found.residues / found.slots,
+        "mean_residues": found.residues / found.proteins,
+        "tokens_per_pack": config.train.tokens_per_pack,
+        "recomputes": config.train.activation_checkpointing,
+    }
     has_goal = method.name == METHODS[-1].name and settings.device.type == "cuda" and not settings.rehearsal
     is_reached = figures["peak_gb"] <= GOAL_GB
     return {**figures, "verdict": ("passed" if is_reached else "missed") if has_goal else "measured"}
@@ -66,41 +70,3 @@ def _config(size: str, folder: Path, settings: Settings) -> RunFile:
         "train.precision": "bf16" if settings.device.type == "cuda" else "fp32",
     }
     return load_config(CONFIG, [f"{name}={value}" for name, value in changes.items()])
-
-
-def measure(config: RunFile, settings: Settings) -> dict[str, Any]:
-    """Peak memory of a run, and its rate over a window from idle device to idle device, in packs for steps.
-
-    The window begins after two steps, which compile.
-    """
-    window = REHEARSED if settings.rehearsal else STEADY
-    with processes() as here:
-        trainer = Trainer(FineTuning(config), here)
-        steps = trainer.steps()
-        for _ in range(1 if settings.rehearsal else 2):
-            trainer.step(next(steps))
-        synchronize(here.device)
-        done: Counter[str] = Counter()
-        started = time.perf_counter()
-        while done["packs"] < window.steps or time.perf_counter() - started < window.seconds:
-            step = next(steps)
-            trainer.step(step)
-            done.update(packs=len(step.packs), proteins=step.num_proteins)
-            done.update(residues=step.num_residues, slots=step.num_tokens)
-        synchronize(here.device)
-        spent = time.perf_counter() - started
-        figures = {
-            "peak_gb": peak_memory_bytes(here.device) / 1e9,
-            "residues_per_second": done["residues"] / spent,
-            "fill": done["residues"] / done["slots"],
-            "packs": done["packs"],
-            "tokens_per_pack": config.train.tokens_per_pack,
-            "proteins_per_pack": done["proteins"] / done["packs"],
-            "mean_residues": done["residues"] / done["proteins"],
-            "longest_residues": config.model.max_residues,
-            "recomputes": config.train.activation_checkpointing,
-            "frozen_bytes": sum(p.nbytes for p in trainer.model.parameters() if not p.requires_grad),
-            "trained_parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
-        }
-        trainer.release()
-    return figures

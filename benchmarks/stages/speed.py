@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.case import Case, Line, Settings
-from benchmarks.contestant import REHEARSED, STEADY, Grant, Window, windows_of
+from benchmarks.contestant import REHEARSED, STEADY, Grant, windows_of
 from benchmarks.figures import ceiling_of, figures_of, shown
 from benchmarks.ours import LEARNING_RATE, RECIPE_TOKENS, Ours, model_of, run_config
 from workloads.training.config import OptimConfig, TrainConfig
@@ -40,7 +40,7 @@ FLOORS = {"8M": 1.4e6, "35M": 0.6e6, "150M": 200e3, "650M": 84e3, "3B": 22.6e3}
 GOALS = {"8M": 2.0e6, "35M": 0.8e6, "150M": 250e3, "650M": 101e3, "3B": 26e3}
 """Residues/s of ESM-2's recipe on one H100; an H200 has the same arithmetic and more bandwidth."""
 RUN_RECIPE = ("8M", "35M", "150M")
-"""Sizes whose recipe's steps are run; steps of the others would take most of a minute."""
+"""Sizes whose steps have the tokens of the recipe; steps of the others would take most of a minute."""
 FEW_PACKS = 4
 WARMUP_STEPS = 3
 
@@ -53,16 +53,11 @@ def cases(settings: Settings) -> list[Case]:
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
-    """Measure steps of one pack, and steps of the recipe (2 M tokens).
-
-    Where the recipe's rate is computed, it follows from two measured times: a step of one pack is a pack
-    and what a step does once (clipping, the optimizer); a step of four packs is four packs and that.
-    """
+    """Measure steps of one pack, and steps of several: those of the recipe (2 M tokens), or a few packs."""
     device, values = settings.device, case.values
     tokens = 2048 if settings.rehearsal else int(values["tokens_per_pack"])
-    packs = 2 if settings.rehearsal else RECIPE_TOKENS // tokens
-    is_computed = not settings.as_on_gpu or case.size not in RUN_RECIPE
-    several = min(packs, FEW_PACKS) if is_computed else packs
+    is_recipe = settings.as_on_gpu and case.size in RUN_RECIPE and not settings.rehearsal
+    several = RECIPE_TOKENS // tokens if is_recipe else FEW_PACKS
     recomputed = values.get("recompute") == "1"
     ceiling, precision = ceiling_of(device)
     train = TrainConfig(
@@ -78,37 +73,18 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         model = model_of(case.size, settings, Path(folder), int(values.get("layers", 0)))
         ours = Ours(run_config(model, settings.data, train, optim))
-        _, one, recipe = windows_of(ours, (Grant(steps=WARMUP_STEPS), steady, more))
+        _, *windows = windows_of(ours, (Grant(steps=WARMUP_STEPS), steady, more))
         ceilings = [ceiling, ceiling_of(device)[0]]
-        one_pack, measured = (
+        one, recipe = (
             figures_of([found], model, device, ceilings, tokens_per_pack=tokens, recomputed=recomputed)
-            for found in (one, recipe)
+            for found in windows
         )
-    pack, once = split_time(one, recipe, several)
-    rate = recipe.residues_per_second
-    if is_computed:
-        rate *= (recipe.seconds / recipe.steps / several) / (pack + once / packs)
-    scaled = ("model_mfu", "executed_mfu", "share_of_ceiling")
     return {
-        "recipe": {
-            **measured,
-            "residues_per_second": rate,
-            **{name: measured[name] * rate / recipe.residues_per_second for name in scaled},
-            "is_computed": is_computed,
-        },
-        "one_pack_steps": one_pack,
-        "seconds_per_pack": pack,
-        "seconds_per_step_beside_packs": once,
+        "recipe": {**recipe, "packs_per_step": several},
+        "one_pack_steps": one,
         "precision": precision,
-        "verdict": verdict(case.size, rate, settings),
+        "verdict": verdict(case.size, recipe["residues_per_second"], settings),
     }
-
-
-def split_time(one: Window, recipe: Window, packs: int) -> tuple[float, float]:
-    """Seconds of a pack, and of what a step does once, from steps of one pack and of ``packs``."""
-    single, several = one.seconds / one.steps, recipe.seconds / recipe.steps
-    pack = min(single, (several - single) / (packs - 1))
-    return pack, single - pack
 
 
 def verdict(size: str, rate: float, settings: Settings) -> str:
@@ -128,8 +104,8 @@ def rows(lines: list[Line]) -> list[dict[str, str]]:
         {
             "model": line["size"],
             "shape": line["shape"].replace(",", ", ").replace("_", " "),
-            "residues/s, recipe's steps": f"{line['figures']['recipe']['residues_per_second']:,.0f}"
-            + " (computed)" * line["figures"]["recipe"]["is_computed"],
+            "residues/s": f"{line['figures']['recipe']['residues_per_second']:,.0f}",
+            "packs per step": str(line["figures"]["recipe"]["packs_per_step"]),
             "one-pack steps": f"{line['figures']['one_pack_steps']['residues_per_second']:,.0f}",
             **shown(line["figures"]["recipe"]),
             "floor, goal": _target(line),

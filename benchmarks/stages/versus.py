@@ -3,7 +3,7 @@
 The contestants are ``guidance`` and ``tuned`` (``benchmarks/trainers.py``), both compiled, and ours. Each
 is a process that works only in its turn, A B C C B A and so on, so that a machine that is slower for a
 while is slower for all; ratios are taken within a round. On a CPU each has one thread, a second is one of
-its process's CPU time, and each computes in the type that was faster for it in a short trial.
+its process's CPU time, and all compute in the type in which a plain product is faster.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from benchmarks.contestant import (
     ContestantProcess,
     Grant,
     Window,
-    windows_of,
 )
-from benchmarks.figures import Precision, ceiling_of, extent, figures_of, precisions_of, shown
+from benchmarks.figures import Precision, ceiling_of, extent, figures_of, shown
 from benchmarks.ours import Ours, model_of, run_config
 from benchmarks.trainers import GUIDANCE_BATCH_SIZE, Trainers
 from workloads.run_file import ModelConfig
@@ -53,7 +52,6 @@ LEAST = {"guidance": GUIDANCE_BATCH_SIZE, "tuned": 1, OURS: 2048}
 ROUNDS = {"cuda": 2, "cpu": 3}
 WARMUP = Grant(steps=6)
 """Compilation, kernels made at the first sight of a shape, allocator."""
-TRIAL = Grant(seconds=5, steps=2)
 
 
 def cases(settings: Settings) -> list[Case]:
@@ -74,7 +72,7 @@ class Entry:
     batch: int
     """Rows; of ours, tokens per pack."""
     compiled: bool
-    precision: Precision = "bf16"
+    precision: Precision
 
     def contestant(self) -> Contestant:
         if self.name != OURS:
@@ -87,7 +85,8 @@ class Entry:
 def run(case: Case, settings: Settings) -> dict[str, Any]:
     """Run the rounds. Batches that do not fit are halved; the others continue when one contestant fails."""
     rehearsal, device = settings.rehearsal, settings.device
-    trial, warmup, steady = (REHEARSED,) * 3 if rehearsal else (TRIAL, WARMUP, STEADY)
+    warmup, steady = (REHEARSED, REHEARSED) if rehearsal else (WARMUP, STEADY)
+    precision = ceiling_of(device)[1]
     batches = {"guidance": GUIDANCE_BATCH_SIZE, "tuned": 4, OURS: LEAST[OURS]}
     if not rehearsal:
         batches |= {"tuned": int(case.values["tuned_batch"]), OURS: int(case.values["tokens_per_pack"])}
@@ -98,8 +97,7 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
         running: dict[str, ContestantProcess] = {}
         errors: dict[str, str] = {}
         for key, batch in batches.items():
-            entry = Entry(key, model, settings.data, folder, batch, compiled=not rehearsal)
-            entry = _in_faster_type(entry, precisions_of(device), trial)
+            entry = Entry(key, model, settings.data, folder, batch, not rehearsal, precision)
             try:
                 running[key], entries[key] = _started(entry, warmup)
                 stack.callback(running[key].close)
@@ -122,20 +120,9 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
             batch = entries[key].batch
             tokens = batch if key == OURS else None
             figures = figures_of(found, model, device, ceilings, tokens_per_pack=tokens)
-            contestants[key] = {**figures, "batch": batch, "precision": entries[key].precision}
+            contestants[key] = {**figures, "batch": batch, "precision": precision}
     goals = GOALS.get((device.type, case.size), {}) if not rehearsal else {}
     return {"contestants": contestants, **compared(windows, goals, errors)}
-
-
-def _in_faster_type(entry: Entry, precisions: tuple[Precision, ...], grant: Grant) -> Entry:
-    """Return the entry in the type in which it is faster, without compilation."""
-    if len(precisions) == 1:
-        return replace(entry, precision=precisions[0])
-    rates = {}
-    for precision in precisions:
-        tried = replace(entry, precision=precision, compiled=False)
-        rates[precision] = windows_of(tried.contestant(), (REHEARSED, grant))[1].residues_per_second
-    return replace(entry, precision=max(rates, key=lambda name: rates[name]))
 
 
 def _started(entry: Entry, warmup: Grant) -> tuple[ContestantProcess, Entry]:

@@ -66,10 +66,12 @@ def test_case(case: Case, settings: Settings) -> None:
     if case.stage == "speed":
         one, recipe = found["one_pack_steps"], found["recipe"]
         assert (one["steps"], recipe["steps"]) == (1, 1)
-        assert recipe["is_computed"] == (case.size not in ("8M", "35M", "150M"))
+        assert recipe["packs_per_step"] == 4
         assert 0.5 < one["fill"] <= 1 and recipe["residues_per_second"] > 0
     if case.stage == "profile":
-        assert found["shares"]["products"] > 0 and 0 < found["busy_share"] <= 1
+        assert 0 < found["kernels"][0]["share"] < found["busy_share"] <= 1
+        line = {"size": case.size, "figures": found}
+        assert len(profile.rows([line])) == profile.NUM_ROWS
     if case.stage == "quality":
         residues = [point["residues"] for point in found["points"]]
         assert residues == sorted(residues) and residues[-1] == pytest.approx(30_000, rel=0.35)

@@ -1,57 +1,53 @@
-"""make bench FRAMEWORK=bionemo around entry points that stand in for BioNeMo's; what it compares with."""
+"""The stage of BioNeMo around entry points that stand in for BioNeMo's; what it compares with."""
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from benchmarks import bionemo
+from benchmarks.case import Settings, prepare_unless_there
 from benchmarks.contestant import COUNTS
+from benchmarks.stages import bionemo
 from tests.workloads.bionemo.stand_in_bionemo import make_packages
+from workloads.training.command_line import RunError
 
 
 def test_it_needs_bionemo(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="make image FRAMEWORK=bionemo builds"):
-        bionemo.main([f"--data={tmp_path}"])
+    with pytest.raises(RunError, match="make image FRAMEWORK=bionemo builds"):
+        bionemo.cases(Settings(tmp_path, torch.device("cpu"), rehearsal=False))
 
 
 @pytest.mark.long
-def test_steps_are_measured_and_ours_beside_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_steps_are_measured_and_ours_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(make_packages(tmp_path / "packages"))
-    data, ours, out = tmp_path / "data", tmp_path / "ours.jsonl", tmp_path / "out.json"
+    data, ours = tmp_path / "data", tmp_path / "ours.jsonl"
+    prepare_unless_there(data)
     speed = {"stage": "speed", "size": "8M", "device": "cpu", "data": "x/data"}
     lines = [
         {**speed, "figures": {"one_pack_steps": {"residues_per_second": rate}}} for rate in (5000.0, 4000.0)
     ]
     ours.write_text("\n".join(json.dumps(line) for line in lines))
-    given = [
-        "--quick",
-        "--micro-batch",
-        "4",
-        "--rounds=2",
-        f"--data={data}",
-        f"--beside={ours}",
-        f"--json={out}",
-    ]
-    bionemo.main(given)
-    found = json.loads(out.read_text())
-    windows = found["windows"]["4"]
-    assert [window["proteins"] for window in windows] == [4, 4]
-    assert windows[0]["slots"] == 4 * 1024 and 0 < windows[0]["residues"] < 4 * 1022
-    assert found["beside"]["ratio"] == pytest.approx(5000 / found["residues_per_second"])
-    said = capsys.readouterr().out
-    assert "micro batch   4:" in said and "ours" in said
+    settings = Settings(data, torch.device("cpu"), rehearsal=True, lines=(ours,))
+    case = bionemo.cases(settings)[0]
+    assert case.id == "bionemo/8M/BioNeMo/micro_batch=8"
+    before = signal.getsignal(signal.SIGTERM)
+    found = bionemo.run(case, settings)
+    signal.signal(signal.SIGTERM, before)  # BioNeMo has handled it
+    assert found["windows"] == 2 and found["slots_per_window"] == 4 * 1024
+    assert found["ours_over_it"] == pytest.approx(5000 / found["residues_per_second"])
+    (row,) = bionemo.rows([{"size": case.size, "shape": case.shape, "figures": found}])
+    assert row["shape"] == "micro batch=8" and row["ours over it"].endswith("x")
     words = bionemo.arm_of("8M", data, 4, tmp_path).words()
     assert {"--log-every-n-steps=1000000", "--limit-val-batches=1"} <= {*words}, "it does nothing else"
     for other in ({"size": "650M"}, {"device": "NVIDIA H100"}, {"data": "y/others"}, {"figures": {}}):
-        with pytest.raises(ValueError, match=r"--beside: has no speed of 8M .* make gpu ARGS=.*--only /8M/"):
-            bionemo.beside(found, [{**lines[0], **other}])
+        ours.write_text(json.dumps({**lines[0], **other}))
+        assert bionemo.ours_beside(case, settings) == []
     for name in [
         name for name in sys.modules if name.startswith(("bionemo", "stand_in_bionemo", "lightning"))
     ]:

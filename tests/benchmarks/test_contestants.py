@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,7 @@ from benchmarks.case import Settings
 from benchmarks.contestant import Gate, Grant, Window, park, training_state
 from benchmarks.figures import figures_of
 from benchmarks.ours import counts_of, model_of
-from benchmarks.stages.profile import kind_of, summary
 from benchmarks.stages.quality import grants_of, points_of, seconds_to
-from benchmarks.stages.speed import split_time
 from benchmarks.stages.versus import Entry, compared
 from benchmarks.trainers import Rows, _CountingCollator, _SpreadBatches, store_rows
 from workloads.esm2.alphabet import EOS
@@ -117,9 +114,9 @@ def test_contestants_train_the_same_when_parked(name: str, size: str, data: Path
     """Move the state as on a GPU between turns; values outside ``gate.state`` stay on the device."""
     settings = Settings(data, torch.device("cpu"), rehearsal=True)
     entry = Entry(
-        name, model_of(size, settings, tmp_path), data, tmp_path, 2048 if name == "ours" else 4, False
+        name, model_of(size, settings, tmp_path), data, tmp_path, 2048 if name == "ours" else 4, False, "fp32"
     )
-    contestant = replace(entry, precision="fp32").contestant()
+    contestant = entry.contestant()
 
     def losses(parks: bool) -> list[float]:
         windows: list[Window | None] = []
@@ -154,11 +151,6 @@ def test_figures_of_windows() -> None:
     assert skipping["model_mfu"] == recomputing["model_mfu"] == figures["model_mfu"]
 
 
-def test_pack_and_optimizer_are_timed_separately() -> None:
-    assert split_time(window(10.0, 10), window(25.0, 10), 4) == pytest.approx((0.5, 0.5))
-    assert split_time(window(10.0, 10), window(50.0, 10), 4) == (1.0, 0.0)  # noise, but no negative time
-
-
 def test_verdict_of_a_comparison() -> None:
     ours, theirs = [window(1.0, 1), window(1.0, 1)], [window(2.0, 1), window(4.0, 1)]
     windows = {"guidance": theirs, "ours": ours}
@@ -169,15 +161,6 @@ def test_verdict_of_a_comparison() -> None:
     failed = compared(windows, {}, {"tuned": "tuned: no such argument"})
     assert failed["verdict"] == "failed" and failed["error"] == "tuned: no such argument"
     assert compared({"guidance": theirs}, {}, {"ours": "out of memory: ours"})["verdict"] == "out of memory"
-
-
-def test_profile_of_overlapping_kernels() -> None:
-    kernels = [("nvjet_gemm", 0.0, 40.0), ("flash_fwd", 30.0, 50.0), ("Memcpy HtoD", 80.0, 100.0)]
-    found = summary(kernels, wall=200.0)
-    assert found["busy_share"] == 0.35
-    assert found["shares"]["products"] == 0.5 and found["shares"]["copies"] == 0.25
-    assert found["kernels"][0]["name"] == "nvjet_gemm"
-    assert kind_of("triton_poi_fused__to_copy_add_gelu_0") == kind_of("elementwise_kernel") == "pointwise"
 
 
 def test_quality_windows_end_after_compilation_and_at_quarters(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 import torch
@@ -53,20 +51,15 @@ def case_of(cases: list[Case], contestant: str) -> Case:
 
 
 @pytest.mark.long
-def test_methods_differ_in_what_they_train_and_keep(settings: Settings) -> None:
+def test_methods_differ_in_packs_and_recomputation(settings: Settings) -> None:
     cases = finetune.cases(settings)
     names = ["all", "base", "accumulation", "checkpointing", "lora", "qlora"]
     assert [case.contestant for case in cases] == names
     found = {name: finetune.run(case_of(cases, name), settings) for name in names}
     for name, figures in found.items():
         assert figures["verdict"] == "measured" and figures["residues_per_second"] > 0, name
-        assert figures["packs"] == (4 if name in ("accumulation", "all", "qlora") else 1), name
         assert figures["recomputes"] == (name in ("checkpointing", "all", "qlora")), name
-        assert figures["peak_gb"] > 0 and figures["mean_residues"] <= figures["longest_residues"] == 510, name
-    trained = {name: figures["trained_parameters"] for name, figures in found.items()}
-    assert trained["lora"] == trained["all"] == trained["qlora"] < trained["base"] == trained["accumulation"]
-    frozen = {name: figures["frozen_bytes"] for name, figures in found.items()}
-    assert frozen["qlora"] < frozen["all"] / 2
+        assert figures["peak_gb"] > 0 and figures["mean_residues"] <= finetune.MAX_RESIDUES, name
     assert found["base"]["tokens_per_pack"] == 4 * found["accumulation"]["tokens_per_pack"]
 
 
@@ -118,19 +111,6 @@ def test_answers_that_are_no_answers_are_errors() -> None:
     # No server listens any more.
     figures = serve.load(server.server_port, 1, ["MKTAYIAKQR"], 0.0, 0.05)
     assert figures["first_error"].startswith("ConnectionRefusedError")
-
-
-def test_without_the_servers_packages_the_verdict_says_so(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name in ("starlette", "uvicorn") else find(name)
-    )
-    figures = serve.run(serve.cases(settings)[0], settings)
-    assert figures["verdict"] == "failed"
-    assert figures["error"].startswith("not installed: starlette, uvicorn")
-    assert Path("requirements.txt").read_text().count("starlette")
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from workloads.training.config import flat
 from workloads.training.data.manifest import describe_similar
 from workloads.training.strict_yaml import read_mapping
 from workloads.training.tracking.run_log import (
@@ -135,11 +136,11 @@ def _report(
         _data_section(manifest, _get(config, "model", "max_residues"), contents),
         _event_table(events),
         section("Environment", definition_table(_environment(results))),
-        details("Configuration", definition_table(_flat(config))),
+        details("Configuration", definition_table(flat(config))),
     ]
     plain = {name: value for name, value in results.items() if name != "environment"}
     if plain:
-        body.append(details("All results", definition_table(_flat(plain))))
+        body.append(details("All results", definition_table(flat(plain))))
     return page(
         str(config.get("name") or folder_name),
         _subtitle(config, contents),
@@ -301,9 +302,9 @@ def _data_section(manifest: Mapping[str, Any], crop_residues: object, contents: 
     )
 
 
-def _environment(results: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    for name, value in _flat(results.get("environment") or {}):
-        yield name, value[:GIT_HASH_CHARS] if name == "git_sha" else value
+def _environment(results: Mapping[str, Any]) -> Iterable[tuple[str, object]]:
+    for name, value in flat(results.get("environment") or {}):
+        yield name, str(value)[:GIT_HASH_CHARS] if name == "git_sha" else value
 
 
 def _get(config: Mapping[str, Any], *names: str) -> Any:
@@ -311,11 +312,3 @@ def _get(config: Mapping[str, Any], *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", as_text(value)

@@ -18,12 +18,13 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from tqdm import tqdm
 
+from workloads.training.config import flat
 from workloads.training.whole_file import write_whole
 
 # MLflow reads these when it is imported. What the user has set stays.
@@ -61,7 +62,7 @@ class MlflowMirror:
         # Settled now: the thread must not depend on a later change of the working folder.
         self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or (Path.cwd() / "mlruns").as_uri()
         self._experiment = experiment
-        self._params = dict(flatten(params))
+        self._params = params_of(params)
         self._waiting: list[tuple[str, float, int, int]] = []  # name, value, timestamp in ms, step
         self._status: RunStatus | None = None
         self._warned = False
@@ -175,11 +176,10 @@ def _without_login(text: str) -> str:
     return re.sub(r"//[^/@\s]+@", "//", text)
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """``section.field`` and text for each value, within MLflow's limits."""
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{name}.")
-        else:
-            text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-            yield f"{prefix}{name}", text[:MAX_PARAM_CHARS]
+def params_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return text for each value by ``section.field``, within MLflow's limits."""
+    texts = {
+        name: ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        for name, value in flat(config)
+    }
+    return {name: text[:MAX_PARAM_CHARS] for name, text in texts.items()}

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from benchmarks.case import Settings
 from benchmarks.contestant import Gate, training_state
-from workloads.esm2.finetune.objective import FineTuning
 from workloads.esm2.pretrained import save_esm
 from workloads.esm2.pretraining import Pretraining
 from workloads.families import MODEL_FAMILIES
-from workloads.run_file import ModelConfig, ModelFamilyName, ModelSize, RunFile
+from workloads.run_file import ModelConfig, ModelFamilyName, RunFile
 from workloads.training.config import DataConfig, OptimConfig, TrainConfig
 from workloads.training.loader import ReadAhead, StepPacks, step_packs
 from workloads.training.packing import Position
@@ -59,8 +58,7 @@ def model_of(size: str, settings: Settings, folder: Path, layers: int | None = N
     if settings.rehearsal or layers:
         start = str(model_folder(size, settings, folder, layers))
         return ModelConfig(init_from=start, max_residues=MAX_RESIDUES)
-    published = next(name for name in get_args(ModelSize) if name == size)
-    return ModelConfig(family=family_with(size), size=published, max_residues=MAX_RESIDUES)
+    return ModelConfig(family=family_with(size), size=size, max_residues=MAX_RESIDUES)
 
 
 def model_folder(size: str, settings: Settings, folder: Path, layers: int | None = None) -> Path:
@@ -104,7 +102,7 @@ def run_config(
 def trainer_of(config: RunFile) -> Iterator[Trainer]:
     """Trainer of this process alone."""
     with processes() as here:
-        yield Trainer(FineTuning(config) if config.task else _OnDevice(config, here.device), here)
+        yield Trainer(_OnDevice(config, here.device), here)
 
 
 class _OnDevice(Pretraining):

@@ -1,4 +1,4 @@
-"""Stages of the acceptance run that fine-tune, embed and serve, rehearsed with a tiny model."""
+"""Stages of the acceptance run that prepare data, embed and serve, rehearsed with a tiny model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.case import Case, Settings
 from benchmarks.ours import drawn_proteins
-from benchmarks.stages import data, embed, finetune, serve
+from benchmarks.stages import data, embed, serve
 from workloads.esm2.data.prepare import prepare
 
 LETTERS = "LAGVSERTIDPKQNFYMHWC"
@@ -48,19 +48,6 @@ def same_threads() -> Iterator[None]:
 
 def case_of(cases: list[Case], contestant: str) -> Case:
     return next(case for case in cases if case.contestant == contestant)
-
-
-@pytest.mark.long
-def test_methods_differ_in_packs_and_recomputation(settings: Settings) -> None:
-    cases = finetune.cases(settings)
-    names = ["all", "base", "accumulation", "checkpointing", "lora", "qlora"]
-    assert [case.contestant for case in cases] == names
-    found = {name: finetune.run(case_of(cases, name), settings) for name in names}
-    for name, figures in found.items():
-        assert figures["verdict"] == "measured" and figures["residues_per_second"] > 0, name
-        assert figures["recomputes"] == (name in ("checkpointing", "all", "qlora")), name
-        assert figures["peak_gb"] > 0 and figures["mean_residues"] <= finetune.MAX_RESIDUES, name
-    assert found["base"]["tokens_per_pack"] == 4 * found["accumulation"]["tokens_per_pack"]
 
 
 @pytest.mark.parametrize("each", ["mean", "residue"])

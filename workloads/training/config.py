@@ -180,10 +180,9 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and dicts, for YAML and JSON."""
-        plain = dataclasses.asdict(
+        return dataclasses.asdict(
             self, dict_factory=lambda pairs: {k: list(v) if isinstance(v, tuple) else v for k, v in pairs}
         )
-        return plain
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

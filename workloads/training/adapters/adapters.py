@@ -209,7 +209,7 @@ class AdaptedObjective(Objective):
 
     @property
     def published(self) -> tuple[str, str | None]:
-        """What peft is to load the adapter onto, and its revision on the hub."""
+        """Model that peft is to load the adapter onto, and its revision on the hub."""
         return self.config.model.init_from or "", None
 
     @abstractmethod

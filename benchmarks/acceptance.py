@@ -55,7 +55,7 @@ from benchmarks.case import (
 from benchmarks.contestant import use_one_device
 from workloads.families import MODEL_FAMILIES
 
-STAGES = "profile,speed,versus,quality,embed,serve"
+STAGES = "speed,versus,quality,embed,serve"
 LINES_FILE = "acceptance.jsonl"
 GRACE_SECONDS, UNTIL_GRACE_SECONDS = 60, 30
 """Beside twice the expected time, and beyond ``--until``, before a case is ended."""

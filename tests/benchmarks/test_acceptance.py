@@ -17,10 +17,10 @@ from benchmarks import report
 from benchmarks.acceptance import main
 from benchmarks.case import Case, Settings, read_lines
 from benchmarks.report import write_tables
-from benchmarks.stages import profile, quality, speed, versus
+from benchmarks.stages import quality, speed, versus
 
 REPOSITORY = Path(__file__).parents[2]
-STAGES = {stage.__name__.rpartition(".")[2]: stage for stage in (profile, speed, quality)}
+STAGES = {stage.__name__.rpartition(".")[2]: stage for stage in (speed, quality)}
 """``versus`` starts processes of its own."""
 FAKE_STAGE = """
 import os, time, torch
@@ -68,10 +68,6 @@ def test_case(case: Case, settings: Settings) -> None:
         assert (one["steps"], recipe["steps"]) == (1, 1)
         assert recipe["packs_per_step"] == 4
         assert 0.5 < one["fill"] <= 1 and recipe["residues_per_second"] > 0
-    if case.stage == "profile":
-        assert 0 < found["kernels"][0]["share"] < found["busy_share"] <= 1
-        line = {"size": case.size, "figures": found}
-        assert len(profile.rows([line])) == profile.NUM_ROWS
     if case.stage == "quality":
         residues = [point["residues"] for point in found["points"]]
         assert residues == sorted(residues) and residues[-1] == pytest.approx(30_000, rel=0.35)
@@ -135,7 +131,7 @@ def test_no_case_ends_another(data: Path, tmp_path: Path) -> None:
 
 
 def test_unknown_stage(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"--stages: got sped; allowed are profile,"):
+    with pytest.raises(SystemExit, match=r"--stages: got sped; allowed are speed,"):
         main(["--stages", "sped", "--out", str(tmp_path)])
 
 

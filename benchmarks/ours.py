@@ -98,13 +98,6 @@ def run_config(
     return RunFile(name="benchmark", model=model, data=DataConfig(path=str(data)), optim=optim, train=train)
 
 
-@contextmanager
-def trainer_of(config: RunFile) -> Iterator[Trainer]:
-    """Trainer of this process alone."""
-    with processes() as here:
-        yield Trainer(_OnDevice(config, here.device), here)
-
-
 class _OnDevice(Pretraining):
     """Pre-training whose random weights are drawn on the device: on the host, 3B would take minutes."""
 
@@ -128,7 +121,8 @@ class Ours:
     config: RunFile
 
     def run(self, gate: Gate) -> None:
-        with trainer_of(self.config) as trainer:
+        with processes() as here:
+            trainer = Trainer(_OnDevice(self.config, here.device), here)
             gate.weights = bare(trainer.model).state_dict
             gate.state = lambda: training_state(trainer.model, trainer.optimizers)
             gate.loss_sum = lambda: _losses(trainer)

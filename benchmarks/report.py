@@ -61,7 +61,9 @@ def tables(stage: str, lines: Sequence[Line]) -> str:
         rows = (
             getattr(import_module(f"benchmarks.stages.{stage}"), "rows", _rows)(measured) if measured else []
         )
-        parts.append(f"{_heading(here)}\n\n{_table(rows)}{_not_fitting(here)}")
+        full = [f"`{case_id(line)}`" for line in here if line["verdict"] == "out of memory"]
+        note = f"\nOut of memory: {', '.join(full)}.\n" if full else ""
+        parts.append(f"{_heading(here)}\n\n{_table(rows)}{note}")
     return "\n".join(parts) or "Not measured yet.\n"
 
 
@@ -83,11 +85,6 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
     headings = list(dict.fromkeys(heading for row in rows for heading in row))
     cells = [headings, ["---"] * len(headings), *([row.get(name, "") for name in headings] for row in rows)]
     return "".join(f"| {' | '.join(row)} |\n" for row in cells) if rows else ""
-
-
-def _not_fitting(lines: Sequence[Line]) -> str:
-    cases = [f"`{case_id(line)}`" for line in lines if line["verdict"] == "out of memory"]
-    return f"\nOut of memory: {', '.join(cases)}.\n" if cases else ""
 
 
 def _rows(lines: Sequence[Line]) -> list[dict[str, str]]:

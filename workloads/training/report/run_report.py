@@ -6,7 +6,7 @@ A run that is still going, or was killed, has one too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,6 @@ from .page import (
 RECENT_LINES = 20
 """Last training lines whose median speed is shown for a run without results."""
 MAX_EVENTS_SHOWN = 200
-GIT_HASH_CHARS = 12
 COLUMN_FORMATS = {
     "eval_loss": "{:.4f}",
     "perplexity": "{:.2f}",
@@ -135,7 +134,7 @@ def _report(
         _evaluation_table(evaluations, contents),
         _data_section(manifest, _get(config, "model", "max_residues"), contents),
         _event_table(events),
-        section("Environment", definition_table(_environment(results))),
+        section("Environment", definition_table(flat(results.get("environment") or {}))),
         details("Configuration", definition_table(flat(config))),
     ]
     plain = {name: value for name, value in results.items() if name != "environment"}
@@ -300,11 +299,6 @@ def _data_section(manifest: Mapping[str, Any], crop_residues: object, contents: 
         )
         + "</div>",
     )
-
-
-def _environment(results: Mapping[str, Any]) -> Iterable[tuple[str, object]]:
-    for name, value in flat(results.get("environment") or {}):
-        yield name, str(value)[:GIT_HASH_CHARS] if name == "git_sha" else value
 
 
 def _get(config: Mapping[str, Any], *names: str) -> Any:

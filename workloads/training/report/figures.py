@@ -163,10 +163,8 @@ def loss_figure(
         return svg_text(figure, "loss")
 
 
-def curve_figure(
-    history: History, name: str, title: str, unit: str, *, smooth: bool = False, logarithmic: bool = False
-) -> str | None:
-    """Draw one column over residues; None if no line has it."""
+def curve_figure(history: History, name: str, title: str, unit: str, *, smooth: bool = False) -> str | None:
+    """Draw one column over residues; None if no line has it. A ``smooth`` one may be logarithmic."""
     if not history.has(name):
         return None
     with drawing(NARROW_INCHES, title) as (figure, axes):
@@ -177,7 +175,7 @@ def curve_figure(
             axes.plot(x, y, color=BLUE, alpha=0.28, linewidth=1, marker=few)
         axes.plot(x, _smoothed(y) if smooth else y, color=BLUE, linewidth=2, marker=few)
         positive = y[y > 0]
-        if logarithmic and len(positive) and positive.max() > 50 * positive.min():
+        if smooth and len(positive) and positive.max() > 50 * positive.min():
             axes.set_yscale("log")
         elif name == "learning_rate":
             axes.set_ylim(bottom=0)

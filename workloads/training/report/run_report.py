@@ -116,20 +116,15 @@ def _report(
         (scores := contents.section(results)),
         "<h2>Training</h2>" if scores else "",
         '<div class="grid">',
-        figure_block(
-            "Training speed",
-            curve_figure(history, "residues_per_second", "Throughput", f"real {unit} per second"),
+        *(
+            figure_block(title, curve_figure(history, name, title, label, smooth=name == "grad_norm"))
+            for name, title, label in (
+                ("residues_per_second", "Throughput", f"real {unit} per second"),
+                ("learning_rate", "Learning rate", "peak of the groups"),
+                ("grad_norm", "Gradient norm", "before clipping"),
+                ("fill", "Fill", "share of tokens that are real"),
+            )
         ),
-        figure_block(
-            "Learning rate", curve_figure(history, "learning_rate", "Learning rate", "peak of the groups")
-        ),
-        figure_block(
-            "Gradient norm",
-            curve_figure(
-                history, "grad_norm", "Gradient norm", "before clipping", smooth=True, logarithmic=True
-            ),
-        ),
-        figure_block("Share of tokens that are real", curve_figure(history, "fill", "Fill", "share")),
         "</div>",
         _evaluation_table(evaluations, contents),
         _data_section(manifest, _get(config, "model", "max_residues"), contents),

@@ -169,7 +169,7 @@ def test_figures_follow_the_theme_and_name_their_marks(finished: Path) -> None:
         assert "var(--ink)" in drawing
         assert not re.search(r": #(ffffff|1f2937|e5e7eb|0072b2)", drawing)
     assert [">checkpoint</text>" in drawing for drawing in drawings] == [True] + [False] * 5
-    assert "0123456789ab<" in text
+    assert "0123456789abcdef" * 2 in text
     assert re.search(r"<details><summary>Configuration</summary>.*optim\.lr", text)
 
 

@@ -51,7 +51,8 @@ def main() -> None:
         print(f"to install: {len(chosen)}; shipped by the base: {', '.join(sorted(set(locked) - chosen))}")
         return
     problems = changed(json.loads(shipped.read_text()), installed, replaced)
-    problems += unmet(locked, read_requirements(first.read_text()), installed, options.site)
+    lines = (line.partition("#")[0].strip() for line in first.read_text().splitlines())
+    problems += unmet(locked, [Requirement(line) for line in lines if line], installed, options.site)
     torch, expected = installed.get("torch"), versions["base"].get("torch")
     if expected is None:
         print(f"torch: found {torch}; versions.json expects no version in particular")
@@ -82,11 +83,6 @@ def read_lock(text: str) -> dict[str, Locked]:
             raise ValueError(f"lock: no exact version or no hash: {block.splitlines()[0]}")
         locked[str(canonicalize_name(match[1]))] = Locked(match[2], block)
     return locked
-
-
-def read_requirements(text: str) -> list[Requirement]:
-    lines = (line.partition("#")[0].strip() for line in text.splitlines())
-    return [Requirement(line) for line in lines if line]
 
 
 def changed(before: Installed, after: Installed, replaced: set[str]) -> list[str]:

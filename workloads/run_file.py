@@ -22,7 +22,7 @@ from workloads.run_schema import StageDescription
 from workloads.training import config_rules
 from workloads.training.command_line import NO_USAGE, Usage, run_command
 from workloads.training.config import DataConfig, RunConfig, StartConfig, read_run
-from workloads.training.config_rules import Rule, least_rules, training_rules
+from workloads.training.config_rules import Rule, fraction_rule, least_rules, training_rules
 
 if TYPE_CHECKING:
     ModelFamilyName = str
@@ -338,10 +338,7 @@ def _violations(config: RunFile) -> list[str]:
             task is None or family.fine_tuning is not None,
             f"task: the family {model.family} has no fine-tuning; leave the section out to pre-train",
         ),
-        (
-            0 < model.mask_fraction < 1,
-            f"model.mask_fraction: got {model.mask_fraction}; allowed above 0, below 1",
-        ),
+        fraction_rule("model.mask_fraction", model.mask_fraction),
         (
             config.chat is not None or train.tokens_per_pack >= model.max_residues + 2,
             f"train.tokens_per_pack: got {train.tokens_per_pack}; a pack must hold the longest protein, "

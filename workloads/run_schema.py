@@ -10,12 +10,12 @@ import json
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from workloads.training.config import RunConfig, section_of
+from workloads.training.config import RunConfig, flat, section_of
 
 SCHEMA_FILE = Path(__file__).with_name("run.schema.json")
 NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
@@ -132,7 +132,7 @@ class StageDescription:
         """Return the values of these fields, and which inputs and folders exist already."""
         values = [
             f"{name}={json.dumps(value)}"
-            for name, value in _flat(config.to_dict())
+            for name, value in flat(config.to_dict())
             if any(f"{name}.".startswith(f"{prefix}.") for prefix in self.reads)
         ]
         folders = [
@@ -143,11 +143,3 @@ class StageDescription:
         inputs = [f"input: {path} (does not exist on this machine)" for path in missing]
         end = "dry run: the run file is valid; nothing was started or written, and no table was read"
         return "\n".join([*values, *folders, *inputs, end])
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

@@ -29,7 +29,7 @@ from workloads.esm2.finetune.task_kinds import IGNORED
 from workloads.run_file import RunFile
 from workloads.training.data.manifest import MANIFEST_FILE, Manifest
 from workloads.training.data.workspace import check_free_space, workspace
-from workloads.training.records import Split
+from workloads.training.records import ProteinSplit, Split
 
 from .export_files import ExportFiles, export_files
 from .installed import numbers_classes_once
@@ -82,7 +82,7 @@ def export_run(config: RunFile) -> Facts:
                 if not manifest.splits[name].records:
                     raise ValueError(f"{folder} has no proteins in its {name} split, which BioNeMo reads")
             check_free_space(files.folder, manifest.residues + _BYTES_A_RECORD * manifest.records)
-            num_train, num_validation = (_write_split(folder, manifest, name, made) for name in READ_SPLITS)
+            num_train, num_validation = (_write_split(folder, name, made) for name in READ_SPLITS)
         else:
             classes = write_tables(folder, made)
             num_train, num_validation = (manifest.splits[name].records for name in READ_SPLITS)
@@ -120,7 +120,7 @@ def _fingerprint(folder: Path) -> str:
     return hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
 
 
-def _write_split(folder: Path, manifest: Manifest, split: Split, files: ExportFiles) -> int:
+def _write_split(folder: Path, split: Split, files: ExportFiles) -> int:
     """Write sequences and clusters of a split; returns the number of clusters."""
     is_train = split == "train"
     name, kind = ("ur90_id", pa.list_(pa.string())) if is_train else ("ur50_id", pa.string())
@@ -134,7 +134,7 @@ def _write_split(folder: Path, manifest: Manifest, split: Split, files: ExportFi
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("CREATE TABLE protein (id TEXT NOT NULL, sequence TEXT NOT NULL)")
         connection.execute("BEGIN")
-        for batch in read_batches(folder, manifest, split):
+        for batch in read_batches(ProteinSplit(folder, split)):
             # Of training all members, of validation the one that stands for its cluster.
             rows = range(len(batch.ids)) if is_train else batch.first_rows
             connection.executemany(
@@ -182,9 +182,7 @@ def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:
         if name != "test" and split.schema.kind != "regression":
             seen[name] = class_order(labels, per_residue=split.schema.kind == "residue")
         records = (
-            record
-            for batch in read_batches(folder, manifest, name)
-            for record in zip(batch.ids, batch.sequences, strict=True)
+            record for batch in read_batches(split) for record in zip(batch.ids, batch.sequences, strict=True)
         )
         with files.table(name).open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
@@ -267,12 +265,9 @@ class Batch:
             yield self.ids[start:stop]
 
 
-def read_batches(folder: Path, manifest: Manifest, split: Split) -> Iterator[Batch]:
+def read_batches(split: ProteinSplit) -> Iterator[Batch]:
     """Iterate over the records of a split in their order, without dividing a cluster."""
-    for shard in manifest.splits[split].shards:
-        with pa.memory_map(str(folder / shard.file)) as source, pa.ipc.open_stream(source) as stream:
-            for batch in stream:
-                yield _read(batch)
+    return map(_read, split.record_batches)
 
 
 def _read(batch: pa.RecordBatch) -> Batch:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -34,36 +33,26 @@ class ConversationSplit(ProteinSplit):
 
     def __init__(self, folder: str | Path, split: Split) -> None:
         super().__init__(folder, split)
-        shards = self.manifest.splits[split].shards
-        self._rows = [batch for shard in shards for batch in _map_columns(Path(folder) / shard.file)]
+        lacking = {"prompt_tokens", "question", "response"} - {*self.record_batches[0].schema.names}
+        if lacking:
+            raise ValueError(
+                f"{folder} has no column {', '.join(sorted(lacking))}, so it holds no conversations; give "
+                "another data.path, or delete that folder and run make data again"
+            )
 
     def prompt_tokens(self, place: tuple[int, int]) -> int:
         """Return the number of tokens of a conversation before its response."""
-        return int(self._rows[place[0]]["prompt_tokens"][place[1]].as_py())
+        return int(self.record_batches[place[0]]["prompt_tokens"][place[1]].as_py())
 
     def texts(self, num: int) -> list[tuple[str, str]]:
         """Question and response of the first conversations, each question once."""
         found: dict[str, str] = {}
-        for batch in self._rows:
+        for batch in self.record_batches:
             for question, response in zip(batch["question"], batch["response"], strict=True):
                 if len(found) >= num:
                     return list(found.items())
                 found.setdefault(question.as_py(), response.as_py())
         return list(found.items())
-
-
-def _map_columns(path: Path) -> list[dict[str, pa.Array]]:
-    names = ("prompt_tokens", "question", "response")
-    try:
-        return [
-            {name: batch.column(name) for name in names}
-            for batch in pa.ipc.open_stream(pa.memory_map(str(path)))
-        ]
-    except KeyError as error:
-        raise ValueError(
-            f"{path} has no column {error}, so it holds no conversations; give another data.path, or delete "
-            "that folder and run make data again"
-        ) from None
 
 
 @dataclass(frozen=True)

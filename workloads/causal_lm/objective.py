@@ -5,38 +5,34 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from workloads.esm2.evaluation import EVALUATION_SEED, score_packs
 from workloads.run_file import RunFile
-from workloads.training.adapters import adapters
 from workloads.training.adapters.adapters import AdaptedObjective
 from workloads.training.checksums import verified, write_sums
 from workloads.training.config_rules import fine_tuning_on_xla
 from workloads.training.heartbeat import beat
 from workloads.training.layered_model import LayeredModel
 from workloads.training.objective import Evaluation, Place, held_out_scores
-from workloads.training.packing import HostPack, PackShape, PackStream
+from workloads.training.packing import HostPack, PackShape
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit, Split
-from workloads.training.saved_model import assigned, save_model
+from workloads.training.saved_model import assigned
 from workloads.training.whole_file import write_whole
 
-from .conversations import IGNORED, ConversationSplit, ConversationStream, TokenPack, token_pack
+from .conversations import ConversationSplit, ConversationStream, TokenPack, token_pack
 from .model import FAMILY, PackedCausalLM, on_meta, plain_class, read_config, shrink_frozen
 from .model_files import model_folder, published_as
 from .rouge import ANSWERS_FILE, MEASURES
 from .template import Template
 from .written_answers import compare_models
-
-if TYPE_CHECKING:
-    from workloads.training.report.contents import ReportContents
 
 
 class CausalLM(AdaptedObjective):
@@ -47,6 +43,7 @@ class CausalLM(AdaptedObjective):
     """
 
     config: RunFile
+    splits, streams = ConversationSplit, ConversationStream
     xla_problems = (fine_tuning_on_xla("chat"),)
 
     def __init__(self, config: RunFile) -> None:
@@ -82,19 +79,8 @@ class CausalLM(AdaptedObjective):
     def pack_shape(self, split: ProteinSplit) -> PackShape:
         return PackShape.of(split, self.config.train.tokens_per_pack, self.chat.max_tokens, special_tokens=0)
 
-    def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream:
-        assert isinstance(split, ConversationSplit)
-        return ConversationStream(split, shape, seed)
-
     def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> TokenPack:
         return token_pack(host, shape.max_length, device)
-
-    def num_targets(self, pack: TokenPack) -> Tensor:
-        return (pack.targets != IGNORED).sum()
-
-    def loss_sum(self, model: nn.Module, pack: TokenPack) -> Tensor:
-        """Cross-entropies in nats over the tokens of responses."""
-        return cast(Tensor, model(pack).loss_sum)
 
     def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
         stream = self.stream(split, place.shape, EVALUATION_SEED)
@@ -103,30 +89,26 @@ class CausalLM(AdaptedObjective):
         )
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
-        kind, tokens = plain_class(self.plain_config), Template(self.chat, self.folder).tokenizer
-        if self.lora is None:
-            save_model(run_dir / "model", self.plain_config, self._as_read(weights), kind, tokens)
-        else:
-            base, revision = published_as(self.config)
-            adapters.write_adapters(
-                run_dir,
-                self.lora,
-                self.family,
-                self.plain_config,
-                kind,
-                trained=weights,
-                weights=self._as_read(self.base_of_adapters(device)),
-                base=base,
-                revision=revision,
-                tokens=tokens,
-            )
+        super().write_model(run_dir, weights, device)
         # Temperature and the like, which those who serve the model read.
         settings, written = self.folder / GENERATION_CONFIG_NAME, run_dir / "model"
         if settings.exists() and written.is_dir():
             write_whole(written / GENERATION_CONFIG_NAME, settings.read_text())
             write_sums(written)
 
-    def _as_read(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    @property
+    def plain(self) -> type[PreTrainedModel]:
+        return plain_class(self.plain_config)
+
+    @property
+    def tokens(self) -> PreTrainedTokenizerBase:
+        return Template(self.chat, self.folder).tokenizer
+
+    @property
+    def published(self) -> tuple[str, str | None]:
+        return published_as(self.config)
+
+    def as_written(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the weights in the type of the original model, which is usually half as large as fp32."""
         dtype = self.plain_config.dtype or torch.float32
         return {name: value.to(dtype) for name, value in weights.items()}
@@ -147,11 +129,6 @@ class CausalLM(AdaptedObjective):
 
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
         return held_out_scores(test)
-
-    def report_contents(self) -> ReportContents:
-        from .report import AnswerContents  # brings matplotlib
-
-        return AnswerContents()
 
     def summary(self, results: Mapping[str, Any]) -> str:
         found = f"validation perplexity {results['perplexity']:.2f}, accuracy {results['eval_accuracy']:.3f}"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from workloads.esm2.finetune import table as labelled
 from workloads.esm2.finetune.table import Problems
 from workloads.run_file import RunFile
 from workloads.training.data.limits import Limits
-from workloads.training.data.source_file import gzip_errors, gzip_problem, open_gzip, reading
+from workloads.training.data.source_file import open_text
 from workloads.training.data.transfer import SourceKind, fetch, local_files
 
 from .config import ChatConfig
@@ -116,7 +114,7 @@ def read_rows(
 
 
 def _array(path: Path) -> Iterator[tuple[str, Any]]:
-    with _opened(path) as stream:
+    with open_text(path, "\n") as stream:  # U+2028 may stand within a string of JSON
         text = stream.read(MAX_ARRAY_CHARS + 1)
     if len(text) > MAX_ARRAY_CHARS:
         raise ValueError(
@@ -136,7 +134,7 @@ def _array(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
     limit = Limits.for_workers(1).record_bytes
-    with _opened(path) as stream:
+    with open_text(path, "\n") as stream:  # U+2028 may stand within a string of JSON
         for number, line in enumerate(iter(lambda: stream.readline(limit + 1), ""), start=1):
             if len(line) > limit:
                 raise ValueError(f"{path}:{number}: a line of more than {limit} characters; divide it")
@@ -146,21 +144,3 @@ def _lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
                 yield f"{path}:{number}", json.loads(line)
             except (ValueError, RecursionError) as error:
                 problems.add(f"{path}:{number}", f"not JSON ({error})")
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
-    """A file's text, unpacked as it is read: a small gzip file may hold more than fits into memory."""
-    packed = path.name.lower().endswith(".gz")
-    try:
-        # Other ends of lines, such as U+2028, may stand within a string of JSON.
-        with (
-            reading(path),
-            path.open("rb") as file,
-            io.TextIOWrapper(open_gzip(file) if packed else file, "utf-8-sig", newline="\n") as stream,
-        ):
-            yield stream
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
-    except gzip_errors():
-        raise gzip_problem(path) from None

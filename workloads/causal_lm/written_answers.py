@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
@@ -132,7 +131,5 @@ def _answers(
         )
         texts = tokenizer.batch_decode(written[:, ids.shape[1] :], skip_special_tokens=True)
         mine.update(zip(batch, texts, strict=True))
-    everyone: list[Any] = [None] * here.world_size
-    dist.all_gather_object(everyone, mine, group=here.control)
-    found = {place: text for part in everyone for place, text in part.items()}
+    found = here.gather(mine)
     return [found[place] for place in range(len(prompts))]

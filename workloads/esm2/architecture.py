@@ -45,7 +45,3 @@ class Architecture:
         """Return the models by ``architectures`` in config.json."""
         found = (self.masked_lm, self.sequence_classifier, self.token_classifier)
         return {each.plain.__name__: each for each in found}
-
-    def class_of(self, config: PretrainedConfig) -> str:
-        """Return the name of a configuration's model; without one it is a masked language model."""
-        return (config.architectures or [self.masked_lm.plain.__name__])[0]

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from workloads.esm2.protein_packs import ProteinStream
@@ -21,15 +21,16 @@ from workloads.run_file import RunFile
 from workloads.training.checksums import verified
 from workloads.training.heartbeat import beat
 from workloads.training.objective import Evaluation, Place
-from workloads.training.packing import SPECIAL_TOKENS, HostPack, PackShape, PackStream, PlannedPack
+from workloads.training.packing import HostPack, PackShape, PackStream, PlannedPack
 from workloads.training.parallel import bare
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
 
-from .alphabet import CLS, EOS, MASK
-from .masking import mask_pack, plain_pack
-from .packed_model import MaskedLanguageModel, Pack
+from .alphabet import MASK
+from .inference.engine import MASKED_LOGITS, Engine
+from .masking import mask_pack
+from .packed_model import MaskedLanguageModel
 from .pretrained import starting_config, starting_weights, with_weights
 
 EVALUATION_SEED = 20_230_317
@@ -135,37 +136,19 @@ def pseudo_perplexity(
     Salazar et al. 2020; the form that Lin et al. 2023 report for ESM-2. Takes one forward pass a residue,
     several of them to a pack.
     """
+    tokens, longest = shape.num_tokens, shape.max_residues
+    engine = Engine(model, device=device, dtype=dtype, tokens_per_pack=tokens, max_residues=longest)
     values = []
-    places, lengths = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
+    places, _ = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
     progress = WorkProgress("scoring", len(places))
-    for place, full in zip(places, lengths.tolist(), strict=True):
-        length = min(full, shape.max_residues)
-        protein = np.concatenate([[CLS], split.residues(place)[:length], [EOS]]).astype(np.uint8)
-        per_pack = max(1, shape.num_tokens // (length + SPECIAL_TOKENS))
-        total = 0.0
-        for first in range(0, length, per_pack):
-            masked = np.arange(first, min(first + per_pack, length)) + 1
-            pack = _one_mask_each(protein, masked, device)
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-                total += float(model(pack).loss_sum)
-            beat("evaluating")
-        values.append(math.exp(total / length))
+    for place in places:
+        protein = split.residues(place)[:longest]
+        masked = np.tile(protein, (len(protein), 1))
+        np.fill_diagonal(masked, MASK)
+        logits = torch.from_numpy(np.stack(engine.run(list(masked), MASKED_LOGITS)))
+        values.append(math.exp(F.cross_entropy(logits, torch.from_numpy(protein.astype(np.int64)))))
         progress.add(1)
     return float(np.mean(values))
-
-
-def _one_mask_each(
-    protein: npt.NDArray[np.uint8], masked: npt.NDArray[np.int64], device: torch.device
-) -> Pack:
-    """Copies of one protein in a pack, each with one residue masked."""
-    length, copies = len(protein), len(masked)
-    tokens, unused = np.tile(protein, copies), np.zeros(copies, dtype=np.int64)
-    rows = np.arange(copies) * length + masked
-    targets = torch.from_numpy(tokens[rows].astype(np.int64))
-    tokens[rows] = MASK
-    bounds = np.arange(copies + 1, dtype=np.int32) * np.int32(length)
-    pack = plain_pack(HostPack(tokens, bounds, unused, unused), length, device)
-    return dataclasses.replace(pack, rows=torch.from_numpy(rows).to(device), targets=targets.to(device))
 
 
 def score_model(config: RunFile, here: Processes) -> dict[str, object]:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from workloads.esm2.protein_packs import ProteinStream
 from workloads.run_file import RunFile
 from workloads.training.objective import Evaluation, Guard, Objective, Place, held_out_scores
-from workloads.training.packing import HostPack, PackShape, PackStream
-from workloads.training.records import ProteinSplit, Split
+from workloads.training.packing import HostPack, PackShape
+from workloads.training.records import ProteinSplit
 
 from .evaluation import score, unigram_perplexity
 from .masking import mask_pack
@@ -25,6 +25,7 @@ class Pretraining(Objective):
     """Objective of masked language modeling, with all weights, on proteins without labels."""
 
     config: RunFile
+    streams = ProteinStream
 
     def __init__(self, config: RunFile) -> None:
         self.esm_config = starting_config(config.model)
@@ -36,28 +37,14 @@ class Pretraining(Objective):
     def weights(self) -> dict[str, Tensor]:
         return starting_weights(self.config.model, self.config.train.seed)
 
-    def open(self, split: Split) -> ProteinSplit:
-        return ProteinSplit(self.config.data.path, split)
-
     def guard(self) -> Guard | None:
         guard = self.config.guard
         if guard is None:
             return None
         return Guard(ProteinSplit(guard.path, "validation"), guard.max_increase, guard.stop)
 
-    def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream:
-        return ProteinStream(split, shape, seed)
-
     def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Pack:
         return mask_pack(host, shape.max_length, self.config.model.mask_fraction, device)
-
-    def num_targets(self, pack: Pack) -> Tensor:
-        return (pack.targets != -100).sum()
-
-    def loss_sum(self, model: nn.Module, pack: Pack) -> Tensor:
-        """Cross-entropies in nats over the predicted residues."""
-        result: Tensor = model(pack).loss_sum
-        return result
 
     def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
         fraction = self.config.model.mask_fraction

@@ -45,13 +45,10 @@ def on_every_device(title: str, program: Sequence[str] = ()) -> int:
         os.environ[ERROR_FILE] = str(message)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         config = elastic_config(
-            min_nodes=1,
-            max_nodes=1,
+            num_nodes=1,
             nproc_per_node=processes,
             run_id=uuid.uuid4().hex,
-            rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
-            max_restarts=0,
             shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS,
         )
         status = run_processes(config, ["-m", *(program or ["workloads", *sys.argv[1:]])]).status

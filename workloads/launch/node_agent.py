@@ -106,15 +106,12 @@ def launch_config(job: Job, attempt: str, stage: str, node: str, group: Sequence
         usual = CHECK_CONTAINER_MEETING_SECONDS if job.image else CHECK_MEETING_SECONDS
         seconds = int(os.environ.get(CHECK_MEETING_VARIABLE, usual))
     return elastic_config(
-        min_nodes=len(group),
-        max_nodes=len(group),
+        num_nodes=len(group),
         nproc_per_node=job.processes_per_node,
         run_id=run_id,
-        rdzv_backend="c10d",
         rdzv_endpoint=f"{group[0]}:{FIRST_PORT + zlib.crc32(run_id.encode()) % NUM_PORTS}",
         rdzv_configs={"is_host": node == group[0], "join_timeout": seconds},
         local_addr=node,
-        max_restarts=0,
         shutdown_timeout=CHECK_SHUTDOWN_SECONDS if stage == CHECK else SHUTDOWN_TIMEOUT_SECONDS,
     )
 

@@ -162,15 +162,11 @@ class Supervisor:
             say(f"done, just before it was to stop: {self.job.output or self.job.run_dir}")
             return 0
         how = "saved" if any(said) else "ended"
-        say(f"{how} on {self.stop.name}; {self._reached(progress(self.job))}")
+        what = "parts that are written:" if self.job.output else "the newest checkpoint is of step"
+        say(f"{how} on {self.stop.name}; {what} {progress(self.job)}")
         if self.stop == signal.SIGUSR1:
             return self._requeue("the time limit is near")
         return self._cancel() if self._is_cancelled() else ENDED_BY_SLURM
-
-    def _reached(self, number: int) -> str:
-        if self.job.output:
-            return f"parts that are written: {number}"
-        return f"the newest checkpoint is of step {number}"
 
     @property
     def _since(self) -> str:

@@ -23,11 +23,15 @@ _FIELDS = {field.name for field in fields(LaunchConfig)}
 _HAS_SIGNALS = "signals_to_handle" in _FIELDS
 
 
-def elastic_config(*, shutdown_timeout: int, **values: Any) -> LaunchConfig:
-    """A ``LaunchConfig``; releases of torch without such a time in it, as 2.8 and 2.9, get it otherwise."""
+def elastic_config(*, num_nodes: int, shutdown_timeout: int, **values: Any) -> LaunchConfig:
+    """A ``LaunchConfig`` of nodes that meet by c10d, whose processes are not started again.
+
+    Releases of torch without a time for the shutdown in it, as 2.8 and 2.9, get it otherwise.
+    """
     known: dict[str, Any] = {"shutdown_timeout": shutdown_timeout} if "shutdown_timeout" in _FIELDS else {}
     if not known:
         PContext.close.__defaults__ = (None, shutdown_timeout)
+    known |= {"min_nodes": num_nodes, "max_nodes": num_nodes, "rdzv_backend": "c10d", "max_restarts": 0}
     return LaunchConfig(**known, **values)
 
 

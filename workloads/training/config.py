@@ -15,7 +15,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -183,10 +183,18 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and dicts, for YAML and JSON."""
-        plain = dataclasses.asdict(
+        return dataclasses.asdict(
             self, dict_factory=lambda pairs: {k: list(v) if isinstance(v, tuple) else v for k, v in pairs}
         )
-        return plain
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value of a mapping of mappings, with its name as ``section.field``."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 _OTHER_NAMES = {

@@ -31,6 +31,11 @@ def least_rules(config: RunConfig, least: Mapping[int, str]) -> list[Rule]:
     return rules
 
 
+def fraction_rule(name: str, value: float) -> Rule:
+    """Rule for a field between 0 and 1."""
+    return 0 < value < 1, f"{name}: got {value}; allowed above 0, below 1"
+
+
 def training_rules(config: RunConfig) -> list[Rule]:
     """Rules beyond the type of each field."""
     train, optim, data, model = config.train, config.optim, config.data, config.model
@@ -60,7 +65,7 @@ def training_rules(config: RunConfig) -> list[Rule]:
             f"train.tokens_per_step: got {train.tokens_per_step}; allowed are multiples of "
             f"train.tokens_per_pack ({train.tokens_per_pack})",
         ),
-        (0 < optim.lr < 1, f"optim.lr: got {optim.lr}; allowed above 0, below 1"),
+        fraction_rule("optim.lr", optim.lr),
         (
             all(0 <= beta < 1 for beta in optim.betas),
             f"optim.betas: got {list(optim.betas)}; each at least 0, below 1",
@@ -118,7 +123,7 @@ def _lora_rules(config: RunConfig) -> list[Rule]:
     if lora is None:
         return []
     return [
-        (0 < lora.lr < 1, f"lora.lr: got {lora.lr}; allowed above 0, below 1"),
+        fraction_rule("lora.lr", lora.lr),
         (
             bool(lora.targets),
             f"lora.targets: got an empty list; allowed are {', '.join(typing.get_args(LoraTarget))}",

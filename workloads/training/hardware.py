@@ -93,13 +93,9 @@ def executed_flops(
 
 def peak_flops(device: torch.device) -> float | None:
     """bf16 FLOP/s of one device, None where it is not known (and on CPUs)."""
-    if device.type == "cuda":
-        return peak_of(torch.cuda.get_device_name(device))
-    return runtime_of(device).peak_flops()
-
-
-def peak_of(name: str) -> float | None:
-    """Peak of a GPU by its name, such as ``NVIDIA A100-SXM4-80GB``; None for one that is not listed."""
+    if device.type != "cuda":
+        return runtime_of(device).peak_flops()
+    name = torch.cuda.get_device_name(device)  # such as NVIDIA A100-SXM4-80GB
     if re.search(r"PCIe|NVL", name):
         return None  # lower clocks than the SXM boards of the table
     return next((peak for part, peak in PEAK_BF16_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,6 @@ from .layered_model import LayeredModel
 from .packing import HostPack, PackShape, PackStream
 from .processes import Processes
 from .records import ProteinSplit, Split
-
-if TYPE_CHECKING:  # which brings matplotlib
-    from .report.contents import ReportContents
 
 
 @dataclass(frozen=True)
@@ -73,6 +70,10 @@ class Objective(ABC):
         model_config: shape of the model.
     """
 
+    splits = ProteinSplit
+    """Class of the splits of the prepared data."""
+    streams: type[PackStream]
+    """Class of the packs of a split."""
     xla_problems: Sequence[str] = ()
     """Settings of the objective that XLA devices do not support."""
     lr_field = "optim.lr"
@@ -117,8 +118,8 @@ class Objective(ABC):
         """
         return
 
-    @abstractmethod
-    def open(self, split: Split) -> ProteinSplit: ...
+    def open(self, split: Split) -> ProteinSplit:
+        return self.splits(self.config.data.path, split)
 
     def guard(self) -> Guard | None:
         """Return what is scored to see what the model forgets; None scores nothing more."""
@@ -128,20 +129,21 @@ class Objective(ABC):
         """Return the shape of the packs of a split."""
         return PackShape.of(split, self.config.train.tokens_per_pack, self.config.model.max_residues)
 
-    @abstractmethod
-    def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream: ...
+    def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream:
+        return self.streams(split, shape, seed)
 
     @abstractmethod
     def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Any:
         """Return the input of the model for a pack."""
 
-    @abstractmethod
     def num_targets(self, pack: Any) -> Tensor:
         """() int64, over which the loss is a mean."""
+        return (pack.targets != -100).sum()
 
-    @abstractmethod
     def loss_sum(self, model: nn.Module, pack: Any) -> Tensor:
-        """() fp32, with the gradient."""
+        """() fp32, with the gradient; of a language model cross-entropies in nats."""
+        result: Tensor = model(pack).loss_sum
+        return result
 
     @abstractmethod
     def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
@@ -171,12 +173,6 @@ class Objective(ABC):
         Every process calls it, once nothing of the training is in its device's memory any more.
         """
         return {}
-
-    def report_contents(self) -> ReportContents:
-        """Return the report sections of this objective."""
-        from .report.contents import ReportContents
-
-        return ReportContents()
 
     @abstractmethod
     def summary(self, results: Mapping[str, Any]) -> str:

@@ -57,7 +57,11 @@ class ProteinSplit:
             )
         self.num_records = summary.records
         self.num_residues = summary.residues
-        self._batches = [batch for shard in summary.shards for batch in _map_shard(Path(folder) / shard.file)]
+        self.record_batches = [
+            batch for shard in summary.shards for batch in _map_shard(Path(folder) / shard.file)
+        ]
+        """Batches with all columns; a place names one of them and its row."""
+        self._batches = [_batch_of(batch) for batch in self.record_batches]
         units = [len(batch.unit_rows) - 1 for batch in self._batches]
         self._first_unit = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
         self.num_units = int(self._first_unit[-1])
@@ -99,24 +103,24 @@ class ProteinSplit:
         return counts
 
 
-def _map_shard(path: Path) -> list[_Batch]:
+def _map_shard(path: Path) -> list[pa.RecordBatch]:
     try:
-        table_batches = list(pa.ipc.open_stream(pa.memory_map(str(path))))
+        return list(pa.ipc.open_stream(pa.memory_map(str(path))))
     except (OSError, pa.ArrowInvalid) as error:
         raise ValueError(
             f"{path}: cannot be read ({error}); the prepared folder is damaged. "
             "Delete it and run 'make data' again"
         ) from None
-    batches = []
-    for record_batch in table_batches:
-        tokens = record_batch.column("tokens")
-        offsets = np.frombuffer(tokens.buffers()[1], dtype=np.int64)
-        offsets = offsets[tokens.offset : tokens.offset + len(tokens) + 1]
-        kind = tokens.values.type.to_pandas_dtype()
-        residues = np.frombuffer(tokens.values.buffers()[1] or b"", dtype=kind)
-        rows = np.arange(len(tokens) + 1, dtype=np.int64)
-        if "cluster_size" in record_batch.schema.names:
-            sizes = record_batch.column("cluster_size").to_numpy()
-            rows = np.append(np.flatnonzero(sizes), len(tokens))
-        batches.append(_Batch(residues, offsets, rows))
-    return batches
+
+
+def _batch_of(record_batch: pa.RecordBatch) -> _Batch:
+    tokens = record_batch.column("tokens")
+    offsets = np.frombuffer(tokens.buffers()[1], dtype=np.int64)
+    offsets = offsets[tokens.offset : tokens.offset + len(tokens) + 1]
+    kind = tokens.values.type.to_pandas_dtype()
+    residues = np.frombuffer(tokens.values.buffers()[1] or b"", dtype=kind)
+    rows = np.arange(len(tokens) + 1, dtype=np.int64)
+    if "cluster_size" in record_batch.schema.names:
+        sizes = record_batch.column("cluster_size").to_numpy()
+        rows = np.append(np.flatnonzero(sizes), len(tokens))
+    return _Batch(residues, offsets, rows)

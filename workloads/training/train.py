@@ -42,7 +42,7 @@ from .trainer import Trainer
 
 
 def train(objective: Objective, here: Processes) -> dict[str, Any]:
-    """Train to ``train.max_steps``, evaluate, write model, results and report; returns the results.
+    """Train to ``train.max_steps``, evaluate, write model and results; returns the results.
 
     Raises:
         Stopped: after a signal, once the state is saved.
@@ -67,8 +67,6 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
                 f"{progress.step}; give at least that, or another name"
             )
         if progress.step == config.train.max_steps and (run_dir / RESULTS_FILE).exists():
-            if here.is_first and not (run_dir / REPORT_FILE).exists():  # interrupted before its last line
-                _write_report(objective)
             return dict(json.loads((run_dir / RESULTS_FILE).read_text()))
         log = RunLog(
             run_dir,
@@ -117,15 +115,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             log.close(status)
     if here.is_first:
         write_results(run_dir, results)
-        _write_report(objective)
     return results
-
-
-def _write_report(objective: Objective) -> None:
-    # Imported here: matplotlib takes a second, which no start and no other process should wait for.
-    from workloads.training.report.run_report import write_report
-
-    write_report(objective.config.run_dir, objective.report_contents())
 
 
 def _loop(
@@ -328,12 +318,15 @@ def _finish(
     }
 
 
-def train_run(config: RunConfig, make_objective: Callable[[], Objective]) -> None:
+def train_run(
+    config: RunConfig, make_objective: Callable[[], Objective], write_report: Callable[[], object]
+) -> None:
     """Train in this process, one of the run's, and say where the results are.
 
     Args:
         config: of the run.
         make_objective: what the run trains for; called when the run is locked.
+        write_report: called by the first process at the end.
     """
     beat("starting", slow=True)
     transformers.utils.logging.disable_progress_bar()  # of no use once a process
@@ -356,6 +349,7 @@ def train_run(config: RunConfig, make_objective: Callable[[], Objective]) -> Non
         objective = make_objective()
         results = train(objective, here)
         if here.is_first:
+            write_report()
             rate = results["steady_residues_per_second"] or results["train_residues_per_second"]
             print(
                 f"{config.name}: {objective.summary(results)}, "

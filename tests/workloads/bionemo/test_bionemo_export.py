@@ -132,10 +132,10 @@ def test_what_is_interrupted_leaves_nothing(
     config, files = of_data(out), export_files(out)
     written = export._write_split
 
-    def interrupted(folder: Path, manifest: Manifest, split: Split, made: ExportFiles) -> int:
+    def interrupted(folder: Path, split: Split, made: ExportFiles) -> int:
         if split == "validation":
             raise SystemExit(143)
-        return written(folder, manifest, split, made)
+        return written(folder, split, made)
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(export, "_write_split", interrupted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,7 @@ from workloads.causal_lm.conversations import ConversationSplit
 from workloads.causal_lm.model import read_config
 from workloads.causal_lm.model_files import LEFT_OUT_FILES, MODEL_FILES, fetch_model, published_as
 from workloads.causal_lm.prepare import is_prepared, prepare_chat
-from workloads.causal_lm.sample.cut import main as cut
 from workloads.causal_lm.table import QUESTIONS, read_conversations
-from workloads.esm2.finetune.prepare import TABLES
 from workloads.run_file import RunFile, load_config
 from workloads.training.data.workspace import source_file
 
@@ -252,14 +251,13 @@ def test_reports_a_missing_file_of_the_hub(run_file: Path, tmp_path: Path) -> No
         prepare_chat(config)
 
 
-def test_shipped_run_files_are_right_and_the_sample_is_what_its_rule_makes(tmp_path: Path) -> None:
+def test_shipped_run_files_are_right_and_the_sample_is_what_its_readme_says() -> None:
     for path in CONFIGS.glob("*.yaml"):
         assert load_config(path).chat is not None
         assert yaml.safe_load(path.read_text())["chat"]["max_tokens"]
-    cut(TABLES.sample, tmp_path / "again.jsonl.gz")
-    assert gzip.decompress((tmp_path / "again.jsonl.gz").read_bytes()) == gzip.decompress(
-        QUESTIONS.sample.read_bytes()
-    )
+    text = gzip.decompress(QUESTIONS.sample.read_bytes())
+    readme = QUESTIONS.sample.with_name("README.md").read_text()
+    assert hashlib.sha256(text).hexdigest() in readme and text.count(b"\n") == 1200
 
 
 def test_a_plan_is_of_esm2_alone(run_file: Path) -> None:

@@ -17,9 +17,8 @@ AGENT = """
 import pathlib, sys
 from workloads.launch.torchrun import elastic_config, run_processes
 
-nodes = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 1, "max_restarts": 0}
-meeting = {"run_id": "1", "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
-config = elastic_config(shutdown_timeout=60, **nodes, **meeting)
+meeting = {"nproc_per_node": 1, "run_id": "1", "rdzv_endpoint": "localhost:0"}
+config = elastic_config(num_nodes=1, shutdown_timeout=60, **meeting)
 status = run_processes(config, sys.argv[1:]).status
 (pathlib.Path(sys.argv[-1]) / "ended").touch()
 raise SystemExit(status)

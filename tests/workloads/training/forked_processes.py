@@ -21,7 +21,7 @@ from unittest import mock
 
 import torch
 
-from tests.workloads.training.training_runs import REPOSITORY, figures_not_drawn, free_port
+from tests.workloads.training.training_runs import REPOSITORY, free_port
 from workloads import run_kinds
 from workloads.esm2 import pretraining
 from workloads.esm2.masking import mask_pack
@@ -130,7 +130,7 @@ def _train_and_record(config: RunFile, here: Processes) -> None:
             file.write(json.dumps([pack.tokens.tolist(), pack.targets.tolist()]) + "\n")
             return pack
 
-        with mock.patch.object(pretraining, "mask_pack", recording_mask_pack), figures_not_drawn():
+        with mock.patch.object(pretraining, "mask_pack", recording_mask_pack):
             train.train(run_kinds.kind_of(config).objective(config), here)
 
 

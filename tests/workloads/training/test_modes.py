@@ -101,6 +101,5 @@ def test_results_and_model_of_a_run(runs: Path, family: str) -> None:
     # ESMC starts with 64 columns, ESM-2 with 33.
     assert results["perplexity"] < results["unigram_perplexity"] * {"esm2": 1.5, "esmc": 2.5}[family]
     assert 0.8 < results["fill"] <= 1 and results["world_size"] == 2
-    assert (run_dir / "report.html").read_text().startswith("<!")
     model = AutoModelForMaskedLM.from_pretrained(run_dir / "model")
     assert all(torch.isfinite(p).all() for p in model.parameters())

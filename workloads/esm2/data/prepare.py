@@ -23,7 +23,8 @@ from workloads.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Se
 from workloads.training.data.source_file import GZIP_MAGIC, reading
 from workloads.training.data.spill import cell_ranges
 from workloads.training.data.transfer import SourceKind, fetch, local_files
-from workloads.training.data.workspace import check_free_space, existing_manifest, say, size_text, workspace
+from workloads.training.data.workspace import check_free_space, existing_manifest, say, workspace
+from workloads.training.report.page import size_text
 
 from .job import Job, Plan, Spilled, worker_pool
 from .members import join_members, scatter_table

@@ -39,9 +39,7 @@ class LabelledSplit(proteins.ProteinSplit):
     def __init__(self, folder: str | Path, split: proteins.Split) -> None:
         self.schema, self.facts = load_schema(Path(folder))
         super().__init__(folder, split)
-        shards = self.manifest.splits[split].shards
-        # Record batches as ProteinSplit numbers them, so that a unit's place is found in the same way.
-        self._parts = [batch for shard in shards for batch in _map_batches(Path(folder) / shard.file)]
+        self._parts = [_batch_of(batch) for batch in self.record_batches]
 
     def labels(self, units: npt.NDArray[np.int64]) -> Floats:
         """Labels of a sequence task, shape (N, columns); NaN where there is none."""
@@ -124,17 +122,16 @@ class _Batch(NamedTuple):
     """(proteins + 1,) position of each protein's first label."""
 
 
-def _map_batches(path: Path) -> Iterator[_Batch]:
-    for batch in pa.ipc.open_stream(pa.memory_map(str(path))):
-        column = batch.column(LABEL_COLUMN)
-        values = column.values.buffers()[1] or b""
-        if pa.types.is_fixed_size_list(column.type):
-            labels = np.frombuffer(values, dtype=np.float32)
-            offsets = np.arange(len(column) + 1) * column.type.list_size
-        else:
-            labels = np.frombuffer(values, dtype=np.int16)
-            offsets = np.frombuffer(column.buffers()[1], dtype=np.int64)[: len(column) + 1]
-        yield _Batch(batch.column("id"), labels, offsets)
+def _batch_of(batch: pa.RecordBatch) -> _Batch:
+    column = batch.column(LABEL_COLUMN)
+    values = column.values.buffers()[1] or b""
+    if pa.types.is_fixed_size_list(column.type):
+        labels = np.frombuffer(values, dtype=np.float32)
+        offsets = np.arange(len(column) + 1) * column.type.list_size
+    else:
+        labels = np.frombuffer(values, dtype=np.int16)
+        offsets = np.frombuffer(column.buffers()[1], dtype=np.int64)[: len(column) + 1]
+    return _Batch(batch.column("id"), labels, offsets)
 
 
 def write_split(

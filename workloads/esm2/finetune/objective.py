@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from workloads.esm2.packed_model import Pack, PackedModel
-from workloads.esm2.pretrained import of_config, save_esm, starting_config, starting_weights, tokenizer
+from workloads.esm2.pretrained import of_config, starting_config, starting_weights, tokenizer
 from workloads.run_file import RunFile
-from workloads.training.adapters import adapters
 from workloads.training.adapters.adapters import AdaptedObjective
 from workloads.training.checkpoint import check_identity
 from workloads.training.checkpoint_reader import saved_weights
@@ -22,10 +22,10 @@ from workloads.training.command_line import require
 from workloads.training.config_rules import fine_tuning_on_xla
 from workloads.training.heartbeat import beat
 from workloads.training.objective import Evaluation, Place
-from workloads.training.packing import HostPack, PackShape, PackStream
+from workloads.training.packing import HostPack, PackShape
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes
-from workloads.training.records import ProteinSplit, Split
+from workloads.training.records import ProteinSplit
 from workloads.training.saved_model import assigned
 
 from .baselines import write_baselines
@@ -34,9 +34,6 @@ from .packs import LabelledStream, labelled_pack
 from .prediction_file import predictions_file, write_prediction_table
 from .predictions import TaskEvaluation, evaluate
 from .tasks import TaskLoss, new_head, task_class, task_config
-
-if TYPE_CHECKING:
-    from workloads.training.report.contents import ReportContents
 
 
 class FineTuning(AdaptedObjective):
@@ -47,6 +44,7 @@ class FineTuning(AdaptedObjective):
     """
 
     config: RunFile
+    splits, streams = LabelledSplit, LabelledStream
     xla_problems = (fine_tuning_on_xla("task"),)
 
     def __init__(self, config: RunFile) -> None:
@@ -92,13 +90,6 @@ class FineTuning(AdaptedObjective):
             for name in ("architectures", "problem_type", "id2label")
         )
 
-    def open(self, split: Split) -> LabelledSplit:
-        return LabelledSplit(self.config.data.path, split)
-
-    def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream:
-        assert isinstance(split, LabelledSplit)
-        return LabelledStream(split, shape, seed)
-
     def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Pack:
         return labelled_pack(host, shape.max_length, device)
 
@@ -112,23 +103,16 @@ class FineTuning(AdaptedObjective):
         assert isinstance(split, LabelledSplit)
         return evaluate(model, split, self.loss, place, num_packs)
 
-    def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
-        kind = self.classes.plain
-        if self.lora is None:
-            save_esm(run_dir / "model", self.esm_config, self.loss.head_in_units(dict(weights)), kind)
-            return
-        head = {name: value for name, value in weights.items() if not name.startswith(self.encoder)}
-        adapters.write_adapters(
-            run_dir,
-            self.lora,
-            self.family,
-            self.esm_config,
-            kind,
-            trained=weights,
-            weights=self.base_of_adapters(device) | self.loss.head_in_units(head),
-            base=self.config.model.init_from,
-            tokens=tokenizer(self.esm_config),
-        )
+    def as_written(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        return self.loss.head_in_units(weights)
+
+    @property
+    def plain(self) -> type[PreTrainedModel]:
+        return self.classes.plain
+
+    @property
+    def tokens(self) -> PreTrainedTokenizerBase:
+        return tokenizer(self.esm_config)
 
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
         tested = {} if test is None else test.values
@@ -151,11 +135,6 @@ class FineTuning(AdaptedObjective):
             write_baselines(self.config, place)
         place.here.sum_on_host(0.0)  # the others wait here, where waiting may take long
         return {}
-
-    def report_contents(self) -> ReportContents:
-        from .report import TaskContents  # brings matplotlib
-
-        return TaskContents()
 
     def summary(self, results: Mapping[str, Any]) -> str:
         parts = []

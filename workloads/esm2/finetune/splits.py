@@ -159,18 +159,14 @@ def _from_table(path: Path, records: Sequence[Record]) -> list[str]:
     problems.raise_if_any(path.name)
     ids = {record.id for record in records}
     orphans: list[str] = []
-    for members_first in (True, False):
-        pairs = rows if members_first else [(member, cluster) for cluster, member in rows]
-        cluster_of: dict[str, str] = {}
-        for member, cluster in pairs:
-            if cluster_of.setdefault(member, cluster) != cluster and member in ids:
-                break  # a protein in two clusters: this column is not the proteins'
-        else:
-            missing = [record.id for record in records if record.id not in cluster_of]
-            if not missing:
-                return [cluster_of[record.id] for record in records]
-            if not orphans or len(missing) < len(orphans):
-                orphans = missing
+    for pairs in (rows, [(member, cluster) for cluster, member in rows]):
+        cluster_of = dict(pairs)
+        if any(cluster_of[member] != cluster for member, cluster in pairs if member in ids):
+            continue  # a protein in two clusters: this column is not the proteins'
+        missing = [record.id for record in records if record.id not in cluster_of]
+        if not missing:
+            return [cluster_of[record.id] for record in records]
+        orphans = min(orphans or missing, missing, key=len)
     some = f"; without a cluster are {first_of(orphans)}" if orphans else ""
     raise ValueError(
         f"{path} does not give each of the {len(records)} proteins one cluster{some}. "

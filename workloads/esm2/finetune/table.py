@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import csv
 import difflib
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,7 +27,7 @@ from workloads.esm2.data.fasta import (
 )
 from workloads.esm2.data.sources import PROTEINS
 from workloads.training.data.limits import Limits
-from workloads.training.data.source_file import GZIP_MAGIC, gzip_errors, gzip_problem, open_gzip, reading
+from workloads.training.data.source_file import open_text
 from workloads.training.strict_yaml import shown
 
 CSV_DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -143,7 +142,7 @@ def _csv_rows(path: Path, delimiter: str, columns: Sequence[str], problems: Prob
     # The module's own bound of 128 KiB is below the longest proteins with a label for each residue.
     csv.field_size_limit(Limits.for_workers(1).record_bytes)
     try:
-        with reading(path), _text(path) as stream:
+        with open_text(path, "") as stream:
             reader = csv.reader(stream, delimiter=delimiter, strict=True)
             header = [name.strip() for name in next(reader, [])]
             _check_columns(path, header, columns)
@@ -157,21 +156,8 @@ def _csv_rows(path: Path, delimiter: str, columns: Sequence[str], problems: Prob
                     problems.add(where, f"{len(fields)} fields, the header has {len(header)}")
                     continue
                 yield where, {name: fields[place].strip() or None for name, place in places.items()}
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
     except csv.Error as error:
         raise ValueError(f"{path}:{reader.line_num}: {error}; correct the quotes of this row") from None
-    except gzip_errors():
-        raise gzip_problem(path) from None
-
-
-def _text(path: Path) -> IO[str]:
-    with path.open("rb") as file:
-        packed = file.read(2) == GZIP_MAGIC
-    if packed:
-        # A byte order mark, as spreadsheets write, is no part of the first column's name.
-        return io.TextIOWrapper(open_gzip(path), encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:

@@ -65,22 +65,11 @@ def bandwidth_figure(sweep: Sweep, expected: Expectation | None) -> str:
 def _draw_expected(axes: Any, sweep: Sweep, expected: Expectation) -> None:
     found = expected.published
     if limit := wire_limit_gb_s(expected.network_gb_s, *sweep.scale):
-        axes.axhline(
-            limit,
-            color=GREY,
-            linestyle=(0, (5, 3)),
-            label=f"limit of the wire, {limit:.4g} (not a measurement)",
-        )
+        label = f"limit of the wire, {limit:.4g} (not a measurement)"
+        axes.axhline(limit, color=GREY, linestyle=(0, (5, 3)), label=label)
     if expected.at_least_gb_s is not None:
         axes.axhline(expected.at_least_gb_s, color=ORANGE, label=f"at_least {expected.at_least_gb_s:g}")
     if found:
-        axes.errorbar(
-            [found.size_bytes],
-            [found.bus_gb_s],
-            yerr=[[TOLERANCE * found.bus_gb_s], [0]],
-            color=GREEN,
-            marker="D",
-            capsize=5,
-            linestyle="none",
-            label=f"published, {found.num_nodes} nodes, and what may be missing",
-        )
+        label = f"published, {found.num_nodes} nodes, and what may be missing"
+        bars = {"yerr": [[TOLERANCE * found.bus_gb_s], [0]], "capsize": 5, "marker": "D"}
+        axes.errorbar([found.size_bytes], [found.bus_gb_s], color=GREEN, label=label, **bars)

@@ -95,59 +95,6 @@ def shrink_frozen(model: LayeredModel, dtype: torch.dtype) -> None:
             module.to(dtype)
 
 
-def write_adapters(
-    run_dir: Path,
-    lora: LoraConfig,
-    family: AdaptedModules,
-    config: PretrainedConfig,
-    kind: type[PreTrainedModel],
-    *,
-    trained: Mapping[str, Tensor],
-    weights: Mapping[str, Tensor],
-    base: str | None,
-    revision: str | None = None,
-    tokens: PreTrainedTokenizerBase,
-) -> None:
-    """Write ``adapter`` in peft's format and, with ``lora.merge``, ``model`` in that of transformers.
-
-    Args:
-        run_dir: of the run; the folders appear whole or not at all.
-        lora: of the run.
-        family: of the model.
-        config: of the model with its head.
-        kind: transformers' class of it.
-        trained: adapters by peft's names.
-        weights: of the model without adapters, the trained head among them.
-        base: what peft is to load the adapter onto.
-        revision: of that on the hub.
-        tokens: the model's tokenizer.
-    """
-    import peft
-
-    with torch.device("meta"):
-        plain = kind(config)
-    task = next(task for part, task in _TASKS.items() if part in kind.__name__)
-    plain.name_or_path = base or ""
-    with warnings.catch_warnings():  # peft asks for a property by its old name
-        warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
-        settings = _peft_config(lora, family, base, task, revision)
-        model: Any = peft.get_peft_model(plain, settings, low_cpu_mem_usage=True)
-    state = {}
-    for name in model.state_dict():
-        inner = name.removeprefix("base_model.model.")
-        for part in (".base_layer", ".modules_to_save.default", ".original_module"):
-            inner = inner.replace(part, "")
-        state[name] = trained[inner] if ".lora_" in inner else weights[inner]
-    model.load_state_dict(state, assign=True)
-    with new_folder(run_dir / "adapter") as folder:
-        # Otherwise peft asks the hub whether the vocabulary has grown.
-        model.save_pretrained(folder, save_embedding_layers=False)
-        config.save_pretrained(folder)
-        tokens.save_pretrained(folder)
-    if lora.merge:
-        save_model(run_dir / "model", config, dict(model.merge_and_unload().state_dict()), kind, tokens)
-
-
 def _peft_config(
     lora: LoraConfig, family: AdaptedModules, base: str | None, task: str | None, revision: str | None = None
 ) -> Any:
@@ -250,6 +197,62 @@ class AdaptedObjective(Objective):
                 # In place: two copies of a model may not fit.
                 weights[name] = four_bit.as_rounded(value.to(device)).cpu()
         return weights
+
+    @property
+    @abstractmethod
+    def plain(self) -> type[PreTrainedModel]:
+        """Transformers' class of the model with its head."""
+
+    @property
+    @abstractmethod
+    def tokens(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer."""
+
+    @property
+    def published(self) -> tuple[str, str | None]:
+        """Model that peft is to load the adapter onto, and its revision on the hub."""
+        return self.config.model.init_from or "", None
+
+    @abstractmethod
+    def as_written(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of the model without adapters as others read them."""
+
+    def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
+        """Write ``model`` in transformers' format, and with adapters ``adapter`` in that of peft.
+
+        With adapters, ``model`` has them merged, and is written with ``lora.merge`` alone.
+        """
+        model_config, kind, tokens = self.model_config, self.plain, self.tokens
+        if self.lora is None:
+            save_model(run_dir / "model", model_config, self.as_written(dict(weights)), kind, tokens)
+            return
+        import peft
+
+        heads = {name: value for name, value in weights.items() if name.split(".")[0] in self.family.heads}
+        whole = self.as_written(self.base_of_adapters(device) | heads)
+        with torch.device("meta"):
+            plain = kind(model_config)
+        task = next(task for part, task in _TASKS.items() if part in kind.__name__)
+        plain.name_or_path, revision = self.published
+        with warnings.catch_warnings():  # peft asks for a property by its old name
+            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+            settings = _peft_config(self.lora, self.family, plain.name_or_path or None, task, revision)
+            model: Any = peft.get_peft_model(plain, settings, low_cpu_mem_usage=True)
+        state = {}
+        for name in model.state_dict():
+            inner = name.removeprefix("base_model.model.")
+            for part in (".base_layer", ".modules_to_save.default", ".original_module"):
+                inner = inner.replace(part, "")
+            state[name] = weights[inner] if ".lora_" in inner else whole[inner]
+        model.load_state_dict(state, assign=True)
+        with new_folder(run_dir / "adapter") as folder:
+            # Otherwise peft asks the hub whether the vocabulary has grown.
+            model.save_pretrained(folder, save_embedding_layers=False)
+            model_config.save_pretrained(folder)
+            tokens.save_pretrained(folder)
+        if self.lora.merge:
+            merged = dict(model.merge_and_unload().state_dict())
+            save_model(run_dir / "model", model_config, merged, kind, tokens)
 
     def identity(self, here: Processes) -> dict[str, Any]:
         identity = super().identity(here)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import sys
 import zlib
 from collections.abc import Iterator
@@ -22,6 +23,28 @@ def open_gzip(file: Any) -> IO[bytes]:
     except ModuleNotFoundError:
         return gzip.open(file, "rb")
     return cast("IO[bytes]", igzip.open(file, "rb"))
+
+
+@contextmanager
+def open_text(path: Path, newline: str) -> Iterator[IO[str]]:
+    """Open a file of UTF-8 text, plain or gzip, which is unpacked as it is read.
+
+    A byte order mark, as spreadsheets write, is left out.
+
+    Raises:
+        ValueError: if the block reads what is not UTF-8, or a damaged gzip file.
+    """
+    try:
+        with reading(path), path.open("rb") as file:
+            packed = file.read(2) == GZIP_MAGIC or path.name.lower().endswith(".gz")
+            file.seek(0)
+            stream = io.TextIOWrapper(open_gzip(file) if packed else file, "utf-8-sig", newline=newline)
+            with stream:
+                yield stream
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
+    except gzip_errors():
+        raise gzip_problem(path) from None
 
 
 def gzip_errors() -> tuple[type[Exception], ...]:

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from workloads.training.report.page import size_text
+
 from .locks import try_lock
 from .manifest import MANIFEST_FILE, Manifest, Settings, SourceFile
 from .source_file import reading
@@ -94,16 +96,6 @@ def check_free_space(out: Path, needed_bytes: int) -> None:
             f"preparing {out} needs about {size_text(needed_bytes)} of disk, temporary files included, and "
             f"{size_text(free)} are free there; free space or choose a data.path on another disk"
         )
-
-
-def size_text(num_bytes: int) -> str:
-    """Return a size as text, such as 1.5 GiB."""
-    size, units = float(num_bytes), ["KiB", "MiB", "GiB", "TiB"]
-    if size < 1024:
-        return f"{num_bytes} bytes"
-    while size >= 1024 and units:
-        size, unit = size / 1024, units.pop(0)
-    return f"{size:.1f} {unit}"
 
 
 @contextmanager

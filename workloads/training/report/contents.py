@@ -28,7 +28,7 @@ class ReportContents:
 
     def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
         """Headline scores."""
-        validation = last_validation(evaluations)
+        found = {**last_validation(evaluations), **results}
         test_perplexity = first_number(results.get("test_perplexity"))
         unigram = first_number(results.get("unigram_perplexity"))
         notes = [f"test {test_perplexity:.2f}"] if test_perplexity is not None else []
@@ -37,14 +37,12 @@ class ReportContents:
         return [
             Card(
                 "Validation perplexity",
-                formatted(first_number(results.get("perplexity"), validation.get("perplexity")), "{:.2f}"),
+                formatted(first_number(found.get("perplexity")), "{:.2f}"),
                 ", ".join(notes),
             ),
             Card(
                 "Validation accuracy",
-                formatted(
-                    first_number(results.get("eval_accuracy"), validation.get("eval_accuracy")), "{:.1%}"
-                ),
+                formatted(first_number(found.get("eval_accuracy")), "{:.1%}"),
                 f"test {test_accuracy:.1%}" if test_accuracy is not None else f"of {self.predicted}s",
             ),
         ]

@@ -17,7 +17,7 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from .page import as_number
 
@@ -27,6 +27,7 @@ BLUE, ORANGE, VERMILLION, GREEN, GREY = "#0072B2", "#E69F00", "#D55E00", "#009E7
 INK, GRID, EDGE, PANEL = "#1f2937", "#e5e7eb", "#9ca3af", "#ffffff"
 THEME = {BLUE: "accent", GREY: "soft", INK: "ink", GRID: "line", EDGE: "edge", PANEL: "panel"}
 """Colours that follow the page's light or dark theme, with the names of its CSS variables."""
+_SPLITS = (("validation", VERMILLION, "o"), ("test", GREEN, "D"), ("general", INK, "s"))
 MAX_POINTS = 1200
 """More points than a screen is wide only make the file larger."""
 SMOOTHING_SHARE = 0.015
@@ -108,7 +109,7 @@ def loss_figure(
 ) -> str | None:
     """Draw training loss and evaluations over residues, with steps above.
 
-    If it is a cross-entropy, of what is ``predicted``, perplexity stands at the right.
+    ``predicted`` is what a cross-entropy is of; None for another loss.
     """
     scored = {
         split: [
@@ -116,7 +117,7 @@ def loss_figure(
             for line in evaluations
             if line.get("split") == split and as_number(line.get("eval_loss")) is not None
         ]
-        for split in ("validation", "test", "general")
+        for split, _, _ in _SPLITS
     }
     if not history.has("loss") and not any(scored.values()):
         return None
@@ -131,25 +132,12 @@ def loss_figure(
             axes.plot(
                 x, smooth, color=BLUE, linewidth=2, label="training (smoothed)", marker="o" if few else ""
             )
-        for split, color, marker in (
-            ("validation", VERMILLION, "o"),
-            ("test", GREEN, "D"),
-            ("general", INK, "s"),
-        ):
+        looks = {"markersize": 5.5, "markeredgecolor": "white", "linewidth": 1.4, "zorder": 3}
+        for split, color, marker in _SPLITS:
             if scored[split]:
                 x_points, y_points = zip(*scored[split], strict=True)
                 losses += y_points
-                axes.plot(
-                    x_points,
-                    y_points,
-                    color=color,
-                    marker=marker,
-                    markersize=5.5,
-                    markeredgecolor="white",
-                    linewidth=1.4,
-                    label=split,
-                    zorder=3,
-                )
+                axes.plot(x_points, y_points, color=color, marker=marker, label=split, **looks)
         if unigram_perplexity is not None and unigram_perplexity > 0:
             reference = math.log(unigram_perplexity)
             losses.append(reference)
@@ -169,29 +157,14 @@ def loss_figure(
         axes.set_ylim(low - margin, top + margin)
         _finish_x(axes, history)
         _steps_on_top(axes, history)
-        if predicted:
-            _perplexity_at_right(axes)
         _mark_events(axes, history)
         handles = axes.get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower center", ncols=3, columnspacing=5)
         return svg_text(figure, "loss")
 
 
-def _perplexity_at_right(axes: Any) -> None:
-    right = axes.secondary_yaxis("right", functions=(_exp, _log))
-    right.set_ylabel("perplexity")
-    # Even steps of a perplexity that goes over more than a power of ten stand on top of each other.
-    low, high = axes.get_ylim()
-    right.yaxis.set_major_locator(LogLocator() if high - low > math.log(10) else MaxNLocator(6))
-    right.yaxis.set_minor_locator(NullLocator())
-    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
-    right.spines["right"].set_visible(True)
-
-
-def curve_figure(
-    history: History, name: str, title: str, unit: str, *, smooth: bool = False, logarithmic: bool = False
-) -> str | None:
-    """Draw one column over residues; None if no line has it."""
+def curve_figure(history: History, name: str, title: str, unit: str, *, smooth: bool = False) -> str | None:
+    """Draw one column over residues; None if no line has it. A ``smooth`` one may be logarithmic."""
     if not history.has(name):
         return None
     with drawing(NARROW_INCHES, title) as (figure, axes):
@@ -200,11 +173,9 @@ def curve_figure(
         few = "o" if len(x) < 3 else ""
         if smooth:
             axes.plot(x, y, color=BLUE, alpha=0.28, linewidth=1, marker=few)
-            axes.plot(x, _smoothed(y), color=BLUE, linewidth=2, marker=few)
-        else:
-            axes.plot(x, y, color=BLUE, linewidth=2, marker=few)
+        axes.plot(x, _smoothed(y) if smooth else y, color=BLUE, linewidth=2, marker=few)
         positive = y[y > 0]
-        if logarithmic and len(positive) and positive.max() > 50 * positive.min():
+        if smooth and len(positive) and positive.max() > 50 * positive.min():
             axes.set_yscale("log")
         elif name == "learning_rate":
             axes.set_ylim(bottom=0)
@@ -234,28 +205,13 @@ def length_figure(
     shown = starts <= cut
     beyond = counts[~shown].sum()
     with drawing(NARROW_INCHES, "Protein lengths") as (figure, axes):
-        axes.bar(
-            starts[shown],
-            counts[shown],
-            width=LENGTH_BIN_RESIDUES,
-            align="edge",
-            color=BLUE,
-            edgecolor="white",
-            linewidth=0.4,
-        )
+        looks = {"width": LENGTH_BIN_RESIDUES, "align": "edge", "edgecolor": "white", "linewidth": 0.4}
+        axes.bar(starts[shown], counts[shown], color=BLUE, **looks)
         if beyond:
             end = cut + LENGTH_BIN_RESIDUES
-            axes.bar(
-                [end], [beyond], width=LENGTH_BIN_RESIDUES, align="edge", color=ORANGE, edgecolor="white"
-            )
-            axes.annotate(
-                f"{beyond:,.0f} from {end:.0f}",
-                (end + LENGTH_BIN_RESIDUES, beyond),
-                xytext=(0, 6),
-                textcoords="offset points",
-                ha="right",
-                fontsize=9,
-            )
+            axes.bar([end], [beyond], color=ORANGE, **looks)
+            text, place = f"{beyond:,.0f} from {end:.0f}", (end + LENGTH_BIN_RESIDUES, beyond)
+            axes.annotate(text, place, xytext=(0, 6), textcoords="offset points", ha="right", fontsize=9)
         if crop_residues is not None and crop_residues <= cut + 2 * LENGTH_BIN_RESIDUES:
             axes.axvline(crop_residues, color=VERMILLION, linestyle=(0, (5, 3)), linewidth=1.4)
             axes.annotate(
@@ -360,14 +316,6 @@ def _smoothed(y: Floats) -> Floats:
     total = np.concatenate([[0.0], np.cumsum(y)])
     mean: Floats = (total[n + half_here + 1] - total[n - half_here]) / (2 * half_here + 1)
     return mean
-
-
-def _exp(loss: Any) -> Floats:
-    return np.asarray(np.exp(np.minimum(loss, 50.0)), dtype=float)
-
-
-def _log(perplexity: Any) -> Floats:
-    return np.asarray(np.log(np.maximum(perplexity, 1e-9)), dtype=float)
 
 
 def svg_text(figure: Figure, name: str) -> str:

@@ -139,10 +139,9 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="panel"><table{many}>{body}</table></div>'
 
 
-def definition_table(pairs: Iterable[tuple[str, str]]) -> str:
-    body = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in pairs
-    )
+def definition_table(pairs: Iterable[tuple[str, object]]) -> str:
+    rows = ((escape(name), escape(as_text(value))) for name, value in pairs)
+    body = "".join(f'<tr><th scope="row">{name}</th><td>{value}</td></tr>' for name, value in rows)
     return f'<div class="panel"><table class="facts"><tbody>{body}</tbody></table></div>' if body else ""
 
 

@@ -6,13 +6,14 @@ A run that is still going, or was killed, has one too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from workloads.training.config import flat
 from workloads.training.data.manifest import describe_similar
 from workloads.training.strict_yaml import read_mapping
 from workloads.training.tracking.run_log import (
@@ -47,7 +48,6 @@ from .page import (
 RECENT_LINES = 20
 """Last training lines whose median speed is shown for a run without results."""
 MAX_EVENTS_SHOWN = 200
-GIT_HASH_CHARS = 12
 COLUMN_FORMATS = {
     "eval_loss": "{:.4f}",
     "perplexity": "{:.2f}",
@@ -116,30 +116,25 @@ def _report(
         (scores := contents.section(results)),
         "<h2>Training</h2>" if scores else "",
         '<div class="grid">',
-        figure_block(
-            "Training speed",
-            curve_figure(history, "residues_per_second", "Throughput", f"real {unit} per second"),
+        *(
+            figure_block(title, curve_figure(history, name, title, label, smooth=name == "grad_norm"))
+            for name, title, label in (
+                ("residues_per_second", "Throughput", f"real {unit} per second"),
+                ("learning_rate", "Learning rate", "peak of the groups"),
+                ("grad_norm", "Gradient norm", "before clipping"),
+                ("fill", "Fill", "share of tokens that are real"),
+            )
         ),
-        figure_block(
-            "Learning rate", curve_figure(history, "learning_rate", "Learning rate", "peak of the groups")
-        ),
-        figure_block(
-            "Gradient norm",
-            curve_figure(
-                history, "grad_norm", "Gradient norm", "before clipping", smooth=True, logarithmic=True
-            ),
-        ),
-        figure_block("Share of tokens that are real", curve_figure(history, "fill", "Fill", "share")),
         "</div>",
         _evaluation_table(evaluations, contents),
         _data_section(manifest, _get(config, "model", "max_residues"), contents),
         _event_table(events),
-        section("Environment", definition_table(_environment(results))),
-        details("Configuration", definition_table(_flat(config))),
+        section("Environment", definition_table(flat(results.get("environment") or {}))),
+        details("Configuration", definition_table(flat(config))),
     ]
     plain = {name: value for name, value in results.items() if name != "environment"}
     if plain:
-        body.append(details("All results", definition_table(_flat(plain))))
+        body.append(details("All results", definition_table(flat(plain))))
     return page(
         str(config.get("name") or folder_name),
         _subtitle(config, contents),
@@ -301,21 +296,8 @@ def _data_section(manifest: Mapping[str, Any], crop_residues: object, contents: 
     )
 
 
-def _environment(results: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    for name, value in _flat(results.get("environment") or {}):
-        yield name, value[:GIT_HASH_CHARS] if name == "git_sha" else value
-
-
 def _get(config: Mapping[str, Any], *names: str) -> Any:
     value: Any = config
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", as_text(value)

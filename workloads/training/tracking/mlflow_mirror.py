@@ -12,10 +12,11 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workloads.training.config import flat
 from workloads.training.whole_file import write_whole
 
 from .mirror import Entry, Mirror, RunStatus
@@ -45,7 +46,7 @@ class MlflowMirror(Mirror):
         self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or (Path.cwd() / "mlruns").as_uri()
         super().__init__(run_dir, f"MLflow at {self._uri}")
         self._experiment = experiment
-        self._params = dict(flatten(params))
+        self._params = params_of(params)
         self._client: Any = None
         self._run_id = ""
         self._thread.start()
@@ -103,11 +104,10 @@ class MlflowMirror(Mirror):
         return run_id
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """``section.field`` and text for each value, within MLflow's limits."""
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{name}.")
-        else:
-            text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-            yield f"{prefix}{name}", text[:MAX_PARAM_CHARS]
+def params_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return text for each value by ``section.field``, within MLflow's limits."""
+    texts = {
+        name: ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        for name, value in flat(config)
+    }
+    return {name: text[:MAX_PARAM_CHARS] for name, text in texts.items()}

@@ -17,7 +17,8 @@ from workloads.esm2.data.job import Job, worker_pool
 from workloads.esm2.data.prepare import prepare
 from workloads.training.command_line import RunError
 from workloads.training.data.manifest import Manifest
-from workloads.training.data.workspace import check_free_space, size_text, workspace
+from workloads.training.data.workspace import check_free_space, workspace
+from workloads.training.report.page import size_text
 
 ROOT = Path(__file__).parents[4]
 # Prepares a pipe: it reads what was sent so far and then waits, in the middle of its work, for more.
@@ -192,6 +193,6 @@ def test_reports_a_killed_worker() -> None:
 
 
 def test_sizes_are_readable(tmp_path: Path) -> None:
-    assert [size_text(n) for n in (10, 1536, 5 << 30)] == ["10 bytes", "1.5 KiB", "5.0 GiB"]
+    assert [size_text(n) for n in (10, 1536, 5 << 30)] == ["10 B", "1.5 KiB", "5 GiB"]
     with pytest.raises(ValueError, match="TiB of disk"):
         check_free_space(tmp_path / "not" / "yet", 1 << 50)

@@ -179,7 +179,7 @@ def test_figures_follow_the_theme_and_name_their_marks(drawn: str) -> None:
         assert "var(--ink)" in drawing
         assert not re.search(r": #(ffffff|1f2937|e5e7eb|0072b2)", drawing)
     assert [">checkpoint</text>" in drawing for drawing in drawings] == [True] + [False] * 5
-    assert "0123456789ab<" in drawn
+    assert "0123456789abcdef" * 2 in drawn
     assert re.search(r"<details><summary>Configuration</summary>.*optim\.lr", drawn)
 
 
@@ -286,12 +286,6 @@ def test_a_running_or_crashed_run_has_a_report(tmp_path: Path) -> None:
 def test_a_record_with_little_in_it_has_a_report(lines: list[dict[str, Any]], tmp_path: Path) -> None:
     _write(tmp_path, lines)
     _read(report(tmp_path))
-
-
-def test_perplexity_over_more_than_a_power_of_ten_has_ticks_at_these(tmp_path: Path) -> None:
-    _write(tmp_path, [_line(step, loss=7.2 / step) for step in range(1, 21)])
-    shown = re.findall(r">(10*)</text>", report(tmp_path).read_text())
-    assert {"1", "10", "100", "1000"} <= set(shown)
 
 
 @pytest.mark.usefixtures("undrawn")

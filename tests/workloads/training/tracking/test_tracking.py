@@ -21,7 +21,6 @@ import yaml
 
 from workloads.training.tracking import mirror, mlflow_mirror
 from workloads.training.tracking import run_log as tracking
-from workloads.training.tracking.mlflow_mirror import flatten
 from workloads.training.tracking.run_log import RunLog, files_line, read_metrics, write_results
 
 REPOSITORY = Path(__file__).parents[4]
@@ -332,7 +331,7 @@ def test_nothing_is_sent_home() -> None:
 
 
 def test_parameters_are_flat_and_within_mlflows_limits() -> None:
-    flat = dict(flatten({"a": {"b": {"c": [1, 2]}, "d": "x" * 9000}, "e": True}))
+    flat = mlflow_mirror.params_of({"a": {"b": {"c": [1, 2]}, "d": "x" * 9000}, "e": True})
     assert flat == {"a.b.c": "1, 2", "a.d": "x" * 6000, "e": "True"}
 
 

@@ -17,7 +17,7 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from .page import as_number
 
@@ -109,7 +109,7 @@ def loss_figure(
 ) -> str | None:
     """Draw training loss and evaluations over residues, with steps above.
 
-    ``predicted`` is what a cross-entropy is of; None for another loss.
+    If it is a cross-entropy, of what is ``predicted``, perplexity stands at the right.
     """
     scored = {
         split: [
@@ -157,10 +157,29 @@ def loss_figure(
         axes.set_ylim(low - margin, top + margin)
         _finish_x(axes, history)
         _steps_on_top(axes, history)
+        if predicted:
+            _perplexity_at_right(axes)
         _mark_events(axes, history)
         handles = axes.get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower center", ncols=3, columnspacing=5)
         return svg_text(figure, "loss")
+
+
+def _perplexity_at_right(axes: Any) -> None:
+    def to_perplexity(loss: Any) -> Floats:
+        return np.asarray(np.exp(np.minimum(loss, 50.0)), dtype=float)
+
+    def to_loss(perplexity: Any) -> Floats:
+        return np.asarray(np.log(np.maximum(perplexity, 1e-9)), dtype=float)
+
+    right = axes.secondary_yaxis("right", functions=(to_perplexity, to_loss))
+    right.set_ylabel("perplexity")
+    # Even steps of a perplexity that goes over more than a power of ten stand on top of each other.
+    low, high = axes.get_ylim()
+    right.yaxis.set_major_locator(LogLocator() if high - low > math.log(10) else MaxNLocator(6))
+    right.yaxis.set_minor_locator(NullLocator())
+    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+    right.spines["right"].set_visible(True)
 
 
 def curve_figure(history: History, name: str, title: str, unit: str, *, smooth: bool = False) -> str | None:

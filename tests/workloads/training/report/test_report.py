@@ -288,6 +288,12 @@ def test_a_record_with_little_in_it_has_a_report(lines: list[dict[str, Any]], tm
     _read(report(tmp_path))
 
 
+def test_perplexity_over_more_than_a_power_of_ten_has_ticks_at_these(tmp_path: Path) -> None:
+    _write(tmp_path, [_line(step, loss=7.2 / step) for step in range(1, 21)])
+    shown = re.findall(r">(10*)</text>", report(tmp_path).read_text())
+    assert {"1", "10", "100", "1000"} <= set(shown)
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_files_beside_the_record_may_be_damaged(tmp_path: Path) -> None:
     _write(tmp_path, [_line(1), _line(2)])

@@ -1,7 +1,5 @@
 """Number of IP addresses that a cluster needs in each zone."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from math import ceil
 

@@ -4,8 +4,6 @@
 is part of the hash that names the scripts' folder in S3.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

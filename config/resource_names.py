@@ -1,7 +1,5 @@
 """Names and tags of stacks and resources, for constructs and for tools that look resources up."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from config.cluster import Cluster

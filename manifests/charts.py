@@ -1,7 +1,5 @@
 """Helm charts of EKS clusters: their sources and hashes, and the copies that `make charts` leaves here."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kubernetes objects by which HyperPod's Karpenter knows the groups that it scales."""
 
-from __future__ import annotations
-
 from config.eks_cluster import EksCluster, EksInstanceGroup, scaled_groups
 from config.facts.instance_catalogue import instance_type
 from manifests.chart_values import TYPE_LABEL

@@ -1,7 +1,5 @@
 """Kubernetes objects by which pods see the Lustre file system."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

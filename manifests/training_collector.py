@@ -5,8 +5,6 @@ which one of several trainings would answer at random. AWS's managed collector f
 no workspace whose key is the customer's (user guide of Managed Prometheus, "managed collectors").
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -1,7 +1,5 @@
 """The EKS cluster and what goes with it when it is destroyed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Slurm cluster and what goes with it when it is destroyed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import partial

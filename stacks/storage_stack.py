@@ -1,7 +1,5 @@
 """Resources that outlive clusters: file systems, buckets, images, metrics, runs, accounting, and a key."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack

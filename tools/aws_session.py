@@ -1,7 +1,5 @@
 """Boto3 sessions and clients of the tools, and explanations of AWS errors for the user."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar, cast

@@ -1,7 +1,5 @@
 """Reading of an endpoint file into the typed endpoint, with a list of all mistakes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Places in a cluster file, and the keys that mistyped keys probably mean."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from functools import cache

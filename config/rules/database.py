@@ -1,7 +1,5 @@
 """Rules of RDS for Slurm's accounting database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.cluster import zone_ids

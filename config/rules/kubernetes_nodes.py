@@ -3,8 +3,6 @@
 Karpenter: SageMaker developer guide, "Autoscaling on SageMaker HyperPod EKS", "Create a NodeClass".
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

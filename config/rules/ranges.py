@@ -1,7 +1,5 @@
 """Rules for address ranges of the VPC and its subnets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from ipaddress import IPv4Network

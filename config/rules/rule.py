@@ -1,7 +1,5 @@
 """Rules as data, each with a value, its condition and its message, and helpers for paths in messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter

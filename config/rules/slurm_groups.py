@@ -1,7 +1,5 @@
 """Rules for the instance groups of a Slurm cluster and their roles."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.facts.instance_catalogue import INSTANCE_TYPES

@@ -1,7 +1,5 @@
 """Rules of FSx and its clients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.address_demand import gib_per_server

@@ -1,7 +1,5 @@
 """Rules for tags that all services with resources of the cluster accept."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Rules for teams, quotas and priority classes of task governance."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Control plane of EKS."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Quotas of teams and priorities of jobs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

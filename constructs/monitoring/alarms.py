@@ -1,7 +1,5 @@
 """Alarms to the alert topic: broken and replaced nodes, and file systems that are nearly full."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

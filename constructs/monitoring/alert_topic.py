@@ -1,7 +1,5 @@
 """SNS topic that receives alerts and alarms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from aws_cdk import RemovalPolicy, Stack

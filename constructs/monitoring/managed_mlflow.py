@@ -1,7 +1,5 @@
 """Managed MLflow, which shows the cluster's runs."""
 
-from __future__ import annotations
-
 from aws_cdk import RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms

@@ -1,7 +1,5 @@
 """Amazon Managed Service for Prometheus: the workspace of a cluster, and its alert manager."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

@@ -1,7 +1,5 @@
 """Roles of nodes and of Karpenter, and their statements: HyperPod, Session Manager, jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from aws_cdk import Stack

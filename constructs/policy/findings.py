@@ -1,7 +1,5 @@
 """Findings of cdk-nag and checkov that do not apply, each with its reason."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

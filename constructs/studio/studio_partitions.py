@@ -1,7 +1,5 @@
 """Queues and functions that give profiles of Studio folders of Lustre, which no function can mount."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 

@@ -5,8 +5,6 @@ until it says yes; an exception fails the deployment with its text. ``Kind`` of 
 for what it is, ``Request`` the arguments of its creation as JSON, in which numbers stay numbers.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from contextlib import suppress

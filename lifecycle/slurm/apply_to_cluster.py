@@ -5,8 +5,6 @@ the same scripts. The exit status is 0 if all nodes are done, and 3 if some work
 It is 1 if the controller failed and no worker was started.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -4,8 +4,6 @@
 exit status is 0 if every step succeeded. It is 1 if one failed; the last lines name that step.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

@@ -5,8 +5,6 @@ and is changed only where necessary. Everything else is created again each time.
 and the aws command.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

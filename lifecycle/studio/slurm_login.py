@@ -4,8 +4,6 @@ The key allows its holder to act as any user on the cluster, and the user of a s
 spaces are only for administrators of the cluster. lifecycle/slurm/studio/login_bundle.py publishes the files.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

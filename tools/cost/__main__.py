@@ -1,7 +1,5 @@
 """Cost of a cluster: ``python -m tools.cost --cluster FILE [hours=200 ...]``, or ``--endpoint FILE``."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path

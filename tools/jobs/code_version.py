@@ -3,8 +3,6 @@
 Jobs read their version for as long as they run, even if others are submitted or deployed meanwhile.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory

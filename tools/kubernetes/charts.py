@@ -5,8 +5,6 @@ unchanged is left alone. What is new or changed takes its place at once when it 
 run leaves nothing that looks whole, and the next one continues.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import hashlib

@@ -3,8 +3,6 @@
 Both programs come with the CDK's kubectl layer, so users need not install them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

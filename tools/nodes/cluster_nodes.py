@@ -1,7 +1,5 @@
 """The nodes of a HyperPod cluster, their names, and how Session Manager addresses them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Setup logs of nodes, which HyperPod sends to CloudWatch: one stream per node, which outlives it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ gone. The default is all present nodes, and those whose last line is less than a
 On EKS, ``control-plane`` shows the logs of its API server, authenticator, controllers and scheduler.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

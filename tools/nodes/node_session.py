@@ -4,8 +4,6 @@ Run Command does not reach HyperPod's nodes. AWS-StartNonInteractiveCommand keep
 has ended (the agent's source has it so), by when a session in which nothing was said may have been ended.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

@@ -3,8 +3,6 @@
 ``run_checks`` runs all checks. Each check is a function of the account and the cluster that yields findings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 The exit status is 1 if the deployment would fail. It is 3 if no check failed, but some could not be made.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import asdict

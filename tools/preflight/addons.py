@@ -1,7 +1,5 @@
 """Checks that the region offers the versions of EKS add-ons, and that these accept their configurations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import islice

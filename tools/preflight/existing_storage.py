@@ -1,7 +1,5 @@
 """Checks of file systems and a bucket that the cluster file names instead of new ones."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from typing import Any
 

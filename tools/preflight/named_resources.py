@@ -1,7 +1,5 @@
 """Checks of resources whose ids are in the file: machine images and a KMS key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from botocore.exceptions import ClientError

@@ -1,7 +1,5 @@
 """Checks that names for the deployment are free or already belong to this cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.cluster import Cluster

@@ -1,7 +1,5 @@
 """Checks of the network: zones of endpoints, and an existing VPC with its subnets' access to AWS services."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

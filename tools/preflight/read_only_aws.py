@@ -1,7 +1,5 @@
 """Read-only access to AWS for preflight."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

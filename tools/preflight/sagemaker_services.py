@@ -1,7 +1,5 @@
 """Checks of SageMaker's MLflow and Studio: quotas, free names, and sign-in."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Quotas that apply to this account."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tools.aws_session import if_present

@@ -1,7 +1,5 @@
 """Checks of the storage stack's quotas: FSx's for file systems, and RDS's for Slurm's accounting database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.cluster import Cluster

@@ -6,8 +6,6 @@ prints the state of each group of nodes. ``... destroy STACK`` deletes the log g
 for late entries. The exit status is that of the CDK, or 1 if workers are missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -6,8 +6,6 @@ compares two templates, both without AWS. Exit status 1 when something that hold
 data, or the cluster, would be replaced or deleted.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from dataclasses import dataclass

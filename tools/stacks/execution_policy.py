@@ -6,8 +6,6 @@ bootstrap the account with them. The actions are those of CloudFormation's resou
 each type's schema, bundled with cfn-lint).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

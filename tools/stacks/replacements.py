@@ -1,7 +1,5 @@
 """Resources that an update of a stack replaces or deletes, and references in templates."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Contents of a deployed stack, and resources that outlive it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Links between Lustre and S3 go before a bucket is emptied. Ours import no deleti
 made or changed may, and then an object that is deleted from the bucket takes its file with it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any

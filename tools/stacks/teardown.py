@@ -3,8 +3,6 @@
 ``python -m tools.stacks.teardown --cluster FILE [--dry-run] [--yes NAME]``
 """
 
-from __future__ import annotations
-
 import sys
 
 import boto3

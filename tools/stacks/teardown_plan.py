@@ -3,8 +3,6 @@
 Bills are given as units, because prices change and differ between regions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Text format of metrics, atomic files, and the main loop of the collectors."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

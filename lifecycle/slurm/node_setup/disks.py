@@ -1,7 +1,5 @@
 """Disk of a path, determined by the device rather than the path's name, and the node's local disks."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

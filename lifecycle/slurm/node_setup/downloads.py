@@ -3,8 +3,6 @@
 ``downloads.json`` beside the scripts is the table of all downloads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """enroot's folders on a local disk, one per user, below parents that all users can write to."""
 
-from __future__ import annotations
-
 import re
 
 from node_setup.disks import INSTANCE_STORE, SECOND_VOLUME, is_on_root_volume

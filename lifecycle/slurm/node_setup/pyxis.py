@@ -4,8 +4,6 @@ Nodes fetch Slurm's configuration from the controller and keep a copy. A node th
 plugin is in plugstack.conf keeps a copy without it, and srun says `unrecognized option '--container-image'`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from node_setup.host import Host

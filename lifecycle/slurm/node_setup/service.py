@@ -1,7 +1,5 @@
 """Services that steps install, including the programs of ``collectors/``, which write metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from node_setup.failure import SetupError

@@ -1,7 +1,5 @@
 """Steps of the setup, their run in order, and the file that records the outcome."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence

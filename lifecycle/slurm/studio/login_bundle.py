@@ -5,8 +5,6 @@ under their hash. One secret holds munge's key, Slurm's configuration and that h
 of this node, so versions always match. It uses its own C library.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import gzip

@@ -1,7 +1,5 @@
 """Run of the scripts on one worker, as a job of root beside the users' jobs."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
 from collections import deque

@@ -1,7 +1,5 @@
 """Placement of a Kubernetes job by the cluster file: team, nodes and share of nodes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A job of Kubernetes from a run file and a cluster file."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets

@@ -1,7 +1,5 @@
 """A job of Slurm from a run file and a cluster file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -5,8 +5,6 @@ addition is removed if the agent does not run with it, or if the switch is off. 
 failures are warnings.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

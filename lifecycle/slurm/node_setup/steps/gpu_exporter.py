@@ -1,7 +1,5 @@
 """Metrics of NVIDIA GPUs from NVIDIA's dcgm-exporter, in NVIDIA's container."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 

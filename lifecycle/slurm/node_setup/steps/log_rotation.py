@@ -1,7 +1,5 @@
 """Rotation of logs that the image does not rotate: those of the setup and of Slurm's daemons."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path, PurePath

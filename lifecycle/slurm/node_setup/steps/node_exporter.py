@@ -1,7 +1,5 @@
 """Metrics of the operating system (CPU, memory, disks, network), and the text files of other steps."""
 
-from __future__ import annotations
-
 from node_setup.downloads import find_download, install_binaries
 from node_setup.endpoint import require_free_port, wait_for_metric
 from node_setup.node import Node

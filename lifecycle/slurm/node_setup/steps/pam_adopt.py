@@ -4,8 +4,6 @@ Root, ubuntu, members of sudo and the cluster file's administrators are always a
 the step removes its changes.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from node_setup.failure import SetupError

@@ -4,8 +4,6 @@ The step runs while the node is held. The platform manages slurmd. The step rest
 configuration again, and only without jobs.
 """
 
-from __future__ import annotations
-
 from node_setup import pyxis
 from node_setup.failure import SetupError
 from node_setup.node import Node

@@ -1,7 +1,5 @@
 """Parts of the cluster for SageMaker Studio: folders for its spaces, and Slurm's commands for users."""
 
-from __future__ import annotations
-
 from node_setup.node import Node, log
 from node_setup.root_folder import make_root_folder
 from node_setup.service import FOLDER, last_log_lines, remove_units, run_unit

@@ -1,7 +1,5 @@
 """Users and groups of the cluster file on every node: numbers, homes, ssh keys and sudo."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

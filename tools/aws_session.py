@@ -74,6 +74,12 @@ def aws_client(session: boto3.Session, service: str) -> Any:
     return cast(Any, session).client(service, config=CLIENT_CONFIG)
 
 
+def all_items(client: Any, operation: str, key: str, **parameters: Any) -> list[Any]:
+    """Return the items under ``key`` of all pages of an operation."""
+    pages = client.get_paginator(operation).paginate(**parameters)
+    return [item for page in pages for item in page.get(key, [])]
+
+
 def error_code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 

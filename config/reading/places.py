@@ -164,5 +164,4 @@ def _schema(kind: type[Section]) -> dict[str, Any]:
             return whole(root["$defs"][node["$ref"].rpartition("/")[2]])
         return {key: whole(value) for key, value in node.items() if key != "$defs"}
 
-    made: dict[str, Any] = whole(root)
-    return made
+    return whole(root)

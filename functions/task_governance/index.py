@@ -87,8 +87,7 @@ class _Thing:
         changed = {key: value for key, value in request.items() if key not in CREATE_ONLY}
         target = {"TargetVersion": found[f"{self.kind}Version"]}
         self._tag(found[f"{self.kind}Arn"], {tag["Key"]: tag["Value"] for tag in request.get("Tags", [])})
-        version: int = self._call("update", **self._named, **target, **changed)[f"{self.kind}Version"]
-        return version
+        return self._call("update", **self._named, **target, **changed)[f"{self.kind}Version"]
 
     def delete(self) -> None:
         with suppress(self._client.exceptions.ResourceNotFound):  # someone was faster
@@ -116,8 +115,7 @@ class _Thing:
         return {f"{self.kind}Id": self.id}
 
     def _call(self, verb: str, **arguments: Any) -> Event:
-        answer: Event = getattr(self._client, f"{verb}_{OPERATIONS[self.kind]}")(**arguments)
-        return answer
+        return getattr(self._client, f"{verb}_{OPERATIONS[self.kind]}")(**arguments)
 
 
 def _identity(request: Event) -> tuple[str, ...]:

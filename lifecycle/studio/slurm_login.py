@@ -90,8 +90,7 @@ def _secret(space: Space, arn: str) -> dict[str, Any]:
     # Secrets Manager's initial value of a new secret is not JSON.
     if '"munge_key"' not in answer:
         raise SpaceError("the controller has published nothing yet: see `make logs`, then start again")
-    secret: dict[str, Any] = json.loads(answer)
-    return secret
+    return json.loads(answer)
 
 
 def _unpack_client(space: Space, secret: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from config.facts.price_list import COLUMNS, FOLDER
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.loader import load_cluster
-from tools.aws_session import aws_client, open_session
+from tools.aws_session import all_items, aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from workloads.training.whole_file import write_whole
 
@@ -88,12 +88,9 @@ def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
 
 
 def _products(pricing: Any, service: str, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
-    pages = pricing.get_paginator("get_products").paginate(
-        ServiceCode=service,
-        Filters=[{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()],
-        FormatVersion="aws_v1",
-    )
-    return [json.loads(product) for page in pages for product in page["PriceList"]]
+    filters = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
+    chosen = {"ServiceCode": service, "Filters": filters, "FormatVersion": "aws_v1"}
+    return [json.loads(product) for product in all_items(pricing, "get_products", "PriceList", **chosen)]
 
 
 def _rows(path: Path) -> dict[str, Row]:

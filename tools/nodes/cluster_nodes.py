@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tools.aws_session import if_present
+from tools.aws_session import all_items, if_present
 from tools.command_line import format_table
 
 HEAD = "head"
@@ -52,8 +52,7 @@ def read_cluster_nodes(sagemaker: Any, cluster_name: str) -> ClusterNodes:
     cluster = if_present(sagemaker.describe_cluster, ClusterName=cluster_name)
     if cluster is None:
         raise ValueError(_not_found(sagemaker, cluster_name))
-    pages = sagemaker.get_paginator("list_cluster_nodes").paginate(ClusterName=cluster_name)
-    summaries = [summary for page in pages for summary in page["ClusterNodeSummaries"]]
+    summaries = all_items(sagemaker, "list_cluster_nodes", "ClusterNodeSummaries", ClusterName=cluster_name)
     return ClusterNodes(
         cluster_name=cluster_name,
         cluster_id=cluster["ClusterArn"].rpartition("/")[2],
@@ -65,8 +64,7 @@ def read_cluster_nodes(sagemaker: Any, cluster_name: str) -> ClusterNodes:
 
 
 def _not_found(sagemaker: Any, cluster_name: str) -> str:
-    pages = sagemaker.get_paginator("list_clusters").paginate()
-    names = [summary["ClusterName"] for page in pages for summary in page["ClusterSummaries"]]
+    names = [found["ClusterName"] for found in all_items(sagemaker, "list_clusters", "ClusterSummaries")]
     there = f"clusters there are: {', '.join(sorted(names))}" if names else "there are no clusters"
     return (
         f"no cluster {cluster_name} in {sagemaker.meta.region_name}; {there}; deploy it with "

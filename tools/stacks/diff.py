@@ -105,8 +105,7 @@ def _read(path: Path) -> Template:
         raise ValueError(
             f"{path}: no such file; give a template that `cdk synth` wrote, such as in {ASSEMBLY}/"
         )
-    template: Template = json.loads(path.read_text())
-    return template
+    return json.loads(path.read_text())
 
 
 def require_charts(cluster: Cluster) -> None:

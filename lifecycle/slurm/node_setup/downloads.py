@@ -146,8 +146,7 @@ def sha256_of(path: Path) -> str:
 
 
 def _table(node: Node) -> dict[str, Any]:
-    table: dict[str, Any] = json.loads((node.files / "downloads.json").read_text())
-    return table
+    return json.loads((node.files / "downloads.json").read_text())
 
 
 def _transfer(node: Node, download: Download, partial: Path) -> None:

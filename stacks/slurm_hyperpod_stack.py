@@ -104,7 +104,7 @@ class SlurmHyperPodStack(Stack):
         )
         entry = LifecycleEntry(files, lifecycle, cluster.region, ON_INIT_COMPLETE, after=[workloads])
         hyperpod = self._hyperpod(cluster, network, storage, roles, entry.s3_uri)
-        # CloudWatch's agent would create this group without a key. It also exists if the agent is off, because
+        # CloudWatch's agent would create this group without a key. It also exists with the agent off, because
         # nodes with earlier settings would create it again.
         name = resource_names.node_log_group(cluster)
         node_log = log_group(self, "NodeLog", key=key, log_group_name=name)

@@ -37,7 +37,13 @@ def place_enroot(node: Node, disk: str) -> None:
     """
     if not node.host.path(CONFIG).exists():
         return
-    misplaced = _misplaced(node)
+    settings = _settings(node)
+    misplaced = [
+        key
+        for key in PLACES
+        if key not in settings
+        or any(is_on_root_volume(node.host, path) for path in _evaluate(node, settings[key]))
+    ]
     if misplaced and runs_jobs(node.host, node.facts.host_name):
         node.warn(
             f"enroot keeps {', '.join(misplaced)} on the root volume while jobs run, whose containers are "
@@ -54,15 +60,6 @@ def place_enroot(node: Node, disk: str) -> None:
             f"user nobody cannot use enroot: {problem}",
             f"the folders above those that {CONFIG} names must exist, with mode 1777",
         )
-
-
-def _misplaced(node: Node) -> list[str]:
-    settings = _settings(node)
-    return [key for key in PLACES if key not in settings or _any_on_root_volume(node, settings[key])]
-
-
-def _any_on_root_volume(node: Node, values: list[str]) -> bool:
-    return any(is_on_root_volume(node.host, path) for path in _evaluate(node, values))
 
 
 def _settings(node: Node) -> dict[str, list[str]]:

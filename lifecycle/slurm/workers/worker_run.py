@@ -89,7 +89,12 @@ def run_on_worker(
     finally:
         waiting.cancel()
     if jobs and not begun.is_set():
-        return Outcome(node.name, False, status, _no_room(wait_seconds, jobs[0]))
+        because = f"; jobs on it: {jobs[0]}" if jobs[0] else ""
+        problem = (
+            f"no room for a job of one core within {wait_seconds / 60:g} minutes{because}; repeat this "
+            "command when there is, or let it wait longer (--wait-minutes)"
+        )
+        return Outcome(node.name, False, status, problem)
     last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
     if status == 0 and begun.is_set():
         return Outcome(node.name, True, 0, last.rpartition("done: ")[2])
@@ -123,11 +128,3 @@ def _jobs_on(host: Host, name: str) -> str:
     """Return the running jobs of a node, as ``12 (ada), 14 (ada)``."""
     found = host.try_run("squeue", "--noheader", f"--nodelist={name}", "--states=R", "--format=%i (%u)")
     return ", ".join(found.output.split("\n")).strip(", ") if found.status == 0 else ""
-
-
-def _no_room(wait_seconds: float, jobs: str) -> str:
-    because = f"; jobs on it: {jobs}" if jobs else ""
-    return (
-        f"no room for a job of one core within {wait_seconds / 60:g} minutes{because}; repeat this command "
-        "when there is, or let it wait longer (--wait-minutes)"
-    )

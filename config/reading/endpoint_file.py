@@ -1,6 +1,7 @@
 """Reading of an endpoint file into the typed endpoint, with a list of all mistakes."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,11 @@ def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = 
         endpoint = Endpoint.model_validate(document)
         found = list(violations(endpoint, target))
     except ValidationError as error:
-        found = [_with_context(violation) for violation in field_violations(error, document, Endpoint)]
+        found = field_violations(error, document, Endpoint)
+        for index, (path, got, allowed, _) in enumerate(map(astuple, found)):
+            if path in GIVEN and got is None:
+                example = f"give it at deployment, -c {path}=..., or add {path}"
+                found[index] = Violation(path, None, allowed, example)
     if found:
         raise ValueError(mistakes_text(path, in_file_order(found, document)))
     return endpoint
@@ -72,10 +77,3 @@ def violations(endpoint: Endpoint, target: Target) -> Iterator[Violation]:
     if limits.timeout_seconds and limits.timeout_seconds > 60:
         allowed = "SageMaker waits 60 s for a container"
         yield Violation("limits.timeout_seconds", limits.timeout_seconds, allowed, "set 55")
-
-
-def _with_context(violation: Violation) -> Violation:
-    if violation.path in GIVEN and violation.got is None:
-        example = f"give it at deployment, -c {violation.path}=..., or add {violation.path}"
-        return Violation(violation.path, None, violation.allowed, example)
-    return violation

@@ -33,7 +33,7 @@ REPOSITORY = Path(__file__).parents[2]
 ANSWER_SECONDS = 30
 """Timeout of a request; an unreachable private endpoint never answers."""
 COMMAND_SECONDS = 120
-ABSENT, EXISTS = "(NotFound)", "(AlreadyExists)"
+ABSENT = "(NotFound)"
 UNREACHED = (
     "was refused",
     "i/o timeout",

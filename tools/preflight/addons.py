@@ -26,7 +26,14 @@ _ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     for addon in planned.addons:
         subject = f"add-on {addon.name}"
-        offered = _offered(aws, cluster, addon)
+        # Versions for the cluster's Kubernetes in the region, newest first as in EKS's list.
+        listing = if_present(
+            aws.items,
+            *("eks", "describe_addon_versions", "addons"),
+            addonName=addon.name,
+            kubernetesVersion=cluster.kubernetes.version,
+        )
+        offered = [version for listed in listing or [] for version in listed["addonVersions"]]
         found = next((version for version in offered if version["addonVersion"] == addon.version), None)
         if found is None:
             yield _not_offered(subject, cluster, addon, offered)
@@ -34,17 +41,6 @@ def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Ite
         yield ok(subject, f"{addon.version} is offered for Kubernetes {cluster.kubernetes.version}")
         yield from _architectures(subject, cluster, addon, found)
         yield from _configuration(subject, aws, addon, found)
-
-
-def _offered(aws: ReadOnlyAws, cluster: EksCluster, addon: Addon) -> list[dict[str, Any]]:
-    """Return the versions for the cluster's Kubernetes in the region, newest first as in EKS's list."""
-    addons = if_present(
-        aws.items,
-        *("eks", "describe_addon_versions", "addons"),
-        addonName=addon.name,
-        kubernetesVersion=cluster.kubernetes.version,
-    )
-    return [version for found in addons or [] for version in found["addonVersions"]]
 
 
 def _not_offered(subject: str, cluster: EksCluster, addon: Addon, offered: list[dict[str, Any]]) -> Finding:

@@ -151,8 +151,10 @@ def _report_groups(session: boto3.Session, cluster: Cluster) -> int:
     print("\n" + format_table(["group", "wanted", "running"], rows))
     if not missing:
         return 0
-    for event in _events(sagemaker, cluster.name) if cluster.continuous_provisioning else []:
-        print(f"  {event['EventTime']:%Y-%m-%d %H:%M} {event.get('Description', '')}")
+    if cluster.continuous_provisioning:
+        newest = {"MaxResults": NUM_EVENTS, "SortBy": "EventTime", "SortOrder": "Descending"}
+        for event in sagemaker.list_cluster_events(ClusterName=cluster.name, **newest)["Events"]:
+            print(f"  {event['EventTime']:%Y-%m-%d %H:%M} {event.get('Description', '')}")
     print(
         f"missing nodes: {', '.join(missing)}. HyperPod keeps trying. `make logs` shows node setup, and "
         "`make preflight` quotas and offers; without capacity, try another zone or a training plan.",
@@ -170,12 +172,6 @@ def _missing_workers(cluster: Cluster, groups: Sequence[dict[str, Any]]) -> list
         for name, count in running.items()
         if count < wanted.get(name, 0)
     ]
-
-
-def _events(sagemaker: Any, name: str) -> list[dict[str, Any]]:
-    return sagemaker.list_cluster_events(
-        ClusterName=name, MaxResults=NUM_EVENTS, SortBy="EventTime", SortOrder="Descending"
-    )["Events"]
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ def test_alert_command(cluster: Cluster) -> str:
     return f"aws events put-events --region {cluster.region} --entries '{entry}'"
 
 
+_of = events.EventField.from_path
+
+
 class NodeEvents(Construct):
     """Rules of EventBridge for events that SageMaker sends of this cluster, and for a test alert."""
 
@@ -84,10 +87,6 @@ class NodeEvents(Construct):
         )
         reason = "both are in the account of the deployment, which a synthesis does not know"
         acknowledge(rule, {"Annotation::@aws-cdk/aws-events:ruleUnresolvedEnvironment": reason})
-
-
-def _of(path: str) -> str:
-    return events.EventField.from_path(path)
 
 
 _GIB = 2**30

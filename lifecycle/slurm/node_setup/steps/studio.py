@@ -27,7 +27,15 @@ def apply(node: Node) -> None:
         program = f"{FOLDER}/studio_submit_{node.settings.cluster_name}.py"
         node.install(program, node.template("studio/submit.py"))
         _bring_folders(node, studio)
-        _answer_requests(node, deployment)
+        if deployment.requests_url is not None and deployment.acknowledgements_url is not None:
+            run_unit(
+                node,
+                PARTITIONS,
+                root=f"{node.settings.lustre_mount_path}/{SUBFOLDER}",
+                requests=deployment.requests_url,
+                acknowledgements=deployment.acknowledgements_url,
+                region=node.settings.region,
+            )
     _let_log_in(node, deployment if studio and studio.login_spaces else None)
     if not (deployment and deployment.requests_url):
         remove_units(node, (PARTITIONS,))
@@ -50,19 +58,6 @@ def _bring_folders(node: Node, studio: Studio) -> None:
     elif changed:
         # A changed program does not change the unit that starts it.
         node.host.try_run("systemctl", "try-restart", PARTITIONS, timeout_seconds=120)
-
-
-def _answer_requests(node: Node, deployment: StudioDeployment) -> None:
-    if deployment.requests_url is None or deployment.acknowledgements_url is None:
-        return
-    run_unit(
-        node,
-        PARTITIONS,
-        root=f"{node.settings.lustre_mount_path}/{SUBFOLDER}",
-        requests=deployment.requests_url,
-        acknowledgements=deployment.acknowledgements_url,
-        region=node.settings.region,
-    )
 
 
 def _let_log_in(node: Node, deployment: StudioDeployment | None) -> None:

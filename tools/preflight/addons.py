@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from botocore.exceptions import ClientError
-from jsonschema import ValidationError, validators
+from jsonschema import validators
 from jsonschema.exceptions import SchemaError
 
 from config.eks_cluster import EksCluster
@@ -108,8 +108,16 @@ def _configuration(subject: str, aws: ReadOnlyAws, addon: Addon, found: dict[str
             subject, "EKS has no schema for its configuration", f"check the accepted values: {command}"
         )
         return
-    errors = validator(schema).iter_errors(addon.configuration or {})
-    mistakes = list(islice((_mistake(error) for error in errors if not _is_later(error)), NUM_SHOWN))
+    known = (
+        error
+        for error in validator(schema).iter_errors(addon.configuration or {})
+        # Strings that are only partly known before deployment do not count.
+        if not (isinstance(error.instance, str) and LATER in error.instance)
+    )
+    mistakes = [
+        f"{'.'.join(map(str, error.absolute_path))}: {error.message}".removeprefix(": ")
+        for error in islice(known, NUM_SHOWN)
+    ]
     if mistakes:
         yield fail(
             subject,
@@ -118,13 +126,3 @@ def _configuration(subject: str, aws: ReadOnlyAws, addon: Addon, found: dict[str
         )
     else:
         yield ok(subject, "its schema accepts the configuration")
-
-
-def _is_later(error: ValidationError) -> bool:
-    """Return whether the error concerns a string that is only partly known before deployment."""
-    return isinstance(error.instance, str) and LATER in error.instance
-
-
-def _mistake(error: ValidationError) -> str:
-    place = ".".join(map(str, error.absolute_path))
-    return f"{place}: {error.message}" if place else error.message

@@ -81,18 +81,18 @@ def _move(node: Node, keys: list[str], disk: str) -> None:
     wanted = {key: f"{disk}/enroot/{PLACES[key]}" for key in keys}
     for file in _files(node):
         text = node.host.path(file).read_text()
-        lines = [_with(line, wanted) for line in text.splitlines()]
+        lines = [
+            _SETTING.sub(
+                lambda found: f"{found[2]} {wanted[found[2]]}" if found[2] in wanted else found[0], line
+            )
+            for line in text.splitlines()
+        ]
         if file == CONFIG:
             known = _settings(node)
             lines += [f"{key} {value}" for key, value in wanted.items() if key not in known]
         if lines != text.splitlines():
             node.install(file, "\n".join(lines) + "\n")
     _make_folders(node)
-
-
-def _with(line: str, wanted: dict[str, str]) -> str:
-    match = _SETTING.match(line)
-    return f"{match.group(2)} {wanted[match.group(2)]}" if match and match.group(2) in wanted else line
 
 
 def _make_folders(node: Node) -> None:

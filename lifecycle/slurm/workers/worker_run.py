@@ -69,7 +69,11 @@ def run_on_worker(
 
     def give_up() -> None:
         if not begun.is_set():
-            jobs.append(_jobs_on(host, node.name))
+            # The running jobs of the node, as ``12 (ada), 14 (ada)``.
+            found = host.try_run(
+                "squeue", "--noheader", f"--nodelist={node.name}", "--states=R", "--format=%i (%u)"
+            )
+            jobs.append(", ".join(found.output.split("\n")).strip(", ") if found.status == 0 else "")
             process.terminate()
 
     waiting = threading.Timer(wait_seconds, give_up)
@@ -122,9 +126,3 @@ def _command(node: SlurmNode, source: Source, reservation: str | None) -> list[s
         # The output is read here, so nothing has to be shipped before a failure.
         *("env", "SECONDS_TO_SHIP_LOG=0", "bash", "on_init_complete.sh"),
     ]
-
-
-def _jobs_on(host: Host, name: str) -> str:
-    """Return the running jobs of a node, as ``12 (ada), 14 (ada)``."""
-    found = host.try_run("squeue", "--noheader", f"--nodelist={name}", "--states=R", "--format=%i (%u)")
-    return ", ".join(found.output.split("\n")).strip(", ") if found.status == 0 else ""

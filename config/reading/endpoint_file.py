@@ -1,7 +1,7 @@
 """Reading of an endpoint file into the typed endpoint, with a list of all mistakes."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,10 +32,10 @@ def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = 
         found = list(violations(endpoint, target))
     except ValidationError as error:
         found = field_violations(error, document, Endpoint)
-        for index, (path, got, allowed, _) in enumerate(map(astuple, found)):
-            if path in GIVEN and got is None:
-                example = f"give it at deployment, -c {path}=..., or add {path}"
-                found[index] = Violation(path, None, allowed, example)
+        for index, wrong in enumerate(found):
+            if wrong.path in GIVEN and wrong.got is None:
+                fix = f"give it at deployment, -c {wrong.path}=..., or add {wrong.path}"
+                found[index] = replace(wrong, fix=fix)
     if found:
         raise ValueError(mistakes_text(path, in_file_order(found, document)))
     return endpoint

@@ -3,8 +3,6 @@
 With `-c endpoint=<file>` it is the endpoint alone.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Section ``access`` of a cluster file: users, their groups and their Slurm accounts."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

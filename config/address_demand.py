@@ -1,14 +1,12 @@
 """Number of IP addresses that a cluster needs in each zone."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from math import ceil
 
 from config.cluster import Cluster, InstanceGroup, NewVpc, control_plane_zones, zone_ids, zone_of
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.facts.endpoint_services import endpoint_services
-from config.facts.instance_catalogue import INSTANCE_TYPES, InstanceType
+from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.slurm_cluster import SlurmCluster
 from config.storage import LustreFileSystem
 
@@ -94,8 +92,9 @@ def _node_addresses(group: InstanceGroup) -> int:
     instance = INSTANCE_TYPES.get(group.instance_type)
     if instance is None:
         return 1
-    first_card = POD_ADDRESSES + _pod_interfaces(instance) if isinstance(group, EksInstanceGroup) else 1
-    return first_card + (0 if group.efa_only else instance.num_network_cards - 1)
+    without_address = instance.num_network_cards - 1 if group.efa_only else 0
+    for_pods = POD_ADDRESSES if isinstance(group, EksInstanceGroup) else 0
+    return node_interfaces(group) - without_address + for_pods
 
 
 def node_interfaces(group: InstanceGroup) -> int:
@@ -103,10 +102,7 @@ def node_interfaces(group: InstanceGroup) -> int:
     instance = INSTANCE_TYPES.get(group.instance_type)
     if instance is None:
         return 1
-    first_card = _pod_interfaces(instance) if isinstance(group, EksInstanceGroup) else 1
+    is_eks = isinstance(group, EksInstanceGroup)
+    # One address of each of the first card's interfaces is the node's.
+    first_card = ceil(POD_ADDRESSES / (instance.addresses_per_interface - 1)) if is_eks else 1
     return first_card + instance.num_network_cards - 1
-
-
-def _pod_interfaces(instance: InstanceType) -> int:
-    """Return the first card's interfaces for pods' addresses; one address of each is the node's."""
-    return ceil(POD_ADDRESSES / (instance.addresses_per_interface - 1))

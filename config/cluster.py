@@ -5,8 +5,6 @@
 Sizes are in GiB and throughput in MB/s, the units in which the services bill.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Literal
 

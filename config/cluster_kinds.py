@@ -1,7 +1,5 @@
 """Kinds of cluster files, by scheduler."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Hash that names uploaded files, for the constructs that upload them and the tools that compare them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from fnmatch import fnmatch

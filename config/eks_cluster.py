@@ -1,7 +1,5 @@
 """Typed cluster file for EKS, and its groups for Kubernetes's own pods."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Typed endpoint file: one model behind SageMaker's contract, on SageMaker or on the EKS cluster."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

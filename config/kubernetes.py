@@ -1,7 +1,5 @@
 """Section ``kubernetes`` of a cluster file: the EKS control plane and its permissions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Literal, get_args

@@ -4,8 +4,6 @@
 is part of the hash that names the scripts' folder in S3.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -24,12 +22,12 @@ def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
     Raises:
         ValueError: if HyperPod does not offer a group's instance type, which ``load_cluster`` refuses.
     """
-    setup = cluster.node_setup
+    setup, efa_client = cluster.node_setup, {"url": EFA_CLIENT_URL, "sha256": EFA_CLIENT_SHA256}
     return {
         "cluster_name": cluster.name,
         "region": cluster.region,
         "lustre_mount_path": cluster.storage.lustre.mount_path,
-        "lustre_efa": _lustre_efa(cluster.storage.lustre.efa),
+        "lustre_efa": efa_client if cluster.storage.lustre.efa else None,
         "home_mount_path": HOME_MOUNT_PATH if cluster.storage.home else None,
         "instance_groups": {group.name: _instance_group(group) for group in cluster.instance_groups},
         **_access(cluster.access),
@@ -48,10 +46,6 @@ def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
 def node_settings_text(cluster: SlurmCluster) -> str:
     """Return the settings as JSON, with the same bytes for the same cluster file in any order of keys."""
     return json.dumps(node_settings(cluster), indent=2, sort_keys=True) + "\n"
-
-
-def _lustre_efa(wanted: bool) -> dict[str, str | None] | None:
-    return {"url": EFA_CLIENT_URL, "sha256": EFA_CLIENT_SHA256} if wanted else None
 
 
 def _instance_group(group: SlurmInstanceGroup) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Sections ``observability`` and ``mlflow`` of a cluster file: alerts, dashboards, and MLflow."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Check of OpenSSH public keys."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

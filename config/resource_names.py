@@ -1,7 +1,5 @@
 """Names and tags of stacks and resources, for constructs and for tools that look resources up."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from config.cluster import Cluster
@@ -50,11 +48,6 @@ def metrics_log_group(cluster: Cluster) -> str:
     return f"/aws/vendedlogs/prometheus/{cluster.name}"
 
 
-def mlflow(cluster: Cluster) -> str:
-    """Return the name of the app or tracking server; server names are unique per account and region."""
-    return cluster.name
-
-
 def key_name(cluster: Cluster) -> str:
     return f"{cluster.name}-storage"
 
@@ -62,11 +55,6 @@ def key_name(cluster: Cluster) -> str:
 def key_alias(cluster: Cluster) -> str:
     """Return the alias of the key that ``storage.kms: create`` creates."""
     return f"alias/{key_name(cluster)}"
-
-
-def alert_key_name(cluster: Cluster) -> str:
-    """Return the name of the alert topic's key, for a cluster without a key of its own."""
-    return f"{cluster.name}-alerts"
 
 
 def tags_of(cluster: Cluster) -> dict[str, str]:
@@ -123,8 +111,3 @@ TRAINING_UID = 10001
 def job_namespaces(cluster: EksCluster) -> list[str]:
     """Return the namespaces in which jobs may run: each team's, or the common one."""
     return [team_namespace(team.name) for team in cluster.teams] or [COMMON_NAMESPACE]
-
-
-def job_folder(namespace: str) -> str:
-    """Return the folder of a namespace's jobs, relative to their mount of the file system."""
-    return namespace

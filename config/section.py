@@ -1,7 +1,5 @@
 """Base class of all sections of a cluster file."""
 
-from __future__ import annotations
-
 from pydantic import BaseModel, ConfigDict
 
 

@@ -1,7 +1,5 @@
 """Typed cluster file for Slurm."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -3,8 +3,6 @@
 Sizes are in GiB and throughput in MB/s, the units in which the services bill.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

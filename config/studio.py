@@ -1,7 +1,5 @@
 """Section ``studio`` of a cluster file: SageMaker Studio with the cluster's Lustre file system."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Cluster users of Studio profiles, access to their partitions, and their submission of jobs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

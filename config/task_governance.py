@@ -1,7 +1,5 @@
 """Section ``task_governance`` of a cluster file: the teams' shares of an EKS cluster."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

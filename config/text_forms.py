@@ -3,8 +3,6 @@
 Editors read pattern and example from the JSON schema. Error messages contain the meaning and an example.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

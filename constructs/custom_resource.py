@@ -1,7 +1,5 @@
 """Providers of custom resources: Lambda functions that CloudFormation calls until they have finished."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path

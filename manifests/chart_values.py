@@ -3,8 +3,6 @@
 Device plugins run only on nodes that have the devices.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from config.eks_cluster import EksCluster

@@ -1,7 +1,5 @@
 """Helm charts of EKS clusters: their sources and hashes, and the copies that `make charts` leaves here."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -107,8 +105,11 @@ def lock_file(cache: Path, name: str) -> Path:
 
 def problem_of(name: str, chart: Chart, cache: Path) -> str | None:
     """Why a cached chart is not to be used; None if it is."""
-    lock = _read_lock(lock_file(cache, name))
-    if lock is None:
+    try:
+        lock = json.loads(lock_file(cache, name).read_text())
+    except (OSError, ValueError):
+        lock = None
+    if not isinstance(lock, dict) or lock.keys() != {"pins", "files"}:
         return f"chart {name} is not in {cache}"
     if lock["pins"] != chart.pins:
         return f"chart {name} in {cache} is another one than the table asks for"
@@ -146,11 +147,3 @@ def content_sha256(files: dict[str, str]) -> str:
 
 def write_lock(path: Path, chart: Chart, files: dict[str, str]) -> None:
     path.write_text(json.dumps({"pins": chart.pins, "files": files}, indent=2, sort_keys=True) + "\n")
-
-
-def _read_lock(path: Path) -> dict[str, Any] | None:
-    try:
-        lock = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return lock if isinstance(lock, dict) and lock.keys() == {"pins", "files"} else None

@@ -3,8 +3,6 @@
 EKS's access policies cover Kubernetes's own objects; jobs of operators are none of them.
 """
 
-from __future__ import annotations
-
 from config.eks_cluster import EksCluster
 from config.kubernetes import AccessEntry
 from config.resource_names import job_namespaces

@@ -1,7 +1,5 @@
 """Kubernetes objects by which HyperPod's Karpenter knows the groups that it scales."""
 
-from __future__ import annotations
-
 from config.eks_cluster import EksCluster, EksInstanceGroup, scaled_groups
 from config.facts.instance_catalogue import instance_type
 from manifests.chart_values import TYPE_LABEL
@@ -17,12 +15,16 @@ def karpenter_objects(cluster: EksCluster) -> list[Object]:
 
     SageMaker developer guide, "Create a NodeClass" and "Create a NodePool".
     """
-    return [made for group in scaled_groups(cluster) for made in (_node_class(group), _node_pool(group))]
-
-
-def _node_class(group: EksInstanceGroup) -> Object:
-    spec = {"instanceGroups": [group.name]}
-    return kubernetes_object(f"{_GROUP}/v1", "HyperpodNodeClass", group.name, spec=spec)
+    return [
+        made
+        for group in scaled_groups(cluster)
+        for made in (
+            kubernetes_object(
+                f"{_GROUP}/v1", "HyperpodNodeClass", group.name, spec={"instanceGroups": [group.name]}
+            ),
+            _node_pool(group),
+        )
+    ]
 
 
 def _node_pool(group: EksInstanceGroup) -> Object:

@@ -1,11 +1,9 @@
 """Kubernetes objects by which pods see the Lustre file system."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from config.resource_names import LUSTRE_CLAIM, LUSTRE_STORAGE_CLASS, TRAINING_UID, job_folder
+from config.resource_names import LUSTRE_CLAIM, LUSTRE_STORAGE_CLASS, TRAINING_UID
 from manifests.objects import ROOT_SECURITY, Object, folder_pod, job, kubernetes_object
 
 DRIVER = "fsx.csi.aws.com"
@@ -85,7 +83,7 @@ def folder_job(namespaces: Sequence[str]) -> Object:
 
     Only root may make folders in the file system's own. More namespaces are another job.
     """
-    folders = " ".join(f"/fsx/{job_folder(namespace)}" for namespace in namespaces)
+    folders = " ".join(f"/fsx/{namespace}" for namespace in namespaces)
     owner = f"{TRAINING_UID}:{TRAINING_UID}"
     container = {
         "name": "folders",

@@ -1,7 +1,5 @@
 """Kubernetes objects: what all have at their head, and jobs that make folders of the file system as root."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Kubernetes objects that make Studio's partitions: jobs that mount the file system."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

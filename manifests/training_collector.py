@@ -5,8 +5,6 @@ which one of several trainings would answer at random. AWS's managed collector f
 no workspace whose key is the customer's (user guide of Managed Prometheus, "managed collectors").
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 
@@ -31,6 +29,7 @@ def collector_objects(cluster: EksCluster, *, remote_write_url: str) -> list[Obj
     """Return the objects in the order of their creation; the namespaces of jobs exist already."""
     # JSON is YAML.
     config = json.dumps(agent_config(cluster, remote_write_url=remote_write_url), indent=1)
+    known = json.dumps(agent_config(cluster, remote_write_url=""), sort_keys=True)
     pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
     return [
         namespace_of(NAMESPACE, {"pod-security.kubernetes.io/enforce": "restricted"}),
@@ -49,7 +48,8 @@ def collector_objects(cluster: EksCluster, *, remote_write_url: str) -> list[Obj
             for namespace in job_namespaces(cluster)
         ),
         kubernetes_object("v1", "ConfigMap", NAME, NAMESPACE, data={CONFIG_FILE: config}),
-        _deployment(_digest(cluster)),
+        # A change of the configuration starts a new pod.
+        _deployment(hashlib.sha256(known.encode()).hexdigest()[:16]),
     ]
 
 
@@ -93,12 +93,6 @@ def agent_config(cluster: EksCluster, *, remote_write_url: str) -> Object:
             }
         ],
     }
-
-
-def _digest(cluster: EksCluster) -> str:
-    """Return a digest of the configuration; a change starts a new pod."""
-    text = json.dumps(agent_config(cluster, remote_write_url=""), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _deployment(digest: str) -> Object:

@@ -6,8 +6,6 @@ dcgm-exporter's own label ``Hostname`` distinguishes the nodes. The workspace ho
 Rules of GPUs are by GPU: each job that one gets is a label of its metrics, and would be an alert of its own.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

@@ -1,7 +1,5 @@
 """All stacks of a cluster: one for each lifetime."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

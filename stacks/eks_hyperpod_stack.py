@@ -1,7 +1,5 @@
 """The EKS cluster and what goes with it when it is destroyed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -137,18 +135,20 @@ class EksHyperPodStack(Stack):
             self._studio(studio, kubernetes).node.add_dependency(services)
         if cluster.budget:
             CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
-        self._outputs(
-            ClusterName=cluster.name,
-            ClusterArn=hyperpod.attr_cluster_arn,
-            KubeconfigCommand=f"aws eks update-kubeconfig --name {cluster.name} --region {cluster.region}",
-            LifecycleSourceS3Uri=lifecycle.s3_uri,
-            DataBucketName=storage.data_bucket.bucket_name,
-            ArtifactBucketName=lifecycle.bucket_name,
-            LustreFileSystemId=storage.lustre.file_system_id,
-            LustreMountName=storage.lustre.mount_name,
-            ImageUri=storage.image_repository.repository_uri,
-            BillsUntilTeardown=", ".join(remaining_costs(cluster)),
-        )
+        outputs = {
+            "ClusterName": cluster.name,
+            "ClusterArn": hyperpod.attr_cluster_arn,
+            "KubeconfigCommand": f"aws eks update-kubeconfig --name {cluster.name} --region {cluster.region}",
+            "LifecycleSourceS3Uri": lifecycle.s3_uri,
+            "DataBucketName": storage.data_bucket.bucket_name,
+            "ArtifactBucketName": lifecycle.bucket_name,
+            "LustreFileSystemId": storage.lustre.file_system_id,
+            "LustreMountName": storage.lustre.mount_name,
+            "ImageUri": storage.image_repository.repository_uri,
+            "BillsUntilTeardown": ", ".join(remaining_costs(cluster)),
+        }
+        for name, value in outputs.items():
+            CfnOutput(self, name, value=value)
 
     def _hyperpod(
         self,
@@ -208,10 +208,6 @@ class EksHyperPodStack(Stack):
         else:
             kubernetes.manifest(made, "Shared", [studio_jobs.shared_job(shared_uids(settings))], after=after)
         return made
-
-    def _outputs(self, **values: str) -> None:
-        for name, value in values.items():
-            CfnOutput(self, name, value=value)
 
 
 def node_files(cluster: EksCluster) -> dict[str, str]:

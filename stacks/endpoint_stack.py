@@ -1,7 +1,5 @@
 """A model behind a SageMaker endpoint: no cluster is needed, and none is touched."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from aws_cdk import App, CfnOutput, Environment, RemovalPolicy, Stack, Tags

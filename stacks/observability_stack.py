@@ -1,7 +1,5 @@
 """Alert rules, alarms and dashboards."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from aws_cdk import CfnOutput, Stack

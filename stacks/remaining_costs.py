@@ -1,7 +1,5 @@
 """Resources that continue to bill after the cluster is deleted."""
 
-from __future__ import annotations
-
 from config.cluster import Cluster, NewVpc
 from config.slurm_cluster import SlurmCluster
 

@@ -1,7 +1,5 @@
 """The Slurm cluster and what goes with it when it is destroyed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -16,7 +14,7 @@ from aws_cdk import aws_ssm as ssm
 from config import resource_names
 from config.node_settings import HOME_MOUNT_PATH, node_settings_text
 from config.slurm_cluster import SlurmCluster
-from constructs import Construct, IDependable
+from constructs import Construct
 from constructs.monitoring.cost_budget import CostBudget
 from constructs.nodes.instance_group import StorageConfig, hyperpod_cluster, instance_group, volumes
 from constructs.nodes.lifecycle_entry import LifecycleEntry
@@ -106,27 +104,33 @@ class SlurmHyperPodStack(Stack):
         )
         entry = LifecycleEntry(files, lifecycle, cluster.region, ON_INIT_COMPLETE, after=[workloads])
         hyperpod = self._hyperpod(cluster, network, storage, roles, entry.s3_uri)
-        hyperpod.node.add_dependency(*roles.values(), entry.pointer, self._node_log(cluster, storage))
+        # CloudWatch's agent would create this group without a key. It also exists with the agent off, because
+        # nodes with earlier settings would create it again.
+        name = resource_names.node_log_group(cluster)
+        node_log = log_group(self, "NodeLog", key=key, log_group_name=name)
+        hyperpod.node.add_dependency(*roles.values(), entry.pointer, node_log)
         self._session_document(cluster, storage)
         if cluster.budget:
             CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
         metrics = {"PrometheusRemoteWriteUrl": storage.metrics.remote_write_url} if storage.metrics else {}
-        self._outputs(
+        outputs = {
             **metrics,
-            ClusterName=cluster.name,
-            ClusterArn=hyperpod.attr_cluster_arn,
-            ConnectCommand=self._make("connect"),
-            ApplyLifecycleCommand=self._make("apply-lifecycle"),
-            LifecycleSourceS3Uri=lifecycle.s3_uri,
-            WorkloadSourceS3Uri=workloads.s3_uri,
-            DataBucketName=storage.data_bucket.bucket_name,
-            ArtifactBucketName=lifecycle.bucket_name,
-            LustreFileSystemId=storage.lustre.file_system_id,
-            LustreMountName=storage.lustre.mount_name,
-            ImageUri=storage.image_repository.repository_uri,
-            SessionDocumentName=resource_names.shell_document(cluster),
-            BillsUntilTeardown=", ".join(remaining_costs(cluster)),
-        )
+            "ClusterName": cluster.name,
+            "ClusterArn": hyperpod.attr_cluster_arn,
+            "ConnectCommand": self._make("connect"),
+            "ApplyLifecycleCommand": self._make("apply-lifecycle"),
+            "LifecycleSourceS3Uri": lifecycle.s3_uri,
+            "WorkloadSourceS3Uri": workloads.s3_uri,
+            "DataBucketName": storage.data_bucket.bucket_name,
+            "ArtifactBucketName": lifecycle.bucket_name,
+            "LustreFileSystemId": storage.lustre.file_system_id,
+            "LustreMountName": storage.lustre.mount_name,
+            "ImageUri": storage.image_repository.repository_uri,
+            "SessionDocumentName": resource_names.shell_document(cluster),
+            "BillsUntilTeardown": ", ".join(remaining_costs(cluster)),
+        }
+        for output, value in outputs.items():
+            CfnOutput(self, output, value=value)
 
     def _hyperpod(
         self,
@@ -172,14 +176,6 @@ class SlurmHyperPodStack(Stack):
         if storage.metrics:
             statements.append(storage.metrics.to_write)
         return statements
-
-    def _node_log(self, cluster: SlurmCluster, storage: StorageStack) -> IDependable:
-        """Create the log group of CloudWatch's agent before nodes, because the agent's has no key.
-
-        It also exists with the agent switched off, because nodes with earlier settings would create it again.
-        """
-        name = resource_names.node_log_group(cluster)
-        return log_group(self, "NodeLog", key=storage.key, log_group_name=name)
 
     def _mlflow(self, storage: StorageStack, roles: Mapping[str, iam.Role]) -> dict[str, str] | None:
         """Its address, and the role that workers take on for their jobs, since the nodes' own may do more."""
@@ -228,10 +224,6 @@ class SlurmHyperPodStack(Stack):
         """The command for this cluster; the default file need not be named."""
         file = self.node.try_get_context("cluster")
         return f"make {target}" if file in (None, DEFAULT_CLUSTER) else f"make {target} CLUSTER={file}"
-
-    def _outputs(self, **values: str) -> None:
-        for name, value in values.items():
-            CfnOutput(self, name, value=value)
 
 
 def _mounts(storage: StorageStack) -> list[StorageConfig]:

@@ -1,7 +1,5 @@
 """Resources that outlive clusters: file systems, buckets, images, metrics, runs, accounting, and a key."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack
@@ -100,38 +98,18 @@ class StorageStack(Stack):
                 ),
             )
         self.image_repository = training_image_repository(self, cluster, self.key)
-        self.alerts = (
-            AlertTopic(self, "Alerts", cluster=cluster, settings=cluster.observability, key=self.key)
-            if cluster.observability
-            else None
-        )
-        self.metrics = (
-            MetricsWorkspace(self, "Metrics", cluster=cluster, key=self.key, alerts=self.alerts)
-            if cluster.prometheus
-            else None
-        )
-        self.mlflow = None
-        if cluster.mlflow:
-            self.mlflow = ManagedMlflow(
-                self,
-                "Mlflow",
-                cluster=cluster,
-                settings=cluster.mlflow,
-                key=self.key,
-                access_logs=access_logs,
-            )
-        self.accounting_database = None
-        if isinstance(cluster, SlurmCluster) and cluster.accounting_database:
+        self.alerts = self.metrics = self.mlflow = self.accounting_database = None
+        common: dict[str, Any] = {"cluster": cluster, "key": self.key}
+        if cluster.observability:
+            self.alerts = AlertTopic(self, "Alerts", settings=cluster.observability, **common)
+        if cluster.prometheus:
+            self.metrics = MetricsWorkspace(self, "Metrics", alerts=self.alerts, **common)
+        if mlflow := cluster.mlflow:
+            self.mlflow = ManagedMlflow(self, "Mlflow", settings=mlflow, access_logs=access_logs, **common)
+        if isinstance(cluster, SlurmCluster) and (database := cluster.accounting_database):
             self.accounting_database = AccountingDatabase(
-                self,
-                "AccountingDatabase",
-                settings=cluster.accounting_database,
-                network=network,
-                key=self.key,
+                self, "AccountingDatabase", settings=database, network=network, key=self.key
             )
-        self._outputs()
-
-    def _outputs(self) -> None:
         CfnOutput(self, "LustreFileSystemId", value=self.lustre.file_system_id)
         CfnOutput(self, "DataBucketName", value=self.data_bucket.bucket_name)
         CfnOutput(self, "ArtifactBucketName", value=self.artifact_bucket.bucket_name)

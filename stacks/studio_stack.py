@@ -1,7 +1,5 @@
 """SageMaker Studio beside a cluster: a domain in its network, with its Lustre file system."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Download files with a known checksum, and unpack archives without writing outside a folder."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import tarfile

@@ -1,7 +1,5 @@
 """Boto3 sessions and clients of the tools, and explanations of AWS errors for the user."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -74,6 +72,12 @@ def open_session(*, region: str, profile: str | None = None) -> boto3.Session:
 def aws_client(session: boto3.Session, service: str) -> Any:
     # boto3's stubs type one overload per service name, and none for a name in a variable.
     return cast(Any, session).client(service, config=CLIENT_CONFIG)
+
+
+def all_items(client: Any, operation: str, key: str, **parameters: Any) -> list[Any]:
+    """Return the items under ``key`` of all pages of an operation."""
+    pages = client.get_paginator(operation).paginate(**parameters)
+    return [item for page in pages for item in page.get(key, [])]
 
 
 def error_code(error: ClientError) -> str:

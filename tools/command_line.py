@@ -1,7 +1,5 @@
 """Options, errors and text tables that the tools' command lines share."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

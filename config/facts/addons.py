@@ -4,8 +4,6 @@
 Most add-on versions support several Kubernetes versions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from config.kubernetes import KUBERNETES_VERSIONS, Version

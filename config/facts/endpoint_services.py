@@ -1,7 +1,5 @@
 """AWS services that nodes call, except S3; a closed network needs an endpoint for each."""
 
-from __future__ import annotations
-
 from config.cluster import Cluster
 
 _SAGEMAKER = "aws.sagemaker"

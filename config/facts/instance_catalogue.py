@@ -15,8 +15,6 @@ Endpoints use those types of SageMaker hosting that the image supports: x86-64 C
 Ampere on. Their sizes follow SageMaker's ``ProductionVariantInstanceType``.
 """
 
-from __future__ import annotations
-
 import csv
 import difflib
 from collections.abc import Mapping

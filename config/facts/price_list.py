@@ -5,8 +5,6 @@ region's file from the AWS Price List. Prices from other sources are used if not
 ``stand_in`` names the similar product whose price is used.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Regions in which HyperPod clusters can be deployed, and the prefixes of their zone ids."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 ZONE_ID_PREFIXES: Mapping[str, str] = {

@@ -1,8 +1,7 @@
 """Reading of an endpoint file into the typed endpoint, with a list of all mistakes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +31,11 @@ def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = 
         endpoint = Endpoint.model_validate(document)
         found = list(violations(endpoint, target))
     except ValidationError as error:
-        found = [_with_context(violation) for violation in field_violations(error, document, Endpoint)]
+        found = field_violations(error, document, Endpoint)
+        for index, wrong in enumerate(found):
+            if wrong.path in GIVEN and wrong.got is None:
+                fix = f"give it at deployment, -c {wrong.path}=..., or add {wrong.path}"
+                found[index] = replace(wrong, fix=fix)
     if found:
         raise ValueError(mistakes_text(path, in_file_order(found, document)))
     return endpoint
@@ -74,10 +77,3 @@ def violations(endpoint: Endpoint, target: Target) -> Iterator[Violation]:
     if limits.timeout_seconds and limits.timeout_seconds > 60:
         allowed = "SageMaker waits 60 s for a container"
         yield Violation("limits.timeout_seconds", limits.timeout_seconds, allowed, "set 55")
-
-
-def _with_context(violation: Violation) -> Violation:
-    if violation.path in GIVEN and violation.got is None:
-        example = f"give it at deployment, -c {violation.path}=..., or add {violation.path}"
-        return Violation(violation.path, None, violation.allowed, example)
-    return violation

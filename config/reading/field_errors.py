@@ -1,7 +1,5 @@
 """Violations from pydantic's errors about single values."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from typing import Any

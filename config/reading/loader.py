@@ -1,7 +1,5 @@
 """Reading of a cluster file into the typed cluster, with a list of all mistakes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

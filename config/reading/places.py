@@ -1,7 +1,5 @@
 """Places in a cluster file, and the keys that mistyped keys probably mean."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from functools import cache
@@ -166,5 +164,4 @@ def _schema(kind: type[Section]) -> dict[str, Any]:
             return whole(root["$defs"][node["$ref"].rpartition("/")[2]])
         return {key: whole(value) for key, value in node.items() if key != "$defs"}
 
-    made: dict[str, Any] = whole(root)
-    return made
+    return whole(root)

@@ -1,7 +1,5 @@
 """JSON schemas of cluster and endpoint files, for editors: ``python -m config.reading.schema``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A stand-in may violate a rule. Therefore each place has several different stand-
 file with each of them. A violation that does not appear every time in the same words is due to a stand-in.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

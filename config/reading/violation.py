@@ -1,7 +1,5 @@
 """Mistake in a cluster or endpoint file, and its text."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Strict YAML reader for cluster and endpoint files."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Each rule checks the whole cluster and yields violations. All rules run. A rule 
 checks, so that a wrong instance type or range is reported once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from config.cluster import Cluster

@@ -1,7 +1,5 @@
 """Rules for names, numbers, keys and references of users, groups and accounts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial

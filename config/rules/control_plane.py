@@ -1,7 +1,5 @@
 """Rules for the EKS control plane: its network, public access and access entries."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import partial

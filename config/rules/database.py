@@ -1,7 +1,5 @@
 """Rules of RDS for Slurm's accounting database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.cluster import zone_ids
@@ -25,18 +23,6 @@ DATABASE_SIZES = {
 """Sizes per family of RDS classes that run MariaDB 11.4 in at least one region."""
 
 
-def database_has_two_zones(cluster: SlurmCluster) -> Iterator[Violation]:
-    """Require two zones, because an RDS subnet group spans at least two even if the instance does not."""
-    zones = set(zone_ids(cluster))
-    if cluster.accounting_database and len(zones) < 2:
-        yield Violation(
-            "accounting_database",
-            f"a network in {next(iter(zones))} only",
-            "a database needs subnets in two zones",
-            "add a second zone to the network, or remove accounting_database",
-        )
-
-
 def database_class_runs_mariadb(cluster: SlurmCluster) -> Iterator[Violation]:
     if not cluster.accounting_database:
         return
@@ -53,7 +39,14 @@ def database_class_runs_mariadb(cluster: SlurmCluster) -> Iterator[Violation]:
 
 
 RULES = (
-    database_has_two_zones,
+    # An RDS subnet group spans at least two zones, even if the instance does not.
+    SlurmRule(
+        "accounting_database",
+        lambda cluster: cluster.accounting_database and len(set(zone_ids(cluster))) < 2,
+        "a database needs subnets in two zones",
+        "add a second zone to the network, or remove accounting_database",
+        got=lambda cluster: f"a network in {zone_ids(cluster)[0]} only",
+    ),
     database_class_runs_mariadb,
     # Source: API reference of CreateCluster, ``AccountingDatabase``.
     SlurmRule(

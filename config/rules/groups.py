@@ -1,7 +1,5 @@
 """Rules for instance groups with any scheduler, and for features that need continuous provisioning."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.cluster import Cluster

@@ -1,7 +1,5 @@
 """Rules for the features that a group uses of its instance type."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

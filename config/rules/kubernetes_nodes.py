@@ -3,8 +3,6 @@
 Karpenter: SageMaker developer guide, "Autoscaling on SageMaker HyperPod EKS", "Create a NodeClass".
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
@@ -71,17 +69,6 @@ def taints_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
                     "remove one of the two",
                 )
             seen.add((taint.key, taint.effect))
-
-
-def karpenter_scales_few_groups(cluster: EksCluster) -> Iterator[Violation]:
-    num_scaled = len(scaled_groups(cluster))
-    if cluster.autoscaling == "karpenter" and num_scaled > MAX_SCALED_GROUPS:
-        yield Violation(
-            "instance_groups",
-            f"{num_scaled} groups with max_instances",
-            f"Karpenter scales at most {MAX_SCALED_GROUPS}",
-            f"remove max_instances from {num_scaled - MAX_SCALED_GROUPS}",
-        )
 
 
 RULES = (
@@ -153,7 +140,15 @@ RULES = (
         "Karpenter scales groups with max_instances, and no group has it",
         "set max_instances in a group, or autoscaling to none",
     ),
-    karpenter_scales_few_groups,
+    EksRule(
+        "instance_groups",
+        lambda cluster: (
+            cluster.autoscaling == "karpenter" and len(scaled_groups(cluster)) > MAX_SCALED_GROUPS
+        ),
+        f"Karpenter scales at most {MAX_SCALED_GROUPS}",
+        lambda cluster: f"remove max_instances from {len(scaled_groups(cluster)) - MAX_SCALED_GROUPS}",
+        got=lambda cluster: f"{len(scaled_groups(cluster))} groups with max_instances",
+    ),
     EksGroupRule(
         "num_instances",
         lambda _, group: group.max_instances is not None and group.num_instances,

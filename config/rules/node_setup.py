@@ -1,7 +1,5 @@
 """Rules for the scripts on the nodes."""
 
-from __future__ import annotations
-
 from config.rules.rule import SlurmRule, has_closed_network
 from config.slurm_cluster import SlurmCluster
 

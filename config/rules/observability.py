@@ -1,7 +1,5 @@
 """Rules for alerts, dashboards and MLflow."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import partial

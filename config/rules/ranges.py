@@ -1,13 +1,12 @@
 """Rules for address ranges of the VPC and its subnets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from ipaddress import IPv4Network
 
 from config.cluster import Cluster, ExistingVpc, NewVpc
 from config.reading.violation import Violation
+from config.rules.rule import CommonRule
 
 # /16 is the largest prefix, /28 the smallest (VPC user guide, "VPC CIDR blocks" and "Subnet CIDR blocks").
 LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28
@@ -44,16 +43,9 @@ def ranges_are_valid(cluster: Cluster) -> Iterator[Violation]:
             yield wrong("a range begins at its first address", f"set {network}")
 
 
-def new_range_is_private(cluster: Cluster) -> Iterator[Violation]:
-    network = cluster.network
-    vpc = parsed(network.cidr)
-    if isinstance(network, NewVpc) and vpc and not any(vpc.subnet_of(block) for block in _PRIVATE):
-        yield Violation(
-            "network.cidr",
-            network.cidr,
-            f"a range inside {', '.join(map(str, _PRIVATE))} is allowed",
-            "set one, for example 10.0.0.0/16",
-        )
+def _is_public(cluster: Cluster) -> bool:
+    vpc = parsed(cluster.network.cidr)
+    return vpc is not None and not any(vpc.subnet_of(block) for block in _PRIVATE)
 
 
 def ranges_leave_docker_alone(cluster: Cluster) -> Iterator[Violation]:
@@ -77,4 +69,13 @@ def _ranges(cluster: Cluster) -> Iterator[tuple[str, str]]:
             yield f"network.private_subnets[{index}].cidr", subnet.cidr
 
 
-RULES = (ranges_are_valid, new_range_is_private, ranges_leave_docker_alone)
+RULES = (
+    ranges_are_valid,
+    CommonRule(
+        "network.cidr",
+        lambda cluster: isinstance(cluster.network, NewVpc) and _is_public(cluster),
+        f"a range inside {', '.join(map(str, _PRIVATE))} is allowed",
+        "set one, for example 10.0.0.0/16",
+    ),
+    ranges_leave_docker_alone,
+)

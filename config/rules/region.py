@@ -1,7 +1,5 @@
 """Rules for the region, its zones, and names that its services reject."""
 
-from __future__ import annotations
-
 import difflib
 import itertools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Rules as data, each with a value, its condition and its message, and helpers for paths in messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -31,12 +29,12 @@ class Rule(Generic[Kind]):
     is_wrong: Callable[[Kind], object]
     allowed: str | Callable[[Kind], str]
     fix: str | Callable[[Kind], str]
-    got: str = ""
+    got: str | Callable[[Kind], str] = ""
     """Description of the file's content, if there is no value at the path to show."""
 
     def __call__(self, cluster: Kind) -> Iterator[Violation]:
         if self.is_wrong(cluster):
-            got = self.got or attrgetter(self.path)(cluster)
+            got = self.got(cluster) if callable(self.got) else self.got or attrgetter(self.path)(cluster)
             if isinstance(got, Section):
                 got = got.model_dump()
             texts = (

@@ -1,44 +1,11 @@
 """Rules for the instance groups of a Slurm cluster and their roles."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.reading.violation import Violation
-from config.rules.rule import SlurmGroupRule, SlurmRule, group_path, group_violation
+from config.rules.rule import SlurmGroupRule, SlurmRule, group_path
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
-
-
-def one_controller(cluster: SlurmCluster) -> Iterator[Violation]:
-    controllers = _with_role(cluster, "controller")
-    if len(controllers) != 1:
-        yield Violation(
-            "instance_groups",
-            _listed(controllers, "controller"),
-            "a cluster has exactly one group with role controller",
-            "add one" if not controllers else "set role to login or worker in the others, or remove them",
-        )
-    for group in controllers:
-        if group.num_instances != 1:
-            yield group_violation(group, "num_instances", "there is one controller node", "set 1")
-
-
-def login_nodes(cluster: SlurmCluster) -> Iterator[Violation]:
-    """Require a login node in a login group, because the cluster is not in service without one."""
-    groups = _with_role(cluster, "login")
-    if len(groups) > 1:
-        yield Violation(
-            "instance_groups",
-            _listed(groups, "login"),
-            "a cluster has at most one group with role login",
-            "merge them into one",
-        )
-    for group in groups:
-        if group.num_instances == 0:
-            yield group_violation(
-                group, "num_instances", "a login group has at least one node", "set 1, or remove the group"
-            )
 
 
 def partitions_belong_to_workers(cluster: SlurmCluster) -> Iterator[Violation]:
@@ -65,8 +32,8 @@ def _with_role(cluster: SlurmCluster, role: str) -> list[SlurmInstanceGroup]:
     return [group for group in cluster.instance_groups if group.role == role]
 
 
-def _listed(groups: list[SlurmInstanceGroup], role: str) -> str:
-    return ", ".join(group.name for group in groups) if groups else f"no {role} group"
+def _listed(cluster: SlurmCluster, role: str) -> str:
+    return ", ".join(group.name for group in _with_role(cluster, role)) or f"no {role} group"
 
 
 RULES = (
@@ -77,8 +44,37 @@ RULES = (
         "make connect uses this name for the login node or the controller",
         "set another name, such as {group.role}",
     ),
-    one_controller,
-    login_nodes,
+    SlurmRule(
+        "instance_groups",
+        lambda cluster: len(_with_role(cluster, "controller")) != 1,
+        "a cluster has exactly one group with role controller",
+        lambda cluster: (
+            "set role to login or worker in the others, or remove them"
+            if _with_role(cluster, "controller")
+            else "add one"
+        ),
+        got=lambda cluster: _listed(cluster, "controller"),
+    ),
+    SlurmGroupRule(
+        "num_instances",
+        lambda _, group: group.role == "controller" and group.num_instances != 1,
+        "there is one controller node",
+        "set 1",
+    ),
+    SlurmRule(
+        "instance_groups",
+        lambda cluster: len(_with_role(cluster, "login")) > 1,
+        "a cluster has at most one group with role login",
+        "merge them into one",
+        got=lambda cluster: _listed(cluster, "login"),
+    ),
+    # The cluster is not in service without a node of its login group.
+    SlurmGroupRule(
+        "num_instances",
+        lambda _, group: group.role == "login" and group.num_instances == 0,
+        "a login group has at least one node",
+        "set 1, or remove the group",
+    ),
     SlurmRule(
         "instance_groups",
         lambda cluster: not _with_role(cluster, "worker"),

@@ -1,7 +1,5 @@
 """Rules of FSx and its clients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.address_demand import gib_per_server
@@ -40,16 +38,9 @@ def lustre_capacity_is_a_step(cluster: Cluster) -> Iterator[Violation]:
     yield Violation("storage.lustre.capacity_gib", capacity, allowed, f"set {larger}")
 
 
-def metadata_iops_is_a_step(cluster: Cluster) -> Iterator[Violation]:
-    iops = cluster.storage.lustre.metadata_iops
-    if iops is not None and iops not in _METADATA_IOPS:
-        yield Violation(
-            "storage.lustre.metadata_iops",
-            iops,
-            f"1500, 3000, 6000 or a multiple of {_IOPS_STEP} up to {_MAX_IOPS} is allowed",
-            f"set {next((step for step in _METADATA_IOPS if step > iops), _MAX_IOPS)},"
-            " or null to let FSx choose",
-        )
+def _next_iops(cluster: Cluster) -> int:
+    given = cluster.storage.lustre.metadata_iops or 0
+    return next((step for step in _METADATA_IOPS if step > given), _MAX_IOPS)
 
 
 def lustre_efa_has_a_client(cluster: Cluster) -> Iterator[Violation]:
@@ -83,22 +74,18 @@ def linked_directory_is_seen_from_inside(cluster: Cluster) -> Iterator[Violation
         )
 
 
-def mount_hides_nothing(cluster: Cluster) -> Iterator[Violation]:
-    """Reject system directories, including /home, which has the administrator's home directory."""
-    mount = cluster.storage.lustre.mount_path
-    top = mount.split("/")[1]
-    if top in _SYSTEM_DIRECTORIES:
-        yield Violation(
-            "storage.lustre.mount_path",
-            mount,
-            f"/{top} is a directory of the operating system",
-            "set a separate directory, such as /fsx",
-        )
+def _top(cluster: Cluster) -> str:
+    return cluster.storage.lustre.mount_path.split("/")[1]
 
 
 RULES = (
     lustre_capacity_is_a_step,
-    metadata_iops_is_a_step,
+    CommonRule(
+        "storage.lustre.metadata_iops",
+        lambda cluster: cluster.storage.lustre.metadata_iops not in (None, *_METADATA_IOPS),
+        f"1500, 3000, 6000 or a multiple of {_IOPS_STEP} up to {_MAX_IOPS} is allowed",
+        lambda cluster: f"set {_next_iops(cluster)}, or null to let FSx choose",
+    ),
     lustre_efa_has_a_client,
     # FSx cannot back up a file system that is linked to an S3 bucket (FSx API reference, CreateBackup).
     CommonRule(
@@ -109,5 +96,11 @@ RULES = (
         "set 0, or storage.data_bucket.lustre_path to null",
     ),
     linked_directory_is_seen_from_inside,
-    mount_hides_nothing,
+    # Also /home, which has the administrator's home directory.
+    CommonRule(
+        "storage.lustre.mount_path",
+        lambda cluster: _top(cluster) in _SYSTEM_DIRECTORIES,
+        lambda cluster: f"/{_top(cluster)} is a directory of the operating system",
+        "set a separate directory, such as /fsx",
+    ),
 )

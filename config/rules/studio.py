@@ -1,7 +1,5 @@
 """Rules between SageMaker Studio and the rest of the file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Rules for the sizes of subnets: they fit into the VPC and hold the cluster's addresses."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations

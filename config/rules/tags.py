@@ -1,7 +1,5 @@
 """Rules for tags that all services with resources of the cluster accept."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -9,6 +7,7 @@ from functools import partial
 from config.cluster import Cluster
 from config.reading.violation import Violation, key_path
 from config.resource_names import CLUSTER_TAG, PROJECT_TAG
+from config.rules.rule import CommonRule
 
 MAX_TAGS = 40
 """Most tags in a file. AWS allows 50 per resource; the rest is for tags of the stacks and the CDK."""
@@ -19,16 +18,6 @@ OUR_TAGS = (PROJECT_TAG, CLUSTER_TAG, "Name")
 _MAX_KEY, _MAX_VALUE = 127, 255
 # Characters of IAM's CreateRole. Space is the only separator, because a tag has no line breaks.
 _TAG_TEXT = re.compile(r"[\w .:/=+\-@]*")
-
-
-def tags_are_few(cluster: Cluster) -> Iterator[Violation]:
-    if len(cluster.tags) > MAX_TAGS:
-        yield Violation(
-            "tags",
-            f"{len(cluster.tags)} tags",
-            f"at most {MAX_TAGS} are allowed: AWS takes 50 on a resource, and the stacks add their own",
-            f"remove {len(cluster.tags) - MAX_TAGS}",
-        )
 
 
 def keys_are_free(cluster: Cluster) -> Iterator[Violation]:
@@ -73,4 +62,14 @@ def texts_are_acceptable(cluster: Cluster) -> Iterator[Violation]:
             )
 
 
-RULES = (tags_are_few, keys_are_free, texts_are_acceptable)
+RULES = (
+    CommonRule(
+        "tags",
+        lambda cluster: len(cluster.tags) > MAX_TAGS,
+        f"at most {MAX_TAGS} are allowed: AWS takes 50 on a resource, and the stacks add their own",
+        lambda cluster: f"remove {len(cluster.tags) - MAX_TAGS}",
+        got=lambda cluster: f"{len(cluster.tags)} tags",
+    ),
+    keys_are_free,
+    texts_are_acceptable,
+)

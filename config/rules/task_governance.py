@@ -1,7 +1,5 @@
 """Rules for teams, quotas and priority classes of task governance."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 
@@ -85,7 +83,7 @@ def quotas_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violation]:
             )
 
 
-def borrowing_is_wanted(cluster: EksCluster) -> Iterator[Violation]:
+def shares_have_an_effect(cluster: EksCluster) -> Iterator[Violation]:
     for team in cluster.teams:
         if team.borrow_limit_percent is not None and team.sharing != "lend_and_borrow":
             yield Violation(
@@ -94,10 +92,6 @@ def borrowing_is_wanted(cluster: EksCluster) -> Iterator[Violation]:
                 f"the team borrows nothing with sharing: {team.sharing}",
                 "remove it, or set sharing to lend_and_borrow",
             )
-
-
-def weights_are_used(cluster: EksCluster) -> Iterator[Violation]:
-    for team in cluster.teams:
         if team.fair_share_weight and cluster.task_governance and not cluster.task_governance.fair_share:
             yield Violation(
                 f"task_governance.teams[{team.name}].fair_share_weight",
@@ -127,6 +121,5 @@ RULES = (
     quotas_are_of_types_that_are_there,
     quotas_name_each_type_once,
     quotas_fit_into_the_cluster,
-    borrowing_is_wanted,
-    weights_are_used,
+    shares_have_an_effect,
 )

@@ -1,7 +1,5 @@
 """Services that are installed after the nodes exist."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Control plane of EKS."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -104,7 +102,12 @@ class KubernetesCluster(Construct):
         self.cluster = cast(eks.ICluster, cluster)
         for index, entry in enumerate(kubernetes.access):
             self.access(self, f"Access{index}", entry)
-        _end_logs(cluster, key)
+        # The library would keep the installer's logs beyond their stack, under another key.
+        for child in cluster.node.find_child("KubectlProvider").node.find_all():
+            if isinstance(child, logs.CfnLogGroup):
+                child.retention_in_days = INSTALLER_LOG_DAYS
+                child.kms_key_id = key.key_arn if key else None
+                child.apply_removal_policy(RemovalPolicy.DESTROY)
         _acknowledge(cluster, settings)
         acknowledge_kubectl(cluster)
 
@@ -223,15 +226,6 @@ class KubernetesCluster(Construct):
         )
         manifest.node.add_dependency(*after)
         return manifest
-
-
-def _end_logs(cluster: eks.Cluster, key: kms.IKey | None) -> None:
-    """The installer's logs: the library would keep them beyond their stack, under another key."""
-    for child in cluster.node.find_child("KubectlProvider").node.find_all():
-        if isinstance(child, logs.CfnLogGroup):
-            child.retention_in_days = INSTALLER_LOG_DAYS
-            child.kms_key_id = key.key_arn if key else None
-            child.apply_removal_policy(RemovalPolicy.DESTROY)
 
 
 def _acknowledge(cluster: eks.Cluster, settings: EksCluster) -> None:

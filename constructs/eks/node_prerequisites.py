@@ -1,7 +1,5 @@
 """Parts of EKS that must be there before nodes can join."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Custom resources around the nodes: one waits for them, one deletes the network interfaces of their pods."""
 
-from __future__ import annotations
-
 from aws_cdk import Duration, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks_v2 as eks

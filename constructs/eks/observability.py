@@ -1,7 +1,5 @@
 """Metrics and logs of pods, nodes and accelerators: HyperPod's observability add-on, or CloudWatch's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from aws_cdk import Stack

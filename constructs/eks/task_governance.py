@@ -1,7 +1,5 @@
 """Quotas of teams and priorities of jobs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -60,11 +58,14 @@ class TaskGovernance(Construct):
             query_interval=Duration.seconds(10),
             log=log,
         )
-        policy = self._resource(
-            "Policy",
-            "ClusterSchedulerConfig",
-            {"Name": settings.name, "SchedulerConfig": _scheduler(governance)},
-        )
+        classes = [{"Name": found.name, "Weight": found.weight} for found in governance.priority_classes]
+        scheduler = {
+            **({"PriorityClasses": classes} if classes else {}),
+            "FairShare": "Enabled" if governance.fair_share else "Disabled",
+            "IdleResourceSharing": "Enabled" if governance.lend_unallocated else "Disabled",
+        }
+        request = {"Name": settings.name, "SchedulerConfig": scheduler}
+        policy = self._resource("Policy", "ClusterSchedulerConfig", request)
         policy.node.add_dependency(kueue)
         for team in governance.teams:
             quota = self._resource(f"Quota{team.name}", "ComputeQuota", _quota(settings.name, team))
@@ -137,15 +138,6 @@ def _statements(stack: Stack, settings: EksCluster, eks_arn: str, hyperpod_arn: 
             made_up,
         ),
     ]
-
-
-def _scheduler(governance: Settings) -> dict[str, Any]:
-    classes = [{"Name": found.name, "Weight": found.weight} for found in governance.priority_classes]
-    return {
-        **({"PriorityClasses": classes} if classes else {}),
-        "FairShare": "Enabled" if governance.fair_share else "Disabled",
-        "IdleResourceSharing": "Enabled" if governance.lend_unallocated else "Disabled",
-    }
 
 
 def _quota(cluster_name: str, team: Team) -> dict[str, Any]:

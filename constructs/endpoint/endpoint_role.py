@@ -1,7 +1,5 @@
 """IAM role with which SageMaker hosts a model."""
 
-from __future__ import annotations
-
 from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms

@@ -1,7 +1,5 @@
 """SageMaker endpoint of a model: instances that scale with the load, and alarms."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from aws_cdk import Duration

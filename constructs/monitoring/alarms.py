@@ -1,7 +1,5 @@
 """Alarms to the alert topic: broken and replaced nodes, and file systems that are nearly full."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 
@@ -29,6 +27,9 @@ def test_alert_command(cluster: Cluster) -> str:
     detail = json.dumps({"ClusterName": cluster.name}).replace('"', '\\"')
     entry = f'[{{"Source": "{TEST_SOURCE}", "DetailType": "{TEST_TYPE}", "Detail": "{detail}"}}]'
     return f"aws events put-events --region {cluster.region} --entries '{entry}'"
+
+
+_of = events.EventField.from_path
 
 
 class NodeEvents(Construct):
@@ -86,10 +87,6 @@ class NodeEvents(Construct):
         )
         reason = "both are in the account of the deployment, which a synthesis does not know"
         acknowledge(rule, {"Annotation::@aws-cdk/aws-events:ruleUnresolvedEnvironment": reason})
-
-
-def _of(path: str) -> str:
-    return events.EventField.from_path(path)
 
 
 _GIB = 2**30

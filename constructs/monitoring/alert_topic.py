@@ -1,7 +1,5 @@
 """SNS topic that receives alerts and alarms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from aws_cdk import RemovalPolicy, Stack
@@ -10,7 +8,6 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
 
-from config import resource_names
 from config.cluster import Cluster
 from config.observability import Observability
 from constructs import Construct
@@ -21,7 +18,7 @@ _SERVICES = {
     "CloudWatch": "cloudwatch.amazonaws.com",
     "EventBridge": "events.amazonaws.com",
 }
-_PROMETHEUS = "aps.amazonaws.com"
+PROMETHEUS = "aps.amazonaws.com"
 
 
 class AlertTopic(Construct):
@@ -44,12 +41,12 @@ class AlertTopic(Construct):
             self,
             "Key",
             setting="create",
-            alias=resource_names.alert_key_name(cluster),
+            alias=f"{cluster.name}-alerts",
             # What it encrypts is on its way for seconds.
             removal=RemovalPolicy.DESTROY,
         )
         assert own_key is not None
-        for name, service in {**_SERVICES, "Prometheus": _PROMETHEUS}.items():
+        for name, service in {**_SERVICES, "Prometheus": PROMETHEUS}.items():
             let_encrypt(own_key, f"{name}Alerts", service)
         self.topic = sns.Topic(
             self, "Topic", display_name=f"HyperPod {cluster.name}", enforce_ssl=True, master_key=own_key
@@ -59,11 +56,6 @@ class AlertTopic(Construct):
         for name, service in _SERVICES.items():
             # A refusal would be silent. EventBridge is not documented to send the account to SNS.
             let_publish(self.topic, name, service, by_account=name != "EventBridge")
-
-    def let_prometheus(self, workspace_arn: str) -> None:
-        """Its alert manager, of one workspace (user guide of Amazon Managed Service for Prometheus)."""
-        source = {"ArnEquals": {"aws:SourceArn": workspace_arn}}
-        let_publish(self.topic, "Prometheus", _PROMETHEUS, source, "sns:GetTopicAttributes")
 
 
 def let_encrypt(key: kms.IKey, sid: str, service: str) -> None:

@@ -1,7 +1,5 @@
 """A monthly limit for what a cluster costs."""
 
-from __future__ import annotations
-
 from aws_cdk import aws_budgets as budgets
 
 from config.cluster import Budget, Cluster

@@ -1,7 +1,5 @@
 """Amazon Managed Grafana workspace, and the function that fills it with dashboards."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,14 +1,11 @@
 """Managed MLflow, which shows the cluster's runs."""
 
-from __future__ import annotations
-
 from aws_cdk import RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sagemaker as sagemaker
 
-from config import resource_names
 from config.cluster import Cluster
 from config.observability import Mlflow
 from constructs import Construct
@@ -54,13 +51,13 @@ class ManagedMlflow(Construct):
             self, "MlflowArtifacts", key=key, access_logs=access_logs, removal=RemovalPolicy.DESTROY
         )
         role = self._role(cluster, bucket, key)
-        name, uri = resource_names.mlflow(cluster), bucket.s3_url_for_object()
+        uri = bucket.s3_url_for_object()
         made: sagemaker.CfnMlflowApp | sagemaker.CfnMlflowTrackingServer
         if size := settings.server_size:
             made = sagemaker.CfnMlflowTrackingServer(
                 self,
                 "Server",
-                tracking_server_name=name,
+                tracking_server_name=cluster.name,
                 tracking_server_size=size.capitalize(),
                 artifact_store_uri=uri,
                 role_arn=role.role_arn,
@@ -72,7 +69,7 @@ class ManagedMlflow(Construct):
             made = sagemaker.CfnMlflowApp(
                 self,
                 "App",
-                name=name,
+                name=cluster.name,
                 artifact_store_uri=uri,
                 role_arn=role.role_arn,
                 model_registration_mode="AutoModelRegistrationDisabled",

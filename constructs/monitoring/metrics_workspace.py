@@ -1,7 +1,5 @@
 """Amazon Managed Service for Prometheus: the workspace of a cluster, and its alert manager."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml
@@ -11,7 +9,7 @@ from aws_cdk import aws_kms as kms
 from config.cluster import Cluster
 from config.resource_names import metrics_log_group
 from constructs import Construct
-from constructs.monitoring.alert_topic import AlertTopic
+from constructs.monitoring.alert_topic import PROMETHEUS, AlertTopic, let_publish
 from constructs.policy.statement_role import Statement
 from constructs.storage.log_group import log_group
 
@@ -56,7 +54,9 @@ class MetricsWorkspace(Construct):
             logging_configuration=aps.CfnWorkspace.LoggingConfigurationProperty(log_group_arn=log.attr_arn),
         )
         if alerts:
-            alerts.let_prometheus(self.workspace.attr_arn)
+            # The alert manager of one workspace (user guide of Amazon Managed Service for Prometheus).
+            source = {"ArnEquals": {"aws:SourceArn": self.workspace.attr_arn}}
+            let_publish(alerts.topic, "Prometheus", PROMETHEUS, source, "sns:GetTopicAttributes")
         self.to_write = Statement("WriteMetrics", ["aps:RemoteWrite"], [self.workspace.attr_arn])
         # The endpoint ends with a slash.
         self.remote_write_url = f"{self.workspace.attr_prometheus_endpoint}api/v1/remote_write"

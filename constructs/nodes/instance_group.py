@@ -1,7 +1,5 @@
 """HyperPod cluster with its instance groups: properties that both schedulers share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Entry script of new nodes, at an address that stays the same when the scripts change."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

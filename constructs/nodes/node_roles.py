@@ -1,7 +1,5 @@
 """Roles of nodes and of Karpenter, and their statements: HyperPod, Session Manager, jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from aws_cdk import Stack
@@ -89,8 +87,19 @@ def node_statements(
     documented VPC policy, narrowed to this cluster's log groups, bucket prefixes and network. ``grant_*``
     would add actions that nodes have no use for. The data bucket is left out: data come through Lustre.
     """
+    bucket = f"arn:{stack.partition}:s3:::{bucket_name}"
     statements = [
-        *_service_statements(stack, cluster_name),
+        *cluster_log_statements(stack, cluster_name),
+        unscoped(
+            "OpenSessions",
+            *(
+                f"ssmmessages:{verb}{kind}Channel"
+                for verb in ("Create", "Open")
+                for kind in ("Control", "Data")
+            ),
+            why="Session Manager's channels have no ARN",
+        ),
+        describe_file_systems(),
         *network_statements(
             stack,
             vpc_id=network.vpc.vpc_id,
@@ -98,7 +107,21 @@ def node_statements(
             subnet_ids=[subnet.subnet_id for subnet in network.private_subnets],
             security_group_id=network.security_group.security_group_id,
         ),
-        *_artifact_statements(f"arn:{stack.partition}:s3:::{bucket_name}", prefixes),
+        Statement(
+            "ListArtifacts",
+            ["s3:ListBucket"],
+            [bucket],
+            {"StringLikeIfExists": {"s3:prefix": [f"{prefix}/*" for prefix in prefixes]}},
+        ),
+        # As in AWS's own policy, in case HyperPod lists with another prefix or checks that the bucket exists.
+        # A list shows hashes and names of files.
+        Statement("ListArtifactBucket", ["s3:ListBucket"], [bucket]),
+        Statement(
+            "ReadArtifacts",
+            ["s3:GetObject"],
+            [f"{bucket}/{prefix}/*" for prefix in prefixes],
+            why_wildcard="replaced nodes and rollbacks read earlier contents, each below a hash of its own",
+        ),
         *registry_statements(repository.repository_arn, sid="PullImages"),
     ]
     if key:
@@ -173,22 +196,6 @@ def cluster_log_statements(stack: Stack, cluster_name: str) -> list[Statement]:
     ]
 
 
-def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
-    """Logs, metrics, Session Manager, and finding the file systems."""
-    return [
-        *cluster_log_statements(stack, cluster_name),
-        unscoped(
-            "OpenSessions",
-            "ssmmessages:CreateControlChannel",
-            "ssmmessages:CreateDataChannel",
-            "ssmmessages:OpenControlChannel",
-            "ssmmessages:OpenDataChannel",
-            why="Session Manager's channels have no ARN",
-        ),
-        describe_file_systems(),
-    ]
-
-
 def network_statements(
     stack: Stack, *, vpc_id: str, subnet_ids: Sequence[str], security_group_id: str
 ) -> list[Statement]:
@@ -231,27 +238,6 @@ def network_statements(
         ),
         Statement("TagInterfaces", ["ec2:CreateTags"], [interfaces], in_vpc, f"{unknown}; {condition}"),
         unscoped("DescribeNetwork", *(f"ec2:Describe{kind}" for kind in _NETWORK_PARTS)),
-    ]
-
-
-def _artifact_statements(bucket: str, prefixes: Sequence[str]) -> list[Statement]:
-    """Lifecycle scripts and workload code."""
-    return [
-        Statement(
-            "ListArtifacts",
-            ["s3:ListBucket"],
-            [bucket],
-            {"StringLikeIfExists": {"s3:prefix": [f"{prefix}/*" for prefix in prefixes]}},
-        ),
-        # As in AWS's own policy, in case HyperPod lists with another prefix or checks that the bucket exists.
-        # A list shows hashes and names of files.
-        Statement("ListArtifactBucket", ["s3:ListBucket"], [bucket]),
-        Statement(
-            "ReadArtifacts",
-            ["s3:GetObject"],
-            [f"{bucket}/{prefix}/*" for prefix in prefixes],
-            why_wildcard="replaced nodes and rollbacks read earlier contents, each below a hash of its own",
-        ),
     ]
 
 

@@ -1,7 +1,5 @@
 """Findings of cdk-nag and checkov that do not apply, each with its reason."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -82,7 +80,7 @@ def acknowledge_provider(construct: Construct) -> None:
             ),
             **dict.fromkeys(("AwsSolutions-SF1", "AwsSolutions-SF2"), polls),
             **{
-                f"AwsSolutions-IAM5[Resource::<{_logical_id(function)}.Arn>:*]": (
+                wildcard_finding(Stack.of(function), f"{function.function_arn}:*"): (
                     "all versions of one function, which the framework calls"
                 )
                 for function in functions
@@ -117,9 +115,3 @@ def acknowledge_kubectl(cluster: eks.Cluster) -> None:
             assets_finding(stack): "charts are assets, each below a hash of its own",
         },
     )
-
-
-def _logical_id(function: lambda_.Function) -> str:
-    resource = function.node.default_child
-    assert isinstance(resource, CfnElement)
-    return Stack.of(function).get_logical_id(resource)

@@ -1,7 +1,5 @@
 """Account rules for IAM roles: permissions boundary, path and name prefix, on every role of a stack."""
 
-from __future__ import annotations
-
 import hashlib
 
 from aws_cdk import CfnResource, Stack

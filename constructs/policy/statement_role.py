@@ -1,7 +1,5 @@
 """IAM role with the permissions of its statements."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Database of Slurm's accounting."""
 
-from __future__ import annotations
-
 from aws_cdk import Duration
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_kms as kms

@@ -1,7 +1,5 @@
 """KMS key of a cluster file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from aws_cdk import Duration, RemovalPolicy

@@ -1,7 +1,5 @@
 """File systems of FSx: Lustre, which every node mounts, its links to S3, and OpenZFS for home directories."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from aws_cdk import Annotations, CfnDeletionPolicy, RemovalPolicy, Stack

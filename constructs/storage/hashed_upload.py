@@ -1,7 +1,5 @@
 """Files uploaded to S3 under a prefix that names their contents."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A log group that is encrypted with the cluster's key, when there is one."""
 
-from __future__ import annotations
-
 from aws_cdk import RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms

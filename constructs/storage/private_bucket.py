@@ -1,7 +1,5 @@
 """Buckets without access from other accounts, with access logs, and removal policies of storage."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from aws_cdk import Duration, RemovalPolicy

@@ -1,7 +1,5 @@
 """SageMaker Studio's domain: its spaces, their network, and the script that they run at their start."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from pathlib import Path

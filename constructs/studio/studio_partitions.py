@@ -1,7 +1,5 @@
 """Queues and functions that give profiles of Studio folders of Lustre, which no function can mount."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 
@@ -83,7 +81,31 @@ class StudioPartitions(Construct):
                 "UIDS": json.dumps({name: list(found) for name, found in uids.items()}, sort_keys=True),
             },
         )
-        self._rules(domain_id, request)
+        target = targets.LambdaFunction(request)
+        events.Rule(
+            self,
+            "Profiles",
+            description="Profiles of SageMaker Studio that are made and deleted",
+            event_pattern=events.EventPattern(
+                source=["aws.sagemaker"],
+                detail_type=["AWS API Call via CloudTrail"],
+                detail={
+                    "eventSource": ["sagemaker.amazonaws.com"],
+                    "eventName": ["CreateUserProfile", "DeleteUserProfile"],
+                    # A refused call changes nothing.
+                    "errorCode": [{"exists": False}],
+                    "requestParameters": {"domainId": [domain_id]},
+                },
+            ),
+            targets=[target],
+        )
+        events.Rule(
+            self,
+            "Clock",
+            description="Looks for profiles of SageMaker Studio without a partition",
+            schedule=events.Schedule.rate(LOOK_AGAIN),
+            targets=[target],
+        )
         attach = self._function(
             "Attach",
             "Shows partitions to profiles of SageMaker Studio",
@@ -175,31 +197,4 @@ class StudioPartitions(Construct):
             environment=environment,
             role=role,
             log=self._log,
-        )
-
-    def _rules(self, domain_id: str, request: lambda_.Function) -> None:
-        target = targets.LambdaFunction(request)
-        events.Rule(
-            self,
-            "Profiles",
-            description="Profiles of SageMaker Studio that are made and deleted",
-            event_pattern=events.EventPattern(
-                source=["aws.sagemaker"],
-                detail_type=["AWS API Call via CloudTrail"],
-                detail={
-                    "eventSource": ["sagemaker.amazonaws.com"],
-                    "eventName": ["CreateUserProfile", "DeleteUserProfile"],
-                    # A refused call changes nothing.
-                    "errorCode": [{"exists": False}],
-                    "requestParameters": {"domainId": [domain_id]},
-                },
-            ),
-            targets=[target],
-        )
-        events.Rule(
-            self,
-            "Clock",
-            description="Looks for profiles of SageMaker Studio without a partition",
-            schedule=events.Schedule.rate(LOOK_AGAIN),
-            targets=[target],
         )

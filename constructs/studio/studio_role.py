@@ -1,7 +1,5 @@
 """Role of a profile's spaces."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from aws_cdk import Stack

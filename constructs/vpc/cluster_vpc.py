@@ -1,7 +1,5 @@
 """A VPC for one cluster: a large private subnet per zone, at most one way out, and its flow log."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from ipaddress import IPv4Network
 from itertools import islice

@@ -1,7 +1,5 @@
 """Network of a cluster's nodes and file systems: a new VPC, or subnets of an existing one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from aws_cdk import RemovalPolicy, Stack

@@ -5,8 +5,6 @@ CloudFormation calls ``on_event`` once and ``is_complete`` until it says yes; an
 deployment with its text.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from typing import Any

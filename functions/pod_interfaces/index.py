@@ -5,8 +5,6 @@ subnets and security group for ever. CloudFormation calls ``on_event`` once and 
 yes; at a deletion, which comes after that of the nodes, there is something to do.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -6,8 +6,6 @@ a trail of CloudTrail there are no events, and one may get lost: ``request`` als
 looks for profiles that have none.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

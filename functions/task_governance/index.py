@@ -5,8 +5,6 @@ until it says yes; an exception fails the deployment with its text. ``Kind`` of 
 for what it is, ``Request`` the arguments of its creation as JSON, in which numbers stay numbers.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from contextlib import suppress
@@ -89,8 +87,7 @@ class _Thing:
         changed = {key: value for key, value in request.items() if key not in CREATE_ONLY}
         target = {"TargetVersion": found[f"{self.kind}Version"]}
         self._tag(found[f"{self.kind}Arn"], {tag["Key"]: tag["Value"] for tag in request.get("Tags", [])})
-        version: int = self._call("update", **self._named, **target, **changed)[f"{self.kind}Version"]
-        return version
+        return self._call("update", **self._named, **target, **changed)[f"{self.kind}Version"]
 
     def delete(self) -> None:
         with suppress(self._client.exceptions.ResourceNotFound):  # someone was faster
@@ -118,8 +115,7 @@ class _Thing:
         return {f"{self.kind}Id": self.id}
 
     def _call(self, verb: str, **arguments: Any) -> Event:
-        answer: Event = getattr(self._client, f"{verb}_{OPERATIONS[self.kind]}")(**arguments)
-        return answer
+        return getattr(self._client, f"{verb}_{OPERATIONS[self.kind]}")(**arguments)
 
 
 def _identity(request: Event) -> tuple[str, ...]:

@@ -5,8 +5,6 @@ the same scripts. The exit status is 0 if all nodes are done, and 3 if some work
 It is 1 if the controller failed and no worker was started.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess
@@ -14,9 +12,8 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
-from bootstrap import SLURM_PROGRAMS
+from bootstrap import this_host
 from node_setup.facts import addresses_of_role, read_facts
 from node_setup.failure import SetupError
 from node_setup.host import Host
@@ -30,16 +27,15 @@ from workers.progress import Progress
 from workers.worker_run import Outcome, Source, run_on_worker
 
 LOCK = "/run/node-setup-apply.lock"
+PARALLEL = 32
+"""Workers on which the scripts run at the same time."""
 WORKERS_UNDONE = 3
 """Exit status after which tools/nodes/apply_lifecycle.py continues with login nodes."""
 
 
 def main() -> int:
     options = _options()
-    os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}:{SLURM_PROGRAMS}"
-    host = Host(
-        root=Path(os.environ.get("DESTDIR") or "/"), patience=float(os.environ.get("LIFECYCLE_PATIENCE", "1"))
-    )
+    host = this_host()
     host.path(LOG).parent.mkdir(parents=True, exist_ok=True)
     with host.path(LOG).open("a") as log, open_lock(host, LOCK) as lock:
         progress = Progress(log, sys.stdout)
@@ -66,7 +62,6 @@ def _options() -> argparse.Namespace:
         default=10,
         help="how long a node's jobs may keep ours waiting (%(default)s)",
     )
-    parser.add_argument("--parallel", type=int, default=32, help="nodes at the same time (%(default)s)")
     return parser.parse_args()
 
 
@@ -96,7 +91,7 @@ def _apply(host: Host, settings: Settings, options: argparse.Namespace, progress
     source = Source(settings.region, options.source.rstrip("/"), (FILES / "run_from_s3.sh").read_text())
     wait_seconds = options.wait_minutes * 60 * host.patience
     with progress.alive("still at work"):
-        outcomes = _run_all(host, workers, source, wait_seconds, options.parallel, progress)
+        outcomes = _run_all(host, workers, source, wait_seconds, progress)
     return _conclude(outcomes, progress)
 
 
@@ -143,12 +138,7 @@ def _workers(host: Host, settings: Settings, wanted: Sequence[str]) -> list[Slur
 
 
 def _run_all(
-    host: Host,
-    workers: Sequence[SlurmNode],
-    source: Source,
-    wait_seconds: float,
-    parallel: int,
-    progress: Progress,
+    host: Host, workers: Sequence[SlurmNode], source: Source, wait_seconds: float, progress: Progress
 ) -> list[Outcome]:
     absent = [Outcome(node.name, False, 1, why) for node in workers if (why := why_unreachable(node))]
     reachable = [node for node in workers if why_unreachable(node) is None]
@@ -166,7 +156,7 @@ def _run_all(
             progress.say(f"{node.name}: {'done' if outcome.is_done else 'NOT DONE'}: {outcome.summary}")
             return outcome
 
-        with ThreadPoolExecutor(max_workers=parallel) as pool:
+        with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
             return absent + list(pool.map(run, reachable))
 
 

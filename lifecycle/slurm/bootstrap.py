@@ -4,8 +4,6 @@
 exit status is 0 if every step succeeded. It is 1 if one failed; the last lines name that step.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback
@@ -28,16 +26,20 @@ SLURM_PROGRAMS = "/opt/slurm/bin:/opt/slurm/sbin"
 def main() -> int:
     # Users have to enter the new folders, also if the administrator's shell has a strict umask.
     os.umask(0o022)
-    os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}:{SLURM_PROGRAMS}"
-    host = Host(
-        root=Path(os.environ.get("DESTDIR") or "/"), patience=float(os.environ.get("LIFECYCLE_PATIENCE", "1"))
-    )
+    host = this_host()
     try:
         with only_run(host):
             return set_up(host)
     except Exception as error:  # the exit status alone tells the platform of any failure
         _tell("facts", error)
         return 1
+
+
+def this_host() -> Host:
+    """Return this machine, after adding Slurm's folders to the PATH."""
+    os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}:{SLURM_PROGRAMS}"
+    patience = float(os.environ.get("LIFECYCLE_PATIENCE", "1"))
+    return Host(root=Path(os.environ.get("DESTDIR") or "/"), patience=patience)
 
 
 def set_up(host: Host) -> int:

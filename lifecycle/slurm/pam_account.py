@@ -3,8 +3,6 @@
 Only the account rules apply, as in sshd after it has accepted a key. No one is logged in. 0 means yes.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 

@@ -5,8 +5,6 @@ script prints one line per change. Many nodes run it at the same moment, so ever
 all. It follows no link and reads only regular files of a limited size.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

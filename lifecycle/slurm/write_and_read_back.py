@@ -4,8 +4,6 @@ Users may be able to write to its folder, so the file must be new, and no link i
 the file.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import sys

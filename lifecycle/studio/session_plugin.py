@@ -1,7 +1,5 @@
 """Session Manager's plugin, which the aws command starts for every session."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

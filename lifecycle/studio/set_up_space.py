@@ -5,8 +5,6 @@ and is changed only where necessary. Everything else is created again each time.
 and the aws command.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
@@ -36,8 +34,8 @@ def main() -> int:
 
 def set_up(space: Space) -> None:
     lines = [line for line in (folder(space), mlflow(space)) if line]
-    scheduler = space.settings["scheduler"]
-    lines += kubernetes(space) if scheduler == "eks" else slurm(space)
+    set_up_scheduler = kubernetes if space.settings["scheduler"] == "eks" else slurm
+    set_up_scheduler(space)
     space.profile_lines(lines)
     print("done")
 
@@ -75,15 +73,15 @@ def mlflow(space: Space) -> str:
     return f"export MLFLOW_TRACKING_URI={uri}"
 
 
-def slurm(space: Space) -> list[str]:
+def slurm(space: Space) -> None:
     """Install Slurm's programs in a login space, elsewhere wrappers that run them on the controller."""
     person = space.settings["profiles"].get(space.profile)
     if not person:
         print(f"studio.profiles has no cluster_user for {space.profile}: this space submits no jobs")
-        return []
+        return
     if person["login_secret"]:
         slurm_login.set_up(space, person, partition(space))
-        return []
+        return
     install_plugin(space)
     for name in ("slurm_session.py", "space.py"):
         space.install(f"{LIBRARY}/{name}", (FILES / name).read_text(), 0o755)
@@ -95,10 +93,9 @@ def slurm(space: Space) -> list[str]:
     for command in COMMANDS:
         text = f'#!/bin/sh\nexec python3 {LIBRARY}/slurm_session.py {command} "$@"\n'
         space.install(f"/usr/local/bin/{command}", text, 0o755)
-    return []
 
 
-def kubernetes(space: Space) -> list[str]:
+def kubernetes(space: Space) -> None:
     """Install kubectl and helm in the versions of the deployment, and write the kubeconfig."""
     archive = Path("/tmp/cluster-tools.zip")
     space.aws("s3", "cp", "--only-show-errors", space.settings["tools"], str(archive))
@@ -119,7 +116,6 @@ def kubernetes(space: Space) -> list[str]:
     current = ("config", "set-context", "--current", f"--namespace={namespace}")
     space.run(kubectl, *current, f"--kubeconfig={kubeconfig}")
     kubeconfig.chmod(0o600)
-    return []
 
 
 if __name__ == "__main__":

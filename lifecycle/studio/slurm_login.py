@@ -4,8 +4,6 @@ The key allows its holder to act as any user on the cluster, and the user of a s
 spaces are only for administrators of the cluster. lifecycle/slurm/studio/login_bundle.py publishes the files.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib
@@ -19,7 +17,7 @@ from space import Space, SpaceError
 LIBRARIES, BIN = "/opt/studio-slurm/lib", "/opt/studio-slurm/bin"
 CONFIGURATION = "/opt/studio-slurm/etc"
 KEY = "/etc/munge/munge.key"
-COMMANDS = (*("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "sprio", "sshare"),)
+COMMANDS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "sprio", "sshare")
 # The command runs as the cluster's user, not as the space's. It keeps the right to read the space's files, so
 # a script can be anywhere in the space. It drops the space user's variables, which would go into jobs.
 _COMMAND = """\
@@ -58,18 +56,8 @@ def set_up(space: Space, person: dict[str, Any], partition: str) -> None:
     for name in COMMANDS:
         if not space.path(f"{BIN}/{name}").exists():
             continue
-        text = _COMMAND.format(
-            name=name,
-            user=person["user"],
-            uid=person["uid"],
-            gid=person["gid"],
-            home=person["home"],
-            partition=partition,
-            libraries=LIBRARIES,
-            conf=f"{CONFIGURATION}/slurm.conf",
-            bin=BIN,
-            sudo=sudo,
-        )
+        places = {"libraries": LIBRARIES, "conf": f"{CONFIGURATION}/slurm.conf", "bin": BIN}
+        text = _COMMAND.format(**person, **places, name=name, partition=partition, sudo=sudo)
         space.install(f"/usr/local/bin/{name}", text, 0o755)
     found = space.run("/usr/local/bin/sinfo", "--version").strip()
     if found != secret["version"]:
@@ -79,21 +67,12 @@ def set_up(space: Space, person: dict[str, Any], partition: str) -> None:
 
 
 def _secret(space: Space, arn: str) -> dict[str, Any]:
-    answer = space.aws(
-        "secretsmanager",
-        "get-secret-value",
-        "--secret-id",
-        arn,
-        "--query",
-        "SecretString",
-        "--output",
-        "text",
-    )
+    asked = ("--secret-id", arn, "--query", "SecretString", "--output", "text")
+    answer = space.aws("secretsmanager", "get-secret-value", *asked)
     # Secrets Manager's initial value of a new secret is not JSON.
     if '"munge_key"' not in answer:
         raise SpaceError("the controller has published nothing yet: see `make logs`, then start again")
-    secret: dict[str, Any] = json.loads(answer)
-    return secret
+    return json.loads(answer)
 
 
 def _unpack_client(space: Space, secret: dict[str, Any]) -> None:
@@ -124,20 +103,17 @@ def _configure(space: Space, secret: dict[str, Any]) -> None:
 
 def _add_user(space: Space, person: dict[str, Any]) -> None:
     """Add the names of the user's numbers, which Slurm's commands look up."""
-    for file, number, line in (
-        ("/etc/group", person["gid"], f"{person['user']}:x:{person['gid']}:"),
-        (
-            "/etc/passwd",
-            person["uid"],
-            f"{person['user']}:x:{person['uid']}:{person['gid']}::{person['home']}:/bin/bash",
-        ),
+    user, uid, gid, home = (str(person[key]) for key in ("user", "uid", "gid", "home"))
+    for file, line in (
+        ("/etc/group", f"{user}:x:{gid}:"),
+        ("/etc/passwd", f"{user}:x:{uid}:{gid}::{home}:/bin/bash"),
     ):
-        path = space.path(file)
+        path, number = space.path(file), line.split(":")[2]
         taken = [entry.split(":") for entry in path.read_text().splitlines() if entry.count(":") > 1]
-        same = [entry for entry in taken if entry[2] == str(number) or entry[0] == person["user"]]
+        same = [entry for entry in taken if entry[2] == number or entry[0] == user]
         if not same:
             space.as_root("bash", "-c", 'printf "%s\\n" "$1" >>"$2"', "names", line, str(path))
-        elif same[0][:3:2] != [person["user"], str(number)]:
+        elif same[0][:3:2] != [user, number]:
             raise SpaceError(f"{file} of this image has {':'.join(same[0][:3])} in the place of {line}")
 
 

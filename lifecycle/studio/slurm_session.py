@@ -4,8 +4,6 @@
 the cluster sees it, otherwise the space's partition. lifecycle/slurm/studio/submit.py receives the request.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """Space that is set up: its files, its commands and its settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 What they ask for is what its exporters and trainings emit, which the tests hold against each other.
 """
 
-from __future__ import annotations
-
 from monitoring.dashboards.efa import efa
 from monitoring.dashboards.file_systems import HOME_MARK, LUSTRE_MARK, file_systems
 from monitoring.dashboards.gpus import gpus

@@ -1,7 +1,5 @@
 """EFA network adapters: counters of the driver, under the names that AWS's exporter gives them."""
 
-from __future__ import annotations
-
 from monitoring.dashboards.model import RATE, Model, Panel, Variable, dashboard, share_panel
 
 

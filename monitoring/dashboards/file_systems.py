@@ -4,8 +4,6 @@ https://docs.aws.amazon.com/fsx/latest/LustreGuide/fs-metrics.html and, of OpenZ
 https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/fsx-openzfs-metrics.html.
 """
 
-from __future__ import annotations
-
 from monitoring.dashboards.model import FsxQuery, Model, Panel, dashboard, share_panel
 from monitoring.dashboards.selection import Scheduler
 

@@ -1,7 +1,5 @@
 """NVIDIA GPUs, as DCGM sees them: names and units of dcgm-exporter's ``default-counters.csv``."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from monitoring.dashboards.model import RATE, Model, Panel, Query, dashboard, share_panel

@@ -1,7 +1,5 @@
 """Overview of a cluster: its nodes and GPUs, and resources that run short."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from monitoring.alert_rules import IDLE_PERCENT

@@ -4,8 +4,6 @@ Only what all dashboards here need of Grafana's model (``schemaVersion`` 39, of 
 migrate as they load it). Panels are laid out from left to right on Grafana's grid of 24 columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

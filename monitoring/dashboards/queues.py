@@ -4,8 +4,6 @@ Slurm's metrics are those of ``lifecycle/slurm/collectors/slurm_metrics.py``. Ku
 those of its own list: https://kueue.sigs.k8s.io/docs/reference/metrics/
 """
 
-from __future__ import annotations
-
 from monitoring.dashboards.model import RATE, Model, Panel, Query, Variable, dashboard, percentiles
 
 _PARTITION = 'partition=~"$partition"'

@@ -1,7 +1,5 @@
 """Labels that the dashboards choose by, which the two schedulers' metrics name alike or not."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from monitoring.dashboards.model import AnyQuery, Query, Variable

@@ -1,7 +1,5 @@
 """Trainings beside the GPUs they run on: metrics of ``workloads/training/tracking/training_metrics.py``."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from monitoring.dashboards.model import RATE, Model, Panel, Query, dashboard, percentiles, share_panel

@@ -1,7 +1,5 @@
 """Cost of a cluster: ``python -m tools.cost --cluster FILE [hours=200 ...]``, or ``--endpoint FILE``."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ from config.reading.loader import load_cluster
 from config.resource_names import CLUSTER_TAG
 from config.storage import EFA_NOT_CONFIGURED
 from tools.command_line import cluster_parser, format_table, run_command
-from tools.cost.bill import Bill, Line, Usage, hourly_usd, make_bill, parse_usage
+from tools.cost.bill import Bill, Line, hourly_usd, make_bill, parse_usage
 from tools.cost.cluster_items import cluster_items, endpoint_items, read_endpoint
 
 
@@ -41,7 +39,14 @@ def main() -> int:
         notes = scaling_note(billed, prices)
     else:
         notes = [*idle_notes(bill), *capacity_notes(billed, prices), *unpriced_notes(billed)]
-        notes += [*budget_note(billed, bill), usage_note(usage)]
+        notes += [
+            *budget_note(billed, bill),
+            # The assumptions behind the lines that depend on usage.
+            f"Assumed: nodes exist for {usage.hours:g} of {HOURS_PER_MONTH} hours, {usage.data_gb:g} GB in"
+            f" S3, {usage.image_gb:g} GB of images, {usage.nat_gb:g} GB through NAT, {usage.endpoint_gb:g}"
+            f" GB through endpoints, {usage.logs_gb:g} GB of logs."
+            " Change it: ARGS='hours=200 data_gb=2000 nat_gb=500 ...' (tools/cost/bill.py).",
+        ]
     print(f"{billed.name} ({kind}) in {billed.region}, on demand\n")
     print(bill_table(bill), *notes, *price_notes(bill), "\nPrices:", sep="\n")
     described = sources()
@@ -152,16 +157,6 @@ def scaling_note(endpoint: Endpoint, prices: PriceList) -> list[str]:
     if price is None or most == endpoint.instances.min:
         return []
     return [f"Scaled to {most} instances it costs {most * price.usd:.2f} USD per hour."]
-
-
-def usage_note(usage: Usage) -> str:
-    """Return the assumptions behind the lines that depend on usage."""
-    return (
-        f"Assumed: nodes exist for {usage.hours:g} of {HOURS_PER_MONTH} hours, {usage.data_gb:g} GB in S3,"
-        f" {usage.image_gb:g} GB of images, {usage.nat_gb:g} GB through NAT, {usage.endpoint_gb:g} GB through"
-        f" endpoints, {usage.logs_gb:g} GB of logs."
-        " Change it: ARGS='hours=200 data_gb=2000 nat_gb=500 ...' (tools/cost/bill.py)."
-    )
 
 
 if __name__ == "__main__":

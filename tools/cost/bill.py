@@ -1,7 +1,5 @@
 """Billed items, their prices and totals, and the assumed usage."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 from collections.abc import Iterable, Sequence
@@ -11,6 +9,19 @@ from typing import Literal
 from config.facts.price_list import HOURS_PER_MONTH, Price, PriceList
 
 Scope = Literal["nodes", "kept"]
+
+
+@dataclass(frozen=True)
+class Item:
+    service: str
+    """Service name in the guidance's cost tables: Compute, Storage, Network, ..."""
+    dimensions: str
+    key: str
+    """Key of its unit price in ``config/facts/prices``."""
+    units: float
+    """Units per month, in the price's unit."""
+    scope: Scope
+    """``nodes`` bills until `make destroy`, ``kept`` until `make teardown` of the other stacks."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +60,6 @@ def make_bill(items: Iterable[Item], prices: PriceList) -> Bill:
 def hourly_usd(monthly_usd: float) -> float:
     """Return the hourly cost, spread over the month as in AWS's price calculator."""
     return monthly_usd / HOURS_PER_MONTH
-
-
-@dataclass(frozen=True)
-class Item:
-    service: str
-    """Service name in the guidance's cost tables: Compute, Storage, Network, ..."""
-    dimensions: str
-    key: str
-    """Key of its unit price in ``config/facts/prices``."""
-    units: float
-    """Units per month, in the price's unit."""
-    scope: Scope
-    """``nodes`` bills until `make destroy`, ``kept`` until `make teardown` of the other stacks."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ that leaves the region, and Lambda functions. The 100 GiB root volumes of nodes 
 publishes no price.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path

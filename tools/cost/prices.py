@@ -7,8 +7,6 @@ none). Other projects that read the list document these usage types. No project 
 price is not fetched.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -22,7 +20,7 @@ from typing import Any
 from config.facts.price_list import COLUMNS, FOLDER
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.loader import load_cluster
-from tools.aws_session import aws_client, open_session
+from tools.aws_session import all_items, aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from workloads.training.whole_file import write_whole
 
@@ -34,6 +32,31 @@ API_REGION = "us-east-1"
 """One of the few regions with the API, which has the prices of all regions."""
 SOURCE = "price-list-api"
 Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Query:
+    service: str
+    """ServiceCode of the AWS Price List."""
+    attributes: Mapping[str, str]
+    """Regular expressions that must match the product's whole attributes."""
+    key: str
+    """Key of the price, with the expressions' groups."""
+    unit: str
+    filters: Mapping[str, str] = field(default_factory=dict)
+    """Filters that AWS applies, in addition to the region."""
+    multiple: float = 1.0
+    """Number of the list's units per unit here."""
+
+
+@dataclass(frozen=True)
+class Found:
+    key: str
+    usd: float
+    unit: str
+    sku: str
+    published: str
+    """Date of the service's price list."""
 
 
 def main() -> int:
@@ -88,12 +111,9 @@ def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
 
 
 def _products(pricing: Any, service: str, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
-    pages = pricing.get_paginator("get_products").paginate(
-        ServiceCode=service,
-        Filters=[{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()],
-        FormatVersion="aws_v1",
-    )
-    return [json.loads(product) for page in pages for product in page["PriceList"]]
+    filters = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
+    chosen = {"ServiceCode": service, "Filters": filters, "FormatVersion": "aws_v1"}
+    return [json.loads(product) for product in all_items(pricing, "get_products", "PriceList", **chosen)]
 
 
 def _rows(path: Path) -> dict[str, Row]:
@@ -123,31 +143,6 @@ def _changes(before: Mapping[str, Row], now: Mapping[str, Found]) -> list[str]:
         for key in sorted(now)
         if key in before and float(before[key]["usd"]) != now[key].usd
     ]
-
-
-@dataclass(frozen=True)
-class Query:
-    service: str
-    """ServiceCode of the AWS Price List."""
-    attributes: Mapping[str, str]
-    """Regular expressions that must match the product's whole attributes."""
-    key: str
-    """Key of the price, with the expressions' groups."""
-    unit: str
-    filters: Mapping[str, str] = field(default_factory=dict)
-    """Filters that AWS applies, in addition to the region."""
-    multiple: float = 1.0
-    """Number of the list's units per unit here."""
-
-
-@dataclass(frozen=True)
-class Found:
-    key: str
-    usd: float
-    unit: str
-    sku: str
-    published: str
-    """Date of the service's price list."""
 
 
 def _usage(pattern: str) -> dict[str, str]:

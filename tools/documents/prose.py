@@ -4,8 +4,6 @@ First words are checked in docstrings. Turns of phrase and terms are checked in 
 comments, names of tests and documents. Documents are also checked for length and for long sentences.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import io

@@ -4,8 +4,6 @@
 digest alone, which is what runs name: it never comes to mean another image.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

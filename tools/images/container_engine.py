@@ -1,7 +1,5 @@
 """One interface to docker, buildah or podman, with the five operations that images need."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The cluster's image repository in ECR: login, existing images, scan findings, and copies into it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -4,8 +4,6 @@ Builds and pushes it, unless the cluster's repository has it, and has a worker m
 the shared file system. Standard output is the file's path alone, which runs name as ``IMAGE=``.
 """
 
-from __future__ import annotations
-
 import argparse
 import getpass
 import os

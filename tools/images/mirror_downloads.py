@@ -4,8 +4,6 @@ For networks without a way out (``node_setup.downloads: artifact_bucket``). Run 
 storage stack is deployed and before the cluster is. Nothing goes in whose checksum is not the table's.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import sys

@@ -1,7 +1,5 @@
 """Commit of a working tree, and a folder with exactly its files that go into an image."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import tarfile

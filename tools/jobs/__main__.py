@@ -3,8 +3,6 @@
 The cluster file says whether Slurm or Kubernetes places them. It works from anywhere, and on the cluster.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

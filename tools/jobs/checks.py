@@ -1,7 +1,5 @@
 """Resources of a job on Slurm and Kubernetes: options, nodes and shared file systems."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Sequence

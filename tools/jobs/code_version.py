@@ -3,8 +3,6 @@
 Jobs read their version for as long as they run, even if others are submitted or deployed meanwhile.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +11,7 @@ from typing import Any
 from config.content_hash import IGNORED, content_hash
 from config.resource_names import artifact_bucket
 from config.slurm_cluster import SlurmCluster
-from tools.aws_session import aws_client, open_session
+from tools.aws_session import all_items, aws_client, open_session
 from tools.images.source_revision import read_revision
 from tools.nodes.head_node import HeadNode
 
@@ -77,8 +75,8 @@ def bring(cluster: SlurmCluster, head: HeadNode, profile: str | None) -> str:
 
 def _upload(s3: Any, bucket: str, prefix: str) -> None:
     """Upload missing files. Names are hashes of the contents, so files are never overwritten with others."""
-    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
-    there = {item["Key"] for page in pages for item in page.get("Contents", [])}
+    found = all_items(s3, "list_objects_v2", "Contents", Bucket=bucket, Prefix=f"{prefix}/")
+    there = {item["Key"] for item in found}
     ignored = shutil.ignore_patterns(*IGNORED)
     for path in sorted(WORKLOADS.rglob("*")):
         key = f"{prefix}/{path.relative_to(WORKLOADS).as_posix()}"

@@ -1,7 +1,5 @@
 """A run's files as a cluster's machine sends them (``fetch_run.sh``), line by line, and into their folder."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import shutil

@@ -1,7 +1,5 @@
 """Protocol of a scheduler; ``slurm/jobs.py`` and ``kubernetes/jobs.py`` implement it."""
 
-from __future__ import annotations
-
 import argparse
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

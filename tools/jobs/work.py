@@ -3,8 +3,6 @@
 All detectable mistakes are errors here, before any request to a cluster.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ unchanged is left alone. What is new or changed takes its place at once when it 
 run leaves nothing that looks whole, and the next one continues.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import hashlib
@@ -166,7 +164,13 @@ def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
             shutil.copyfile(archive, files / "charts" / archive.name)
         for note in make_self_contained(files / "Chart.yaml", chart):
             print(f"{name}: {note}")
-        _finish(name, chart, whole, cache, values)
+        hashes, target = files_of(files), cache / name
+        _check_with_helm(name, files, cache, values)
+        write_lock(lock_file(work, whole.name), chart, hashes)
+        if target.exists():
+            target.rename(work / "replaced")
+        whole.rename(target)
+        print(f"{name}: {len(hashes)} files in {target}")
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -219,18 +223,6 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
     chart_file.write_text(yaml.safe_dump({**document, "dependencies": kept}, sort_keys=False))
     chart_file.with_name("Chart.lock").unlink(missing_ok=True)
     return notes
-
-
-def _finish(name: str, chart: Chart, whole: Path, cache: Path, values: Values) -> None:
-    """Check the assembled chart, lock its files, and put it in the place of what was there."""
-    files = files_of(files_folder(whole.parent, whole.name))
-    _check_with_helm(name, files_folder(whole.parent, whole.name), cache, values)
-    write_lock(lock_file(whole.parent, whole.name), chart, files)
-    target = cache / name
-    if target.exists():
-        target.rename(whole.parent / "replaced")
-    whole.rename(target)
-    print(f"{name}: {len(files)} files in {target}")
 
 
 def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> None:

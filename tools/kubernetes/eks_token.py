@@ -4,8 +4,6 @@ The token equals that of the AWS command line: a presigned STS call, which EKS's
 the caller's identity (kubernetes-sigs/aws-iam-authenticator, "API Authorization from Outside a Cluster").
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import json

@@ -3,8 +3,6 @@
 Both programs come with the CDK's kubectl layer, so users need not install them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -35,7 +33,7 @@ REPOSITORY = Path(__file__).parents[2]
 ANSWER_SECONDS = 30
 """Timeout of a request; an unreachable private endpoint never answers."""
 COMMAND_SECONDS = 120
-ABSENT, EXISTS = "(NotFound)", "(AlreadyExists)"
+ABSENT = "(NotFound)"
 UNREACHED = (
     "was refused",
     "i/o timeout",
@@ -75,8 +73,7 @@ class Kubectl:
     def matching(self, kind: str, labels: Mapping[str, str]) -> list[Manifest]:
         """Return the objects of the namespace with these labels; without labels, all objects."""
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
-        found: list[Manifest] = self._json("get", kind, f"--selector={selector}", "--output=json")["items"]
-        return found
+        return self._json("get", kind, f"--selector={selector}", "--output=json")["items"]
 
     def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         """Create an object; a dry run passes all checks of the cluster and creates nothing."""
@@ -124,8 +121,7 @@ class Kubectl:
         return tell_lines(self._command(*arguments), say, folder=REPOSITORY)
 
     def _json(self, *arguments: str, text: str | None = None) -> Manifest:
-        answer: Manifest = json.loads(self.run(*arguments, text=text))
-        return answer
+        return json.loads(self.run(*arguments, text=text))
 
     def _command(self, *arguments: str) -> list[str]:
         access = [f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}"]

@@ -4,8 +4,6 @@
 and then on each login node. Exit status 0 if all nodes are done, 1 if some are not.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Sequence

@@ -1,11 +1,10 @@
 """The nodes of a HyperPod cluster, their names, and how Session Manager addresses them."""
 
-from __future__ import annotations
-
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from tools.aws_session import if_present
+from tools.aws_session import all_items, if_present
 from tools.command_line import format_table
 
 HEAD = "head"
@@ -53,39 +52,24 @@ def read_cluster_nodes(sagemaker: Any, cluster_name: str) -> ClusterNodes:
     """
     cluster = if_present(sagemaker.describe_cluster, ClusterName=cluster_name)
     if cluster is None:
-        raise ValueError(_not_found(sagemaker, cluster_name))
-    pages = sagemaker.get_paginator("list_cluster_nodes").paginate(ClusterName=cluster_name)
-    summaries = [summary for page in pages for summary in page["ClusterNodeSummaries"]]
+        names = sorted(c["ClusterName"] for c in all_items(sagemaker, "list_clusters", "ClusterSummaries"))
+        there = f"clusters there are: {', '.join(names)}" if names else "there are no clusters"
+        raise ValueError(
+            f"no cluster {cluster_name} in {sagemaker.meta.region_name}; {there}; deploy it with "
+            "`make deploy`, or name another cluster file"
+        )
+    groups: dict[str, set[str]] = defaultdict(set)
+    for group in cluster["InstanceGroups"]:
+        groups[group.get("SlurmConfig", {}).get("NodeType", "")].add(group["InstanceGroupName"])
+    summaries = all_items(sagemaker, "list_cluster_nodes", "ClusterNodeSummaries", ClusterName=cluster_name)
     return ClusterNodes(
         cluster_name=cluster_name,
         cluster_id=cluster["ClusterArn"].rpartition("/")[2],
         status=cluster["ClusterStatus"],
         failure=cluster.get("FailureMessage", ""),
-        head_groups=_head_groups(cluster["InstanceGroups"]),
+        head_groups=frozenset(groups["Login"] or groups["Controller"]),
         nodes=tuple(_nodes(summaries)),
     )
-
-
-def _not_found(sagemaker: Any, cluster_name: str) -> str:
-    pages = sagemaker.get_paginator("list_clusters").paginate()
-    names = [summary["ClusterName"] for page in pages for summary in page["ClusterSummaries"]]
-    there = f"clusters there are: {', '.join(sorted(names))}" if names else "there are no clusters"
-    return (
-        f"no cluster {cluster_name} in {sagemaker.meta.region_name}; {there}; deploy it with "
-        "`make deploy`, or name another cluster file"
-    )
-
-
-def _head_groups(groups: list[dict[str, Any]]) -> frozenset[str]:
-    for node_type in ("Login", "Controller"):
-        names = [
-            group["InstanceGroupName"]
-            for group in groups
-            if group.get("SlurmConfig", {}).get("NodeType") == node_type
-        ]
-        if names:
-            return frozenset(names)
-    return frozenset()
 
 
 def _nodes(summaries: list[dict[str, Any]]) -> list[Node]:

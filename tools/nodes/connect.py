@@ -5,8 +5,6 @@ group with one node, ``<group>-<n>``, a host name as Slurm or Kubernetes shows i
 have no public address and no open port.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Machine that submits jobs: this one if it has Slurm's programs, or the head node by a session."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass

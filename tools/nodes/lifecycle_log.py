@@ -1,7 +1,5 @@
 """Setup logs of nodes, which HyperPod sends to CloudWatch: one stream per node, which outlives it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +7,7 @@ from typing import Any
 
 from config.cluster import Cluster
 from config.resource_names import node_log_group
-from tools.aws_session import if_present
+from tools.aws_session import all_items, if_present
 
 PREFIX = "LifecycleConfig/"
 STREAMS_PER_CALL = 100
@@ -49,8 +47,8 @@ def find_log_group(logs: Any, cluster: Cluster, cluster_id: str | None) -> str:
         ValueError: if there is none yet.
     """
     prefix = f"/aws/sagemaker/Clusters/{cluster.name}/"
-    pages = logs.get_paginator("describe_log_groups").paginate(logGroupNamePrefix=prefix)
-    groups = {group["logGroupName"]: group["creationTime"] for page in pages for group in page["logGroups"]}
+    found = all_items(logs, "describe_log_groups", "logGroups", logGroupNamePrefix=prefix)
+    groups = {group["logGroupName"]: group["creationTime"] for group in found}
     # What CloudWatch's agent sends is another group's.
     groups.pop(node_log_group(cluster), None)
     if cluster_id is not None:
@@ -66,12 +64,9 @@ def find_log_group(logs: Any, cluster: Cluster, cluster_id: str | None) -> str:
 
 def list_streams(logs: Any, log_group: str) -> list[NodeStream]:
     """Streams of all nodes that there have been, by their names."""
-    pages = logs.get_paginator("describe_log_streams").paginate(
-        logGroupName=log_group, logStreamNamePrefix=PREFIX
-    )
-    found = if_present(lambda: [stream for page in pages for stream in page["logStreams"]]) or []
+    chosen = {"logGroupName": log_group, "logStreamNamePrefix": PREFIX}
     streams = []
-    for stream in found:
+    for stream in if_present(all_items, logs, "describe_log_streams", "logStreams", **chosen) or []:
         name = stream["logStreamName"]
         group, _, instance_id = name.removeprefix(PREFIX).rpartition("/")
         last_event_ms = max(stream.get("creationTime", 0), stream.get("lastEventTimestamp", 0))

@@ -5,8 +5,6 @@ gone. The default is all present nodes, and those whose last line is less than a
 On EKS, ``control-plane`` shows the logs of its API server, authenticator, controllers and scheduler.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys
@@ -144,8 +142,14 @@ def choose_streams(
         chosen = [s for s in streams if s.last_event_ms >= oldest or s.instance_id in names_of(nodes)]
     else:
         chosen = [stream for stream in streams if _is_meant(stream, nodes, wanted)]
+        if not chosen and nodes and nodes_meant(nodes, wanted):
+            raise ValueError(f"{wanted} has said nothing yet; what a node says arrives a minute or two later")
         if not chosen:
-            raise ValueError(_nothing_from(wanted, streams, nodes))
+            names = names_of(nodes)
+            there = ", ".join(
+                names.get(s.instance_id, f"{s.instance_id} of {s.group}, gone") for s in streams
+            )
+            raise ValueError(f"no node {wanted}; there are logs of {there or 'none'}")
     return sorted(chosen, key=lambda stream: stream.last_event_ms)
 
 
@@ -154,14 +158,6 @@ def _is_meant(stream: NodeStream, nodes: ClusterNodes | None, wanted: str) -> bo
     return wanted in (stream.instance_id, stream.group) or stream.instance_id in {
         node.instance_id for node in listed
     }
-
-
-def _nothing_from(wanted: str, streams: Sequence[NodeStream], nodes: ClusterNodes | None) -> str:
-    if nodes and nodes_meant(nodes, wanted):
-        return f"{wanted} has said nothing yet; what a node says arrives a minute or two later"
-    names = names_of(nodes)
-    there = ", ".join(names.get(s.instance_id, f"{s.instance_id} of {s.group}, gone") for s in streams)
-    return f"no node {wanted}; there are logs of {there or 'none'}"
 
 
 class Printer:

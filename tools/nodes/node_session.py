@@ -4,8 +4,6 @@ Run Command does not reach HyperPod's nodes. AWS-StartNonInteractiveCommand keep
 has ended (the agent's source has it so), by when a session in which nothing was said may have been ended.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json
@@ -81,7 +79,11 @@ def run_on_node(
                     last = line
                     say(line)
         except KeyboardInterrupt:
-            _end_session(start_session, session_id)
+            # Otherwise Session Manager ends it after 20 minutes without requests.
+            if session_id:
+                options = start_session[start_session.index("--region") :]
+                end = ["aws", "ssm", "terminate-session", "--session-id", session_id, *options]
+                subprocess.run(end, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
             raise
     if status is not None:
         return status
@@ -129,14 +131,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(SECONDS_TO_END)
             return
-
-
-def _end_session(start_session: Sequence[str], session_id: str) -> None:
-    """End the session; otherwise Session Manager ends it after 20 minutes without requests."""
-    if session_id:
-        options = start_session[start_session.index("--region") :]
-        command = ["aws", "ssm", "terminate-session", "--session-id", session_id, *options]
-        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
 
 
 def start_session(cluster: ClusterNodes, node: Node, *, region: str, profile: str | None) -> list[str]:

@@ -3,8 +3,6 @@
 The exit status is 1 if the run does not fit into the GPUs' memory.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from config.cluster_kinds import AnyCluster

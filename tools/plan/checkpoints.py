@@ -6,8 +6,6 @@ cost is lowest at tau = sqrt(2 delta M). Daly (2006, "A higher order estimate of
 interval for restart dumps", equation 37) refines this for delta that is not small compared with M.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -22,8 +22,6 @@ Other devices and settings:
 * torch.compile keeps at most as much.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

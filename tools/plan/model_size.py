@@ -3,8 +3,6 @@
 The counts follow the modules of transformers' models (``ModelShape`` of each family).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

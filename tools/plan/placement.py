@@ -1,7 +1,5 @@
 """Placement of a run: one group of a cluster, or some of its nodes."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 CO2 is computed from the region's grid (location-based), independent of the power that AWS buys.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 from pathlib import Path

@@ -5,8 +5,6 @@ published shares of a GPU's peak (MFU) were not measured with this code, so a ru
 precedence (``--measured``).
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 ``run_checks`` runs all checks. Each check is a function of the account and the cluster that yields findings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -63,7 +61,7 @@ CHECKS: dict[str, Check] = {
     "name of the bucket": names.check_bucket,
     "name of the image repository": names.check_repository,
     "name of the KMS alias": names.check_key_alias,
-    "names of log groups": names.check_storage_log_groups,
+    "names of log groups": names.check_log_groups,
     "KMS key": named_resources.check_key,
     "images": named_resources.check_images,
     "quota of metrics workspaces": observability.check_metrics_quota,
@@ -81,7 +79,6 @@ CHECKS: dict[str, Check] = {
 
 SLURM_CHECKS: dict[str, OwnCheck] = {
     "name of the shell document": names.check_document,
-    "name of the nodes' log group": names.check_node_log_group,
     "quotas of the database": storage_quotas.check_database_quotas,
     "copies of downloads": mirror.check_mirror,
 }

@@ -3,11 +3,7 @@
 The exit status is 1 if the deployment would fail. It is 3 if no check failed, but some could not be made.
 """
 
-from __future__ import annotations
-
-import json
 from collections import Counter
-from dataclasses import asdict
 
 from config.reading.loader import load_cluster
 from tools.aws_session import open_session
@@ -21,20 +17,14 @@ NOT_CHECKED = 3
 
 
 def main() -> int:
-    parser = cluster_parser("Check, without changing anything, that a cluster can be deployed.")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    options = parser.parse_args()
+    options = cluster_parser("Check, without changing anything, that a cluster can be deployed.").parse_args()
     cluster = load_cluster(options.cluster)
     aws = ReadOnlyAws(open_session(region=cluster.region, profile=options.profile))
     findings = []
     for finding in run_checks(aws, cluster):
         findings.append(finding)
-        if not options.json:
-            print(_line(finding), flush=True)
-    if options.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
-    else:
-        print(_summary(findings))
+        print(_line(finding), flush=True)
+    print(_summary(findings))
     levels = {finding.level for finding in findings}
     return 1 if "FAIL" in levels else NOT_CHECKED if "UNKNOWN" in levels else 0
 

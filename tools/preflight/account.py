@@ -1,7 +1,5 @@
 """Checks of the credentials, and of the account's readiness for CDK deployments in the region."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

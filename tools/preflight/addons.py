@@ -1,14 +1,12 @@
 """Checks that the region offers the versions of EKS add-ons, and that these accept their configurations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 from botocore.exceptions import ClientError
-from jsonschema import ValidationError, validators
+from jsonschema import validators
 from jsonschema.exceptions import SchemaError
 
 from config.eks_cluster import EksCluster
@@ -28,7 +26,14 @@ _ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     for addon in planned.addons:
         subject = f"add-on {addon.name}"
-        offered = _offered(aws, cluster, addon)
+        # Versions for the cluster's Kubernetes in the region, newest first as in EKS's list.
+        listing = if_present(
+            aws.items,
+            *("eks", "describe_addon_versions", "addons"),
+            addonName=addon.name,
+            kubernetesVersion=cluster.kubernetes.version,
+        )
+        offered = [version for listed in listing or [] for version in listed["addonVersions"]]
         found = next((version for version in offered if version["addonVersion"] == addon.version), None)
         if found is None:
             yield _not_offered(subject, cluster, addon, offered)
@@ -36,17 +41,6 @@ def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Ite
         yield ok(subject, f"{addon.version} is offered for Kubernetes {cluster.kubernetes.version}")
         yield from _architectures(subject, cluster, addon, found)
         yield from _configuration(subject, aws, addon, found)
-
-
-def _offered(aws: ReadOnlyAws, cluster: EksCluster, addon: Addon) -> list[dict[str, Any]]:
-    """Return the versions for the cluster's Kubernetes in the region, newest first as in EKS's list."""
-    addons = if_present(
-        aws.items,
-        *("eks", "describe_addon_versions", "addons"),
-        addonName=addon.name,
-        kubernetesVersion=cluster.kubernetes.version,
-    )
-    return [version for found in addons or [] for version in found["addonVersions"]]
 
 
 def _not_offered(subject: str, cluster: EksCluster, addon: Addon, offered: list[dict[str, Any]]) -> Finding:
@@ -114,8 +108,16 @@ def _configuration(subject: str, aws: ReadOnlyAws, addon: Addon, found: dict[str
             subject, "EKS has no schema for its configuration", f"check the accepted values: {command}"
         )
         return
-    errors = validator(schema).iter_errors(addon.configuration or {})
-    mistakes = list(islice((_mistake(error) for error in errors if not _is_later(error)), NUM_SHOWN))
+    known = (
+        error
+        for error in validator(schema).iter_errors(addon.configuration or {})
+        # Strings that are only partly known before deployment do not count.
+        if not (isinstance(error.instance, str) and LATER in error.instance)
+    )
+    mistakes = [
+        f"{'.'.join(map(str, error.absolute_path))}: {error.message}".removeprefix(": ")
+        for error in islice(known, NUM_SHOWN)
+    ]
     if mistakes:
         yield fail(
             subject,
@@ -124,13 +126,3 @@ def _configuration(subject: str, aws: ReadOnlyAws, addon: Addon, found: dict[str
         )
     else:
         yield ok(subject, "its schema accepts the configuration")
-
-
-def _is_later(error: ValidationError) -> bool:
-    """Return whether the error concerns a string that is only partly known before deployment."""
-    return isinstance(error.instance, str) and LATER in error.instance
-
-
-def _mistake(error: ValidationError) -> str:
-    place = ".".join(map(str, error.absolute_path))
-    return f"{place}: {error.message}" if place else error.message

@@ -3,8 +3,6 @@
 A training plan is reserved capacity with a type, a zone, a number of instances and dates.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

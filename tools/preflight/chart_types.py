@@ -3,8 +3,6 @@
 The chart's Neuron plugin and health monitoring have their own lists of types, which no chart value changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

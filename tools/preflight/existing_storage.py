@@ -1,13 +1,10 @@
 """Checks of file systems and a bucket that the cluster file names instead of new ones."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from typing import Any
 
 from config.cluster import Cluster, ExistingVpc
 from config.resource_names import stack_names
-from config.storage import HomeFileSystem, LustreFileSystem
 from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -27,13 +24,28 @@ def check_existing_storage(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findi
         subject = f"file system {lustre.existing.file_system_id}"
         found = yield from _find(aws, cluster, subject, lustre.existing.file_system_id, "LUSTRE")
         if found:
-            yield from _compare(subject, "storage.lustre", _lustre_values(lustre, found))
+            there = found["LustreConfiguration"]
+            values = {
+                "existing.mount_name": (lustre.existing.mount_name, there["MountName"]),
+                "capacity_gib": (lustre.capacity_gib, found["StorageCapacity"]),
+                "throughput_mbps_per_tib": (
+                    lustre.throughput_mbps_per_tib,
+                    there.get("PerUnitStorageThroughput"),
+                ),
+                "efa": (lustre.efa, there.get("EfaEnabled", False)),
+            }
+            yield from _compare(subject, "storage.lustre", values)
             yield from _check_link(aws, cluster, subject, lustre.existing.file_system_id)
     if home and home.existing:
         subject = f"file system {home.existing}"
         found = yield from _find(aws, cluster, subject, home.existing, "OPENZFS")
         if found:
-            yield from _compare(subject, "storage.home", _home_values(home, found))
+            there = found["OpenZFSConfiguration"]
+            values = {
+                "capacity_gib": (home.capacity_gib, found["StorageCapacity"]),
+                "throughput_mbps": (home.throughput_mbps, there["ThroughputCapacity"]),
+            }
+            yield from _compare(subject, "storage.home", values)
     if bucket.existing:
         yield from _check_bucket(aws, bucket.existing)
 
@@ -96,25 +108,6 @@ def _check_access(
             f"its security groups are {', '.join(sorted(groups)) or 'unknown'}",
             f"let the cluster's security group in: {OPEN_PORTS[kind]}",
         )
-
-
-def _lustre_values(settings: LustreFileSystem, found: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    lustre = found["LustreConfiguration"]
-    assert settings.existing
-    return {
-        "existing.mount_name": (settings.existing.mount_name, lustre["MountName"]),
-        "capacity_gib": (settings.capacity_gib, found["StorageCapacity"]),
-        "throughput_mbps_per_tib": (settings.throughput_mbps_per_tib, lustre.get("PerUnitStorageThroughput")),
-        "efa": (settings.efa, lustre.get("EfaEnabled", False)),
-    }
-
-
-def _home_values(settings: HomeFileSystem, found: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    throughput = found["OpenZFSConfiguration"]["ThroughputCapacity"]
-    return {
-        "capacity_gib": (settings.capacity_gib, found["StorageCapacity"]),
-        "throughput_mbps": (settings.throughput_mbps, throughput),
-    }
 
 
 def _compare(subject: str, section: str, values: dict[str, tuple[Any, Any]]) -> Iterator[Finding]:

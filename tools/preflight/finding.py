@@ -1,7 +1,5 @@
 """Finding of a check, with the action to take."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Checks of SageMaker's quotas for HyperPod: instances per type, all instances, and volume sizes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

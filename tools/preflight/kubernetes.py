@@ -1,7 +1,5 @@
 """Checks of the EKS control plane: its version, its access entries, and the quota of clusters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.eks_cluster import EksCluster

@@ -1,7 +1,5 @@
 """Check of the copies of internet downloads in this cluster's bucket and image repository."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.resource_names import artifact_bucket, image_repository

@@ -1,14 +1,10 @@
 """Checks of resources whose ids are in the file: machine images and a KMS key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-
-from botocore.exceptions import ClientError
 
 from config.cluster import Cluster
 from config.facts.instance_catalogue import instance_type
-from tools.aws_session import if_present, is_absent
+from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -18,14 +14,12 @@ def check_images(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         if group.image_id is None:
             continue
         subject = f"image {group.image_id}"
-        try:
-            images = aws.call("ec2", "describe_images", ImageIds=[group.image_id])["Images"]
-        except ClientError as error:
-            if not is_absent(error):
-                raise
-            yield fail(subject, str(error), "set image_id to a HyperPod image of this region, or remove it")
+        found = if_present(aws.call, "ec2", "describe_images", ImageIds=[group.image_id])
+        if found is None:
+            action = "set image_id to a HyperPod image of this region, or remove it"
+            yield fail(subject, f"does not exist in {cluster.region}", action)
             continue
-        needed = instance_type(group.instance_type).architecture
+        images, needed = found["Images"], instance_type(group.instance_type).architecture
         if not images:
             yield fail(
                 subject, "does not exist, or is not shared with this account", "ask its owner to share it"

@@ -1,7 +1,5 @@
 """Checks that names for the deployment are free or already belong to this cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.cluster import Cluster
@@ -73,14 +71,12 @@ def check_kubernetes_cluster(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[
     yield _judge(aws, cluster, f"name of EKS cluster {name}", found, "hyperpod", DELETE_CLUSTER)
 
 
-def check_storage_log_groups(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+def check_log_groups(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     yield _log_group(aws, cluster, lustre_log_group(cluster), "storage")
     if cluster.prometheus:
         yield _log_group(aws, cluster, metrics_log_group(cluster), "storage")
-
-
-def check_node_log_group(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
-    yield _log_group(aws, cluster, node_log_group(cluster), "hyperpod")
+    if isinstance(cluster, SlurmCluster):
+        yield _log_group(aws, cluster, node_log_group(cluster), "hyperpod")
 
 
 def check_planned_log_groups(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:

@@ -1,17 +1,13 @@
 """Checks of the network: zones of endpoints, and an existing VPC with its subnets' access to AWS services."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
-
-from botocore.exceptions import ClientError
 
 from config.cluster import Cluster, ExistingSubnet, ExistingVpc, zone_ids
 from config.eks_cluster import EksCluster
 from config.facts.endpoint_services import endpoint_services, whole_name
 from config.slurm_cluster import SlurmCluster
-from tools.aws_session import is_absent
+from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed, missing_addresses
@@ -22,14 +18,15 @@ def check_existing_vpc(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if not isinstance(network, ExistingVpc):
         return
     subject = f"VPC {network.vpc_id}"
-    try:
-        vpc = aws.call("ec2", "describe_vpcs", VpcIds=[network.vpc_id])["Vpcs"][0]
-    except ClientError as error:
-        if not is_absent(error):
-            raise
-        yield fail(subject, str(error), "set network.vpc_id to a VPC of this account and region")
+    found = if_present(aws.call, "ec2", "describe_vpcs", VpcIds=[network.vpc_id])
+    if found is None:
+        yield fail(
+            subject,
+            f"does not exist in {cluster.region}",
+            "set network.vpc_id to a VPC of this account and region",
+        )
         return
-    cidrs = [block["CidrBlock"] for block in vpc.get("CidrBlockAssociationSet", [])]
+    cidrs = [block["CidrBlock"] for block in found["Vpcs"][0].get("CidrBlockAssociationSet", [])]
     if network.cidr in cidrs:
         yield ok(subject, f"has {network.cidr}")
     else:
@@ -55,13 +52,15 @@ def _check_subnet(
     aws: ReadOnlyAws, cluster: Cluster, network: ExistingVpc, subnet: ExistingSubnet
 ) -> Iterator[Finding]:
     subject = f"subnet {subnet.subnet_id}"
-    try:
-        found = aws.call("ec2", "describe_subnets", SubnetIds=[subnet.subnet_id])["Subnets"][0]
-    except ClientError as error:
-        if not is_absent(error):
-            raise
-        yield fail(subject, str(error), "set network.private_subnets to subnets of the VPC")
+    answer = if_present(aws.call, "ec2", "describe_subnets", SubnetIds=[subnet.subnet_id])
+    if answer is None:
+        yield fail(
+            subject,
+            f"does not exist in {cluster.region}",
+            "set network.private_subnets to subnets of the VPC",
+        )
         return
+    found = answer["Subnets"][0]
     for field, key, told in (
         ("vpc_id", "VpcId", network.vpc_id),
         ("availability_zone_id", "AvailabilityZoneId", subnet.availability_zone_id),

@@ -1,7 +1,5 @@
 """Checks of the quotas for a new VPC, endpoints, and the network interfaces of nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.address_demand import node_interfaces

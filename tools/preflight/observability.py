@@ -1,7 +1,5 @@
 """Checks of the quotas for dashboards and alerts, and of the sign-in to Grafana."""
 
-from __future__ import annotations
-
 import urllib.request
 from collections.abc import Iterator
 from typing import Any

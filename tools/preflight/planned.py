@@ -1,7 +1,5 @@
 """Resources that a deployment would create on EKS, according to the synthesized template."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass

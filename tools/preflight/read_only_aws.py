@@ -1,14 +1,12 @@
 """Read-only access to AWS for preflight."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import boto3
 from botocore.exceptions import ClientError
 
-from tools.aws_session import aws_client, is_denied
+from tools.aws_session import all_items, aws_client, is_denied
 
 READING = {"get", "list", "describe", "head"}
 DIFFERENTLY_NAMED = {"s3:HeadBucket": "s3:ListBucket", "s3:ListObjectsV2": "s3:ListBucket"}
@@ -66,8 +64,7 @@ class ReadOnlyAws:
                 if key is None:
                     self._answers[question] = getattr(client, operation)(**parameters)
                 else:
-                    pages = client.get_paginator(operation).paginate(**parameters)
-                    self._answers[question] = [item for page in pages for item in page.get(key, [])]
+                    self._answers[question] = all_items(client, operation, key, **parameters)
             except ClientError as error:
                 if is_denied(error):
                     raise PermissionMissing(_iam_action(client, error.operation_name)) from error

@@ -1,12 +1,9 @@
 """Checks of SageMaker's MLflow and Studio: quotas, free names, and sign-in."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
 from config.cluster import Cluster
-from config.resource_names import mlflow
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.instance_quotas import SERVICE
 from tools.preflight.observability import active_instances
@@ -31,7 +28,7 @@ def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Check name and quota; an existing resource belongs to a deployed storage stack."""
     if not cluster.mlflow:
         return
-    name, kind = mlflow(cluster), cluster.mlflow.kind
+    name, kind = cluster.name, cluster.mlflow.kind
     names = _names(aws, kind)
     subject = f"MLflow {kind.replace('_', ' ')} {name}"
     if name in names and is_deployed(aws, cluster, "storage"):

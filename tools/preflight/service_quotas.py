@@ -1,7 +1,6 @@
 """Quotas that apply to this account."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tools.aws_session import if_present
@@ -46,25 +45,17 @@ def judge_quota(
     needed: float = 1,
     unit: str = "",
     subject: str | None = None,
+    values: Mapping[str, float] | None = None,
 ) -> Finding:
-    """Compare a quota of this account with its current use and the cluster's additional need."""
+    """Compare a quota of this account with its current use and the cluster's additional need.
+
+    ``values`` are quotas by name that another service than Service Quotas reports.
+    """
     if quota.code:
         value = quota_by_code(aws, quota.service_code, quota.code)
     else:
-        value = quotas_by_name(aws, quota.service_code).get(quota.name)
-    return judge(quota, value, used=used, needed=needed, unit=unit, subject=subject)
-
-
-def judge(
-    quota: Quota,
-    value: float | None,
-    *,
-    used: float,
-    needed: float = 1,
-    unit: str = "",
-    subject: str | None = None,
-) -> Finding:
-    """Judge a quota like ``judge_quota``, with a known value."""
+        values = quotas_by_name(aws, quota.service_code) if values is None else values
+        value = values.get(quota.name)
     subject = subject or f"quota {quota.name}"
     need = f"{needed:,.10g} {unit} needed".replace("  ", " ") + (f", {used:,.10g} in use" if used else "")
     if value is None:

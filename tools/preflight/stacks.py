@@ -1,7 +1,5 @@
 """Checks of the cluster's CloudFormation stacks, and the nodes and addresses that they still lack."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Literal

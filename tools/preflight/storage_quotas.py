@@ -1,7 +1,5 @@
 """Checks of the storage stack's quotas: FSx's for file systems, and RDS's for Slurm's accounting database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.cluster import Cluster
@@ -10,7 +8,7 @@ from config.slurm_cluster import SlurmCluster
 from config.storage import EFA_NOT_CONFIGURED
 from tools.preflight.finding import Finding, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import Quota, judge, judge_quota
+from tools.preflight.service_quotas import Quota, judge_quota
 
 RDS = "Amazon Relational Database Service (Amazon RDS)"
 DATABASE_QUOTAS = {
@@ -73,10 +71,11 @@ def check_database_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[F
     for name, shown in DATABASE_QUOTAS.items():
         quota = quotas.get(name)
         is_storage = name == "AllocatedStorage"
-        yield judge(
+        yield judge_quota(
+            aws,
             Quota("rds", RDS, shown),
-            quota and quota["Max"],
             needed=database.storage_gib if is_storage else 1,
             used=quota["Used"] if quota else 0,
             unit="GiB" if is_storage else "",
+            values={shown: quota["Max"]} if quota else {},
         )

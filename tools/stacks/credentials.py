@@ -3,8 +3,6 @@
 ``python -m tools.stacks.credentials [options of cdk deploy]`` asks AWS nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from botocore.exceptions import NoCredentialsError

@@ -6,8 +6,6 @@ prints the state of each group of nodes. ``... destroy STACK`` deletes the log g
 for late entries. The exit status is that of the CDK, or 1 if workers are missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys
@@ -26,7 +24,7 @@ from config.resource_names import construct_ids, control_plane_log_group, kubern
 from tools.aws_session import aws_client, if_present, open_session
 from tools.command_line import cluster_parser, format_table, run_command
 from tools.stacks.diff import ASSEMBLY, CDK, deployed_and_new, require_charts
-from tools.stacks.replacements import Template, imported_exports
+from tools.stacks.replacements import Template, exports_of, imported_exports
 from tools.stacks.stack_contents import deployed_template
 
 SECONDS_OF_LATE_LOGS = 60
@@ -92,7 +90,7 @@ def first_to_deploy(cluster: Cluster, pairs: Sequence[tuple[str, Template, Templ
         ValueError: if a stack that is no longer in the file imports such a value.
     """
     ids = dict(zip(stack_names(cluster), construct_ids(cluster), strict=True))
-    removed = {name for _, old, new in pairs for name in _exports(old) - _exports(new)}
+    removed = {name for _, old, new in pairs for name in exports_of(old) - exports_of(new)}
     first = []
     for stack, old, new in pairs:
         before, after = (imported_exports(template["Resources"]) for template in (old, new))
@@ -104,11 +102,6 @@ def first_to_deploy(cluster: Cluster, pairs: Sequence[tuple[str, Template, Templ
         if before & removed - after and after <= before:
             first.append(ids[stack])
     return first
-
-
-def _exports(template: Template) -> set[str]:
-    outputs = template.get("Outputs", {}).values()
-    return {output["Export"]["Name"] for output in outputs if "Export" in output}
 
 
 def _delete_left_logs(session: boto3.Session, cluster: EksCluster) -> None:
@@ -158,8 +151,10 @@ def _report_groups(session: boto3.Session, cluster: Cluster) -> int:
     print("\n" + format_table(["group", "wanted", "running"], rows))
     if not missing:
         return 0
-    for event in _events(sagemaker, cluster.name) if cluster.continuous_provisioning else []:
-        print(f"  {event['EventTime']:%Y-%m-%d %H:%M} {event.get('Description', '')}")
+    if cluster.continuous_provisioning:
+        newest = {"MaxResults": NUM_EVENTS, "SortBy": "EventTime", "SortOrder": "Descending"}
+        for event in sagemaker.list_cluster_events(ClusterName=cluster.name, **newest)["Events"]:
+            print(f"  {event['EventTime']:%Y-%m-%d %H:%M} {event.get('Description', '')}")
     print(
         f"missing nodes: {', '.join(missing)}. HyperPod keeps trying. `make logs` shows node setup, and "
         "`make preflight` quotas and offers; without capacity, try another zone or a training plan.",
@@ -177,13 +172,6 @@ def _missing_workers(cluster: Cluster, groups: Sequence[dict[str, Any]]) -> list
         for name, count in running.items()
         if count < wanted.get(name, 0)
     ]
-
-
-def _events(sagemaker: Any, name: str) -> list[dict[str, Any]]:
-    events: list[dict[str, Any]] = sagemaker.list_cluster_events(
-        ClusterName=name, MaxResults=NUM_EVENTS, SortBy="EventTime", SortOrder="Descending"
-    )["Events"]
-    return events
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ compares two templates, both without AWS. Exit status 1 when something that hold
 data, or the cluster, would be replaced or deleted.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from dataclasses import dataclass
@@ -107,8 +105,7 @@ def _read(path: Path) -> Template:
         raise ValueError(
             f"{path}: no such file; give a template that `cdk synth` wrote, such as in {ASSEMBLY}/"
         )
-    template: Template = json.loads(path.read_text())
-    return template
+    return json.loads(path.read_text())
 
 
 def require_charts(cluster: Cluster) -> None:

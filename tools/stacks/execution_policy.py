@@ -6,8 +6,6 @@ bootstrap the account with them. The actions are those of CloudFormation's resou
 each type's schema, bundled with cfn-lint).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict
@@ -102,7 +100,8 @@ def _resource_types(cluster: Cluster) -> set[str]:
 
 
 def _actions(region: str, resource_types: set[str]) -> set[str]:
-    services = ALWAYS | {SERVICES.get(name, name.lower()) for name in _service_names(resource_types)}
+    names = {name.split("::")[1] for name in resource_types if name.startswith("AWS::")}
+    services = ALWAYS | {SERVICES.get(name, name.lower()) for name in names}
     actions = {*ASSETS, *(CUSTOM if any(name.startswith("Custom::") for name in resource_types) else [])}
     for resource_type in resource_types:
         actions.update(WITHOUT_HANDLERS.get(resource_type, []))
@@ -119,10 +118,6 @@ def _actions(region: str, resource_types: set[str]) -> set[str]:
         and action.partition(":")[0] in services
         and not NOT_OURS.fullmatch(action)
     }
-
-
-def _service_names(resource_types: set[str]) -> set[str]:
-    return {name.split("::")[1] for name in resource_types if name.startswith("AWS::")}
 
 
 def _statements(cluster: Cluster, service: str, actions: set[str]) -> list[Statement]:

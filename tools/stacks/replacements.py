@@ -1,7 +1,5 @@
 """Resources that an update of a stack replaces or deletes, and references in templates."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,11 +39,14 @@ class Loss:
     """A resource that does not survive an update."""
 
     logical_id: str
-    resource_type: str
-    kind: Kind
-    reason: str
     old: dict[str, Any]
     """Its definition in the old template, whose policies decide what becomes of it."""
+    kind: Kind
+    reason: str
+
+    @property
+    def resource_type(self) -> str:
+        return str(self.old["Type"])
 
     @property
     def is_kept(self) -> bool:
@@ -63,31 +64,26 @@ def find_losses(old: Template, new: Template, *, region: str, changed_exports: s
     after = new["Resources"]
     for logical_id, resource in old["Resources"].items():
         if logical_id not in after:
-            losses[logical_id] = _loss(logical_id, resource, "is deleted", "it is no longer in the template")
+            losses[logical_id] = Loss(logical_id, resource, "is deleted", "it is no longer in the template")
         elif resource["Type"] != after[logical_id]["Type"]:
-            losses[logical_id] = _loss(
-                logical_id, resource, "is replaced", f"now {after[logical_id]['Type']}"
-            )
+            reason = f"now {after[logical_id]['Type']}"
+            losses[logical_id] = Loss(logical_id, resource, "is replaced", reason)
         elif own := _own_change(resource, after[logical_id], region):
-            losses[logical_id] = _loss(logical_id, resource, *own)
+            losses[logical_id] = Loss(logical_id, resource, *own)
     # A replaced resource has a new id, so resources that were created with the old id are replaced too.
     while spread := list(_spread(old, new, losses, region, changed_exports)):
         losses.update({loss.logical_id: loss for loss in spread})
     return list(losses.values())
 
 
-def exports_of(template: Template, logical_ids: set[str]) -> set[str]:
-    """Names of the exports whose value comes from any of these resources."""
+def exports_of(template: Template, logical_ids: set[str] | None = None) -> set[str]:
+    """Names of the exports whose value comes from any of these resources, or of all exports."""
     return {
         output["Export"]["Name"]
         for output in template.get("Outputs", {}).values()
         if isinstance(output.get("Export", {}).get("Name"), str)
-        and referenced_resources(output["Value"]) & logical_ids
+        and (logical_ids is None or referenced_resources(output["Value"]) & logical_ids)
     }
-
-
-def _loss(logical_id: str, old: dict[str, Any], kind: Kind, reason: str) -> Loss:
-    return Loss(logical_id, old["Type"], kind, reason, old)
 
 
 def _own_change(old: dict[str, Any], new: dict[str, Any], region: str) -> tuple[Kind, str] | None:
@@ -115,7 +111,7 @@ def _spread(
             causes = (referenced_resources(value) & gone) | (imported_exports(value) & changed_exports)
             if causes:
                 reason = f"{'.'.join(path)} is taken from {', '.join(sorted(causes))}, which is replaced"
-                yield _loss(logical_id, resource, "is replaced", reason)
+                yield Loss(logical_id, resource, "is replaced", reason)
                 break
 
 

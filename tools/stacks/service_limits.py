@@ -5,8 +5,6 @@ accounting database", "Continuous provisioning"), FSx's UpdateFileSystem, and th
 existing cluster to new Kubernetes version").
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,12 +1,10 @@
 """Contents of a deployed stack, and resources that outlive it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any
 
-from tools.aws_session import if_present
+from tools.aws_session import all_items, if_present
 
 NEVER_DEPLOYED = "REVIEW_IN_PROGRESS"
 """Empty stack whose change set was not executed. The state has no end, and the stack can be deleted."""
@@ -56,11 +54,11 @@ def read_stack(cloudformation: Any, name: str) -> StackContents | None:
     if stack["StackStatus"] == NEVER_DEPLOYED:
         return StackContents(name, stack["StackId"], NEVER_DEPLOYED, ())
     template = deployed_template(cloudformation, name) or {"Resources": {}}
-    pages = cloudformation.get_paginator("list_stack_resources").paginate(StackName=name)
     resources = [
         _resource(summary, template["Resources"].get(summary["LogicalResourceId"], {}))
-        for page in pages
-        for summary in page["StackResourceSummaries"]
+        for summary in all_items(
+            cloudformation, "list_stack_resources", "StackResourceSummaries", StackName=name
+        )
         if summary["ResourceStatus"] != "DELETE_COMPLETE"
     ]
     return StackContents(name, stack["StackId"], stack["StackStatus"], tuple(resources))

@@ -4,13 +4,12 @@ Links between Lustre and S3 go before a bucket is emptied. Ours import no deleti
 made or changed may, and then an object that is deleted from the bucket takes its file with it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any
 
-from tools.aws_session import if_present
+from tools.aws_session import all_items, if_present
 from tools.stacks.stack_contents import StackContents
 
 UNLINK_SECONDS = 3600.0
@@ -18,6 +17,12 @@ UNLINK_SECONDS = 3600.0
 SECONDS_TO_GO = 900
 SECONDS_BETWEEN_LOOKS = 10
 GONE = "Deleted"
+STUDIO_CONTENTS = {
+    "app": ("app", "Apps", ("SpaceName", "UserProfileName", "AppType", "AppName")),
+    "space": ("space", "Spaces", ("SpaceName",)),
+    "profile": ("user_profile", "UserProfiles", ("UserProfileName",)),
+}
+"""Contents of a Studio domain in the order of deletion: SageMaker's name, key of the list, and arguments."""
 CLUSTER_TAG = "tag:cluster.k8s.amazonaws.com/name"
 """The VPC CNI writes it on every interface that it makes."""
 POLL_SECONDS = 10.0
@@ -120,8 +125,8 @@ def delete_pod_interfaces(ec2: Any, network: StackContents, cluster_name: str) -
         {"Name": "status", "Values": ["available"]},
         {"Name": CLUSTER_TAG, "Values": [cluster_name]},
     ]
-    pages = ec2.get_paginator("describe_network_interfaces").paginate(Filters=filters)
-    left = [interface["NetworkInterfaceId"] for page in pages for interface in page["NetworkInterfaces"]]
+    found = all_items(ec2, "describe_network_interfaces", "NetworkInterfaces", Filters=filters)
+    left = [interface["NetworkInterfaceId"] for interface in found]
     for interface_id in left:
         ec2.delete_network_interface(NetworkInterfaceId=interface_id)
     return left
@@ -142,71 +147,31 @@ def delete_studio_contents(
     own = {
         part for one in stack.of_type("AWS::SageMaker::UserProfile") for part in one.physical_id.split("|")
     }
-    for domain in stack.of_type("AWS::SageMaker::Domain"):
-        if domain.physical_id:
-            _Contents(sagemaker, domain.physical_id, say, sleep).delete(own)
+    for domain_id in filter(None, (domain.physical_id for domain in stack.of_type("AWS::SageMaker::Domain"))):
+        for title, (kind, _, names) in STUDIO_CONTENTS.items():
+            there = partial(_studio_contents, sagemaker, domain_id, title, own)
+            for item in there():
+                if item["Status"] != "Deleting":
+                    given = {name: str(item[name]) for name in names if item.get(name)}
+                    getattr(sagemaker, f"delete_{kind}")(DomainId=domain_id, **given)
+                    say(f"deleting {title} {next(iter(given.values()))} of Studio")
+            waited = 0.0
+            while left := there():
+                if waited >= SECONDS_TO_GO:
+                    raise TimeoutError(
+                        f"{len(left)} {title}s of Studio's domain {domain_id} are still there after"
+                        f" {waited / 60:.0f} minutes: see them in SageMaker's console, then run this again"
+                    )
+                sleep(SECONDS_BETWEEN_LOOKS)
+                waited += SECONDS_BETWEEN_LOOKS
 
 
-class _Contents:
-    def __init__(
-        self, sagemaker: Any, domain_id: str, say: Callable[[str], None], sleep: Callable[[float], None]
-    ) -> None:
-        self._sagemaker, self._domain_id, self._say, self._sleep = sagemaker, domain_id, say, sleep
-
-    def delete(self, own: set[str]) -> None:
-        self._empty("app", "list_apps", "Apps", self._delete_app)
-        self._empty("space", "list_spaces", "Spaces", self._delete_space)
-        self._empty(
-            "profile",
-            "list_user_profiles",
-            "UserProfiles",
-            self._delete_profile,
-            skip=lambda found: found["UserProfileName"] in own,
-        )
-
-    def _delete_app(self, app: dict[str, Any]) -> str:
-        keys = ("SpaceName", "UserProfileName", "AppType", "AppName")
-        self._sagemaker.delete_app(
-            DomainId=self._domain_id, **{key: app[key] for key in keys if app.get(key)}
-        )
-        return str(app.get("SpaceName") or app.get("UserProfileName"))
-
-    def _delete_space(self, space: dict[str, Any]) -> str:
-        self._sagemaker.delete_space(DomainId=self._domain_id, SpaceName=space["SpaceName"])
-        return str(space["SpaceName"])
-
-    def _delete_profile(self, profile: dict[str, Any]) -> str:
-        name = str(profile["UserProfileName"])
-        self._sagemaker.delete_user_profile(DomainId=self._domain_id, UserProfileName=name)
-        return name
-
-    def _empty(
-        self,
-        kind: str,
-        operation: str,
-        key: str,
-        delete: Callable[[dict[str, Any]], str],
-        skip: Callable[[dict[str, Any]], bool] = lambda found: False,
-    ) -> None:
-        """Delete all of a kind once, and wait until they are gone."""
-
-        def there() -> list[dict[str, Any]]:
-            pages = self._sagemaker.get_paginator(operation).paginate(DomainIdEquals=self._domain_id)
-            found = [item for page in pages for item in page[key]]
-            return [item for item in found if item["Status"] != GONE and not skip(item)]
-
-        for item in there():
-            if item["Status"] != "Deleting":
-                self._say(f"deleting {kind} {delete(item)} of Studio")
-        waited = 0.0
-        while left := there():
-            if waited >= SECONDS_TO_GO:
-                raise TimeoutError(
-                    f"{len(left)} {kind}s of Studio's domain {self._domain_id} are still there after"
-                    f" {waited / 60:.0f} minutes: see them in SageMaker's console, then run this again"
-                )
-            self._sleep(SECONDS_BETWEEN_LOOKS)
-            waited += SECONDS_BETWEEN_LOOKS
+def _studio_contents(sagemaker: Any, domain_id: str, title: str, own: set[str]) -> list[dict[str, Any]]:
+    """Return what a domain still has of a kind, except profiles that are part of the stack."""
+    kind, key, _ = STUDIO_CONTENTS[title]
+    found = all_items(sagemaker, f"list_{kind}s", key, DomainIdEquals=domain_id)
+    others = [item for item in found if title != "profile" or item["UserProfileName"] not in own]
+    return [item for item in others if item["Status"] != GONE]
 
 
 def unlink_buckets(fsx: Any, buckets: Collection[str]) -> list[str]:

@@ -3,8 +3,6 @@
 ``python -m tools.stacks.teardown --cluster FILE [--dry-run] [--yes NAME]``
 """
 
-from __future__ import annotations
-
 import sys
 
 import boto3
@@ -41,22 +39,18 @@ def main() -> int:
     print(describe_plan(plan))
     if options.dry_run or not plan.stacks:
         return 0
-    _confirm(cluster.name, options.yes)
-    _delete(session, plan, cluster)
-    print(f"\nDeleted {', '.join(stack.name for stack in plan.stacks)}.")
-    if remains := describe_remains(plan):
-        print(f"\n{remains}")
-    return 0
-
-
-def _confirm(name: str, given: str | None) -> None:
-    """Raise ValueError unless the name was given or is typed now."""
+    name, given = cluster.name, options.yes
     if given is None:
         if not sys.stdin.isatty():
             raise ValueError(f"there is no terminal to confirm in; use a terminal, or --yes {name}")
         given = input(f"\nType the cluster's name ({name}) to delete all this: ").strip()
     if given != name:
         raise ValueError(f"got '{given}', the cluster is {name}; nothing was deleted")
+    _delete(session, plan, cluster)
+    print(f"\nDeleted {', '.join(stack.name for stack in plan.stacks)}.")
+    if remains := describe_remains(plan):
+        print(f"\n{remains}")
+    return 0
 
 
 def _delete(session: boto3.Session, plan: TeardownPlan, cluster: Cluster) -> None:

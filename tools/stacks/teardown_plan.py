@@ -3,16 +3,13 @@
 Bills are given as units, because prices change and differ between regions.
 """
 
-from __future__ import annotations
-
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import boto3
 
 from config.cluster import Cluster
 from config.resource_names import control_plane_log_group, stack_names
-from tools.aws_session import aws_client
+from tools.aws_session import all_items, aws_client
 from tools.stacks.stack_contents import NEVER_DEPLOYED, StackContents, StackResource, read_stack
 
 HOLDING = {"AWS::FSx::FileSystem", "AWS::RDS::DBInstance", "AWS::EC2::SecurityGroup"}
@@ -48,25 +45,19 @@ class TeardownPlan:
     """Names under which Lustre file systems are mounted, by id."""
 
     @property
+    def resources(self) -> list[StackResource]:
+        """Resources that exist."""
+        return [resource for stack in self.stacks for resource in stack.resources if resource.physical_id]
+
+    @property
     def kept(self) -> list[StackResource]:
-        return [
-            resource
-            for stack in self.stacks
-            for resource in stack.resources
-            if resource.physical_id and (resource.is_kept or resource.leaves_snapshot)
-        ]
+        return [found for found in self.resources if found.is_kept or found.leaves_snapshot]
 
     @property
     def deleted(self) -> list[StackResource]:
         """Resources with data that is lost for good."""
-        return [
-            resource
-            for stack in self.stacks
-            for resource in stack.resources
-            if resource.physical_id
-            and not (resource.is_kept or resource.leaves_snapshot)
-            and resource.resource_type in HOLDS_DATA
-        ]
+        gone = [found for found in self.resources if not (found.is_kept or found.leaves_snapshot)]
+        return [found for found in gone if found.resource_type in HOLDS_DATA]
 
 
 def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
@@ -85,8 +76,8 @@ def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
     deleted = {resource.physical_id for resource in resources if not resource.is_kept}
     holders: list[str] = []
     if network:
-        found = [*kept_holders(resources), *live_holders(session, network)]
-        holders = sorted({holder for holder in found if holder not in deleted})
+        kept = {resource.physical_id for resource in resources if resource.resource_type in HOLDING}
+        holders = sorted({*filter(None, kept), *live_holders(session, network)} - deleted)
     if network and not holders:
         going.append(network)
     return TeardownPlan(
@@ -96,8 +87,7 @@ def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
         service_logs=tuple(name for name in _service_logs(session, cluster) if name not in deleted),
         mount_names={
             system["FileSystemId"]: system["LustreConfiguration"]["MountName"]
-            for page in aws_client(session, "fsx").get_paginator("describe_file_systems").paginate()
-            for system in page["FileSystems"]
+            for system in all_items(aws_client(session, "fsx"), "describe_file_systems", "FileSystems")
             if "LustreConfiguration" in system
         },
     )
@@ -112,12 +102,11 @@ def _service_logs(session: boto3.Session, cluster: Cluster) -> tuple[str, ...]:
     prefixes = [f"/aws/sagemaker/Clusters/{cluster.name}/"]
     if cluster.scheduler == "eks":
         prefixes += [control_plane_log_group(cluster), f"/aws/containerinsights/{cluster.name}/"]
-    paginator = aws_client(session, "logs").get_paginator("describe_log_groups")
+    logs = aws_client(session, "logs")
     return tuple(
         group["logGroupName"]
         for prefix in prefixes
-        for page in paginator.paginate(logGroupNamePrefix=prefix)
-        for group in page["logGroups"]
+        for group in all_items(logs, "describe_log_groups", "logGroups", logGroupNamePrefix=prefix)
     )
 
 
@@ -137,19 +126,22 @@ def describe_remains(plan: TeardownPlan) -> str:
     lines: list[str] = []
     if plan.kept or plan.service_logs:
         lines.append("Kept in the account, outside of any stack:")
-        for resource in sorted(plan.kept, key=_order_of_deletion):
+        # A link before its bucket, which must not be emptied while it is there; then what bills.
+        for resource in sorted(plan.kept, key=lambda r: (r.resource_type != DATA_LINK, not bill_of(r))):
             lines += _describe_kept(resource, plan.mount_names)
         for name in plan.service_logs:
             lines += [f"  {name}: a service's log, bills by the GB and month"]
             lines += [f"      aws logs delete-log-group --log-group-name {name}"]
     if plan.network_held:
-        lines += [*([""] if lines else []), *_describe_network(plan, plan.network_held)]
+        bill = network_bill(plan.network_held)
+        lines += [
+            *([""] if lines else []),
+            f"Stack {plan.network_held.name} stays, because a network in use cannot be deleted: "
+            f"{', '.join(plan.holders)} use it.",
+            f"  It bills {bill}." if bill else "  It bills nothing.",
+            "  Delete what holds it (above), then run `make teardown` again.",
+        ]
     return "\n".join(lines)
-
-
-def _order_of_deletion(resource: StackResource) -> tuple[bool, bool]:
-    """A link before its bucket, which must not be emptied while it is there; then what bills."""
-    return resource.resource_type != DATA_LINK, not bill_of(resource)
 
 
 def _describe_kept(resource: StackResource, mount_names: dict[str, str]) -> list[str]:
@@ -181,87 +173,56 @@ def _field_for(resource: StackResource, mount_names: dict[str, str]) -> str:
     return ""
 
 
-def _describe_network(plan: TeardownPlan, network: StackContents) -> list[str]:
-    bill = network_bill(network)
-    return [
-        f"Stack {network.name} stays, because a network in use cannot be deleted: "
-        f"{', '.join(plan.holders)} use it.",
-        f"  It bills {bill}." if bill else "  It bills nothing.",
-        "  Delete what holds it (above), then run `make teardown` again.",
-    ]
-
-
 def buckets_to_empty(stack: StackContents) -> list[str]:
     """Buckets that go with the stack; CloudFormation deletes empty ones only."""
     buckets = stack.of_type("AWS::S3::Bucket")
     return [bucket.physical_id for bucket in buckets if bucket.physical_id and not bucket.is_kept]
 
 
+BILLS = {
+    "AWS::FSx::FileSystem": "bills by the hour for {StorageCapacity:,} GiB and its throughput, used or not",
+    "AWS::S3::Bucket": "bills by the GB and month for what is in it, versions too",
+    "AWS::KMS::Key": "bills by the month",
+    "AWS::SecretsManager::Secret": "bills by the month",
+    "AWS::RDS::DBInstance": "still runs and bills by the hour as {DBInstanceClass}",
+    "AWS::Logs::LogGroup": "bills by the GB and month",
+    "AWS::APS::Workspace": "bills for stored samples",
+    "AWS::ECR::Repository": "bills by the GB and month for its images",
+}
+"""Bill of a resource by its type, with properties in braces; other types are free."""
+DELETIONS = {
+    DATA_LINK: "before its bucket is emptied, or the files in the file system go as well: aws fsx"
+    " delete-data-repository-association --association-id {0} --no-delete-data-in-file-system",
+    "AWS::FSx::FileSystem": "aws fsx delete-file-system --file-system-id {0}",
+    "AWS::S3::Bucket": "empty it (S3 console), then aws s3api delete-bucket --bucket {0}",
+    "AWS::KMS::Key": "last of all: aws kms schedule-key-deletion --key-id {0}",
+    "AWS::SecretsManager::Secret": "aws secretsmanager delete-secret --secret-id {0}",
+    "AWS::RDS::DBInstance": "aws rds delete-db-instance --db-instance-identifier {0}"
+    " --final-db-snapshot-identifier {0}-final",
+    "AWS::RDS::DBSubnetGroup": "aws rds delete-db-subnet-group --db-subnet-group-name {0}",
+    "AWS::RDS::DBParameterGroup": "aws rds delete-db-parameter-group --db-parameter-group-name {0}",
+    "AWS::EC2::SecurityGroup": "aws ec2 delete-security-group --group-id {0}",
+    "AWS::Logs::LogGroup": "aws logs delete-log-group --log-group-name {0}",
+    "AWS::ECR::Repository": "aws ecr delete-repository --force --repository-name {0}",
+    "AWS::APS::Workspace": "aws amp delete-workspace --workspace-id {1}",
+}
+"""Command that deletes a resource by its type, with its id, and the id's part after the last slash."""
+
+
 def bill_of(resource: StackResource) -> str:
     """Describe how a resource is billed; empty if it is free."""
-    properties = resource.properties
-    match resource.resource_type:
-        case "AWS::FSx::FileSystem":
-            capacity_gib = properties.get("StorageCapacity", 0)
-            return f"bills by the hour for {capacity_gib:,} GiB and its throughput, used or not"
-        case "AWS::S3::Bucket":
-            return "bills by the GB and month for what is in it, versions too"
-        case "AWS::KMS::Key":
-            return "bills by the month"
-        case "AWS::SecretsManager::Secret":
-            return "bills by the month"
-        case "AWS::RDS::DBInstance":
-            if resource.leaves_snapshot:
-                return "bills by the GB and month for the snapshot"
-            return f"still runs and bills by the hour as {properties.get('DBInstanceClass')}"
-        case "AWS::Logs::LogGroup":
-            return "bills by the GB and month"
-        case "AWS::APS::Workspace":
-            return "bills for stored samples"
-        case "AWS::ECR::Repository":
-            return "bills by the GB and month for its images"
-    return ""
+    if resource.leaves_snapshot:
+        return "bills by the GB and month for the snapshot"
+    properties = {"StorageCapacity": 0, "DBInstanceClass": None} | resource.properties
+    return BILLS.get(resource.resource_type, "").format(**properties)
 
 
 def deletion_of(resource: StackResource) -> str:
     """Return the command that deletes a resource; empty if none is needed."""
-    physical_id = resource.physical_id
-    match resource.resource_type:
-        case "AWS::FSx::FileSystem":
-            return f"aws fsx delete-file-system --file-system-id {physical_id}"
-        case _ if resource.resource_type == DATA_LINK:
-            return (
-                "before its bucket is emptied, or the files in the file system go as well: aws fsx "
-                f"delete-data-repository-association --association-id {physical_id} "
-                "--no-delete-data-in-file-system"
-            )
-        case "AWS::S3::Bucket":
-            return f"empty it (S3 console), then aws s3api delete-bucket --bucket {physical_id}"
-        case "AWS::KMS::Key":
-            return f"last of all: aws kms schedule-key-deletion --key-id {physical_id}"
-        case "AWS::SecretsManager::Secret":
-            return f"aws secretsmanager delete-secret --secret-id {physical_id}"
-        case "AWS::RDS::DBInstance" if resource.leaves_snapshot:
-            return "aws rds describe-db-snapshots, then aws rds delete-db-snapshot"
-        case "AWS::RDS::DBInstance":
-            return (
-                f"aws rds delete-db-instance --db-instance-identifier {physical_id} "
-                f"--final-db-snapshot-identifier {physical_id}-final"
-            )
-        case "AWS::RDS::DBSubnetGroup":
-            return f"aws rds delete-db-subnet-group --db-subnet-group-name {physical_id}"
-        case "AWS::RDS::DBParameterGroup":
-            return f"aws rds delete-db-parameter-group --db-parameter-group-name {physical_id}"
-        case "AWS::EC2::SecurityGroup":
-            return f"aws ec2 delete-security-group --group-id {physical_id}"
-        case "AWS::Logs::LogGroup":
-            return f"aws logs delete-log-group --log-group-name {physical_id}"
-        case "AWS::ECR::Repository":
-            name = resource.properties.get("RepositoryName", physical_id)
-            return f"aws ecr delete-repository --force --repository-name {name}"
-        case "AWS::APS::Workspace":
-            return f"aws amp delete-workspace --workspace-id {physical_id.rpartition('/')[2]}"
-    return ""
+    if resource.leaves_snapshot:
+        return "aws rds describe-db-snapshots, then aws rds delete-db-snapshot"
+    resource_id = resource.physical_id
+    return DELETIONS.get(resource.resource_type, "").format(resource_id, resource_id.rpartition("/")[2])
 
 
 def network_bill(network: StackContents) -> str:
@@ -277,11 +238,6 @@ def network_bill(network: StackContents) -> str:
     }
     parts = [f"{number} {name}{'s' if number > 1 else ''}" for name, number in billed.items() if number]
     return f"{' and '.join(parts)} by the hour, and their traffic" if parts else ""
-
-
-def kept_holders(resources: Collection[StackResource]) -> list[str]:
-    """Return the ids of kept resources that use the network."""
-    return [r.physical_id for r in resources if r.is_kept and r.physical_id and r.resource_type in HOLDING]
 
 
 def live_holders(session: boto3.Session, network: StackContents) -> list[str]:
@@ -303,13 +259,14 @@ def _groups_that_name(session: boto3.Session, own_groups: set[str]) -> set[str]:
     """Return other groups with a rule from or to these; EC2 then deletes neither group nor VPC."""
     if not own_groups:
         return set()
-    paginator = aws_client(session, "ec2").get_paginator("describe_security_groups")
-    found = {
-        group["GroupId"]
-        for direction in ("ip-permission.group-id", "egress.ip-permission.group-id")
-        for page in paginator.paginate(Filters=[{"Name": direction, "Values": sorted(own_groups)}])
-        for group in page["SecurityGroups"]
-    }
+    found = set()
+    for direction in ("ip-permission.group-id", "egress.ip-permission.group-id"):
+        filters = [{"Name": direction, "Values": sorted(own_groups)}]
+        ec2 = aws_client(session, "ec2")
+        found |= {
+            group["GroupId"]
+            for group in all_items(ec2, "describe_security_groups", "SecurityGroups", Filters=filters)
+        }
     return found - own_groups
 
 
@@ -317,15 +274,12 @@ def _file_systems(session: boto3.Session, vpcs: set[str], own_groups: set[str]) 
     if not vpcs | own_groups:
         return []
     name, values = ("vpc-id", vpcs) if vpcs else ("group-id", own_groups)
-    place = {"Name": name, "Values": sorted(values)}
-    pages = aws_client(session, "ec2").get_paginator("describe_network_interfaces").paginate(Filters=[place])
-    interfaces = {
-        interface["NetworkInterfaceId"] for page in pages for interface in page["NetworkInterfaces"]
-    }
+    place, ec2 = {"Name": name, "Values": sorted(values)}, aws_client(session, "ec2")
+    found = all_items(ec2, "describe_network_interfaces", "NetworkInterfaces", Filters=[place])
+    interfaces = {interface["NetworkInterfaceId"] for interface in found}
     return [
         system["FileSystemId"]
-        for page in aws_client(session, "fsx").get_paginator("describe_file_systems").paginate()
-        for system in page["FileSystems"]
+        for system in all_items(aws_client(session, "fsx"), "describe_file_systems", "FileSystems")
         if interfaces & set(system.get("NetworkInterfaceIds", []))
     ]
 
@@ -333,8 +287,7 @@ def _file_systems(session: boto3.Session, vpcs: set[str], own_groups: set[str]) 
 def _databases(session: boto3.Session, vpcs: set[str], groups: set[str]) -> list[str]:
     return [
         database["DBInstanceIdentifier"]
-        for page in aws_client(session, "rds").get_paginator("describe_db_instances").paginate()
-        for database in page["DBInstances"]
+        for database in all_items(aws_client(session, "rds"), "describe_db_instances", "DBInstances")
         if database.get("DBSubnetGroup", {}).get("VpcId") in vpcs
         or groups & {member["VpcSecurityGroupId"] for member in database.get("VpcSecurityGroups", [])}
     ]

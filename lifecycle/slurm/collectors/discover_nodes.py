@@ -9,8 +9,6 @@ The user decides whether the job has metrics, but Slurm determines the address. 
 collector query another host or port.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

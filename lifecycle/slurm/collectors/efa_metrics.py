@@ -4,8 +4,6 @@ The output is a text file for node_exporter. It replaces the exporter that AWS b
 version of node_exporter.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ Only root reaches the node's own credentials, which allow far more. The service 
 listens on the loopback interface, which containers of pyxis share, so every job on the node has the role.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -5,8 +5,6 @@ here have the same formats from 22.05 to 25.11, and each is one short request to
 differ from Slurm's own, such as slurm_nodes, so that both can be collected.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """Text format of metrics, atomic files, and the main loop of the collectors."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import time
@@ -10,23 +8,20 @@ from pathlib import Path
 
 Sample = tuple[str, dict[str, str], float]
 """Name, labels, value."""
+ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def format_samples(samples: list[Sample], is_counter: Callable[[str], bool]) -> str:
     """Return Prometheus' text format, which requires the samples of a metric to be together."""
     lines: dict[str, list[str]] = {}
     for name, labels, value in samples:
-        inner = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
+        inner = ",".join(f'{key}="{text.translate(ESCAPES)}"' for key, text in labels.items())
         number = str(value) if isinstance(value, int) else f"{value:.10g}"
         lines.setdefault(name, []).append(f"{name}{{{inner}}} {number}" if inner else f"{name} {number}")
     text = []
     for name, values in sorted(lines.items()):
         text += [f"# TYPE {name} {'counter' if is_counter(name) else 'gauge'}", *sorted(values)]
     return "\n".join(text) + "\n"
-
-
-def _escape(label: str) -> str:
-    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def write(path: Path, text: str) -> None:

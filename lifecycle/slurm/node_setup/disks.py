@@ -1,7 +1,5 @@
 """Disk of a path, determined by the device rather than the path's name, and the node's local disks."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass
@@ -45,17 +43,6 @@ def is_on_root_volume(host: Host, path: str) -> bool:
 
 def largest_local_disk(node: Node) -> str | None:
     """Return the mount point of the largest local disk; None if the node has only the root volume."""
-    _wait_for_instance_store(node)
-    disks = [
-        path
-        for path in (INSTANCE_STORE, SECOND_VOLUME)
-        # A folder of this name on the root volume is not a disk.
-        if mount_of(node.host, path).path == path and not is_on_root_volume(node.host, path)
-    ]
-    return max(disks, key=lambda path: _size_bytes(node.host, path), default=None)
-
-
-def _wait_for_instance_store(node: Node) -> None:
     try:
         node.host.wait_for(
             lambda: _instance_store_is_done(node.host),
@@ -66,6 +53,14 @@ def _wait_for_instance_store(node: Node) -> None:
     except SetupError as error:
         # The other disk may be enough, and jobs without containers need none.
         node.warn(f"the local NVMe drives are left out: {error}")
+    disks = [
+        path
+        for path in (INSTANCE_STORE, SECOND_VOLUME)
+        # A folder of this name on the root volume is not a disk.
+        if mount_of(node.host, path).path == path and not is_on_root_volume(node.host, path)
+    ]
+    sizes = ("df", "--output=size", "--block-size=1")
+    return max(disks, key=lambda path: int(node.host.run(*sizes, path).split()[-1]), default=None)
 
 
 def _instance_store_is_done(host: Host) -> bool:
@@ -83,15 +78,11 @@ def _instance_store_is_done(host: Host) -> bool:
 
 
 def _mounts(host: Host) -> list[Mount]:
-    lines = host.path(MOUNTS).read_text().splitlines()
     # Fields: id, parent, major:minor, root, mount point, ...; blanks in it are written as \040.
-    fields = [line.split(" ") for line in lines]
-    return [Mount(device=line[2], path=_unescaped(line[4])) for line in fields if len(line) > 4]
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
-
-
-def _size_bytes(host: Host, path: str) -> int:
-    return int(host.run("df", "--output=size", "--block-size=1", path).split()[-1])
+    lines = [line.split(" ") for line in host.path(MOUNTS).read_text().splitlines()]
+    octal = re.compile(r"\\([0-7]{3})")
+    return [
+        Mount(device=line[2], path=octal.sub(lambda match: chr(int(match[1], 8)), line[4]))
+        for line in lines
+        if len(line) > 4
+    ]

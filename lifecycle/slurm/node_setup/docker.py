@@ -1,7 +1,5 @@
 """Docker's data on a local disk: images and containers, in its own folder or in containerd's."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 ``downloads.json`` beside the scripts is the table of all downloads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -148,8 +146,7 @@ def sha256_of(path: Path) -> str:
 
 
 def _table(node: Node) -> dict[str, Any]:
-    table: dict[str, Any] = json.loads((node.files / "downloads.json").read_text())
-    return table
+    return json.loads((node.files / "downloads.json").read_text())
 
 
 def _transfer(node: Node, download: Download, partial: Path) -> None:

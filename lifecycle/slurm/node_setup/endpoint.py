@@ -1,7 +1,5 @@
 """HTTP requests to services of this cluster."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import urllib.error

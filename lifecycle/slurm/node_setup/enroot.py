@@ -1,7 +1,5 @@
 """enroot's folders on a local disk, one per user, below parents that all users can write to."""
 
-from __future__ import annotations
-
 import re
 
 from node_setup.disks import INSTANCE_STORE, SECOND_VOLUME, is_on_root_volume
@@ -39,7 +37,13 @@ def place_enroot(node: Node, disk: str) -> None:
     """
     if not node.host.path(CONFIG).exists():
         return
-    misplaced = _misplaced(node)
+    settings = _settings(node)
+    misplaced = [
+        key
+        for key in PLACES
+        if key not in settings
+        or any(is_on_root_volume(node.host, path) for path in _evaluate(node, settings[key]))
+    ]
     if misplaced and runs_jobs(node.host, node.facts.host_name):
         node.warn(
             f"enroot keeps {', '.join(misplaced)} on the root volume while jobs run, whose containers are "
@@ -56,15 +60,6 @@ def place_enroot(node: Node, disk: str) -> None:
             f"user nobody cannot use enroot: {problem}",
             f"the folders above those that {CONFIG} names must exist, with mode 1777",
         )
-
-
-def _misplaced(node: Node) -> list[str]:
-    settings = _settings(node)
-    return [key for key in PLACES if key not in settings or _any_on_root_volume(node, settings[key])]
-
-
-def _any_on_root_volume(node: Node, values: list[str]) -> bool:
-    return any(is_on_root_volume(node.host, path) for path in _evaluate(node, values))
 
 
 def _settings(node: Node) -> dict[str, list[str]]:
@@ -86,18 +81,18 @@ def _move(node: Node, keys: list[str], disk: str) -> None:
     wanted = {key: f"{disk}/enroot/{PLACES[key]}" for key in keys}
     for file in _files(node):
         text = node.host.path(file).read_text()
-        lines = [_with(line, wanted) for line in text.splitlines()]
+        lines = [
+            _SETTING.sub(
+                lambda found: f"{found[2]} {wanted[found[2]]}" if found[2] in wanted else found[0], line
+            )
+            for line in text.splitlines()
+        ]
         if file == CONFIG:
             known = _settings(node)
             lines += [f"{key} {value}" for key, value in wanted.items() if key not in known]
         if lines != text.splitlines():
             node.install(file, "\n".join(lines) + "\n")
     _make_folders(node)
-
-
-def _with(line: str, wanted: dict[str, str]) -> str:
-    match = _SETTING.match(line)
-    return f"{match.group(2)} {wanted[match.group(2)]}" if match and match.group(2) in wanted else line
 
 
 def _make_folders(node: Node) -> None:

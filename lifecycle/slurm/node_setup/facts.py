@@ -1,7 +1,5 @@
 """Facts about this node, from the files that the platform writes before any script runs."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

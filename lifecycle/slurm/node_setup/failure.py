@@ -1,7 +1,5 @@
 """Failures of node setup, with what a person can do."""
 
-from __future__ import annotations
-
 
 class SetupError(Exception):
     """Problem on this node, with its remedy."""

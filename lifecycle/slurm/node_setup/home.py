@@ -4,8 +4,6 @@ Root works only in the folder of all homes, in which users cannot create anythin
 its user, who could put symbolic links to anywhere there.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

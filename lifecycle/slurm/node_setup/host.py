@@ -1,7 +1,5 @@
 """Machine that a step works on: its files, its commands, and waiting."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

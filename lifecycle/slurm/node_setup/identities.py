@@ -1,7 +1,5 @@
 """Users and groups of the operating system, with the same numbers on every node."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Lock that allows one run at a time: the platform's and `make apply-lifecycle` may coincide on a node."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Argument of every step: the machine, its facts and settings, and its lists of changes and warnings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path

@@ -4,8 +4,6 @@ Nodes fetch Slurm's configuration from the controller and keep a copy. A node th
 plugin is in plugstack.conf keeps a copy without it, and srun says `unrecognized option '--container-image'`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from node_setup.host import Host
@@ -14,12 +12,7 @@ OPTION = "--container-image"
 PLUGIN = "spank_pyxis.so"
 # Plugin folders of pyxis's own installation, HyperPod's Slurm and Debian's packages.
 PLUGIN_FOLDERS = ("usr/local/lib/slurm", "opt/slurm/lib/slurm", "opt/slurm/lib64/slurm", "usr/lib/*/slurm*")
-CONFIGURATION_FOLDERS = (
-    "opt/slurm/etc",
-    "etc/slurm",
-    "run/slurm/conf",
-    "var/spool/slurmd/conf-cache",
-)
+CONFIGURATION_FOLDERS = ("opt/slurm/etc", "etc/slurm", "run/slurm/conf", "var/spool/slurmd/conf-cache")
 
 
 def srun_knows(host: Host) -> bool:
@@ -29,7 +22,7 @@ def srun_knows(host: Host) -> bool:
 
 def is_installed(host: Host) -> bool:
     """Return whether this image has the plugin, even if Slurm's configuration does not name it."""
-    return any(True for folder in PLUGIN_FOLDERS for _ in host.root.glob(f"{folder}/{PLUGIN}"))
+    return any(any(host.root.glob(f"{folder}/{PLUGIN}")) for folder in PLUGIN_FOLDERS)
 
 
 def configured_at(host: Host) -> float | None:

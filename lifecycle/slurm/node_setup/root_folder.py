@@ -1,7 +1,5 @@
 """Root's folders on shared file systems, in which users cannot plant links."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

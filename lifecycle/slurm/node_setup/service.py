@@ -1,7 +1,5 @@
 """Services that steps install, including the programs of ``collectors/``, which write metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from node_setup.failure import SetupError
@@ -97,12 +95,9 @@ def run_collector(
         text = written.read_text() if written.is_file() else ""
         return text if is_good(text) else ""
 
+    problem = f"{unit} has no numbers in {TEXT_FILES}/{name}.prom"
     try:
-        return node.host.wait_for(
-            look,
-            timeout_seconds=timeout_seconds,
-            what=f"{unit} has no numbers in {TEXT_FILES}/{name}.prom",
-        )
+        return node.host.wait_for(look, timeout_seconds=timeout_seconds, what=problem)
     except SetupError as error:
         raise SetupError(
             f"{error.problem}; its log ends with: {last_log_lines(node, unit)}",

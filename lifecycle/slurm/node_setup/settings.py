@@ -4,8 +4,6 @@ config/node_settings.py renders and checks the file. Here, a missing, unknown or
 scripts and settings have different versions.
 """
 
-from __future__ import annotations
-
 import json
 import types
 import typing

@@ -3,8 +3,6 @@
 The code supports Slurm 23.11 to 25.x (HyperPod) and 22.05 (Debian).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Diagnosis of a slurmctld that does not start, from its log, for known faults."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Steps of the setup, their run in order, and the file that records the outcome."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -18,10 +16,6 @@ STATE = "/var/lib/node-setup/state.json"
 """Result of the last run, which the message of the day and `make logs` show."""
 
 
-def always(_: Settings) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Step:
     """One part of the setup.
@@ -33,7 +27,7 @@ class Step:
     name: str
     apply: Callable[[Node], None]
     roles: tuple[Role, ...] = EVERY_ROLE
-    switched_on: Callable[[Settings], bool] = always
+    switched_on: Callable[[Settings], bool] = lambda _: True
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """One attempt to copy a file from the internet or from S3."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from node_setup.failure import SetupError

@@ -5,8 +5,6 @@ under their hash. One secret holds munge's key, Slurm's configuration and that h
 of this node, so versions always match. It uses its own C library.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import gzip
@@ -21,10 +19,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-PROGRAMS = (
-    *("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "sprio", "sshare"),
-    "munged",
-)
+PROGRAMS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "sprio", "sshare", "munged")
 # Without srun and salloc: the processes that they start connect back, and nothing can connect to a space.
 LIBRARIES, BIN = "opt/studio-slurm/lib", "opt/studio-slurm/bin"
 """Folders in a space, separate from the image's own."""
@@ -93,7 +88,8 @@ def pack_client() -> bytes:
     programs = {name: Path(found) for name in PROGRAMS if (found := shutil.which(name))}
     if missing := {"sbatch", "munged"} - set(programs):
         raise SystemExit(f"{', '.join(sorted(missing))} not found on PATH")
-    plugins = [path for folder in plugin_folders() for path in sorted(folder.glob("*.so"))]
+    folders = map(Path, _setting("PluginDir").split(":"))
+    plugins = [path for folder in folders for path in sorted(folder.glob("*.so"))]
     libraries = {name: path for file in [*programs.values(), *plugins] for name, path in needed(file)}
     files = {f"{BIN}/{name}": path for name, path in programs.items()}
     files |= {f"{LIBRARIES}/{name}": path for name, path in libraries.items()}
@@ -107,10 +103,6 @@ def pack_client() -> bytes:
             member.size, member.mode = len(data), 0o755
             archive.addfile(member, io.BytesIO(data))
     return gzip.compress(buffer.getvalue(), compresslevel=6, mtime=0)
-
-
-def plugin_folders() -> list[Path]:
-    return [Path(name) for name in _setting("PluginDir").split(":")]
 
 
 def _setting(name: str) -> str:
@@ -146,11 +138,7 @@ def controller_hosts() -> dict[str, str]:
     """Return addresses of the controllers by their names in slurm.conf."""
     shown = _run("scontrol", "show", "config")
     hosts = re.findall(r"^SlurmctldHost\[\d+\]\s*=\s*([^\s(]+)(?:\(([^)]+)\))?", shown, re.MULTILINE)
-    return {name: address or _address(name) for name, address in hosts}
-
-
-def _address(name: str) -> str:
-    return _run("getent", "ahostsv4", name).split()[0]
+    return {name: address or _run("getent", "ahostsv4", name).split()[0] for name, address in hosts}
 
 
 def _run(*command: str) -> str:

@@ -174,8 +174,7 @@ class Queue:
             *("receive-message", "--max-number-of-messages", "1"),
             *("--wait-time-seconds", str(SECONDS_PER_POLL)),
         )
-        messages: list[dict[str, str]] = json.loads(answer or "{}").get("Messages", [])
-        return messages
+        return json.loads(answer or "{}").get("Messages", [])
 
     def send(self, body: dict[str, Any]) -> None:
         self._aws("send-message", "--message-body", json.dumps(body))

@@ -5,8 +5,6 @@ argument is the request, as base64 of JSON, so that no shell interprets any part
 the user may do in Slurm.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

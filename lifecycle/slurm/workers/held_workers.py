@@ -3,8 +3,6 @@
 A reservation keeps users off drained workers while the job runs there.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

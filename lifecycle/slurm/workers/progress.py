@@ -1,7 +1,5 @@
 """Progress lines of a long run, to the terminal and to the controller's log."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

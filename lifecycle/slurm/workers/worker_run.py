@@ -1,7 +1,5 @@
 """Run of the scripts on one worker, as a job of root beside the users' jobs."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
 from collections import deque
@@ -71,7 +69,11 @@ def run_on_worker(
 
     def give_up() -> None:
         if not begun.is_set():
-            jobs.append(_jobs_on(host, node.name))
+            # The running jobs of the node, as ``12 (ada), 14 (ada)``.
+            found = host.try_run(
+                "squeue", "--noheader", f"--nodelist={node.name}", "--states=R", "--format=%i (%u)"
+            )
+            jobs.append(", ".join(found.output.split("\n")).strip(", ") if found.status == 0 else "")
             process.terminate()
 
     waiting = threading.Timer(wait_seconds, give_up)
@@ -91,7 +93,12 @@ def run_on_worker(
     finally:
         waiting.cancel()
     if jobs and not begun.is_set():
-        return Outcome(node.name, False, status, _no_room(wait_seconds, jobs[0]))
+        because = f"; jobs on it: {jobs[0]}" if jobs[0] else ""
+        problem = (
+            f"no room for a job of one core within {wait_seconds / 60:g} minutes{because}; repeat this "
+            "command when there is, or let it wait longer (--wait-minutes)"
+        )
+        return Outcome(node.name, False, status, problem)
     last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
     if status == 0 and begun.is_set():
         return Outcome(node.name, True, 0, last.rpartition("done: ")[2])
@@ -119,17 +126,3 @@ def _command(node: SlurmNode, source: Source, reservation: str | None) -> list[s
         # The output is read here, so nothing has to be shipped before a failure.
         *("env", "SECONDS_TO_SHIP_LOG=0", "bash", "on_init_complete.sh"),
     ]
-
-
-def _jobs_on(host: Host, name: str) -> str:
-    """Return the running jobs of a node, as ``12 (ada), 14 (ada)``."""
-    found = host.try_run("squeue", "--noheader", f"--nodelist={name}", "--states=R", "--format=%i (%u)")
-    return ", ".join(found.output.split("\n")).strip(", ") if found.status == 0 else ""
-
-
-def _no_room(wait_seconds: float, jobs: str) -> str:
-    because = f"; jobs on it: {jobs}" if jobs else ""
-    return (
-        f"no room for a job of one core within {wait_seconds / 60:g} minutes{because}; repeat this command "
-        "when there is, or let it wait longer (--wait-minutes)"
-    )

@@ -4,8 +4,6 @@
 out (sagemaker-hyperpod 3.12, ``cli/commands/init.py``). Here the template is the whole manifest.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The image that a job of Kubernetes names: the one of this commit, or what is known of another."""
 
-from __future__ import annotations
-
 import re
 
 from botocore.exceptions import BotoCoreError, ClientError

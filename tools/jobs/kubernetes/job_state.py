@@ -1,7 +1,5 @@
 """State of training jobs of either kind, of their pods and of their place in Kueue's queues."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

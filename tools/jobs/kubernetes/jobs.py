@@ -1,7 +1,5 @@
 """Jobs of Kubernetes, by kubectl from anywhere."""
 
-from __future__ import annotations
-
 import argparse
 from contextlib import AbstractContextManager
 from pathlib import Path

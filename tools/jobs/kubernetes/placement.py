@@ -1,14 +1,12 @@
 """Placement of a Kubernetes job by the cluster file: team, nodes and share of nodes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.facts.instance_catalogue import InstanceType, instance_type
-from config.resource_names import COMMON_NAMESPACE, job_folder
+from config.resource_names import COMMON_NAMESPACE
 from config.task_governance import team_namespace
 from tools.jobs.checks import Share, SharedFiles, Wanted, accelerators_of, listed, sizes_of
 from workloads.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
@@ -93,7 +91,7 @@ def placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> Pl
     """
     team = chosen_team(cluster, wanted.team, problems)
     namespace = chosen_namespace(wanted.namespace, team)
-    folder = wanted.folder or f"{cluster.storage.lustre.mount_path}/{job_folder(namespace)}/esm2"
+    folder = wanted.folder or f"{cluster.storage.lustre.mount_path}/{namespace}/esm2"
     problems += shared_files(cluster).folder_problems(folder)
     if cluster.training_operator == "kubeflow" and not RESUMED_NAMESPACE.match(namespace):
         problems.append(

@@ -1,7 +1,5 @@
 """A job of Kubernetes from a run file and a cluster file."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets
@@ -48,12 +46,14 @@ def pod_job(
     cpus, memory_gib = place.share(wanted.stage)
     has_account = cluster.mlflow and place.namespace in job_namespaces(cluster)
     queue, priority = queue_names(place.team, place.priority)
+    run_name = _slug(work.run)
     return PodJob(
-        name=_job_name(wanted.stage, _slug(work.run)),
+        # Short enough for what operators append, and never the same twice.
+        name=f"{wanted.stage}-{run_name[: MAX_NAME - LONGEST_STAGE - 8].strip('-')}-{secrets.token_hex(3)}",
         namespace=place.namespace,
         operator=cluster.training_operator,
         stage=wanted.stage,
-        run=_slug(work.run),
+        run=run_name,
         image=str(wanted.image),
         version=version,
         num_pods=place.sizes[-1],
@@ -91,9 +91,3 @@ def _slug(name: str) -> str:
         return label
     rest = hashlib.sha256(label.encode()).hexdigest()[:8]
     return f"{label[: MAX_LABEL - 9].strip('-')}-{rest}"
-
-
-def _job_name(stage: str, run: str) -> str:
-    """Short enough for what operators append, and never the same twice."""
-    suffix = secrets.token_hex(3)
-    return f"{stage}-{run[: MAX_NAME - LONGEST_STAGE - 8].strip('-')}-{suffix}"

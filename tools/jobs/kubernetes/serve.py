@@ -4,8 +4,6 @@ The same command again brings what runs to what the file says. ``--to FOLDER`` w
 ``--delete`` takes the pods and their name away.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path, PurePosixPath
 

@@ -1,7 +1,5 @@
 """Status, logs and results of Kubernetes jobs."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Mapping

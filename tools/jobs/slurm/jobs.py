@@ -1,7 +1,5 @@
 """Jobs of Slurm, from a machine of the cluster, or from anywhere through Session Manager."""
 
-from __future__ import annotations
-
 import argparse
 import getpass
 import json

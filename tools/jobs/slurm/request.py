@@ -1,7 +1,5 @@
 """A job of Slurm from a run file and a cluster file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -146,7 +144,10 @@ def placement(
             "TARGET=slurm makes such a file and prints its path), or SUBMIT='--python <file>' of an "
             "environment that all nodes see"
         )
-    if wanted.image and _is_file(wanted.image) and not shared.has(wanted.image):
+    image = wanted.image or ""
+    # A file has a slash or dot at the start, as in pyxis, or the suffix of a file.
+    is_file = image.startswith(("/", ".")) or image.endswith((".sqsh", ".squashfs"))
+    if is_file and not shared.has(image):
         problems.append(
             f"IMAGE: got {wanted.image}; nodes share {shared.where}. make image "
             "TARGET=slurm makes such a file and prints its path"
@@ -186,11 +187,6 @@ def worker_groups(cluster: SlurmCluster) -> list[SlurmInstanceGroup]:
     """Those in a partition, the ones with accelerators first."""
     workers = [group for group in cluster.instance_groups if group.role == "worker" and group.partition]
     return sorted(workers, key=lambda group: instance_type(group.instance_type).num_accelerators == 0)
-
-
-def _is_file(image: str) -> bool:
-    """Return whether an image is a file: a slash or dot at the start, as in pyxis, or a file's suffix."""
-    return image.startswith(("/", ".")) or image.endswith((".sqsh", ".squashfs"))
 
 
 def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -> list[SlurmInstanceGroup]:

@@ -1,7 +1,5 @@
 """The steps, in the order in which they run."""
 
-from __future__ import annotations
-
 from node_setup.settings import Settings
 from node_setup.step import Step
 from node_setup.steps import (

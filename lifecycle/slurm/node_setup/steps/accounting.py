@@ -1,7 +1,5 @@
 """Verify Slurm's accounting, which the platform sets up before slurmctld's first start."""
 
-from __future__ import annotations
-
 from node_setup.failure import SetupError
 from node_setup.node import Node
 from node_setup.slurm import configuration

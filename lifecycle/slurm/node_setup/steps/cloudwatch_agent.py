@@ -5,8 +5,6 @@ addition is removed if the agent does not run with it, or if the switch is off. 
 failures are warnings.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -52,7 +50,12 @@ def _append(node: Node) -> None:
     added = _control(node, "append-config")
     if added is None:
         try:
-            _wait_until_running(node)
+            node.host.wait_for(
+                lambda: _is_running(node),
+                timeout_seconds=SECONDS_TO_RUN,
+                what="it does not run",
+                remedy="see its log",
+            )
         except SetupError as error:
             added = error.problem
     if added is not None:
@@ -163,14 +166,10 @@ def _status(node: Node) -> str:
         return f"unknown: {done.said}"
 
 
-def _wait_until_running(node: Node) -> None:
-    def look() -> bool:
-        status = _status(node)
-        if status != "running":
-            raise SetupError(f"its status is {status}", "")
-        return True
-
-    node.host.wait_for(look, timeout_seconds=SECONDS_TO_RUN, what="it does not run", remedy="see its log")
+def _is_running(node: Node) -> bool:
+    if (status := _status(node)) != "running":
+        raise SetupError(f"its status is {status}", "")
+    return True
 
 
 def _take_back(node: Node) -> None:

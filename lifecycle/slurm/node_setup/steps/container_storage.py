@@ -1,7 +1,5 @@
 """Move container images off the root volume. They would fill its 100 GB, and Slurm would drain the node."""
 
-from __future__ import annotations
-
 from node_setup.disks import largest_local_disk
 from node_setup.docker import place_docker
 from node_setup.enroot import place_enroot

@@ -1,7 +1,5 @@
 """Instance credentials for root alone."""
 
-from __future__ import annotations
-
 from node_setup.failure import SetupError
 from node_setup.node import Node
 

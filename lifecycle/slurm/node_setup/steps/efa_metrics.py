@@ -1,7 +1,5 @@
 """Metrics of the EFA network adapters."""
 
-from __future__ import annotations
-
 import re
 
 from node_setup.node import Node

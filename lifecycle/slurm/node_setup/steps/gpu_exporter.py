@@ -1,7 +1,5 @@
 """Metrics of NVIDIA GPUs from NVIDIA's dcgm-exporter, in NVIDIA's container."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 
@@ -33,13 +31,8 @@ def run_exporter(node: Node) -> None:
     changed = _have_image(node, image, local)
     listen = f"{node.facts.address}:{PORT}"
     run_unit(node, UNIT, changed=changed, listen=listen, image=local)
-    answer = wait_for_metric(
-        node,
-        f"http://{listen}/metrics",
-        r"DCGM_FI_DEV_GPU_TEMP\{",
-        unit=UNIT,
-        timeout_seconds=SECONDS_TO_ANSWER,
-    )
+    url, metric = f"http://{listen}/metrics", r"DCGM_FI_DEV_GPU_TEMP\{"
+    answer = wait_for_metric(node, url, metric, unit=UNIT, timeout_seconds=SECONDS_TO_ANSWER)
     found = len(set(re.findall(r'^DCGM_FI_DEV_GPU_TEMP\{.*?UUID="([^"]+)"', answer, re.MULTILINE)))
     hardware = node.facts.hardware
     if found != hardware.num_gpus:

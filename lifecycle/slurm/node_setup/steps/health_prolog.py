@@ -1,7 +1,5 @@
 """Quick checks of a worker before each job, in Slurm's folder of prologs; removed if switched off."""
 
-from __future__ import annotations
-
 import os
 
 from node_setup.failure import SetupError

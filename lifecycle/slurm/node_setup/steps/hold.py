@@ -4,8 +4,6 @@ A drained node keeps its running jobs, so the steps may also run inside a job. S
 state. The last step resumes the node only if the reason is this setup's.
 """
 
-from __future__ import annotations
-
 import re
 
 from node_setup.failure import SetupError

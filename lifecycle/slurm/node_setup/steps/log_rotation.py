@@ -1,7 +1,5 @@
 """Rotation of logs that the image does not rotate: those of the setup and of Slurm's daemons."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path, PurePath
@@ -41,7 +39,11 @@ def install(node: Node) -> None:
         return
     rotated_already = _patterns(node)
     sections = [
-        _section(node, path, daemon)
+        _ROTATED.format(
+            path=path,
+            su=_su(node.host.path(path)),
+            postrotate=_REOPEN.format(daemon=daemon) if daemon else "",
+        )
         for path, daemon in _logs(node).items()
         # logrotate rejects two sections for one log and then ignores both.
         if not any(PurePath(path).match(pattern) for pattern in rotated_already)
@@ -97,14 +99,6 @@ def _patterns(node: Node) -> list[str]:
     texts = [file.read_text(errors="replace") for file in files if file.is_file() and file.name != NAME]
     lines = [line for text in texts for line in text.splitlines() if not line.lstrip().startswith("#")]
     return [word.strip('"{') for line in lines for word in line.split() if word.startswith(("/", '"/'))]
-
-
-def _section(node: Node, path: str, daemon: str | None) -> str:
-    return _ROTATED.format(
-        path=path,
-        su=_su(node.host.path(path)),
-        postrotate=_REOPEN.format(daemon=daemon) if daemon else "",
-    )
 
 
 def _su(file: Path) -> str:

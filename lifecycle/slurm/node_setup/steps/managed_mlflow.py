@@ -1,7 +1,5 @@
 """Address and credentials with which jobs log to SageMaker's managed MLflow."""
 
-from __future__ import annotations
-
 import json
 
 from node_setup.endpoint import http_get

@@ -1,7 +1,5 @@
 """Message at login: the node, the outcome of its setup, and important paths."""
 
-from __future__ import annotations
-
 import json
 
 from node_setup.node import Node

@@ -4,8 +4,6 @@ Prometheus runs as an agent. It signs with the node's role, keeps samples until 
 container. One agent serves the whole cluster, so that workers keep CPUs and memory for jobs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Remove exporters and collector from nodes of a cluster whose metrics are switched off."""
 
-from __future__ import annotations
-
 from node_setup.node import Node
 from node_setup.service import remove_units
 from node_setup.steps import gpu_exporter, metrics_collector, node_exporter

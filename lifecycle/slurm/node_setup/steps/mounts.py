@@ -1,7 +1,5 @@
 """Check that the platform has mounted the shared file systems, and move Lustre to EFA."""
 
-from __future__ import annotations
-
 import secrets
 
 from node_setup.failure import SetupError

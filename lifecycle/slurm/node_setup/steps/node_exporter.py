@@ -1,7 +1,5 @@
 """Metrics of the operating system (CPU, memory, disks, network), and the text files of other steps."""
 
-from __future__ import annotations
-
 from node_setup.downloads import find_download, install_binaries
 from node_setup.endpoint import require_free_port, wait_for_metric
 from node_setup.node import Node
@@ -22,10 +20,5 @@ def run_exporter(node: Node) -> None:
     listen = f"{node.facts.address}:{PORT}"
     run_unit(node, UNIT, changed=changed, listen=listen)
     version = find_download(node, "node_exporter").version
-    wait_for_metric(
-        node,
-        f"http://{listen}/metrics",
-        rf'node_exporter_build_info{{.*version="{version}"',
-        unit=UNIT,
-        timeout_seconds=SECONDS_TO_ANSWER,
-    )
+    url, metric = f"http://{listen}/metrics", rf'node_exporter_build_info{{.*version="{version}"'
+    wait_for_metric(node, url, metric, unit=UNIT, timeout_seconds=SECONDS_TO_ANSWER)

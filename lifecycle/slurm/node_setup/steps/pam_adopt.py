@@ -4,8 +4,6 @@ Root, ubuntu, members of sudo and the cluster file's administrators are always a
 the step removes its changes.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from node_setup.failure import SetupError
@@ -52,7 +50,10 @@ def apply(node: Node) -> None:
     admins = [user.name for user in node.settings.users if user.admin]
     access = f"+:{' '.join([*ALWAYS, *admins])}:ALL\n-:ALL:ALL\n"
     node.install(ACCESS, "# Who may come without a job; see pam.d/sshd.\n" + access)
-    node.install(SESSION, _without_systemd(_read(node, COMMON_SESSION)))
+    # pam_systemd would move a session out of the job's processes.
+    lines = [line for line in _read(node, COMMON_SESSION).splitlines() if "pam_systemd.so" not in line]
+    head = f"# {COMMON_SESSION} without pam_systemd; made by node-setup."
+    node.install(SESSION, "\n".join([head, *lines]) + "\n")
     node.install(SSHD, with_adoption(without_adoption(text), module))
     _verify(node)
 
@@ -107,12 +108,6 @@ def without_adoption(text: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-def _without_systemd(common_session: str) -> str:
-    """Return the session rules without pam_systemd, which would move a session out of the job's processes."""
-    lines = [line for line in common_session.splitlines() if "pam_systemd.so" not in line]
-    return "\n".join([f"# {COMMON_SESSION} without pam_systemd; made by node-setup.", *lines]) + "\n"
-
-
 def _take_back(node: Node) -> None:
     sshd = node.host.path(SSHD)
     if sshd.is_file() and BEGIN in (text := sshd.read_text()):
@@ -123,9 +118,8 @@ def _take_back(node: Node) -> None:
 
 def _find_module(node: Node) -> str:
     """Return the module's name if it is in a folder of PAM's, otherwise its path."""
-    for folder in PAM_FOLDERS:
-        if any(True for _ in node.host.root.glob(f"{folder}/{MODULE}")):
-            return MODULE
+    if any(any(node.host.root.glob(f"{folder}/{MODULE}")) for folder in PAM_FOLDERS):
+        return MODULE
     for folder in OTHER_FOLDERS:
         if (node.host.root / folder / MODULE).is_file():
             return f"/{folder}/{MODULE}"

@@ -4,8 +4,6 @@ Accounts and users that the file never named are not changed. A user who is remo
 longer submit jobs; the records of past jobs stay.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from graphlib import TopologicalSorter

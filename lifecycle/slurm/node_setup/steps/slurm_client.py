@@ -1,7 +1,5 @@
 """Slurm on a login node: its commands reach the controller, and srun knows pyxis."""
 
-from __future__ import annotations
-
 from node_setup.node import Node
 from node_setup.slurm import wait_for_controller
 from node_setup.steps.slurm_worker import verify_pyxis

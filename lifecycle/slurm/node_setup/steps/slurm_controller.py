@@ -4,8 +4,6 @@ The platform sets these up. The step changes one thing: it makes slurmctld rerea
 is newer than slurmctld's start. Faults that concern workers are warnings here and errors on the workers.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from node_setup import pyxis

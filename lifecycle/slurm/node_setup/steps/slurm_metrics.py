@@ -1,7 +1,5 @@
 """Metrics of Slurm, from the primary controller."""
 
-from __future__ import annotations
-
 import re
 
 from node_setup.node import Node

@@ -4,8 +4,6 @@ The step runs while the node is held. The platform manages slurmd. The step rest
 configuration again, and only without jobs.
 """
 
-from __future__ import annotations
-
 from node_setup import pyxis
 from node_setup.failure import SetupError
 from node_setup.node import Node
@@ -29,7 +27,14 @@ def verify(node: Node) -> None:
     """
     state = _registered(node)
     _verify_devices(node, state)
-    _verify_partition(node, state)
+    partition = node.facts.hardware.partition
+    if partition and partition not in state.partitions:
+        raise SetupError(
+            f"{node.facts.host_name} is in partition {', '.join(state.partitions) or 'none'}, not in "
+            f"{partition} of the cluster file",
+            "on the controller see `scontrol show partition` and slurm.conf; a group's partition cannot "
+            "change: give the group another name in the cluster file, and deploy",
+        )
     verify_pyxis(node)
     # The check is repeated, because slurmd may have been restarted.
     _registered(node)
@@ -61,13 +66,10 @@ def _verify_devices(node: Node, state: SlurmNode) -> None:
     hardware = node.facts.hardware
     name = node.facts.host_name
     replace = f"if a device is lost, replace the node: {REPLACE.format(name=name)}"
+    neuron_devices = len(list(node.host.path("/dev").glob("neuron[0-9]*")))
     for kind, expected, found in (
         ("GPU", hardware.num_gpus, _count_gpus(node) if hardware.num_gpus else 0),
-        (
-            "Neuron device",
-            hardware.num_neuron_devices,
-            len(list(node.host.path("/dev").glob("neuron[0-9]*"))),
-        ),
+        ("Neuron device", hardware.num_neuron_devices, neuron_devices),
     ):
         if expected and found != expected:
             raise SetupError(
@@ -104,17 +106,6 @@ def _count_gpus(node: Node) -> int:
 
 def _number(number: int, kind: str) -> str:
     return f"{number} {kind}" if number == 1 else f"{number} {kind}s"
-
-
-def _verify_partition(node: Node, state: SlurmNode) -> None:
-    partition = node.facts.hardware.partition
-    if partition and partition not in state.partitions:
-        raise SetupError(
-            f"{node.facts.host_name} is in partition {', '.join(state.partitions) or 'none'}, not in "
-            f"{partition} of the cluster file",
-            "on the controller see `scontrol show partition` and slurm.conf; a group's partition cannot "
-            "change: give the group another name in the cluster file, and deploy",
-        )
 
 
 def verify_pyxis(node: Node) -> None:

@@ -1,7 +1,5 @@
 """Parts of the cluster for SageMaker Studio: folders for its spaces, and Slurm's commands for users."""
 
-from __future__ import annotations
-
 from node_setup.node import Node, log
 from node_setup.root_folder import make_root_folder
 from node_setup.service import FOLDER, last_log_lines, remove_units, run_unit
@@ -29,7 +27,15 @@ def apply(node: Node) -> None:
         program = f"{FOLDER}/studio_submit_{node.settings.cluster_name}.py"
         node.install(program, node.template("studio/submit.py"))
         _bring_folders(node, studio)
-        _answer_requests(node, deployment)
+        if deployment.requests_url is not None and deployment.acknowledgements_url is not None:
+            run_unit(
+                node,
+                PARTITIONS,
+                root=f"{node.settings.lustre_mount_path}/{SUBFOLDER}",
+                requests=deployment.requests_url,
+                acknowledgements=deployment.acknowledgements_url,
+                region=node.settings.region,
+            )
     _let_log_in(node, deployment if studio and studio.login_spaces else None)
     if not (deployment and deployment.requests_url):
         remove_units(node, (PARTITIONS,))
@@ -52,19 +58,6 @@ def _bring_folders(node: Node, studio: Studio) -> None:
     elif changed:
         # A changed program does not change the unit that starts it.
         node.host.try_run("systemctl", "try-restart", PARTITIONS, timeout_seconds=120)
-
-
-def _answer_requests(node: Node, deployment: StudioDeployment) -> None:
-    if deployment.requests_url is None or deployment.acknowledgements_url is None:
-        return
-    run_unit(
-        node,
-        PARTITIONS,
-        root=f"{node.settings.lustre_mount_path}/{SUBFOLDER}",
-        requests=deployment.requests_url,
-        acknowledgements=deployment.acknowledgements_url,
-        region=node.settings.region,
-    )
 
 
 def _let_log_in(node: Node, deployment: StudioDeployment | None) -> None:

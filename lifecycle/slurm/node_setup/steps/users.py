@@ -1,7 +1,5 @@
 """Users and groups of the cluster file on every node: numbers, homes, ssh keys and sudo."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile
@@ -33,10 +31,12 @@ def apply(node: Node) -> None:
     users = node.settings.users
     for user in users:
         check_user(node.host, user)
-    recorded = _record(node)
+    record = node.host.path(RECORD)
+    recorded = set(json.loads(record.read_text())) if record.exists() else set()
     named = {user.name for user in users}
     # The record comes first, so that no user is forgotten if this run ends early.
-    _write_record(node, recorded | named)
+    if recorded | named or record.exists():
+        node.host.write_text(RECORD, json.dumps(sorted(recorded | named)) + "\n", mode=0o600)
     for group in node.settings.groups:
         bring_group(node, group)
     gids = {group.name: group.gid for group in node.settings.groups}
@@ -60,16 +60,6 @@ def homes_folder(node: Node) -> str:
 
 def home_of(node: Node, user: User) -> str:
     return f"{homes_folder(node)}/{user.name}"
-
-
-def _record(node: Node) -> set[str]:
-    path = node.host.path(RECORD)
-    return set(json.loads(path.read_text())) if path.exists() else set()
-
-
-def _write_record(node: Node, names: set[str]) -> None:
-    if names or node.host.path(RECORD).exists():
-        node.host.write_text(RECORD, json.dumps(sorted(names)) + "\n", mode=0o600)
 
 
 def _allow_sudo(node: Node) -> None:

@@ -1,7 +1,5 @@
 """Training code on the shared file system, with one folder per version, which is always complete."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

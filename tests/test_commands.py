@@ -216,7 +216,6 @@ def done(*arguments: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.long
 def test_train_fine_tune_embed_and_serve(tmp_path: Path) -> None:
     """Each target as the README shows it, but short, of a tiny model and in the test's own folders."""
     save_tiny_model(tmp_path / "tiny")

@@ -15,7 +15,7 @@ from tests.workloads.esm2.tiny_models import save_tiny_model
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 RESULTS = {
     "contacts_and_scorecard": ("(56, 56)", "secondary structure: accuracy (Q3)"),
-    "embed_and_explore": ("(200, 32)", "embeddings.vectors.npy", "transferred"),
+    "embed_and_explore": ("(80, 32)", "embeddings.vectors.npy", "transferred"),
     "fine_tune_your_table": ("test_auroc", "probability_secreted"),
     "variants": ("K2R", "variants.positions.csv"),
 }

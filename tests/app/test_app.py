@@ -51,7 +51,6 @@ def test_without_the_charts_the_eks_cluster_alone_is_refused(checkout: Path, tmp
         NOBODY.cdk(*command, "EksHyperPodStack", *made, cwd=checkout, succeeds=False)
 
 
-@pytest.mark.long
 def test_the_command_line_makes_the_golden_templates(checkout: Path, tmp_path: Path) -> None:
     """Both kinds of clusters are there unasked."""
     put_chart(checkout / ".charts")

@@ -130,9 +130,23 @@ def test_labels_of_the_reference_are_transferred(
     assert set(found["transferred"]) <= {f"group {n}" for n in range(4)}
     assert re.search(r"labels that are right: [01]\.\d{3} of 7; by distance: near", capsys.readouterr().out)
     with pytest.raises(
-        ValueError, match=r"explore.reference: no protein with a value of group is in valid of"
+        ValueError, match=r"explore.label: no protein has a value of group and one of valid in split"
     ):
         run(*named, "explore.split=split", "explore.reference=[valid]")
+
+
+def test_folds_are_whole_numbers_although_the_table_lacks_proteins(
+    run: Callable[..., Path], ids: list[str], tmp_path: Path
+) -> None:
+    columns = {"id": ids[:30], "fold": [n % 5 for n in range(30)], "group": [f"g{n % 4}" for n in range(30)]}
+    pd.DataFrame(columns).to_csv(tmp_path / "folds.csv", index=False)
+    named = [f"explore.table=[{tmp_path / 'folds.csv'}]", "explore.label=group", "explore.split=fold"]
+    page = run(*named, "explore.reference=[0,1,2,3]")
+    found = pd.read_csv(tmp_path / "e.transfer.csv")
+    assert list(found["id"]) == [ids[n] for n in range(40) if n >= 30 or n % 5 == 4]
+    fold, group = data_of(page)["columns"]
+    assert fold["names"] == ["0", "1", "2", "3", "4"] and decoded(fold["codes"], np.uint16)[35] == 65_535
+    assert found["label"].isna().sum() == 10 and group["names"] == ["g0", "g1", "g2", "g3"]
 
 
 def test_exports_have_the_vectors(

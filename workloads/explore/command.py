@@ -108,7 +108,8 @@ def _with_columns(table: pd.DataFrame, config: RunFile) -> pd.DataFrame:
     ):
         name = key if key not in known else sorted(map(str, wrong))[0]
         raise ValueError(f"explore.table: no column {name}; the columns are {', '.join(known.columns)}")
-    known = known.rename(columns={key: "id"}).astype({"id": str})
+    # Whole numbers stay whole, also in columns with gaps: folds are compared as text.
+    known = known.rename(columns={key: "id"}).astype({"id": str}).convert_dtypes()
     if len(repeated := known["id"][known["id"].duplicated()]):
         raise ValueError(
             f"explore.table: the id {repeated.iloc[0]} occurs more than once; give each protein one row"
@@ -147,9 +148,10 @@ def _transfer(
         is_asked = ~table[options.split].astype(str).isin(options.reference).to_numpy()
         is_reference = is_reference & ~is_asked  # pandas' arrays are read-only
     if not is_reference.any():
+        where = f" and one of {', '.join(options.reference)} in {options.split}" * bool(options.split)
         raise ValueError(
-            f"explore.reference: no protein with a value of {label} is in {', '.join(options.reference)} of "
-            f"{options.split}; name other values of {options.split}"
+            f"explore.label: no protein has a value of {label}{where}; name another column, or another "
+            "explore.reference"
         )
     found = transfer(vectors, is_reference)
     rows = np.flatnonzero(is_asked & (found.nearest >= 0))

@@ -60,7 +60,7 @@ def page(
 def _column(name: str, values: pd.Series) -> dict[str, Any] | None:
     """Return a column to color by; None if it has no values or too many names."""
     if pd.api.types.is_numeric_dtype(values) and values.nunique() > 12:
-        numbers = values.astype(np.float32).to_numpy()
+        numbers = values.to_numpy(dtype=np.float32, na_value=np.nan)
         finite = numbers[np.isfinite(numbers)]
         low, high = float(finite.min()), float(finite.max())
         return {"name": name, "values": _encoded(numbers, np.float32), "low": low, "high": high}

@@ -114,15 +114,15 @@ class ExploreConfig:
 
     embeddings: str | None = None
     """Parquet file of ``make embed``; null uses the file that ``make embed`` writes for this run file."""
-    column: str | None = None
+    vectors: str | None = None
     """Column with the vectors; needed if the file has several."""
     output: str | None = None
     """Name of the page, ending in .html; null uses the name of the embeddings."""
     table: tuple[str, ...] = ()
-    """CSV, TSV or Parquet files with columns to color by, or ``sample``; empty uses ``task.table``. The ids
+    """CSV, TSV or Parquet files with columns to colour by, or ``sample``; empty uses ``task.table``. The ids
     are in ``inference.id_column``."""
-    colors: tuple[str, ...] = ()
-    """Columns to color by; empty uses all but the ids and the sequences."""
+    columns: tuple[str, ...] = ()
+    """Columns of the table to colour by; empty uses all but the ids and the sequences."""
     label: str | None = None
     """Column with labels. Each protein gets the label of the nearest labelled protein, with the distance."""
     split: str | None = None

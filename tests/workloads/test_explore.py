@@ -152,7 +152,7 @@ def test_folds_are_whole_numbers_although_the_table_lacks_proteins(
 def test_exports_have_the_vectors(
     run: Callable[..., Path], table: Path, vectors: np.ndarray, ids: list[str], tmp_path: Path
 ) -> None:
-    named = [f"explore.table=[{table}]", "inference.id_column=acc", "explore.colors=[group]"]
+    named = [f"explore.table=[{table}]", "inference.id_column=acc", "explore.columns=[group]"]
     run(*named, "explore.export=[npy,parquet,jsonl]")
     array = np.load(tmp_path / "e.vectors.npy")
     assert array.dtype == np.float32 and (tmp_path / "e.vectors.ids.txt").read_text().splitlines() == ids
@@ -199,9 +199,9 @@ def test_wrong_input_is_refused(
     for overrides, reason in (
         (["explore.embeddings=none.parquet"], "none.parquet cannot be read: .* run seqlm embed first"),
         ([f"explore.embeddings={table}"], "is not a Parquet file"),
-        ([f"explore.embeddings={broken}"], "explore.column: got None; .* has a, b"),
-        ([f"explore.embeddings={broken}", "explore.column=a"], "1 numbers are not finite"),
-        (["explore.column=c"], "explore.column: got c; .* has embedding"),
+        ([f"explore.embeddings={broken}"], "explore.vectors: got None; .* has a, b"),
+        ([f"explore.embeddings={broken}", "explore.vectors=a"], "1 numbers are not finite"),
+        (["explore.vectors=c"], "explore.vectors: got c; .* has embedding"),
         (["explore.output=map.txt"], "must end in .html"),
         (["explore.label=group"], "explore.table: got none; name the table with the column group"),
         ([f"explore.table=[{table}]"], "explore.table: no column id; the columns are acc, sequence"),

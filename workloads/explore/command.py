@@ -1,6 +1,6 @@
 """Map of embeddings as one HTML page, and exports of them (``seqlm explore``).
 
-The input is the Parquet file of ``seqlm embed``. A table with the same ids adds columns. Their values color
+The input is the Parquet file of ``seqlm embed``. A table with the same ids adds columns. Their values colour
 the map, and the labels of one column are transferred to each protein from the nearest labelled one.
 """
 
@@ -37,7 +37,7 @@ def explore(config: RunFile) -> None:
     path = Path(options.output or source.with_suffix(".html"))
     if path.suffix != ".html":
         raise ValueError(f"explore.output: got {path}; its name must end in .html")
-    ids, vectors, about = _read(source, options.column)
+    ids, vectors, about = _read(source, options.vectors)
     table = _with_columns(pd.DataFrame({"id": ids}), config)
     if len(ids) > options.max_proteins:
         kept = np.sort(np.random.default_rng(SEED).permutation(len(ids))[: options.max_proteins])
@@ -48,7 +48,7 @@ def explore(config: RunFile) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     print(f"projecting {len(vectors):,} embeddings of {vectors.shape[1]:,} features")
     maps = projections(vectors)
-    print("searching neighbors")
+    print("searching neighbours")
     found = neighbors(vectors)
     transferred = _transfer(table, vectors, options, path) if options.label else None
     write_whole(path, page(path.stem, about, table, maps, found, transferred))
@@ -70,7 +70,7 @@ def _read(source: Path, column: str | None) -> tuple[list[str], Floats, str]:
                 )
             name = column or known[0]
             if name not in known or (column is None and len(known) > 1):
-                raise ValueError(f"explore.column: got {column}; {source} has {', '.join(known)}")
+                raise ValueError(f"explore.vectors: got {column}; {source} has {', '.join(known)}")
             table = file.read(columns=["id", name])
     except OSError as error:
         raise ValueError(
@@ -97,14 +97,14 @@ def _with_columns(table: pd.DataFrame, config: RunFile) -> pd.DataFrame:
     options, task = config.explore, config.task
     files = options.table or (task.table if task else ())
     if not files:
-        if wanted := [*options.colors, *filter(None, (options.label, options.split))]:
+        if wanted := [*options.columns, *filter(None, (options.label, options.split))]:
             raise ValueError(f"explore.table: got none; name the table with the column {wanted[0]}")
         return table
     key = config.inference.id_column or (task.id_column if task else "id")
     sequence = config.inference.sequence_column or (task.sequence_column if task else "sequence")
     known = pd.concat([_table(TABLES.sample if name == "sample" else Path(name)) for name in files])
     if key not in known or (
-        wrong := {*options.colors, options.label, options.split} - {None, *known.columns}
+        wrong := {*options.columns, options.label, options.split} - {None, *known.columns}
     ):
         name = key if key not in known else sorted(map(str, wrong))[0]
         raise ValueError(f"explore.table: no column {name}; the columns are {', '.join(known.columns)}")
@@ -115,7 +115,7 @@ def _with_columns(table: pd.DataFrame, config: RunFile) -> pd.DataFrame:
             f"explore.table: the id {repeated.iloc[0]} occurs more than once; give each protein one row"
         )
     others = [n for n in known.columns if n not in ("id", sequence) and not str(n).startswith("Unnamed:")]
-    used = [*(options.colors or others), *filter(None, (options.label, options.split))]
+    used = [*(options.columns or others), *filter(None, (options.label, options.split))]
     columns = list(dict.fromkeys(used))
     joined = table.merge(known[["id", *columns]], how="left", on="id")
     if not known["id"].isin(table["id"]).any():

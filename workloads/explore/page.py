@@ -30,7 +30,7 @@ def page(
     Args:
         title: title.
         about: description of the data.
-        table: ids in the first column, and columns to color by.
+        table: ids in the first column, and columns to colour by.
         maps: maps of the rows.
         neighbors: rows of the nearest proteins and their distances, (N, K) each.
         transferred: column of the labels, and where each label comes from.
@@ -58,7 +58,7 @@ def page(
 
 
 def _column(name: str, values: pd.Series) -> dict[str, Any] | None:
-    """Return a column to color by; None if it has no values or too many names."""
+    """Return a column to colour by; None if it has no values or too many names."""
     if pd.api.types.is_numeric_dtype(values) and values.nunique() > 12:
         numbers = values.to_numpy(dtype=np.float32, na_value=np.nan)
         finite = numbers[np.isfinite(numbers)]
@@ -67,7 +67,7 @@ def _column(name: str, values: pd.Series) -> dict[str, Any] | None:
     codes, names = pd.factorize(values.astype(str).where(values.notna()))
     if not 0 < len(names) <= MAX_CATEGORIES:
         print(
-            f"the page has no color for {name}: got {len(names):,} values, allowed are 1 to {MAX_CATEGORIES}"
+            f"the page has no colour for {name}: got {len(names):,} values, allowed are 1 to {MAX_CATEGORIES}"
         )
         return None
     return {

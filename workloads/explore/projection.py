@@ -1,6 +1,6 @@
-"""Maps of embeddings, nearest neighbors and label transfer.
+"""Maps of embeddings, nearest neighbours and label transfer.
 
-Shapes: N proteins, C features, K neighbors.
+Shapes: N proteins, C features, K neighbours.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ else:  # as types, so that wrong values are reported together with the mistakes 
 _SHIPPED = Path(__file__).parent
 _LEAST = {
     0: "evaluate.pseudo_perplexity_proteins inference.tokens_per_pack chat.questions",
-    1: "inference.part_residues explore.max_proteins bionemo.micro_batch_size bionemo.tensor_parallel_size "
+    2: "explore.max_proteins",
+    1: "inference.part_residues bionemo.micro_batch_size bionemo.tensor_parallel_size "
     "bionemo.check_every_steps bionemo.dataset_workers chat.max_new_tokens chat.questions_at_once",
 }
 
@@ -130,7 +131,8 @@ class ExploreConfig:
     reference: tuple[str, ...] = ("train",)
     """Values of ``split`` whose labels are transferred."""
     max_proteins: int = 50_000
-    """Proteins on the map; more are drawn with a fixed seed. The page has about 120 bytes for each."""
+    """Proteins on the map; of more, a part is drawn with a fixed seed. The page has about 170 bytes for each.
+    Labels are transferred and exports are written for all."""
     export: tuple[Literal["npy", "parquet", "jsonl"], ...] = ()
     """Other files of the embeddings: ``npy`` (float32, with the ids in a text file), ``parquet`` (lists of
     fixed size) or ``jsonl`` (key, vector, metadata)."""

@@ -66,6 +66,10 @@ def run(embeddings: Path) -> Callable[..., Path]:
     return start
 
 
+def named(table: Path) -> list[str]:
+    return [f"explore.table=[{table}]", "inference.id_column=acc"]
+
+
 def decoded(text: str, kind: Any) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), dtype=kind)
 
@@ -149,6 +153,40 @@ def test_folds_are_whole_numbers_although_the_table_lacks_proteins(
     assert found["label"].isna().sum() == 10 and group["names"] == ["g0", "g1", "g2", "g3"]
 
 
+def test_tables_of_spreadsheets_are_read_as_they_are(
+    run: Callable[..., Path], vectors: np.ndarray, tmp_path: Path
+) -> None:
+    """Ids may look like numbers, and labels like missing values. Another column may be called id."""
+    names = [f"{number:03}" for number in range(40)]
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), SIZE)
+    pq.write_table(pa.table({"id": names, "embedding": column}), tmp_path / "numbers.parquet")
+    labels = ["NA", "None", "", "K"] * 10
+    rows = [f"{name},{n},{label},{n}" for n, (name, label) in enumerate(zip(names, labels, strict=True))]
+    (tmp_path / "sheet.csv").write_text("\n".join([" acc,id,label, cluster", *rows]) + "\n")
+    shared = [
+        f"explore.embeddings={tmp_path / 'numbers.parquet'}",
+        f"explore.table=[{tmp_path / 'sheet.csv'}]",
+    ]
+    run(*shared, "inference.id_column=acc", "explore.label=label", "explore.export=[jsonl]")
+    data = data_of(tmp_path / "numbers.html")
+    assert data["ids"] == names and [one["name"] for one in data["columns"]] == ["label", "cluster"]
+    assert data["columns"][0]["names"] == ["NA", "None", "K"]
+    lines = (tmp_path / "numbers.vectors.jsonl").read_text().splitlines()
+    assert json.loads(lines[7])["metadata"] == {"label": "K", "cluster": 7}
+    run(*shared, "inference.id_column=acc", "explore.label=cluster")
+    data = data_of(tmp_path / "numbers.html")
+    assert len(data["columns"][1]["names"]) == 40 and set(data["transfer"]["labels"]) < {*map(str, range(40))}
+
+
+def test_the_table_of_a_task_may_have_other_proteins(
+    embeddings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explore(load_config("membrane_sample", [f"explore.embeddings={embeddings}"]))
+    assert "note: explore.table: none of its ids" in capsys.readouterr().out
+    assert not data_of(embeddings.with_suffix(".html"))["columns"]
+    explore(load_config("membrane_sample", [f"explore.embeddings={embeddings}", "task.table=[s3://b/x.csv]"]))
+
+
 def test_exports_have_the_vectors(
     run: Callable[..., Path], table: Path, vectors: np.ndarray, ids: list[str], tmp_path: Path
 ) -> None:
@@ -181,11 +219,18 @@ def test_umap_is_a_second_map(monkeypatch: pytest.MonkeyPatch, vectors: np.ndarr
     np.testing.assert_allclose(umap.points, vectors[:, :2] + 1)
 
 
-def test_more_proteins_than_allowed_are_drawn(run: Callable[..., Path]) -> None:
-    page = run("explore.max_proteins=12")
-    assert len(data_of(page)["ids"]) == 12
-    drawn = data_of(page)["ids"]
+def test_a_part_of_many_proteins_is_on_the_map(
+    run: Callable[..., Path], table: Path, vectors: np.ndarray, ids: list[str], tmp_path: Path
+) -> None:
+    page = run("explore.max_proteins=12", "explore.export=[npy]", "explore.label=group", *named(table))
+    data = data_of(page)
+    drawn = data["ids"]
+    assert len(drawn) == 12 and drawn != ids[:12] and drawn == [one for one in ids if one in drawn]
     assert data_of(run("explore.max_proteins=12"))["ids"] == drawn
+    assert len(np.load(tmp_path / "e.vectors.npy")) == 40 == len(pd.read_csv(tmp_path / "e.transfer.csv"))
+    labels = transfer(vectors, pd.read_csv(table)["group"].notna().to_numpy())
+    expected = [ids[labels.nearest[ids.index(one)]] for one in drawn]
+    assert data["transfer"]["ids"] == expected and len(data["transfer"]["labels"]) == 12
 
 
 def test_wrong_input_is_refused(
@@ -196,6 +241,8 @@ def test_wrong_input_is_refused(
     values[0, 0] = np.nan
     column = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), SIZE)
     pq.write_table(pa.table({"id": [str(n) for n in range(40)], "a": column, "b": column}), broken)
+    vector = tmp_path / "vector.csv"
+    vector.write_text("id,vector\nP1,2\n")
     for overrides, reason in (
         (["explore.embeddings=none.parquet"], "none.parquet cannot be read: .* run seqlm embed first"),
         ([f"explore.embeddings={table}"], "is not a Parquet file"),
@@ -207,6 +254,7 @@ def test_wrong_input_is_refused(
         ([f"explore.table=[{table}]"], "explore.table: no column id; the columns are acc, sequence"),
         ([f"explore.table=[{table}]", "inference.id_column=split"], "the id train occurs more than once"),
         ([f"explore.table=[{table}]", "inference.id_column=mass"], r"none of its ids, such as 0\.0"),
+        ([f"explore.table=[{vector}]", "explore.export=[parquet]"], "explore.columns: got vector"),
         ([f"explore.table=[{table}]", "inference.id_column=acc", "explore.label=kind"], "no column kind"),
     ):
         with pytest.raises(ValueError, match=reason):

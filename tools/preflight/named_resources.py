@@ -17,7 +17,7 @@ def check_images(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         found = if_present(aws.call, "ec2", "describe_images", ImageIds=[group.image_id])
         if found is None:
             action = "set image_id to a HyperPod image of this region, or remove it"
-            yield fail(subject, f"does not exist in {cluster.region}", action)
+            yield fail(subject, f"was not found in {cluster.region}; it may be deregistered", action)
             continue
         images, needed = found["Images"], instance_type(group.instance_type).architecture
         if not images:

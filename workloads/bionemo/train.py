@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.run_file import RunFile, run_stage
-from workloads.training.command_line import STOPPED_BY_SIGNAL, RunError, tell
+from workloads.training.command_line import STOPPED_BY_SIGNAL, RunError, Usage, tell
 from workloads.training.data.locks import lock_when_free
 from workloads.training.heartbeat import beat
 from workloads.training.tracking.mirror import RunStatus
@@ -160,4 +160,4 @@ def _finish(config: RunFile, steps: int, devices: Devices, facts: Facts, seconds
 if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text stream, by torchrun
-    run_stage(main)
+    run_stage(main, usage=Usage(run_file="esm2_8m_sample", options={"--model": "model.init_from"}))

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from workloads.esm2.protein_packs import ProteinStream
@@ -27,8 +26,7 @@ from workloads.training.precision import select_precision
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
 
-from .alphabet import MASK
-from .inference.engine import MASKED_LOGITS, Engine
+from .inference.engine import Engine
 from .masking import mask_pack
 from .packed_model import MaskedLanguageModel
 from .pretrained import starting_config, starting_weights, with_weights
@@ -136,17 +134,15 @@ def pseudo_perplexity(
     Salazar et al. 2020; the form that Lin et al. 2023 report for ESM-2. Takes one forward pass a residue,
     several of them to a pack.
     """
+    from .inference.variants import pseudo_perplexity as of_protein  # imports matplotlib
+
     tokens, longest = shape.num_tokens, shape.max_residues
     engine = Engine(model, device=device, dtype=dtype, tokens_per_pack=tokens, max_residues=longest)
     values = []
     places, _ = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
     progress = WorkProgress("scoring", len(places))
     for place in places:
-        protein = split.residues(place)[:longest]
-        masked = np.tile(protein, (len(protein), 1))
-        np.fill_diagonal(masked, MASK)
-        logits = torch.from_numpy(np.stack(engine.run(list(masked), MASKED_LOGITS)))
-        values.append(math.exp(F.cross_entropy(logits, torch.from_numpy(protein.astype(np.int64)))))
+        values.append(of_protein(engine, split.residues(place)[:longest]))
         progress.add(1)
     return float(np.mean(values))
 

@@ -7,8 +7,9 @@ the map, and the labels of one column are transferred to each protein from the n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,22 +40,24 @@ def explore(config: RunFile) -> None:
         raise ValueError(f"explore.output: got {path}; its name must end in .html")
     ids, vectors, about = _read(source, options.vectors)
     table = _with_columns(pd.DataFrame({"id": ids}), config)
-    if len(ids) > options.max_proteins:
-        kept = np.sort(np.random.default_rng(SEED).permutation(len(ids))[: options.max_proteins])
-        print(
-            f"showing {len(kept):,} of {len(ids):,} proteins, drawn with a fixed seed (explore.max_proteins)"
-        )
-        table, vectors = table.iloc[kept].reset_index(drop=True), vectors[kept]
     path.parent.mkdir(parents=True, exist_ok=True)
-    print(f"projecting {len(vectors):,} embeddings of {vectors.shape[1]:,} features")
-    maps = projections(vectors)
-    print("searching neighbours")
-    found = neighbors(vectors)
     transferred = _transfer(table, vectors, options, path) if options.label else None
-    write_whole(path, page(path.stem, about, table, maps, found, transferred))
-    print(f"wrote {path}: map of {len(table):,} proteins")
     for file in _export(path, table, vectors, options.export):
         print(f"wrote {file}")
+    shown = np.arange(len(ids))
+    if len(ids) > options.max_proteins:
+        drawn = np.random.default_rng(SEED).permutation(len(ids))[: options.max_proteins]
+        shown = np.sort(drawn)
+        print(f"the map has {len(shown):,} of {len(ids):,} proteins, drawn with a fixed seed")
+    print(f"projecting {len(shown):,} embeddings of {vectors.shape[1]:,} features, and searching neighbours")
+    points, rows = vectors[shown], table.iloc[shown].reset_index(drop=True)
+    sources = None
+    if transferred is not None:
+        taken = transferred.sources(table, str(options.label))
+        sources = taken.iloc[shown].reset_index(drop=True)
+    html = page(path.stem, about, rows, projections(points), neighbors(points), options.label, sources)
+    write_whole(path, html)
+    print(f"wrote {path}: map of {len(rows):,} proteins")
 
 
 def _read(source: Path, column: str | None) -> tuple[list[str], Floats, str]:
@@ -93,52 +96,70 @@ def _read(source: Path, column: str | None) -> tuple[list[str], Floats, str]:
 
 
 def _with_columns(table: pd.DataFrame, config: RunFile) -> pd.DataFrame:
-    """Add the columns of ``explore.table`` by id."""
+    """Add the columns of ``explore.table``, or of the run's table of labels, by id."""
     options, task = config.explore, config.task
+    wanted = [*options.columns, *filter(None, (options.label, options.split))]
+    is_asked = bool(options.table or wanted)
     files = options.table or (task.table if task else ())
-    if not files:
-        if wanted := [*options.columns, *filter(None, (options.label, options.split))]:
+    local = [TABLES.sample if name == "sample" else Path(name) for name in files]
+    if not is_asked:
+        local = [path for path in local if path.is_file() and _form(path)]
+    if not local:
+        if is_asked:
             raise ValueError(f"explore.table: got none; name the table with the column {wanted[0]}")
         return table
     key = config.inference.id_column or (task.id_column if task else "id")
     sequence = config.inference.sequence_column or (task.sequence_column if task else "sequence")
-    known = pd.concat([_table(TABLES.sample if name == "sample" else Path(name)) for name in files])
-    if key not in known or (
-        wrong := {*options.columns, options.label, options.split} - {None, *known.columns}
-    ):
-        name = key if key not in known else sorted(map(str, wrong))[0]
-        raise ValueError(f"explore.table: no column {name}; the columns are {', '.join(known.columns)}")
-    # Whole numbers stay whole, also in columns with gaps: folds are compared as text.
-    known = known.rename(columns={key: "id"}).astype({"id": str}).convert_dtypes()
-    if len(repeated := known["id"][known["id"].duplicated()]):
+    known = pd.concat([_table(path, key) for path in local])
+    if missing := [name for name in (key, *wanted) if name not in known]:
+        raise ValueError(f"explore.table: no column {missing[0]}; the columns are {', '.join(known.columns)}")
+    ids = known[key].astype(str)
+    if len(repeated := ids[ids.duplicated()]):
         raise ValueError(
             f"explore.table: the id {repeated.iloc[0]} occurs more than once; give each protein one row"
         )
-    others = [n for n in known.columns if n not in ("id", sequence) and not str(n).startswith("Unnamed:")]
-    used = [*(options.columns or others), *filter(None, (options.label, options.split))]
-    columns = list(dict.fromkeys(used))
-    joined = table.merge(known[["id", *columns]], how="left", on="id")
-    if not known["id"].isin(table["id"]).any():
-        raise ValueError(
-            f"explore.table: none of its ids, such as {known['id'].iloc[0]}, is an id of the embeddings, "
-            f"such as {table['id'].iloc[0]}; set inference.id_column"
+    found = ids.isin(table["id"]).sum()
+    if not found:
+        message = (
+            f"explore.table: none of its ids, such as {ids.iloc[0]}, is an id of the embeddings, such as "
+            f"{table['id'].iloc[0]}"
         )
-    return joined
+        if is_asked:
+            raise ValueError(f"{message}; set inference.id_column")
+        print(f"note: {message}")
+        return table
+    print(f"rows of the table: {found:,} of {len(table):,} proteins have one")
+    others = [
+        n for n in known.columns if n not in (key, "id", sequence) and not str(n).startswith("Unnamed:")
+    ]
+    columns = list(dict.fromkeys([*(options.columns or others), *wanted]))
+    # Whole numbers stay whole, also in columns with gaps: folds are compared as text.
+    given = known[columns].convert_dtypes().set_axis(ids, axis=0)
+    values = given.reindex(table["id"]).reset_index(drop=True)
+    return pd.concat([table, values.rename(columns={"id": "id of the table"})], axis=1)
 
 
-def _table(path: Path) -> pd.DataFrame:
-    name = path.name.removesuffix(".gz")
+def _form(path: Path) -> str | None:
+    """Return the separator of a text table, an empty one for Parquet; None for other files."""
+    ends = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".parquet": "", ".pq": ""}
+    return ends.get(Path(path.name.removesuffix(".gz")).suffix.lower())
+
+
+def _table(path: Path, key: str) -> pd.DataFrame:
     try:
-        if name.endswith((".parquet", ".pq")):
+        if (separator := _form(path)) == "":
             return pd.read_parquet(path)
-        return pd.read_csv(path, sep="\t" if name.endswith((".tsv", ".tab")) else ",")
+        # Ids may look like numbers, and labels like missing values.
+        text: dict[str, Any] = {"keep_default_na": False, "na_values": [""], "skipinitialspace": True}
+        head = pd.read_csv(path, sep=separator or ",", nrows=0, **text)
+        as_text = {name: str for name in head.columns if str(name).strip() == key}
+        read = pd.read_csv(path, sep=separator or ",", dtype=as_text, **text)
+        return read.rename(columns=lambda name: str(name).strip())
     except (OSError, ValueError) as error:
         raise ValueError(f"explore.table: {path} cannot be read: {error}") from None
 
 
-def _transfer(
-    table: pd.DataFrame, vectors: Floats, options: ExploreConfig, path: Path
-) -> tuple[str, Transfer]:
+def _transfer(table: pd.DataFrame, vectors: Floats, options: ExploreConfig, path: Path) -> Transfer:
     """Transfer the labels, write them as a table and print how many agree."""
     label = str(options.label)
     labels = table[label].astype(str).where(table[label].notna())
@@ -154,17 +175,9 @@ def _transfer(
             "explore.reference"
         )
     found = transfer(vectors, is_reference)
-    rows = np.flatnonzero(is_asked & (found.nearest >= 0))
-    nearest = found.nearest[rows]
-    result = pd.DataFrame(
-        {
-            "id": table["id"].iloc[rows].to_numpy(),
-            "label": labels.iloc[rows].to_numpy(),
-            "transferred": labels.iloc[nearest].to_numpy(),
-            "nearest": table["id"].iloc[nearest].to_numpy(),
-            "distance": found.distances[rows],
-        }
-    )
+    taken = found.sources(table, label)
+    asked = is_asked & (found.nearest >= 0)
+    result = pd.concat([table[["id"]], labels.rename("label"), taken], axis=1)[asked]
     file = path.with_name(f"{path.stem}.transfer.csv")
     write_whole(file, result.to_csv(index=False, lineterminator="\n"))
     known = result[result["label"].notna()]
@@ -178,13 +191,15 @@ def _transfer(
         print(
             f"transferred labels that are right: {agrees.mean():.3f} of {len(known):,}; by distance: {shares}"
         )
-    return label, found
+    return found
 
 
-def _export(path: Path, table: pd.DataFrame, vectors: Floats, formats: Iterable[str]) -> list[Path]:
+def _export(path: Path, table: pd.DataFrame, vectors: Floats, formats: Collection[str]) -> list[Path]:
     """Write the embeddings in other formats; each file appears whole or not at all."""
     written = []
     size = vectors.shape[1]
+    if "vector" in table and "parquet" in formats:
+        raise ValueError("explore.columns: got vector, which is the exported vector; rename it in the table")
     for form in formats:
         file = path.with_name(f"{path.stem}.vectors.{form}")
         with writing_whole(file) as partial:
@@ -193,11 +208,13 @@ def _export(path: Path, table: pd.DataFrame, vectors: Floats, formats: Iterable[
                     np.save(stream, vectors)
             elif form == "parquet":
                 column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), size)
-                others = pa.Table.from_pandas(table, preserve_index=False)
+                others = pa.Table.from_pandas(table.map(_plain), preserve_index=False)
                 pq.write_table(others.append_column("vector", column), partial)
             else:
                 with partial.open("w", encoding="utf-8") as lines:
-                    for row, vector in zip(table.to_dict("records"), vectors.tolist(), strict=True):
+                    for row, vector in zip(
+                        table.map(_plain).to_dict("records"), vectors.tolist(), strict=True
+                    ):
                         key = row.pop("id")
                         metadata = {name: value for name, value in row.items() if pd.notna(value)}
                         lines.write(json.dumps({"key": key, "vector": vector, "metadata": metadata}) + "\n")
@@ -207,3 +224,14 @@ def _export(path: Path, table: pd.DataFrame, vectors: Floats, formats: Iterable[
         write_whole(rows, "".join(f"{name}\n" for name in table["id"]))
         written.append(rows)
     return written
+
+
+def _plain(value: Any) -> Any:
+    """Return a number, a truth value or text; None for a missing or infinite number."""
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return (
+        value
+        if value is None or value is pd.NA or isinstance(value, bool | int | float | str)
+        else str(value)
+    )

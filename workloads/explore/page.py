@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .projection import Floats, Projection, Transfer
+from .projection import Floats, Projection
 
 TEMPLATE = Path(__file__).with_name("page.html")
 NO_VALUE = 65_535
@@ -23,7 +23,8 @@ def page(
     table: pd.DataFrame,
     maps: list[Projection],
     neighbors: tuple[Any, Floats],
-    transferred: tuple[str, Transfer] | None,
+    label: str | None,
+    sources: pd.DataFrame | None,
 ) -> str:
     """Return the page.
 
@@ -33,9 +34,12 @@ def page(
         table: ids in the first column, and columns to colour by.
         maps: maps of the rows.
         neighbors: rows of the nearest proteins and their distances, (N, K) each.
-        transferred: column of the labels, and where each label comes from.
+        label: column of the labels, which is coloured first.
+        sources: transferred label, id and distance of the protein that it comes from, for each row.
     """
-    columns = [column for name in table.columns[1:] if (column := _column(name, table[name]))]
+    # Labels are names, also if they look like numbers.
+    shown = table.astype({label: "string"}) if label else table
+    columns = [column for name in shown.columns[1:] if (column := _column(name, shown[name]))]
     names = [column["name"] for column in columns]
     data: dict[str, Any] = {
         "title": title,
@@ -43,15 +47,19 @@ def page(
         "ids": table.iloc[:, 0].tolist(),
         "maps": [{"name": one.name, "axes": one.axes, "xy": _coordinates(one.points)} for one in maps],
         "columns": columns,
-        "first": names.index(transferred[0]) if transferred and transferred[0] in names else 0,
+        "first": names.index(label) if label in names else 0,
         "neighbors": _encoded(neighbors[0], np.uint32),
         "distances": _encoded(neighbors[1], np.float32),
         "transfer": None,
     }
-    if transferred and transferred[0] in names:
-        label, found = transferred
-        nearest, distances = _encoded(found.nearest, np.int32), _encoded(found.distances, np.float32)
-        data["transfer"] = {"column": label, "nearest": nearest, "distances": distances}
+    if label and sources is not None:
+        texts = sources[["transferred", "nearest"]].astype(object).where(sources["nearest"].notna(), None)
+        data["transfer"] = {
+            "column": label,
+            "labels": texts["transferred"].tolist(),
+            "ids": texts["nearest"].tolist(),
+            "distances": _encoded(sources["distance"], np.float32),
+        }
     # In a script element only "<" could end the text or begin a comment.
     text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     return TEMPLATE.read_text(encoding="utf-8").replace("DATA", text, 1)

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 Floats = npt.NDArray[np.float32]
 NUM_NEIGHBORS = 10
@@ -31,6 +32,14 @@ class Transfer:
     """Row of the protein, (N,); -1 if there is none."""
     distances: Floats
     """Cosine distance to it, (N,)."""
+
+    def sources(self, table: pd.DataFrame, label: str) -> pd.DataFrame:
+        """Return the transferred label of each row, the id that it comes from, and the distance."""
+        rows = pd.Series(self.nearest).where(self.nearest >= 0, 0).to_numpy()
+        is_found = self.nearest >= 0
+        labels = table[label].astype("string").iloc[rows].reset_index(drop=True).where(is_found)
+        ids = table["id"].iloc[rows].reset_index(drop=True).where(is_found)
+        return pd.DataFrame({"transferred": labels, "nearest": ids, "distance": self.distances})
 
 
 def projections(vectors: Floats) -> list[Projection]:

@@ -139,7 +139,10 @@ def _overrides(usage: Usage, parsed: argparse.Namespace) -> list[str]:
     files = [text for text in parsed.overrides if usage.files and "=" not in text]
     if files:
         given[str(usage.files)] = files if len(files) > 1 else files[0]
-    fields = [f"{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
+    known = {
+        name: json.dumps(value, ensure_ascii=False) for name, value in given.items() if value is not None
+    }
+    fields = [f"{name}={text}" for name, text in known.items()]
     return [*fields, *(text for text in parsed.overrides if text not in files)]
 
 

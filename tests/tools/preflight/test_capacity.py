@@ -193,7 +193,7 @@ def test_reports_missing_and_impaired_zones() -> None:
         ),
         ({"Images": [{"State": "pending", "Architecture": "x86_64"}]}, "its state is pending"),
         ({"Images": []}, "does not exist, or is not shared with this account"),
-        (Refusal("InvalidAMIID.NotFound", "The image does not exist"), "does not exist in us-west-2"),
+        (Refusal("InvalidAMIID.NotFound", "The image does not exist"), "was not found in us-west-2"),
     ],
 )
 def test_images(answer: Any, message: str | None) -> None:

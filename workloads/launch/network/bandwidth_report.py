@@ -71,5 +71,5 @@ def _draw_expected(axes: Any, sweep: Sweep, expected: Expectation) -> None:
         axes.axhline(expected.at_least_gb_s, color=ORANGE, label=f"at_least {expected.at_least_gb_s:g}")
     if found:
         label = f"published, {found.num_nodes} nodes, and what may be missing"
-        bars = {"yerr": [[TOLERANCE * found.bus_gb_s], [0]], "capsize": 5, "marker": "D"}
+        bars = {"yerr": [[TOLERANCE * found.bus_gb_s], [0]], "capsize": 5, "marker": "D", "linestyle": ""}
         axes.errorbar([found.size_bytes], [found.bus_gb_s], color=GREEN, label=label, **bars)

@@ -36,7 +36,7 @@ def open_text(path: Path, newline: str) -> Iterator[IO[str]]:
     """
     try:
         with reading(path), path.open("rb") as file:
-            packed = file.read(2) == GZIP_MAGIC or path.name.lower().endswith(".gz")
+            packed = file.read(2) == GZIP_MAGIC
             file.seek(0)
             stream = io.TextIOWrapper(open_gzip(file) if packed else file, "utf-8-sig", newline=newline)
             with stream:

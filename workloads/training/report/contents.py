@@ -28,7 +28,8 @@ class ReportContents:
 
     def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
         """Headline scores."""
-        found = {**last_validation(evaluations), **results}
+        known = {name: value for name, value in results.items() if value is not None}
+        found = {**last_validation(evaluations), **known}
         test_perplexity = first_number(results.get("test_perplexity"))
         unigram = first_number(results.get("unigram_perplexity"))
         notes = [f"test {test_perplexity:.2f}"] if test_perplexity is not None else []

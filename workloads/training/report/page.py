@@ -184,8 +184,9 @@ def size_text(num_bytes: float) -> str:
 
 
 def _scaled(value: float, units: Iterable[tuple[float, str]], small: str) -> str:
-    """Value with three digits in the largest unit that it reaches; ``small`` is for those that reach none."""
-    found = (f"{value / size:.3g}{unit}" for size, unit in units if abs(value) >= size)
+    """Value in the largest unit that it reaches, or else ``small``: three digits, or all before the point."""
+    shares = ((value / size, unit) for size, unit in units if abs(value) >= size)
+    found = (f"{share:.3g}{unit}" if abs(share) < 999.5 else f"{share:.0f}{unit}" for share, unit in shares)
     return next(found, small.format(value))
 
 

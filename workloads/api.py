@@ -24,7 +24,7 @@ from workloads.esm2.alphabet import encode
 from workloads.esm2.contacts import head as contact_head
 from workloads.esm2.data.plausibility import is_nucleotides
 from workloads.esm2.inference.embed import layer_embeddings, layer_numbers
-from workloads.esm2.inference.engine import Answer, Array, Engine, compile_from
+from workloads.esm2.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
 from workloads.esm2.inference.heads import Head
 from workloads.esm2.inference.mutations import all_single_mutants, parse_variant
 from workloads.esm2.inference.predict import predictions
@@ -53,7 +53,7 @@ def load(
 
     Args:
         name: model folder, checkpoint folder or hub id.
-        device: torch's name of a device; by default the first GPU, or else the CPU.
+        device: ``cpu`` or ``cuda:0``; by default the first GPU, or else the CPU.
         precision: ``auto``, ``bf16`` or ``fp32``, as ``train.precision``.
         allow_nucleotides: accept sequences that look like DNA or RNA.
 
@@ -61,7 +61,11 @@ def load(
         ValueError: if the model is missing or damaged, or its family is unknown.
     """
     check_model_name("model", name)
+    if precision not in ("auto", "bf16", "fp32"):
+        raise ValueError(f"precision: got {precision!r}; allowed are auto, bf16 and fp32")
     place = torch.device(device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+    if place.type not in TOKENS_PER_PACK:
+        raise ValueError(f"device: got {device!r}; allowed are {' and '.join(TOKENS_PER_PACK)}")
     train = TrainConfig(precision=precision)  # type: ignore[arg-type]
     family = family_of(name) or "esm2"
     engine = Engine(
@@ -188,6 +192,8 @@ class Model:
         found = []
         for name, sequence in named.items():
             shown = name if isinstance(proteins, Mapping) else f"protein {name}"
+            if not isinstance(sequence, str):
+                raise ValueError(f"{shown}: got {sequence!r}; expected a sequence as text")
             try:
                 tokens = encode(sequence)
             except ValueError as error:

@@ -57,7 +57,7 @@ def check_model(config: RunFile) -> None:
         merges_none = ", or merges no model (lora.merge)" if config.lora else ""
         raise ValueError(
             f"{trained} does not exist: the run {config.name} has not finished{merges_none}. Train it first, "
-            "or name a model: MODEL=<folder, checkpoint or hub id> (inference.model)"
+            "or name a model folder, checkpoint or hub id: MODEL= with make, else --model (inference.model)"
         )
     if name is not None:
         check_model_name("inference.model", name)

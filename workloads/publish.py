@@ -12,17 +12,17 @@ import math
 import shutil
 from pathlib import Path
 
+from workloads.esm2.inference.output_file import default_folder
 from workloads.families import MODEL_FAMILIES, family_of, saved_config
 from workloads.inference import check_model
 from workloads.run_file import RunFile
 from workloads.run_kinds import MAX_BASES
-from workloads.training.checksums import CHECKPOINT_FILE, new_folder, verified
+from workloads.training.checksums import CARD_FILE, CHECKPOINT_FILE, SUMS_FILE, new_folder, verified
 from workloads.training.report.model_card import CAUSAL, HEADS, Published, head_of, model_card
 from workloads.training.strict_yaml import read_mapping
 from workloads.training.tracking.run_log import CONFIG_FILE
 
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "LICENSE*", "NOTICE*")
-CARD_FILE = "README.md"
 LICENSES = {"facebook/esm2_": "mit", "biohub/ESMC-": "mit"}
 """Licences of published models (docs/models.md), by the beginning of their hub ids."""
 REFUSED = (401, 403)
@@ -36,7 +36,7 @@ def main(config: RunFile) -> None:
     """
     check_model(config)
     model = Path(config.inference.model or config.run_dir / "model")
-    folder = Path(config.publish.folder or config.run_dir / "hub")
+    folder = Path(config.publish.folder or default_folder(config) / "hub")
     _check_model(model)
     base = base_of(model)
     license = config.publish.license or next(
@@ -58,9 +58,11 @@ def base_of(model: Path) -> str | None:
     """Return the hub id that the training of a model began with, through other runs; None if unknown."""
     for _ in range(MAX_BASES):
         holder = model.parent.parent if model.parent.name == "checkpoints" else model.parent
-        start = read_mapping(holder / CONFIG_FILE).get("model", {}).get("init_from")
+        start = (read_mapping(holder / CONFIG_FILE).get("model") or {}).get("init_from")
         if not start or not Path(start).is_dir():
-            return start.partition("@")[0] if start and start.count("/") == 1 else None
+            known = str(start or "")
+            is_hub_id = known.count("/") == 1 and not known.startswith((".", "/", "~", "runs/"))
+            return known.partition("@")[0] if is_hub_id else None
         model = Path(start)
     return None
 
@@ -97,10 +99,13 @@ def _check_place(folder: Path, model: Path, *, overwrite: bool) -> None:
         raise ValueError(f"publish.folder: {folder} exists and is no folder of a model; give another one")
     weights = [path.name for path in model.glob("*.safetensors")]
     _, *others = filecmp.cmpfiles(folder, model, ["config.json", *weights], shallow=False)
-    if any(others) and not overwrite:
+    known = {path.name for pattern in MODEL_FILES for path in model.glob(pattern)} | {CARD_FILE, SUMS_FILE}
+    added = sorted({path.name for path in folder.iterdir()} - known)
+    if (any(others) or added) and not overwrite:
+        holds = f"{added[0]}, which the model folder lacks" if added else "another model"
         raise ValueError(
-            f"publish.folder: {folder} holds another model; give another folder, or replace it with "
-            "inference.overwrite=true"
+            f"publish.folder: {folder} holds {holds}; give another folder, put files such as NOTICE into the "
+            "model folder, or replace the folder with inference.overwrite=true"
         )
 
 
@@ -145,7 +150,7 @@ def push(folder: Path, repository: str, *, private: bool) -> str:
         url = str(api.create_repo(repository, private=private, exist_ok=True))
         is_public = private and not api.repo_info(repository).private
         # Weights of an earlier model may have other names, and would be loaded with these.
-        old = ["*.safetensors", "*.safetensors.index.json"]
+        old = ["*.safetensors", "*.safetensors.index.json", "adapter_config.json"]
         if not is_public:
             api.upload_folder(repo_id=repository, folder_path=folder, delete_patterns=old)
     except Exception as error:  # of whichever library the hub's client speaks HTTP by

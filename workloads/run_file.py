@@ -150,7 +150,7 @@ class PublishConfig:
     """SPDX id of the model's licence, such as ``apache-2.0``; null is that of the starting model, if it is a
     published ESM-2 or ESMC. Set it for other models, and for those that were trained from random weights."""
     folder: str | None = None
-    """Folder to write; null is ``<runs>/<name>/hub``."""
+    """Folder to write; null is ``hub`` beside the model folder."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from tests.workloads.esm2.tiny_models import tiny_config
 from tests.workloads.hub_stand_in import hub
 from tests.workloads.training.training_runs import train_here, write_run_file
 from workloads.causal_lm.model_files import write_model
-from workloads.esm2.pretrained import of_config, save_esm
+from workloads.esm2.pretrained import load_model, of_config, save_esm
 from workloads.evaluate import main as evaluate
 from workloads.publish import base_of, main
 from workloads.run_file import load_config
@@ -227,10 +227,21 @@ def test_a_folder_in_the_way_is_refused(run: Path, tiny_model: Path) -> None:
     run_dir = run.parent / "runs/run"
     publish(run, LICENSE)
     assert publish(run, LICENSE) == run_dir / "hub", "the same model again"
-    other = f"inference.model={tiny_model}"
-    with pytest.raises(ValueError, match="holds another model; give another folder, or replace it with"):
-        publish(run, LICENSE, other)
-    publish(run, LICENSE, other, "inference.overwrite=true")
+    (run_dir / "hub/README.md").write_text("edited")
+    publish(run, LICENSE)
+    (run_dir / "hub/NOTICE").write_text("added")
+    with pytest.raises(ValueError, match="holds NOTICE, which the model folder lacks"):
+        publish(run, LICENSE)
+    (run_dir / "model/NOTICE").write_text("added")
+    publish(run, LICENSE)
+    (run_dir / "hub/README.md").write_text("an edited card does not damage the model")
+    load_model(str(run_dir / "hub"))
+    other = (f"inference.model={tiny_model}", f"publish.folder={run_dir / 'hub'}")
+    with pytest.raises(ValueError, match="holds NOTICE, which the model folder lacks"):
+        publish(run, LICENSE, *other)
+    publish(run, LICENSE, *other, "inference.overwrite=true")
+    with pytest.raises(ValueError, match="holds another model; give another folder"):
+        publish(run, LICENSE)
     for folder, message in (
         (run_dir / "checkpoints", "exists and is no folder of a model"),
         (run_dir, "overlaps the model"),

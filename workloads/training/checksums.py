@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 CHECKPOINT_FILE = "checkpoint.json"
 SUMS_FILE = "SHA256SUMS"
 """In every model folder that this project writes; ``sha256sum -c SHA256SUMS`` reads it as well."""
+CARD_FILE = "README.md"
+"""Model card of a published folder."""
 _SETTINGS = ("*.json", "*.model", "*.txt", "*.jinja")
 _CHUNK_BYTES = 16 << 20
 _REPORTED_BYTES = 1 << 30
@@ -49,8 +51,10 @@ class Source:
 
 
 def write_sums(folder: Path) -> None:
-    """Write the SHA-256 of every file of a model folder into the folder."""
-    names = [path.name for path in folder.iterdir() if path.is_file() and path.name != SUMS_FILE]
+    """Write the SHA-256 of every file of a model folder into the folder, except of texts that people edit."""
+    names = [
+        path.name for path in folder.iterdir() if path.is_file() and path.name not in (SUMS_FILE, CARD_FILE)
+    ]
     (folder / SUMS_FILE).write_text(_listed({name: _digest(folder / name, "") for name in names}))
 
 

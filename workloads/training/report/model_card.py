@@ -60,7 +60,8 @@ def model_card(about: Published) -> str:
     """Return the text of README.md."""
     folder = about.model.parent
     run, results = read_mapping(folder / CONFIG_FILE), read_mapping(folder / RESULTS_FILE)
-    manifest = read_mapping(Path(_at(run, "data.path") or "") / MANIFEST_FILE)
+    data = _at(run, "data.path")
+    manifest = read_mapping(Path(data) / MANIFEST_FILE) if data else {}
     architecture = read_mapping(about.model / "config.json")["architectures"][0]
     head = head_of(architecture)
     assert head is not None, "publish checks the architecture"

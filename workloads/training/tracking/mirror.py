@@ -82,7 +82,9 @@ class Mirror(ABC):
             self._warn_once(str(error))
             return
         except ImportError as error:
-            self._warn_once(f"is off: a package is missing ({error}); install requirements.txt to use it")
+            self._warn_once(
+                f'is off: a package is missing ({error}); pip install "seqlm[tracking]" brings it'
+            )
             return
         wait_seconds = 0.0
         while True:
@@ -130,5 +132,6 @@ def shortened(error: Exception) -> str:
 
 
 def without_login(text: str) -> str:
-    """Return a text without the user and the password of its addresses."""
-    return re.sub(r"//[^/@\s]+@", "//", text)
+    """Return a text without user, password and query of its addresses; a query may be a signature."""
+    without_query = re.sub(r"(\w://[^\s\"'?]*)\?[^\s\"']*", r"\1", text)
+    return re.sub(r"//[^/\s\"']*@", "//", without_query)

@@ -19,7 +19,7 @@ from typing import Any
 from workloads.training.config import flat
 from workloads.training.whole_file import write_whole
 
-from .mirror import Entry, Mirror, RunStatus
+from .mirror import Entry, Mirror, RunStatus, without_login
 
 # MLflow reads these when it is imported. What the user has set stays.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -110,4 +110,4 @@ def params_of(config: Mapping[str, Any]) -> dict[str, str]:
         name: ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         for name, value in flat(config)
     }
-    return {name: text[:MAX_PARAM_CHARS] for name, text in texts.items()}
+    return {name: without_login(text)[:MAX_PARAM_CHARS] for name, text in texts.items()}

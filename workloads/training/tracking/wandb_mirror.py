@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -59,7 +60,7 @@ class WandbMirror(Mirror):
         except Exception as error:  # of the client or the network
             wandb.teardown()  # ends W&B's process, which takes an id once
             self._init(id_file.read_text().strip(), mode="offline")
-            send = f"cd {self._run_dir} && wandb sync"
+            send = f"cd {shlex.quote(str(self._run_dir))} && wandb sync"
             self._say(f"cannot be reached ({shortened(error)}); this sends the run later: {send}")
         # W&B's own steps must not repeat, as those of a resumed run may.
         self._run.define_metric("*", step_metric="step")

@@ -37,7 +37,7 @@ from tests.cluster.training import (
 from tests.workloads.training.training_runs import lines, losses
 from workloads.stages import newest_checkpoint
 
-TRAIN, AGENT = r"-m workloads\.train ", r"-m workloads\.launch\.node_agent "
+TRAIN, AGENT = r"-m workloads train ", r"-m workloads\.launch\.node_agent "
 HANG_SECONDS = 15
 SECONDS_TO_SCRAPE = 180
 """Interval of queries to Slurm for jobs, and to a job for its metrics."""

@@ -23,11 +23,12 @@ from workloads.training.command_line import one_line_errors, require
 REPOSITORY = Path(__file__).parents[3]
 REQUIRED = ("torch", "transformers", "numpy", "pyarrow", "safetensors", "PyYAML", "tqdm", "matplotlib")
 """Packages that README.md names."""
-LORA, SERVING = ("peft", "bitsandbytes"), ("starlette", "uvicorn")
+LORA, SERVING, MAPS = ("peft", "bitsandbytes"), ("starlette", "uvicorn"), ("pandas",)
 EXTRA = {
     "workloads.training.adapters.adapted_linear": LORA,
     "workloads.esm2.serving.app": SERVING,
     "workloads.esm2.serving.server": SERVING,
+    **dict.fromkeys((f"workloads.explore.{name}" for name in ("command", "page", "projection")), MAPS),
 }
 """Packages that modules of a single stage may need in addition."""
 IMPORT_ALL = """
@@ -112,7 +113,7 @@ def python(*arguments: str, packages: Iterable[str] = REQUIRED) -> subprocess.Co
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("extra", [LORA, SERVING], ids=["lora", "serving"])
+@pytest.mark.parametrize("extra", [LORA, SERVING, MAPS], ids=["lora", "serving", "maps"])
 def test_modules_with_extra_packages_import_with_these(extra: tuple[str, ...]) -> None:
     chosen = [name for name in modules() if EXTRA.get(name, ()) == extra]
     assert chosen

@@ -16,7 +16,7 @@ from workloads.esm2.inference.output_file import default_folder
 from workloads.families import MODEL_FAMILIES, family_of, saved_config
 from workloads.inference import check_model
 from workloads.run_file import RunFile
-from workloads.run_kinds import MAX_BASES
+from workloads.run_kinds import MAX_BASES, may_be_hub_id
 from workloads.training.checksums import CARD_FILE, CHECKPOINT_FILE, SUMS_FILE, new_folder, verified
 from workloads.training.report.model_card import CAUSAL, HEADS, Published, head_of, model_card
 from workloads.training.strict_yaml import read_mapping
@@ -61,7 +61,7 @@ def base_of(model: Path) -> str | None:
         start = (read_mapping(holder / CONFIG_FILE).get("model") or {}).get("init_from")
         if not start or not Path(start).is_dir():
             known = str(start or "")
-            is_hub_id = known.count("/") == 1 and not known.startswith((".", "/", "~", "runs/"))
+            is_hub_id = may_be_hub_id(known) and not known.startswith("runs/")
             return known.partition("@")[0] if is_hub_id else None
         model = Path(start)
     return None

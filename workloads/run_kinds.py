@@ -21,10 +21,14 @@ def kind_of(config: RunFile) -> RunKind:
     return run_kind(config.model.family, task=config.task, chat=config.chat)
 
 
+def may_be_hub_id(name: str) -> bool:
+    """Return whether a name has the form owner/name of a hub id, which a folder may have, too."""
+    return bool(name) and name[0] not in "./~" and name.count("/") == 1
+
+
 def check_model_name(field: str, name: str) -> None:
     """Raise ValueError if the field of the run file names a folder that is missing."""
-    # A hub id has the form owner/name, and so may a folder.
-    if not Path(name).is_dir() and (name[0] in "./~" or name.count("/") != 1):
+    if not Path(name).is_dir() and not may_be_hub_id(name):
         raise ValueError(
             f"{field}: there is no folder {name} (looked in {Path.cwd()}); give the model folder of "
             "a run, such as runs/<name>/model, or a hub id, such as facebook/esm2_t6_8M_UR50D"

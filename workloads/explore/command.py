@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workloads.esm2.finetune.prepare import TABLES
+from workloads.esm2.finetune.table import CSV_DELIMITERS, PARQUET_SUFFIXES
 from workloads.esm2.inference.output_file import output_file
 from workloads.run_file import ExploreConfig, RunFile
 from workloads.training.whole_file import write_whole, writing_whole
@@ -141,7 +142,7 @@ def _with_columns(table: pd.DataFrame, config: RunFile) -> pd.DataFrame:
 
 def _form(path: Path) -> str | None:
     """Return the separator of a text table, an empty one for Parquet; None for other files."""
-    ends = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".parquet": "", ".pq": ""}
+    ends = {**CSV_DELIMITERS, ".tab": "\t", **dict.fromkeys(PARQUET_SUFFIXES, "")}
     return ends.get(Path(path.name.removesuffix(".gz")).suffix.lower())
 
 

@@ -21,8 +21,8 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def writing_whole(path: Path) -> Iterator[Path]:
-    """Give a path to write to, which replaces the file when the block ends without an error."""
-    new = path.with_name(f".{path.name}-{os.getpid()}")
+    """Give a path of the same suffix, which replaces the file when the block ends without an error."""
+    new = path.with_name(f".{os.getpid()}-{path.name}")
     try:
         yield new
         new.replace(path)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from workloads.esm2.inference.records import Protein
 from workloads.run_file import RunFile
 from workloads.training.heartbeat import beat
 from workloads.training.processes import Processes
+from workloads.training.whole_file import writing_whole
 
 from .head import SHORTEST, Matrix, check_folder, fit, load, peak_bytes, save
 from .structures import RANGES, chains, precision
@@ -105,14 +105,12 @@ def write_contacts(path: Path, title: str, probabilities: Matrix) -> None:
     """Write ``path`` with the ends .npz, .tsv and .png; each file appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
 
-    def whole(end: str, write: Callable[[Path], object]) -> None:
-        partial = path.with_name(f".{path.name}{end}")
-        write(partial)
-        partial.replace(path.with_name(path.name + end))
-
-    whole(".npz", lambda file: np.savez_compressed(file, contacts=probabilities))
-    whole(".tsv", lambda file: np.savetxt(file, probabilities, fmt="%.4f", delimiter="\t"))
-    whole(".png", lambda file: _figure(title, probabilities).savefig(file, dpi=150))
+    with writing_whole(path.with_name(f"{path.name}.npz")) as file:
+        np.savez_compressed(file, contacts=probabilities)
+    with writing_whole(path.with_name(f"{path.name}.tsv")) as file:
+        np.savetxt(file, probabilities, fmt="%.4f", delimiter="\t")
+    with writing_whole(path.with_name(f"{path.name}.png")) as file:
+        _figure(title, probabilities).savefig(file, dpi=150)
 
 
 def _file_name(protein: Protein) -> str:

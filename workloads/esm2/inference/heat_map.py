@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
+from workloads.training.whole_file import writing_whole
+
 from .output_file import PARQUET
 
 ROWS = "GAVLIMPFWYSTCNQDEHKR"
@@ -45,9 +47,8 @@ def draw_heat_maps(table: Path, model: str) -> list[Path]:
     for number, mutants in enumerate(itertools.islice(proteins_of(table), MAX_PICTURES), start=1):
         path = picture_of(table, number, mutants.protein)
         if not path.exists():
-            partial = path.with_name(f".{path.name}")
-            _figure(mutants, model).savefig(partial, dpi=150, bbox_inches="tight")
-            partial.replace(path)
+            with writing_whole(path) as partial:
+                _figure(mutants, model).savefig(partial, dpi=150, bbox_inches="tight")
         pictures.append(path)
     return pictures
 

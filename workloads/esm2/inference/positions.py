@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from workloads.training.whole_file import write_whole
+from workloads.training.whole_file import write_whole, writing_whole
 
 from .heat_map import ROWS, Mutants, picture_of, proteins_of
 
@@ -62,9 +62,8 @@ def write_positions(table: Path, model: str) -> list[tuple[Path, str]]:
         if number <= MAX_LOGOS and has_logomaker:
             picture = picture_of(table, number, mutants.protein, ".logo")
             if not picture.exists():
-                partial = picture.with_name(f".{picture.name}")
-                _figure(mutants, shares, model).savefig(partial, dpi=150)
-                partial.replace(picture)
+                with writing_whole(picture) as partial:
+                    _figure(mutants, shares, model).savefig(partial, dpi=150)
             files.append((picture, "logo and pseudo-perplexity"))
     write_whole(path, text.getvalue())
     return [(path, "summary by position"), *files]

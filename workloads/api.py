@@ -26,10 +26,10 @@ from workloads.esm2.data.plausibility import is_nucleotides
 from workloads.esm2.inference.embed import layer_embeddings, layer_numbers
 from workloads.esm2.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
 from workloads.esm2.inference.heads import Head
+from workloads.esm2.inference.masked_marginals import masked_marginals, pseudo_perplexity
 from workloads.esm2.inference.mutations import all_single_mutants, parse_variant
 from workloads.esm2.inference.predict import predictions
 from workloads.esm2.inference.records import Protein
-from workloads.esm2.inference.variants import masked_marginals, pseudo_perplexity
 from workloads.families import MODEL_FAMILIES, family_of, load_model
 from workloads.inference import check_head
 from workloads.run_kinds import check_model_name, short_training

@@ -20,11 +20,8 @@ def check_existing_vpc(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     subject = f"VPC {network.vpc_id}"
     found = if_present(aws.call, "ec2", "describe_vpcs", VpcIds=[network.vpc_id])
     if found is None:
-        yield fail(
-            subject,
-            f"does not exist in {cluster.region}",
-            "set network.vpc_id to a VPC of this account and region",
-        )
+        action = "set network.vpc_id to a VPC of this account and region"
+        yield fail(subject, f"does not exist in {cluster.region}", action)
         return
     cidrs = [block["CidrBlock"] for block in found["Vpcs"][0].get("CidrBlockAssociationSet", [])]
     if network.cidr in cidrs:
@@ -54,11 +51,8 @@ def _check_subnet(
     subject = f"subnet {subnet.subnet_id}"
     answer = if_present(aws.call, "ec2", "describe_subnets", SubnetIds=[subnet.subnet_id])
     if answer is None:
-        yield fail(
-            subject,
-            f"does not exist in {cluster.region}",
-            "set network.private_subnets to subnets of the VPC",
-        )
+        action = "set network.private_subnets to subnets of the VPC"
+        yield fail(subject, f"does not exist in {cluster.region}", action)
         return
     found = answer["Subnets"][0]
     for field, key, told in (

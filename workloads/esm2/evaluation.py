@@ -27,6 +27,7 @@ from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
 
 from .inference.engine import Engine
+from .inference.masked_marginals import pseudo_perplexity as perplexity_of
 from .masking import mask_pack
 from .packed_model import MaskedLanguageModel
 from .pretrained import starting_config, starting_weights, with_weights
@@ -134,15 +135,13 @@ def pseudo_perplexity(
     Salazar et al. 2020; the form that Lin et al. 2023 report for ESM-2. Takes one forward pass a residue,
     several of them to a pack.
     """
-    from .inference.variants import pseudo_perplexity as of_protein  # imports matplotlib
-
     tokens, longest = shape.num_tokens, shape.max_residues
     engine = Engine(model, device=device, dtype=dtype, tokens_per_pack=tokens, max_residues=longest)
     values = []
     places, _ = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
     progress = WorkProgress("scoring", len(places))
     for place in places:
-        values.append(of_protein(engine, split.residues(place)[:longest]))
+        values.append(perplexity_of(engine, split.residues(place)[:longest]))
         progress.add(1)
     return float(np.mean(values))
 

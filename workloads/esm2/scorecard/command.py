@@ -28,9 +28,9 @@ from workloads.esm2.finetune.prepare import TABLES
 from workloads.esm2.finetune.scores import scores
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
 from workloads.esm2.inference.job import Command, await_all
+from workloads.esm2.inference.masked_marginals import masked_marginals
 from workloads.esm2.inference.mutations import all_single_mutants
 from workloads.esm2.inference.records import Protein
-from workloads.esm2.inference.variants import masked_marginals
 from workloads.esm2.packed_model import MaskedLanguageModel
 from workloads.esm2.probes import Examples, fit_probe
 from workloads.inference import check_head

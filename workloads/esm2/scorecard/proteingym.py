@@ -21,9 +21,9 @@ import numpy as np
 
 from workloads.esm2.alphabet import encode
 from workloads.esm2.inference.engine import Engine
+from workloads.esm2.inference.masked_marginals import masked_marginals
 from workloads.esm2.inference.mutations import Variant, parse_variant
 from workloads.esm2.inference.records import Protein
-from workloads.esm2.inference.variants import masked_marginals
 from workloads.training.data.transfer import SourceKind, fetch
 from workloads.training.whole_file import write_whole
 

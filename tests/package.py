@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.shared_folder import shared_folder
 
 REPOSITORY = Path(__file__).parents[1]
 UV = Path(sys.executable).with_name("uv")
@@ -43,9 +46,22 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in left_out}
 
 
-def build(folder: Path) -> Package:
+def installed_package() -> Package:
+    """The package, built and installed by the first process of the session that wants it."""
+    folder = shared_folder() / "package"
+    package = Package(folder / "dist", folder / "environment" / "bin")
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            _build(folder, package)
+            (folder / "done").touch()
+    return package
+
+
+def _build(folder: Path, package: Package) -> None:
     """Build the wheel by way of the sdist, and install it without ``..`` on any path."""
-    archives, place = folder / "dist", folder / "environment"
+    archives, place = package.archives, package.bin.parent
     source = ["--no-build-isolation", "--python", sys.executable, "--out-dir", str(archives)]
     for command in (
         [UV, "build", "--offline", "--no-progress", *source, str(REPOSITORY)],
@@ -58,4 +74,3 @@ def build(folder: Path) -> Package:
     subprocess.run(install, check=True, capture_output=True, cwd=folder)
     [packages] = place.glob("lib/python*/site-packages")
     (packages / "developer.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
-    return Package(archives, python.parent)

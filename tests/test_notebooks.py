@@ -8,8 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from tests import package
-from tests.package import REPOSITORY, Package
+from tests.package import REPOSITORY, Package, installed_package
 from tests.workloads.esm2.tiny_models import save_tiny_model
 
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
@@ -30,8 +29,8 @@ nbformat.write(notebook, sys.argv[2])
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Package:
-    return package.build(tmp_path_factory.mktemp("package"))
+def installed() -> Package:
+    return installed_package()
 
 
 def outputs(notebook: Any) -> list[Any]:

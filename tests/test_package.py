@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from packaging.requirements import Requirement
 
-from tests import package
-from tests.package import REPOSITORY, Package
+from tests.package import REPOSITORY, Package, installed_package
 from tests.workloads.esm2.tiny_models import save_tiny_model
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
@@ -68,8 +67,8 @@ def test_every_import_belongs_to_a_dependency() -> None:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Package:
-    return package.build(tmp_path_factory.mktemp("package"))
+def installed() -> Package:
+    return installed_package()
 
 
 @pytest.mark.long
@@ -82,8 +81,6 @@ def test_the_wheel_has_workloads_alone_and_embeds(installed: Package, tmp_path: 
         tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
     assert tops == {"workloads", "README.md", "LICENSE", "pyproject.toml", "PKG-INFO", ".gitignore"}
 
-    where = installed.run("python", "-c", "import workloads.api as a; print(a.__file__)", folder=tmp_path)
-    assert where.stdout.startswith(str(installed.bin.parent)), where
     (tmp_path / "a.fasta").write_text(">a\nMKTAYIAKQRQISFVKSHFSRQ\n>b\nMKVLAGGW\n")
     save_tiny_model(tmp_path / "model")
     command = ["embed", "a.fasta", "--model", "model", "--output", "a.parquet", "train.precision=fp32"]
@@ -91,9 +88,10 @@ def test_the_wheel_has_workloads_alone_and_embeds(installed: Package, tmp_path: 
     assert done.returncode == 0, done.stderr
     table = pq.read_table(tmp_path / "a.parquet")
     assert table["id"].to_pylist() == ["a", "b"]
-    program = "from workloads.api import load; import numpy as np; m = load('model', precision='fp32')\n"
-    program += "np.save('a.npy', m.embed(['MKTAYIAKQRQISFVKSHFSRQ', 'MKVLAGGW']))"
-    assert installed.run("python", "-c", program, folder=tmp_path).returncode == 0
+    program = "import numpy as np, workloads.api as api; m = api.load('model', precision='fp32')\n"
+    program += "np.save('a.npy', m.embed(['MKTAYIAKQRQISFVKSHFSRQ', 'MKVLAGGW'])); print(api.__file__)"
+    done = installed.run("python", "-c", program, folder=tmp_path)
+    assert done.stdout.startswith(str(installed.bin.parent)), done
     np.testing.assert_allclose(np.load(tmp_path / "a.npy"), table["embedding"].to_pylist(), atol=1e-6)
 
 

@@ -8,8 +8,6 @@ Residues are real ones, as there: no CLS, EOS or padding, nothing cut off. BioNe
 proteins it has drawn, so they are the mean over the training split, times the proteins of the steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -1,7 +1,5 @@
 """Our training loop as a contestant, and the models and run configurations of all contestants."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass

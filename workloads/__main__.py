@@ -3,8 +3,6 @@
 Subcommands take a run file and changes to it. make and the launchers of a cluster start the same subcommands.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ crops and drawn cluster members are fixed, so the scores of different models can
 A run with a task has the task's scores. A run on questions has ROUGE in addition to the loss.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

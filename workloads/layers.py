@@ -3,8 +3,6 @@
 Writes a CSV and a picture with the scores of frozen probes (``workloads/esm2/layers.py``).
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Prepare a run's data (``seqlm data``)."""
 
-from __future__ import annotations
-
 from workloads import run_kinds
 from workloads.run_file import RunFile
 

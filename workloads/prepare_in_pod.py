@@ -4,8 +4,6 @@ Every pod of a training job runs it. The first one fetches and prepares missing 
 Data that are already prepared are used without their sources, which may be gone when a job starts again.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

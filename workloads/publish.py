@@ -4,8 +4,6 @@ The folder holds the model's files and a model card. ``publish.repository`` name
 the run's own, or the folder that ``inference.model`` names.
 """
 
-from __future__ import annotations
-
 import filecmp
 import json
 import math

@@ -1,7 +1,5 @@
 """Write the report of a finished or running run again: ``seqlm report RUN_DIR``."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 All mistakes are reported at once, each with its field, its value and the allowed values.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Kind of a run, and checks and preparation that all kinds share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from workloads.families import RunKind, run_kind

@@ -1,7 +1,5 @@
 """Documentation of run files, from the dataclasses of their sections: ``--help`` and a JSON schema."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

@@ -4,8 +4,6 @@ Writes an HTML page and JSON: perplexity, variant effects, contacts, and frozen 
 and localization. ``scorecard.proteingym`` adds ProteinGym (``workloads/esm2/scorecard/command.py``).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

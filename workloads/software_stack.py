@@ -1,7 +1,5 @@
 """Versions that a result depends on, from the code down to the network's libraries (``seqlm --version``)."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import platform

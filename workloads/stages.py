@@ -1,7 +1,5 @@
 """Stages of a run, for programs that start them on a cluster. Imported on nodes: standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

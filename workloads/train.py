@@ -7,8 +7,6 @@ Without torchrun, the command prepares missing data and starts one process per d
 reports mistakes in the run file before it imports torch and transformers, which takes seconds.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Stage 3: where the device's time goes, by kernel, while our trainer makes one-pack steps."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections import Counter, defaultdict

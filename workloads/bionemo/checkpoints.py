@@ -1,7 +1,5 @@
 """Checkpoints that BioNeMo writes to ``<run>/bionemo/checkpoints``. Standard library alone."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

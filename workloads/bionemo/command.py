@@ -5,8 +5,6 @@ things. Its fixed values are those of ``train_esm2.py`` and ``finetune_esm2.py``
 ``options.json``), of Megatron's ``OptimizerConfig`` and of NeMo's ``LoRA``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 ``seqlm convert-bionemo --config RUN.yaml [bionemo.convert=from_transformers ...]``
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -4,8 +4,6 @@ Prepares them as for our trainer and exports the result. Several pods may run it
 others wait.
 """
 
-from __future__ import annotations
-
 from workloads import prepare_in_pod
 from workloads.prepare_in_pod import once
 from workloads.run_file import RunFile, run_stage

@@ -4,8 +4,6 @@ Pre-training (``bionemo.esm2.data.dataset``): Parquet with the ids of each clust
 their sequences. Fine-tuning (``bionemo.esm2.model.finetune.dataset``): a CSV a split, labels as numbers.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import itertools

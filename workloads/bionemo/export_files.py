@@ -1,7 +1,5 @@
 """Paths of an export for BioNeMo, which is beside the prepared data that it was made from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 ``python -m workloads.bionemo.installed`` reads their own source; the build of docker/bionemo runs it.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

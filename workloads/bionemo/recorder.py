@@ -4,8 +4,6 @@ Lightning calls the factories that installed packages name as entry points of ``
 ``registered`` makes such a package of this module, so that nothing of BioNeMo is changed.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 import time

@@ -3,8 +3,6 @@
 Needs BioNeMo's image; a process for each GPU.
 """
 
-from __future__ import annotations
-
 import sys
 
 from workloads.launch.local import on_every_device

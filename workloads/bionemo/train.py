@@ -3,8 +3,6 @@
 The same command continues from BioNeMo's newest checkpoint. After SIGTERM, NeMo saves before it ends.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

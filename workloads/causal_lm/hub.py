@@ -1,7 +1,5 @@
 """Files of models and data sets from the Hugging Face hub."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

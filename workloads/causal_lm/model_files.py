@@ -8,8 +8,6 @@ The model of ``sample`` is a tiny Qwen2 with a tokenizer of its own, made on the
 weights are random, so it knows nothing; a run from it shows that everything works, not how well.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

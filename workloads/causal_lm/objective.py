@@ -1,7 +1,5 @@
 """Fine-tuning of a causal language model on conversations: the next token of responses, none of prompts."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

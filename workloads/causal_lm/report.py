@@ -1,7 +1,5 @@
 """Report sections of a run on questions: ROUGE before and after, and the first answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

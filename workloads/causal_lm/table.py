@@ -1,7 +1,5 @@
 """Questions and answers as rows: from JSON, JSON Lines, CSV, TSV or Parquet."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

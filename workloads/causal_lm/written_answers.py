@@ -1,7 +1,5 @@
 """Answers of the tuned and the original model to held-out questions, and their scores."""
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Sequence

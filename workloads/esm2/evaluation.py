@@ -1,7 +1,5 @@
 """Masked-language-model scores of a split under fixed masks, so that any two models compare."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time

@@ -5,8 +5,6 @@ Penalty, pooling and layer are chosen on the validation split. The test split th
 chance.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

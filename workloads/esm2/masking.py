@@ -4,8 +4,6 @@ The same residue of the same protein gets the same mask in the same epoch on a C
 world size, in any packing. Shapes: T tokens, S segments, K room for predicted tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

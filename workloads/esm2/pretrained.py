@@ -1,7 +1,5 @@
 """Weights to start from, models to use, and models written for others to load: transformers' format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

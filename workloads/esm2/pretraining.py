@@ -1,7 +1,5 @@
 """Masked-language modelling: hidden residues are to be found from the rest of their protein."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Shapes: N examples (proteins, or residues of a residue task), F features, C label columns, L outputs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

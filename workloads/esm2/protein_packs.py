@@ -1,7 +1,5 @@
 """Packs of proteins, each between <cls> and <eos>."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from workloads.training.hashing import hash64

@@ -1,7 +1,5 @@
 """Progress of a long computation, as lines on stderr."""
 
-from __future__ import annotations
-
 import sys
 import time
 from datetime import timedelta

@@ -4,8 +4,6 @@ The input is the Parquet file of ``seqlm embed``. A table with the same ids adds
 the map, and the labels of one column are transferred to each protein from the nearest labelled one.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 from pathlib import Path

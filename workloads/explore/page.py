@@ -1,7 +1,5 @@
 """HTML page with a map of embeddings. It has no vectors, sends no requests and escapes all text."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -5,8 +5,6 @@ HyperPod's operator by its agent in each pod, which also reads their logs (``run
 HyperPod's auto-resume for Kubeflow's PyTorchJob (annotations).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from workloads.stages import STAGES

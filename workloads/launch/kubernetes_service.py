@@ -1,7 +1,5 @@
 """A model served by pods of Kubernetes, behind one name inside of the cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Settings of a Kubernetes job, and the labels by which it is found."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The pods of a job, the same for either operator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

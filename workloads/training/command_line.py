@@ -3,8 +3,6 @@
 Also the ways in which a stage ends: with a message of one line, or stopped by a signal.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """Properties of a run's hardware and software: FLOPs, peak and measured rates, memory, versions."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

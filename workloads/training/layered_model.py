@@ -1,7 +1,5 @@
 """Interface between the trainer and a model of any architecture."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """Steps of packs, read ahead of the training loop by a background thread."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

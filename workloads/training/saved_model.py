@@ -1,7 +1,5 @@
 """Functions that load, gather and write the weights of models."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor

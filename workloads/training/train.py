@@ -1,7 +1,5 @@
 """The loop of a training: steps, evaluations, checkpoints, and the results at its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Optimizer step of a run: forward and backward pass of its packs, and one update of the weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ apart: id, i, j (from 1), residue_i, residue_j and probability. A folder beside 
 the matrix of all probabilities, as ``contacts`` (L, L) in .npz and as .tsv, and a picture.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import re

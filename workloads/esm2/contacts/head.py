@@ -10,8 +10,6 @@ bundled chains and stored: in ``esm.contact_head`` of an ESM-2, in ``contact_hea
 Shapes: L residues, H heads, N layers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

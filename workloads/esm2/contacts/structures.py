@@ -1,7 +1,5 @@
 """Bundled protein chains with known contacts and secondary structure (``sample/README.md``)."""
 
-from __future__ import annotations
-
 import base64
 import json
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Real UniRef90 headers do not carry their UniRef50 cluster, so it comes from a ta
 the hash is then joined by itself and scattered again by cluster.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path

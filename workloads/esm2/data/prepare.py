@@ -6,8 +6,6 @@ of the result is that of a seeded hash of the sequence (of the cluster), so it i
 the number of processes and the order of files and records.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """First stage: FASTA blocks become sorted runs on disk. Also the check that no id occurs twice."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial

@@ -4,8 +4,6 @@ Both are linear models by scikit-learn, whose penalty is chosen on validation. k
 of three residues in a row. Those of a residue are the residues around it.
 """
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

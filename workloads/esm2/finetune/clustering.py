@@ -1,7 +1,5 @@
 """Clusters of similar proteins for ``task.split.cluster: auto``, by MMseqs2 or else by MinHash."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Fine-tuning: a model with a head for a task, all of its weights trained or adapters beside them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

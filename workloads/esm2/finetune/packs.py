@@ -1,7 +1,5 @@
 """Packs of labelled proteins. Shapes: T tokens, S segments, L label columns."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

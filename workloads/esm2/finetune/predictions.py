@@ -1,7 +1,5 @@
 """A model's outputs on a split, collected from all processes, and their scores."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The table is held in memory, which a set of labelled proteins fits; what pre-tra
 ``data/prepare.py``. The result does not depend on the order of the table's rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path

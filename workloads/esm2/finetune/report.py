@@ -1,7 +1,5 @@
 """Sections of a task in a run's report: headline scores, figures of the predictions, table of the classes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -4,8 +4,6 @@ Every cell becomes text, so that a value is read, checked and reported in one wa
 table is held in memory: 100,000 proteins take about 200 MB.
 """
 
-from __future__ import annotations
-
 import csv
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Heat maps of all single mutants: positions from left to right, the 20 residues from top to bottom."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -5,8 +5,6 @@ process joins the parts when all are written. The others wait for it, because Ku
 job complete when one of its pods has succeeded.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Masked marginals (Meier et al. 2021) and pseudo-perplexity; each position is masked alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

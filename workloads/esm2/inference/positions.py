@@ -5,8 +5,6 @@ normalized over these. The pseudo-perplexity of a residue is 1 / p(wild type): 1
 20 if it cannot tell it from the others.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -10,8 +10,6 @@ The result is CSV or Parquet with the columns id, length (residues), and
 The server's CSV and the predictions of a run have the same columns. The latter also have the true labels.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

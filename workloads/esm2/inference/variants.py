@@ -9,8 +9,6 @@ each protein gets a heat map. The result has the columns id, mutation and score.
 their protein are listed in the rejects, each with its reason, and the others are scored.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

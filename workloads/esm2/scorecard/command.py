@@ -4,8 +4,6 @@ The bundled parts take minutes and show that a model works. They give no verdict
 nothing is published for them. ``scorecard.proteingym`` adds the benchmark that variant effects are judged by.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import gzip

@@ -5,8 +5,6 @@ read in one window around the position. (ProteinGym's own script counts 1,024 to
 contains CLS and EOS only at the ends of the protein. 16 of the 217 proteins are that long.)
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

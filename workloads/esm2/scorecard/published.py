@@ -1,7 +1,5 @@
 """Published scores of models, for comparison with ours only if data, release and protocol are the same."""
 
-from __future__ import annotations
-
 NOT_COMPARABLE = "not comparable"
 TOLERANCE = 0.005
 """Differences between correct programs: types of numbers, windows of the longest proteins, rounding."""

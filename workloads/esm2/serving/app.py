@@ -1,7 +1,5 @@
 """HTTP API with SageMaker's two paths (developer guide, "Custom Inference Code with Hosting Services")."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -3,8 +3,6 @@
 Limits are environment variables (``settings.py``), because endpoints and pods configure containers with them.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,7 +1,5 @@
 """Model that the server loads from a folder, and its answers for proteins."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

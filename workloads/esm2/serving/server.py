@@ -1,7 +1,5 @@
 """HTTP server. After SIGTERM it still answers for some seconds, and then completes its open requests."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal

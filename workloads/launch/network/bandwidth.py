@@ -4,8 +4,6 @@ Prints a table, and leaves ``bandwidth.json`` and ``report.html`` in the folder.
 than expected. A job on a cluster has a file of what is expected; without one nothing is.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """A page about a sweep of all-reduces: bandwidth over size, with what was expected."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

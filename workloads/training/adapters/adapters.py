@@ -4,8 +4,6 @@ A model with adapters is the packed model itself, in which peft puts its layers 
 what it names ``x.base_layer.weight`` is ``x.weight`` of the model without.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import math

@@ -1,7 +1,5 @@
 """Report sections that depend on the objective of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

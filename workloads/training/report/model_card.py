@@ -3,8 +3,6 @@
 A fact that no file states is left out. Texts from data and run files are escaped.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A run that is still going, or was killed, has one too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta

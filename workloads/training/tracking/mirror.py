@@ -4,8 +4,6 @@ A slow server never slows a step, and one that is down costs one warning. Metric
 when it is back; ``metrics.jsonl`` has them in any case.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

@@ -7,8 +7,6 @@ package. MLflow 3 asks for ``MLFLOW_ALLOW_FILE_STORE`` before it writes one, whi
 ``mlflow ui --backend-store-uri mlruns`` of a full MLflow shows it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

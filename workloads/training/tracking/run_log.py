@@ -4,8 +4,6 @@
 ``kind`` is ``train``, ``eval`` or ``event``, and ``step`` counts optimizer steps from 1.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -8,8 +8,6 @@ Rates are left to Prometheus: a training that stands still has none, whereas a g
 Counters begin at 0 with each start; what the run has done over all of them are gauges, ``..._run_...``.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

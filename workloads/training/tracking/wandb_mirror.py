@@ -4,8 +4,6 @@ W&B's own process sends them from ``<run>/wandb``. Without a network or an accou
 stay in that folder until ``wandb sync``. ``WANDB_MODE``, ``WANDB_ENTITY`` and W&B's other variables apply.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

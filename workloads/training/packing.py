@@ -5,8 +5,6 @@ filled into packs of a constant token count; a step is a fixed number of consecu
 number of processes. Nothing but lengths is needed to plan, and nothing but (epoch, pack) to resume.
 """
 
-from __future__ import annotations
-
 import bisect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -47,7 +45,7 @@ class PackShape:
     @staticmethod
     def of(
         split: ProteinSplit, num_tokens: int, max_residues: int, special_tokens: int = SPECIAL_TOKENS
-    ) -> PackShape:
+    ) -> "PackShape":
         """Room for twice the average number of proteins, and for a pack of padding only."""
         mean = max(1.0, min(max_residues, split.num_residues / split.num_records)) + special_tokens
         padding = -(-num_tokens // (max_residues + special_tokens))

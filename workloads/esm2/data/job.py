@@ -3,8 +3,6 @@
 Worker processes end with their parent, and results of tasks come back in order.
 """
 
-from __future__ import annotations
-
 import collections
 import ctypes
 import multiprocessing
@@ -112,7 +110,7 @@ class Spilled:
     duplicates_dropped: int = 0
     implausible: Implausible = field(default_factory=Implausible)
 
-    def add(self, other: Spilled) -> None:
+    def add(self, other: "Spilled") -> None:
         for name, found in vars(other).items():
             setattr(self, name, getattr(self, name) + found)
 

@@ -1,7 +1,5 @@
 """Meaning of a fine-tuned model's outputs, from its config.json."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +21,7 @@ class Head:
     """Label of a protein with none of the names; empty for several labels that do not exclude each other."""
 
     @staticmethod
-    def of(model: PackedModel, name: str) -> Head:
+    def of(model: PackedModel, name: str) -> "Head":
         """Return the head of a model called ``name``.
 
         Raises:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 
-from workloads import evaluate, layers, prepare, publish, report, scorecard, train
-from workloads.bionemo import convert, start
+from workloads import evaluate, prepare, publish, report, train
+from workloads.bionemo import convert
 from workloads.esm2.serving import command as serving
+from workloads.families import lazy
 from workloads.inference import run_inference
 from workloads.run_file import (
     EXPLORE,
@@ -62,12 +63,6 @@ def _inference(name: str, summary: str) -> Subcommand:
     return Subcommand(summary, main, INFERENCE, options=OUTPUT, files="inference.input")
 
 
-def _explore(config: RunFile) -> None:
-    from workloads.explore.command import explore  # imports numpy and pandas
-
-    explore(config)
-
-
 SUBCOMMANDS: Mapping[str, Subcommand] = {
     "data": Subcommand("prepare the data of a run", prepare.main, PREPARATION, files="data.source"),
     "train": Subcommand("pre-train or fine-tune a model, or continue a run", train.main),
@@ -78,14 +73,14 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "variants": _inference("variants", "score the effects of mutations"),
     "contacts": _inference("contacts", "predict contacts within proteins"),
     "scorecard": Subcommand(
-        "score what a model knows, on an HTML page", scorecard.main, SCORECARD, options=OUTPUT
+        "score what a model knows, on an HTML page", evaluate.scorecard, SCORECARD, options=OUTPUT
     ),
     "layers": Subcommand(
-        "compare layers and poolings for a task", layers.main, LAYERS, run_file=TASK, options=OUTPUT
+        "compare layers and poolings for a task", evaluate.layers, LAYERS, run_file=TASK, options=OUTPUT
     ),
     "explore": Subcommand(
         "draw a map of embeddings as an HTML page",
-        _explore,
+        lazy("explore.command:explore"),
         EXPLORE,
         options={**MODEL, "--output": "explore.output"},
         files="explore.embeddings",
@@ -93,7 +88,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "publish": Subcommand(
         "write a folder for the Hugging Face Hub, and push it", publish.main, PUBLISH, options=MODEL
     ),
-    "train-bionemo": Subcommand("train with NVIDIA BioNeMo, in its image", start.main),
+    "train-bionemo": Subcommand("train with NVIDIA BioNeMo, in its image", lazy("bionemo.train:start")),
     "convert-bionemo": Subcommand("convert checkpoints of BioNeMo", convert.main),
 }
 """Subcommands that read a run file."""
@@ -118,7 +113,7 @@ def main() -> None:
         write_whole(SCHEMA_FILE, json.dumps(schema | json_schema(RunFile), indent=1) + "\n")
         print(os.path.relpath(SCHEMA_FILE))
     elif options.version:
-        from workloads.software_stack import software_stack  # imports torch
+        from workloads.training.hardware import software_stack  # imports torch
 
         stack = software_stack()
         width = max(map(len, stack))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # these bring torch and matplotlib
     from workloads.training.report.contents import ReportContents
 
 
-def _lazy(name: str) -> Callable[..., Any]:
+def lazy(name: str) -> Callable[..., Any]:
     """Return a function that imports ``module:name``, below ``workloads``, when it is called."""
     module, _, attribute = name.partition(":")
     return lambda *arguments: getattr(import_module(f"workloads.{module}"), attribute)(*arguments)
@@ -75,32 +75,32 @@ class ModelFamily:
 
 
 QUESTIONS = RunKind(
-    objective=_lazy("causal_lm.objective:CausalLM"),
-    prepare=_lazy("causal_lm.prepare:prepare_chat"),
-    is_prepared=_lazy("causal_lm.prepare:is_prepared"),
-    paths_read=_lazy("causal_lm.table:paths_read"),
-    score=_lazy("causal_lm.objective:score_chat"),
-    report=_lazy("causal_lm.report:AnswerContents"),
+    objective=lazy("causal_lm.objective:CausalLM"),
+    prepare=lazy("causal_lm.prepare:prepare_chat"),
+    is_prepared=lazy("causal_lm.prepare:is_prepared"),
+    paths_read=lazy("causal_lm.table:paths_read"),
+    score=lazy("causal_lm.objective:score_chat"),
+    report=lazy("causal_lm.report:AnswerContents"),
     records="conversations",
     tokens="tokens",
 )
 PROTEINS = RunKind(
-    objective=_lazy("esm2.pretraining:Pretraining"),
-    prepare=_lazy("esm2.data.prepare:prepare_proteins"),
-    is_prepared=_lazy("esm2.data.prepare:is_prepared"),
-    paths_read=_lazy("esm2.data.prepare:paths_read"),
-    score=_lazy("esm2.evaluation:score_model"),
-    report=_lazy("training.report.contents:ReportContents"),
-    check_start=_lazy("esm2.pretrained:check_start"),
+    objective=lazy("esm2.pretraining:Pretraining"),
+    prepare=lazy("esm2.data.prepare:prepare_proteins"),
+    is_prepared=lazy("esm2.data.prepare:is_prepared"),
+    paths_read=lazy("esm2.data.prepare:paths_read"),
+    score=lazy("esm2.evaluation:score_model"),
+    report=lazy("training.report.contents:ReportContents"),
+    check_start=lazy("esm2.pretrained:check_start"),
 )
 TASKS = RunKind(
-    objective=_lazy("esm2.finetune.objective:FineTuning"),
-    prepare=_lazy("esm2.finetune.prepare:prepare_table"),
-    is_prepared=_lazy("esm2.finetune.prepare:is_prepared"),
-    paths_read=_lazy("esm2.finetune.prepare:paths_read"),
-    score=_lazy("esm2.finetune.objective:score_task"),
-    report=_lazy("esm2.finetune.report:TaskContents"),
-    check_start=_lazy("esm2.pretrained:check_start"),
+    objective=lazy("esm2.finetune.objective:FineTuning"),
+    prepare=lazy("esm2.finetune.prepare:prepare_table"),
+    is_prepared=lazy("esm2.finetune.prepare:is_prepared"),
+    paths_read=lazy("esm2.finetune.prepare:paths_read"),
+    score=lazy("esm2.finetune.objective:score_task"),
+    report=lazy("esm2.finetune.report:TaskContents"),
+    check_start=lazy("esm2.pretrained:check_start"),
 )
 MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     "esm2": ModelFamily(
@@ -108,8 +108,8 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
         model_type="esm",
         published_name=r"\besm2_t\d+_(\d+[MB])_UR50D",
         max_residues=1022,
-        architecture=_lazy("esm2.model:architecture"),
-        load_model=_lazy("esm2.pretrained:load_model"),
+        architecture=lazy("esm2.model:architecture"),
+        load_model=lazy("esm2.pretrained:load_model"),
         pretraining=PROTEINS,
         fine_tuning=TASKS,
     ),
@@ -118,20 +118,20 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
         model_type="esmc",
         published_name=r"\bESMC-(\d+[MB])\b",
         max_residues=2046,
-        architecture=_lazy("esmc.model:architecture"),
-        load_model=_lazy("esm2.pretrained:load_model"),
+        architecture=lazy("esmc.model:architecture"),
+        load_model=lazy("esm2.pretrained:load_model"),
         pretraining=PROTEINS,
         fine_tuning=TASKS,
     ),
 }
 """Values of ``model.family``."""
 INFERENCE: Mapping[str, Callable[[Any, Processes], None]] = {
-    "embed": _lazy("esm2.inference.embed:embed"),
-    "predict": _lazy("esm2.inference.predict:predict"),
-    "variants": _lazy("esm2.inference.variants:variants"),
-    "contacts": _lazy("esm2.contacts.command:contacts"),
-    "scorecard": _lazy("esm2.scorecard.command:scorecard"),
-    "layers": _lazy("esm2.layers:layers"),
+    "embed": lazy("esm2.inference.embed:embed"),
+    "predict": lazy("esm2.inference.predict:predict"),
+    "variants": lazy("esm2.inference.variants:variants"),
+    "contacts": lazy("esm2.contacts.command:contacts"),
+    "scorecard": lazy("esm2.scorecard.command:scorecard"),
+    "layers": lazy("esm2.layers:layers"),
 }
 """Commands of inference, which load models of every family."""
 

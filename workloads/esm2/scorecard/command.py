@@ -40,8 +40,16 @@ from workloads.training.records import ProteinSplit
 from workloads.training.report.page import definition_table, page, section, table
 from workloads.training.whole_file import write_whole
 
-from . import published
-from .proteingym import Benchmark, averages, read_benchmark, result_file, score_assays
+from .proteingym import (
+    NOT_COMPARABLE,
+    ONE_ASSAY,
+    Benchmark,
+    averages,
+    published,
+    read_benchmark,
+    result_file,
+    score_assays,
+)
 
 PSEUDO_PERPLEXITY_PROTEINS, PSEUDO_PERPLEXITY_RESIDUES = 4, 256
 LOCALIZATION_PROTEINS = 500
@@ -61,7 +69,7 @@ class Row:
     data: str
     """Data and size."""
     protocol: str
-    published: str = f"{published.NOT_COMPARABLE}: {BUNDLED}"
+    published: str = f"{NOT_COMPARABLE}: {BUNDLED}"
 
 
 def scorecard(config: RunFile, here: Processes) -> None:
@@ -239,15 +247,15 @@ def _proteingym(config: RunFile, command: Command, benchmark: Benchmark) -> list
     found = {name: json.loads(file.read_text()) for name, file in files.items()}
     correlations = {name: one["spearman"] for name, one in found.items()}
     protocol = "masked marginals, mean by protein, then type, then over types"
-    compared = published.proteingym(model, benchmark.release, config.model.max_residues)
+    compared = published(model, benchmark.release, config.model.max_residues)
     data = f"{benchmark.release or 'part of a release'}: {len(found)} assays"
     rows = [
         Row(f"ProteinGym, {kind}: Spearman", mean, data, protocol, compared if kind == "all" else "")
         for kind, mean in averages(benchmark, correlations).items()
     ]
     for name, one in found.items():
-        compared = published.proteingym(model, None, config.model.max_residues, name)
-        shown = compared if name == published.ONE_ASSAY else ""
+        compared = published(model, None, config.model.max_residues, name)
+        shown = compared if name == ONE_ASSAY else ""
         size = f"{one['variants']:,} variants"
         rows.append(Row(f"ProteinGym, {name}", one["spearman"], size, protocol, shown))
     return rows

@@ -19,9 +19,7 @@ from tqdm import tqdm
 from workloads.training.report.page import si
 from workloads.training.whole_file import write_whole
 
-from .mirror import Mirror, RunStatus
-from .mlflow_mirror import MlflowMirror
-from .wandb_mirror import WandbMirror
+from .mirror import Mirror, MlflowMirror, RunStatus, WandbMirror
 
 METRICS_FILE = "metrics.jsonl"
 RESULTS_FILE = "all_results.json"

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from workloads.training.tracking import mirror, mlflow_mirror
+from workloads.training.tracking import mirror
 from workloads.training.tracking import run_log as tracking
 from workloads.training.tracking.run_log import RunLog, files_line, read_metrics, write_results
 
@@ -141,13 +141,13 @@ def test_a_server_that_is_down_costs_one_warning_and_delays_no_step(
     import mlflow  # noqa: F401  (takes seconds, and the end of a run waits for ten)
 
     steps_done, orders = threading.Event(), []
-    send = mlflow_mirror.MlflowMirror._send
+    send = mirror.MlflowMirror._send
 
-    def send_after_the_steps(copy: mlflow_mirror.MlflowMirror) -> None:
+    def send_after_the_steps(copy: mirror.MlflowMirror) -> None:
         orders.append(steps_done.wait(60))
         send(copy)
 
-    monkeypatch.setattr(mlflow_mirror.MlflowMirror, "_send", send_after_the_steps)
+    monkeypatch.setattr(mirror.MlflowMirror, "_send", send_after_the_steps)
     log = _open(tmp_path / "r", "http://me:hunter2@127.0.0.1:9")
     for step in range(1, 21):
         log.train(step, loss=1.0)
@@ -331,7 +331,7 @@ def test_nothing_is_sent_home() -> None:
 
 
 def test_parameters_are_flat_and_within_mlflows_limits() -> None:
-    flat = mlflow_mirror.params_of({"a": {"b": {"c": [1, 2]}, "d": "x" * 9000}, "e": True})
+    flat = mirror.params_of({"a": {"b": {"c": [1, 2]}, "d": "x" * 9000}, "e": True})
     assert flat == {"a.b.c": "1, 2", "a.d": "x" * 6000, "e": "True"}
 
 

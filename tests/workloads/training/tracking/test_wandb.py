@@ -156,10 +156,10 @@ def test_a_resumed_run_continues_the_same_run_and_repeats_steps(
 def test_without_server_or_account_one_warning_says_how_to_send_the_run(
     lack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from workloads.training.tracking import wandb_mirror
+    from workloads.training.tracking import mirror
 
     monkeypatch.setattr(
-        wandb_mirror, "SETTINGS", {**wandb_mirror.SETTINGS, "init_timeout": 3.0, "finish_timeout": 20.0}
+        mirror, "WANDB_SETTINGS", {**mirror.WANDB_SETTINGS, "init_timeout": 3.0, "finish_timeout": 20.0}
     )
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     if lack == "server":

@@ -25,10 +25,9 @@ from workloads.esm2.contacts import head as contact_head
 from workloads.esm2.data.plausibility import is_nucleotides
 from workloads.esm2.inference.embed import layer_embeddings, layer_numbers
 from workloads.esm2.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
-from workloads.esm2.inference.heads import Head
 from workloads.esm2.inference.masked_marginals import masked_marginals, pseudo_perplexity
 from workloads.esm2.inference.mutations import all_single_mutants, parse_variant
-from workloads.esm2.inference.predict import predictions
+from workloads.esm2.inference.predict import Head, predictions
 from workloads.esm2.inference.records import Protein
 from workloads.families import MODEL_FAMILIES, family_of, load_model
 from workloads.inference import check_head

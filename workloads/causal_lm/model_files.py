@@ -22,8 +22,7 @@ from workloads.training.data.remotes import FetchError
 from workloads.training.data.workspace import workspace
 from workloads.training.whole_file import write_whole
 
-from .hub import from_hub, hub_folder
-from .table import QUESTIONS, read_rows
+from .table import QUESTIONS, from_hub, hub_folder, read_rows
 
 WHOLE_FILE = "fetched.txt"
 """File in a folder from the hub that marks it as complete."""

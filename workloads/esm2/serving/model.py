@@ -9,7 +9,7 @@ import torch
 from workloads import families
 from workloads.esm2.finetune.prediction_file import residue_separator
 from workloads.esm2.inference.engine import EMBEDDING, Array, Engine
-from workloads.esm2.inference.heads import Head
+from workloads.esm2.inference.predict import Head
 from workloads.esm2.packed_model import MaskedLanguageModel
 from workloads.training.config import TrainConfig
 from workloads.training.hardware import compiles

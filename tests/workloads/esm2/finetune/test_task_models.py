@@ -15,7 +15,7 @@ from transformers import PretrainedConfig
 
 from tests.workloads.esm2.finetune.labelled_proteins import TASKS, write_task_file
 from workloads.esm2.finetune.labelled import LabelledSplit
-from workloads.esm2.finetune.packs import LabelledPack, LabelledStream, labelled_pack
+from workloads.esm2.finetune.objective import LabelledPack, LabelledStream, labelled_pack
 from workloads.esm2.finetune.task_kinds import TASK_KINDS
 from workloads.esm2.finetune.tasks import TaskLoss, new_head, task_class, task_config
 from workloads.run_file import load_config

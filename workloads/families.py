@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # these bring torch and matplotlib
     from workloads.training.data.manifest import Manifest
     from workloads.training.objective import Objective
     from workloads.training.processes import Processes
-    from workloads.training.report.contents import ReportContents
+    from workloads.training.report.run_report import ReportContents
 
 
 def lazy(name: str) -> Callable[..., Any]:
@@ -90,7 +90,7 @@ PROTEINS = RunKind(
     is_prepared=lazy("esm2.data.prepare:is_prepared"),
     paths_read=lazy("esm2.data.prepare:paths_read"),
     score=lazy("esm2.evaluation:score_model"),
-    report=lazy("training.report.contents:ReportContents"),
+    report=lazy("training.report.run_report:ReportContents"),
     check_start=lazy("esm2.pretrained:check_start"),
 )
 TASKS = RunKind(

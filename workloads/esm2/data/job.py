@@ -131,7 +131,7 @@ def worker_pool(workers: int) -> Iterator[Executor]:
         # Forked from a server that has imported Arrow and numpy but runs no threads: workers share those
         # pages, which spawned ones would each load for themselves (about 60 MiB), and start in milliseconds.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["workloads.esm2.data.shards", "workloads.esm2.data.members"])
+        context.set_forkserver_preload(["workloads.esm2.data.shards", "workloads.esm2.data.scatter"])
         pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)
     try:
         yield pool

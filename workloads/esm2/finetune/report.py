@@ -17,7 +17,6 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from workloads.training.records import Split
-from workloads.training.report.contents import ReportContents, last_validation
 from workloads.training.report.figures import (
     BLUE,
     GREY,
@@ -30,6 +29,7 @@ from workloads.training.report.figures import (
     svg_text,
 )
 from workloads.training.report.page import Card, figure_block, section, table
+from workloads.training.report.run_report import ReportContents, last_validation
 
 from .baselines import FILE as BASELINES_FILE
 from .labels import Floats, LabelSchema, load_schema

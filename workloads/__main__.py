@@ -11,26 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
-from workloads import evaluate, prepare, publish, report, train
+from workloads import evaluate, prepare, publish, train
 from workloads.bionemo import convert
 from workloads.esm2.serving import command as serving
 from workloads.families import lazy
 from workloads.inference import run_inference
-from workloads.run_file import (
-    EXPLORE,
-    INFERENCE,
-    LAYERS,
-    PREPARATION,
-    PUBLISH,
-    SCORECARD,
-    SCORING,
-    TRAINING,
-    RunFile,
-    run_stage,
-)
+from workloads.run_file import TRAINING, RunFile, run_stage
+from workloads.run_kinds import report
 from workloads.run_schema import SCHEMA_FILE, json_schema
-from workloads.training.command_line import Usage, stage_parser
+from workloads.training.command_line import Usage, one_line_errors, stage_parser
 from workloads.training.whole_file import write_whole
 
 PROTEINS, TASK = "esm2_8m_sample", "membrane_sample"
@@ -38,6 +29,23 @@ PROTEINS, TASK = "esm2_8m_sample", "membrane_sample"
 MODEL = {"--model": "inference.model"}
 START = {"--model": "model.init_from"}
 OUTPUT = {**MODEL, "--output": "inference.output"}
+PREPARATION = ("data", "task", "guard", "chat", "model.init_from")
+SCORING = (
+    *("name", "runs", "model", "data", "evaluate", "inference.model", "task", "chat"),
+    *("train.precision", "train.tokens_per_pack"),
+)
+INFERENCE = (
+    *("name", "runs", "inference", "model.max_residues", "data.downloads", "data.allow_nucleotides"),
+    *("train.precision", "train.compile", "task.id_column", "task.sequence_column"),
+)
+EXPLORE = (
+    *("name", "runs", "explore", "inference.model", "inference.output", "inference.id_column"),
+    *("inference.sequence_column", "task.table", "task.id_column", "task.sequence_column"),
+)
+LAYERS = (*INFERENCE, *PREPARATION)
+PUBLISH = ("name", "runs", "publish", "inference.model", "inference.overwrite")
+SCORECARD = (*INFERENCE, "data", "evaluate", "scorecard", "model.mask_fraction", "train.tokens_per_pack")
+"""Fields of the run file that the subcommands read."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,18 @@ class Subcommand:
 def _inference(name: str, summary: str) -> Subcommand:
     main = partial(run_inference, name)
     return Subcommand(summary, main, INFERENCE, options=OUTPUT, files="inference.input")
+
+
+def write_report(arguments: Sequence[str]) -> None:
+    """Write the report of a finished or running run again."""
+    parser = argparse.ArgumentParser(
+        prog="seqlm report",
+        description="Write the report of a finished or running run again: ``seqlm report RUN_DIR``.",
+    )
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run: <runs>/<name>")
+    options = parser.parse_args(arguments)
+    with one_line_errors():
+        print(report(options.run_dir))
 
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
@@ -94,7 +114,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 """Subcommands that read a run file."""
 OTHERS: Mapping[str, tuple[str, Callable[[Sequence[str]], None]]] = {
     "serve": ("answer requests over HTTP with a model", serving.main),
-    "report": ("write the report of a run again", report.main),
+    "report": ("write the report of a run again", write_report),
 }
 
 

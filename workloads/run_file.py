@@ -275,22 +275,6 @@ TRAINING = (
     "chat",
 )
 """Fields that training reads."""
-PREPARATION = ("data", "task", "guard", "chat", "model.init_from")
-SCORING = (
-    *("name", "runs", "model", "data", "evaluate", "inference.model", "task", "chat"),
-    *("train.precision", "train.tokens_per_pack"),
-)
-INFERENCE = (
-    *("name", "runs", "inference", "model.max_residues", "data.downloads", "data.allow_nucleotides"),
-    *("train.precision", "train.compile", "task.id_column", "task.sequence_column"),
-)
-EXPLORE = (
-    *("name", "runs", "explore", "inference.model", "inference.output", "inference.id_column"),
-    *("inference.sequence_column", "task.table", "task.id_column", "task.sequence_column"),
-)
-LAYERS = (*INFERENCE, *PREPARATION)
-PUBLISH = ("name", "runs", "publish", "inference.model", "inference.overwrite")
-SCORECARD = (*INFERENCE, "data", "evaluate", "scorecard", "model.mask_fraction", "train.tokens_per_pack")
 
 
 def run_stage(

@@ -1,4 +1,4 @@
-"""Kind of a run, and checks and preparation that all kinds share."""
+"""Kind of a run, and checks, preparation and report that all kinds share."""
 
 from pathlib import Path
 
@@ -59,3 +59,17 @@ def prepare(config: RunFile) -> Manifest:
     if not (out / MANIFEST_FILE).exists():
         check_place(out)  # before a download of hours
     return kind_of(config).prepare(config)
+
+
+def report(run_dir: Path) -> Path:
+    """Write the report of a run of any kind.
+
+    Raises:
+        ValueError: if the folder holds no record of a run, or a damaged one.
+    """
+    from workloads.training.report.run_report import write_report  # imports matplotlib
+
+    config = read_mapping(run_dir / CONFIG_FILE)
+    family = (config.get("model") or {}).get("family", "esm2")  # earlier versions wrote none
+    kind = run_kind(family, task=config.get("task"), chat=config.get("chat"))
+    return write_report(run_dir, kind.report())

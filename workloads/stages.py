@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workloads.bionemo.checkpoints import checkpoint_step
+from workloads.bionemo.files import checkpoint_step
 from workloads.esm2.inference.output_file import num_parts
 
 

@@ -29,7 +29,7 @@ from workloads.training.data.manifest import MANIFEST_FILE, Manifest
 from workloads.training.data.workspace import check_free_space, workspace
 from workloads.training.records import ProteinSplit, Split
 
-from .export_files import ExportFiles, export_files
+from .files import ExportFiles, export_files
 from .installed import numbers_classes_once
 
 FORMAT = 1

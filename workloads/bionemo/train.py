@@ -14,6 +14,7 @@ from typing import Any
 
 from workloads.launch.local import on_every_device
 from workloads.run_file import RunFile, run_stage
+from workloads.run_kinds import report
 from workloads.training.command_line import STOPPED_BY_SIGNAL, RunError, Usage, tell
 from workloads.training.data.locks import lock_when_free
 from workloads.training.heartbeat import beat
@@ -28,10 +29,9 @@ from workloads.training.tracking.run_log import (
 )
 
 from . import data as export_data
-from .checkpoints import CONTEXT, checkpoint_step, make_resumable
 from .command import Data, Devices, arguments, entry_point_of, step_proteins, unsupported
 from .export import Facts, is_exported, read_facts
-from .export_files import export_files
+from .files import CONTEXT, checkpoint_step, export_files, make_resumable
 from .installed import recorded_release, require, run_entry_point
 from .recorder import EVALUATED, Recorder, registered
 
@@ -166,9 +166,6 @@ def _finish(config: RunFile, steps: int, devices: Devices, facts: Facts, seconds
         **{name: value for name, value in last.get("eval", {}).items() if name in EVALUATED.values()},
     }
     write_results(run_dir, results)
-    # Imported here: matplotlib takes a second, which no start and no other process should wait for.
-    from workloads.report import report
-
     report(run_dir)
     print(f"{config.name}: {steps} steps by BioNeMo\nreport  {run_dir / REPORT_FILE}\n{files_line(run_dir)}")
 

@@ -16,7 +16,7 @@ from tests.workloads.bionemo.stand_in_bionemo import CONVERTER_STATUS, KILLED_AT
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
 from tests.workloads.training.training_runs import write_run_file
 from workloads.bionemo import convert, data, train
-from workloads.bionemo.checkpoints import checkpoint_step, checkpoints_folder, newest_checkpoint
+from workloads.bionemo.files import checkpoint_step, checkpoints_folder, newest_checkpoint
 from workloads.bionemo.installed import main as check_installed
 from workloads.run_file import RunFile, load_config
 from workloads.training.checksums import DamagedError, write_sums

@@ -4,8 +4,6 @@ Homologous proteins share labels, so a random split leaks test answers into the 
 refuses equal sequences and members of one cluster in two splits.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess
@@ -13,20 +11,17 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from workloads.esm2.alphabet import decode
 from workloads.esm2.data.shards import split_numbers
+from workloads.run_file import SplitConfig
 from workloads.training.data.manifest import SPLITS, Settings
 from workloads.training.data.spill import SPLIT_SALT, hash_all
 
 from .table import Problems, Record, first_of
-
-if TYPE_CHECKING:
-    from workloads.run_file import SplitConfig
 
 SplitNumbers = npt.NDArray[np.int8]
 """Position in ``SPLITS`` of each record, shape (N,)."""

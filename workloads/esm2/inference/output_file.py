@@ -1,7 +1,5 @@
 """Output path of a command of inference. Imported by job supervisors: standard library only."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +28,7 @@ DEFAULT_NAMES = {
 """Name of each command's file if ``inference.output`` is null."""
 
 
-def output_file(config: RunFile, command: str) -> Path:
+def output_file(config: "RunFile", command: str) -> Path:
     """Return ``inference.output``, or the command's default file.
 
     Raises:
@@ -44,7 +42,7 @@ def output_file(config: RunFile, command: str) -> Path:
     return path
 
 
-def default_folder(config: RunFile) -> Path:
+def default_folder(config: "RunFile") -> Path:
     """Return the folder that holds the model, or the run folder of a checkpoint; else the folder of this run.
 
     The folder of this run is used for hub ids, and if the user cannot write beside the model.

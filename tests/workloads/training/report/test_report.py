@@ -16,8 +16,9 @@ import pytest
 import yaml
 
 from tests.workloads.training.training_runs import figures_not_drawn
-from workloads.report import main, report
+from workloads.__main__ import write_report as main
 from workloads.run_file import RunFile
+from workloads.run_kinds import report
 from workloads.training.config import TrainConfig
 from workloads.training.data.manifest import LENGTH_BIN_RESIDUES
 from workloads.training.report import figures as report_figures

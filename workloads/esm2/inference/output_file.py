@@ -8,24 +8,15 @@ if TYPE_CHECKING:
     from workloads.run_file import RunFile
 
 PARQUET, CSV = ".parquet", ".csv"
-FORMATS = {
-    "embed": (PARQUET,),
-    "predict": (CSV, PARQUET),
-    "variants": (CSV, PARQUET),
-    "contacts": (CSV, PARQUET),
-    "scorecard": (".html",),
-    "layers": (CSV,),
+OUTPUTS = {
+    "embed": ("embeddings", PARQUET),
+    "predict": ("predictions", CSV, PARQUET),
+    "variants": ("variants", CSV, PARQUET),
+    "contacts": ("contacts", CSV, PARQUET),
+    "scorecard": ("scorecard", ".html"),
+    "layers": ("layers", CSV),
 }
-"""Formats of each command, by the end of the name."""
-DEFAULT_NAMES = {
-    "embed": "embeddings.parquet",
-    "predict": "predictions.csv",
-    "variants": "variants.csv",
-    "contacts": "contacts.csv",
-    "scorecard": "scorecard.html",
-    "layers": "layers.csv",
-}
-"""Name of each command's file if ``inference.output`` is null."""
+"""Name of each command's file if ``inference.output`` is null, and its formats, the default one first."""
 
 
 def output_file(config: "RunFile", command: str) -> Path:
@@ -34,11 +25,10 @@ def output_file(config: "RunFile", command: str) -> Path:
     Raises:
         ValueError: if the name has none of the command's formats.
     """
-    path = Path(config.inference.output or default_folder(config) / DEFAULT_NAMES[command])
-    if path.suffix not in FORMATS[command]:
-        raise ValueError(
-            f"inference.output: got {path}; its name must end in {' or '.join(FORMATS[command])}"
-        )
+    name, *formats = OUTPUTS[command]
+    path = Path(config.inference.output or default_folder(config) / f"{name}{formats[0]}")
+    if path.suffix not in formats:
+        raise ValueError(f"inference.output: got {path}; its name must end in {' or '.join(formats)}")
     return path
 
 

@@ -68,10 +68,6 @@ class ModelFamily:
     """Longest protein that the published models were trained on, in residues."""
     architecture: Callable[[], Architecture]
     """Returns the model classes."""
-    load_model: Callable[[str, Processes | None], Any]
-    """Loads a folder or hub id for inference, on the CPU; the processes are None outside a job."""
-    pretraining: RunKind
-    fine_tuning: RunKind | None = None
 
 
 QUESTIONS = RunKind(
@@ -109,9 +105,6 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
         published_name=r"\besm2_t\d+_(\d+[MB])_UR50D",
         max_residues=1022,
         architecture=lazy("esm2.model:architecture"),
-        load_model=lazy("esm2.pretrained:load_model"),
-        pretraining=PROTEINS,
-        fine_tuning=TASKS,
     ),
     "esmc": ModelFamily(
         sizes={size: esmc_shapes.EsmcShape(*shape) for size, shape in esmc_shapes.SHAPES.items()},
@@ -119,9 +112,6 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
         published_name=r"\bESMC-(\d+[MB])\b",
         max_residues=2046,
         architecture=lazy("esmc.model:architecture"),
-        load_model=lazy("esm2.pretrained:load_model"),
-        pretraining=PROTEINS,
-        fine_tuning=TASKS,
     ),
 }
 """Values of ``model.family``."""
@@ -136,20 +126,9 @@ INFERENCE: Mapping[str, Callable[[Any, Processes], None]] = {
 """Commands of inference, which load models of every family."""
 
 
-def run_kind(family: str, *, task: object, chat: object) -> RunKind:
-    """Return the kind of a run, from its family and its sections.
-
-    Raises:
-        ValueError: if the run has a task and its family has no fine-tuning.
-    """
-    if chat:
-        return QUESTIONS
-    model = MODEL_FAMILIES[family]
-    if not task:
-        return model.pretraining
-    if model.fine_tuning is None:
-        raise ValueError(f"model.family: got {family}, which has no fine-tuning; leave task: out")
-    return model.fine_tuning
+def run_kind(*, task: object, chat: object) -> RunKind:
+    """Return the kind of a run, from its sections."""
+    return QUESTIONS if chat else TASKS if task else PROTEINS
 
 
 def family_of(name: str) -> str | None:
@@ -162,20 +141,6 @@ def family_of(name: str) -> str | None:
         if model_type == each.model_type or (not model_type and re.search(each.published_name, name)):
             return family
     return None
-
-
-def load_model(name: str, family: str, here: Processes | None = None) -> Any:
-    """Load a model for inference, on the CPU in fp32.
-
-    Args:
-        name: model folder, checkpoint folder or hub id.
-        family: family to use if no folder names one, for example for a hub id.
-        here: this process, if all of a job's processes load the model.
-
-    Raises:
-        ValueError: if the model is missing or damaged, its family is unknown, or weights are missing.
-    """
-    return MODEL_FAMILIES[family_of(name) or family].load_model(name, here)
 
 
 def saved_config(folder: Path) -> dict[str, Any]:

@@ -293,7 +293,7 @@ def run_stage(
     """
 
     def inputs(config: RunFile) -> list[str]:
-        kind = run_kind(config.model.family, task=config.task, chat=config.chat)
+        kind = run_kind(task=config.task, chat=config.chat)
         return list(config.inference.input) if "inference" in fields else kind.paths_read(config)
 
     run_command(main, load_config, StageDescription(RunFile, fields, inputs), usage, arguments)
@@ -317,10 +317,6 @@ def _violations(config: RunFile) -> list[str]:
         (
             model.size in family.sizes or model.init_from is not None or config.chat is not None,
             f"model.size: got {model.size} with family {model.family}; allowed are {', '.join(family.sizes)}",
-        ),
-        (
-            task is None or family.fine_tuning is not None,
-            f"task: the family {model.family} has no fine-tuning; leave the section out to pre-train",
         ),
         fraction_rule("model.mask_fraction", model.mask_fraction),
         (

@@ -16,7 +16,7 @@ MAX_BASES = 10
 
 def kind_of(config: RunFile) -> RunKind:
     """Return the kind of a run."""
-    return run_kind(config.model.family, task=config.task, chat=config.chat)
+    return run_kind(task=config.task, chat=config.chat)
 
 
 def may_be_hub_id(name: str) -> bool:
@@ -70,6 +70,5 @@ def report(run_dir: Path) -> Path:
     from workloads.training.report.run_report import write_report  # imports matplotlib
 
     config = read_mapping(run_dir / CONFIG_FILE)
-    family = (config.get("model") or {}).get("family", "esm2")  # earlier versions wrote none
-    kind = run_kind(family, task=config.get("task"), chat=config.get("chat"))
+    kind = run_kind(task=config.get("task"), chat=config.get("chat"))
     return write_report(run_dir, kind.report())

@@ -19,8 +19,8 @@ import pyarrow as pa
 import torch
 import torch.distributed as dist
 
-from workloads import families
 from workloads.esm2.data.plausibility import ALLOW, NUCLEOTIDES, Implausible
+from workloads.esm2.pretrained import load_model
 from workloads.esm2.work_progress import WorkProgress
 from workloads.run_file import RunFile
 from workloads.training.hardware import environment
@@ -53,7 +53,7 @@ class Command:
         self.output = Output(config, name)
         self.model_name = config.inference.model or str(config.run_dir / "model")
         beat("loading", slow=True)
-        model = families.load_model(self.model_name, config.model.family, here)
+        model = load_model(self.model_name, here)
         identity = fingerprint(model.state_dict(), str(getattr(model, "config", None)))
         self.engine = Engine(
             model,

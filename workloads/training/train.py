@@ -69,10 +69,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         log = RunLog(
             run_dir,
             config=config.to_dict(),
-            uri=config.tracking.mlflow_uri,
-            experiment=config.tracking.experiment,
-            mlflow=config.tracking.mlflow,
-            wandb=config.tracking.wandb,
+            tracking=config.tracking,
             max_steps=config.train.max_steps,
             enabled=here.is_first,
             tokens=objective.split.tokens,

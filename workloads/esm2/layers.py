@@ -25,11 +25,11 @@ from workloads.esm2.inference.embed import layer_embeddings
 from workloads.esm2.inference.engine import Answer, Engine
 from workloads.esm2.inference.job import Command
 from workloads.esm2.probes import Examples, Probe, fit_probe, interval
-from workloads.esm2.work_progress import WorkProgress
 from workloads.run_file import RunFile
 from workloads.training.heartbeat import beat
 from workloads.training.processes import Processes
 from workloads.training.records import Split
+from workloads.training.tracking.progress import WorkProgress
 from workloads.training.whole_file import write_whole
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

@@ -113,7 +113,7 @@ def _place(config: RunFile) -> tuple[Path, str, str | None]:
 
 
 def write_model(
-    folder: Path, texts: list[str], vocabulary: int, *, hidden: int = 128, layers: int = 4, seed: int = 0
+    folder: Path, texts: list[str], vocabulary: int, *, hidden: int = 128, layers: int = 4
 ) -> None:
     """Write a Qwen2 of random weights, and a byte-level BPE tokenizer learnt from texts; whole or not.
 
@@ -135,7 +135,7 @@ def write_model(
         pad_token_id=tokenizer.pad_token_id,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config)
     with workspace(folder) as partial:
         model.save_pretrained(partial)

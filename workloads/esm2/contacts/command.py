@@ -22,8 +22,7 @@ from workloads.training.heartbeat import beat
 from workloads.training.processes import Processes
 from workloads.training.whole_file import writing_whole
 
-from .head import SHORTEST, Matrix, check_folder, fit, load, peak_bytes, save
-from .structures import RANGES, chains, precision
+from .head import RANGES, SHORTEST, Matrix, chains, check_folder, fit, load, peak_bytes, precision, save
 
 _SCHEMA = pa.schema(
     [

@@ -19,7 +19,7 @@ import numpy as np
 
 from workloads.esm2.alphabet import encode
 from workloads.esm2.contacts import head as contact_head
-from workloads.esm2.contacts.structures import RANGES, Chain, chains, precision
+from workloads.esm2.contacts.head import RANGES, Chain, chains, precision
 from workloads.esm2.evaluation import pseudo_perplexity, score_model
 from workloads.esm2.finetune.labels import LabelSchema
 from workloads.esm2.finetune.prepare import TABLES

@@ -11,7 +11,7 @@ import pytest
 
 from tests.workloads.esm2.scorecard.test_proteingym import write_release
 from workloads import evaluate as stage
-from workloads.esm2.contacts.structures import chains
+from workloads.esm2.contacts.head import chains
 from workloads.esm2.scorecard import command
 from workloads.run_file import RunFile, load_config
 

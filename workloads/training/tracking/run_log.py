@@ -68,7 +68,7 @@ class RunLog:
             self._mirrors.append(WandbMirror(run_dir, project=tracking.wandb, config=config))
 
     def train(self, step: int, **values: float | None) -> None:
-        """Record training metrics; names as in the module's reader, ``report.py``."""
+        """Record training metrics; names as in their reader, ``report/run_report.py``."""
         if not self._enabled:
             return
         self._write({"kind": "train", "step": step, **values})

@@ -16,8 +16,6 @@ that have not been tried. A case whose expected time passes ``--until`` is not s
 given and of ``benchmarks/results/``, between markers such as ``<!-- acceptance:speed -->``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

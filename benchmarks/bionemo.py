@@ -8,8 +8,6 @@ Residues are real ones, as there: no CLS, EOS or padding, nothing cut off. BioNe
 proteins it has drawn, so they are the mean over the training split, times the proteins of the steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics
@@ -28,7 +26,7 @@ from benchmarks.contestant import ContestantFailedError, ContestantProcess, Gate
 from workloads.bionemo.command import SPECIAL_TOKENS, Data, Devices, arguments, row_tokens, step_proteins
 from workloads.bionemo.config import BionemoConfig
 from workloads.bionemo.export import export_run
-from workloads.bionemo.export_files import export_files
+from workloads.bionemo.files import export_files
 from workloads.bionemo.installed import recorded_release, require, run_entry_point
 from workloads.bionemo.recorder import TRAIN_LOSS, registered
 from workloads.esm2.shapes import SHAPES

@@ -1,7 +1,5 @@
 """Cases of the acceptance run, and what a stage needs to run one."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

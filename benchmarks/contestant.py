@@ -5,8 +5,6 @@ stay apart. Between windows it waits at the end of a step and uses no processor.
 optimizer state are on the host then, so that each contestant has the device to itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -64,7 +62,7 @@ class Window:
         return self.residues / self.seconds
 
     @staticmethod
-    def total(windows: Sequence[Window]) -> Window:
+    def total(windows: Sequence["Window"]) -> "Window":
         """Windows added up, with the loss of the last."""
         names = ("seconds", "steps", *COUNTS)
         sums = {name: sum(getattr(window, name) for window in windows) for name in names}

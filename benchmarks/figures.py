@@ -1,7 +1,5 @@
 """Figures of training windows: rates, both MFUs, and the share of what a plain matrix product reaches."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from typing import Any, Literal

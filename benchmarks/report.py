@@ -4,8 +4,6 @@
 device, such as an H100, an H200 or a type of processor.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module

@@ -18,8 +18,6 @@ stores. What is not measured is left out: checkpoints, evaluation, reporting, pr
 last batch of an epoch is dropped, which spares the compiled model a new graph.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Runs in the build with the base image's Python, so it uses the standard library alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

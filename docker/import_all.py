@@ -2,8 +2,6 @@
 ``import_all.py PACKAGE [ARGUMENT...]``. Folders below it need no ``__init__.py``.
 """
 
-from __future__ import annotations
-
 import importlib
 import runpy
 import sys

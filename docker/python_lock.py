@@ -7,8 +7,6 @@ A package that the base ships stays as it is: NVIDIA builds torch and what hangs
 Excepted are those that versions.json names as replaced, which are taken at the locked version.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -25,12 +25,12 @@ from workloads.esm2.contacts import head as contact_head
 from workloads.esm2.data.plausibility import is_nucleotides
 from workloads.esm2.inference.embed import layer_embeddings, layer_numbers
 from workloads.esm2.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
-from workloads.esm2.inference.heads import Head
 from workloads.esm2.inference.masked_marginals import masked_marginals, pseudo_perplexity
 from workloads.esm2.inference.mutations import all_single_mutants, parse_variant
-from workloads.esm2.inference.predict import predictions
+from workloads.esm2.inference.predict import Head, predictions
 from workloads.esm2.inference.records import Protein
-from workloads.families import MODEL_FAMILIES, family_of, load_model
+from workloads.esm2.pretrained import load_model
+from workloads.families import MODEL_FAMILIES, family_of
 from workloads.inference import check_head
 from workloads.run_kinds import check_model_name, short_training
 from workloads.training.config import TrainConfig
@@ -69,7 +69,7 @@ def load(
     train = TrainConfig(precision=precision)  # type: ignore[arg-type]
     family = family_of(name) or "esm2"
     engine = Engine(
-        load_model(name, family),
+        load_model(name),
         device=place,
         dtype=select_precision(train, place).dtype,
         max_residues=MODEL_FAMILIES[family].max_residues,

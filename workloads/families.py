@@ -22,10 +22,10 @@ if TYPE_CHECKING:  # these bring torch and matplotlib
     from workloads.training.data.manifest import Manifest
     from workloads.training.objective import Objective
     from workloads.training.processes import Processes
-    from workloads.training.report.contents import ReportContents
+    from workloads.training.report.run_report import ReportContents
 
 
-def _lazy(name: str) -> Callable[..., Any]:
+def lazy(name: str) -> Callable[..., Any]:
     """Return a function that imports ``module:name``, below ``workloads``, when it is called."""
     module, _, attribute = name.partition(":")
     return lambda *arguments: getattr(import_module(f"workloads.{module}"), attribute)(*arguments)
@@ -68,39 +68,35 @@ class ModelFamily:
     """Longest protein that the published models were trained on, in residues."""
     architecture: Callable[[], Architecture]
     """Returns the model classes."""
-    load_model: Callable[[str, Processes | None], Any]
-    """Loads a folder or hub id for inference, on the CPU; the processes are None outside a job."""
-    pretraining: RunKind
-    fine_tuning: RunKind | None = None
 
 
 QUESTIONS = RunKind(
-    objective=_lazy("causal_lm.objective:CausalLM"),
-    prepare=_lazy("causal_lm.prepare:prepare_chat"),
-    is_prepared=_lazy("causal_lm.prepare:is_prepared"),
-    paths_read=_lazy("causal_lm.table:paths_read"),
-    score=_lazy("causal_lm.objective:score_chat"),
-    report=_lazy("causal_lm.report:AnswerContents"),
+    objective=lazy("causal_lm.objective:CausalLM"),
+    prepare=lazy("causal_lm.prepare:prepare_chat"),
+    is_prepared=lazy("causal_lm.prepare:is_prepared"),
+    paths_read=lazy("causal_lm.table:paths_read"),
+    score=lazy("causal_lm.objective:score_chat"),
+    report=lazy("causal_lm.report:AnswerContents"),
     records="conversations",
     tokens="tokens",
 )
 PROTEINS = RunKind(
-    objective=_lazy("esm2.pretraining:Pretraining"),
-    prepare=_lazy("esm2.data.prepare:prepare_proteins"),
-    is_prepared=_lazy("esm2.data.prepare:is_prepared"),
-    paths_read=_lazy("esm2.data.prepare:paths_read"),
-    score=_lazy("esm2.evaluation:score_model"),
-    report=_lazy("training.report.contents:ReportContents"),
-    check_start=_lazy("esm2.pretrained:check_start"),
+    objective=lazy("esm2.pretraining:Pretraining"),
+    prepare=lazy("esm2.data.prepare:prepare_proteins"),
+    is_prepared=lazy("esm2.data.prepare:is_prepared"),
+    paths_read=lazy("esm2.data.prepare:paths_read"),
+    score=lazy("esm2.evaluation:score_model"),
+    report=lazy("training.report.run_report:ReportContents"),
+    check_start=lazy("esm2.pretrained:check_start"),
 )
 TASKS = RunKind(
-    objective=_lazy("esm2.finetune.objective:FineTuning"),
-    prepare=_lazy("esm2.finetune.prepare:prepare_table"),
-    is_prepared=_lazy("esm2.finetune.prepare:is_prepared"),
-    paths_read=_lazy("esm2.finetune.prepare:paths_read"),
-    score=_lazy("esm2.finetune.objective:score_task"),
-    report=_lazy("esm2.finetune.report:TaskContents"),
-    check_start=_lazy("esm2.pretrained:check_start"),
+    objective=lazy("esm2.finetune.objective:FineTuning"),
+    prepare=lazy("esm2.finetune.prepare:prepare_table"),
+    is_prepared=lazy("esm2.finetune.prepare:is_prepared"),
+    paths_read=lazy("esm2.finetune.prepare:paths_read"),
+    score=lazy("esm2.finetune.objective:score_task"),
+    report=lazy("esm2.finetune.report:TaskContents"),
+    check_start=lazy("esm2.pretrained:check_start"),
 )
 MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     "esm2": ModelFamily(
@@ -108,48 +104,31 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
         model_type="esm",
         published_name=r"\besm2_t\d+_(\d+[MB])_UR50D",
         max_residues=1022,
-        architecture=_lazy("esm2.model:architecture"),
-        load_model=_lazy("esm2.pretrained:load_model"),
-        pretraining=PROTEINS,
-        fine_tuning=TASKS,
+        architecture=lazy("esm2.model:architecture"),
     ),
     "esmc": ModelFamily(
         sizes={size: esmc_shapes.EsmcShape(*shape) for size, shape in esmc_shapes.SHAPES.items()},
         model_type="esmc",
         published_name=r"\bESMC-(\d+[MB])\b",
         max_residues=2046,
-        architecture=_lazy("esmc.model:architecture"),
-        load_model=_lazy("esm2.pretrained:load_model"),
-        pretraining=PROTEINS,
-        fine_tuning=TASKS,
+        architecture=lazy("esmc.model:architecture"),
     ),
 }
 """Values of ``model.family``."""
 INFERENCE: Mapping[str, Callable[[Any, Processes], None]] = {
-    "embed": _lazy("esm2.inference.embed:embed"),
-    "predict": _lazy("esm2.inference.predict:predict"),
-    "variants": _lazy("esm2.inference.variants:variants"),
-    "contacts": _lazy("esm2.contacts.command:contacts"),
-    "scorecard": _lazy("esm2.scorecard.command:scorecard"),
-    "layers": _lazy("esm2.layers:layers"),
+    "embed": lazy("esm2.inference.embed:embed"),
+    "predict": lazy("esm2.inference.predict:predict"),
+    "variants": lazy("esm2.inference.variants:variants"),
+    "contacts": lazy("esm2.contacts.command:contacts"),
+    "scorecard": lazy("esm2.scorecard.command:scorecard"),
+    "layers": lazy("esm2.layers:layers"),
 }
 """Commands of inference, which load models of every family."""
 
 
-def run_kind(family: str, *, task: object, chat: object) -> RunKind:
-    """Return the kind of a run, from its family and its sections.
-
-    Raises:
-        ValueError: if the run has a task and its family has no fine-tuning.
-    """
-    if chat:
-        return QUESTIONS
-    model = MODEL_FAMILIES[family]
-    if not task:
-        return model.pretraining
-    if model.fine_tuning is None:
-        raise ValueError(f"model.family: got {family}, which has no fine-tuning; leave task: out")
-    return model.fine_tuning
+def run_kind(*, task: object, chat: object) -> RunKind:
+    """Return the kind of a run, from its sections."""
+    return QUESTIONS if chat else TASKS if task else PROTEINS
 
 
 def family_of(name: str) -> str | None:
@@ -162,20 +141,6 @@ def family_of(name: str) -> str | None:
         if model_type == each.model_type or (not model_type and re.search(each.published_name, name)):
             return family
     return None
-
-
-def load_model(name: str, family: str, here: Processes | None = None) -> Any:
-    """Load a model for inference, on the CPU in fp32.
-
-    Args:
-        name: model folder, checkpoint folder or hub id.
-        family: family to use if no folder names one, for example for a hub id.
-        here: this process, if all of a job's processes load the model.
-
-    Raises:
-        ValueError: if the model is missing or damaged, its family is unknown, or weights are missing.
-    """
-    return MODEL_FAMILIES[family_of(name) or family].load_model(name, here)
 
 
 def saved_config(folder: Path) -> dict[str, Any]:

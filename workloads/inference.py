@@ -1,7 +1,5 @@
 """Start a command of inference; most mistakes are reported before torch is imported."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

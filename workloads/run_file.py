@@ -3,12 +3,12 @@
 All mistakes are reported at once, each with its field, its value and the allowed values.
 """
 
-from __future__ import annotations
-
+import argparse
 import dataclasses
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +18,9 @@ from workloads.bionemo.config import BionemoConfig
 from workloads.causal_lm.config import ChatConfig, chat_rules
 from workloads.esm2.finetune.task_kinds import TASK_KINDS
 from workloads.families import MODEL_FAMILIES, family_of, run_kind
-from workloads.run_schema import StageDescription
+from workloads.run_schema import dry_run_text, fields_text
 from workloads.training import config_rules
-from workloads.training.command_line import NO_USAGE, Usage, run_command
+from workloads.training.command_line import NO_USAGE, Usage, one_line_errors, overrides_of, stage_parser
 from workloads.training.config import DataConfig, RunConfig, StartConfig, read_run
 from workloads.training.config_rules import Rule, fraction_rule, least_rules, training_rules
 
@@ -277,44 +277,38 @@ TRAINING = (
     "chat",
 )
 """Fields that training reads."""
-PREPARATION = ("data", "task", "guard", "chat", "model.init_from")
-SCORING = (
-    *("name", "runs", "model", "data", "evaluate", "inference.model", "task", "chat"),
-    *("train.precision", "train.tokens_per_pack"),
-)
-INFERENCE = (
-    *("name", "runs", "inference", "model.max_residues", "data.downloads", "data.allow_nucleotides"),
-    *("train.precision", "train.compile", "task.id_column", "task.sequence_column"),
-)
-EXPLORE = (
-    *("name", "runs", "explore", "inference.model", "inference.output", "inference.id_column"),
-    *("inference.sequence_column", "task.table", "task.id_column", "task.sequence_column"),
-)
-LAYERS = (*INFERENCE, *PREPARATION)
-PUBLISH = ("name", "runs", "publish", "inference.model", "inference.overwrite")
-SCORECARD = (*INFERENCE, "data", "evaluate", "scorecard", "model.mask_fraction", "train.tokens_per_pack")
 
 
 def run_stage(
     main: Callable[[RunFile], None],
-    fields: Sequence[str] = TRAINING,
     usage: Usage = NO_USAGE,
     arguments: Sequence[str] | None = None,
+    name: str | None = None,
 ) -> None:
-    """Run a stage with the run file that the command line names.
+    """Run a stage with the run file that the command line names, in ``one_line_errors``.
 
     Args:
         main: the stage.
-        fields: sections and fields of the run file that the stage reads, for ``--help`` and ``--dry-run``.
-        usage: options of its command line.
+        usage: what it reads, and options of its command line.
         arguments: arguments of the command line; by default those of this process.
+        name: name of the command.
     """
-
-    def inputs(config: RunFile) -> list[str]:
-        kind = run_kind(config.model.family, task=config.task, chat=config.chat)
-        return list(config.inference.input) if "inference" in fields else kind.paths_read(config)
-
-    run_command(main, load_config, StageDescription(RunFile, fields, inputs), usage, arguments)
+    is_help, reads = {"-h", "--help"} & {*sys.argv}, usage.reads or TRAINING
+    parser = argparse.ArgumentParser(
+        prog=name,
+        description=usage.summary and f"{usage.summary[0].upper()}{usage.summary[1:]}.",
+        epilog=f"fields and their defaults:\n{fields_text(RunFile, reads)}" if is_help else "",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parsed = stage_parser(usage, parser).parse_intermixed_args(arguments)
+    with one_line_errors():
+        config = load_config(parsed.config, overrides_of(usage, parsed))
+        if not parsed.dry_run:
+            main(config)
+            return
+        kind = run_kind(task=config.task, chat=config.chat)
+        inputs = config.inference.input if "inference" in reads else kind.paths_read(config)
+        print(dry_run_text(config, reads, inputs))
 
 
 def xla_violations(config: RunFile) -> list[str]:
@@ -335,10 +329,6 @@ def _violations(config: RunFile) -> list[str]:
         (
             model.size in family.sizes or model.init_from is not None or config.chat is not None,
             f"model.size: got {model.size} with family {model.family}; allowed are {', '.join(family.sizes)}",
-        ),
-        (
-            task is None or family.fine_tuning is not None,
-            f"task: the family {model.family} has no fine-tuning; leave the section out to pre-train",
         ),
         fraction_rule("model.mask_fraction", model.mask_fraction),
         (

@@ -1,6 +1,4 @@
-"""Kind of a run, and checks and preparation that all kinds share."""
-
-from __future__ import annotations
+"""Kind of a run, and checks, preparation and report that all kinds share."""
 
 from pathlib import Path
 
@@ -18,7 +16,7 @@ MAX_BASES = 10
 
 def kind_of(config: RunFile) -> RunKind:
     """Return the kind of a run."""
-    return run_kind(config.model.family, task=config.task, chat=config.chat)
+    return run_kind(task=config.task, chat=config.chat)
 
 
 def may_be_hub_id(name: str) -> bool:
@@ -61,3 +59,16 @@ def prepare(config: RunFile) -> Manifest:
     if not (out / MANIFEST_FILE).exists():
         check_place(out)  # before a download of hours
     return kind_of(config).prepare(config)
+
+
+def report(run_dir: Path) -> Path:
+    """Write the report of a run of any kind.
+
+    Raises:
+        ValueError: if the folder holds no record of a run, or a damaged one.
+    """
+    from workloads.training.report.run_report import write_report  # imports matplotlib
+
+    config = read_mapping(run_dir / CONFIG_FILE)
+    kind = run_kind(task=config.get("task"), chat=config.get("chat"))
+    return write_report(run_dir, kind.report())

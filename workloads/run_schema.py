@@ -1,7 +1,5 @@
 """Documentation of run files, from the dataclasses of their sections: ``--help`` and a JSON schema."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect
@@ -10,8 +8,7 @@ import json
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,33 +110,24 @@ def _value(kind: Any) -> dict[str, Any]:
     return dict(_TYPES[kind])
 
 
-@dataclass(frozen=True)
-class StageDescription:
-    """Texts of a stage's ``--help`` and ``--dry-run``."""
+def dry_run_text(config: RunConfig, reads: Sequence[str], inputs: Sequence[str]) -> str:
+    """Return the text of a stage's ``--dry-run``.
 
-    config: type
-    """Dataclass of the run file."""
-    reads: Sequence[str]
-    """Sections and fields of the run file that the stage reads."""
-    inputs: Callable[[Any], Sequence[str]]
-    """Return the files and addresses that the stage reads."""
-
-    def help(self) -> str:
-        """Return the list of the stage's fields."""
-        return f"fields and their defaults:\n{fields_text(self.config, self.reads)}"
-
-    def dry_run(self, config: RunConfig) -> str:
-        """Return the values of these fields, and which inputs and folders exist already."""
-        values = [
-            f"{name}={json.dumps(value)}"
-            for name, value in flat(config.to_dict())
-            if any(f"{name}.".startswith(f"{prefix}.") for prefix in self.reads)
-        ]
-        folders = [
-            f"{what}: {path} ({'exists' if path.exists() else 'does not exist yet'})"
-            for what, path in (("run folder", config.run_dir), ("prepared data", Path(config.data.path)))
-        ]
-        missing = [path for path in self.inputs(config) if "://" not in path and not Path(path).exists()]
-        inputs = [f"input: {path} (does not exist on this machine)" for path in missing]
-        end = "dry run: the run file is valid; nothing was started or written, and no table was read"
-        return "\n".join([*values, *folders, *inputs, end])
+    Args:
+        config: run file.
+        reads: sections and fields of it that the stage reads, whose values are listed.
+        inputs: files and addresses that the stage reads; the text says which are missing.
+    """
+    values = [
+        f"{name}={json.dumps(value)}"
+        for name, value in flat(config.to_dict())
+        if any(f"{name}.".startswith(f"{prefix}.") for prefix in reads)
+    ]
+    folders = [
+        f"{what}: {path} ({'exists' if path.exists() else 'does not exist yet'})"
+        for what, path in (("run folder", config.run_dir), ("prepared data", Path(config.data.path)))
+    ]
+    missing = [path for path in inputs if "://" not in path and not Path(path).exists()]
+    listed = [f"input: {path} (does not exist on this machine)" for path in missing]
+    end = "dry run: the run file is valid; nothing was started or written, and no table was read"
+    return "\n".join([*values, *folders, *listed, end])

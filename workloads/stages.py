@@ -1,12 +1,10 @@
 """Stages of a run, for programs that start them on a cluster. Imported on nodes: standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workloads.bionemo.checkpoints import checkpoint_step
+from workloads.bionemo.files import checkpoint_step
 from workloads.esm2.inference.output_file import num_parts
 
 
@@ -26,7 +24,7 @@ class Stage:
     """Writes a table part by part, as inference does."""
     data_program: tuple[str, ...] = ("workloads", "data")
     """Program that prepares the training data, in one process."""
-    pod_data_program: tuple[str, ...] = ("workloads.prepare_in_pod",)
+    pod_data_program: tuple[str, ...] = ("workloads.prepare",)
     """Program that prepares the data in the pods of a job; all of them run it."""
     retries: int = 3
     """Restarts by Kubernetes. Stages that cannot resume get few, because most failures are permanent."""

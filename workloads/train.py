@@ -7,8 +7,6 @@ Without torchrun, the command prepares missing data and starts one process per d
 reports mistakes in the run file before it imports torch and transformers, which takes seconds.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -71,10 +69,8 @@ def train(config: RunFile) -> None:
     """Train in this process, which torchrun started or which runs alone."""
     from workloads.training.train import train_run
 
-    def write_report() -> None:
-        # Imported here: matplotlib takes a second, which no start and no other process should wait for.
-        from workloads.report import report
-
-        report(config.run_dir)
-
-    train_run(config, lambda: run_kinds.kind_of(config).objective(config), write_report)
+    train_run(
+        config,
+        lambda: run_kinds.kind_of(config).objective(config),
+        lambda: run_kinds.report(config.run_dir),
+    )

@@ -1,7 +1,5 @@
 """Stage 0: what is installed, and the fastest products and copies of the device."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sysconfig

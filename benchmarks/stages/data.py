@@ -6,8 +6,6 @@ is a second of CPU time of a process and all its descendants. It includes our st
 runs in a process of its own, and excludes those of the others.
 """
 
-from __future__ import annotations
-
 import csv
 import ctypes
 import gzip

@@ -13,8 +13,6 @@ CPU each has one thread, and a second is one of the process's CPU time. On CUDA 
 relative difference of a protein's embedding from that of the fp32 pipeline is reported, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -4,8 +4,6 @@ The rows are those of ``make finetune-table`` (AWS's post on fine-tuning ESM-2) 
 tokens, a micro-batch 4,096: eight proteins of 512 tokens. Without accumulation, a step is one micro-batch.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Stage 2: whether training waits for the device, compiles again, grows, resumes, and survives a bad loss."""
 
-from __future__ import annotations
-
 from benchmarks.case import Case, Settings
 from benchmarks.stages.parity import run as run
 

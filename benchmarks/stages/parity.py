@@ -1,7 +1,5 @@
 """Stage 1: attention, model and inference on the device against dense and transformers' arithmetic."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

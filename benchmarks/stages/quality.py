@@ -4,8 +4,6 @@ All start from the same weights and are scored alike, on the validation split un
 not part of their time, nor is compiling: the first steps count at the pace of the later ones.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Stage 9: the server over loopback with 1, 8 and 64 users, who send the next request on an answer."""
 
-from __future__ import annotations
-
 import http.client
 import importlib.util
 import itertools

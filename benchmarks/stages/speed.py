@@ -1,7 +1,5 @@
 """Stage 4: residues per second of our trainer, by size and tokens per pack."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -6,8 +6,6 @@ while is slower for all; ratios are taken within a round. On a CPU each has one 
 its process's CPU time, and each computes in the type that was faster for it in a short trial.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -14,7 +14,7 @@ from tests.cluster.patience import wait_until
 from tests.cluster.training import GID, HOME, PYTHON, UID, USER, log_of, nodes_of, submit, wait_for_end
 from tests.workloads.bionemo.stand_in_bionemo import STEP_SECONDS, make_packages
 from tests.workloads.training.training_runs import lines
-from workloads.bionemo.checkpoints import checkpoint_step
+from workloads.bionemo.files import checkpoint_step
 
 PROCESS = "workloads.bionemo.train --config"
 NUM_STEPS, SAVE_EVERY = 80, 10

@@ -35,7 +35,7 @@ from tests.fuzz.server_requests import framed, noise, request
 from tests.workloads.esm2.serving.served import CSV, JSON, free_port
 from tests.workloads.esm2.serving.test_shutdown import answering
 from tests.workloads.esm2.tiny_models import save_tiny_model
-from workloads.esm2.serving.server import KEEP_ALIVE_SECONDS, STALL_SECONDS
+from workloads.esm2.serving.app import KEEP_ALIVE_SECONDS, STALL_SECONDS
 
 GROWTH = 0.02
 """Share of its memory by which the server may grow after its warm-up."""

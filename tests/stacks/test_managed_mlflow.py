@@ -12,7 +12,7 @@ from config.resource_names import JOB_ENVIRONMENT, JOB_SERVICE_ACCOUNT, job_name
 from stacks.remaining_costs import remaining_costs
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import load, resources, templates
-from workloads.launch import pod_template
+from workloads.launch import pod_job
 
 SLURM, EKS = "clusters/slurm-p5.yaml", "clusters/eks-p5.yaml"
 LOG_RUNS = [
@@ -123,7 +123,7 @@ def test_pods_of_jobs_log_by_a_service_account_of_their_namespace() -> None:
             ("ConfigMap", JOB_ENVIRONMENT, namespace, variables),
         )
     ]
-    assert pod_template.JOB_ENVIRONMENT == JOB_ENVIRONMENT
+    assert pod_job.JOB_ENVIRONMENT == JOB_ENVIRONMENT
     statements = [
         statement
         for role in made(EKS, stack, "AWS::IAM::Role").values()

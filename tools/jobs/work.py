@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from tools.jobs.checks import Share, SharedFiles, Wanted, listed
 from workloads.bionemo.command import batch_problems, unsupported
-from workloads.bionemo.export_files import export_files
+from workloads.bionemo.files import export_files
 from workloads.esm2.data.sources import PROTEINS
 from workloads.esm2.inference.output_file import output_file
 from workloads.launch.network.expectation import Expectation, Published

@@ -5,8 +5,6 @@ things. Its fixed values are those of ``train_esm2.py`` and ``finetune_esm2.py``
 ``options.json``), of Megatron's ``OptimizerConfig`` and of NeMo's ``LoRA``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +13,8 @@ from typing import Any, Literal
 from workloads.esm2.shapes import SHAPES
 from workloads.run_file import RunFile
 
-from .checkpoints import EXPERIMENT
 from .config import BionemoConfig
-from .export_files import ExportFiles
+from .files import EXPERIMENT, ExportFiles
 
 EntryPointName = Literal["train_esm2", "finetune_esm2", "convert"]
 LORA_TARGETS = ("query", "key", "value", "attention_output", "intermediate", "output")

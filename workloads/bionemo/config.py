@@ -1,7 +1,5 @@
 """Section ``bionemo`` of a run file, with settings for BioNeMo's training. Standard library only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

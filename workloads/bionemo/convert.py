@@ -3,8 +3,6 @@
 ``seqlm convert-bionemo --config RUN.yaml [bionemo.convert=from_transformers ...]``
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -14,8 +12,8 @@ from workloads.run_file import RunFile
 from workloads.training.checksums import verified, write_sums
 from workloads.training.heartbeat import beat
 
-from .checkpoints import CONTEXT, newest_checkpoint
 from .command import conversion, settings
+from .files import CONTEXT, newest_checkpoint
 from .installed import require, run_entry_point
 
 _OF_TORCHRUN = (

@@ -4,10 +4,7 @@ Prepares them as for our trainer and exports the result. Several pods may run it
 others wait.
 """
 
-from __future__ import annotations
-
-from workloads import prepare_in_pod
-from workloads.prepare_in_pod import once
+from workloads.prepare import in_pod, once
 from workloads.run_file import RunFile, run_stage
 
 from .export import export_run, is_exported
@@ -19,7 +16,7 @@ def main(config: RunFile) -> None:
     Raises:
         ValueError: if the data cannot be had, or BioNeMo could not read them.
     """
-    prepare_in_pod.main(config)
+    in_pod(config)
     once(lambda: is_exported(config), lambda: export_run(config), f"another pod exports {config.data.path}")
 
 

@@ -4,8 +4,6 @@ Pre-training (``bionemo.esm2.data.dataset``): Parquet with the ids of each clust
 their sequences. Fine-tuning (``bionemo.esm2.model.finetune.dataset``): a CSV a split, labels as numbers.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import itertools
@@ -31,7 +29,7 @@ from workloads.training.data.manifest import MANIFEST_FILE, Manifest
 from workloads.training.data.workspace import check_free_space, workspace
 from workloads.training.records import ProteinSplit, Split
 
-from .export_files import ExportFiles, export_files
+from .files import ExportFiles, export_files
 from .installed import numbers_classes_once
 
 FORMAT = 1

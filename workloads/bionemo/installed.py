@@ -3,8 +3,6 @@
 ``python -m workloads.bionemo.installed`` reads their own source; the build of docker/bionemo runs it.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util
@@ -19,7 +17,7 @@ from workloads.run_file import load_config
 from workloads.training.command_line import RunError
 
 from .command import Data, Devices, EntryPointName, arguments, conversion, entry_point_of
-from .export_files import ExportFiles
+from .files import ExportFiles
 
 OPTIONS_FILE = Path(__file__).with_name("options.json")
 """Record of the command lines that BioNeMo's entry points take."""

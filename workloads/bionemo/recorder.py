@@ -4,8 +4,6 @@ Lightning calls the factories that installed packages name as entry points of ``
 ``registered`` makes such a package of this module, so that nothing of BioNeMo is changed.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 import time
@@ -55,14 +53,10 @@ class Recorder:
     def begin(self, step: int) -> None:
         """Open the record of a run that has completed this many steps."""
         self.step = step
-        tracking = self._config.tracking
         self._log = RunLog(
             self._config.run_dir,
             config=self._config.to_dict(),
-            uri=tracking.mlflow_uri,
-            experiment=tracking.experiment,
-            mlflow=tracking.mlflow,
-            wandb=tracking.wandb,
+            tracking=self._config.tracking,
             max_steps=self._config.train.max_steps,
             enabled=self._is_first,
         )

@@ -1,9 +1,8 @@
-"""Train a run by BioNeMo: ``torchrun -m workloads.bionemo.train --config RUN.yaml [...]``.
+"""Train a run by BioNeMo, in its image: ``seqlm train-bionemo``, which starts a process for each GPU by
+``torchrun -m workloads.bionemo.train --config RUN.yaml [...]``.
 
 The same command continues from BioNeMo's newest checkpoint. After SIGTERM, NeMo saves before it ends.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -13,7 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from workloads.launch.local import on_every_device
 from workloads.run_file import RunFile, run_stage
+from workloads.run_kinds import report
 from workloads.training.command_line import STOPPED_BY_SIGNAL, RunError, Usage, tell
 from workloads.training.data.locks import lock_when_free
 from workloads.training.heartbeat import beat
@@ -27,12 +28,27 @@ from workloads.training.tracking.run_log import (
     write_results,
 )
 
-from .checkpoints import CONTEXT, checkpoint_step, make_resumable
-from .command import Data, Devices, arguments, entry_point_of, step_proteins
+from . import data as export_data
+from .command import Data, Devices, arguments, entry_point_of, step_proteins, unsupported
 from .export import Facts, is_exported, read_facts
-from .export_files import export_files
+from .files import CONTEXT, checkpoint_step, export_files, make_resumable
 from .installed import recorded_release, require, run_entry_point
 from .recorder import EVALUATED, Recorder, registered
+
+
+def start(config: RunFile) -> None:
+    """Prepare, export, then train in processes of this machine, and exit with their status.
+
+    Raises:
+        RunError: if BioNeMo is not installed.
+        ValueError: for what can be known to be wrong before processes start.
+    """
+    require()
+    if problems := unsupported(config):
+        raise ValueError("BioNeMo cannot train this run:\n" + "\n".join(f"  {line}" for line in problems))
+    export_data.main(config)
+    program = ["workloads.bionemo.train", *sys.argv[2:]]
+    raise SystemExit(on_every_device(f"training {config.name} by BioNeMo", program))
 
 
 def main(config: RunFile) -> None:
@@ -150,9 +166,6 @@ def _finish(config: RunFile, steps: int, devices: Devices, facts: Facts, seconds
         **{name: value for name, value in last.get("eval", {}).items() if name in EVALUATED.values()},
     }
     write_results(run_dir, results)
-    # Imported here: matplotlib takes a second, which no start and no other process should wait for.
-    from workloads.report import report
-
     report(run_dir)
     print(f"{config.name}: {steps} steps by BioNeMo\nreport  {run_dir / REPORT_FILE}\n{files_line(run_dir)}")
 

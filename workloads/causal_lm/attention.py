@@ -3,8 +3,6 @@
 Shapes: T tokens of the pack, H heads of queries, G heads of keys and values, D head size.
 """
 
-from __future__ import annotations
-
 import inspect
 import itertools
 from typing import Any

@@ -1,7 +1,5 @@
 """The section ``chat:`` of a run file, and its rules: ``workloads/run_file.py`` reads it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Prepared conversations and packs of them. Shapes: T tokens, S segments, K predicted tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

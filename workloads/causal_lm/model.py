@@ -6,8 +6,6 @@ conversation, and the head runs on the places alone whose next token is trained 
 Shapes: T tokens, K predicted tokens, C hidden size, V vocabulary.
 """
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any, cast
@@ -83,7 +81,7 @@ def plain_class(config: PretrainedConfig) -> type[PreTrainedModel]:
     return cast("type[PreTrainedModel]", MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
 
 
-def on_meta(config: PretrainedConfig) -> PackedCausalLM:
+def on_meta(config: PretrainedConfig) -> "PackedCausalLM":
     """Return a packed model without weights."""
     plain = plain_class(config)
     kind: Any = type(f"Packed{plain.__name__}", (PackedCausalLM, plain), {})
@@ -92,7 +90,7 @@ def on_meta(config: PretrainedConfig) -> PackedCausalLM:
         return cast(PackedCausalLM, kind._from_config(copy.deepcopy(config), attn_implementation=PACKED))
 
 
-def shrink_frozen(model: PackedCausalLM, dtype: torch.dtype) -> None:
+def shrink_frozen(model: "PackedCausalLM", dtype: torch.dtype) -> None:
     """Keep what is not trained in the type of the arithmetic: layers, embedding and head."""
     adapters.shrink_frozen(model, dtype)
     model.lm_head.to(dtype)

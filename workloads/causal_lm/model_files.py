@@ -8,8 +8,6 @@ The model of ``sample`` is a tiny Qwen2 with a tokenizer of its own, made on the
 weights are random, so it knows nothing; a run from it shows that everything works, not how well.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -24,8 +22,7 @@ from workloads.training.data.remotes import FetchError
 from workloads.training.data.workspace import workspace
 from workloads.training.whole_file import write_whole
 
-from .hub import from_hub, hub_folder
-from .table import QUESTIONS, read_rows
+from .table import QUESTIONS, from_hub, hub_folder, read_rows
 
 WHOLE_FILE = "fetched.txt"
 """File in a folder from the hub that marks it as complete."""
@@ -116,7 +113,7 @@ def _place(config: RunFile) -> tuple[Path, str, str | None]:
 
 
 def write_model(
-    folder: Path, texts: list[str], vocabulary: int, *, hidden: int = 128, layers: int = 4, seed: int = 0
+    folder: Path, texts: list[str], vocabulary: int, *, hidden: int = 128, layers: int = 4
 ) -> None:
     """Write a Qwen2 of random weights, and a byte-level BPE tokenizer learnt from texts; whole or not.
 
@@ -138,7 +135,7 @@ def write_model(
         pad_token_id=tokenizer.pad_token_id,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config)
     with workspace(folder) as partial:
         model.save_pretrained(partial)

@@ -3,8 +3,6 @@
 The table is held in memory. The result does not depend on the order of its rows.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,13 +1,11 @@
 """Report sections of a run on questions: ROUGE before and after, and the first answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workloads.training.report.contents import ReportContents
 from workloads.training.report.page import Card, details, section, table
+from workloads.training.report.run_report import ReportContents
 from workloads.training.strict_yaml import read_mapping
 
 from .rouge import ANSWERS_FILE, MEASURES

@@ -8,8 +8,6 @@ Words are runs of the letters a to z and of digits, in lower case: text in other
 A report of a run on questions shows them beside those of the model before, and answers side by side.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

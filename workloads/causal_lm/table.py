@@ -1,9 +1,9 @@
-"""Questions and answers as rows: from JSON, JSON Lines, CSV, TSV or Parquet."""
-
-from __future__ import annotations
+"""Questions and answers as rows: from JSON, JSON Lines, CSV, TSV or Parquet, also of the Hugging Face hub."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from workloads.esm2.finetune import table as labelled
 from workloads.esm2.finetune.table import Problems
 from workloads.run_file import RunFile
 from workloads.training.data.limits import Limits
+from workloads.training.data.remotes import FetchError
 from workloads.training.data.source_file import open_text
 from workloads.training.data.transfer import SourceKind, fetch, local_files
 
@@ -27,6 +28,8 @@ QUESTIONS = SourceKind(
 )
 MAX_ARRAY_CHARS = 1 << 30
 """Largest JSON file, which is read into memory as a whole; JSON Lines are read line by line."""
+
+_HUB_FILE = re.compile(r"hf://datasets/(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?/(?P<file>.+)")
 
 Cells = dict[str, str | None]
 
@@ -45,10 +48,48 @@ def table_files(location: str, downloads: Path) -> list[Path]:
         FetchError: (a ValueError) if it cannot be had.
     """
     if location.startswith("hf://"):
-        from .hub import fetch_table  # takes a second to import
-
         return [fetch_table(location, downloads)]
     return fetch(location, downloads, QUESTIONS)
+
+
+def fetch_table(location: str, downloads: Path) -> Path:
+    """Bring a file of a data set from the hub: ``hf://datasets/<owner>/<name>@<revision>/<file>``.
+
+    Raises:
+        FetchError: (a ValueError) if it cannot be had.
+    """
+    from huggingface_hub import hf_hub_download  # takes a second to import
+
+    found = _HUB_FILE.fullmatch(location)
+    if found is None:
+        raise FetchError(
+            f"chat.table: got {location}; a file of the hub is hf://datasets/<owner>/<name>@<revision>/<file>"
+        )
+    repository, revision, file = found["id"], found["revision"], found["file"]
+    folder = hub_folder(downloads, f"datasets/{repository}", revision)
+    with from_hub(f"chat.table: {location}"):
+        return Path(
+            hf_hub_download(repository, file, repo_type="dataset", revision=revision, local_dir=folder)
+        )
+
+
+def hub_folder(downloads: Path, repository: str, revision: str | None) -> Path:
+    """Return a folder for each revision, so that no revision overwrites another."""
+    return downloads / "hub" / f"{repository.replace('/', '--')}@{revision or 'main'}"
+
+
+@contextmanager
+def from_hub(what: str) -> Iterator[None]:
+    """Turn any error of the hub's client into FetchError; ``what`` is the field and its value."""
+    try:
+        yield
+    except Exception as error:  # of whichever library the hub's client speaks HTTP by
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise FetchError(
+            f"{what} could not be had from the hub: {reason}. Check the name, the network and, for a model "
+            "with a licence to accept, HF_TOKEN (on a cluster the file huggingface/token: docs/causal-lm.md);"
+            " then start the same command again, which resumes the download"
+        ) from error
 
 
 def paths_read(config: RunFile) -> list[str]:

@@ -1,7 +1,5 @@
 """Prompts and expected responses, as texts and as tokens."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import unicodedata

@@ -5,8 +5,6 @@ Ids are those of ``facebook/esm2_*`` (transformers' ``EsmTokenizer``). A token i
 every residue gets a token of its own, so that positions in the token array are positions in the protein.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -1,7 +1,5 @@
 """Interface of a family of protein language models, which the code for all families reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple

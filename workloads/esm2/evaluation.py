@@ -1,7 +1,5 @@
 """Masked-language-model scores of a split under fixed masks, so that any two models compare."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time
@@ -14,8 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from workloads.esm2.protein_packs import ProteinStream
-from workloads.esm2.work_progress import WorkProgress
+from workloads.esm2.masking import ProteinStream
 from workloads.run_file import RunFile
 from workloads.training.checksums import verified
 from workloads.training.heartbeat import beat
@@ -25,6 +22,7 @@ from workloads.training.parallel import bare
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
+from workloads.training.tracking.progress import WorkProgress
 
 from .inference.engine import Engine
 from .inference.masked_marginals import pseudo_perplexity as perplexity_of

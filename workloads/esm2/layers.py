@@ -5,8 +5,6 @@ Penalty, pooling and layer are chosen on the validation split. The test split th
 chance.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io
@@ -18,20 +16,20 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from workloads.esm2.finetune.clustering import similarity_clusters
 from workloads.esm2.finetune.labelled import LabelledSplit, SampledSplit
 from workloads.esm2.finetune.labels import Floats
 from workloads.esm2.finetune.scores import scores
+from workloads.esm2.finetune.splits import similarity_clusters
 from workloads.esm2.finetune.table import Record
 from workloads.esm2.inference.embed import layer_embeddings
 from workloads.esm2.inference.engine import Answer, Engine
 from workloads.esm2.inference.job import Command
 from workloads.esm2.probes import Examples, Probe, fit_probe, interval
-from workloads.esm2.work_progress import WorkProgress
 from workloads.run_file import RunFile
 from workloads.training.heartbeat import beat
 from workloads.training.processes import Processes
 from workloads.training.records import Split
+from workloads.training.tracking.progress import WorkProgress
 from workloads.training.whole_file import write_whole
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

@@ -4,8 +4,6 @@ Besides what ``packed_model.py`` describes, ESM-2's token dropout is applied per
 not per row.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any

@@ -10,8 +10,6 @@ forward pass differs from transformers':
 Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V vocabulary, L labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

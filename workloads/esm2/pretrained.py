@@ -1,7 +1,5 @@
 """Weights to start from, models to use, and models written for others to load: transformers' format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,8 @@ from workloads.families import MODEL_FAMILIES
 from workloads.run_file import ModelConfig, RunFile
 from workloads.training.checkpoint_reader import weights_of
 from workloads.training.checksums import CHECKPOINT_FILE, read_document, unreadable, verified
+from workloads.training.layered_model import assigned, save_model
 from workloads.training.processes import Processes
-from workloads.training.saved_model import assigned, save_model
 
 from .architecture import Architecture
 from .packed_model import PackedModel

@@ -3,8 +3,6 @@
 Shapes: N examples (proteins, or residues of a residue task), F features, C label columns, L outputs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +20,8 @@ STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 CERTAIN = 20.0
 """Logit of a label that all training examples have."""
 RESAMPLES = 300
+INTERVAL = (2.5, 97.5)
+"""Percentiles of the resampled scores, between which 95 % of them lie."""
 
 
 class Examples(NamedTuple):
@@ -111,9 +111,6 @@ def interval(
     labels: Floats,
     outputs: Sequence[Floats],
     groups: Sequence[Any],
-    *,
-    share: float = 0.95,
-    seed: int = 0,
 ) -> list[npt.NDArray[np.float64]]:
     """Bootstrap the first headline score over groups of similar examples, which are drawn as a whole.
 
@@ -122,15 +119,13 @@ def interval(
         labels: (N, C).
         outputs: (N, L) of one or two probes. With two, the second result is that of their difference.
         groups: (N,) cluster of each example.
-        share: share of the resampled scores within the interval.
-        seed: seed of the draws, which are the same for all probes.
 
     Returns:
         For each of the outputs, the bounds (low, high). The second is that of the first minus the second.
     """
     _, numbers = np.unique(np.asarray(groups), return_inverse=True)
     members = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
-    drawn = np.random.default_rng(seed).integers(len(members), size=(RESAMPLES, len(members)))
+    drawn = np.random.default_rng(0).integers(len(members), size=(RESAMPLES, len(members)))
     if schema.task.measured:
         rows = [np.concatenate([members[group] for group in groups]) for groups in drawn]
         found = [[_rank_correlation(labels[of], each[of]) for of in rows] for each in outputs]
@@ -146,8 +141,7 @@ def interval(
             found.append(counts @ sums / np.maximum(counts @ sizes, 1))
     values = np.array(found)  # (outputs, RESAMPLES)
     values[1:] = values[:1] - values[1:]
-    tail = 50 * (1 - share)
-    return [np.nanpercentile(row, [tail, 100 - tail]) for row in values]
+    return [np.nanpercentile(row, INTERVAL) for row in values]
 
 
 def _value_of_examples(schema: LabelSchema, labels: Floats, outputs: Floats) -> npt.NDArray[np.float64]:

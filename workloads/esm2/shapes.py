@@ -1,7 +1,5 @@
 """Sizes that need no tensors: the published shapes of ESM-2, numbers of parameters, and shapes of packs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ class ModelShape:
     heads: int
 
     @staticmethod
-    def of(settings: Mapping[str, Any]) -> ModelShape:
+    def of(settings: Mapping[str, Any]) -> "ModelShape":
         """Return the shape of a model's config.json."""
         names = ("num_hidden_layers", "hidden_size", "num_attention_heads")
         return ModelShape(*(settings[name] for name in names))

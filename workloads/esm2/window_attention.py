@@ -3,8 +3,6 @@
 Shapes: T tokens of the pack, H heads, D head size, N blocks of B tokens, W tokens that a block may attend to.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

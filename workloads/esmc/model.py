@@ -11,8 +11,6 @@ Differences from ESM-2:
 Shapes: T tokens, C hidden size, F feed-forward size, H heads, D head size, V vocabulary, L labels.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Published shapes of ESMC and numbers of parameters, without tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +23,7 @@ class EsmcShape(ModelShape):
     feed_forward: int
 
     @staticmethod
-    def of(settings: Mapping[str, Any]) -> EsmcShape:
+    def of(settings: Mapping[str, Any]) -> "EsmcShape":
         names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
         return EsmcShape(*(settings[name] for name in names))
 

@@ -3,8 +3,6 @@
 Shapes: N proteins, C features, K neighbours.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib.util import find_spec
 

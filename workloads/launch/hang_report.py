@@ -4,8 +4,6 @@ In synchronous training, one hung process stops all others, because they wait fo
 operation. Therefore the process that does not wait is the likely cause.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

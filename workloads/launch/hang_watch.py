@@ -6,8 +6,6 @@ agents of the other nodes look for. Each then leaves its processes' stacks there
 record of how they ended, waits for the other nodes to have done so, and kills its processes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json
@@ -74,7 +72,7 @@ class HangWatch:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hang-watch", daemon=True)
 
-    def __enter__(self) -> HangWatch:
+    def __enter__(self) -> "HangWatch":
         os.environ[BEATS_FOLDER] = str(self.beats)
         self._thread.start()
         return self

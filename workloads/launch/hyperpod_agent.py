@@ -5,8 +5,6 @@ Its own command, hyperpodrun 1.1.3, does not start with torch 2.12 and later, wh
 ``--shutdown-timeout`` of its own. Here the agent's wins; all else is the agent's code.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

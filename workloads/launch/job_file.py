@@ -3,8 +3,6 @@
 Standard library only, because the node's own Python reads it too.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -5,8 +5,6 @@ HyperPod's operator by its agent in each pod, which also reads their logs (``run
 HyperPod's auto-resume for Kubeflow's PyTorchJob (annotations).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from workloads.stages import STAGES
@@ -14,8 +12,18 @@ from workloads.training.heartbeat import LINE, SLOW_SECONDS
 
 from .job_file import SHUTDOWN_TIMEOUT_SECONDS
 from .neuron import COMPILING_SECONDS
-from .pod_job import RUN_DIR_ANNOTATION, VERSION_ANNOTATION, Manifest, PodJob
-from .pod_template import AGENT_PORT, CONFIG_FILE, POD_IP, TEMPORARY_FOLDER, pod_template, run_arguments
+from .pod_job import (
+    AGENT_PORT,
+    CONFIG_FILE,
+    POD_IP,
+    RUN_DIR_ANNOTATION,
+    TEMPORARY_FOLDER,
+    VERSION_ANNOTATION,
+    Manifest,
+    PodJob,
+    pod_template,
+    run_arguments,
+)
 
 AUTO_RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
 MAX_RETRIES = "sagemaker.amazonaws.com/job-max-retry-count"

@@ -1,12 +1,9 @@
 """A model served by pods of Kubernetes, behind one name inside of the cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .pod_job import VERSION_ANNOTATION, Manifest, PodSettings
-from .pod_template import TEMPORARY_FOLDER, container_base, pod_base
+from .pod_job import TEMPORARY_FOLDER, VERSION_ANNOTATION, Manifest, PodSettings, container_base, pod_base
 
 PORT, SERVICE_PORT = 8080, 80
 MODEL_FOLDER = "/opt/ml/model"

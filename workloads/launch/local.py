@@ -4,8 +4,6 @@ Without a GPU two processes share the cores, so that a laptop runs the same dist
 processes are torchrun's; it is called as a library, so that a run that ends early ends with its own message.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -8,8 +8,6 @@ neighbours in a ring do in pairs.
 Standard library alone: the node's own Python runs it.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess

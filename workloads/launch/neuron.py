@@ -3,8 +3,6 @@
 torch-neuronx reads the address of the first process and the assignment of cores from torchrun's variables.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from workloads.training.heartbeat import SLOW_VARIABLE

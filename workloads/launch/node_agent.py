@@ -5,8 +5,6 @@ by side and know nothing of each other. The first node of a group is where it me
 processes end with is left in the job's folder, where the supervisor finds it.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -4,8 +4,6 @@
 the run's own environment is broken.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

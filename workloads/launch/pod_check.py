@@ -5,8 +5,6 @@ A pod cannot have itself moved to another node: Kubernetes starts a failed check
 message names the node, and how it is replaced. Standard library alone: it takes a second.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

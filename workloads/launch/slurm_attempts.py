@@ -1,7 +1,5 @@
 """State that a job keeps between its attempts, on this allocation or after a requeue."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """The srun commands of a job: what runs on its nodes, in a container or not, and with which environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

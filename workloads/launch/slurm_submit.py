@@ -4,8 +4,6 @@ On the node from which jobs are submitted, as their user, by the node's own Pyth
 ``{"config": TEXT, "job": {fields of Job}, "sbatch": [options]}``. Prints a JSON line of what to look at.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

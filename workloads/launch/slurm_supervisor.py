@@ -9,8 +9,6 @@ requeues it, too; a node that is to blame for a second one is excluded. The loss
 which requeues the job.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """torchrun as a library: the processes of one machine, and what they ended with."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import sys

@@ -6,8 +6,6 @@ and renamed once every process has finished, so a folder with the final name is 
 by parameter name, so another world size, or FSDP instead of DDP, can resume from it.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections.abc import Mapping
@@ -171,7 +169,7 @@ class Checkpointer:
         dist.barrier(group=self._here.control)
         return step
 
-    def __enter__(self) -> Checkpointer:
+    def __enter__(self) -> "Checkpointer":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -5,8 +5,6 @@ metadata is read by an unpickler that finds the names of ``ALLOWED`` alone, each
 that are not tensors are not read. Tensors are read by ``torch.load(weights_only=True)``.
 """
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from pathlib import Path

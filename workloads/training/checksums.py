@@ -4,8 +4,6 @@ They detect damage, such as a flipped bit or a copy cut short. They do not detec
 folder can write its checksums too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -98,7 +96,7 @@ def read_document(folder: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def verified(name: str | Path | None, here: Processes | None = None) -> Iterator[Source]:
+def verified(name: str | Path | None, here: "Processes | None" = None) -> Iterator[Source]:
     """Around the reading of a model: verify the files that have checksums, and hash those of other folders.
 
     Threads hash the files while the block reads them. With ``here`` every process enters the block together,
@@ -187,7 +185,7 @@ def _expected(folder: Path) -> tuple[dict[str, Digest], str]:
 
 
 def _hashing(
-    threads: ThreadPoolExecutor, folder: Path | None, expected: Mapping[str, Digest], here: Processes | None
+    threads: ThreadPoolExecutor, folder: Path | None, expected: Mapping[str, Digest], here: "Processes | None"
 ) -> dict[str, Future[Digest]]:
     """Checksums of this process's share of a folder's files: those expected, or those to be read."""
     if folder is None:

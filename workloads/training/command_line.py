@@ -3,8 +3,6 @@
 Also the ways in which a stage ends: with a message of one line, or stopped by a signal.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno
@@ -14,13 +12,12 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import NoReturn
 
-Config = TypeVar("Config")
 USAGE_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT
 STOPPED_BY_SIGNAL = 143
@@ -52,21 +49,13 @@ class RunError(RuntimeError):
     """
 
 
-class Described(Protocol):
-    """Texts about a stage."""
-
-    def help(self) -> str: ...
-
-    def dry_run(self, config: Any) -> str: ...
-
-
 @dataclass(frozen=True)
 class Usage:
     """Command line of a stage, besides ``--config`` and ``section.field=value``."""
 
-    name: str | None = None
-    """Name of the command."""
     summary: str = ""
+    reads: Sequence[str] = ()
+    """Sections and fields of the run file that the stage reads; none are those of training."""
     run_file: str | None = None
     """Run file without ``--config``; None requires the option."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -101,39 +90,7 @@ def stage_parser(usage: Usage, parser: argparse.ArgumentParser) -> argparse.Argu
     return parser
 
 
-def run_command(
-    main: Callable[[Config], None],
-    load: Callable[[str, Sequence[str]], Config],
-    stage: Described,
-    usage: Usage = NO_USAGE,
-    arguments: Sequence[str] | None = None,
-) -> None:
-    """Run a stage with the configuration that the command line names, in ``one_line_errors``.
-
-    Args:
-        main: the stage.
-        load: reads the configuration from (file, overrides); ValueError lists every problem.
-        stage: its description, for ``--help`` and ``--dry-run``.
-        usage: options of its command line.
-        arguments: arguments of the command line; by default those of this process.
-    """
-    is_help = {"-h", "--help"} & {*sys.argv}
-    parser = argparse.ArgumentParser(
-        prog=usage.name,
-        description=usage.summary,
-        epilog=stage.help() if is_help else "",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parsed = stage_parser(usage, parser).parse_intermixed_args(arguments)
-    with one_line_errors():
-        config = load(parsed.config, _overrides(usage, parsed))
-        if parsed.dry_run:
-            print(stage.dry_run(config))
-        else:
-            main(config)
-
-
-def _overrides(usage: Usage, parsed: argparse.Namespace) -> list[str]:
+def overrides_of(usage: Usage, parsed: argparse.Namespace) -> list[str]:
     """Return the overrides, with those that options and names of files stand for first."""
     given = {name: getattr(parsed, option[2:]) for option, name in usage.options.items()}
     files = [text for text in parsed.overrides if usage.files and "=" not in text]

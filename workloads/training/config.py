@@ -6,8 +6,6 @@ Everything wrong with a configuration is reported at once, each line naming the 
 it got and the values allowed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import math

@@ -1,7 +1,5 @@
 """Rules for the fields of a run file, beyond the type of each."""
 
-from __future__ import annotations
-
 import re
 import typing
 from collections.abc import Mapping

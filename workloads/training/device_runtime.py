@@ -11,8 +11,6 @@ torch 2.9 is the last that AWS Neuron supports by XLA (release notes of SDK 2.29
 their own, ``neuron``, which is not used here). torch_xla is imported where it is used: others lack it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence

@@ -7,8 +7,6 @@ The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSL
 host (uint64) and in torch for the device (int64, same bits).
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,14 +47,14 @@ def below(hashes: UInt64, bounds: npt.NDArray[np.integer]) -> npt.NDArray[np.int
     return ((high * bounds.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 
 
-def mix64_on_device(x: torch.Tensor) -> torch.Tensor:
+def mix64_on_device(x: "torch.Tensor") -> "torch.Tensor":
     """``mix64`` of an int64 tensor that holds the bits of uint64 numbers."""
     x = (x ^ _shift_right(x, 30)) * _signed(_FIRST)
     x = (x ^ _shift_right(x, 27)) * _signed(_SECOND)
     return x ^ _shift_right(x, 31)
 
 
-def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
+def _shift_right(x: "torch.Tensor", bits: int) -> "torch.Tensor":
     """Logical shift: torch's own keeps the sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 

@@ -7,8 +7,6 @@ Where ``BEAT_LINES`` is a number of seconds, the node's first process says in it
 HyperPod's agent on Kubernetes. Without the variables nothing happens.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os
@@ -56,13 +54,13 @@ def beat(doing: str, *, slow: bool = False) -> None:
 
 
 @cache
-def _heart() -> _Heart | None:
+def _heart() -> "_Heart | None":
     folder = os.environ.get(BEATS_FOLDER)
     return _Heart(Path(folder)) if folder else None
 
 
 @cache
-def _lines() -> BeatLines | None:
+def _lines() -> "BeatLines | None":
     seconds = os.environ.get(BEAT_LINES)
     is_first = os.environ.get("LOCAL_RANK") == "0"
     return BeatLines(float(seconds), slow_seconds=slow_seconds()) if seconds and is_first else None

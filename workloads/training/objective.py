@@ -1,7 +1,5 @@
 """Interface for the differences between pre-training and fine-tuning."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Differences between DDP and FSDP2."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator

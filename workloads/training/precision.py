@@ -1,7 +1,5 @@
 """Type of matrix products: what ``train.precision`` sets, or what ``auto`` selects on a device."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Processes of a run, without a model, so that checks of the network can use them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

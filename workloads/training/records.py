@@ -3,8 +3,6 @@
 A *unit* is what an epoch visits once: a protein, or a cluster of which one member is drawn.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

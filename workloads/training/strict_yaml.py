@@ -1,7 +1,5 @@
 """Strict YAML of run files and cluster files, and values as messages show them."""
 
-from __future__ import annotations
-
 import json
 import re
 import reprlib

@@ -1,7 +1,5 @@
 """The loop of a training: steps, evaluations, checkpoints, and the results at its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -31,12 +29,12 @@ from .config import RunConfig
 from .device_runtime import COMPILE_CACHE
 from .hardware import environment, executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
 from .heartbeat import STARTED, beat
-from .loader import ReadAhead, StepPacks
+from .layered_model import full_weights
 from .objective import Evaluation, Guard, Objective, Place
+from .packing import ReadAhead, StepPacks
 from .parallel import bare
 from .processes import Processes, exclusive, processes
 from .records import ProteinSplit
-from .saved_model import full_weights
 from .tracking.progress import Progress, Window
 from .trainer import Trainer
 
@@ -71,10 +69,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         log = RunLog(
             run_dir,
             config=config.to_dict(),
-            uri=config.tracking.mlflow_uri,
-            experiment=config.tracking.experiment,
-            mlflow=config.tracking.mlflow,
-            wandb=config.tracking.wandb,
+            tracking=config.tracking,
             max_steps=config.train.max_steps,
             enabled=here.is_first,
             tokens=objective.split.tokens,

@@ -1,7 +1,5 @@
 """Optimizer step of a run: forward and backward pass of its packs, and one update of the weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,10 +15,9 @@ from .config import RunConfig
 from .hardware import compiles, num_flops
 from .hashing import hash64
 from .heartbeat import beat
-from .loader import StepPacks, step_packs
 from .objective import Evaluation, Objective, Place
 from .optimizer import build_optimizers, learning_rate, set_learning_rate
-from .packing import Position
+from .packing import Position, StepPacks, step_packs
 from .parallel import accumulating, bare, clip_gradients, parallelize
 from .precision import select_precision
 from .processes import Processes

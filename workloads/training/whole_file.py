@@ -1,7 +1,5 @@
 """Atomic writes of small files. Standard library alone."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

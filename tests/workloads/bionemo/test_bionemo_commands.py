@@ -10,7 +10,7 @@ import pytest
 
 from tests.workloads.bionemo.stand_in_bionemo import check_conversion, get_parser
 from workloads.bionemo.command import Data, Devices, arguments, batch_problems, conversion, unsupported
-from workloads.bionemo.export_files import ExportFiles
+from workloads.bionemo.files import ExportFiles
 from workloads.causal_lm.config import ChatConfig
 from workloads.esm2.shapes import SHAPES
 from workloads.run_file import RunFile, load_config

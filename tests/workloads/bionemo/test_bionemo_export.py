@@ -14,7 +14,7 @@ import pytest
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
 from workloads.bionemo import export
 from workloads.bionemo.export import Facts, class_order, export_run, is_exported
-from workloads.bionemo.export_files import ExportFiles, export_files
+from workloads.bionemo.files import ExportFiles, export_files
 from workloads.bionemo.installed import DATA_MODULE
 from workloads.esm2.alphabet import TOKENS
 from workloads.esm2.data.prepare import prepare

@@ -11,7 +11,7 @@ from tests.tools.jobs.kubernetes.eks_jobs_made import made, shipped
 from tests.workloads.bionemo.stand_in_bionemo import make_packages
 from tests.workloads.launch.pods_here import Pods
 from tests.workloads.training.training_runs import lines
-from workloads.bionemo.checkpoints import checkpoint_step
+from workloads.bionemo.files import checkpoint_step
 from workloads.launch.kubernetes_job import config_map, job_manifest
 from workloads.training.heartbeat import BEAT_LINES
 

@@ -15,8 +15,8 @@ import yaml
 from tests.workloads.bionemo.stand_in_bionemo import CONVERTER_STATUS, KILLED_AT, make_packages
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
 from tests.workloads.training.training_runs import write_run_file
-from workloads.bionemo import convert, data, start, train
-from workloads.bionemo.checkpoints import checkpoint_step, checkpoints_folder, newest_checkpoint
+from workloads.bionemo import convert, data, train
+from workloads.bionemo.files import checkpoint_step, checkpoints_folder, newest_checkpoint
 from workloads.bionemo.installed import main as check_installed
 from workloads.run_file import RunFile, load_config
 from workloads.training.checksums import DamagedError, write_sums
@@ -171,7 +171,7 @@ def test_what_an_entry_point_refuses_is_an_error(config: RunFile, monkeypatch: p
 
 
 def test_without_bionemo_it_says_where_it_is(config: RunFile) -> None:
-    for main in (start.main, train.main):
+    for main in (train.start, train.main):
         with pytest.raises(RunError, match="make image FRAMEWORK=bionemo builds"):
             main(config)
 

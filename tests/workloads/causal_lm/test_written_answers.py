@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from workloads.causal_lm.objective import _answers, _ends
 from workloads.causal_lm.template import Template
-from workloads.causal_lm.written_answers import _answers, _ends
 from workloads.run_file import load_config
 from workloads.training.command_line import Stopped
 from workloads.training.processes import processes

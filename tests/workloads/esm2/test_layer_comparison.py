@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
-from workloads import layers as stage
+from workloads import evaluate as stage
 from workloads.esm2 import layers, probes
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.scores import scores
@@ -105,4 +105,4 @@ def test_residues_have_layers_without_pooling(
 
 def test_a_run_file_without_a_task_or_a_model_is_refused(run_file: Path) -> None:
     with pytest.raises(ValueError, match=r"task: make layers needs a labelled table"):
-        stage.main(load_config(run_file))
+        stage.layers(load_config(run_file))

@@ -23,8 +23,7 @@ from tests.workloads.launch.operator_stand_in import post, start, stop, wait_for
 from tests.workloads.launch.pods_here import AGENT_PACKAGES, Pod, Pods
 from tests.workloads.training.training_runs import free_port, lines, train_here
 from workloads.launch.kubernetes_job import config_map, job_manifest
-from workloads.launch.pod_job import SAVE_SECONDS, PodJob
-from workloads.launch.pod_template import AGENT_FOLDER
+from workloads.launch.pod_job import AGENT_FOLDER, SAVE_SECONDS, PodJob
 from workloads.run_file import load_config
 from workloads.run_kinds import prepare as prepare_run
 from workloads.training.command_line import STOPPED_BY_SIGNAL

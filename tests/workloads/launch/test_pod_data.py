@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
-from workloads import prepare_in_pod, run_kinds
+from workloads import prepare as prepare_data
+from workloads import run_kinds
 from workloads.run_file import RunFile, load_config
 from workloads.run_kinds import prepare
 from workloads.training.data.transfer import BeingFetched
@@ -39,7 +40,7 @@ def test_data_that_are_there_need_no_source(fasta: Path, name: str) -> None:
     config = run_of(source)
     prepare(config)
     source.rename(fasta.parent / "moved")
-    prepare_in_pod.main(config)
+    prepare_data.in_pod(config)
     with pytest.raises(ValueError, match="no such file or folder"):
         prepare(config)
 
@@ -47,19 +48,19 @@ def test_data_that_are_there_need_no_source(fasta: Path, name: str) -> None:
 def test_a_table_that_is_there_needs_no_source(tiny_model: Path, tmp_path: Path) -> None:
     run_file = write_task_file(tmp_path, tiny_model, "binary")
     (tmp_path / "table.csv").rename(tmp_path / "moved.csv")
-    prepare_in_pod.main(load_config(run_file))
+    prepare_data.in_pod(load_config(run_file))
     with pytest.raises(ValueError, match="no such file or folder"):
-        prepare_in_pod.main(load_config(run_file, ["task.split.test=[2]"]))
+        prepare_data.in_pod(load_config(run_file, ["task.split.test=[2]"]))
     (tmp_path / "moved.csv").rename(tmp_path / "table.csv")
     with pytest.raises(ValueError, match=r"holds data prepared differently: task\.split\.test"):
-        prepare_in_pod.main(load_config(run_file, ["task.split.test=[2]"]))
+        prepare_data.in_pod(load_config(run_file, ["task.split.test=[2]"]))
 
 
 @pytest.mark.parametrize("override", ["data.seed=5", "data.test_fraction=0.2", "data.source=[sample]"])
 def test_reports_other_data_in_the_same_place(fasta: Path, override: str) -> None:
     prepare(run_of(fasta))
     with pytest.raises(ValueError, match="holds data prepared differently"):
-        prepare_in_pod.main(run_of(fasta, override))
+        prepare_data.in_pod(run_of(fasta, override))
 
 
 @pytest.mark.parametrize("busy", [BeingPrepared, BeingFetched])
@@ -79,7 +80,7 @@ def test_other_pods_wait_for_the_first_one(
         raise busy("another process does")
 
     monkeypatch.setattr(run_kinds, "prepare", prepare_later)
-    monkeypatch.setattr(prepare_in_pod, "POLL_SECONDS", 0.0)
-    prepare_in_pod.main(config)
+    monkeypatch.setattr(prepare_data, "POLL_SECONDS", 0.0)
+    prepare_data.in_pod(config)
     assert len(asked) == 3
     assert capsys.readouterr().out == f"another pod prepares {config.data.path}\n"

@@ -353,7 +353,6 @@ def test_faults_of_the_project_keep_their_traceback(
 
 
 UNMAPPED = {
-    "__main__.py": "starts subcommands, which map their errors",
     "bionemo/installed.py": "a check while an image is built",
     "launch/hyperpod_agent.py": "starts NVIDIA's or HyperPod's agent, which reports by itself",
     "launch/node_agent.py": "reports for the processes that it starts",

@@ -27,8 +27,7 @@ LORA, SERVING, MAPS = ("peft", "bitsandbytes"), ("starlette", "uvicorn"), ("pand
 EXTRA = {
     "workloads.training.adapters.adapted_linear": LORA,
     "workloads.esm2.serving.app": SERVING,
-    "workloads.esm2.serving.server": SERVING,
-    **dict.fromkeys((f"workloads.explore.{name}" for name in ("command", "page", "projection")), MAPS),
+    **dict.fromkeys((f"workloads.explore.{name}" for name in ("command", "projection")), MAPS),
 }
 """Packages that modules of a single stage may need in addition."""
 IMPORT_ALL = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from workloads.software_stack import software_stack
+from workloads.training.hardware import software_stack
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -5,8 +5,6 @@ apart: id, i, j (from 1), residue_i, residue_j and probability. A folder beside 
 the matrix of all probabilities, as ``contacts`` (L, L) in .npz and as .tsv, and a picture.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import re
@@ -24,8 +22,7 @@ from workloads.training.heartbeat import beat
 from workloads.training.processes import Processes
 from workloads.training.whole_file import writing_whole
 
-from .head import SHORTEST, Matrix, check_folder, fit, load, peak_bytes, save
-from .structures import RANGES, chains, precision
+from .head import RANGES, SHORTEST, Matrix, chains, check_folder, fit, load, peak_bytes, precision, save
 
 _SCHEMA = pa.schema(
     [

@@ -5,8 +5,6 @@ leaves parsing to the process that gets the block. Parsing takes a few C-speed c
 detected in the whole block first, and then located (file, line, record).
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import itertools

@@ -3,8 +3,6 @@
 Worker processes end with their parent, and results of tasks come back in order.
 """
 
-from __future__ import annotations
-
 import collections
 import ctypes
 import multiprocessing
@@ -112,7 +110,7 @@ class Spilled:
     duplicates_dropped: int = 0
     implausible: Implausible = field(default_factory=Implausible)
 
-    def add(self, other: Spilled) -> None:
+    def add(self, other: "Spilled") -> None:
         for name, found in vars(other).items():
             setattr(self, name, getattr(self, name) + found)
 
@@ -133,7 +131,7 @@ def worker_pool(workers: int) -> Iterator[Executor]:
         # Forked from a server that has imported Arrow and numpy but runs no threads: workers share those
         # pages, which spawned ones would each load for themselves (about 60 MiB), and start in milliseconds.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["workloads.esm2.data.shards", "workloads.esm2.data.members"])
+        context.set_forkserver_preload(["workloads.esm2.data.shards", "workloads.esm2.data.scatter"])
         pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)
     try:
         yield pool

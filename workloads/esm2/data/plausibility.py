@@ -1,7 +1,5 @@
 """Records that are valid text but implausible proteins: DNA or RNA, peptides, repeats."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -51,7 +49,7 @@ class Implausible:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_KINDS, 0))
     examples: dict[str, str] = field(default_factory=dict)
 
-    def __add__(self, other: Implausible) -> Implausible:
+    def __add__(self, other: "Implausible") -> "Implausible":
         counts = {kind: count + other.counts[kind] for kind, count in self.counts.items()}
         return Implausible(self.looked_at + other.looked_at, counts, other.examples | self.examples)
 

@@ -6,8 +6,6 @@ of the result is that of a seeded hash of the sequence (of the cluster), so it i
 the number of processes and the order of files and records.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections import Counter
@@ -27,8 +25,7 @@ from workloads.training.data.workspace import check_free_space, existing_manifes
 from workloads.training.report.page import size_text
 
 from .job import Job, Plan, Spilled, worker_pool
-from .members import join_members, scatter_table
-from .scatter import check_ids, scatter_fasta
+from .scatter import check_ids, join_members, scatter_fasta, scatter_table
 from .shards import RECORDS_FILE, SplitShard, save_runs, split_of, write_shard
 from .similarity import similar_across_splits, similarity_warning
 from .sources import PROTEINS

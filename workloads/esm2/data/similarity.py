@@ -7,8 +7,6 @@ are thinned by their hash to one in ``THINNED``, the same ones in every protein 
 training residues as take a small part of the preparation's time. The result names both numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +49,7 @@ class Proteins:
     """(proteins + 1,) positions in ``tokens``."""
 
     @classmethod
-    def of(cls, batches: Iterable[pa.RecordBatch]) -> Proteins:
+    def of(cls, batches: Iterable[pa.RecordBatch]) -> "Proteins":
         """Take the proteins of record batches."""
         table = pa.Table.from_batches([batch.select(["id", "tokens"]) for batch in batches], SCHEMA)
         tokens = table["tokens"].combine_chunks()

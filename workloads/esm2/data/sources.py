@@ -1,7 +1,5 @@
 """Public and embedded proteins that ``data.source`` knows by a word."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from workloads.training.data.transfer import SourceKind

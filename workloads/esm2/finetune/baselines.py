@@ -4,8 +4,6 @@ Both are linear models by scikit-learn, whose penalty is chosen on validation. k
 of three residues in a row. Those of a residue are the residues around it.
 """
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
@@ -13,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from workloads import families
 from workloads.esm2.alphabet import PAD, decode
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
+from workloads.esm2.pretrained import load_model
 from workloads.esm2.probes import Examples, fit_probe
 from workloads.run_file import RunFile
 from workloads.training.objective import Place
@@ -47,7 +45,7 @@ def write_baselines(config: RunFile, place: Place) -> Path:
     features = {"k-mers": _kmers(parts)}
     if start := config.model.init_from:
         print("baselines: frozen probe and k-mers")
-        model = families.load_model(start, config.model.family)
+        model = load_model(start)
         if sum(parameter.numel() for parameter in model.parameters()) <= MAX_PARAMETERS:
             engine = Engine(
                 model, device=place.here.device, dtype=place.dtype, max_residues=config.model.max_residues

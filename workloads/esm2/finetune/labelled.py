@@ -3,8 +3,6 @@
 A split of them is a ``ProteinSplit`` whose units have labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,7 +62,7 @@ class LabelledSplit(proteins.ProteinSplit):
         for batch, row in self._rows(units):
             yield batch.labels[batch.offsets[row] : batch.offsets[row + 1]]
 
-    def _rows(self, units: npt.NDArray[np.int64]) -> Iterator[tuple[_Batch, int]]:
+    def _rows(self, units: npt.NDArray[np.int64]) -> Iterator[tuple["_Batch", int]]:
         numbers = np.searchsorted(self._first_unit, units, side="right") - 1
         for number, row in zip(numbers.tolist(), (units - self._first_unit[numbers]).tolist(), strict=True):
             yield self._parts[number], row

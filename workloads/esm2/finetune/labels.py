@@ -5,8 +5,6 @@ class (multiclass) or a measurement (regression). A missing label is NaN. A prot
 index of a class for each residue, or ``IGNORED``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Sequence

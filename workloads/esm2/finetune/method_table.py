@@ -9,8 +9,6 @@ tokens a step are the same in every row. Each is a run of its own in fresh proce
 memory is its own, and is resumed or kept like any run when the command is given again.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,16 +1,24 @@
-"""Fine-tuning: a model with a head for a task, all of its weights trained or adapters beside them."""
+"""Fine-tuning: a model with a head for a task, all of its weights trained or adapters beside them.
 
-from __future__ import annotations
+Shapes: T tokens, S segments, L label columns.
+"""
 
 import dataclasses
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from workloads.esm2.evaluation import EVALUATION_SEED, answered
+from workloads.esm2.masking import ProteinStream, plain_pack, to_device
 from workloads.esm2.packed_model import Pack, PackedModel
 from workloads.esm2.pretrained import of_config, starting_config, starting_weights, tokenizer
 from workloads.run_file import RunFile
@@ -21,19 +29,64 @@ from workloads.training.checksums import CHECKPOINT_FILE, verified
 from workloads.training.command_line import require
 from workloads.training.config_rules import fine_tuning_on_xla
 from workloads.training.heartbeat import beat
+from workloads.training.layered_model import assigned
 from workloads.training.objective import Evaluation, Place
-from workloads.training.packing import HostPack, PackShape
+from workloads.training.packing import HostPack, PackShape, PlannedPack
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
-from workloads.training.saved_model import assigned
 
 from .baselines import write_baselines
 from .labelled import LabelledSplit
-from .packs import LabelledStream, labelled_pack
-from .prediction_file import predictions_file, write_prediction_table
-from .predictions import TaskEvaluation, evaluate
+from .prediction_file import Predictions, predictions_file, write_prediction_table
+from .scores import scores
+from .task_kinds import IGNORED
 from .tasks import TaskLoss, new_head, task_class, task_config
+
+
+@dataclass(frozen=True)
+class LabelledPack(HostPack):
+    """A micro-batch and its labels."""
+
+    targets: npt.NDArray[Any]
+    """(S, L) float32, NaN where there is no label; of a residue task (T,) int64, ``IGNORED`` there."""
+
+
+class LabelledStream(ProteinStream):
+    """Packs with labels. Long proteins keep their first residues, as by transformers' tokenizers."""
+
+    split: LabelledSplit
+
+    def crop_starts(
+        self, epoch: int, units: npt.NDArray[np.int64], spare: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        return np.zeros_like(units)
+
+    def load(self, pack: PlannedPack | None) -> LabelledPack:
+        host = super().load(pack)
+        units = np.zeros(0, dtype=np.int64) if pack is None else pack.units
+        if self.split.schema.task.per_residue:
+            targets: npt.NDArray[Any] = np.full(len(host.tokens), IGNORED, dtype=np.int64)
+            for index, labels in enumerate(self.split.residue_labels(units)):
+                first, kept = int(host.cumulative[index]) + 1, labels[: self.shape.max_residues]
+                targets[first : first + len(kept)] = kept
+        else:
+            columns = len(self.split.schema.columns)
+            targets = np.full((len(host.keys), columns), np.nan, dtype=np.float32)
+            targets[: len(units)] = self.split.labels(units)
+        return LabelledPack(**vars(host), targets=targets)
+
+
+def labelled_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:
+    """Return the input of the model and the loss; nothing is masked."""
+    assert isinstance(host, LabelledPack)
+    targets = to_device(torch.from_numpy(host.targets), device)
+    return dataclasses.replace(plain_pack(host, max_length, device), targets=targets)
+
+
+@dataclass(frozen=True)
+class TaskEvaluation(Evaluation):
+    predictions: Predictions
 
 
 class FineTuning(AdaptedObjective):
@@ -99,9 +152,57 @@ class FineTuning(AdaptedObjective):
     def loss_sum(self, model: nn.Module, pack: Pack) -> Tensor:
         return self.loss(model(pack), pack.targets)
 
-    def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> TaskEvaluation:
+        """Scores on the first packs of a split (0: all), the same on every process.
+
+        ``eval_loss`` is a mean over all labels, weighted as in training.
+        """
         assert isinstance(split, LabelledSplit)
-        return evaluate(model, split, self.loss, place, num_packs)
+        started, loss = time.monotonic(), self.loss
+        here, shape, schema = place.here, place.shape, split.schema
+        stream = LabelledStream(split, shape, EVALUATION_SEED)
+        offsets = _row_offsets(split, shape.max_residues)
+        outputs = torch.zeros(int(offsets[-1]), schema.num_outputs)
+        seen = torch.zeros(split.num_units, dtype=torch.bool)
+        totals = torch.zeros(2, dtype=torch.float64, device=here.device)  # loss, labels
+        answers = answered(model, stream, lambda host: self.pack(host, shape, here.device), place, num_packs)
+        for packs, host, pack, found in answers:
+            totals += torch.stack(
+                [loss(found, pack.targets).double(), loss.num_targets(pack.targets).double()]
+            )
+            for mine in packs[here.rank : here.rank + 1]:
+                count, bounds = len(mine.units), host.cumulative
+                if schema.task.per_residue:  # between CLS and EOS
+                    places = _ranges(bounds[:count] + 1, bounds[1 : count + 1] - 1)
+                else:
+                    places = np.arange(count)
+                rows = _ranges(offsets[mine.units], offsets[mine.units + 1])
+                outputs[rows] = found[places].float().cpu()
+            for planned in packs:
+                seen[torch.from_numpy(planned.units)] = True
+        dist.all_reduce(totals)
+        dist.all_reduce(outputs, group=here.control)
+        units = np.flatnonzero(seen.numpy())
+        rows = _ranges(offsets[units], offsets[units + 1])
+        predictions = Predictions(
+            ids=np.array(split.ids(units), dtype=np.str_),
+            offsets=np.concatenate([[0], np.cumsum(np.diff(offsets)[units])]),
+            labels=_labels(split, units, shape.max_residues),
+            outputs=loss.in_units(outputs.numpy()[rows]),
+            lengths=split.draw(0, split.num_units, 0, 0)[1][units],
+        )
+        loss_sum, num_labels = here.to_host(totals)
+        found_scores = scores(schema, predictions.labels, predictions.outputs)
+        return TaskEvaluation(
+            values={
+                "eval_loss": loss_sum / max(1.0, num_labels),
+                **{f"eval_{name}": value for name, value in found_scores.items()},
+            },
+            num_proteins=len(units),
+            seconds=time.monotonic() - started,
+            predictions=predictions,
+        )
 
     def as_written(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         return self.loss.head_in_units(weights)
@@ -149,6 +250,29 @@ class FineTuning(AdaptedObjective):
             "task.kind": self.task.kind,
             "task.class_weights": self.task.class_weights,
         }
+
+
+def _row_offsets(split: LabelledSplit, max_residues: int) -> npt.NDArray[np.int64]:
+    """(units + 1,) first row of each protein: one for all of it, or one for each residue that is read."""
+    if not split.schema.task.per_residue:
+        return np.arange(split.num_units + 1)
+    _, lengths = split.draw(0, split.num_units, 0, 0)
+    return np.concatenate([[0], np.cumsum(np.minimum(lengths, max_residues))])
+
+
+def _ranges(starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the whole numbers from each start up to its stop, one range after another."""
+    ranges = map(np.arange, starts.tolist(), stops.tolist())
+    return np.concatenate([np.zeros(0, dtype=np.int64), *ranges])
+
+
+def _labels(split: LabelledSplit, units: npt.NDArray[np.int64], max_residues: int) -> npt.NDArray[np.float32]:
+    if not split.schema.task.per_residue:
+        return split.labels(units)
+    parts = [labels[:max_residues] for labels in split.residue_labels(units)]
+    flat = np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.float32)[:, None]
+    flat[flat == IGNORED] = np.nan
+    return flat
 
 
 def score_task(config: RunFile, here: Processes) -> dict[str, Any]:

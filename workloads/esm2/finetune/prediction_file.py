@@ -1,7 +1,5 @@
 """Predictions of a run for a split, with the labels: for its report, and as a table to look through."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os
@@ -42,7 +40,7 @@ class Predictions:
         os.replace(partial, path)
 
     @staticmethod
-    def load(path: Path) -> Predictions:
+    def load(path: Path) -> "Predictions":
         """Raises OSError, ValueError or KeyError for what ``save`` did not write."""
         with np.load(path, allow_pickle=False) as arrays:
             ids = arrays["ids"]

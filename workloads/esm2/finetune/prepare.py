@@ -4,8 +4,6 @@ The table is held in memory, which a set of labelled proteins fits; what pre-tra
 ``data/prepare.py``. The result does not depend on the order of the table's rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,10 +29,9 @@ from workloads.training.data.workspace import (
     workspace,
 )
 
-from .clustering import similarity_clusters
 from .labelled import write_split
 from .labels import LABELS_FILE, Labels, class_counts, load_schema, read_labels, save_schema
-from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
+from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, similarity_clusters, split_records
 from .table import Record, first_of, read_records
 from .task_kinds import TASK_KINDS
 

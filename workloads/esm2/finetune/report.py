@@ -1,7 +1,5 @@
 """Sections of a task in a run's report: headline scores, figures of the predictions, table of the classes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -19,7 +17,6 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from workloads.training.records import Split
-from workloads.training.report.contents import ReportContents, last_validation
 from workloads.training.report.figures import (
     BLUE,
     GREY,
@@ -32,6 +29,7 @@ from workloads.training.report.figures import (
     svg_text,
 )
 from workloads.training.report.page import Card, figure_block, section, table
+from workloads.training.report.run_report import ReportContents, last_validation
 
 from .baselines import FILE as BASELINES_FILE
 from .labels import Floats, LabelSchema, load_schema

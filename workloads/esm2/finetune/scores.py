@@ -5,8 +5,6 @@ A score that a split does not define, such as AUROC with one class alone, is NaN
 residue task; C columns of labels; L outputs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -4,11 +4,9 @@ Every cell becomes text, so that a value is read, checked and reported in one wa
 table is held in memory: 100,000 proteins take about 200 MB.
 """
 
-from __future__ import annotations
-
 import csv
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -280,6 +278,6 @@ def _check_ids(records: Sequence[Record], problems: Problems) -> None:
         places.setdefault(record.id, record.where)
 
 
-def first_of(items: Sequence[str], text: Callable[[str], str] = str) -> str:
+def first_of(items: Sequence[str]) -> str:
     """Examples for a message."""
-    return ", ".join(map(text, items[:5])) + (", ..." if len(items) > 5 else "")
+    return ", ".join(items[:5]) + (", ..." if len(items) > 5 else "")

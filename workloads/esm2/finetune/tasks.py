@@ -3,8 +3,6 @@
 Shapes: N proteins (of a residue task residues), L outputs of the model.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -7,8 +7,6 @@ behind its norm (``last_hidden_state``). With several layers or poolings, the co
 ``layer<number>_<pooling>``.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

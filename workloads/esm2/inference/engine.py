@@ -7,8 +7,6 @@ have one of a few constant shapes.
 Shapes: T tokens of a pack, S proteins or windows in it, L residues of a protein, C features.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -255,7 +253,7 @@ class Engine:
         pieces: list[Window],
         shape: PackShape | None,
         answer: Answer,
-    ) -> _Running:
+    ) -> "_Running":
         """Hand a pack to the device, on CUDA without waiting for it.
 
         Copies in both directions use pinned memory of torch's allocator, which reuses it only after the event

@@ -5,8 +5,6 @@ process joins the parts when all are written. The others wait for it, because Ku
 job complete when one of its pods has succeeded.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -21,15 +19,15 @@ import pyarrow as pa
 import torch
 import torch.distributed as dist
 
-from workloads import families
 from workloads.esm2.data.plausibility import ALLOW, NUCLEOTIDES, Implausible
-from workloads.esm2.work_progress import WorkProgress
+from workloads.esm2.pretrained import load_model
 from workloads.run_file import RunFile
 from workloads.training.hardware import environment
 from workloads.training.heartbeat import beat
+from workloads.training.layered_model import fingerprint
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes, exclusive
-from workloads.training.saved_model import fingerprint
+from workloads.training.tracking.progress import WorkProgress
 
 from .engine import Answer, Array, Engine, compile_from
 from .output import Output
@@ -55,7 +53,7 @@ class Command:
         self.output = Output(config, name)
         self.model_name = config.inference.model or str(config.run_dir / "model")
         beat("loading", slow=True)
-        model = families.load_model(self.model_name, config.model.family, here)
+        model = load_model(self.model_name, here)
         identity = fingerprint(model.state_dict(), str(getattr(model, "config", None)))
         self.engine = Engine(
             model,

@@ -4,8 +4,6 @@ A mutation such as ``A42G`` has the residue of the wild type, its position from 
 colon joins several mutations.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import re
@@ -23,7 +21,7 @@ SEPARATOR = ":"
 MAX_NAME_SHOWN = 60
 
 
-def asked_for(records: Iterable[Protein | Reject], asked: Wanted | None) -> Iterator[Protein | Reject]:
+def asked_for(records: Iterable[Protein | Reject], asked: "Wanted | None") -> Iterator[Protein | Reject]:
     """Yield each protein, then the mutations that do not fit it; at the end those without a protein."""
     if asked is None:
         yield from records

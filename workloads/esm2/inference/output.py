@@ -1,7 +1,5 @@
 """Output of a command: the parts, and the table into which they are joined."""
 
-from __future__ import annotations
-
 import csv
 import glob
 import io

@@ -1,7 +1,5 @@
 """Output path of a command of inference. Imported by job supervisors: standard library only."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,41 +8,31 @@ if TYPE_CHECKING:
     from workloads.run_file import RunFile
 
 PARQUET, CSV = ".parquet", ".csv"
-FORMATS = {
-    "embed": (PARQUET,),
-    "predict": (CSV, PARQUET),
-    "variants": (CSV, PARQUET),
-    "contacts": (CSV, PARQUET),
-    "scorecard": (".html",),
-    "layers": (CSV,),
+OUTPUTS = {
+    "embed": ("embeddings", PARQUET),
+    "predict": ("predictions", CSV, PARQUET),
+    "variants": ("variants", CSV, PARQUET),
+    "contacts": ("contacts", CSV, PARQUET),
+    "scorecard": ("scorecard", ".html"),
+    "layers": ("layers", CSV),
 }
-"""Formats of each command, by the end of the name."""
-DEFAULT_NAMES = {
-    "embed": "embeddings.parquet",
-    "predict": "predictions.csv",
-    "variants": "variants.csv",
-    "contacts": "contacts.csv",
-    "scorecard": "scorecard.html",
-    "layers": "layers.csv",
-}
-"""Name of each command's file if ``inference.output`` is null."""
+"""Name of each command's file if ``inference.output`` is null, and its formats, the default one first."""
 
 
-def output_file(config: RunFile, command: str) -> Path:
+def output_file(config: "RunFile", command: str) -> Path:
     """Return ``inference.output``, or the command's default file.
 
     Raises:
         ValueError: if the name has none of the command's formats.
     """
-    path = Path(config.inference.output or default_folder(config) / DEFAULT_NAMES[command])
-    if path.suffix not in FORMATS[command]:
-        raise ValueError(
-            f"inference.output: got {path}; its name must end in {' or '.join(FORMATS[command])}"
-        )
+    name, *formats = OUTPUTS[command]
+    path = Path(config.inference.output or default_folder(config) / f"{name}{formats[0]}")
+    if path.suffix not in formats:
+        raise ValueError(f"inference.output: got {path}; its name must end in {' or '.join(formats)}")
     return path
 
 
-def default_folder(config: RunFile) -> Path:
+def default_folder(config: "RunFile") -> Path:
     """Return the folder that holds the model, or the run folder of a checkpoint; else the folder of this run.
 
     The folder of this run is used for hub ids, and if the user cannot write beside the model.

@@ -5,8 +5,6 @@ computes a part and writes it whole or not at all, so a killed command continues
 parts depend on the input only, not on the number of processes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence

@@ -9,8 +9,6 @@ each protein gets a heat map. The result has the columns id, mutation and score.
 their protein are listed in the rejects, each with its reason, and the others are scored.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,11 +17,10 @@ from workloads.inference import check_head
 from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
-from .heat_map import draw_heat_maps
+from .heat_map import draw_heat_maps, write_positions
 from .job import Command
 from .masked_marginals import masked_marginals, places_of
 from .mutations import Variant, all_single_mutants, asked_for, read_mutations
-from .positions import write_positions
 from .records import Protein, records_of
 
 _SCHEMA = pa.schema([("id", pa.string()), ("mutation", pa.string()), ("score", pa.float32())])

@@ -4,8 +4,6 @@ The bundled parts take minutes and show that a model works. They give no verdict
 nothing is published for them. ``scorecard.proteingym`` adds the benchmark that variant effects are judged by.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import gzip
@@ -21,7 +19,7 @@ import numpy as np
 
 from workloads.esm2.alphabet import encode
 from workloads.esm2.contacts import head as contact_head
-from workloads.esm2.contacts.structures import RANGES, Chain, chains, precision
+from workloads.esm2.contacts.head import RANGES, Chain, chains, precision
 from workloads.esm2.evaluation import pseudo_perplexity, score_model
 from workloads.esm2.finetune.labels import LabelSchema
 from workloads.esm2.finetune.prepare import TABLES
@@ -42,8 +40,16 @@ from workloads.training.records import ProteinSplit
 from workloads.training.report.page import definition_table, page, section, table
 from workloads.training.whole_file import write_whole
 
-from . import published
-from .proteingym import Benchmark, averages, read_benchmark, result_file, score_assays
+from .proteingym import (
+    NOT_COMPARABLE,
+    ONE_ASSAY,
+    Benchmark,
+    averages,
+    published,
+    read_benchmark,
+    result_file,
+    score_assays,
+)
 
 PSEUDO_PERPLEXITY_PROTEINS, PSEUDO_PERPLEXITY_RESIDUES = 4, 256
 LOCALIZATION_PROTEINS = 500
@@ -63,7 +69,7 @@ class Row:
     data: str
     """Data and size."""
     protocol: str
-    published: str = f"{published.NOT_COMPARABLE}: {BUNDLED}"
+    published: str = f"{NOT_COMPARABLE}: {BUNDLED}"
 
 
 def scorecard(config: RunFile, here: Processes) -> None:
@@ -241,15 +247,15 @@ def _proteingym(config: RunFile, command: Command, benchmark: Benchmark) -> list
     found = {name: json.loads(file.read_text()) for name, file in files.items()}
     correlations = {name: one["spearman"] for name, one in found.items()}
     protocol = "masked marginals, mean by protein, then type, then over types"
-    compared = published.proteingym(model, benchmark.release, config.model.max_residues)
+    compared = published(model, benchmark.release, config.model.max_residues)
     data = f"{benchmark.release or 'part of a release'}: {len(found)} assays"
     rows = [
         Row(f"ProteinGym, {kind}: Spearman", mean, data, protocol, compared if kind == "all" else "")
         for kind, mean in averages(benchmark, correlations).items()
     ]
     for name, one in found.items():
-        compared = published.proteingym(model, None, config.model.max_residues, name)
-        shown = compared if name == published.ONE_ASSAY else ""
+        compared = published(model, None, config.model.max_residues, name)
+        shown = compared if name == ONE_ASSAY else ""
         size = f"{one['variants']:,} variants"
         rows.append(Row(f"ProteinGym, {name}", one["spearman"], size, protocol, shown))
     return rows

@@ -3,9 +3,9 @@
 Each mutated position is masked alone, also in multiple mutants. A protein above ``model.max_residues`` is
 read in one window around the position. (ProteinGym's own script counts 1,024 tokens for a window, which
 contains CLS and EOS only at the ends of the protein. 16 of the 217 proteins are that long.)
-"""
 
-from __future__ import annotations
+Published scores stand beside ours only if data, release and protocol are the same.
+"""
 
 import csv
 import hashlib
@@ -31,6 +31,24 @@ REFERENCE = "DMS_substitutions.csv"
 FILES = SourceKind("ProteinGym", (".zip", ".csv"), Path(), {})
 RELEASES = {"3120c929e5b4c1723a5299d6601cd25d244c68c2125763fe6323ffea248879e6": "v1.3"}
 """Releases by the SHA-256 of the assays' names and target sequences (``fingerprint``)."""
+NOT_COMPARABLE = "not comparable"
+TOLERANCE = 0.005
+"""Differences between correct programs: types of numbers, windows of the longest proteins, rounding."""
+PUBLISHED = {
+    # Summary table of ProteinGym v1.3 (substitutions, zero-shot, Spearman), and its row of one assay.
+    "facebook/esm2_t6_8M_UR50D": (0.226, 0.399),
+    "facebook/esm2_t12_35M_UR50D": (0.321, 0.557),
+    "facebook/esm2_t30_150M_UR50D": (0.387, 0.661),
+    "facebook/esm2_t33_650M_UR50D": (0.414, 0.731),
+    "facebook/esm2_t36_3B_UR50D": (0.406, 0.589),
+    "facebook/esm2_t48_15B_UR50D": (0.400, 0.430),
+}
+"""Mean over all assays, and the correlation of ``ONE_ASSAY``, by hub id. Those of ESMC are left out: they
+were most likely made with the checkpoints of December 2024."""
+ONE_ASSAY = "BLAT_ECOLX_Stiffler_2015"
+PUBLISHED_RELEASE = "v1.3"
+PUBLISHED_RESIDUES = 1022
+"""Residues in a window."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +174,26 @@ def averages(benchmark: Benchmark, correlations: Mapping[str, float]) -> dict[st
         for kind, by_protein in sorted(proteins.items())
     }
     return {**kinds, "all": float(np.mean(list(kinds.values())))}
+
+
+def published(model: str, release: str | None, max_residues: int, assay: str | None = None) -> str:
+    """Return the published mean over all assays or the correlation of one assay, or why there is none.
+
+    Args:
+        model: hub id, or a folder.
+        release: release of the scored assays; None if they are not those of a release.
+        max_residues: residues in a window.
+        assay: name of one assay; None is the mean.
+    """
+    reasons = {
+        f"no published figure of {model}": model not in PUBLISHED,
+        f"published for {PUBLISHED_RELEASE}": assay is None and release != PUBLISHED_RELEASE,
+        f"published with windows of {PUBLISHED_RESIDUES} residues": max_residues != PUBLISHED_RESIDUES,
+        "no published figure of this assay": assay not in (None, ONE_ASSAY),
+    }
+    if reason := next((text for text, holds in reasons.items() if holds), None):
+        return f"{NOT_COMPARABLE}: {reason}"
+    return f"{PUBLISHED[model][assay is not None]:.3f} \N{PLUS-MINUS SIGN} {TOLERANCE}"
 
 
 def _rows(source: Path, member: str) -> Iterator[dict[str, str]]:

@@ -5,8 +5,6 @@ request has no delay, and under load the packs fill. The requests give one prote
 large request does not delay small ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

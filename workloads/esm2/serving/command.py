@@ -3,8 +3,6 @@
 Limits are environment variables (``settings.py``), because endpoints and pods configure containers with them.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal
@@ -41,8 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with one_line_errors():
         # Wrong options and missing packages are reported before the import of torch, which takes seconds.
-        from .app import Service
-        from .server import Server
+        from .app import Server, Service
 
         _check_free(options.host, options.port)
         settings = ServeSettings.of(os.environ)

@@ -1,18 +1,16 @@
 """Model that the server loads from a folder, and its answers for proteins."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from workloads import families
 from workloads.esm2.finetune.prediction_file import residue_separator
 from workloads.esm2.inference.engine import EMBEDDING, Array, Engine
-from workloads.esm2.inference.heads import Head
+from workloads.esm2.inference.predict import Head
 from workloads.esm2.packed_model import MaskedLanguageModel
+from workloads.esm2.pretrained import load_model
 from workloads.training.config import TrainConfig
 from workloads.training.hardware import compiles
 from workloads.training.precision import select_precision
@@ -74,7 +72,7 @@ def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
     Raises:
         ValueError: if the model is damaged or not ESM-2.
     """
-    model = families.load_model(str(folder), "esm2")
+    model = load_model(str(folder))
     head = None if isinstance(model, MaskedLanguageModel) else Head.of(model, str(folder))
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     train = TrainConfig()

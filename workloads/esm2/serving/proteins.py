@@ -3,8 +3,6 @@
 All mistakes in a request are reported at once, as problem details of HTTP (RFC 9457).
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

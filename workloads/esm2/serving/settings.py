@@ -1,7 +1,5 @@
 """Limits of the server: defaults, and environment variables that change them."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import textwrap
@@ -41,7 +39,7 @@ class ServeSettings:
     """Seconds that the server still answers after SIGTERM, so that load balancers notice that it stops."""
 
     @staticmethod
-    def of(environment: Mapping[str, str]) -> ServeSettings:
+    def of(environment: Mapping[str, str]) -> "ServeSettings":
         """Read the settings.
 
         Raises:

@@ -1,7 +1,5 @@
 """All-reduce of numbers whose sum is known, and the bandwidth that it reaches."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import time

@@ -3,8 +3,6 @@
 Ends with 0, or with a message of what went wrong.
 """
 
-from __future__ import annotations
-
 import threading
 from datetime import timedelta
 

@@ -3,8 +3,6 @@
 The submission of a job writes the expectation, and the job reads it.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -74,7 +72,7 @@ class Verdict:
     text: str
 
 
-def judge(expected: Expectation, sweep: Sweep) -> Verdict:
+def judge(expected: Expectation, sweep: "Sweep") -> Verdict:
     """Compare with the user's bound, with a published figure of the same size and scale, or with nothing."""
     best = sweep.best
     reached = f"{best.bus_gb_s:.4g} GB/s at {size_text(best.size_bytes)}"

@@ -1,7 +1,5 @@
 """Over which network NCCL's processes talk, and what NCCL warns of: from its own log."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

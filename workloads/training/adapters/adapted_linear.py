@@ -11,8 +11,6 @@ peft's products, and final ones within 5e-4.
 Shapes: T tokens, I inputs, O outputs, R rank.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

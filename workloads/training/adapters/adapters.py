@@ -4,8 +4,6 @@ A model with adapters is the packed model itself, in which peft puts its layers 
 what it names ``x.base_layer.weight`` is ``x.weight`` of the model without.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import math
@@ -24,11 +22,10 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from workloads.training.checksums import new_folder
 from workloads.training.command_line import require
 from workloads.training.config import LoraConfig, LoraTarget, RunConfig
-from workloads.training.layered_model import LayeredModel
+from workloads.training.layered_model import LayeredModel, fingerprint, save_model
 from workloads.training.objective import Objective
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
-from workloads.training.saved_model import fingerprint, save_model
 
 from . import four_bit
 

@@ -7,8 +7,6 @@ structures in each pass. Its type is that of the arithmetic, so that FSDP2 casts
 Shapes: I inputs, O outputs, N = I O numbers of a matrix.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from typing import Any

@@ -1,7 +1,5 @@
 """Division of memory that keeps all processes together under 1 GiB for any input."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 
@@ -28,7 +26,7 @@ class Limits:
     """An Arrow record batch is closed at the first cluster (or record) that reaches this size."""
 
     @classmethod
-    def for_workers(cls, workers: int) -> Limits:
+    def for_workers(cls, workers: int) -> "Limits":
         """Fewer workers get more each: larger blocks mean fewer, longer reads when gathering."""
         return cls(
             block_bytes=min(24 * MIB, max(4 * MIB, 96 * MIB // workers)),

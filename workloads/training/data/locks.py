@@ -1,7 +1,5 @@
 """File locks, by which one command at a time writes a file or folder, and the cache folder for them."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """The manifest of a prepared folder: what went in, what came out, and checksums of every shard."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -86,7 +84,7 @@ class Manifest:
         (folder / MANIFEST_FILE).write_text(text + "\n")
 
     @classmethod
-    def load(cls, folder: str | Path) -> Manifest:
+    def load(cls, folder: str | Path) -> "Manifest":
         """Read the manifest of a prepared folder, after checking that every shard is there in full size.
 
         Raises:

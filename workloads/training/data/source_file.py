@@ -1,7 +1,5 @@
 """Source files: gzip by the fastest reader there is, and errors that name the file."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import sys

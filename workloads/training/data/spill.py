@@ -10,8 +10,6 @@ Rows of one key range lie contiguously in every run, so the process that gathers
 run and column; there are never more open files than processes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
@@ -115,7 +113,7 @@ class RowSlice:
     edges: Ints
     """Shape (rows + 1, columns): byte offset of each row within its column, and the end of the last."""
 
-    def between(self, first_key: int, next_key: int | None) -> RowSlice:
+    def between(self, first_key: int, next_key: int | None) -> "RowSlice":
         """Select the rows with first_key <= key < next_key; without ``next_key`` all from first_key on."""
         start = int(np.searchsorted(self.keys, np.uint64(first_key)))
         stop = len(self.keys) if next_key is None else int(np.searchsorted(self.keys, np.uint64(next_key)))

@@ -8,8 +8,6 @@ A remote file is resumed after a break, verified, and put in place atomically. D
 beginning; a complete file keeps it as ``<name>.source.json``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -3,8 +3,6 @@
 A new folder is written beside its destination under a lock. It is renamed when complete, else removed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import hashlib

@@ -3,8 +3,6 @@
 Colours are Okabe and Ito's, which colour-blind readers tell apart; lines also differ in weight or marker.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import re

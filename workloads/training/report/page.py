@@ -3,8 +3,6 @@
 Also how its numbers and other values are written.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 Standard library alone: the nodes' own Python reads it, too.
 """
 
-from __future__ import annotations
-
 PORT = "ESM2_METRICS_PORT"
 """Variable of the port on which a training's first process answers; without it, none does."""
 JOB_ID = "ESM2_JOB_ID"

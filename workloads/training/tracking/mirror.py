@@ -1,21 +1,28 @@
-"""Base of the copies of a run's metrics in other programs, each sent by a thread of its own.
+"""Copies of a run's metrics and configuration in MLflow and W&B, each sent by a thread of its own.
 
 A slow server never slows a step, and one that is down costs one warning. Metrics wait in memory and are sent
 when it is back; ``metrics.jsonl`` has them in any case.
 """
 
-from __future__ import annotations
-
+import json
+import logging
+import os
 import re
+import secrets
+import shlex
 import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tqdm import tqdm
+
+from workloads.training.config import flat
+from workloads.training.whole_file import write_whole
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 Entry = tuple[str, float, int, int]
@@ -30,6 +37,38 @@ MAX_WAITING_METRICS = 100_000
 MAX_METRICS_PER_BATCH = 1000
 """Limit of MLflow's REST interface, which its file store shares."""
 MAX_MESSAGE_CHARS = 200
+
+# MLflow reads these when it is imported. What the user has set stays.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+# The address of the run, printed to stdout at its end, would stand amid the output of the program.
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+# MLflow would try for four minutes before it says a word; the mirror's thread tries again itself.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+
+# Limits of MLflow's REST interface, which the file store shares.
+MAX_PARAMS_PER_BATCH = 100
+MAX_PARAM_CHARS = 6000
+MANAGED = re.compile(r"arn:aws(?:-us-gov)?:sagemaker:[a-z0-9-]+:\d{12}:mlflow-(?:app|tracking-server)/[\w-]+")
+"""The ARNs that the plugin knows an address for."""
+MLFLOW_RUN_FILE = "mlflow_run_id"
+
+# W&B would report errors of its own to its makers. What the user has set stays.
+os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+WANDB_RUN_FILE = "wandb_run_id"
+WANDB_SETTINGS: Mapping[str, Any] = {
+    # Records of the machine and of the code that W&B would make by itself.
+    **dict.fromkeys(("disable_code", "disable_git", "disable_job_creation", "x_disable_meta"), True),
+    **dict.fromkeys(("x_disable_machine_info", "x_disable_stats"), True),
+    **{"x_save_requirements": False, "silent": True, "console": "off"},
+    "init_timeout": 2 * CLOSE_TIMEOUT_SECONDS,
+    # The exit of the process, too, waits for an upload no longer than this.
+    **{"finish_timeout": CLOSE_TIMEOUT_SECONDS - 2, "finish_timeout_raises": True},
+    "stop_fn": lambda: None,  # the button of W&B's page would interrupt this process
+}
+WANDB_EXIT_CODES: Mapping[RunStatus, int] = {"FINISHED": 0, "FAILED": 1, "KILLED": 255}
+"""W&B shows 255 as killed."""
 
 
 class Mirror(ABC):
@@ -124,6 +163,140 @@ class Mirror(ABC):
 
     def _say(self, what: str) -> None:
         tqdm.write(f"{without_login(self._place)} {what}", file=sys.stderr)
+
+
+class MlflowMirror(Mirror):
+    """One MLflow run: the one whose id is in the run folder, or else a new one.
+
+    The store is the configured URI, else ``MLFLOW_TRACKING_URI``, else the folder ``mlruns``. SageMaker's
+    managed MLflow is given by its ARN; the plugin sagemaker-mlflow reaches it, signing with boto3's
+    credentials. With mlflow-skinny a local store is a plain folder: MLflow's default, SQLite, needs
+    sqlalchemy and the full package. MLflow 3 asks for ``MLFLOW_ALLOW_FILE_STORE`` before it writes one, which
+    is set above. ``mlflow ui --backend-store-uri mlruns`` of a full MLflow shows it.
+    """
+
+    def __init__(self, run_dir: Path, *, uri: str | None, experiment: str, params: Mapping[str, Any]) -> None:
+        # Settled now: the thread must not depend on a later change of the working folder.
+        self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or (Path.cwd() / "mlruns").as_uri()
+        super().__init__(run_dir, f"MLflow at {self._uri}")
+        self._experiment = experiment
+        self._params = params_of(params)
+        self._client: Any = None
+        self._run_id = ""
+        self._thread.start()
+
+    def _prepare(self) -> None:
+        if self._uri.startswith("arn:") and not MANAGED.fullmatch(self._uri):
+            raise ValueError("is no app or tracking server of SageMaker; give the ARN of one")
+        import mlflow  # here, since it takes seconds
+
+        if self._uri.startswith("arn:"):
+            # The plugin asks for the process's, not for the client's.
+            mlflow.set_tracking_uri(self._uri)
+        else:
+            # The plugin takes every other store for an ARN, and MLflow complains of that with each request.
+            logging.getLogger("mlflow.tracking.request_header.registry").setLevel(logging.ERROR)
+
+    def _log(self, batch: Sequence[Entry]) -> None:
+        from mlflow.entities import Metric
+
+        self._client.log_batch(self._run_id, metrics=[Metric(*entry) for entry in batch])
+
+    def _finish(self, status: RunStatus) -> None:
+        self._client.set_terminated(self._run_id, status)
+
+    def _open(self) -> None:
+        self._run_id = self._open_run()
+
+    def _open_run(self) -> str:
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+        from mlflow.exceptions import MlflowException
+
+        self._client = MlflowClient(tracking_uri=self._uri)
+        id_file = self._run_dir / MLFLOW_RUN_FILE
+        if id_file.exists():
+            run_id = id_file.read_text().strip()
+            try:
+                if self._client.get_run(run_id).info.lifecycle_stage == "active":
+                    # The parameters stay as first logged: MLflow does not let them change.
+                    self._client.update_run(run_id, status="RUNNING")
+                    return run_id
+            except MlflowException as error:
+                # Another store than last time, or the run was deleted there: a new one.
+                if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                    raise
+        experiment = self._client.get_experiment_by_name(self._experiment)
+        experiment_id = (
+            experiment.experiment_id if experiment else self._client.create_experiment(self._experiment)
+        )
+        run_id = str(self._client.create_run(experiment_id, run_name=self._run_dir.name).info.run_id)
+        write_whole(id_file, run_id + "\n")
+        params = [Param(name, value) for name, value in self._params.items()]
+        for start in range(0, len(params), MAX_PARAMS_PER_BATCH):
+            self._client.log_batch(run_id, params=params[start : start + MAX_PARAMS_PER_BATCH])
+        return run_id
+
+
+class WandbMirror(Mirror):
+    """One run of W&B: the one whose id is in the run folder, or else a new one.
+
+    W&B's own process sends the metrics from ``<run>/wandb``. Without a network or an account at the start of
+    a run, they stay in that folder until ``wandb sync``. ``WANDB_MODE``, ``WANDB_ENTITY`` and W&B's other
+    variables apply.
+    """
+
+    def __init__(self, run_dir: Path, *, project: str, config: Mapping[str, Any]) -> None:
+        super().__init__(run_dir, f"W&B project {project}")
+        self._project = project
+        self._config = json.loads(without_login(json.dumps(config)))
+        self._run: Any = None
+        self._thread.start()
+
+    def _prepare(self) -> None:
+        from wandb import init  # noqa: F401  # import wandb alone succeeds on any folder of this name
+
+    def _open(self) -> None:
+        import wandb
+
+        id_file = self._run_dir / WANDB_RUN_FILE
+        if not id_file.exists():
+            write_whole(id_file, secrets.token_hex(8) + "\n")
+        try:
+            self._init(id_file.read_text().strip())
+        except Exception as error:  # of the client or the network
+            wandb.teardown()  # ends W&B's process, which takes an id once
+            self._init(id_file.read_text().strip(), mode="offline")
+            send = f"cd {shlex.quote(str(self._run_dir))} && wandb sync"
+            self._say(f"cannot be reached ({shortened(error)}); this sends the run later: {send}")
+        # W&B's own steps must not repeat, as those of a resumed run may.
+        self._run.define_metric("*", step_metric="step")
+
+    def _init(self, run_id: str, mode: Any = None) -> None:
+        import wandb
+
+        wandb.setup(wandb.Settings(silent=True))  # it does not ask for a key either
+        folder, name = self._run_dir, self._run_dir.name
+        self._run = wandb.init(
+            **{"project": self._project, "dir": folder, "name": name, "id": run_id, "config": self._config},
+            **{"resume": "allow", "reinit": "create_new", "mode": mode, "settings": dict(WANDB_SETTINGS)},
+        )
+
+    def _log(self, batch: Sequence[Entry]) -> None:
+        for step, entries in groupby(batch, key=lambda entry: entry[3]):
+            self._run.log({"step": step, **{name: value for name, value, _, _ in entries}})
+
+    def _finish(self, status: RunStatus) -> None:
+        self._run.finish(exit_code=WANDB_EXIT_CODES[status])
+
+
+def params_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return text for each value by ``section.field``, within MLflow's limits."""
+    texts = {
+        name: ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        for name, value in flat(config)
+    }
+    return {name: without_login(text)[:MAX_PARAM_CHARS] for name, text in texts.items()}
 
 
 def shortened(error: Exception) -> str:

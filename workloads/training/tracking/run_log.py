@@ -4,8 +4,6 @@
 ``kind`` is ``train``, ``eval`` or ``event``, and ``step`` counts optimizer steps from 1.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -18,12 +16,11 @@ from typing import Any, Literal, TextIO
 import yaml
 from tqdm import tqdm
 
+from workloads.training.config import TrackingConfig
 from workloads.training.report.page import si
 from workloads.training.whole_file import write_whole
 
-from .mirror import Mirror, RunStatus
-from .mlflow_mirror import MlflowMirror
-from .wandb_mirror import WandbMirror
+from .mirror import Mirror, MlflowMirror, RunStatus, WandbMirror
 
 METRICS_FILE = "metrics.jsonl"
 RESULTS_FILE = "all_results.json"
@@ -50,12 +47,9 @@ class RunLog:
         run_dir: Path,
         *,
         config: Mapping[str, Any],
-        uri: str | None,
-        experiment: str,
+        tracking: TrackingConfig,
         max_steps: int,
         enabled: bool,
-        mlflow: bool = True,
-        wandb: str | None = None,
         tokens: str = "residues",
     ) -> None:
         self._enabled = enabled
@@ -67,13 +61,14 @@ class RunLog:
         self._stream: TextIO | None = self._path.open("a", encoding="utf-8")
         self._progress = _Progress(max_steps, tokens)
         self._mirrors: list[Mirror] = []
-        if mlflow:
+        if tracking.mlflow:
+            uri, experiment = tracking.mlflow_uri, tracking.experiment
             self._mirrors.append(MlflowMirror(run_dir, uri=uri, experiment=experiment, params=config))
-        if wandb:
-            self._mirrors.append(WandbMirror(run_dir, project=wandb, config=config))
+        if tracking.wandb:
+            self._mirrors.append(WandbMirror(run_dir, project=tracking.wandb, config=config))
 
     def train(self, step: int, **values: float | None) -> None:
-        """Record training metrics; names as in the module's reader, ``report.py``."""
+        """Record training metrics; names as in their reader, ``report/run_report.py``."""
         if not self._enabled:
             return
         self._write({"kind": "train", "step": step, **values})

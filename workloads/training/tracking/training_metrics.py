@@ -8,8 +8,6 @@ Rates are left to Prometheus: a training that stands still has none, whereas a g
 Counters begin at 0 with each start; what the run has done over all of them are gauges, ``..._run_...``.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys
@@ -17,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
-from workloads.training.loader import StepPacks
+from workloads.training.packing import StepPacks
 
 from .metrics_port import JOB_ID, PORT
 

@@ -18,10 +18,9 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from tests.workloads.esm2.inference.conftest import configured, here, sequences  # noqa: F401
 from tests.workloads.esm2.inference.written import rows
-from workloads.esm2.contacts import head, structures
+from workloads.esm2.contacts import head
 from workloads.esm2.contacts.command import contacts
-from workloads.esm2.contacts.head import ContactHead
-from workloads.esm2.contacts.structures import Chain, chains, precision
+from workloads.esm2.contacts.head import Chain, ContactHead, chains, precision
 from workloads.esm2.inference.engine import Engine
 from workloads.esm2.pretrained import load_model, save_esm
 from workloads.run_file import RunFile
@@ -133,8 +132,8 @@ def test_precision_counts_resolved_pairs_alone() -> None:
 
 
 def test_the_bundled_structures_are_those_that_their_readme_describes() -> None:
-    readme = (structures.FILE.parent / "README.md").read_text()
-    assert hashlib.sha256(structures.FILE.read_bytes()).hexdigest() in readme
+    readme = (head.STRUCTURES_FILE.parent / "README.md").read_text()
+    assert hashlib.sha256(head.STRUCTURES_FILE.read_bytes()).hexdigest() in readme
     fit, score = chains("fit"), chains("score")
     assert (len(fit), len(score)) == (20, 30) and len({chain.id for chain in [*fit, *score]}) == 50
     for chain in [*fit, *score]:

@@ -15,13 +15,13 @@ from transformers import PretrainedConfig
 
 from tests.workloads.esm2.finetune.labelled_proteins import TASKS, write_task_file
 from workloads.esm2.finetune.labelled import LabelledSplit
-from workloads.esm2.finetune.packs import LabelledPack, LabelledStream, labelled_pack
+from workloads.esm2.finetune.objective import LabelledPack, LabelledStream, labelled_pack
 from workloads.esm2.finetune.task_kinds import TASK_KINDS
 from workloads.esm2.finetune.tasks import TaskLoss, new_head, task_class, task_config
 from workloads.run_file import load_config
 from workloads.training.adapters.adapted_linear import AdaptedLinear
+from workloads.training.layered_model import assigned
 from workloads.training.packing import PackShape
-from workloads.training.saved_model import assigned
 
 BOTH_FAMILIES = True
 

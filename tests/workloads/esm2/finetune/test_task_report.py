@@ -17,7 +17,7 @@ from tests.workloads.training.training_runs import curves_not_drawn
 from workloads.esm2.finetune.labels import LabelSchema, save_schema
 from workloads.esm2.finetune.prediction_file import Predictions, predictions_file, write_prediction_table
 from workloads.esm2.finetune.scores import class_scores, confusion, scores
-from workloads.report import report
+from workloads.run_kinds import report
 
 NAN = math.nan
 

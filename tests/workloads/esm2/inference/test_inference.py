@@ -22,7 +22,6 @@ from transformers import (
 
 from tests.workloads.esm2.inference.written import rows
 from tests.workloads.training.forked_processes import forked
-from workloads.esm2 import work_progress
 from workloads.esm2.alphabet import encode
 from workloads.esm2.inference import output, records
 from workloads.esm2.inference.embed import embed
@@ -35,6 +34,7 @@ from workloads.run_file import RunFile, load_config
 from workloads.training.data.locks import try_lock
 from workloads.training.data.transfer import BeingFetched, SourceKind
 from workloads.training.processes import Processes, processes
+from workloads.training.tracking import progress as work_progress
 
 BOTH_FAMILIES = {
     "test_embeddings_are_those_of_transformers",

@@ -16,13 +16,14 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from workloads.esm2.inference.engine import Engine
 from workloads.esm2.pretrained import load_model
-from workloads.esm2.scorecard import published
 from workloads.esm2.scorecard.proteingym import (
+    PUBLISHED_RELEASE,
     REFERENCE,
     RELEASES,
     Assay,
     Benchmark,
     averages,
+    published,
     read_benchmark,
     result_file,
     score_assays,
@@ -167,11 +168,11 @@ def test_missing_files_and_bad_rows_are_named(tmp_path: Path) -> None:
 def test_published_figures_stand_beside_the_same_model_release_and_protocol_alone(
     model: str, release: str | None, residues: int, assay: str | None, expected: str
 ) -> None:
-    assert published.proteingym(model, release, residues, assay).startswith(expected)
+    assert published(model, release, residues, assay).startswith(expected)
 
 
 def test_the_release_is_known_by_names_and_sequences() -> None:
-    assert len(SHA256) == 64 and RELEASE == published.RELEASE
+    assert len(SHA256) == 64 and RELEASE == PUBLISHED_RELEASE
     one = Assay("a", "P", "Stability", TARGET, Path(), "")
     other = dataclasses.replace(one, name="b")
     assert Benchmark((one,)).fingerprint != Benchmark((other,)).fingerprint

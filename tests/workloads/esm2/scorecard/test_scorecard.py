@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.workloads.esm2.scorecard.test_proteingym import write_release
-from workloads import scorecard as stage
-from workloads.esm2.contacts.structures import chains
+from workloads import evaluate as stage
+from workloads.esm2.contacts.head import chains
 from workloads.esm2.scorecard import command
 from workloads.run_file import RunFile, load_config
 
@@ -42,7 +42,7 @@ def test_a_scorecard_has_every_part(
     model = tmp_path / "run" / "model"
     shutil.copytree(tiny_model, model)
     gym = write_release(tmp_path / "gym")
-    stage.main(configured(run_file, model, f"scorecard.proteingym=[{gym}]"))
+    stage.scorecard(configured(run_file, model, f"scorecard.proteingym=[{gym}]"))
     document = json.loads((tmp_path / "run" / "scorecard.json").read_text())
     found = {row["name"]: row for row in document["scores"]}
     assert 1 < found["perplexity"]["value"] < 200 and 1 < found["pseudo-perplexity"]["value"] < 200

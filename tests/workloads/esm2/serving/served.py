@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from workloads.esm2.serving.app import Service
+from workloads.esm2.serving.app import Server, Service
 from workloads.esm2.serving.batching import Model, Tokens
-from workloads.esm2.serving.server import Server
 from workloads.esm2.serving.settings import ServeSettings
 
 START_SECONDS = 20.0

@@ -8,9 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from workloads.esm2.serving.app import Service
+from workloads.esm2.serving.app import Server, Service
 from workloads.esm2.serving.batching import Tokens
-from workloads.esm2.serving.server import Server
 from workloads.esm2.serving.settings import ServeSettings
 
 

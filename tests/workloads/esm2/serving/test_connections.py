@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.workloads.esm2.serving.served import CountingModel, Served, serving
-from workloads.esm2.serving import server
+from workloads.esm2.serving import app as server
 from workloads.esm2.serving.batching import Tokens
 from workloads.esm2.serving.settings import ServeSettings
 

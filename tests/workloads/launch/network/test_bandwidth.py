@@ -12,8 +12,7 @@ import pytest
 from tests.workloads.training.forked_processes import forked
 from workloads.launch.network import bandwidth
 from workloads.launch.network.all_reduce import Point, Sweep
-from workloads.launch.network.bandwidth import SMALLEST_BYTES, TITLES, sizes
-from workloads.launch.network.bandwidth_report import report
+from workloads.launch.network.bandwidth import SMALLEST_BYTES, sizes
 from workloads.launch.network.expectation import (
     Expectation,
     Published,
@@ -98,7 +97,7 @@ def test_what_is_expected_comes_through_a_file(tmp_path: Path) -> None:
 
 def test_the_page_shows_measured_and_expected() -> None:
     found = sweep(466.0)
-    page = report(found, P5, judge(P5, found), TITLES, [["4 GiB", "1", "2", "3", "4"]])
+    page = bandwidth.report(found, P5, judge(P5, found))
     for text in (
         "ml.p5.48xlarge, 2 node(s), 16 processes",
         "466 GB/s",
@@ -106,8 +105,8 @@ def test_the_page_shows_measured_and_expected() -> None:
         "limit of the wire",
     ):
         assert text in page
-    assert "<svg" in page and "limit of the wire" not in report(
-        Sweep(1, 8, "", found.points), P5, None, TITLES, []
+    assert "<svg" in page and "limit of the wire" not in bandwidth.report(
+        Sweep(1, 8, "", found.points), P5, None
     )
 
 

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from tests.workloads.training.forked_processes import forked
-from workloads import prepare_in_pod
+from workloads import prepare as prepare_data
 from workloads.training.data import locks
 from workloads.training.data.workspace import BeingPrepared, workspace
 
@@ -80,8 +80,8 @@ def prepare_once(out: Path, is_local: bool) -> None:
                 time.sleep(0.05)
         print("prepared", flush=True)
 
-    with mock.patch.object(prepare_in_pod, "POLL_SECONDS", 0.05):
-        prepare_in_pod.once(out.exists, prepare, "waiting")
+    with mock.patch.object(prepare_data, "POLL_SECONDS", 0.05):
+        prepare_data.once(out.exists, prepare, "waiting")
 
 
 def test_a_folder_completed_by_another_process_is_left_alone(tmp_path: Path) -> None:

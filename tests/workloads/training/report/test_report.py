@@ -16,9 +16,10 @@ import pytest
 import yaml
 
 from tests.workloads.training.training_runs import figures_not_drawn
-from workloads.report import main, report
+from workloads.__main__ import write_report as main
 from workloads.run_file import RunFile
-from workloads.training.config import TrainConfig
+from workloads.run_kinds import report
+from workloads.training.config import TrackingConfig, TrainConfig
 from workloads.training.data.manifest import LENGTH_BIN_RESIDUES
 from workloads.training.report import figures as report_figures
 from workloads.training.report.page import Card, card_block
@@ -146,7 +147,8 @@ def write_finished(folder: Path) -> Path:
     (data / "manifest.json").write_text(json.dumps(manifest))
     config = RunFile(name="r").to_dict()
     config["data"]["path"] = str(data)
-    log = RunLog(run_dir, config=config, uri=None, experiment="e", max_steps=100, enabled=True, mlflow=False)
+    tracking = TrackingConfig(mlflow=False)
+    log = RunLog(run_dir, config=config, tracking=tracking, max_steps=100, enabled=True)
     for step in range(10, 101, 10):
         values = _line(step)
         log.train(step, **{name: values[name] for name in values.keys() - {"kind", "step"}})

@@ -21,6 +21,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from workloads.training.config import TrackingConfig
 from workloads.training.tracking import mirror
 from workloads.training.tracking.run_log import RunLog
 
@@ -171,7 +172,7 @@ def tracked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _run(run_dir: Path, uri: str) -> None:
     config = {"name": "r", "train": {"max_steps": 2}}
-    log = RunLog(run_dir, config=config, uri=uri, experiment="esm2", max_steps=2, enabled=True)
+    log = RunLog(run_dir, config=config, tracking=TrackingConfig(mlflow_uri=uri), max_steps=2, enabled=True)
     log.train(1, loss=3.0)
     log.train(2, loss=2.5)
     log.close("FINISHED")

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
-from workloads.training.tracking import mirror, mlflow_mirror
+from workloads.training.config import TrackingConfig
+from workloads.training.tracking import mirror
 from workloads.training.tracking import run_log as tracking
 from workloads.training.tracking.run_log import RunLog, files_line, read_metrics, write_results
 
@@ -27,10 +28,10 @@ REPOSITORY = Path(__file__).parents[4]
 CONFIG = {"name": "r", "train": {"max_steps": 20, "betas": [0.9, 0.98]}, "data": {"path": None}}
 
 
-def _open(run_dir: Path, store: Path | str, **changes: Any) -> RunLog:
-    uri = store if isinstance(store, str) else store.as_uri()
-    arguments: dict[str, Any] = {"config": CONFIG, "uri": uri, "experiment": "esm2", "max_steps": 20}
-    return RunLog(run_dir, **(arguments | {"enabled": True} | changes))
+def _open(run_dir: Path, store: Path | str | None, *, mlflow: bool = True, **changes: Any) -> RunLog:
+    tracking = TrackingConfig(mlflow=mlflow, mlflow_uri=store.as_uri() if isinstance(store, Path) else store)
+    arguments: dict[str, Any] = {"config": CONFIG, "tracking": tracking, "max_steps": 20, "enabled": True}
+    return RunLog(run_dir, **(arguments | changes))
 
 
 def _client(store: Path) -> Any:
@@ -124,10 +125,10 @@ def test_the_store_is_the_configured_else_the_environments_else_local(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    _open(tmp_path / "a", tmp_path, uri=None).close()
+    _open(tmp_path / "a", None).close()
     assert (tmp_path / "mlruns").is_dir()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "environment").as_uri())
-    _open(tmp_path / "b", tmp_path, uri=None).close()
+    _open(tmp_path / "b", None).close()
     assert (tmp_path / "environment").is_dir()
     _open(tmp_path / "c", tmp_path / "configured").close()
     assert (tmp_path / "configured").is_dir()
@@ -141,13 +142,13 @@ def test_a_server_that_is_down_costs_one_warning_and_delays_no_step(
     import mlflow  # noqa: F401  (takes seconds, and the end of a run waits for ten)
 
     steps_done, orders = threading.Event(), []
-    send = mlflow_mirror.MlflowMirror._send
+    send = mirror.MlflowMirror._send
 
-    def send_after_the_steps(copy: mlflow_mirror.MlflowMirror) -> None:
+    def send_after_the_steps(copy: mirror.MlflowMirror) -> None:
         orders.append(steps_done.wait(60))
         send(copy)
 
-    monkeypatch.setattr(mlflow_mirror.MlflowMirror, "_send", send_after_the_steps)
+    monkeypatch.setattr(mirror.MlflowMirror, "_send", send_after_the_steps)
     log = _open(tmp_path / "r", "http://me:hunter2@127.0.0.1:9")
     for step in range(1, 21):
         log.train(step, loss=1.0)
@@ -289,9 +290,10 @@ def test_plain_lines_where_stderr_is_a_file(
 def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
+from workloads.training.config import TrackingConfig
 from workloads.training.tracking.run_log import RunLog
 run_dir, uri = Path({str(tmp_path / "r")!r}), {(tmp_path / "mlruns").as_uri()!r}
-log = RunLog(run_dir, config={{}}, uri=uri, experiment="e", max_steps=20, enabled=True)
+log = RunLog(run_dir, config={{}}, tracking=TrackingConfig(mlflow_uri=uri), max_steps=20, enabled=True)
 log.truncate_after(10)
 for step in range(11, 21):
     log.train(step, loss=2.5, residues_per_second=12_345.0)
@@ -331,7 +333,7 @@ def test_nothing_is_sent_home() -> None:
 
 
 def test_parameters_are_flat_and_within_mlflows_limits() -> None:
-    flat = mlflow_mirror.params_of({"a": {"b": {"c": [1, 2]}, "d": "x" * 9000}, "e": True})
+    flat = mirror.params_of({"a": {"b": {"c": [1, 2]}, "d": "x" * 9000}, "e": True})
     assert flat == {"a.b.c": "1, 2", "a.d": "x" * 6000, "e": "True"}
 
 

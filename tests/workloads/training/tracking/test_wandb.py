@@ -15,6 +15,7 @@ import yaml
 
 from tests.workloads.training.training_runs import train_here
 from workloads.run_file import load_config
+from workloads.training.config import TrackingConfig
 from workloads.training.tracking.run_log import RunLog, read_metrics
 
 REPOSITORY = Path(__file__).parents[4]
@@ -104,8 +105,7 @@ def no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 def _open(run_dir: Path, **changes: Any) -> RunLog:
     arguments: dict[str, Any] = {
         "config": {"name": "r", "optim": {"lr": 1e-3, "betas": [0.9, 0.98]}, "x": None},
-        **{"uri": None, "experiment": "e", "max_steps": 20, "enabled": True},
-        **{"mlflow": False, "wandb": "proteins"},
+        **{"max_steps": 20, "enabled": True, "tracking": TrackingConfig(mlflow=False, wandb="proteins")},
     }
     return RunLog(run_dir, **(arguments | changes))
 
@@ -156,10 +156,10 @@ def test_a_resumed_run_continues_the_same_run_and_repeats_steps(
 def test_without_server_or_account_one_warning_says_how_to_send_the_run(
     lack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from workloads.training.tracking import wandb_mirror
+    from workloads.training.tracking import mirror
 
     monkeypatch.setattr(
-        wandb_mirror, "SETTINGS", {**wandb_mirror.SETTINGS, "init_timeout": 3.0, "finish_timeout": 20.0}
+        mirror, "WANDB_SETTINGS", {**mirror.WANDB_SETTINGS, "init_timeout": 3.0, "finish_timeout": 20.0}
     )
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     if lack == "server":
@@ -202,9 +202,10 @@ def test_a_process_ends_soon_with_its_own_code_if_the_server_never_answers(tmp_p
 import sys
 from pathlib import Path
 from workloads.run_file import load_config
+from workloads.training.config import TrackingConfig
 from workloads.training.tracking.run_log import RunLog
-log = RunLog(Path({str(tmp_path / "r")!r}), config={{}}, uri=None, experiment="e", max_steps=2, enabled=True,
-             mlflow=False, wandb="proteins")
+tracking = TrackingConfig(mlflow=False, wandb="proteins")
+log = RunLog(Path({str(tmp_path / "r")!r}), config={{}}, tracking=tracking, max_steps=2, enabled=True)
 log.train(1, loss=1.0)
 log.close("FAILED")
 sys.exit(7)

@@ -1,11 +1,13 @@
-"""Checkpoints that BioNeMo writes to ``<run>/bionemo/checkpoints``. Standard library alone."""
+"""Files of BioNeMo: exports beside the prepared data, and checkpoints in ``<run>/bionemo/checkpoints``.
 
-from __future__ import annotations
+Standard library alone.
+"""
 
 import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from workloads.training.whole_file import write_whole
@@ -75,3 +77,33 @@ def _steps(path: Path) -> int:
     assert step is not None, "a checkpoint's name has its step"
     # NeMo counts from 0.
     return int(step[1]) + 1
+
+
+@dataclass(frozen=True)
+class ExportFiles:
+    """Files of an export in ``folder``."""
+
+    folder: Path
+
+    @property
+    def facts(self) -> Path:
+        """File that records the source and the contents of the export."""
+        return self.folder / "export.json"
+
+    def clusters(self, split: str) -> Path:
+        """Parquet: ``ur90_id``, lists of ids of members, of training; else ``ur50_id``, one id of each."""
+        return self.folder / f"{split}_clusters.parquet"
+
+    def proteins(self, split: str) -> Path:
+        """SQLite; the table ``protein`` has ``id`` and ``sequence``."""
+        return self.folder / f"{split}.db"
+
+    def table(self, split: str) -> Path:
+        """CSV of a task: ``id``, ``sequences``, ``labels``; that of ``test`` is for BioNeMo's inference."""
+        return self.folder / f"{split}.csv"
+
+
+def export_files(data_path: str | Path) -> ExportFiles:
+    """Return the files of the export beside a run's ``data.path``."""
+    path = Path(data_path)
+    return ExportFiles(path.with_name(f"{path.name}-bionemo"))

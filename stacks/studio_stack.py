@@ -23,9 +23,8 @@ from constructs.policy.findings import acknowledge
 from constructs.policy.statement_role import Statement
 from constructs.storage.hashed_upload import HashedUpload
 from constructs.storage.log_group import log_group
-from constructs.studio.studio_domain import SCRIPTS, StudioDomain, studio_security_group
+from constructs.studio.studio_domain import SCRIPTS, StudioDomain, studio_role, studio_security_group
 from constructs.studio.studio_partitions import StudioPartitions
-from constructs.studio.studio_role import studio_role
 from constructs.vpc.network import Network
 from stacks.storage_stack import StorageStack
 

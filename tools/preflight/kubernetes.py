@@ -1,11 +1,18 @@
-"""Checks of the EKS control plane: its version, its access entries, and the quota of clusters."""
+"""Checks of EKS: the control plane's version, access entries and quota, and the chart's instance types."""
 
 from collections.abc import Iterator
+from typing import Any
+
+import yaml
 
 from config.eks_cluster import EksCluster
+from config.facts.instance_catalogue import instance_type
 from config.kubernetes import NO_USERS
 from config.resource_names import kubernetes_cluster
+from manifests.chart_values import TYPE_LABEL, chart_values
+from manifests.charts import CACHE, chart_folder
 from tools.aws_session import if_present
+from tools.kubernetes.kubectl import find_program, run_helm
 from tools.preflight.finding import Finding, fail, ok, unknown, warn
 from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -14,6 +21,10 @@ from tools.preflight.stacks import is_deployed
 
 CLUSTERS = Quota("eks", "Amazon Elastic Kubernetes Service (Amazon EKS)", "Clusters")
 """Quota of clusters per region (AWS General Reference, "Amazon EKS endpoints and quotas")."""
+CHART = "HyperPod's chart"
+NEURON, HEALTH = "neuron-device-plugin", "health-monitoring-agent"
+"""Prefixes of the names of the chart's DaemonSets."""
+NEWER = "use a newer chart (docs/charts.md), or another instance type"
 
 
 def check_synthesis(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
@@ -110,3 +121,61 @@ def _principal(aws: ReadOnlyAws, arn: str) -> Finding:
     if there != arn:
         return fail(subject, f"the file says {arn}, it is {there}", f"set principal_arn to {there}")
     return ok(subject, "exists")
+
+
+def check_types(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    try:
+        folder = chart_folder("hyperpod")
+    except ValueError:  # the synthesis check reports it
+        return
+    helm = find_program("helm", CACHE)
+    if helm is None:
+        yield unknown(CHART, "helm is not on the PATH", "install helm 3, and run it again")
+        return
+    rendered = run_helm(helm, "template", "hyperpod", str(folder), values=chart_values(cluster))
+    if rendered.returncode != 0:
+        said = " ".join(rendered.stderr.split())
+        yield fail(CHART, f"helm cannot render it for this file: {said}", "run `make charts` again")
+        return
+    documents = [made for made in yaml.safe_load_all(rendered.stdout) if made]
+    daemons = [made for made in documents if made["kind"] == "DaemonSet"]
+    found = list(_unknown_types(cluster, daemons))
+    yield from found
+    if not found:
+        yield ok(CHART, "supports the accelerated types of the file")
+
+
+def _unknown_types(cluster: EksCluster, daemons: list[dict[str, Any]]) -> Iterator[Finding]:
+    for name in sorted({group.instance_type for group in cluster.instance_groups}):
+        hardware = instance_type(name)
+        if hardware.accelerator is None:
+            continue
+        if hardware.is_neuron and not _is_on(name, NEURON, daemons):
+            yield fail(
+                CHART, f"its Neuron plugin does not support {name}, so no job would get a device", NEWER
+            )
+        if not _is_on(name, HEALTH, daemons):
+            yield warn(
+                CHART,
+                f"its health monitoring does not support {name}: faults of its accelerators are not detected",
+                NEWER,
+            )
+
+
+def _is_on(name: str, prefix: str, daemons: list[dict[str, Any]]) -> bool:
+    return any(_admits(each, name) for each in daemons if each["metadata"]["name"].startswith(prefix))
+
+
+def _admits(daemon_set: dict[str, Any], name: str) -> bool:
+    """Return whether the affinity admits the type: by a term, or because it restricts no types."""
+    affinity = daemon_set["spec"]["template"]["spec"].get("affinity", {}).get("nodeAffinity", {})
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    terms = required.get("nodeSelectorTerms", [{}])
+    return any(
+        all(
+            name in expression.get("values", [])
+            for expression in term.get("matchExpressions", [])
+            if expression["key"] == TYPE_LABEL and expression["operator"] == "In"
+        )
+        for term in terms
+    )

@@ -114,20 +114,20 @@ def _statements(stack: Stack, settings: EksCluster, eks_arn: str, hyperpod_arn: 
             ]
             + ["sagemaker:AddTags", "sagemaker:DeleteTags", "sagemaker:ListTags"],
             [hyperpod_arn, f"{governed}:cluster-scheduler-config/*", f"{governed}:compute-quota/*"],
-            why_wildcard="the service makes up their ids",
+            why="the service makes up their ids",
         ),
         Statement("DescribeHyperPod", ["sagemaker:DescribeCluster"], [hyperpod_arn]),
         Statement(
             "FindKueue",
             ["eks:DescribeAddon", "eks:DescribeCluster", "eks:ListAddons"],
             [eks_arn, f"{in_eks}:addon/{settings.name}/*"],
-            why_wildcard=made_up,
+            why=made_up,
         ),
         Statement(
             "SeeWhomSageMakerLetsIn",
             ["eks:DescribeAccessEntry", "eks:ListAssociatedAccessPolicies"],
             [entries],
-            why_wildcard=made_up,
+            why=made_up,
         ),
         Statement(
             "LetSageMakerIn",

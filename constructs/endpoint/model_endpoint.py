@@ -57,10 +57,7 @@ def endpoint_role(
         *_model_statements(stack, endpoint),
         *registry_statements(f"arn:{stack.partition}:ecr:{repository}", sid="PullImage"),
         Statement(
-            "WriteLog",
-            WRITE_LOGS,
-            [group, f"{group}:log-stream:*"],
-            why_wildcard="streams are named after instances",
+            "WriteLog", WRITE_LOGS, [group, f"{group}:log-stream:*"], why="streams are named after instances"
         ),
         metrics_statement(METRICS_NAMESPACE),
     ]
@@ -70,7 +67,7 @@ def endpoint_role(
                 "WriteCaptured",
                 ["s3:PutObject"],
                 [f"arn:{stack.partition}:s3:::{endpoint.capture.to.removeprefix('s3://')}/*"],
-                why_wildcard="SageMaker names the files by date",
+                why="SageMaker names the files by date",
             )
         )
     if key:
@@ -112,7 +109,7 @@ def _model_statements(stack: Stack, endpoint: Endpoint) -> list[Statement]:
             "ReadModel",
             ["s3:GetObject"],
             [f"{bucket_arn}/{key}{'*' if is_folder else ''}"],
-            why_wildcard="a model is all files of a folder" if is_folder else "",
+            why="a model is all files of a folder" if is_folder else "",
         ),
     ]
     if endpoint.model_key_arn:

@@ -230,7 +230,7 @@ def _studio_statements(stack: Stack) -> list[Statement]:
             "SeeStudio",
             [f"sagemaker:Describe{kind}" for kind in ("App", "Domain", "Space", "UserProfile")],
             [f"{arn}:{kind}/*" for kind in ("app", "domain", "space", "user-profile")],
-            why_wildcard="SageMaker makes up the domain's id after the role is there",
+            why="SageMaker makes up the domain's id after the role is there",
         ),
         Statement(
             "OwnSpaces",
@@ -258,7 +258,7 @@ def _studio_statements(stack: Stack) -> list[Statement]:
             "WriteLogs",
             ["logs:CreateLogGroup", *WRITE_LOGS],
             [logs, f"{logs}:log-stream:*"],
-            why_wildcard="SageMaker names streams after spaces",
+            why="SageMaker names streams after spaces",
         ),
         describe_file_systems("FindFileSystems"),
     ]

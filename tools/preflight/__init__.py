@@ -28,9 +28,11 @@ from tools.preflight import (
     stack_quotas,
     stacks,
 )
-from tools.preflight.finding import Finding, fail, unknown
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import PermissionMissing, ReadOnlyAws
+
+CREDENTIALS = Subject("credentials")
 
 Check = Callable[[ReadOnlyAws, Cluster], Iterator[Finding]]
 OwnCheck = Callable[[ReadOnlyAws, Any], Iterator[Finding]]
@@ -106,11 +108,11 @@ def run_checks(aws: ReadOnlyAws, cluster: AnyCluster) -> Iterator[Finding]:
         try:
             yield from check(aws, cluster)
         except PermissionMissing as missing:
-            yield unknown(title, "", f"add {missing.action} to your permissions, and run it again")
+            yield Subject(title).unknown("", f"add {missing.action} to your permissions, and run it again")
         except (BotoCoreError, ClientError) as error:
             if has_expired(error):
-                yield fail(
-                    "credentials", explain(error), "sign in and run it again; no further checks were made"
+                yield CREDENTIALS.fail(
+                    explain(error), "sign in and run it again; no further checks were made"
                 )
                 return
-            yield unknown(title, explain(error), "run it again, or check it manually")
+            yield Subject(title).unknown(explain(error), "run it again, or check it manually")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster
-from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import Quota, judge_quota, quotas_by_name
 
@@ -63,8 +63,7 @@ def check_karpenter(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
         name, used = _quota_name(*kind), elsewhere[kind]
         value = quotas.get(name)
         if value is not None and most > wanted[kind] and used + most > value:
-            yield warn(
-                f"quota {name}",
+            yield Subject(f"quota {name}").warn(
                 f"Karpenter may request {most:,} instances, {used:,} are in use, the quota is {value:,.10g}",
                 f"request {used + most:,} for '{name}' in Service Quotas, {SERVICE}, or set max_instances "
                 "lower; pods wait for nodes that the quota does not allow",
@@ -100,12 +99,11 @@ def check_volume_size(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if not largest_gib:
         return
     value = quotas_by_name(aws, "sagemaker").get(VOLUME_SIZE)
-    subject = "quota EBS volume of a node"
+    subject = Subject("quota EBS volume of a node")
     if value is not None and largest_gib > value:
-        yield fail(
-            subject,
+        yield subject.fail(
             f"{largest_gib:,} GiB requested, the quota is {value:,.0f}",
             f"set ebs_gib to {value:,.0f} or less, or request {largest_gib:,} for '{VOLUME_SIZE}'",
         )
     elif value is not None:
-        yield ok(subject, f"{largest_gib:,} GiB requested, the quota is {value:,.0f}")
+        yield subject.ok(f"{largest_gib:,} GiB requested, the quota is {value:,.0f}")

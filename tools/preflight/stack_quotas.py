@@ -8,7 +8,7 @@ from config.facts.endpoint_services import endpoint_services
 from config.resource_names import stack_names
 from config.slurm_cluster import SlurmCluster
 from config.storage import EFA_NOT_CONFIGURED
-from tools.preflight.finding import Finding, warn
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import Quota, judge_quota
 from tools.preflight.stacks import is_deployed, missing_nodes
@@ -101,7 +101,7 @@ def _network_interfaces(aws: ReadOnlyAws, cluster: Cluster) -> Finding:
 
 def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if cluster.storage.lustre.lacks_efa_client:
-        yield warn("EFA to Lustre", EFA_NOT_CONFIGURED, "set storage.lustre.efa: false")
+        yield Subject("EFA to Lustre").warn(EFA_NOT_CONFIGURED, "set storage.lustre.efa: false")
     own = _tag_of_the_stack(cluster)
     systems = aws.items("fsx", "describe_file_systems", "FileSystems")
     others = [system for system in systems if own not in system.get("Tags", [])]

@@ -19,7 +19,7 @@ from node_setup.failure import SetupError
 from node_setup.host import Host
 from node_setup.lock import open_lock, take
 from node_setup.node import FILES
-from node_setup.settings import Settings, read_settings
+from node_setup.settings import Settings, read_section
 from node_setup.slurm import SlurmNode, show_nodes
 from node_setup.steps.hold import LOG
 from workers.held_workers import is_busy, is_held_by_us, reserved, run_held, why_unreachable
@@ -45,7 +45,7 @@ def main() -> int:
             )
             return 1
         try:
-            settings = read_settings(FILES / "settings.json")
+            settings = read_section(FILES / "settings.json", Settings)
             return _apply(host, settings, options, progress)
         except SetupError as error:
             progress.say(f"ERROR: {error}")

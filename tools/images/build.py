@@ -15,7 +15,7 @@ from typing import Any
 
 from config.cluster_kinds import AnyCluster
 from config.reading.loader import load_cluster
-from config.resource_names import image_repository
+from config.resource_names import ResourceNames
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.images.container_engine import ENGINES, ContainerEngine, find_engine
@@ -87,7 +87,7 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
 
 def _push(cluster: AnyCluster, options: argparse.Namespace, revision: Revision, framework: Framework) -> None:
     ecr = aws_client(open_session(region=cluster.region, profile=options.profile), "ecr")
-    repository = find_repository(ecr, image_repository(cluster))
+    repository = find_repository(ecr, ResourceNames(cluster).image_repository)
     name = f"{repository.uri}:{registry_tag(revision, framework)}"
     digest = digest_of(ecr, repository, registry_tag(revision, framework))
     if digest:

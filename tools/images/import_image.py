@@ -15,7 +15,7 @@ from typing import Any
 
 from config.facts.instance_catalogue import instance_type
 from config.reading.loader import load_slurm_cluster
-from config.resource_names import image_repository
+from config.resource_names import ResourceNames
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, open_session
 from tools.command_line import DEFAULT_CLUSTER_FILE, Say, cluster_parser, run_command
@@ -73,7 +73,7 @@ def main() -> int:
     # Building takes long: what comes after it is looked for first.
     head = find_head_node(cluster, options.profile)
     ecr = aws_client(open_session(region=cluster.region, profile=options.profile), "ecr")
-    repository = find_repository(ecr, image_repository(cluster))
+    repository = find_repository(ecr, ResourceNames(cluster).image_repository)
     digest = _digest_in_registry(ecr, repository, revision, framework, options)
     reference = f"{repository.uri}:{registry_tag(revision, framework)}@{digest}"
     _import(head, ImportJob(partition, num_cpus, reference, image_file(folder, reference)), options.cluster)

@@ -8,7 +8,7 @@ import yaml
 from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import instance_type
 from config.kubernetes import NO_USERS
-from config.resource_names import kubernetes_cluster
+from config.resource_names import ResourceNames
 from manifests.chart_values import TYPE_LABEL, chart_values
 from manifests.charts import CACHE, chart_folder
 from tools.kubernetes.kubectl import find_program, run_helm
@@ -71,7 +71,7 @@ def _upgrade(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     """Check the upgrade of a deployed cluster: EKS raises one minor version at a time and never lowers it."""
     if not is_deployed(aws, cluster, "hyperpod"):
         return
-    found = aws.find("eks", "describe_cluster", name=kubernetes_cluster(cluster))
+    found = aws.find("eks", "describe_cluster", name=ResourceNames(cluster).kubernetes_cluster)
     if found is None:
         return
     there = found["cluster"]["version"]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from config.cluster import Cluster
 from config.facts.instance_catalogue import instance_type
-from config.resource_names import artifact_bucket, image_repository
+from config.resource_names import ResourceNames, artifact_bucket
 from config.slurm_cluster import SlurmCluster
 from tools.images.mirror_downloads import DEPLOY_STORAGE, PREFIX, file_name, image_digest, needed
 from tools.preflight.finding import Finding, Subject
@@ -75,7 +75,7 @@ def check_mirror(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
         )
         return
     table = needed(cluster)
-    bucket, repository = artifact_bucket(cluster, aws.account), image_repository(cluster)
+    bucket, repository = artifact_bucket(cluster, aws.account), ResourceNames(cluster).image_repository
     objects = aws.items("s3", "list_objects_v2", "Contents", Bucket=bucket, Prefix=f"{PREFIX}/")
     there = {entry["Key"].rpartition("/")[2] for entry in objects}
     missing = [file_name(entry) for entry in table["files"] if file_name(entry) not in there]

@@ -5,7 +5,7 @@ import re
 from botocore.exceptions import BotoCoreError, ClientError
 
 from config.eks_cluster import EksCluster
-from config.resource_names import image_repository
+from config.resource_names import ResourceNames
 from tools.aws_session import aws_client, is_denied, open_session
 from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORKS, REPOSITORY, registry_tag
 from tools.images.image_registry import digest_of, find_repository, tags_of
@@ -30,7 +30,7 @@ def commit_image(cluster: EksCluster, profile: str | None, framework: str = DEFA
             "or name an image with IMAGE="
         )
     ecr = aws_client(open_session(region=cluster.region, profile=profile), "ecr")
-    repository = find_repository(ecr, image_repository(cluster))
+    repository = find_repository(ecr, ResourceNames(cluster).image_repository)
     digest = digest_of(ecr, repository, registry_tag(revision, FRAMEWORKS[framework]))
     if digest is None:
         wanted = "" if framework == DEFAULT_FRAMEWORK else f" FRAMEWORK={framework}"
@@ -50,7 +50,7 @@ def image_or_placeholder(cluster: EksCluster, profile: str | None, framework: st
     try:
         return commit_image(cluster, profile, framework)
     except (ValueError, BotoCoreError, ClientError):
-        return f"{FILL_IN}{image_repository(cluster)}@sha256:{'0' * 64}"
+        return f"{FILL_IN}{ResourceNames(cluster).image_repository}@sha256:{'0' * 64}"
 
 
 def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | None:
@@ -63,7 +63,7 @@ def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | No
     uri = re.sub(r":[\w.-]+$", "", name)
     ecr = aws_client(open_session(region=cluster.region, profile=profile), "ecr")
     try:
-        repository = find_repository(ecr, image_repository(cluster))
+        repository = find_repository(ecr, ResourceNames(cluster).image_repository)
         if uri != repository.uri:
             return f"{uri} is not the cluster's repository; whether it has the image, the nodes will see"
         tags = tags_of(ecr, repository, digest)

@@ -99,9 +99,8 @@ class EksHyperPodStack(Stack):
         entry = LifecycleEntry(files, lifecycle, cluster.region, ON_CREATE)
         common = node_statements(
             self,
-            cluster_name=cluster.name,
+            cluster,
             network=network,
-            bucket_name=lifecycle.bucket_name,
             prefixes=[LIFECYCLE_PREFIX],
             repository=storage.image_repository,
             key=key,

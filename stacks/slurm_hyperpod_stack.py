@@ -12,7 +12,7 @@ from aws_cdk import aws_sagemaker as sagemaker
 from aws_cdk import aws_ssm as ssm
 
 from config.node_settings import HOME_MOUNT_PATH, node_settings_text
-from config.resource_names import ResourceNames, artifact_bucket
+from config.resource_names import ResourceNames
 from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 from constructs.monitoring.cost_budget import CostBudget
@@ -68,9 +68,8 @@ class SlurmHyperPodStack(Stack):
         key = storage.key
         common = node_statements(
             self,
-            cluster_name=cluster.name,
+            cluster,
             network=network,
-            bucket_name=artifact_bucket(cluster, self.account),
             prefixes=[
                 LIFECYCLE_PREFIX,
                 WORKLOAD_PREFIX,

@@ -45,6 +45,12 @@ def open_session(*, region: str, profile: str | None = None) -> boto3.Session:
         raise ValueError(f"{error}; profiles there are: {known}") from None
 
 
+def require_credentials(session: boto3.Session) -> None:
+    """Raise NoCredentialsError without any; the CDK reports it less clearly, and only after a synthesis."""
+    if session.get_credentials() is None:
+        raise NoCredentialsError
+
+
 def aws_client(session: boto3.Session, service: str) -> Any:
     # boto3's stubs type one overload per service name, and none for a name in a variable.
     return cast(Any, session).client(service, config=CLIENT_CONFIG)

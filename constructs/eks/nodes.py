@@ -160,8 +160,7 @@ class NodeWaiter(Construct):
         settings = kubernetes.settings
         function = ResourceProvider(
             self,
-            "Function",
-            name="nodes_ready",
+            "nodes_ready",
             description="Waits for nodes of a HyperPod cluster",
             statements=[
                 Statement(
@@ -170,7 +169,7 @@ class NodeWaiter(Construct):
                     [hyperpod.attr_cluster_arn],
                 )
             ],
-            query_interval=Duration.seconds(30),
+            seconds_between_calls=30,
             log=log,
         )
         running = function.resource(
@@ -220,8 +219,7 @@ class PodInterfaces(Construct):
         interfaces = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}:network-interface/*"
         function = ResourceProvider(
             self,
-            "Function",
-            name="pod_interfaces",
+            "pod_interfaces",
             description="Deletes network interfaces that pods of a HyperPod cluster had",
             statements=[
                 unscoped("FindInterfaces", "ec2:DescribeNetworkInterfaces"),
@@ -233,7 +231,7 @@ class PodInterfaces(Construct):
                     "the VPC CNI makes them for nodes that come and go; the condition names the cluster",
                 ),
             ],
-            query_interval=Duration.seconds(15),
+            seconds_between_calls=15,
             log=log,
         )
         watched = {"ClusterName": settings.name, "SecurityGroupId": security_group.security_group_id}

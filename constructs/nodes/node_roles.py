@@ -8,6 +8,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 
 from config.cluster import Cluster
+from config.resource_names import artifact_bucket
 from constructs import Construct
 from constructs.policy.findings import acknowledge, managed_policy_finding
 from constructs.policy.statement_role import (
@@ -73,10 +74,9 @@ def autoscaling_role(scope: Construct, construct_id: str, *, key: kms.IKey | Non
 
 def node_statements(
     stack: Stack,
+    cluster: Cluster,
     *,
-    cluster_name: str,
     network: Network,
-    bucket_name: str,
     prefixes: Sequence[str],
     repository: ecr.IRepository,
     key: kms.IKey | None,
@@ -87,9 +87,9 @@ def node_statements(
     documented VPC policy, narrowed to this cluster's log groups, bucket prefixes and network. ``grant_*``
     would add actions that nodes have no use for. The data bucket is left out: data come through Lustre.
     """
-    bucket = f"arn:{stack.partition}:s3:::{bucket_name}"
+    bucket = f"arn:{stack.partition}:s3:::{artifact_bucket(cluster, stack.account)}"
     statements = [
-        *cluster_log_statements(stack, cluster_name),
+        *cluster_log_statements(stack, cluster.name),
         unscoped(
             "OpenSessions",
             *(

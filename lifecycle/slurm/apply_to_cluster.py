@@ -79,7 +79,7 @@ def _apply(host: Host, settings: Settings, options: argparse.Namespace, progress
             "run it there",
         )
     progress.say("controller: begun")
-    with progress.alive("still at work"):
+    with progress.alive():
         status = _run_here(progress)
     if status != 0:
         raise SetupError(
@@ -90,7 +90,7 @@ def _apply(host: Host, settings: Settings, options: argparse.Namespace, progress
     workers = _workers(host, settings, [name for name in options.nodes.split(",") if name])
     source = Source(settings.region, options.source.rstrip("/"), (FILES / "run_from_s3.sh").read_text())
     wait_seconds = options.wait_minutes * 60 * host.patience
-    with progress.alive("still at work"):
+    with progress.alive():
         outcomes = _run_all(host, workers, source, wait_seconds, progress)
     return _conclude(outcomes, progress)
 

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,16 +76,9 @@ def tags_of(ecr: Any, repository: Repository, digest: str) -> list[str] | None:
     return answer and list(answer["imageDetails"][0].get("imageTags", []))
 
 
-def scan_summary(
-    ecr: Any,
-    repository: Repository,
-    digest: str,
-    *,
-    pause: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> str:
+def scan_summary(ecr: Any, repository: Repository, digest: str) -> str:
     """Wait a limited time for the scan of an image, and return its findings in one line."""
-    deadline = clock() + SCAN_WAIT_SECONDS
+    deadline = time.monotonic() + SCAN_WAIT_SECONDS
     image = {"imageDigest": digest}
     while True:
         # There is no scan in the first moments after a push.
@@ -97,9 +89,9 @@ def scan_summary(
             return "image scan: none, scanning is off for this repository"
         if answer and answer["imageScanStatus"]["status"] not in UNFINISHED:
             return _findings(answer)
-        if clock() >= deadline:
+        if time.monotonic() >= deadline:
             return f"image scan: not finished after {SCAN_WAIT_SECONDS:.0f} s; make push shows it later"
-        pause(SCAN_POLL_SECONDS)
+        time.sleep(SCAN_POLL_SECONDS)
 
 
 def _findings(answer: dict[str, Any]) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from tests.tools.answering_aws import AnsweringAws, Refusal, SecondPages
 from tests.tools.images.container_engines import Engines
+from tools.images import image_registry
 from tools.images.image_registry import Repository, scan_summary
 
 REGISTRY = "123456789012.dkr.ecr.us-west-2.amazonaws.com"
@@ -61,15 +64,12 @@ class Registry:
         return answer
 
     def summary(self) -> str:
-        """Clock of the scan; time passes only when it waits."""
-        passed = [0.0]
-
-        def pause(seconds: float) -> None:
-            passed[0] += seconds
-
+        """Return the scan's summary; time passes only when it waits."""
+        waits: list[float] = []
+        clock = SimpleNamespace(sleep=waits.append, monotonic=lambda: sum(waits))
         repository = Repository(NAME, f"{REGISTRY}/{NAME}", self.scans_on_push)
-        ecr = self.aws.session.client("ecr")
-        return scan_summary(ecr, repository, DIGEST, pause=pause, clock=lambda: passed[0])
+        with mock.patch.object(image_registry, "time", clock):
+            return scan_summary(self.aws.session.client("ecr"), repository, DIGEST)
 
 
 def scan(status: str, counts: dict[str, int] | None = None) -> dict[str, Any]:

@@ -7,14 +7,13 @@ from config.cluster import Cluster
 from config.eks_cluster import EksCluster
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import Quota, judge_quota, quotas_by_name
+from tools.preflight.service_quotas import SAGEMAKER, Quota, judge_quota, quotas_by_name
 
 # Names in Service Quotas (SageMaker AI developer guide, "SageMaker HyperPod quotas").
 PER_CLUSTER = "Maximum number instances allowed per SageMaker HyperPod cluster"
 ALL_CLUSTERS = "Total number of instances allowed across SageMaker HyperPod clusters"
 ALL_SPOT = "Total number of Spot instances allowed across SageMaker HyperPod clusters"
 VOLUME_SIZE = "Maximum size of EBS volume in GB for a SageMaker HyperPod cluster instance"
-SERVICE = "Amazon SageMaker AI"
 
 TypeAndCapacity = tuple[str, str]
 """Instance type and capacity, for example ("ml.g5.8xlarge", "on_demand"); the other capacity is "spot"."""
@@ -65,7 +64,7 @@ def check_karpenter(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
         if value is not None and most > wanted[kind] and used + most > value:
             yield Subject(f"quota {name}").warn(
                 f"Karpenter may request {most:,} instances, {used:,} are in use, the quota is {value:,.10g}",
-                f"request {used + most:,} for '{name}' in Service Quotas, {SERVICE}, or set max_instances "
+                f"request {used + most:,} for '{name}' in Service Quotas, {SAGEMAKER}, or set max_instances "
                 "lower; pods wait for nodes that the quota does not allow",
             )
 
@@ -90,7 +89,7 @@ def check_instance_totals(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
 
 
 def _judge(aws: ReadOnlyAws, name: str, *, needed: int, used: int) -> Finding:
-    quota = Quota("sagemaker", SERVICE, name)
+    quota = Quota("sagemaker", SAGEMAKER, name)
     return judge_quota(aws, quota, needed=needed, used=used, unit="instances")
 
 

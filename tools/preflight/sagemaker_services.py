@@ -5,10 +5,9 @@ from collections.abc import Iterator
 
 from config.cluster import Cluster
 from tools.preflight.finding import Finding, Subject
-from tools.preflight.instance_quotas import SERVICE
 from tools.preflight.observability import active_instances
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import Quota, judge_quota, quotas_by_name
+from tools.preflight.service_quotas import SAGEMAKER, Quota, judge_quota, quotas_by_name
 from tools.preflight.stacks import is_deployed
 
 STUDIO = Subject("Studio")
@@ -20,9 +19,9 @@ MLFLOW_QUOTAS = {
 """Patterns for the names of the quotas of MLflow, which are not in any public list."""
 RUNNING = "Studio JupyterLab Apps running on {} instances"
 """Name in Service Quotas."""
-DOMAINS = Quota("sagemaker", SERVICE, "Total domains", "L-B683BCB0")
+DOMAINS = Quota("sagemaker", SAGEMAKER, "Total domains", "L-B683BCB0")
 PROFILES = Quota(
-    "sagemaker", SERVICE, "Maximum number of Studio user profiles allowed per account", "L-AC46C40F"
+    "sagemaker", SAGEMAKER, "Maximum number of Studio user profiles allowed per account", "L-AC46C40F"
 )
 
 
@@ -79,7 +78,7 @@ def check_spaces(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         return
     said = f"{people} spaces of {cluster.studio.instance_type} may run at once, the quota is {value:,.10g}"
     if value < people:
-        yield STUDIO.warn(said, f"request {people} for '{name}' in Service Quotas, {SERVICE}")
+        yield STUDIO.warn(said, f"request {people} for '{name}' in Service Quotas, {SAGEMAKER}")
     else:
         yield STUDIO.ok(said)
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 
+SAGEMAKER = "Amazon SageMaker AI"
+
 
 @dataclass(frozen=True)
 class Quota:

@@ -47,8 +47,7 @@ def check_network_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
 
 
 def _new_vpc(aws: ReadOnlyAws, network: NewVpc) -> Iterator[Finding]:
-    vpcs = aws.items("ec2", "describe_vpcs", "Vpcs")
-    yield judge_quota(aws, VPCS, used=len(vpcs))
+    yield judge_quota(aws, VPCS, used=len(aws.items("ec2", "describe_vpcs", "Vpcs")))
     if network.internet == "nat":
         gateways = aws.items("ec2", "describe_internet_gateways", "InternetGateways")
         yield judge_quota(aws, INTERNET_GATEWAYS, used=len(gateways))

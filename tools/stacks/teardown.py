@@ -195,7 +195,7 @@ def delete_studio_contents(sagemaker: Any, stack: StackContents) -> None:
     """Delete what runs in a domain, its spaces with their disks, and profiles that are no part of the stack.
 
     Raises:
-        TimeoutError: if something does not go.
+        ValueError: if something does not go.
     """
     # The registry's schema and the documentation differ in whether the name or the domain comes first.
     own = {
@@ -212,7 +212,7 @@ def delete_studio_contents(sagemaker: Any, stack: StackContents) -> None:
             waited = 0.0
             while left := there():
                 if waited >= SECONDS_TO_GO:
-                    raise TimeoutError(
+                    raise ValueError(
                         f"{len(left)} {title}s of Studio's domain {domain_id} are still there after"
                         f" {waited / 60:.0f} minutes: see them in SageMaker's console, then run this again"
                     )

@@ -104,7 +104,5 @@ def test_what_goes_already_is_waited_for() -> None:
 
 
 def test_reports_what_cannot_be_deleted() -> None:
-    with pytest.raises(
-        TimeoutError, match=f"1 apps of Studio's domain {DOMAIN} are still there after 15 min"
-    ):
+    with pytest.raises(ValueError, match=f"1 apps of Studio's domain {DOMAIN} are still there after 15 min"):
         Domain(stuck=True).delete()

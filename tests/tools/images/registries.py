@@ -10,7 +10,7 @@ from unittest import mock
 from tests.tools.answering_aws import AnsweringAws, Refusal, SecondPages
 from tests.tools.images.container_engines import Engines
 from tools.images import image_registry
-from tools.images.image_registry import Repository, scan_summary
+from tools.images.image_registry import Repository
 
 REGISTRY = "123456789012.dkr.ecr.us-west-2.amazonaws.com"
 NAME = "esm2-slurm/training"
@@ -67,9 +67,10 @@ class Registry:
         """Return the scan's summary; time passes only when it waits."""
         waits: list[float] = []
         clock = SimpleNamespace(sleep=waits.append, monotonic=lambda: sum(waits))
-        repository = Repository(NAME, f"{REGISTRY}/{NAME}", self.scans_on_push)
+        ecr = self.aws.session.client("ecr")
+        repository = Repository(ecr, NAME, f"{REGISTRY}/{NAME}", self.scans_on_push)
         with mock.patch.object(image_registry, "time", clock):
-            return scan_summary(self.aws.session.client("ecr"), repository, DIGEST)
+            return repository.scan_summary(DIGEST)
 
 
 def scan(status: str, counts: dict[str, int] | None = None) -> dict[str, Any]:

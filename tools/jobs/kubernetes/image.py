@@ -6,9 +6,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from config.eks_cluster import EksCluster
 from config.resource_names import ResourceNames
-from tools.aws_session import aws_client, is_denied, open_session
+from tools.aws_session import is_denied
 from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORKS, REPOSITORY, registry_tag
-from tools.images.image_registry import digest_of, find_repository, tags_of
+from tools.images.image_registry import find_repository
 from tools.images.source_revision import read_revision
 
 
@@ -29,9 +29,8 @@ def commit_image(cluster: EksCluster, profile: str | None, framework: str = DEFA
             "IMAGE: the code here is not committed, so no image has it; commit it, then make image push, "
             "or name an image with IMAGE="
         )
-    ecr = aws_client(open_session(region=cluster.region, profile=profile), "ecr")
-    repository = find_repository(ecr, ResourceNames(cluster).image_repository)
-    digest = digest_of(ecr, repository, registry_tag(revision, FRAMEWORKS[framework]))
+    repository = find_repository(cluster, profile)
+    digest = repository.digest_of(registry_tag(revision, FRAMEWORKS[framework]))
     if digest is None:
         wanted = "" if framework == DEFAULT_FRAMEWORK else f" FRAMEWORK={framework}"
         raise ValueError(
@@ -61,12 +60,11 @@ def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | No
     """
     name, _, digest = image.partition("@")
     uri = re.sub(r":[\w.-]+$", "", name)
-    ecr = aws_client(open_session(region=cluster.region, profile=profile), "ecr")
     try:
-        repository = find_repository(ecr, ResourceNames(cluster).image_repository)
+        repository = find_repository(cluster, profile)
         if uri != repository.uri:
             return f"{uri} is not the cluster's repository; whether it has the image, the nodes will see"
-        tags = tags_of(ecr, repository, digest)
+        tags = repository.tags_of(digest)
     except ClientError as error:
         if not is_denied(error):
             raise

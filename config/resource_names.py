@@ -16,45 +16,25 @@ def artifact_bucket(cluster: Cluster, account: str) -> str:
     return f"sagemaker-{cluster.name}-{account}-{cluster.region}"
 
 
-def image_repository(cluster: Cluster) -> str:
-    return f"{cluster.name}/training"
+class ResourceNames:
+    """Names of a cluster's resources."""
 
-
-def shell_document(cluster: Cluster) -> str:
-    """Return the Session Manager document that starts a shell as the nodes' user."""
-    return f"{cluster.name}-shell"
-
-
-def kubernetes_cluster(cluster: Cluster) -> str:
-    """Return the EKS cluster's name, which equals HyperPod's (`aws eks update-kubeconfig --name`)."""
-    return cluster.name
-
-
-def control_plane_log_group(cluster: Cluster) -> str:
-    """Return EKS's only log group (EKS user guide, "Send control plane logs to CloudWatch Logs")."""
-    return f"/aws/eks/{kubernetes_cluster(cluster)}/cluster"
-
-
-def lustre_log_group(cluster: Cluster) -> str:
-    return f"/aws/fsx/{cluster.name}-lustre"
-
-
-def node_log_group(cluster: Cluster) -> str:
-    """Return the nodes' log group; nodes may also write to the service's, which has the cluster's id."""
-    return f"/aws/sagemaker/Clusters/{cluster.name}/nodes"
-
-
-def metrics_log_group(cluster: Cluster) -> str:
-    return f"/aws/vendedlogs/prometheus/{cluster.name}"
-
-
-def key_name(cluster: Cluster) -> str:
-    return f"{cluster.name}-storage"
-
-
-def key_alias(cluster: Cluster) -> str:
-    """Return the alias of the key that ``storage.kms: create`` creates."""
-    return f"alias/{key_name(cluster)}"
+    def __init__(self, cluster: Cluster) -> None:
+        name = cluster.name
+        self.image_repository = f"{name}/training"
+        self.shell_document = f"{name}-shell"
+        """Session Manager document that starts a shell as the nodes' user."""
+        self.kubernetes_cluster = name
+        """EKS cluster, which has HyperPod's name (`aws eks update-kubeconfig --name`)."""
+        self.control_plane_log_group = f"/aws/eks/{name}/cluster"
+        """EKS's only log group (EKS user guide, "Send control plane logs to CloudWatch Logs")."""
+        self.lustre_log_group = f"/aws/fsx/{name}-lustre"
+        self.node_log_group = f"/aws/sagemaker/Clusters/{name}/nodes"
+        """The nodes' own log group; nodes may also write to the service's, which has the cluster's id."""
+        self.metrics_log_group = f"/aws/vendedlogs/prometheus/{name}"
+        self.key_name = f"{name}-storage"
+        self.key_alias = f"alias/{self.key_name}"
+        """Alias of the key that ``storage.kms: create`` creates."""
 
 
 def tags_of(cluster: Cluster) -> dict[str, str]:

@@ -11,6 +11,8 @@ MAX_NAME = 40
 """Most characters of a team's name: hyperpod-ns-<team>-localqueue is a label value, of at most 63."""
 
 TeamName = Annotated[str, forms.field(forms.TEAM_NAME, max_length=MAX_NAME)]
+BORROW_LIMIT_PERCENT = 50
+"""The service's default, which its API requires for a team that borrows."""
 PriorityClassName = TeamName
 """Name of a priority class; SageMaker has the same form for both."""
 

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 from aws_cdk import CustomResource, Duration, custom_resources
@@ -33,17 +34,15 @@ class ResourceProvider(Construct):
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
-        *,
         name: str,
+        *,
         description: str,
         statements: Sequence[Statement],
-        query_interval: Duration,
+        seconds_between_calls: int,
         log: logs.CfnLogGroup,
-        files: Mapping[str, str] | None = None,
+        files: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        super().__init__(scope, construct_id)
-        files = files or {}
+        super().__init__(scope, "Function")
         self.contents = f"functions/{content_hash(FUNCTIONS / name, files)}"
         role = function_role(self, "Role", description=description, statements=statements, log=log)
         with TemporaryDirectory(prefix=f"{name}-") as temporary:
@@ -70,7 +69,7 @@ class ResourceProvider(Construct):
             "Provider",
             on_event_handler=on_event,
             is_complete_handler=is_complete,
-            query_interval=query_interval,
+            query_interval=Duration.seconds(seconds_between_calls),
             total_timeout=GIVE_UP,
             log_group=logs.LogGroup.from_log_group_arn(self, "Log", log.attr_arn),
             disable_waiter_state_machine_logging=True,

@@ -68,26 +68,17 @@ def load_charts(table: Path = TABLE) -> dict[str, Chart]:
         raise ValueError(f"{table}: {faults}") from None
 
 
-def chart_folder(
-    name: str, *, stand_ins: Path | None = None, cache: Path = CACHE, table: Path = TABLE
-) -> Path:
+def chart_folder(name: str, *, cache: Path = CACHE, table: Path = TABLE) -> Path:
     """The folder of a chart of the table, with every file as it was when it was fetched.
 
     Args:
         name: In the table.
-        stand_ins: A folder that has ``name`` in place of the cache and is compared with nothing: for tests
-            without a network, which say so; nothing else may.
         cache: Where `make charts` puts charts.
         table: What they must be.
 
     Raises:
         ValueError: if the chart is not there whole, with the command that brings it.
     """
-    if stand_ins is not None:
-        folder = stand_ins / name
-        if not (folder / "Chart.yaml").is_file():
-            raise ValueError(f"{folder} has no Chart.yaml: there is no stand-in for chart {name}")
-        return folder
     problem = problem_of(name, load_charts(table)[name], cache)
     if problem:
         raise ValueError(f"{problem}; run make charts, which needs git and the internet")

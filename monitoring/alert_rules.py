@@ -27,13 +27,8 @@ Rule = dict[str, Any]
 
 
 def rule_groups(cluster: Cluster) -> dict[str, Any]:
-    """Return the content of a rules file of Prometheus.
-
-    Raises:
-        ValueError: if the cluster file asks for no alerts.
-    """
-    if cluster.observability is None:
-        raise ValueError("observability: got nothing; rules are made for a cluster that is watched")
+    """Return the content of a rules file of Prometheus, for a cluster with the section ``observability``."""
+    assert cluster.observability is not None
     groups = {
         "gpus": _gpu_rules(cluster.observability.idle_gpu_hours),
         "nodes": _node_rules() + (_slurm_rules() if cluster.scheduler == "slurm" else []),
@@ -43,7 +38,6 @@ def rule_groups(cluster: Cluster) -> dict[str, Any]:
 
 
 def rules_text(cluster: Cluster) -> str:
-    """Return the rules file; raises the same as ``rule_groups``."""
     return yaml.safe_dump(rule_groups(cluster), sort_keys=False, width=100)
 
 

@@ -35,11 +35,8 @@ class NetworkStack(Stack):
         CfnOutput(self, "SecurityGroupId", value=self.network.security_group.security_group_id)
 
 
-def add_stacks(app: App, cluster: AnyCluster, *, chart_stand_ins: Path | None = None) -> None:
-    """All stacks of a cluster; the account is that of the credentials at deployment, not of synthesis.
-
-    ``chart_stand_ins`` is for tests without a network: a folder of charts in place of the cache.
-    """
+def add_stacks(app: App, cluster: AnyCluster) -> None:
+    """All stacks of a cluster; the account is that of the credentials at deployment, not of synthesis."""
 
     def common(stack_name: str) -> dict[str, Any]:
         return {"cluster": cluster, "env": Environment(region=cluster.region), "stack_name": stack_name}
@@ -61,13 +58,7 @@ def add_stacks(app: App, cluster: AnyCluster, *, chart_stand_ins: Path | None = 
     hyperpod: Stack
     if isinstance(cluster, EksCluster):
         hyperpod = EksHyperPodStack(
-            app,
-            ids.hyperpod,
-            network=network,
-            storage=storage,
-            studio=studio,
-            chart_stand_ins=chart_stand_ins,
-            **common(names.hyperpod),
+            app, ids.hyperpod, network=network, storage=storage, studio=studio, **common(names.hyperpod)
         )
     else:
         hyperpod = SlurmHyperPodStack(

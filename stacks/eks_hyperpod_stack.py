@@ -16,8 +16,7 @@ from config.studio_people import shared_uids
 from constructs import Construct, IDependable
 from constructs.eks.cluster_services import ClusterServices
 from constructs.eks.kubernetes_cluster import KubernetesCluster
-from constructs.eks.node_prerequisites import HyperPodChart, NodePrerequisites
-from constructs.eks.node_waiter import NodeWaiter, PodInterfaces
+from constructs.eks.nodes import HyperPodChart, NodePrerequisites, NodeWaiter, PodInterfaces
 from constructs.monitoring.cost_budget import CostBudget
 from constructs.nodes.instance_group import hyperpod_cluster, instance_group, volumes
 from constructs.nodes.lifecycle_entry import LifecycleEntry
@@ -32,7 +31,7 @@ from constructs.policy.findings import acknowledge
 from constructs.storage.hashed_upload import HashedUpload
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
-from manifests import studio_jobs
+from manifests import lustre
 from manifests.charts import chart_folder
 from manifests.objects import SYSTEM_NAMESPACE
 from stacks.remaining_costs import remaining_costs
@@ -65,7 +64,6 @@ class EksHyperPodStack(Stack):
         network: Network,
         storage: StorageStack,
         studio: StudioStack | None,
-        chart_stand_ins: Path | None = None,
         **stack_arguments: Any,
     ) -> None:
         # Indentation would be a third of the template's limit of 1 MB.
@@ -79,7 +77,7 @@ class EksHyperPodStack(Stack):
 
         without_nodes = NodePrerequisites(self, "WithoutNodes", kubernetes=kubernetes)
         try:
-            folder = chart_folder("hyperpod", stand_ins=chart_stand_ins)
+            folder = chart_folder("hyperpod")
         except ValueError as error:
             # An error of this stack alone: the others are still deployed.
             Annotations.of(self).add_error(str(error))
@@ -101,9 +99,8 @@ class EksHyperPodStack(Stack):
         entry = LifecycleEntry(files, lifecycle, cluster.region, ON_CREATE)
         common = node_statements(
             self,
-            cluster_name=cluster.name,
+            cluster,
             network=network,
-            bucket_name=lifecycle.bucket_name,
             prefixes=[LIFECYCLE_PREFIX],
             repository=storage.image_repository,
             key=key,
@@ -196,17 +193,16 @@ class EksHyperPodStack(Stack):
                 principal_arn=role.role_arn, level="edit", namespaces=namespaces
             )
             kubernetes.access(made, f"Access{number}", entry)
-        objects = [studio_jobs.program(), studio_jobs.service_account()]
+        objects = [lustre.studio_program(), lustre.studio_service_account()]
         after: list[IDependable] = [kubernetes.manifest(made, "Program", objects)]
         if partitions := studio.partitions:
-            statements = partitions.worker_statements()
-            after.append(kubernetes.pod_role(made, "Role", [SYSTEM_NAMESPACE], studio_jobs.NAME, statements))
+            account, statements = lustre.STUDIO_JOBS, partitions.worker_statements()
+            after.append(kubernetes.pod_role(made, "Role", [SYSTEM_NAMESPACE], account, statements))
             queues = partitions.requests.queue_url, partitions.acknowledgements.queue_url
-            kubernetes.manifest(
-                made, "Queued", [studio_jobs.queue_job(*queues, settings.region)], after=after
-            )
+            name, job = "Queued", lustre.studio_queue_job(*queues, settings.region)
         else:
-            kubernetes.manifest(made, "Shared", [studio_jobs.shared_job(shared_uids(settings))], after=after)
+            name, job = "Shared", lustre.studio_shared_job(shared_uids(settings))
+        kubernetes.manifest(made, name, [job], after=after)
         return made
 
 

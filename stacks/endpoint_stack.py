@@ -8,8 +8,7 @@ from aws_cdk import aws_ec2 as ec2
 from config.endpoint import Endpoint, EndpointVpc
 from config.resource_names import PROJECT, PROJECT_TAG
 from constructs import Construct
-from constructs.endpoint.endpoint_role import METRICS_NAMESPACE, endpoint_role
-from constructs.endpoint.model_endpoint import EndpointAlarms, ModelEndpoint
+from constructs.endpoint.model_endpoint import METRICS_NAMESPACE, EndpointAlarms, ModelEndpoint, endpoint_role
 from constructs.policy.role_settings import apply_role_settings
 from constructs.storage.encryption_key import encryption_key
 from constructs.storage.log_group import log_group

@@ -11,8 +11,8 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sagemaker as sagemaker
 from aws_cdk import aws_ssm as ssm
 
-from config import resource_names
 from config.node_settings import HOME_MOUNT_PATH, node_settings_text
+from config.resource_names import ResourceNames
 from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 from constructs.monitoring.cost_budget import CostBudget
@@ -68,9 +68,8 @@ class SlurmHyperPodStack(Stack):
         key = storage.key
         common = node_statements(
             self,
-            cluster_name=cluster.name,
+            cluster,
             network=network,
-            bucket_name=resource_names.artifact_bucket(cluster, self.account),
             prefixes=[
                 LIFECYCLE_PREFIX,
                 WORKLOAD_PREFIX,
@@ -106,7 +105,7 @@ class SlurmHyperPodStack(Stack):
         hyperpod = self._hyperpod(cluster, network, storage, roles, entry.s3_uri)
         # CloudWatch's agent would create this group without a key. It also exists with the agent off, because
         # nodes with earlier settings would create it again.
-        name = resource_names.node_log_group(cluster)
+        name = ResourceNames(cluster).node_log_group
         node_log = log_group(self, "NodeLog", key=key, log_group_name=name)
         hyperpod.node.add_dependency(*roles.values(), entry.pointer, node_log)
         self._session_document(cluster, storage)
@@ -126,7 +125,7 @@ class SlurmHyperPodStack(Stack):
             "LustreFileSystemId": storage.lustre.file_system_id,
             "LustreMountName": storage.lustre.mount_name,
             "ImageUri": storage.image_repository.repository_uri,
-            "SessionDocumentName": resource_names.shell_document(cluster),
+            "SessionDocumentName": ResourceNames(cluster).shell_document,
             "BillsUntilTeardown": ", ".join(remaining_costs(cluster)),
         }
         for output, value in outputs.items():
@@ -208,7 +207,7 @@ class SlurmHyperPodStack(Stack):
         ssm.CfnDocument(
             Construct(self, "Session"),
             "Document",
-            name=resource_names.shell_document(cluster),
+            name=ResourceNames(cluster).shell_document,
             document_type="Session",
             content={
                 "schemaVersion": "1.0",

@@ -7,8 +7,8 @@ from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 
-from config import resource_names
 from config.cluster import Cluster
+from config.resource_names import ResourceNames, artifact_bucket
 from config.slurm_cluster import SlurmCluster
 from config.storage import Removal
 from constructs import Construct
@@ -39,14 +39,14 @@ class StorageStack(Stack):
             self,
             "Key",
             setting=storage.kms,
-            alias=resource_names.key_name(cluster),
+            alias=ResourceNames(cluster).key_name,
             removal=removal_policy(_removal_of_key(cluster)),
         )
         self.lustre = LustreFileSystem(
             self,
             "Lustre",
             settings=storage.lustre,
-            log_group_name=resource_names.lustre_log_group(cluster),
+            log_group_name=ResourceNames(cluster).lustre_log_group,
             network=network,
             key=self.key,
         )
@@ -73,7 +73,7 @@ class StorageStack(Stack):
             self,
             "Artifacts",
             # HyperPod's managed policy lets nodes read scripts from buckets of this prefix.
-            bucket_name=resource_names.artifact_bucket(cluster, self.account),
+            bucket_name=artifact_bucket(cluster, self.account),
             key=self.key,
             access_logs=access_logs,
             # It holds copies of this repository's files, which only people overwrite under the same name. A
@@ -141,7 +141,7 @@ def training_image_repository(scope: Construct, cluster: Cluster, key: kms.IKey 
     return ecr.Repository(
         Construct(scope, "TrainingImage"),
         "Repository",
-        repository_name=resource_names.image_repository(cluster),
+        repository_name=ResourceNames(cluster).image_repository,
         image_tag_mutability=ecr.TagMutability.IMMUTABLE,
         image_scan_on_push=True,
         encryption=ecr.RepositoryEncryption.KMS if key else ecr.RepositoryEncryption.AES_256,

@@ -23,9 +23,8 @@ from constructs.policy.findings import acknowledge
 from constructs.policy.statement_role import Statement
 from constructs.storage.hashed_upload import HashedUpload
 from constructs.storage.log_group import log_group
-from constructs.studio.studio_domain import SCRIPTS, StudioDomain, studio_security_group
+from constructs.studio.studio_domain import SCRIPTS, StudioDomain, studio_role, studio_security_group
 from constructs.studio.studio_partitions import StudioPartitions
-from constructs.studio.studio_role import studio_role
 from constructs.vpc.network import Network
 from stacks.storage_stack import StorageStack
 
@@ -151,7 +150,7 @@ class StudioStack(Stack):
                     "PublishSlurm",
                     ["s3:PutObject"],
                     [f"{self._bucket_arn}/{CLIENT_PREFIX}/*"],
-                    why_wildcard="each version is named by its hash",
+                    why="each version is named by its hash",
                 ),
                 Statement(
                     "PublishKeyOfSlurm", ["secretsmanager:PutSecretValue"], [self.login_secret.secret_arn]
@@ -236,7 +235,7 @@ class StudioStack(Stack):
                 "ReadScripts",
                 ["s3:GetObject"],
                 [f"{self._bucket_arn}/{PREFIX}/*"],
-                why_wildcard="each version lies below a hash of its own",
+                why="each version lies below a hash of its own",
             ),
         ]
         if self._storage.mlflow:
@@ -261,9 +260,7 @@ class StudioStack(Stack):
             assert self.login_secret
             client = f"{self._bucket_arn}/{CLIENT_PREFIX}/*"
             return [
-                Statement(
-                    "ReadSlurm", ["s3:GetObject"], [client], why_wildcard="each version is named by its hash"
-                ),
+                Statement("ReadSlurm", ["s3:GetObject"], [client], why="each version is named by its hash"),
                 Statement(
                     "ReadKeyOfSlurm", ["secretsmanager:GetSecretValue"], [self.login_secret.secret_arn]
                 ),
@@ -306,13 +303,13 @@ class StudioStack(Stack):
                 "EndSessions",
                 ["ssm:TerminateSession"],
                 [f"{sessions}:session/${{aws:userid}}-*"],
-                why_wildcard="sessions are named after who has opened them",
+                why="sessions are named after who has opened them",
             ),
             Statement(
                 "SpeakInSessions",
                 ["ssmmessages:OpenDataChannel"],
                 [f"{sessions}:session/*"],
-                why_wildcard="sessions of roles are named in several ways; each wants its own token",
+                why="sessions of roles are named in several ways; each wants its own token",
             ),
         ]
 

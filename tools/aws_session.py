@@ -18,39 +18,15 @@ from botocore.exceptions import (
 )
 
 T = TypeVar("T")
-CLIENT_CONFIG = Config(
-    retries={"mode": "standard", "max_attempts": 6},
-    connect_timeout=10,
-    read_timeout=60,
-)
+CLIENT_CONFIG = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=10, read_timeout=60)
 """Service Quotas and SageMaker throttle long listings; six attempts wait up to about half a minute."""
 
 LONGEST = 400
 """Maximum characters of a message that is passed on; a proxy can answer with a whole page."""
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 UNKNOWN_KEY = {"InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "SignatureDoesNotMatch"}
-ABSENT = {
-    "InvalidAMIID.Malformed",
-    "InvalidAMIID.NotFound",
-    "InvalidAMIID.Unavailable",
-    "InvalidSubnetID.Malformed",
-    "InvalidSubnetID.NotFound",
-    "InvalidSubnetId.Malformed",
-    "InvalidVpcID.NotFound",
-    "InvalidVpcId.Malformed",
-    "NoSuchEntity",
-    "404",
-    "DataRepositoryAssociationNotFound",
-    "ImageNotFoundException",
-    "InvalidDocument",
-    "NoSuchResourceException",
-    "NotFoundException",
-    "ParameterNotFound",
-    "RepositoryNotFoundException",
-    "ResourceNotFound",
-    "ResourceNotFoundException",
-    "ScanNotFoundException",
-}
+ABSENT = re.compile(r"NotFound|NoSuch|^Invalid(AMIID|SubnetI[Dd]|VpcI[Dd]|Document)\b|^404$")
+"""Error codes for a resource that does not exist, or whose id cannot exist."""
 SAYS_ABSENT = re.compile(r"does not exist|could not find|not found", re.IGNORECASE)
 """Wording of CloudFormation and SageMaker, whose error code is the same for any invalid parameter."""
 NOT_ALLOWED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
@@ -67,6 +43,12 @@ def open_session(*, region: str, profile: str | None = None) -> boto3.Session:
     except ProfileNotFound as error:
         known = ", ".join(boto3.Session().available_profiles) or "none"
         raise ValueError(f"{error}; profiles there are: {known}") from None
+
+
+def require_credentials(session: boto3.Session) -> None:
+    """Raise NoCredentialsError without any; the CDK reports it less clearly, and only after a synthesis."""
+    if session.get_credentials() is None:
+        raise NoCredentialsError
 
 
 def aws_client(session: boto3.Session, service: str) -> Any:
@@ -92,9 +74,8 @@ def is_denied(error: ClientError) -> bool:
 def is_absent(error: ClientError) -> bool:
     """Return whether the requested resource does not exist."""
     code, message = error_code(error), str(error.response.get("Error", {}).get("Message", ""))
-    return code in ABSENT or (
-        code in ("ValidationError", "ValidationException") and bool(SAYS_ABSENT.search(message))
-    )
+    is_invalid = code in ("ValidationError", "ValidationException")
+    return bool(ABSENT.search(code) or (is_invalid and SAYS_ABSENT.search(message)))
 
 
 def if_present(call: Callable[..., T], *arguments: Any, **parameters: Any) -> T | None:

@@ -36,24 +36,20 @@ class Price:
     """Region in which this price applies."""
 
 
-@dataclass(frozen=True)
-class PriceList:
-    region: str
-    prices: Mapping[str, Price]
-    """Prices by key, such as ``hyperpod.ml.g5.8xlarge``; a region's own replaces a reference region's."""
-
-    def find(self, key: str) -> Price | None:
-        """Return the price, possibly from another region (``Price.region``), or None if it is unknown."""
-        return self.prices.get(key)
+PriceList = Mapping[str, Price]
+"""Prices by key, such as ``hyperpod.ml.g5.8xlarge``."""
 
 
 def load_prices(region: str, folder: Path = FOLDER) -> PriceList:
-    """Return the known prices of a region, with or without a file of its own."""
+    """Return the known prices for a region, with or without a file of its own.
+
+    Prices that its file lacks are those of a reference region (``Price.region``).
+    """
     prices: dict[str, Price] = {}
     for place in (region, *REFERENCE_REGIONS):
         if (folder / f"{place}.csv").exists():
             prices = _read(folder, place) | prices
-    return PriceList(region, prices)
+    return prices
 
 
 def _read(folder: Path, region: str) -> dict[str, Price]:

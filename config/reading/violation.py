@@ -29,14 +29,8 @@ class Violation:
 
 def mistakes_text(file: Path, found: Iterable[Violation]) -> str:
     """Return the file's path and, in columns, one line per mistake."""
-    rows = [
-        (
-            _printable(f"{each.path}:"),
-            _printable(f"{shown(each.got)};"),
-            _printable(f"{each.allowed}; {each.fix}"),
-        )
-        for each in found
-    ]
+    columns = [(f"{each.path}:", f"{shown(each.got)};", f"{each.allowed}; {each.fix}") for each in found]
+    rows = [tuple(map(_printable, texts)) for texts in columns]
     place_width = min(max(len(place) for place, _, _ in rows), MAX_PLACE_WIDTH)
     value_width = min(max(len(got) for _, got, _ in rows), MAX_VALUE_WIDTH)
     lines = [f"  {place:<{place_width}} got {got:<{value_width}} {rest}" for place, got, rest in rows]

@@ -12,47 +12,32 @@ from config.eks_cluster import EksCluster
 from config.reading.violation import Violation
 from config.rules import (
     access,
-    control_plane,
-    database,
     groups,
-    hardware,
-    kubernetes_nodes,
-    node_setup,
+    kubernetes,
+    network,
     observability,
-    ranges,
-    region,
-    slurm_groups,
+    region_and_tags,
+    slurm,
     storage,
     studio,
-    subnets,
-    tags,
     task_governance,
 )
 from config.slurm_cluster import SlurmCluster
 
 RULES: tuple[Callable[[Cluster], Iterator[Violation]], ...] = (
-    *region.RULES,
-    *tags.RULES,
-    *ranges.RULES,
-    *subnets.RULES,
+    *region_and_tags.RULES,
+    *network.RULES,
     *storage.RULES,
     *groups.RULES,
-    *hardware.RULES,
     *observability.RULES,
     *studio.RULES,
 )
 """Rules for every scheduler."""
 
-SLURM_RULES: tuple[Callable[[SlurmCluster], Iterator[Violation]], ...] = (
-    *database.RULES,
-    *slurm_groups.RULES,
-    *access.RULES,
-    *node_setup.RULES,
-)
+SLURM_RULES: tuple[Callable[[SlurmCluster], Iterator[Violation]], ...] = (*slurm.RULES, *access.RULES)
 
 EKS_RULES: tuple[Callable[[EksCluster], Iterator[Violation]], ...] = (
-    *control_plane.RULES,
-    *kubernetes_nodes.RULES,
+    *kubernetes.RULES,
     *task_governance.RULES,
 )
 

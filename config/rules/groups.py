@@ -1,16 +1,46 @@
-"""Rules for instance groups with any scheduler, and for features that need continuous provisioning."""
+"""Rules for instance groups with any scheduler, and for the features that they use of their types."""
 
 from collections.abc import Iterator
+from functools import partial
 
-from config.cluster import Cluster
+from config.cluster import Cluster, InstanceGroup
+from config.facts.instance_catalogue import INSTANCE_TYPES, InstanceType, closest
 from config.reading.violation import Violation
-from config.rules.rule import CommonGroupRule, CommonRule, repetitions
+from config.rules.rule import CommonGroupRule, CommonRule, group_violation, repetitions
 
 
 def names_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     names = [group.name for group in cluster.instance_groups]
     earlier, fix = "an earlier group has this name", "set another name"
     yield from repetitions("instance_groups", names, earlier, fix, key=".name")
+
+
+_PLANNED = sorted(name for name, instance in INSTANCE_TYPES.items() if instance.training_plan)
+
+
+def health_checks_fit_the_type(cluster: Cluster) -> Iterator[Violation]:
+    """Allow health checks on accelerated nodes only (SageMaker developer guide, "Deep health checks").
+
+    The connectivity check runs collectives between nodes.
+    """
+    for group in cluster.instance_groups:
+        checks, instance = group.deep_health_checks, _hardware(group)
+        if not checks or not group.runs_jobs or instance is None:
+            continue
+        wrong = partial(group_violation, group, "deep_health_checks")
+        if len(set(checks)) < len(checks):
+            yield wrong("each check is listed once", "remove the repetition")
+        if instance.accelerator is None:
+            yield wrong(f"accelerators are checked, and {instance.name} has none", "remove it")
+        elif "InstanceConnectivity" in checks and not instance.num_efa:
+            yield wrong(
+                f"InstanceConnectivity is for types with EFA, and {instance.name} has none",
+                "set [InstanceStress]",
+            )
+
+
+def _hardware(group: InstanceGroup) -> InstanceType | None:
+    return INSTANCE_TYPES.get(group.instance_type)
 
 
 RULES = (
@@ -64,5 +94,32 @@ RULES = (
         lambda _, group: group.image_id and group.auto_patch != "none",
         "patching replaces the image, and image_id keeps it at {group.image_id}",
         "set none, or remove image_id",
+    ),
+    CommonGroupRule(
+        "instance_type",
+        lambda _, group: group.instance_type not in INSTANCE_TYPES,
+        f"HyperPod offers {len(INSTANCE_TYPES)} types, which config/facts/instance_types.csv lists",
+        lambda _, group: f"set {closest(group.instance_type) or 'one of them'}",
+    ),
+    CommonGroupRule(
+        "threads_per_core",
+        lambda _, group: (
+            group.threads_per_core == 2 and (found := _hardware(group)) and found.threads_per_core == 1
+        ),
+        "{group.instance_type} has one thread per core",
+        "set 1, or null",
+    ),
+    CommonGroupRule(
+        "efa_only",
+        lambda _, group: group.efa_only and (found := _hardware(group)) and not found.num_efa,
+        "{group.instance_type} has no EFA",
+        "set false, or a type with EFA, such as ml.g5.8xlarge",
+    ),
+    health_checks_fit_the_type,
+    CommonGroupRule(
+        "training_plan_arn",
+        lambda _, group: group.training_plan_arn and (found := _hardware(group)) and not found.training_plan,
+        f"no training plan reserves {{group.instance_type}}; plans reserve {', '.join(_PLANNED)}",
+        "set instance_type to the plan's, or remove training_plan_arn",
     ),
 )

@@ -37,10 +37,7 @@ class Rule(Generic[Kind]):
             got = self.got(cluster) if callable(self.got) else self.got or attrgetter(self.path)(cluster)
             if isinstance(got, Section):
                 got = got.model_dump()
-            texts = (
-                text.format(cluster=cluster) if isinstance(text, str) else text(cluster)
-                for text in (self.allowed, self.fix)
-            )
+            texts = (_filled(text, cluster=cluster) for text in (self.allowed, self.fix))
             yield Violation(self.path, None if got == [] else got, *texts)
 
 
@@ -60,13 +57,12 @@ class GroupRule(Generic[Kind, Group]):
     def __call__(self, cluster: Kind) -> Iterator[Violation]:
         for group in cast(Sequence[Group], cluster.instance_groups):
             if self.is_wrong(cluster, group):
-                texts = (
-                    text.format(cluster=cluster, group=group)
-                    if isinstance(text, str)
-                    else text(cluster, group)
-                    for text in (self.allowed, self.fix)
-                )
+                texts = (_filled(text, cluster=cluster, group=group) for text in (self.allowed, self.fix))
                 yield group_violation(group, self.field, *texts)
+
+
+def _filled(text: str | Callable[..., str], **parts: object) -> str:
+    return text.format(**parts) if isinstance(text, str) else text(*parts.values())
 
 
 CommonRule, CommonGroupRule = Rule[Cluster], GroupRule[Cluster, InstanceGroup]

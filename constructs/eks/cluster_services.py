@@ -27,7 +27,7 @@ from constructs.policy.statement_role import Statement
 from constructs.storage.file_systems import LustreFileSystem
 from manifests.job_access import job_roles
 from manifests.karpenter import karpenter_objects
-from manifests.lustre_volumes import (
+from manifests.lustre import (
     LustreVolume,
     folder_job,
     persistent_volume,

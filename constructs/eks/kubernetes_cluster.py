@@ -16,7 +16,7 @@ from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
 from config.eks_cluster import EksCluster
 from config.facts.addons import ADDON_VERSIONS
 from config.kubernetes import AccessEntry, LogKind
-from config.resource_names import control_plane_log_group, kubernetes_cluster
+from config.resource_names import ResourceNames
 from constructs import Construct, IDependable
 from constructs.policy.findings import acknowledge, acknowledge_kubectl
 from constructs.policy.statement_role import Statement, statement_role
@@ -64,12 +64,12 @@ class KubernetesCluster(Construct):
             "Log",
             key=key,
             retention_days=kubernetes.control_plane_log_days,
-            log_group_name=control_plane_log_group(settings),
+            log_group_name=ResourceNames(settings).control_plane_log_group,
         )
         cluster = eks.Cluster(
             self,
             "Cluster",
-            cluster_name=kubernetes_cluster(settings),
+            cluster_name=ResourceNames(settings).kubernetes_cluster,
             version=eks.KubernetesVersion.of(kubernetes.version),
             vpc=network.vpc,
             vpc_subnets=[ec2.SubnetSelection(subnets=network.control_plane_subnets)],

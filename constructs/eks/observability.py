@@ -50,7 +50,7 @@ class Observability(Construct):
                     "WriteLogs",
                     ["logs:CreateLogGroup", *WRITE_LOGS],
                     [logs],
-                    why_wildcard="the last part is the cluster's id, which the service makes up later",
+                    why="the last part is the cluster's id, which the service makes up later",
                 ),
             ],
         )

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from aws_cdk import CustomResource, Duration, Stack
+from aws_cdk import CustomResource, Stack
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sagemaker as sagemaker
@@ -12,8 +12,8 @@ from aws_cdk import aws_sagemaker as sagemaker
 from config.eks_cluster import EksCluster
 from config.facts import addons
 from config.resource_names import POD_SECURITY, tags_of
+from config.task_governance import BORROW_LIMIT_PERCENT, Team, team_namespace
 from config.task_governance import TaskGovernance as Settings
-from config.task_governance import Team, team_namespace
 from constructs import Construct
 from constructs.custom_resource import ResourceProvider
 from constructs.eks.kubernetes_cluster import KubernetesCluster
@@ -21,8 +21,6 @@ from constructs.policy.statement_role import Statement
 
 _SHARING = {"lend": "Lend", "dont_lend": "DontLend", "lend_and_borrow": "LendAndBorrow"}
 _PREEMPTION = {"lower_priority": "LowerPriority", "never": "Never"}
-BORROW_LIMIT_PERCENT = 50
-"""The service's default, which the API requires for a team that borrows."""
 MAX_QUOTA_NAME = 63
 _POLICIES = "AmazonSage?akerHyper?od*"
 """Pattern of EKS's access policies; AWS spells the name in more than one way."""
@@ -51,11 +49,10 @@ class TaskGovernance(Construct):
         kueue = kubernetes.addon(self, "Addon", addons.TASK_GOVERNANCE)
         self._function = ResourceProvider(
             self,
-            "Function",
-            name="task_governance",
+            "task_governance",
             description="Makes policy and quotas of a HyperPod cluster",
             statements=_statements(Stack.of(self), settings, kubernetes.arn, hyperpod.attr_cluster_arn),
-            query_interval=Duration.seconds(10),
+            seconds_between_calls=10,
             log=log,
         )
         classes = [{"Name": found.name, "Weight": found.weight} for found in governance.priority_classes]
@@ -114,20 +111,20 @@ def _statements(stack: Stack, settings: EksCluster, eks_arn: str, hyperpod_arn: 
             ]
             + ["sagemaker:AddTags", "sagemaker:DeleteTags", "sagemaker:ListTags"],
             [hyperpod_arn, f"{governed}:cluster-scheduler-config/*", f"{governed}:compute-quota/*"],
-            why_wildcard="the service makes up their ids",
+            why="the service makes up their ids",
         ),
         Statement("DescribeHyperPod", ["sagemaker:DescribeCluster"], [hyperpod_arn]),
         Statement(
             "FindKueue",
             ["eks:DescribeAddon", "eks:DescribeCluster", "eks:ListAddons"],
             [eks_arn, f"{in_eks}:addon/{settings.name}/*"],
-            why_wildcard=made_up,
+            why=made_up,
         ),
         Statement(
             "SeeWhomSageMakerLetsIn",
             ["eks:DescribeAccessEntry", "eks:ListAssociatedAccessPolicies"],
             [entries],
-            why_wildcard=made_up,
+            why=made_up,
         ),
         Statement(
             "LetSageMakerIn",

@@ -125,12 +125,11 @@ class GrafanaContents(Construct):
         super().__init__(scope, construct_id)
         function = ResourceProvider(
             self,
-            "Function",
-            name="grafana_contents",
+            "grafana_contents",
             files={DASHBOARDS: json.dumps(dashboards(cluster.scheduler), sort_keys=True)},
             description="Puts data sources, dashboards and roles into a Grafana workspace",
             statements=_statements(Stack.of(self), settings, grafana.arn),
-            query_interval=Duration.seconds(20),
+            seconds_between_calls=20,
             log=log,
         )
         people = {"ADMIN": settings.admins, "EDITOR": settings.editors, "VIEWER": settings.viewers}

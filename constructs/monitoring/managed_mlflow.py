@@ -82,9 +82,7 @@ class ManagedMlflow(Construct):
         to_open = [f"sagemaker:CreatePresigned{kind}Url", f"sagemaker:Describe{kind}"]
         self.to_look_at_runs = [
             Statement("LookAtRuns", [*to_open, *_LOOK_AT_RUNS], [self.arn]),
-            Statement(
-                "FindMlflow", [f"sagemaker:List{kind}s"], ["*"], why_wildcard="the list has no resource"
-            ),
+            Statement("FindMlflow", [f"sagemaker:List{kind}s"], ["*"], why="the list has no resource"),
         ]
         """Statements for people who open it from Studio, in addition to ``to_log_runs``."""
         # Its role and the bucket's policy are deleted only after it.
@@ -97,7 +95,7 @@ class ManagedMlflow(Construct):
                 "HandleArtifacts",
                 ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"],
                 [f"{bucket.bucket_arn}/*"],
-                why_wildcard="artefacts are named by the runs they belong to",
+                why="artefacts are named by the runs they belong to",
             ),
         ]
         if key:

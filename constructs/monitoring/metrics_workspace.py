@@ -7,7 +7,7 @@ from aws_cdk import aws_aps as aps
 from aws_cdk import aws_kms as kms
 
 from config.cluster import Cluster
-from config.resource_names import metrics_log_group
+from config.resource_names import ResourceNames
 from constructs import Construct
 from constructs.monitoring.alert_topic import PROMETHEUS, AlertTopic, let_publish
 from constructs.policy.statement_role import Statement
@@ -41,7 +41,7 @@ class MetricsWorkspace(Construct):
             "Log",
             key=key,
             # The prefix under which CloudWatch lets AWS services deliver without a policy for each group.
-            log_group_name=metrics_log_group(cluster),
+            log_group_name=ResourceNames(cluster).metrics_log_group,
         )
         self.workspace = aps.CfnWorkspace(
             self,

@@ -8,6 +8,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 
 from config.cluster import Cluster
+from config.resource_names import artifact_bucket
 from constructs import Construct
 from constructs.policy.findings import acknowledge, managed_policy_finding
 from constructs.policy.statement_role import (
@@ -56,7 +57,7 @@ def autoscaling_role(scope: Construct, construct_id: str, *, key: kms.IKey | Non
             "ScaleClusters",
             ["sagemaker:BatchAddClusterNodes", "sagemaker:BatchDeleteClusterNodes"],
             [f"arn:{stack.partition}:sagemaker:{stack.region}:{stack.account}:cluster/*"],
-            why_wildcard="the cluster's id is the service's, and follows the role",
+            why="the cluster's id is the service's, and follows the role",
         )
     ]
     if key:
@@ -73,10 +74,9 @@ def autoscaling_role(scope: Construct, construct_id: str, *, key: kms.IKey | Non
 
 def node_statements(
     stack: Stack,
+    cluster: Cluster,
     *,
-    cluster_name: str,
     network: Network,
-    bucket_name: str,
     prefixes: Sequence[str],
     repository: ecr.IRepository,
     key: kms.IKey | None,
@@ -87,9 +87,9 @@ def node_statements(
     documented VPC policy, narrowed to this cluster's log groups, bucket prefixes and network. ``grant_*``
     would add actions that nodes have no use for. The data bucket is left out: data come through Lustre.
     """
-    bucket = f"arn:{stack.partition}:s3:::{bucket_name}"
+    bucket = f"arn:{stack.partition}:s3:::{artifact_bucket(cluster, stack.account)}"
     statements = [
-        *cluster_log_statements(stack, cluster_name),
+        *cluster_log_statements(stack, cluster.name),
         unscoped(
             "OpenSessions",
             *(
@@ -120,7 +120,7 @@ def node_statements(
             "ReadArtifacts",
             ["s3:GetObject"],
             [f"{bucket}/{prefix}/*" for prefix in prefixes],
-            why_wildcard="replaced nodes and rollbacks read earlier contents, each below a hash of its own",
+            why="replaced nodes and rollbacks read earlier contents, each below a hash of its own",
         ),
         *registry_statements(repository.repository_arn, sid="PullImages"),
     ]
@@ -185,12 +185,12 @@ def cluster_log_statements(stack: Stack, cluster_name: str) -> list[Statement]:
     log_groups = f"{logs_arn}:log-group:/aws/sagemaker/Clusters/{cluster_name}/*"
     unknown_id = "the last part is the cluster's id, which the service makes up later"
     return [
-        Statement("CreateLogGroups", ["logs:CreateLogGroup"], [log_groups], why_wildcard=unknown_id),
+        Statement("CreateLogGroups", ["logs:CreateLogGroup"], [log_groups], why=unknown_id),
         Statement(
             "WriteLogs",
             WRITE_LOGS,
             [f"{log_groups}:log-stream:*"],
-            why_wildcard=f"{unknown_id}; streams are named after nodes",
+            why=f"{unknown_id}; streams are named after nodes",
         ),
         metrics_statement("/aws/sagemaker/Clusters", sid="PutClusterMetrics"),
     ]
@@ -213,7 +213,7 @@ def network_statements(
             "CreateInterfaces",
             ["ec2:CreateNetworkInterface"],
             [interfaces, *subnets, f"{ec2_arn}:security-group/{security_group_id}"],
-            why_wildcard=f"{unknown}; subnets and security group are named",
+            why=f"{unknown}; subnets and security group are named",
         ),
         Statement(
             "ManageInterfaces",
@@ -273,7 +273,7 @@ def eks_node_statements(stack: Stack, network: Network, cluster_arn: str) -> lis
             "PullImagesOfAddons",
             [*_PULL],
             [f"arn:{stack.partition}:ecr:*:*:repository/*"],
-            why_wildcard="add-ons and HyperPod's agents lie in registries of AWS, whose accounts differ",
+            why="add-ons and HyperPod's agents lie in registries of AWS, whose accounts differ",
         ),
         Statement("GivePodsIdentities", ["eks-auth:AssumeRoleForPodIdentity"], [cluster_arn]),
     ]

@@ -17,7 +17,7 @@ class Statement:
     actions: list[str]
     resources: list[str]
     conditions: Mapping[str, Mapping[str, str | list[str]]] | None = None
-    why_wildcard: str = ""
+    why: str = ""
     """Reason why a resource with a star cannot be named."""
 
 
@@ -29,7 +29,7 @@ def unscoped(
     sid: str, *actions: str, why: str = "there are no resource-level permissions for these"
 ) -> Statement:
     """Return a statement for actions that cannot be limited to resources."""
-    return Statement(sid, [*actions], ["*"], why_wildcard=why)
+    return Statement(sid, [*actions], ["*"], why=why)
 
 
 def sagemaker_principal(stack: Stack, service: str = "sagemaker") -> iam.ServicePrincipal:
@@ -81,8 +81,8 @@ def statement_role(
     for statement in statements:
         for resource in statement.resources:
             if "*" in resource:
-                assert statement.why_wildcard, f"{statement.sid}: no reason for {resource}"
-                reasons[resource].append(f"{statement.sid}: {statement.why_wildcard}")
+                assert statement.why, f"{statement.sid}: no reason for {resource}"
+                reasons[resource].append(f"{statement.sid}: {statement.why}")
     stack = Stack.of(role)
     findings = {wildcard_finding(stack, resource): "; ".join(why) for resource, why in reasons.items()}
     acknowledge(role, findings)

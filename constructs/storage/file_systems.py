@@ -79,10 +79,8 @@ class LustreFileSystem(Construct):
         if settings.existing:
             # It still writes to the group, which the earlier storage stack has deleted.
             self.file_system_id = settings.existing.file_system_id
-            self.dns_name, self.mount_name = (
-                _dns_name(stack, self.file_system_id),
-                settings.existing.mount_name,
-            )
+            self.dns_name = _dns_name(stack, self.file_system_id)
+            self.mount_name = settings.existing.mount_name
             return
         file_system = _file_system(
             self,

@@ -1,11 +1,12 @@
-"""SageMaker Studio's domain: its spaces, their network, and the script that they run at their start."""
+"""SageMaker Studio's domain: its spaces, their role and network, and the script that they run at start."""
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aws_cdk import Fn, RemovalPolicy
+from aws_cdk import Fn, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
@@ -14,6 +15,8 @@ from aws_cdk import aws_sagemaker as sagemaker
 from config.cluster import Cluster
 from config.studio import SHARED_PARTITION, STUDIO_FOLDER, SlurmStudio, Studio
 from constructs import Construct
+from constructs.nodes.node_roles import describe_file_systems, key_statements
+from constructs.policy.statement_role import WRITE_LOGS, Statement, statement_role, unscoped
 from constructs.vpc.network import Network
 
 APPS = ("JupyterLab", "CodeEditor")
@@ -22,6 +25,14 @@ MAX_CONTENT = 16_384
 """Characters of base64 (``StudioLifecycleConfigContent``)."""
 OTHER_APPS = ("JupyterServer", "RStudioServerPro", "Canvas")
 """Apps that are hidden, because they know neither spaces nor the file system."""
+LUSTRE_PORTS = ((988, 988), (1018, 1023))
+"""Ports of the file system's servers, which also connect to their clients (FSx for Lustre user guide,
+"File system access control with Amazon VPC")."""
+SLURM_PORTS = (6817, 6819)
+"""slurmctld, slurmd and slurmdbd, as Slurm has them by default."""
+HTTPS = (443, 443)
+_OWNER = "sagemaker:OwnerUserProfileArn"
+_SHARING = "sagemaker:SpaceSharingType"
 
 
 class StudioDomain(Construct):
@@ -119,14 +130,6 @@ def _app_settings(studio: Studio, start_arn: str) -> dict[str, Any]:
     }
 
 
-LUSTRE_PORTS = ((988, 988), (1018, 1023))
-"""Ports of the file system's servers, which also connect to their clients (FSx for Lustre user guide,
-"File system access control with Amazon VPC")."""
-SLURM_PORTS = (6817, 6819)
-"""slurmctld, slurmd and slurmdbd, as Slurm has them by default."""
-HTTPS = (443, 443)
-
-
 def studio_security_group(
     scope: Construct, construct_id: str, *, cluster: Cluster, vpc: ec2.IVpc, members: ec2.ISecurityGroup
 ) -> ec2.SecurityGroup:
@@ -170,3 +173,92 @@ def studio_security_group(
                     scope, f"{rule_id}Egress", group_id=here, destination_security_group_id=there, **rule
                 )
     return group
+
+
+def studio_role(
+    scope: Construct,
+    construct_id: str,
+    *,
+    description: str,
+    key: kms.IKey | None,
+    more: Sequence[Statement],
+) -> iam.Role:
+    """The execution role of spaces: one's own spaces, their logs, and ``more``.
+
+    SageMaker's managed policies for Studio reach all buckets, clusters and roles of an account.
+    """
+    stack = Stack.of(scope)
+    statements = [*_studio_statements(stack), *more]
+    if key:
+        # The disks of spaces.
+        statements += key_statements(stack, key.key_arn, volumes="Disks")
+    sagemaker = iam.ServicePrincipal(
+        "sagemaker.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": stack.account}}
+    )
+    role = statement_role(
+        scope,
+        construct_id,
+        description=description,
+        assumed_by=sagemaker,
+        policy_name="Studio",
+        statements=statements,
+    )
+    # SageMaker uses it to put the person's name into the session (the domain's execution role identity).
+    named = iam.PolicyStatement(actions=["sts:SetSourceIdentity"], principals=[sagemaker])
+    assert role.assume_role_policy
+    role.assume_role_policy.add_statements(named)
+    return role
+
+
+def _studio_statements(stack: Stack) -> list[Statement]:
+    """After "Give your users access to spaces" in SageMaker's developer guide, for private ones alone."""
+    arn = f"arn:{stack.partition}:sagemaker:{stack.region}:{stack.account}"
+    logs = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:/aws/sagemaker/studio"
+    profile = f"{arn}:user-profile/${{sagemaker:DomainId}}/${{sagemaker:UserProfileName}}"
+    private: dict[str, dict[str, str | list[str]]] = {
+        "ArnLike": {_OWNER: profile},
+        "StringEquals": {_SHARING: ["Private"]},
+    }
+    names = "people name their spaces; the condition names the person"
+    return [
+        unscoped(
+            "FindStudio",
+            *(f"sagemaker:List{kind}" for kind in ("Apps", "Domains", "Spaces", "UserProfiles")),
+            why="SageMaker's lists have no resources",
+        ),
+        Statement(
+            "SeeStudio",
+            [f"sagemaker:Describe{kind}" for kind in ("App", "Domain", "Space", "UserProfile")],
+            [f"{arn}:{kind}/*" for kind in ("app", "domain", "space", "user-profile")],
+            why="SageMaker makes up the domain's id after the role is there",
+        ),
+        Statement(
+            "OwnSpaces",
+            ["sagemaker:CreateSpace", "sagemaker:DeleteSpace", "sagemaker:UpdateSpace"],
+            [f"{arn}:space/${{sagemaker:DomainId}}/*"],
+            private,
+            names,
+        ),
+        Statement(
+            "RunOwnSpaces",
+            ["sagemaker:CreateApp", "sagemaker:DeleteApp"],
+            [f"{arn}:app/${{sagemaker:DomainId}}/*"],
+            private,
+            names,
+        ),
+        Statement(
+            "TagWhatIsMade",
+            ["sagemaker:AddTags"],
+            [f"{arn}:app/*", f"{arn}:space/*"],
+            {"Null": {"sagemaker:TaggingAction": "false"}},
+            names,
+        ),
+        Statement("OpenStudio", ["sagemaker:CreatePresignedDomainUrl"], [profile]),
+        Statement(
+            "WriteLogs",
+            ["logs:CreateLogGroup", *WRITE_LOGS],
+            [logs, f"{logs}:log-stream:*"],
+            why="SageMaker names streams after spaces",
+        ),
+        describe_file_systems("FindFileSystems"),
+    ]

@@ -68,9 +68,7 @@ class StudioPartitions(Construct):
                 unscoped(
                     "ListProfiles", "sagemaker:ListUserProfiles", why="SageMaker's lists have no resources"
                 ),
-                Statement(
-                    "SeeProfiles", ["sagemaker:DescribeUserProfile"], [profiles], why_wildcard=any_profile
-                ),
+                Statement("SeeProfiles", ["sagemaker:DescribeUserProfile"], [profiles], why=any_profile),
                 Statement("Ask", ["sqs:SendMessage"], [self.requests.queue_arn]),
                 *self._key_statements(["kms:Decrypt", "kms:GenerateDataKey"]),
             ],
@@ -114,7 +112,7 @@ class StudioPartitions(Construct):
                     "AttachPartitions",
                     ["sagemaker:DescribeUserProfile", "sagemaker:UpdateUserProfile"],
                     [profiles],
-                    why_wildcard=any_profile,
+                    why=any_profile,
                 ),
                 Statement(
                     "Hear",

@@ -10,7 +10,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 
 from config.cluster import NewVpc
-from config.rules.subnets import NUM_SMALL_SUBNETS, SMALL_PREFIX
+from config.rules.network import NUM_SMALL_SUBNETS, SMALL_PREFIX
 from constructs import Construct
 from constructs.storage.log_group import log_group
 

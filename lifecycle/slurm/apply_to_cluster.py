@@ -19,7 +19,7 @@ from node_setup.failure import SetupError
 from node_setup.host import Host
 from node_setup.lock import open_lock, take
 from node_setup.node import FILES
-from node_setup.settings import Settings, read_settings
+from node_setup.settings import Settings, read_section
 from node_setup.slurm import SlurmNode, show_nodes
 from node_setup.steps.hold import LOG
 from workers.held_workers import is_busy, is_held_by_us, reserved, run_held, why_unreachable
@@ -45,7 +45,7 @@ def main() -> int:
             )
             return 1
         try:
-            settings = read_settings(FILES / "settings.json")
+            settings = read_section(FILES / "settings.json", Settings)
             return _apply(host, settings, options, progress)
         except SetupError as error:
             progress.say(f"ERROR: {error}")
@@ -79,7 +79,7 @@ def _apply(host: Host, settings: Settings, options: argparse.Namespace, progress
             "run it there",
         )
     progress.say("controller: begun")
-    with progress.alive("still at work"):
+    with progress.alive():
         status = _run_here(progress)
     if status != 0:
         raise SetupError(
@@ -90,7 +90,7 @@ def _apply(host: Host, settings: Settings, options: argparse.Namespace, progress
     workers = _workers(host, settings, [name for name in options.nodes.split(",") if name])
     source = Source(settings.region, options.source.rstrip("/"), (FILES / "run_from_s3.sh").read_text())
     wait_seconds = options.wait_minutes * 60 * host.patience
-    with progress.alive("still at work"):
+    with progress.alive():
         outcomes = _run_all(host, workers, source, wait_seconds, progress)
     return _conclude(outcomes, progress)
 

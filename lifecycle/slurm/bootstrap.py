@@ -14,7 +14,7 @@ from node_setup.failure import SetupError, described
 from node_setup.host import Host
 from node_setup.lock import only_run
 from node_setup.node import FILES, Node, log
-from node_setup.settings import read_deployment, read_settings
+from node_setup.settings import Deployment, Settings, read_section
 from node_setup.step import StepResult, run_steps, steps_for, write_state
 from node_setup.steps import STEPS
 from node_setup.steps.hold import keep_held
@@ -48,8 +48,8 @@ def set_up(host: Host) -> int:
     Raises:
         SetupError: if the node's facts or settings cannot be read.
     """
-    settings = read_settings(FILES / "settings.json")
-    deployment = read_deployment(FILES / "deployment.json")
+    settings = read_section(FILES / "settings.json", Settings)
+    deployment = read_section(FILES / "deployment.json", Deployment)
     facts = read_facts(host, settings)
     log(f"{settings.cluster_name}: {facts.role} {facts.host_name} ({facts.address}) of group {facts.group}")
     node = Node(host=host, facts=facts, settings=settings, deployment=deployment)

@@ -3,9 +3,8 @@
 What they ask for is what its exporters and trainings emit, which the tests hold against each other.
 """
 
-from monitoring.dashboards.efa import efa
+from monitoring.dashboards.devices import efa, gpus
 from monitoring.dashboards.file_systems import HOME_MARK, LUSTRE_MARK, file_systems
-from monitoring.dashboards.gpus import gpus
 from monitoring.dashboards.health import health
 from monitoring.dashboards.model import CLOUDWATCH_UID, PROMETHEUS_UID, Model
 from monitoring.dashboards.queues import kueue_queue, slurm_queue

@@ -13,7 +13,7 @@ from config.node_settings import node_settings, node_settings_text
 from config.reading.loader import load_slurm_cluster
 from config.slurm_cluster import SlurmCluster
 from config.storage import EFA_CLIENT_SHA256, EFA_CLIENT_URL
-from node_setup.settings import read_settings
+from node_setup.settings import Settings, read_section
 from tests.config.cluster_documents import document
 from tests.config.test_good_clusters import EDGES, SHIPPED
 
@@ -174,7 +174,7 @@ def test_text_is_sorted_and_ends_with_a_newline() -> None:
 def test_nodes_read_all_settings(made: SlurmCluster, tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text(node_settings_text(made))
-    read = json.loads(json.dumps(dataclasses.asdict(read_settings(path))))
+    read = json.loads(json.dumps(dataclasses.asdict(read_section(path, Settings))))
     assert read == node_settings(made)
 
 

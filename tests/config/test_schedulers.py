@@ -68,13 +68,13 @@ def names(cluster: AnyCluster) -> list[str]:
         cluster.name,
         *stack_names(cluster),
         resource_names.artifact_bucket(cluster, account),
-        resource_names.image_repository(cluster),
-        resource_names.shell_document(cluster),
-        resource_names.control_plane_log_group(cluster),
-        resource_names.lustre_log_group(cluster),
-        resource_names.node_log_group(cluster),
-        resource_names.metrics_log_group(cluster),
-        resource_names.key_alias(cluster),
+        resource_names.ResourceNames(cluster).image_repository,
+        resource_names.ResourceNames(cluster).shell_document,
+        resource_names.ResourceNames(cluster).control_plane_log_group,
+        resource_names.ResourceNames(cluster).lustre_log_group,
+        resource_names.ResourceNames(cluster).node_log_group,
+        resource_names.ResourceNames(cluster).metrics_log_group,
+        resource_names.ResourceNames(cluster).key_alias,
     ]
 
 

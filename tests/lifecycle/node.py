@@ -18,7 +18,7 @@ import pytest
 from node_setup.facts import NodeFacts
 from node_setup.host import Finished, Host
 from node_setup.node import Node
-from node_setup.settings import read_deployment, read_settings
+from node_setup.settings import Deployment, Settings, read_section
 
 SCRIPTS = Path(__file__).parents[2] / "lifecycle" / "slurm"
 SYSTEM_PATH = f"/usr/sbin:/usr/bin:/sbin:/bin:{Path(sys.executable).parent}"
@@ -204,7 +204,7 @@ def node_of(folder: Path, group: str = "workers", **settings: Any) -> Node:
         ("deployment.json", deployment_document()),
     ):
         (folder / name).write_text(json.dumps(document))
-    read = read_settings(folder / "settings.json")
+    read = read_section(folder / "settings.json", Settings)
     facts = NodeFacts(
         group=group,
         role=read.instance_groups[group].role,
@@ -219,7 +219,7 @@ def node_of(folder: Path, group: str = "workers", **settings: Any) -> Node:
         host=Host(root=folder / "root", patience=0),
         facts=facts,
         settings=read,
-        deployment=read_deployment(folder / "deployment.json"),
+        deployment=read_section(folder / "deployment.json", Deployment),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from config.reading.loader import load_cluster
-from config.resource_names import node_log_group
+from config.resource_names import ResourceNames
 from node_setup.node import Node
 from node_setup.steps import cloudwatch_agent
 from tests.lifecycle.node import StandIns, node_of
@@ -78,7 +78,7 @@ def test_logs_and_metrics_go_where_the_role_may_write(agent: Path, tmp_path: Pat
     assert [log["file_path"] for log in logs] == ["/var/log/syslog", "/var/log/slurm/ctl.log"]
     cluster = load_cluster(Path("clusters/slurm.yaml"))
     assert cluster.name == node.settings.cluster_name
-    assert {log["log_group_name"] for log in logs} == {node_log_group(cluster)}
+    assert {log["log_group_name"] for log in logs} == {ResourceNames(cluster).node_log_group}
     assert logs[1]["log_stream_name"] == "controller/ip-10-0-0-10/slurmctld"
     assert config["metrics"]["namespace"] == "/aws/sagemaker/Clusters"
     assert node.warnings == [] and "CloudWatch agent configured" in node.changes

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from collectors import discover_nodes
-from node_setup.steps import gpu_exporter, managed_mlflow, metrics_collector, node_exporter
+from node_setup.steps import exporters, gpu_exporter, managed_mlflow, metrics_collector
 from tests.lifecycle.node import StandIns, resource_config
 from workloads.training.tracking.metrics_port import (
     FIRST_SLURM_PORT,
@@ -209,7 +209,7 @@ def test_ports_of_training_runs_are_used_by_nothing_else() -> None:
     """Neither of a node's services, nor where processes of jobs meet, nor those that Linux gives away."""
     ports = range(FIRST_SLURM_PORT, FIRST_SLURM_PORT + NUM_SLURM_PORTS)
     prometheus = int(metrics_collector.URL.rpartition(":")[2])
-    services = (node_exporter.PORT, gpu_exporter.PORT, managed_mlflow.PORT, prometheus)
+    services = (exporters.NODE_PORT, gpu_exporter.PORT, managed_mlflow.PORT, prometheus)
     assert not any(port in ports for port in services)
     # Read, since it imports torch.
     agent = Path("workloads/launch/node_agent.py").read_text()

@@ -11,7 +11,7 @@ import pytest
 from collectors import efa_metrics
 from node_setup.failure import SetupError
 from node_setup.node import Node
-from node_setup.steps import efa_metrics as step
+from node_setup.steps import exporters as step
 from tests.lifecycle.node import SCRIPTS, node_of
 from tests.lifecycle.services import Services, services
 

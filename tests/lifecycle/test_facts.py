@@ -11,7 +11,7 @@ import pytest
 from node_setup.facts import NodeFacts, read_facts
 from node_setup.failure import SetupError
 from node_setup.host import Host
-from node_setup.settings import read_settings
+from node_setup.settings import Settings, read_section
 from tests.lifecycle.node import ADDRESSES, StandIns, resource_config, settings_document
 
 CONFIG = "opt/ml/config/resource_config.json"
@@ -36,7 +36,8 @@ class Platform:
             "hostname", f'[[ "$1" == --short ]] && echo ip-x || echo "172.17.0.1 {address} "'
         )
         return read_facts(
-            Host(self.folder / "root", patience=patience), read_settings(self.folder / "settings.json")
+            Host(self.folder / "root", patience=patience),
+            read_section(self.folder / "settings.json", Settings),
         )
 
     def fails(self, address: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from config.reading.loader import load_cluster
-from config.resource_names import image_repository
+from config.resource_names import ResourceNames
 from node_setup.failure import SetupError
 from node_setup.node import Node
 from node_setup.steps import gpu_exporter
@@ -98,7 +98,7 @@ def test_in_a_closed_network_it_comes_from_the_clusters_repository(
 
 def test_the_repository_is_the_clusters() -> None:
     cluster = load_cluster(Path("clusters/slurm.yaml"))
-    assert image_repository(cluster) == f"{cluster.name}/training"
+    assert ResourceNames(cluster).image_repository == f"{cluster.name}/training"
 
 
 def test_retries_a_registry_that_is_down(node: Node, stand_ins: StandIns, tmp_path: Path) -> None:

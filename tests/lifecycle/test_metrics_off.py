@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from node_setup.node import FILES
-from node_setup.settings import read_settings
+from node_setup.settings import Settings, read_section
 from node_setup.step import steps_for
 from node_setup.steps import STEPS, managed_mlflow, metrics_off
 from tests.lifecycle.node import StandIns, node_of
@@ -51,7 +51,7 @@ def test_it_runs_where_the_exporters_do_not(tmp_path: Path) -> None:
     names = {}
     for metrics in (True, False):
         node_of(tmp_path, metrics=metrics)
-        settings = read_settings(tmp_path / "settings.json")
+        settings = read_section(tmp_path / "settings.json", Settings)
         names[metrics] = {step.name for step in steps_for(STEPS, "worker", settings)}
     assert "metrics-off" in names[False] - names[True]
     assert "node-exporter" in names[True] - names[False]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from node_setup import downloads, transfer
+from node_setup import downloads
 from node_setup.failure import SetupError
 from node_setup.host import Host
 from node_setup.node import Node
@@ -286,7 +286,7 @@ def test_an_architecture_that_is_not_in_the_table(tmp_path: Path, monkeypatch: p
 def test_a_server_that_drips_is_left(
     tmp_path: Path, source: Source, url: str, pauses: list[float], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(transfer, "SECONDS_PER_TRY", 1)
+    monkeypatch.setattr(downloads, "SECONDS_PER_TRY", 1)
 
     def drip(request: BaseHTTPRequestHandler) -> None:
         request.send_response(200)

@@ -28,14 +28,14 @@ class Heard(io.StringIO):
 def test_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SECONDS_OF_SILENCE", 0.01)
     heard = Heard("still at work")
-    with Progress(io.StringIO(), heard).alive("still at work"):
+    with Progress(io.StringIO(), heard).alive():
         assert heard.came.wait(timeout=60)
 
 
 def test_who_speaks_need_not_be_reminded() -> None:
     log, watcher = io.StringIO(), io.StringIO()
     told = Progress(log, watcher)
-    with told.alive("still at work"):
+    with told.alive():
         told.say("begun")
         told.pass_on("a line of somebody's")
     first, second = watcher.getvalue().splitlines()

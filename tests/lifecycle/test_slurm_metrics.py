@@ -10,7 +10,7 @@ import pytest
 from collectors import slurm_metrics
 from collectors.text_files import format_samples
 from node_setup.failure import SetupError
-from node_setup.steps import slurm_metrics as step
+from node_setup.steps import exporters as step
 from tests.lifecycle.node import StandIns, node_of
 from tests.lifecycle.services import Services, services
 from tests.lifecycle.slurm_answers import answer_for_slurm

@@ -8,7 +8,7 @@ import pytest
 
 from node_setup.failure import SetupError
 from node_setup.node import Node
-from node_setup.steps import slurm_client, slurm_worker
+from node_setup.steps import slurm_worker
 from tests.lifecycle.node import StandIns, node_of, settings_document
 from tests.lifecycle.slurm_commands import PYXIS_HELP, SlurmCommands
 
@@ -170,7 +170,7 @@ def test_a_copy_of_the_configuration_that_names_pyxis_means_that_it_should_be_th
 
 def test_a_login_node_is_looked_at_in_the_same_way(tmp_path: Path, slurm: SlurmCommands) -> None:
     login = node_of(tmp_path, "login")
-    slurm_client.verify(login)
+    slurm_worker.verify_login_node(login)
     assert login.changes == login.warnings == []
 
 
@@ -179,11 +179,11 @@ def test_a_login_node_that_slurm_does_not_know_runs_no_jobs(
 ) -> None:
     stand_ins.command("squeue", "echo 'slurm_load_node error: Invalid node name specified' >&2; exit 1")
     login = node_of(tmp_path, "login")
-    slurm_client.verify(login)
+    slurm_worker.verify_login_node(login)
     assert login.changes == ["slurmd: restarted, to fetch plugstack.conf again"]
 
 
 def test_a_login_node_without_slurm_fails(tmp_path: Path, slurm: SlurmCommands, stand_ins: StandIns) -> None:
     stand_ins.command("sinfo", "echo 'Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(SetupError, match="Unable to contact slurm controller"):
-        slurm_client.verify(node_of(tmp_path, "login"))
+        slurm_worker.verify_login_node(node_of(tmp_path, "login"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from config.studio_people import SUBMIT
 from node_setup.node import Node
-from node_setup.settings import read_deployment
+from node_setup.settings import Deployment, read_section
 from node_setup.steps import studio
 from tests.lifecycle.node import StandIns, deployment_document, node_of
 from tests.lifecycle.services import Services, services
@@ -22,7 +22,7 @@ def controller(folder: Path, wanted: dict[str, Any] | None, deployed: dict[str, 
     node = node_of(folder, "controller", studio=wanted)
     path = folder / "deployment.json"
     path.write_text(json.dumps(deployment_document(studio=deployed)))
-    return Node(node.host, node.facts, node.settings, read_deployment(path))
+    return Node(node.host, node.facts, node.settings, read_section(path, Deployment))
 
 
 def per_profile(*, login: bool = False) -> dict[str, Any]:

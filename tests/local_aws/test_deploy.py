@@ -18,7 +18,7 @@ from config.cluster import NewVpc
 from config.node_settings import node_settings_text
 from config.reading.loader import load_cluster
 from config.slurm_cluster import SlurmCluster
-from node_setup.settings import read_deployment
+from node_setup.settings import Deployment, read_section
 from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy_checkout, objects_below, see
 from tests.local_aws.refusals import ABSENT_SERVICE, ABSENT_ZONE, EVENT, NO_CAPACITY_TYPE
 from tools.preflight.network import check_endpoint_zones
@@ -222,7 +222,7 @@ def test_nodes_get_values_that_only_the_deployment_knows(
     seen: Seen = request.getfixturevalue(stage)
     shown, path = outputs(seen, cluster), tmp_path / "deployment.json"
     path.write_bytes(objects_below(seen, shown["LifecycleSourceS3Uri"])["deployment.json"])
-    told = read_deployment(path)
+    told = read_section(path, Deployment)
     assert told.artifact_bucket == f"sagemaker-{cluster.name}-{ACCOUNT}-{cluster.region}"
     assert "training/train.py" in objects_below(seen, told.workload_s3_uri)
     assert told.remote_write_url == shown["PrometheusRemoteWriteUrl"]

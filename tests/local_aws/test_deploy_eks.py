@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from config.reading.loader import load_cluster
-from config.resource_names import control_plane_log_group
+from config.resource_names import ResourceNames
 from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy_checkout, put_chart, see
 
 pytestmark = pytest.mark.long
@@ -38,7 +38,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def deployed(aws: LocalAws, checkout: Path) -> Seen:
     """Deploy while a log group of an earlier cluster is left."""
-    aws.client("logs", EKS.region).create_log_group(logGroupName=control_plane_log_group(EKS))
+    aws.client("logs", EKS.region).create_log_group(logGroupName=ResourceNames(EKS).control_plane_log_group)
     command = (sys.executable, "-m", "tools.stacks.deploy", "deploy", "--cluster", FILE, "EksStorageStack")
     output = aws.run(*command, "--require-approval", "never", "--no-notices", cwd=checkout)
     return see(aws, EKS.region, output)
@@ -63,7 +63,7 @@ def test_network_and_storage_come_up(deployed: Seen) -> None:
 
 
 def test_a_log_group_that_reappeared_is_deleted_before_the_deployment(aws: LocalAws, deployed: Seen) -> None:
-    name = control_plane_log_group(EKS)
+    name = ResourceNames(EKS).control_plane_log_group
     assert f"deleted log group {name}" in deployed.output
     assert aws.client("logs", EKS.region).describe_log_groups(logGroupNamePrefix=name)["logGroups"] == []
 

@@ -15,7 +15,7 @@ from manifests.chart_values import TYPE_LABEL, chart_values
 from manifests.charts import CACHE, chart_folder, load_charts, problem_of
 from tests.manifests.helm_runs import STAND_INS, lint, render
 
-STAND_IN = chart_folder("hyperpod", stand_ins=STAND_INS)
+STAND_IN = STAND_INS / "hyperpod"
 NVIDIA, EFA, NEURON = "nvidia-device-plugin", "aws-efa-k8s-device-plugin", "neuron-device-plugin"
 BASE = load_eks_cluster(Path("clusters/eks.yaml"))
 SYSTEM = BASE.instance_groups[0]

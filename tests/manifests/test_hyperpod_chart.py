@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from constructs.eks.node_prerequisites import OPERATOR, RELEASE
+from constructs.eks.nodes import OPERATOR, RELEASE
 from manifests.charts import CACHE, chart_folder, load_charts, problem_of
 from tests.manifests.helm_runs import STAND_INS, HelmRefusedError, lint, render
 
 VALUES = sorted((Path(__file__).parent / "values").glob("*.yaml"))
 WRONG = sorted((Path(__file__).parent / "values" / "wrong").glob("*.yaml"))
-STAND_IN = chart_folder("hyperpod", stand_ins=STAND_INS)
+STAND_IN = STAND_INS / "hyperpod"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
@@ -129,8 +129,6 @@ def test_the_stand_in_is_named_as_upstream(upstream: Path) -> None:
     assert read(STAND_IN / "Chart.yaml")["name"] == read(upstream / "Chart.yaml")["name"]
 
 
-def test_a_stand_in_is_never_taken_silently(tmp_path: Path) -> None:
+def test_a_missing_chart_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"chart hyperpod is not in .*; run make charts"):
         chart_folder("hyperpod", cache=tmp_path)
-    with pytest.raises(ValueError, match="there is no stand-in for chart hyperpod"):
-        chart_folder("hyperpod", stand_ins=tmp_path)

@@ -12,9 +12,9 @@ import pytest
 from config.eks_cluster import EksCluster, system_groups
 from config.reading.loader import load_eks_cluster
 from config.resource_names import TRAINING_UID, job_namespaces
-from manifests import studio_jobs
+from manifests import lustre
 from manifests.job_access import job_roles
-from manifests.lustre_volumes import (
+from manifests.lustre import (
     LustreVolume,
     folder_job,
     persistent_volume,
@@ -43,10 +43,10 @@ def objects(file: str) -> list[dict[str, Any]]:
         *(persistent_volume_claim(VOLUME, namespace) for namespace in namespaces),
         folder_job(namespaces),
         *job_roles(cluster(file)),
-        studio_jobs.service_account(),
-        studio_jobs.program(),
-        studio_jobs.queue_job("https://sqs/requests.fifo", "https://sqs/acknowledgements", "us-west-2"),
-        studio_jobs.shared_job([TRAINING_UID]),
+        lustre.studio_service_account(),
+        lustre.studio_program(),
+        lustre.studio_queue_job("https://sqs/requests.fifo", "https://sqs/acknowledgements", "us-west-2"),
+        lustre.studio_shared_job([TRAINING_UID]),
         *collector_objects(cluster(file), remote_write_url=REMOTE_WRITE_URL),
     ]
 
@@ -94,8 +94,8 @@ def test_folders_are_made_by_no_more_than_it_takes() -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_studios_jobs_see_their_folder_and_get_no_more_than_it_takes(shared: bool) -> None:
-    queue = studio_jobs.queue_job("https://sqs/r", "https://sqs/a", "us-west-2")
-    job = studio_jobs.shared_job([TRAINING_UID]) if shared else queue["spec"]["jobTemplate"]
+    queue = lustre.studio_queue_job("https://sqs/r", "https://sqs/a", "us-west-2")
+    job = lustre.studio_shared_job([TRAINING_UID]) if shared else queue["spec"]["jobTemplate"]
     found, pod = container(job), job["spec"]["template"]["spec"]
     assert found["securityContext"] == container(folder_job(["any"]))["securityContext"]
     assert "@sha256:" in found["image"]
@@ -104,13 +104,13 @@ def test_studios_jobs_see_their_folder_and_get_no_more_than_it_takes(shared: boo
     assert pod["automountServiceAccountToken"] is False
     # Pods that send no requests to AWS have no credentials.
     assert ("serviceAccountName" in pod) is not shared
-    program = studio_jobs.program()
+    program = lustre.studio_program()
     assert pod["volumes"][1]["configMap"]["name"] == program["metadata"]["name"]
     assert found["command"] == ["python3", f"/program/{next(iter(program['data']))}"]
 
 
 def test_the_program_of_studios_jobs_takes_their_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = container(studio_jobs.shared_job([TRAINING_UID]))
+    found = container(lustre.studio_shared_job([TRAINING_UID]))
     made: list[tuple[Any, ...]] = []
     monkeypatch.setattr(partitions, "make_partition", lambda *arguments: made.append(arguments))
     monkeypatch.setattr("sys.argv", [found["command"][1], *found["args"]])

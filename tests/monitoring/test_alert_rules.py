@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from config.reading.loader import load_cluster
 from constructs.monitoring.metrics_workspace import alert_manager_config, alert_manager_definition
 from monitoring.alert_rules import rules_text
 from monitoring.dashboards.selection import Scheduler
@@ -35,11 +34,6 @@ def test_every_alert_says_what_has_happened_and_what_to_do(scheduler: str) -> No
     for alert in alerts:
         assert set(alert["annotations"]) == {"summary", "action"}
         assert alert["labels"]["severity"] in ("cost", "warning", "critical")
-
-
-def test_rules_are_of_clusters_that_are_watched() -> None:
-    with pytest.raises(ValueError, match="observability: got nothing"):
-        rules_text(load_cluster(Path("clusters/slurm.yaml")))
 
 
 def promtool(*arguments: str, folder: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
 from aws_cdk import App
@@ -62,9 +63,15 @@ def synthesize(cluster: AnyCluster, file: str | None = None) -> Path:
     """The folder of the cloud assembly; cdk-nag's findings raise."""
 
     def add(app: App) -> None:
-        add_stacks(app, cluster, chart_stand_ins=CHARTS)
+        add_with_stand_in(app, cluster)
 
     return once(f"{file} {cluster.model_dump_json()}", add, file)
+
+
+def add_with_stand_in(app: App, cluster: AnyCluster) -> None:
+    """Add the stacks with a stand-in for HyperPod's chart, which tests without a network lack."""
+    with mock.patch("stacks.eks_hyperpod_stack.chart_folder", lambda name: CHARTS / name):
+        add_stacks(app, cluster)
 
 
 def once(subject: str, add: Callable[[App], None], file: str | None = None) -> Path:

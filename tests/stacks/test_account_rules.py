@@ -11,7 +11,7 @@ import pytest
 
 from stacks.cluster_stacks import add_checks, add_stacks
 from tests.stacks.endpoints import ENDPOINT_FILES, endpoint, synthesize_endpoint, template_in
-from tests.stacks.synthesized import CHARTS, load, new_app, read_templates, resources
+from tests.stacks.synthesized import add_with_stand_in, load, new_app, read_templates, resources
 
 BOUNDARY = "arn:aws:iam::123456789012:policy/platform/hpc-boundary"
 IAM = {"permissions_boundary": BOUNDARY, "role_path": "/hpc/", "role_name_prefix": "hpc-"}
@@ -27,7 +27,7 @@ def test_assets_and_roles_follow_the_rules(file: str) -> None:
     """cdk-nag's findings, which name the bucket, would end the synthesis."""
     app = new_app(file)
     app.node.set_context("@aws-cdk/core:bootstrapQualifier", "myorg")
-    add_stacks(app, load(file, iam=IAM), chart_stand_ins=CHARTS)
+    add_with_stand_in(app, load(file, iam=IAM))
     add_checks(app)
     templates = read_templates(Path(app.synth().directory))
     text = json.dumps(templates)

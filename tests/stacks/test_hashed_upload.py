@@ -17,7 +17,7 @@ from aws_cdk.assertions import Template
 from config.content_hash import content_hash
 from config.node_settings import node_settings_text
 from constructs.storage.hashed_upload import HashedUpload
-from node_setup.settings import Deployment, read_deployment
+from node_setup.settings import Deployment, read_section
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import (
     CLUSTER_FILES,
@@ -150,7 +150,7 @@ def test_nodes_read_what_the_deployment_knows(file: str, tmp_path: Path) -> None
     path.write_text(text)
     bucket = f"sagemaker-{cluster.name}-{ACCOUNT}-{cluster.region}"
     metrics = f"https://aps-workspaces.{cluster.region}.amazonaws.com/workspaces/ws-0123/api/v1/remote_write"
-    told = read_deployment(path)
+    told = read_section(path, Deployment)
     assert (told.mlflow is None) is (cluster.mlflow is None)
     if told.mlflow:
         assert ":mlflow-tracking-server/" in told.mlflow.tracking_uri

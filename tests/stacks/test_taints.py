@@ -12,7 +12,6 @@ from config.eks_cluster import EksCluster, lasting_groups
 from config.facts import addons
 from config.facts.instance_catalogue import instance_type
 from manifests.chart_values import TYPE_LABEL, chart_values
-from manifests.charts import chart_folder
 from tests.manifests.helm_runs import STAND_INS, render
 from tests.stacks.eks_cases import addons as installed_addons
 from tests.stacks.eks_cases import hyperpod, objects
@@ -78,7 +77,7 @@ def chart_objects(cluster: EksCluster, stack: dict[str, Any]) -> Iterator[tuple[
         for found in resources(stack, PATCH).values()
         if "template" in (properties := found["Properties"])["ApplyPatchJson"]
     }
-    chart = chart_folder("hyperpod", stand_ins=STAND_INS)
+    chart = STAND_INS / "hyperpod"
     for made in render(chart, chart_values(cluster), release="hyperpod-dependencies"):
         if made["kind"] in ("DaemonSet", "Deployment"):
             name = made["metadata"]["name"]

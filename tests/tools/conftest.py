@@ -9,7 +9,7 @@ from tests.tools.preflight.eks_accounts import approved_template
 from tests.tools.stacks.teardown_account import Account
 from tools import preflight
 from tools.preflight import observability, planned
-from tools.stacks import stack_deletion, teardown
+from tools.stacks import teardown
 
 METADATA = (
     '<EntityDescriptor xmlns="urn:oasis:names:tc:SAML:2.0:metadata" entityID="https://idp.example.com"/>'
@@ -43,7 +43,7 @@ def run_teardown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 
     def run(account: Account, *arguments: str) -> str:
         monkeypatch.setattr(teardown, "open_session", lambda region, profile: account.aws.session)
-        monkeypatch.setattr(stack_deletion, "POLL_SECONDS", 0.0)
+        monkeypatch.setattr(teardown, "POLL_SECONDS", 0.0)
         monkeypatch.setattr(sys, "argv", ["teardown", "--cluster", "clusters/slurm.yaml", *arguments])
         assert teardown.main() == 0
         return capsys.readouterr().out

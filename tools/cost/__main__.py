@@ -34,7 +34,7 @@ def main() -> int:
         billed = load_cluster(options.cluster)
         items, kind = cluster_items(billed, usage), billed.scheduler
     prices = load_prices(billed.region)
-    bill = make_bill(items, prices)
+    bill = make_bill(billed.region, items, prices)
     if isinstance(billed, Endpoint):
         notes = scaling_note(billed, prices)
     else:
@@ -126,7 +126,7 @@ def capacity_notes(cluster: AnyCluster, prices: PriceList) -> Iterator[str]:
             )
         if group.capacity == "spot":
             yield f"{group.name}: spot costs less than the on-demand price in the table, and varies."
-        price = prices.find(f"hyperpod.{group.instance_type}")
+        price = prices.get(f"hyperpod.{group.instance_type}")
         if isinstance(group, EksInstanceGroup) and group.max_instances and price:
             most = group.max_instances * price.usd
             yield f"{group.name}: Karpenter may start {group.max_instances} for {most:.2f} USD per hour."
@@ -152,7 +152,7 @@ def budget_note(cluster: AnyCluster, bill: Bill) -> list[str]:
 
 
 def scaling_note(endpoint: Endpoint, prices: PriceList) -> list[str]:
-    price = prices.find(f"hosting.{endpoint.instance_type}")
+    price = prices.get(f"hosting.{endpoint.instance_type}")
     most = endpoint.instances.max
     if price is None or most == endpoint.instances.min:
         return []

@@ -53,8 +53,8 @@ class Bill:
         return sorted({line.item.key for line in self.lines if line.price is None})
 
 
-def make_bill(items: Iterable[Item], prices: PriceList) -> Bill:
-    return Bill(prices.region, [Line(item, prices.find(item.key)) for item in items])
+def make_bill(region: str, items: Iterable[Item], prices: PriceList) -> Bill:
+    return Bill(region, [Line(item, prices.get(item.key)) for item in items])
 
 
 def hourly_usd(monthly_usd: float) -> float:

@@ -11,15 +11,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from config.cluster_kinds import AnyCluster
 from config.reading.loader import load_cluster
-from config.resource_names import image_repository
-from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.images.container_engine import ENGINES, ContainerEngine, find_engine
-from tools.images.image_registry import Repository, digest_of, find_repository, registry_login, scan_summary
+from tools.images.image_registry import Repository, find_repository, registry_login
 from tools.images.source_revision import Revision, build_context, read_revision, require_clean
 
 REPOSITORY = Path(__file__).parents[2]
@@ -86,16 +83,15 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _push(cluster: AnyCluster, options: argparse.Namespace, revision: Revision, framework: Framework) -> None:
-    ecr = aws_client(open_session(region=cluster.region, profile=options.profile), "ecr")
-    repository = find_repository(ecr, image_repository(cluster))
+    repository = find_repository(cluster, options.profile)
     name = f"{repository.uri}:{registry_tag(revision, framework)}"
-    digest = digest_of(ecr, repository, registry_tag(revision, framework))
+    digest = repository.digest_of(registry_tag(revision, framework))
     if digest:
         # Tags are immutable: a second push of the same commit would be refused.
         print(f"{name} is there already", file=sys.stderr)
     else:
-        digest = push_image(ecr, repository, revision, framework, find_engine(options.engine))
-    print(scan_summary(ecr, repository, digest), file=sys.stderr)
+        digest = push_image(repository, revision, framework, find_engine(options.engine))
+    print(repository.scan_summary(digest), file=sys.stderr)
     print(f'next, for Slurm: make image TARGET=slurm ARGS="--reference {name}@{digest}"', file=sys.stderr)
     print(f"{repository.uri}@{digest}")
 
@@ -132,7 +128,7 @@ def build_image(
 
 
 def push_image(
-    ecr: Any, repository: Repository, revision: Revision, framework: Framework, engine: ContainerEngine
+    repository: Repository, revision: Revision, framework: Framework, engine: ContainerEngine
 ) -> str:
     """Push the image of a commit, which the engine has; returns its digest.
 
@@ -143,10 +139,10 @@ def push_image(
     tag, target = local_tag(revision, framework), f"{repository.uri}:{registered}"
     if not engine.has_image(tag):
         raise ValueError(f"{engine.name} has no image {tag}; run make image first")
-    login = registry_login(ecr)
+    login = registry_login(repository.ecr)
     with engine.logged_in(login.registry, user=login.user, password=login.password):
         engine.push(tag, target)
-    digest = digest_of(ecr, repository, registered)
+    digest = repository.digest_of(registered)
     if not digest:
         raise ValueError(f"{target} was pushed, but the repository does not show it; try again")
     return digest

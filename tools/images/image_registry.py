@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.aws_session import if_present
+from config.cluster import Cluster
+from config.resource_names import ResourceNames
+from tools.aws_session import aws_client, if_present, open_session
 
 SHOWN_CHARACTERS = 600
 SCAN_WAIT_SECONDS = 300.0
@@ -34,27 +35,58 @@ class RegistryLogin:
 
 @dataclass(frozen=True)
 class Repository:
+    ecr: Any = field(repr=False)
     name: str
     uri: str
     """Address of the repository, without a tag."""
     scans_on_push: bool
 
+    def digest_of(self, tag: str) -> str | None:
+        """Return the digest of a tag, or None if the tag does not exist."""
+        answer = if_present(self.ecr.describe_images, repositoryName=self.name, imageIds=[{"imageTag": tag}])
+        return answer and str(answer["imageDetails"][0]["imageDigest"])
 
-def find_repository(ecr: Any, name: str) -> Repository:
-    """Return the address of the repository.
+    def tags_of(self, digest: str) -> list[str] | None:
+        """Return the tags of an image, or None if the digest does not exist."""
+        image = {"imageDigest": digest}
+        answer = if_present(self.ecr.describe_images, repositoryName=self.name, imageIds=[image])
+        return answer and list(answer["imageDetails"][0].get("imageTags", []))
+
+    def scan_summary(self, digest: str) -> str:
+        """Wait a limited time for the scan of an image, and return its findings in one line."""
+        deadline = time.monotonic() + SCAN_WAIT_SECONDS
+        image = {"imageDigest": digest}
+        while True:
+            # There is no scan in the first moments after a push.
+            answer = if_present(
+                self.ecr.describe_image_scan_findings, repositoryName=self.name, imageId=image, maxResults=1
+            )
+            if answer is None and not self.scans_on_push:
+                return "image scan: none, scanning is off for this repository"
+            if answer and answer["imageScanStatus"]["status"] not in UNFINISHED:
+                return _findings(answer)
+            if time.monotonic() >= deadline:
+                return f"image scan: not finished after {SCAN_WAIT_SECONDS:.0f} s; make push shows it later"
+            time.sleep(SCAN_POLL_SECONDS)
+
+
+def find_repository(cluster: Cluster, profile: str | None) -> Repository:
+    """Return the cluster's repository.
 
     Raises:
         ValueError: if it does not exist yet.
     """
+    ecr = aws_client(open_session(region=cluster.region, profile=profile), "ecr")
+    name = ResourceNames(cluster).image_repository
     described = if_present(ecr.describe_repositories, repositoryNames=[name])
     if described is None:
         raise ValueError(
-            f"image repository {name} does not exist in {ecr.meta.region_name}; it comes with the cluster's "
+            f"image repository {name} does not exist in {cluster.region}; it comes with the cluster's "
             "storage: make deploy"
         )
     found = described["repositories"][0]
     scanning = found.get("imageScanningConfiguration", {})
-    return Repository(name, found["repositoryUri"], bool(scanning.get("scanOnPush")))
+    return Repository(ecr, name, found["repositoryUri"], bool(scanning.get("scanOnPush")))
 
 
 def registry_login(ecr: Any) -> RegistryLogin:
@@ -62,44 +94,6 @@ def registry_login(ecr: Any) -> RegistryLogin:
     data = ecr.get_authorization_token()["authorizationData"][0]
     user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
     return RegistryLogin(data["proxyEndpoint"].removeprefix("https://"), user, password)
-
-
-def digest_of(ecr: Any, repository: Repository, tag: str) -> str | None:
-    """Return the digest of a tag, or None if the tag does not exist."""
-    answer = if_present(ecr.describe_images, repositoryName=repository.name, imageIds=[{"imageTag": tag}])
-    return answer and str(answer["imageDetails"][0]["imageDigest"])
-
-
-def tags_of(ecr: Any, repository: Repository, digest: str) -> list[str] | None:
-    """Return the tags of an image, or None if the digest does not exist."""
-    image = {"imageDigest": digest}
-    answer = if_present(ecr.describe_images, repositoryName=repository.name, imageIds=[image])
-    return answer and list(answer["imageDetails"][0].get("imageTags", []))
-
-
-def scan_summary(
-    ecr: Any,
-    repository: Repository,
-    digest: str,
-    *,
-    pause: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> str:
-    """Wait a limited time for the scan of an image, and return its findings in one line."""
-    deadline = clock() + SCAN_WAIT_SECONDS
-    image = {"imageDigest": digest}
-    while True:
-        # There is no scan in the first moments after a push.
-        answer = if_present(
-            ecr.describe_image_scan_findings, repositoryName=repository.name, imageId=image, maxResults=1
-        )
-        if answer is None and not repository.scans_on_push:
-            return "image scan: none, scanning is off for this repository"
-        if answer and answer["imageScanStatus"]["status"] not in UNFINISHED:
-            return _findings(answer)
-        if clock() >= deadline:
-            return f"image scan: not finished after {SCAN_WAIT_SECONDS:.0f} s; make push shows it later"
-        pause(SCAN_POLL_SECONDS)
 
 
 def _findings(answer: dict[str, Any]) -> str:

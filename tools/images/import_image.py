@@ -11,13 +11,10 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from config.facts.instance_catalogue import instance_type
 from config.reading.loader import load_slurm_cluster
-from config.resource_names import image_repository
 from config.slurm_cluster import SlurmCluster
-from tools.aws_session import aws_client, open_session
 from tools.command_line import DEFAULT_CLUSTER_FILE, Say, cluster_parser, run_command
 from tools.images.build import (
     FRAMEWORKS,
@@ -31,7 +28,7 @@ from tools.images.build import (
     registry_tag,
 )
 from tools.images.container_engine import find_engine
-from tools.images.image_registry import Repository, digest_of, find_repository, scan_summary
+from tools.images.image_registry import Repository, find_repository
 from tools.images.source_revision import Revision, read_revision, require_clean
 from tools.jobs.slurm.request import shared_files, worker_groups
 from tools.nodes.head_node import HeadNode, find_head_node
@@ -72,13 +69,12 @@ def main() -> int:
     require_clean(revision, instead=NOT_COMMITTED)
     # Building takes long: what comes after it is looked for first.
     head = find_head_node(cluster, options.profile)
-    ecr = aws_client(open_session(region=cluster.region, profile=options.profile), "ecr")
-    repository = find_repository(ecr, image_repository(cluster))
-    digest = _digest_in_registry(ecr, repository, revision, framework, options)
+    repository = find_repository(cluster, options.profile)
+    digest = _digest_in_registry(repository, revision, framework, options)
     reference = f"{repository.uri}:{registry_tag(revision, framework)}@{digest}"
     _import(head, ImportJob(partition, num_cpus, reference, image_file(folder, reference)), options.cluster)
     # Last: meanwhile the scan has had its time.
-    print(scan_summary(ecr, repository, digest), file=sys.stderr)
+    print(repository.scan_summary(digest), file=sys.stderr)
     return 0
 
 
@@ -136,16 +132,12 @@ def image_file(folder: str, reference: str) -> str:
 
 
 def _digest_in_registry(
-    ecr: Any,
-    repository: Repository,
-    revision: Revision,
-    framework: Framework,
-    options: argparse.Namespace,
+    repository: Repository, revision: Revision, framework: Framework, options: argparse.Namespace
 ) -> str:
     """Return the reference of the commit's image; build and push the image if it is missing."""
     tag = registry_tag(revision, framework)
     name = f"{repository.uri}:{tag}"
-    digest = digest_of(ecr, repository, tag)
+    digest = repository.digest_of(tag)
     if digest:
         print(f"{name} is there already: not built again", file=sys.stderr)
         return digest
@@ -158,7 +150,7 @@ def _digest_in_registry(
         ) from None
     if options.engine_options or not engine.has_image(local_tag(revision, framework)):
         build_image(engine, REPOSITORY, revision, options.engine_options, framework)
-    return push_image(ecr, repository, revision, framework, engine)
+    return push_image(repository, revision, framework, engine)
 
 
 def _import(head: HeadNode, job: ImportJob, cluster_file: Path) -> None:

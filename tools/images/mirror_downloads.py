@@ -13,7 +13,7 @@ from typing import Any
 
 from config.facts.instance_catalogue import instance_type
 from config.reading.loader import load_slurm_cluster
-from config.resource_names import artifact_bucket, image_repository
+from config.resource_names import ResourceNames, artifact_bucket
 from config.slurm_cluster import SlurmCluster
 from tools.archives import download
 from tools.aws_session import aws_client, if_present, open_session
@@ -45,7 +45,7 @@ def main() -> int:
     if not table["images"]:
         return 0
     ecr = aws_client(session, "ecr")
-    copied = [_mirror_image(ecr, image_repository(cluster), image) for image in table["images"]]
+    copied = [_mirror_image(ecr, ResourceNames(cluster).image_repository, image) for image in table["images"]]
     return 0 if all(copied) else SOME_LEFT
 
 

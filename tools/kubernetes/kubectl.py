@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from config.eks_cluster import EksCluster
-from config.resource_names import kubernetes_cluster
+from config.resource_names import ResourceNames
 from manifests.charts import CACHE
 from tools.aws_session import aws_client, if_present, open_session
 from tools.command_line import Say, tell_lines
@@ -158,7 +158,7 @@ def open_kubectl(
             raise ValueError(f"--kubeconfig: {kubeconfig} is not there")
         yield Kubectl(program, kubeconfig.resolve(), namespace, str(kubeconfig))
         return
-    name = kubernetes_cluster(cluster)
+    name = ResourceNames(cluster).kubernetes_cluster
     with TemporaryDirectory(prefix="kube-") as folder:
         path = Path(folder) / "config"
         path.write_text(json.dumps(kubeconfig_of(cluster, profile)))
@@ -171,7 +171,7 @@ def kubeconfig_of(cluster: EksCluster, profile: str | None) -> Manifest:
     Raises:
         ValueError: if the cluster does not exist.
     """
-    name = kubernetes_cluster(cluster)
+    name = ResourceNames(cluster).kubernetes_cluster
     eks = aws_client(open_session(region=cluster.region, profile=profile), "eks")
     described = if_present(eks.describe_cluster, name=name)
     if described is None:

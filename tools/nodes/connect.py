@@ -21,7 +21,7 @@ import boto3
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
 from config.reading.loader import load_cluster
-from config.resource_names import job_namespaces, kubernetes_cluster, shell_document
+from config.resource_names import ResourceNames, job_namespaces
 from manifests.charts import CACHE
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
@@ -111,7 +111,7 @@ def _connect_kubectl(cluster: EksCluster, options: argparse.Namespace) -> int:
 
 def _write_kubeconfig(cluster: EksCluster, config: Manifest, wanted: Path | None) -> Path:
     """Write a file of its own, so that nothing in the user's configuration changes; return its path."""
-    own = Path.home() / ".kube" / kubernetes_cluster(cluster)
+    own = Path.home() / ".kube" / ResourceNames(cluster).kubernetes_cluster
     path = (wanted or own).expanduser().absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     _write_whole(path, json.dumps(config, indent=2) + "\n")
@@ -174,7 +174,7 @@ def _connect_node(
     print(f"{node.name} ({node.instance_id}, {node.instance_type}) ...", file=sys.stderr, flush=True)
     if cluster.scheduler == "slurm":
         # As the nodes' user; on EKS people have no business in a user's home.
-        command += ["--document-name", shell_document(cluster)]
+        command += ["--document-name", ResourceNames(cluster).shell_document]
     check_programs()
     # The aws command takes this one's place, and owns the terminal and its signals.
     os.execvp(command[0], command)
@@ -264,7 +264,7 @@ def show_nodes(cluster: EksCluster, path: Path) -> bool:
         return False
     if not own:
         print(f"There is no kubectl on the PATH; {program} is one", file=sys.stderr)
-    kubectl = Kubectl(program, path, "default", f"EKS cluster {kubernetes_cluster(cluster)}")
+    kubectl = Kubectl(program, path, "default", f"EKS cluster {ResourceNames(cluster).kubernetes_cluster}")
     try:
         print(kubectl.run("get", "nodes"), end="")
     except Refused as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from config.cluster import Cluster
-from config.resource_names import node_log_group
+from config.resource_names import ResourceNames
 from tools.aws_session import all_items, if_present
 
 PREFIX = "LifecycleConfig/"
@@ -50,7 +50,7 @@ def find_log_group(logs: Any, cluster: Cluster, cluster_id: str | None) -> str:
     found = all_items(logs, "describe_log_groups", "logGroups", logGroupNamePrefix=prefix)
     groups = {group["logGroupName"]: group["creationTime"] for group in found}
     # What CloudWatch's agent sends is another group's.
-    groups.pop(node_log_group(cluster), None)
+    groups.pop(ResourceNames(cluster).node_log_group, None)
     if cluster_id is not None:
         groups = {name: time for name, time in groups.items() if name == prefix + cluster_id}
     if not groups:

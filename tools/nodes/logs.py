@@ -15,7 +15,7 @@ from typing import Any
 
 from config.eks_cluster import EksCluster
 from config.reading.loader import load_cluster
-from config.resource_names import control_plane_log_group
+from config.resource_names import ResourceNames
 from tools.aws_session import aws_client, if_present, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.nodes.cluster_nodes import ClusterNodes, nodes_meant, read_cluster_nodes
@@ -236,7 +236,7 @@ def read_control_plane(logs: Any, cluster: EksCluster, since_ms: int) -> list[Ev
             f"kubernetes.control_plane_logs: got {cluster.kubernetes.control_plane_logs}; the control plane "
             "logs nothing to show; add api, authenticator, controllerManager or scheduler, and deploy"
         )
-    group = control_plane_log_group(cluster)
+    group = ResourceNames(cluster).control_plane_log_group
     events = if_present(lambda: list(_events(logs, group, since_ms)))
     if events is None:
         raise ValueError(f"there is no log group {group}; make deploy makes it with the cluster")

@@ -17,23 +17,22 @@ from tools.preflight import (
     account,
     addons,
     capacity,
-    chart_types,
     existing_storage,
     instance_quotas,
     kubernetes,
-    mirror,
     named_resources,
     names,
     network,
-    network_quotas,
     observability,
     sagemaker_services,
+    stack_quotas,
     stacks,
-    storage_quotas,
 )
-from tools.preflight.finding import Finding, fail, unknown
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import PermissionMissing, ReadOnlyAws
+
+CREDENTIALS = Subject("credentials")
 
 Check = Callable[[ReadOnlyAws, Cluster], Iterator[Finding]]
 OwnCheck = Callable[[ReadOnlyAws, Any], Iterator[Finding]]
@@ -47,8 +46,8 @@ CHECKS: dict[str, Check] = {
     "quotas of instance types": instance_quotas.check_instance_types,
     "quotas of instances in all": instance_quotas.check_instance_totals,
     "quota of volume size": instance_quotas.check_volume_size,
-    "quotas of file systems": storage_quotas.check_storage_quotas,
-    "quotas of the network": network_quotas.check_network_quotas,
+    "quotas of file systems": stack_quotas.check_storage_quotas,
+    "quotas of the network": stack_quotas.check_network_quotas,
     "existing storage": existing_storage.check_existing_storage,
     "zones": capacity.check_zones,
     "zones of endpoints": network.check_endpoint_zones,
@@ -79,8 +78,8 @@ CHECKS: dict[str, Check] = {
 
 SLURM_CHECKS: dict[str, OwnCheck] = {
     "name of the shell document": names.check_document,
-    "quotas of the database": storage_quotas.check_database_quotas,
-    "copies of downloads": mirror.check_mirror,
+    "quotas of the database": stack_quotas.check_database_quotas,
+    "copies of downloads": named_resources.check_mirror,
 }
 
 
@@ -92,7 +91,7 @@ def _eks_checks(planned: Planned) -> dict[str, OwnCheck]:
         "Kubernetes version": kubernetes.check_version,
         "access to Kubernetes": kubernetes.check_access,
         "synthesis": partial(kubernetes.check_synthesis, planned),
-        "types that the chart knows": chart_types.check_types,
+        "types that the chart knows": kubernetes.check_types,
         "names of the cluster's log groups": partial(names.check_planned_log_groups, planned),
         "add-ons": partial(addons.check_addons, planned),
     }
@@ -109,11 +108,11 @@ def run_checks(aws: ReadOnlyAws, cluster: AnyCluster) -> Iterator[Finding]:
         try:
             yield from check(aws, cluster)
         except PermissionMissing as missing:
-            yield unknown(title, "", f"add {missing.action} to your permissions, and run it again")
+            yield Subject(title).unknown("", f"add {missing.action} to your permissions, and run it again")
         except (BotoCoreError, ClientError) as error:
             if has_expired(error):
-                yield fail(
-                    "credentials", explain(error), "sign in and run it again; no further checks were made"
+                yield CREDENTIALS.fail(
+                    explain(error), "sign in and run it again; no further checks were made"
                 )
                 return
-            yield unknown(title, explain(error), "run it again, or check it manually")
+            yield Subject(title).unknown(explain(error), "run it again, or check it manually")

@@ -7,19 +7,21 @@ from pathlib import Path
 from botocore.exceptions import BotoCoreError, ClientError
 
 from config.cluster import Cluster
-from tools.aws_session import explain, if_present
-from tools.preflight.finding import Finding, fail, ok, warn
+from tools.aws_session import explain
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
+
+CREDENTIALS = Subject("credentials")
+REGION = Subject("region")
+BOOTSTRAP = Subject("CDK bootstrap")
+ROLES = Subject("quota IAM roles")
 
 CDK_SETTINGS = Path(__file__).parents[2] / "cdk.json"
 QUALIFIER = "@aws-cdk/core:bootstrapQualifier"
 """Context key in cdk.json for accounts that were bootstrapped with another than the CDK's qualifier."""
-
 MIN_BOOTSTRAP_VERSION = 6
 """Version that stacks with assets and `cdk deploy` require (DefaultStackSynthesizer in aws-cdk-lib)."""
-
-
 MOST_ROLES = {"slurm": 25, "eks": 45}
 """Roles of all stacks of a cluster that uses every option of a cluster file."""
 
@@ -28,12 +30,11 @@ def check_credentials(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     try:
         caller = aws.call("sts", "get_caller_identity")
     except (BotoCoreError, ClientError) as error:
-        yield fail("credentials", explain(error), "sign in; all other checks need credentials")
+        yield CREDENTIALS.fail(explain(error), "sign in; all other checks need credentials")
         return
-    yield ok("credentials", f"account {caller['Account']} as {caller['Arn']}")
+    yield CREDENTIALS.ok(f"account {caller['Account']} as {caller['Arn']}")
     if caller["Arn"].endswith(":root"):
-        yield warn(
-            "credentials",
+        yield CREDENTIALS.warn(
             "these are the account's root credentials",
             "use a role with the permissions in docs/deploy.md, because nothing limits root",
         )
@@ -43,10 +44,9 @@ def check_region(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     regions = aws.call("ec2", "describe_regions", RegionNames=[cluster.region], AllRegions=True)["Regions"]
     status = regions[0]["OptInStatus"] if regions else "unknown"
     if status in ("opt-in-not-required", "opted-in"):
-        yield ok("region", f"{cluster.region} is enabled")
+        yield REGION.ok(f"{cluster.region} is enabled")
     else:
-        yield fail(
-            "region",
+        yield REGION.fail(
             f"{cluster.region} is not enabled in this account (state {status})",
             "enable it in the console (Account, AWS Regions; minutes to hours), or change `region`",
         )
@@ -56,21 +56,18 @@ def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     qualifier = json.loads(CDK_SETTINGS.read_text())["context"].get(QUALIFIER, "hnb659fds")
     command = "make bootstrap CLUSTER=<this file>"
     # `cdk bootstrap` writes this parameter.
-    found = if_present(aws.call, "ssm", "get_parameter", Name=f"/cdk-bootstrap/{qualifier}/version")
+    found = aws.find("ssm", "get_parameter", Name=f"/cdk-bootstrap/{qualifier}/version")
     if found is None:
-        yield fail(
-            "CDK bootstrap",
+        yield BOOTSTRAP.fail(
             f"account {aws.account} is not bootstrapped in {cluster.region} with the qualifier {qualifier}",
             f"run `{command}` once; if the account has another qualifier, set {QUALIFIER} in cdk.json",
         )
         return
     version = int(found["Parameter"]["Value"])
     if version < MIN_BOOTSTRAP_VERSION:
-        yield fail(
-            "CDK bootstrap", f"version {version}; {MIN_BOOTSTRAP_VERSION} is needed", f"run `{command}`"
-        )
+        yield BOOTSTRAP.fail(f"version {version}; {MIN_BOOTSTRAP_VERSION} is needed", f"run `{command}`")
     else:
-        yield ok("CDK bootstrap", f"version {version}")
+        yield BOOTSTRAP.ok(f"version {version}")
 
 
 def check_roles(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -81,11 +78,10 @@ def check_roles(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     most, used, quota = MOST_ROLES[cluster.scheduler], summary["Roles"], summary["RolesQuota"]
     said = f"up to {most} needed, {used:,} in use, the quota is {quota:,}"
     if used + most > quota:
-        yield warn(
-            "quota IAM roles",
+        yield ROLES.warn(
             said,
             "delete unneeded roles, or request more for 'Roles per account' in Service Quotas, AWS "
             "Identity and Access Management (IAM), which is in us-east-1",
         )
     else:
-        yield ok("quota IAM roles", said)
+        yield ROLES.ok(said)

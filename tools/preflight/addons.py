@@ -12,7 +12,7 @@ from jsonschema.exceptions import SchemaError
 from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import instance_type
 from tools.aws_session import error_code, if_present, is_absent
-from tools.preflight.finding import Finding, fail, ok, unknown, warn
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.planned import LATER, Addon, Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -25,7 +25,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 
 def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     for addon in planned.addons:
-        subject = f"add-on {addon.name}"
+        subject = Subject(f"add-on {addon.name}")
         # Versions for the cluster's Kubernetes in the region, newest first as in EKS's list.
         listing = if_present(
             aws.items,
@@ -38,16 +38,17 @@ def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Ite
         if found is None:
             yield _not_offered(subject, cluster, addon, offered)
             continue
-        yield ok(subject, f"{addon.version} is offered for Kubernetes {cluster.kubernetes.version}")
+        yield subject.ok(f"{addon.version} is offered for Kubernetes {cluster.kubernetes.version}")
         yield from _architectures(subject, cluster, addon, found)
         yield from _configuration(subject, aws, addon, found)
 
 
-def _not_offered(subject: str, cluster: EksCluster, addon: Addon, offered: list[dict[str, Any]]) -> Finding:
+def _not_offered(
+    subject: Subject, cluster: EksCluster, addon: Addon, offered: list[dict[str, Any]]
+) -> Finding:
     where = f"for Kubernetes {cluster.kubernetes.version} in {cluster.region}"
     if not offered:
-        return fail(
-            subject,
+        return subject.fail(
             f"it is not offered {where}",
             "choose another region or kubernetes.version, or remove the section that needs the add-on",
         )
@@ -59,28 +60,28 @@ def _not_offered(subject: str, cluster: EksCluster, addon: Addon, offered: list[
     ]
     shown = ", ".join(version["addonVersion"] for version in offered[:NUM_SHOWN])
     more = f" and {len(offered) - NUM_SHOWN} older" if len(offered) > NUM_SHOWN else ""
-    return fail(
-        subject,
+    return subject.fail(
         f"{addon.version} is not offered {where}; offered are {shown}{more}",
         f"put one of them in {TABLE}" + (f", such as EKS's default {defaults[0]}" if defaults else ""),
     )
 
 
 def _architectures(
-    subject: str, cluster: EksCluster, addon: Addon, found: dict[str, Any]
+    subject: Subject, cluster: EksCluster, addon: Addon, found: dict[str, Any]
 ) -> Iterator[Finding]:
     needed = {instance_type(group.instance_type).architecture for group in cluster.instance_groups}
     there = found.get("architecture", [])
     missing = sorted(name for name in needed if there and _ARCHITECTURES[name] not in there)
     if missing:
-        yield fail(
-            subject,
+        yield subject.fail(
             f"{addon.version} is for {', '.join(there)}, nodes are {', '.join(missing)}",
             f"put another version in {TABLE}, or choose other instance types",
         )
 
 
-def _configuration(subject: str, aws: ReadOnlyAws, addon: Addon, found: dict[str, Any]) -> Iterator[Finding]:
+def _configuration(
+    subject: Subject, aws: ReadOnlyAws, addon: Addon, found: dict[str, Any]
+) -> Iterator[Finding]:
     if addon.configuration is None and not found.get("requiresConfiguration"):
         return
     command = (
@@ -101,12 +102,10 @@ def _configuration(subject: str, aws: ReadOnlyAws, addon: Addon, found: dict[str
         validator.check_schema(schema)
     except (json.JSONDecodeError, SchemaError) as error:
         reason = str(error).splitlines()[0]
-        yield unknown(subject, f"the schema of its configuration cannot be read: {reason}", command)
+        yield subject.unknown(f"the schema of its configuration cannot be read: {reason}", command)
         return
     if not schema:
-        yield warn(
-            subject, "EKS has no schema for its configuration", f"check the accepted values: {command}"
-        )
+        yield subject.warn("EKS has no schema for its configuration", f"check the accepted values: {command}")
         return
     known = (
         error
@@ -119,10 +118,9 @@ def _configuration(subject: str, aws: ReadOnlyAws, addon: Addon, found: dict[str
         for error in islice(known, NUM_SHOWN)
     ]
     if mistakes:
-        yield fail(
-            subject,
+        yield subject.fail(
             f"its schema rejects the configuration:  {'; '.join(mistakes)}",
             f"correct the configuration in the add-on's construct (constructs/); its schema: {command}",
         )
     else:
-        yield ok(subject, "its schema accepts the configuration")
+        yield subject.ok("its schema accepts the configuration")

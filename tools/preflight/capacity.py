@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from config.cluster import Cluster, InstanceGroup, zone_ids, zone_of
-from tools.aws_session import if_present
-from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 TARGET = "hyperpod-cluster"
@@ -22,14 +21,14 @@ def check_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     zones = aws.call("ec2", "describe_availability_zones")["AvailabilityZones"]
     state = {zone["ZoneId"]: zone["State"] for zone in zones}
     for zone_id in dict.fromkeys(zone_ids(cluster)):
-        subject = f"zone {zone_id}"
+        subject = Subject(f"zone {zone_id}")
         if zone_id not in state:
             known = ", ".join(sorted(state))
-            yield fail(subject, f"this account has no such zone in {cluster.region}", f"use one of {known}")
+            yield subject.fail(f"this account has no such zone in {cluster.region}", f"use one of {known}")
         elif state[zone_id] != "available":
-            yield warn(subject, f"state {state[zone_id]}", "choose another zone, or wait")
+            yield subject.warn(f"state {state[zone_id]}", "choose another zone, or wait")
         else:
-            yield ok(subject, "available")
+            yield subject.ok("available")
 
 
 def check_offers(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -47,19 +46,17 @@ def check_offers(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         zones_of[f"ml.{offer['InstanceType']}"].add(offer["Location"])
     for group in cluster.instance_groups:
         zone = zone_of(cluster, group)
-        subject = f"offer {group.name}"
+        subject = Subject(f"offer {group.name}")
         offered = ", ".join(sorted(zones_of[group.instance_type])) or f"no zone of {cluster.region}"
         if zone in zones_of[group.instance_type]:
-            yield ok(subject, f"{group.instance_type} is offered in {zone}")
+            yield subject.ok(f"{group.instance_type} is offered in {zone}")
         elif group.training_plan_arn:
-            yield warn(
-                subject,
+            yield subject.warn(
                 f"EC2 lists {group.instance_type} in {offered}, not in {zone}",
                 "use the zone of the training plan, which is checked below",
             )
         else:
-            yield fail(
-                subject,
+            yield subject.fail(
                 f"{group.instance_type} is not offered in {zone}; it is offered in {offered}",
                 "set the group's availability_zone_id (or the network's first zone) to a zone that offers it",
             )
@@ -72,59 +69,53 @@ def check_training_plans(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
             groups_of.setdefault(group.training_plan_arn, []).append(group)
     for arn, groups in groups_of.items():
         name = arn.rpartition("/")[2]
-        subject = f"training plan {name}"
-        plan = if_present(aws.call, "sagemaker", "describe_training_plan", TrainingPlanName=name)
+        subject = Subject(f"training plan {name}")
+        plan = aws.find("sagemaker", "describe_training_plan", TrainingPlanName=name)
         if plan is None:
-            yield fail(
-                subject,
+            yield subject.fail(
                 f"there is no such plan in this account and {cluster.region}",
                 "copy the ARN of `aws sagemaker list-training-plans`, or remove training_plan_arn to run on "
                 "demand",
             )
             continue
         if plan["TrainingPlanArn"] != arn:
-            yield fail(
-                subject,
+            yield subject.fail(
                 f"the file names {arn}, the account has {plan['TrainingPlanArn']}",
                 "copy the ARN of `aws sagemaker list-training-plans`",
             )
             continue
         yield _status(subject, plan)
         if TARGET not in plan.get("TargetResources", [TARGET]):
-            yield fail(
-                subject,
-                f"bought for {', '.join(plan['TargetResources'])}",
-                f"buy a plan whose target is {TARGET}",
+            yield subject.fail(
+                f"bought for {', '.join(plan['TargetResources'])}", f"buy a plan whose target is {TARGET}"
             )
         yield from _capacity(subject, cluster, plan, groups)
 
 
-def _status(subject: str, plan: dict[str, Any]) -> Finding:
+def _status(subject: Subject, plan: dict[str, Any]) -> Finding:
     status = plan["Status"]
     start, end = plan.get("StartTime"), plan.get("EndTime")
     if status == "Active":
         if end is not None and end - datetime.now(UTC) < ENDS_SOON:
-            return warn(
-                subject,
-                f"ends {end:%Y-%m-%d %H:%M} UTC",
-                "expect its nodes to be taken away then; save checkpoints",
+            return subject.warn(
+                f"ends {end:%Y-%m-%d %H:%M} UTC", "expect its nodes to be taken away then; save checkpoints"
             )
-        return ok(subject, "active" + (f" until {end:%Y-%m-%d %H:%M} UTC" if end else ""))
+        return subject.ok("active" + (f" until {end:%Y-%m-%d %H:%M} UTC" if end else ""))
     if status == "Scheduled":
         when = f" {start:%Y-%m-%d %H:%M} UTC" if start else " later"
-        return warn(
-            subject, f"starts{when}", "its nodes start no earlier; the other resources bill from today"
+        return subject.warn(
+            f"starts{when}", "its nodes start no earlier; the other resources bill from today"
         )
     if status == "Pending":
-        return warn(
-            subject, "not paid for or not confirmed yet", "wait until its status is Scheduled or Active"
+        return subject.warn(
+            "not paid for or not confirmed yet", "wait until its status is Scheduled or Active"
         )
     reason = plan.get("StatusMessage") or "no reason given"
-    return fail(subject, f"{status.lower()} ({reason})", "buy another plan, or remove training_plan_arn")
+    return subject.fail(f"{status.lower()} ({reason})", "buy another plan, or remove training_plan_arn")
 
 
 def _capacity(
-    subject: str, cluster: Cluster, plan: dict[str, Any], groups: list[InstanceGroup]
+    subject: Subject, cluster: Cluster, plan: dict[str, Any], groups: list[InstanceGroup]
 ) -> Iterator[Finding]:
     reserved = plan.get("ReservedCapacitySummaries", [])
     types = {summary["InstanceType"] for summary in reserved}
@@ -136,34 +127,30 @@ def _capacity(
         }
         zone = zone_of(cluster, group)
         if reserved and group.instance_type not in types:
-            yield fail(
-                subject,
+            yield subject.fail(
                 f"reserves {', '.join(sorted(types))}, group {group.name} is {group.instance_type}",
                 "set the group's instance_type to the plan's",
             )
         elif reserved and not zones:
-            yield warn(
-                subject,
+            yield subject.warn(
                 f"it has no zone for its {group.instance_type}; group {group.name} is in {zone}",
                 "make sure that the plan's zone is this one: `aws sagemaker describe-training-plan`",
             )
         elif zones and zone not in zones:
-            yield fail(
-                subject,
+            yield subject.fail(
                 f"its capacity is in {', '.join(sorted(zones))}, group {group.name} is in {zone}",
                 "set the group's availability_zone_id to the plan's zone, and give the network that zone",
             )
     wanted, total = sum(group.num_instances for group in groups), plan.get("TotalInstanceCount", 0)
     available = plan.get("AvailableInstanceCount", total)
     if wanted > total:
-        yield fail(
-            subject, f"{wanted} instances requested of {total}", f"set num_instances to {total} or less"
+        yield subject.fail(
+            f"{wanted} instances requested of {total}", f"set num_instances to {total} or less"
         )
     elif wanted > available:
-        yield warn(
-            subject,
+        yield subject.warn(
             f"{wanted} instances requested, {available} of {total} are free",
             "continue if this cluster uses the rest; otherwise stop their user",
         )
     else:
-        yield ok(subject, f"{wanted} instances requested, {available} of {total} are free")
+        yield subject.ok(f"{wanted} instances requested, {available} of {total} are free")

@@ -5,8 +5,7 @@ from typing import Any
 
 from config.cluster import Cluster, ExistingVpc
 from config.resource_names import stack_names
-from tools.aws_session import if_present
-from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
 
@@ -21,7 +20,7 @@ def check_existing_storage(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findi
     storage = cluster.storage
     lustre, home, bucket = storage.lustre, storage.home, storage.data_bucket
     if lustre.existing:
-        subject = f"file system {lustre.existing.file_system_id}"
+        subject = Subject(f"file system {lustre.existing.file_system_id}")
         found = yield from _find(aws, cluster, subject, lustre.existing.file_system_id, "LUSTRE")
         if found:
             there = found["LustreConfiguration"]
@@ -37,7 +36,7 @@ def check_existing_storage(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findi
             yield from _compare(subject, "storage.lustre", values)
             yield from _check_link(aws, cluster, subject, lustre.existing.file_system_id)
     if home and home.existing:
-        subject = f"file system {home.existing}"
+        subject = Subject(f"file system {home.existing}")
         found = yield from _find(aws, cluster, subject, home.existing, "OPENZFS")
         if found:
             there = found["OpenZFSConfiguration"]
@@ -51,32 +50,31 @@ def check_existing_storage(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findi
 
 
 def _find(
-    aws: ReadOnlyAws, cluster: Cluster, subject: str, file_system_id: str, kind: str
+    aws: ReadOnlyAws, cluster: Cluster, subject: Subject, file_system_id: str, kind: str
 ) -> Generator[Finding, None, dict[str, Any] | None]:
     """Check that the file system is there and reachable; return its description, or None without one."""
     systems = aws.items("fsx", "describe_file_systems", "FileSystems")
     found = next((system for system in systems if system["FileSystemId"] == file_system_id), None)
     if found is None:
-        yield fail(
-            subject, f"does not exist in {cluster.region}", "set the id of a file system of this region"
+        yield subject.fail(
+            f"does not exist in {cluster.region}", "set the id of a file system of this region"
         )
         return None
     if found["FileSystemType"] != kind:
-        yield fail(
-            subject, f"is of type {found['FileSystemType']}", f"set the id of a file system of type {kind}"
+        yield subject.fail(
+            f"is of type {found['FileSystemType']}", f"set the id of a file system of type {kind}"
         )
         return None
     if found["Lifecycle"] != "AVAILABLE":
-        yield fail(subject, f"is {found['Lifecycle']}", "wait until it is AVAILABLE")
+        yield subject.fail(f"is {found['Lifecycle']}", "wait until it is AVAILABLE")
     vpc = _vpc_of(aws, cluster)
     if vpc is None:
-        yield fail(
-            subject,
+        yield subject.fail(
             f"is in {found['VpcId']}, and the network stack would create another VPC",
             f"set network.vpc: existing and network.vpc_id: {found['VpcId']}",
         )
     elif vpc != found["VpcId"]:
-        yield fail(subject, f"is in {found['VpcId']}, the cluster in {vpc}", "set one of the cluster's VPC")
+        yield subject.fail(f"is in {found['VpcId']}, the cluster in {vpc}", "set one of the cluster's VPC")
     else:
         yield from _check_access(aws, cluster, subject, found, kind)
     return found
@@ -93,7 +91,7 @@ def _vpc_of(aws: ReadOnlyAws, cluster: Cluster) -> str | None:
 
 
 def _check_access(
-    aws: ReadOnlyAws, cluster: Cluster, subject: str, found: dict[str, Any], kind: str
+    aws: ReadOnlyAws, cluster: Cluster, subject: Subject, found: dict[str, Any], kind: str
 ) -> Iterator[Finding]:
     """Check that the file system has the security group of the network stack, which admits all nodes."""
     interfaces = aws.call(
@@ -101,25 +99,26 @@ def _check_access(
     )["NetworkInterfaces"]
     groups = {group["GroupName"] for interface in interfaces for group in interface["Groups"]}
     if any(group.startswith(stack_names(cluster).network) for group in groups):
-        yield ok(subject, "is in the cluster's VPC and security group")
+        yield subject.ok("is in the cluster's VPC and security group")
     else:
-        yield warn(
-            subject,
+        yield subject.warn(
             f"its security groups are {', '.join(sorted(groups)) or 'unknown'}",
             f"let the cluster's security group in: {OPEN_PORTS[kind]}",
         )
 
 
-def _compare(subject: str, section: str, values: dict[str, tuple[Any, Any]]) -> Iterator[Finding]:
+def _compare(subject: Subject, section: str, values: dict[str, tuple[Any, Any]]) -> Iterator[Finding]:
     """Compare each field's value with the file system's."""
     for field, (told, there) in values.items():
         if told != there:
-            yield fail(
-                subject, f"{section}.{field} is {told}, the file system has {there}", f"set it to {there}"
+            yield subject.fail(
+                f"{section}.{field} is {told}, the file system has {there}", f"set it to {there}"
             )
 
 
-def _check_link(aws: ReadOnlyAws, cluster: Cluster, subject: str, file_system_id: str) -> Iterator[Finding]:
+def _check_link(
+    aws: ReadOnlyAws, cluster: Cluster, subject: Subject, file_system_id: str
+) -> Iterator[Finding]:
     """Check that the link to the bucket exists if both exist, and that a new one has its directory free."""
     bucket = cluster.storage.data_bucket
     only = [{"Name": "file-system-id", "Values": [file_system_id]}]
@@ -130,31 +129,27 @@ def _check_link(aws: ReadOnlyAws, cluster: Cluster, subject: str, file_system_id
     if path is None:
         return
     if bucket.existing and linked.get(path) != f"s3://{bucket.existing}":
-        yield fail(
-            subject,
+        yield subject.fail(
             f"{path} is linked to {linked.get(path, 'no bucket')}, not to s3://{bucket.existing}",
             f"`aws fsx create-data-repository-association --file-system-id {file_system_id} "
             f"--file-system-path {path} --data-repository-path s3://{bucket.existing}`",
         )
     if not bucket.existing and path in linked:
         name = linked[path].removeprefix("s3://")
-        yield fail(
-            subject,
+        yield subject.fail(
             f"{path} is already linked to {linked[path]}",
             f"set storage.data_bucket.existing: {name}, or another storage.data_bucket.lustre_path",
         )
 
 
 def _check_bucket(aws: ReadOnlyAws, name: str) -> Iterator[Finding]:
-    subject = f"bucket {name}"
-    found = if_present(aws.call, "s3", "head_bucket", Bucket=name)
+    subject = Subject(f"bucket {name}")
+    found = aws.find("s3", "head_bucket", Bucket=name)
     if found is None:
-        yield fail(subject, "does not exist", "set storage.data_bucket.existing to the name of a bucket")
+        yield subject.fail("does not exist", "set storage.data_bucket.existing to the name of a bucket")
     elif (region := found.get("BucketRegion", aws.region)) != aws.region:
-        yield fail(subject, f"is in {region}, the cluster in {aws.region}", "set a bucket of this region")
+        yield subject.fail(f"is in {region}, the cluster in {aws.region}", "set a bucket of this region")
     elif aws.call("s3", "get_bucket_versioning", Bucket=name).get("Status") != "Enabled":
-        yield warn(
-            subject, "keeps no versions: deleted and overwritten objects are lost", "enable versioning"
-        )
+        yield subject.warn("keeps no versions: deleted and overwritten objects are lost", "enable versioning")
     else:
-        yield ok(subject, "is in this region and keeps versions")
+        yield subject.ok("is in this region and keeps versions")

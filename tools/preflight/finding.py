@@ -22,17 +22,20 @@ class Finding:
     """Action to take; empty if none is needed."""
 
 
-def ok(subject: str, message: str) -> Finding:
-    return Finding("OK", subject, message)
+@dataclass(frozen=True)
+class Subject:
+    """Subject of findings, such as a stack or a quota."""
 
+    name: str
 
-def warn(subject: str, message: str, action: str) -> Finding:
-    return Finding("WARN", subject, message, action)
+    def ok(self, message: str) -> Finding:
+        return Finding("OK", self.name, message)
 
+    def warn(self, message: str, action: str) -> Finding:
+        return Finding("WARN", self.name, message, action)
 
-def unknown(subject: str, reason: str, action: str) -> Finding:
-    return Finding("UNKNOWN", subject, f"could not be checked{': ' if reason else ''}{reason}", action)
+    def unknown(self, reason: str, action: str) -> Finding:
+        return Finding("UNKNOWN", self.name, f"could not be checked{': ' if reason else ''}{reason}", action)
 
-
-def fail(subject: str, message: str, action: str) -> Finding:
-    return Finding("FAIL", subject, message, action)
+    def fail(self, message: str, action: str) -> Finding:
+        return Finding("FAIL", self.name, message, action)

@@ -5,16 +5,15 @@ from collections.abc import Iterator
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster
-from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import Quota, judge_quota, quotas_by_name
+from tools.preflight.service_quotas import SAGEMAKER, Quota, judge_quota, quotas_by_name
 
 # Names in Service Quotas (SageMaker AI developer guide, "SageMaker HyperPod quotas").
 PER_CLUSTER = "Maximum number instances allowed per SageMaker HyperPod cluster"
 ALL_CLUSTERS = "Total number of instances allowed across SageMaker HyperPod clusters"
 ALL_SPOT = "Total number of Spot instances allowed across SageMaker HyperPod clusters"
 VOLUME_SIZE = "Maximum size of EBS volume in GB for a SageMaker HyperPod cluster instance"
-SERVICE = "Amazon SageMaker AI"
 
 TypeAndCapacity = tuple[str, str]
 """Instance type and capacity, for example ("ml.g5.8xlarge", "on_demand"); the other capacity is "spot"."""
@@ -63,10 +62,9 @@ def check_karpenter(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
         name, used = _quota_name(*kind), elsewhere[kind]
         value = quotas.get(name)
         if value is not None and most > wanted[kind] and used + most > value:
-            yield warn(
-                f"quota {name}",
+            yield Subject(f"quota {name}").warn(
                 f"Karpenter may request {most:,} instances, {used:,} are in use, the quota is {value:,.10g}",
-                f"request {used + most:,} for '{name}' in Service Quotas, {SERVICE}, or set max_instances "
+                f"request {used + most:,} for '{name}' in Service Quotas, {SAGEMAKER}, or set max_instances "
                 "lower; pods wait for nodes that the quota does not allow",
             )
 
@@ -91,7 +89,7 @@ def check_instance_totals(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
 
 
 def _judge(aws: ReadOnlyAws, name: str, *, needed: int, used: int) -> Finding:
-    quota = Quota("sagemaker", SERVICE, name)
+    quota = Quota("sagemaker", SAGEMAKER, name)
     return judge_quota(aws, quota, needed=needed, used=used, unit="instances")
 
 
@@ -100,12 +98,11 @@ def check_volume_size(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if not largest_gib:
         return
     value = quotas_by_name(aws, "sagemaker").get(VOLUME_SIZE)
-    subject = "quota EBS volume of a node"
+    subject = Subject("quota EBS volume of a node")
     if value is not None and largest_gib > value:
-        yield fail(
-            subject,
+        yield subject.fail(
             f"{largest_gib:,} GiB requested, the quota is {value:,.0f}",
             f"set ebs_gib to {value:,.0f} or less, or request {largest_gib:,} for '{VOLUME_SIZE}'",
         )
     elif value is not None:
-        yield ok(subject, f"{largest_gib:,} GiB requested, the quota is {value:,.0f}")
+        yield subject.ok(f"{largest_gib:,} GiB requested, the quota is {value:,.0f}")

@@ -4,19 +4,9 @@ from collections.abc import Iterator
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster
-from config.resource_names import (
-    artifact_bucket,
-    image_repository,
-    key_alias,
-    kubernetes_cluster,
-    lustre_log_group,
-    metrics_log_group,
-    node_log_group,
-    shell_document,
-)
+from config.resource_names import ResourceNames, artifact_bucket
 from config.slurm_cluster import SlurmCluster
-from tools.aws_session import if_present
-from tools.preflight.finding import Finding, fail, ok
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import Stack, is_deployed
@@ -25,25 +15,26 @@ DELETE_CLUSTER = "change `name`, or delete that cluster if it is no longer neede
 
 
 def _judge(
-    aws: ReadOnlyAws, cluster: Cluster, subject: str, found: object, stack: Stack, action: str
+    aws: ReadOnlyAws, cluster: Cluster, name: str, found: object, stack: Stack, action: str
 ) -> Finding:
     """Judge a name that the resource ``found`` has; this cluster's own resource is in ``stack``."""
+    subject = Subject(name)
     if found is None:
-        return ok(subject, "free")
+        return subject.ok("free")
     if is_deployed(aws, cluster, stack):
-        return ok(subject, "this cluster's own")
-    return fail(subject, "taken, and not by this cluster's stacks", action)
+        return subject.ok("this cluster's own")
+    return subject.fail("taken, and not by this cluster's stacks", action)
 
 
 def check_cluster_name(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    found = if_present(aws.call, "sagemaker", "describe_cluster", ClusterName=cluster.name)
+    found = aws.find("sagemaker", "describe_cluster", ClusterName=cluster.name)
     yield _judge(aws, cluster, f"name of cluster {cluster.name}", found, "hyperpod", DELETE_CLUSTER)
 
 
 def check_bucket(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Check the bucket with a fixed name, which a teardown may have retained."""
     bucket = artifact_bucket(cluster, aws.account)
-    found = if_present(aws.call, "s3", "head_bucket", Bucket=bucket)
+    found = aws.find("s3", "head_bucket", Bucket=bucket)
     action = (
         "an earlier cluster with this name left it: inspect it, then change `name`, or delete it with all "
         "versions (S3 console: Empty, then Delete)"
@@ -52,31 +43,31 @@ def check_bucket(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_repository(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    name = image_repository(cluster)
-    found = if_present(aws.call, "ecr", "describe_repositories", repositoryNames=[name])
+    name = ResourceNames(cluster).image_repository
+    found = aws.find("ecr", "describe_repositories", repositoryNames=[name])
     action = "change `name`; or inspect its images and delete it if they are no longer needed"
     yield _judge(aws, cluster, f"image repository {name}", found, "storage", action)
 
 
 def check_document(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
-    name = shell_document(cluster)
-    found = if_present(aws.call, "ssm", "describe_document", Name=name)
+    name = ResourceNames(cluster).shell_document
+    found = aws.find("ssm", "describe_document", Name=name)
     action = f"change `name`, or `aws ssm delete-document --name {name}`"
     yield _judge(aws, cluster, f"SSM document {name}", found, "hyperpod", action)
 
 
 def check_kubernetes_cluster(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    name = kubernetes_cluster(cluster)
-    found = if_present(aws.call, "eks", "describe_cluster", name=name)
+    name = ResourceNames(cluster).kubernetes_cluster
+    found = aws.find("eks", "describe_cluster", name=name)
     yield _judge(aws, cluster, f"name of EKS cluster {name}", found, "hyperpod", DELETE_CLUSTER)
 
 
 def check_log_groups(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    yield _log_group(aws, cluster, lustre_log_group(cluster), "storage")
+    yield _log_group(aws, cluster, ResourceNames(cluster).lustre_log_group, "storage")
     if cluster.prometheus:
-        yield _log_group(aws, cluster, metrics_log_group(cluster), "storage")
+        yield _log_group(aws, cluster, ResourceNames(cluster).metrics_log_group, "storage")
     if isinstance(cluster, SlurmCluster):
-        yield _log_group(aws, cluster, node_log_group(cluster), "hyperpod")
+        yield _log_group(aws, cluster, ResourceNames(cluster).node_log_group, "hyperpod")
 
 
 def check_planned_log_groups(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
@@ -95,7 +86,7 @@ def _log_group(aws: ReadOnlyAws, cluster: Cluster, name: str, stack: Stack) -> F
 def check_key_alias(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if cluster.storage.kms != "create":
         return
-    name = key_alias(cluster)
+    name = ResourceNames(cluster).key_alias
     aliases = aws.items("kms", "list_aliases", "Aliases")
     found = next((alias for alias in aliases if alias["AliasName"] == name), None)
     action = (

@@ -7,28 +7,29 @@ from config.cluster import Cluster, ExistingSubnet, ExistingVpc, zone_ids
 from config.eks_cluster import EksCluster
 from config.facts.endpoint_services import endpoint_services, whole_name
 from config.slurm_cluster import SlurmCluster
-from tools.aws_session import if_present
-from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed, missing_addresses
+
+ENDPOINTS = Subject("interface endpoints")
 
 
 def check_existing_vpc(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     network = cluster.network
     if not isinstance(network, ExistingVpc):
         return
-    subject = f"VPC {network.vpc_id}"
-    found = if_present(aws.call, "ec2", "describe_vpcs", VpcIds=[network.vpc_id])
+    subject = Subject(f"VPC {network.vpc_id}")
+    found = aws.find("ec2", "describe_vpcs", VpcIds=[network.vpc_id])
     if found is None:
         action = "set network.vpc_id to a VPC of this account and region"
-        yield fail(subject, f"does not exist in {cluster.region}", action)
+        yield subject.fail(f"does not exist in {cluster.region}", action)
         return
     cidrs = [block["CidrBlock"] for block in found["Vpcs"][0].get("CidrBlockAssociationSet", [])]
     if network.cidr in cidrs:
-        yield ok(subject, f"has {network.cidr}")
+        yield subject.ok(f"has {network.cidr}")
     else:
-        yield fail(
-            subject, f"its ranges are {', '.join(cidrs)}", f"set network.cidr (now {network.cidr}) to one"
+        yield subject.fail(
+            f"its ranges are {', '.join(cidrs)}", f"set network.cidr (now {network.cidr}) to one"
         )
     for attribute, option in (
         ("enableDnsSupport", "enable-dns-support"),
@@ -36,8 +37,7 @@ def check_existing_vpc(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     ):
         answer = aws.call("ec2", "describe_vpc_attribute", VpcId=network.vpc_id, Attribute=attribute)
         if not answer[attribute[0].upper() + attribute[1:]]["Value"]:
-            yield fail(
-                subject,
+            yield subject.fail(
                 f"{attribute} is off; FSx and the interface endpoints need DNS names",
                 f"`aws ec2 modify-vpc-attribute --vpc-id {network.vpc_id} --{option}`",
             )
@@ -48,11 +48,11 @@ def check_existing_vpc(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 def _check_subnet(
     aws: ReadOnlyAws, cluster: Cluster, network: ExistingVpc, subnet: ExistingSubnet
 ) -> Iterator[Finding]:
-    subject = f"subnet {subnet.subnet_id}"
-    answer = if_present(aws.call, "ec2", "describe_subnets", SubnetIds=[subnet.subnet_id])
+    subject = Subject(f"subnet {subnet.subnet_id}")
+    answer = aws.find("ec2", "describe_subnets", SubnetIds=[subnet.subnet_id])
     if answer is None:
         action = "set network.private_subnets to subnets of the VPC"
-        yield fail(subject, f"does not exist in {cluster.region}", action)
+        yield subject.fail(f"does not exist in {cluster.region}", action)
         return
     found = answer["Subnets"][0]
     for field, key, told in (
@@ -61,17 +61,17 @@ def _check_subnet(
         ("cidr", "CidrBlock", subnet.cidr),
     ):
         if found[key] != told:
-            yield fail(subject, f"{field} is {found[key]}, the file says {told}", f"set it to {found[key]}")
+            yield subject.fail(f"{field} is {found[key]}, the file says {told}", f"set it to {found[key]}")
     if found.get("MapPublicIpOnLaunch"):
-        yield fail(subject, "it gives its nodes public addresses", "name a private subnet")
+        yield subject.fail("it gives its nodes public addresses", "name a private subnet")
     needed = missing_addresses(aws, cluster)[subnet.availability_zone_id]
     free = found["AvailableIpAddressCount"]
     said = f"{needed} addresses needed, {free} free"
     if free < needed:
         action = "name a larger subnet, or fewer instances (a P5 takes 32 addresses, on EKS 60)"
-        yield fail(subject, said, action)
+        yield subject.fail(said, action)
     else:
-        yield ok(subject, said)
+        yield subject.ok(said)
 
 
 def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -95,11 +95,10 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     }
     deployed = is_deployed(aws, cluster, "network")
     for subnet in network.private_subnets:
-        subject = f"routes of {subnet.subnet_id}"
+        subject = Subject(f"routes of {subnet.subnet_id}")
         actual = table_of.get(subnet.subnet_id, main)
         if actual != subnet.route_table_id:
-            yield fail(
-                subject,
+            yield subject.fail(
                 f"the file says {subnet.route_table_id}, the subnet uses {actual}",
                 f"set route_table_id to {actual}",
             )
@@ -107,19 +106,18 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         way_out = _way_out(tables[actual]["Routes"])
         yield _judge_way_out(subject, cluster, way_out)
         if network.s3_gateway_endpoint and actual in with_s3 and not deployed:
-            yield fail(
-                subject,
+            yield subject.fail(
                 "a gateway endpoint for S3 exists, and AWS rejects a second one",
                 "set network.s3_gateway_endpoint to false",
             )
         elif not network.s3_gateway_endpoint and actual not in with_s3:
             lacking, action = "no gateway endpoint for S3", "set network.s3_gateway_endpoint to true"
             if way_out is None:
-                yield fail(
-                    subject, f"{lacking} and no internet access: nodes cannot fetch their scripts", action
+                yield subject.fail(
+                    f"{lacking} and no internet access: nodes cannot fetch their scripts", action
                 )
             else:
-                yield warn(subject, f"{lacking}: NAT bills every byte to and from it", action)
+                yield subject.warn(f"{lacking}: NAT bills every byte to and from it", action)
 
 
 def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -136,15 +134,13 @@ def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     whole = {name: whole_name(name, cluster.region) for name in needed}
     twice = [name for name in needed if present.get(whole[name], {}).get("PrivateDnsEnabled")]
     if network.interface_endpoints and twice:
-        yield fail(
-            "interface endpoints",
+        yield ENDPOINTS.fail(
             f"the VPC already has {', '.join(twice)}, and AWS rejects a second one with private DNS",
             "set network.interface_endpoints to false and add the missing ones to the VPC manually",
         )
     missing = [name for name in needed if whole[name] not in present]
     if not network.interface_endpoints and missing and _is_closed(aws, network):
-        yield fail(
-            "interface endpoints",
+        yield ENDPOINTS.fail(
             f"no internet access, and no endpoints for {', '.join(missing)}",
             "set network.interface_endpoints to true, or add them to the VPC",
         )
@@ -171,18 +167,20 @@ def check_endpoint_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
         if zone in zones:
             num_right += 1
             continue
-        subject = f"endpoint {service}"
+        subject = Subject(f"endpoint {service}")
         if not zones:
             action = "turn off the feature that needs it, or set network.interface_endpoints to false"
-            yield fail(subject, f"{cluster.region} has no endpoint service {full_name}", action)
+            yield subject.fail(f"{cluster.region} has no endpoint service {full_name}", action)
             continue
         usable = [name for name in own if name in zones]
         action = f"set network.endpoint_zones to {{{service}: {(usable or zones)[0]}}}"
         if not usable:
             action = f"add a zone of these to the network, and {action}"
-        yield fail(subject, f"{full_name} is offered in {', '.join(zones)}, not in {zone}", action)
+        yield subject.fail(f"{full_name} is offered in {', '.join(zones)}, not in {zone}", action)
     if num_right == len(services):
-        yield ok("endpoint zones", f"all {num_right} services are offered in the zones of their endpoints")
+        yield Subject("endpoint zones").ok(
+            f"all {num_right} services are offered in the zones of their endpoints"
+        )
 
 
 def _in_vpc(aws: ReadOnlyAws, network: ExistingVpc, what: str, key: str) -> list[Any]:
@@ -200,32 +198,24 @@ def _is_closed(aws: ReadOnlyAws, network: ExistingVpc) -> bool:
     return any(_way_out(table["Routes"]) is None for table in tables if table["RouteTableId"] in named)
 
 
-def _judge_way_out(subject: str, cluster: Cluster, route: dict[str, Any] | None) -> Finding:
+def _judge_way_out(subject: Subject, cluster: Cluster, route: dict[str, Any] | None) -> Finding:
     if route is None and isinstance(cluster, EksCluster):
-        return fail(
-            subject,
+        return subject.fail(
             "no internet access, from which nodes pull images of operators and plugins",
             "name subnets whose route table leads to a NAT gateway",
         )
     is_fetching = isinstance(cluster, SlurmCluster) and cluster.node_setup.downloads == "internet"
     if route is None and is_fetching and cluster.prometheus:
-        return fail(
-            subject,
+        return subject.fail(
             "no internet access, from which nodes fetch the software for prometheus",
             "set node_setup.downloads to artifact_bucket, or prometheus to false",
         )
     if route is None:
-        return warn(
-            subject,
-            "no internet access",
-            "nodes can use neither pip nor public container registries",
-        )
+        return subject.warn("no internet access", "nodes can use neither pip nor public container registries")
     if route.get("State") == "blackhole":
-        return fail(subject, "the target of the default route was deleted", "repair the route table")
+        return subject.fail("the target of the default route was deleted", "repair the route table")
     if route.get("GatewayId", "").startswith("igw-"):
-        return fail(
-            subject,
-            "the default route is an internet gateway, so the subnet is public",
-            "name private subnets",
+        return subject.fail(
+            "the default route is an internet gateway, so the subnet is public", "name private subnets"
         )
-    return ok(subject, "it has internet access")
+    return subject.ok("it has internet access")

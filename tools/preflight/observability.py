@@ -7,11 +7,13 @@ from xml.etree import ElementTree
 
 from config.cluster import Cluster
 from config.observability import GRAFANA_VERSION
-from tools.aws_session import if_present
-from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import Quota, judge_quota
 from tools.preflight.stacks import is_deployed
+
+GRAFANA = Subject("Grafana")
+SAML = Subject("Grafana, SAML")
 
 METRICS_QUOTA = Quota("aps", "Amazon Managed Service for Prometheus", "Workspaces per region per account")
 GRAFANA_QUOTA = Quota("grafana", "Amazon Managed Grafana", "Number of workspaces")
@@ -39,10 +41,9 @@ def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
         return
     versions = aws.items("grafana", "list_versions", "grafanaVersions")
     if GRAFANA_VERSION in versions:
-        yield ok("Grafana", f"new workspaces may have version {GRAFANA_VERSION}")
+        yield GRAFANA.ok(f"new workspaces may have version {GRAFANA_VERSION}")
     else:
-        yield fail(
-            "Grafana",
+        yield GRAFANA.fail(
             f"new workspaces have version {', '.join(versions)}; the dashboards are for {GRAFANA_VERSION}",
             "set GRAFANA_VERSION of config/observability.py to one of these; from 12 on the data source of "
             "constructs/monitoring/grafana_workspace.py "
@@ -57,14 +58,13 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
         return
     instances = active_instances(aws, RegionScope="ALL_REGIONS")
     if not instances:
-        yield fail(
-            "Grafana",
+        yield GRAFANA.fail(
             "people sign in through IAM Identity Center, and the account has no instance of it",
             "enable it (console, IAM Identity Center; in an organization in its management account), or set "
             "observability.grafana.sign_in to saml",
         )
         return
-    yield ok("Grafana", "people sign in through IAM Identity Center, which the account has")
+    yield GRAFANA.ok("people sign in through IAM Identity Center, which the account has")
     stores = [
         instance["IdentityStoreId"]
         for instance in instances
@@ -75,9 +75,8 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
         key = "UserId" if kind == "user" else "GroupId"
         who = {"IdentityStoreId": stores[0], key: principal}
         operation = "describe_user" if kind == "user" else "describe_group"
-        if if_present(aws.call, "identitystore", operation, **who) is None:
-            yield fail(
-                f"Grafana, {name}",
+        if aws.find("identitystore", operation, **who) is None:
+            yield Subject(f"Grafana, {name}").fail(
                 "Identity Center has no user or group with this id",
                 "copy it from `aws identitystore list-groups` or list-users, with --identity-store-id "
                 f"{stores[0]}",
@@ -99,20 +98,18 @@ def check_saml(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     try:
         root = ElementTree.fromstring(_fetch(url))
     except ElementTree.ParseError as error:
-        yield fail("Grafana, SAML", f"{url} is not XML ({error})", "set saml.metadata_url to the metadata")
+        yield SAML.fail(f"{url} is not XML ({error})", "set saml.metadata_url to the metadata")
     except (OSError, ValueError) as error:
         # Grafana may still be able to reach it.
-        yield warn(
-            "Grafana, SAML",
+        yield SAML.warn(
             f"{url} cannot be read from here: {error}",
             "check that it can be read from the internet, from which Grafana reads it",
         )
     else:
         if root.tag == METADATA:
-            yield ok("Grafana, SAML", f"people sign in through {root.get('entityID', url)}")
+            yield SAML.ok(f"people sign in through {root.get('entityID', url)}")
         else:
-            yield fail(
-                "Grafana, SAML",
+            yield SAML.fail(
                 f"{url} holds {root.tag}, not a provider's EntityDescriptor",
                 "set saml.metadata_url to the metadata of one identity provider",
             )

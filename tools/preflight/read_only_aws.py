@@ -6,7 +6,7 @@ from typing import Any
 import boto3
 from botocore.exceptions import ClientError
 
-from tools.aws_session import all_items, aws_client, is_denied
+from tools.aws_session import all_items, aws_client, if_present, is_denied
 
 READING = {"get", "list", "describe", "head"}
 DIFFERENTLY_NAMED = {"s3:HeadBucket": "s3:ListBucket", "s3:ListObjectsV2": "s3:ListBucket"}
@@ -45,6 +45,10 @@ class ReadOnlyAws:
             ClientError: for any other error of AWS.
         """
         return self._read(service, operation, None, parameters)
+
+    def find(self, service: str, operation: str, **parameters: Any) -> dict[str, Any] | None:
+        """Return one response, or None if the resource does not exist; raises as ``call`` does."""
+        return if_present(self.call, service, operation, **parameters)
 
     def items(self, service: str, operation: str, key: str, **parameters: Any) -> list[Any]:
         """Return the items under ``key`` of all pages; raises the same exceptions as ``call``."""

@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterator
 
 from config.cluster import Cluster
-from tools.preflight.finding import Finding, fail, ok, warn
-from tools.preflight.instance_quotas import SERVICE
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.observability import active_instances
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import Quota, judge_quota, quotas_by_name
+from tools.preflight.service_quotas import SAGEMAKER, Quota, judge_quota, quotas_by_name
 from tools.preflight.stacks import is_deployed
+
+STUDIO = Subject("Studio")
 
 MLFLOW_QUOTAS = {
     "app": re.compile(r"(?!Rate\b).*\bMLflow Apps?\b.*", re.IGNORECASE),
@@ -18,9 +19,9 @@ MLFLOW_QUOTAS = {
 """Patterns for the names of the quotas of MLflow, which are not in any public list."""
 RUNNING = "Studio JupyterLab Apps running on {} instances"
 """Name in Service Quotas."""
-DOMAINS = Quota("sagemaker", SERVICE, "Total domains", "L-B683BCB0")
+DOMAINS = Quota("sagemaker", SAGEMAKER, "Total domains", "L-B683BCB0")
 PROFILES = Quota(
-    "sagemaker", SERVICE, "Maximum number of Studio user profiles allowed per account", "L-AC46C40F"
+    "sagemaker", SAGEMAKER, "Maximum number of Studio user profiles allowed per account", "L-AC46C40F"
 )
 
 
@@ -30,14 +31,13 @@ def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         return
     name, kind = cluster.name, cluster.mlflow.kind
     names = _names(aws, kind)
-    subject = f"MLflow {kind.replace('_', ' ')} {name}"
+    subject = Subject(f"MLflow {kind.replace('_', ' ')} {name}")
     if name in names and is_deployed(aws, cluster, "storage"):
-        yield ok(subject, "this cluster's own")
+        yield subject.ok("this cluster's own")
         return
     # Apps are identified by ids, and several may have the same name.
     if name in names and kind == "tracking_server":
-        yield fail(
-            subject,
+        yield subject.fail(
             "taken, and not by this cluster's stacks",
             f"change `name`; or, if its runs are no longer needed (inspect it), `aws sagemaker "
             f"delete-mlflow-tracking-server --tracking-server-name {name}`",
@@ -46,7 +46,7 @@ def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     for quota in quotas:
         yield judge_quota(aws, Quota("sagemaker", "Amazon SageMaker", quota), used=len(names))
     if not quotas:
-        yield ok(subject, f"{len(names)} exist; Service Quotas has no limit for this kind")
+        yield subject.ok(f"{len(names)} exist; Service Quotas has no limit for this kind")
 
 
 def _names(aws: ReadOnlyAws, kind: str) -> list[str]:
@@ -78,9 +78,9 @@ def check_spaces(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         return
     said = f"{people} spaces of {cluster.studio.instance_type} may run at once, the quota is {value:,.10g}"
     if value < people:
-        yield warn("Studio", said, f"request {people} for '{name}' in Service Quotas, {SERVICE}")
+        yield STUDIO.warn(said, f"request {people} for '{name}' in Service Quotas, {SAGEMAKER}")
     else:
-        yield ok("Studio", said)
+        yield STUDIO.ok(said)
 
 
 def check_sign_in(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -88,10 +88,9 @@ def check_sign_in(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if not cluster.studio or cluster.studio.sign_in != "identity_center":
         return
     if active_instances(aws):
-        yield ok("Studio", f"people sign in through IAM Identity Center, which is in {cluster.region}")
+        yield STUDIO.ok(f"people sign in through IAM Identity Center, which is in {cluster.region}")
     else:
-        yield fail(
-            "Studio",
+        yield STUDIO.fail(
             f"people sign in through IAM Identity Center, which has no instance in {cluster.region}",
             "enable it there (console, IAM Identity Center), or set studio.sign_in to iam",
         )
@@ -104,10 +103,9 @@ def check_trail(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     trails = aws.call("cloudtrail", "describe_trails")["trailList"]
     for trail in trails:
         if aws.call("cloudtrail", "get_trail_status", Name=trail["TrailARN"]).get("IsLogging"):
-            yield ok("Studio", f"trail {trail['Name']} reports new profiles")
+            yield STUDIO.ok(f"trail {trail['Name']} reports new profiles")
             return
-    yield warn(
-        "Studio",
+    yield STUDIO.warn(
         "no CloudTrail trail logs here, so a new profile waits up to 15 minutes for its partition, and "
         "that of a deleted one is kept",
         "create a trail of management events, if this is too slow",

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tools.aws_session import if_present
-from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
+
+SAGEMAKER = "Amazon SageMaker AI"
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Quota:
 def quota_by_code(aws: ReadOnlyAws, service: str, code: str) -> float | None:
     """Return the applied value of a quota, else AWS's default; None if the region has no such quota."""
     for operation in ("get_service_quota", "get_aws_default_service_quota"):
-        if found := if_present(aws.call, "service-quotas", operation, ServiceCode=service, QuotaCode=code):
+        if found := aws.find("service-quotas", operation, ServiceCode=service, QuotaCode=code):
             return float(found["Quota"]["Value"])
     return None
 
@@ -56,15 +57,14 @@ def judge_quota(
     else:
         values = quotas_by_name(aws, quota.service_code) if values is None else values
         value = values.get(quota.name)
-    subject = subject or f"quota {quota.name}"
+    about = Subject(subject or f"quota {quota.name}")
     need = f"{needed:,.10g} {unit} needed".replace("  ", " ") + (f", {used:,.10g} in use" if used else "")
     if value is None:
         action = f"look for it in Service Quotas, {quota.service}"
-        return warn(subject, f"no quota '{quota.name}' in this account and region; {need}", action)
+        return about.warn(f"no quota '{quota.name}' in this account and region; {need}", action)
     if used + needed > value:
-        return fail(
-            subject,
+        return about.fail(
             f"{need}, the quota is {value:,.10g}",
             f"request {used + needed:,.10g} for '{quota.name}' in Service Quotas, {quota.service}",
         )
-    return ok(subject, f"{need}, the quota is {value:,.10g}")
+    return about.ok(f"{need}, the quota is {value:,.10g}")

@@ -8,8 +8,7 @@ from config.address_demand import address_takers
 from config.cluster import Cluster
 from config.eks_cluster import EksInstanceGroup
 from config.resource_names import stack_names, wanted_stacks
-from tools.aws_session import if_present
-from tools.preflight.finding import Finding, fail, ok
+from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 NEVER_CREATED = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED"}
@@ -20,7 +19,7 @@ Stack = Literal["network", "storage", "hyperpod", "observability", "studio"]
 
 def stack_status(aws: ReadOnlyAws, name: str) -> str | None:
     """Return the stack's state; None if it does not exist, or only as an empty change set."""
-    found = if_present(aws.call, "cloudformation", "describe_stacks", StackName=name)
+    found = aws.find("cloudformation", "describe_stacks", StackName=name)
     status = str(found["Stacks"][0]["StackStatus"]) if found else None
     return None if status == "REVIEW_IN_PROGRESS" else status
 
@@ -36,29 +35,27 @@ def check_stacks(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     wanted = wanted_stacks(cluster, names)
     for name in names:
         status = stack_status(aws, name)
-        subject = f"stack {name}"
+        subject = Subject(f"stack {name}")
         if status is None:
             if name in wanted:
-                yield ok(subject, "does not exist yet")
+                yield subject.ok("does not exist yet")
         elif status in NEVER_CREATED:
-            yield fail(
-                subject,
+            yield subject.fail(
                 f"its creation failed ({status})",
                 f"read the reason (`aws cloudformation describe-stack-events --stack-name {name}`), then "
                 f"delete it: `aws cloudformation delete-stack --stack-name {name}`",
             )
         elif status == "UPDATE_ROLLBACK_FAILED":
-            yield fail(
-                subject,
+            yield subject.fail(
                 f"an update could not be undone ({status})",
                 f"`aws cloudformation continue-update-rollback --stack-name {name}`",
             )
         elif status.endswith("_IN_PROGRESS"):
-            yield fail(subject, f"a change is in progress ({status})", "wait until it has ended")
+            yield subject.fail(f"a change is in progress ({status})", "wait until it has ended")
         elif status == "DELETE_FAILED":
-            yield fail(subject, "its deletion failed", "run `make teardown` again; it names the cause")
+            yield subject.fail("its deletion failed", "run `make teardown` again; it names the cause")
         else:
-            yield ok(subject, f"deployed ({status}); the next deployment updates it")
+            yield subject.ok(f"deployed ({status}); the next deployment updates it")
 
 
 def missing_nodes(aws: ReadOnlyAws, cluster: Cluster) -> Cluster:

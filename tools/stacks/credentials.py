@@ -5,9 +5,7 @@
 
 import argparse
 
-from botocore.exceptions import NoCredentialsError
-
-from tools.aws_session import open_session
+from tools.aws_session import open_session, require_credentials
 from tools.command_line import run_command
 
 ANY_REGION = "us-east-1"
@@ -18,8 +16,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--profile")
     options, _ = parser.parse_known_args()
-    if open_session(region=ANY_REGION, profile=options.profile).get_credentials() is None:
-        raise NoCredentialsError
+    require_credentials(open_session(region=ANY_REGION, profile=options.profile))
     return 0
 
 

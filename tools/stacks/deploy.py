@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import boto3
-from botocore.exceptions import NoCredentialsError
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster
 from config.kubernetes import NO_USERS
 from config.reading.loader import load_cluster
-from config.resource_names import construct_ids, control_plane_log_group, kubernetes_cluster, stack_names
-from tools.aws_session import aws_client, if_present, open_session
+from config.resource_names import ResourceNames, construct_ids, stack_names
+from tools.aws_session import aws_client, if_present, open_session, require_credentials
 from tools.command_line import cluster_parser, format_table, run_command
 from tools.stacks.diff import ASSEMBLY, CDK, deployed_and_new, require_charts
 from tools.stacks.replacements import Template, exports_of, imported_exports
@@ -43,9 +42,7 @@ def main() -> int:
     options, rest = parser.parse_known_args()
     cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
-    if session.get_credentials() is None:
-        # The CDK reports it less clearly, and only after a synthesis.
-        raise NoCredentialsError
+    require_credentials(session)
     profile = ["--profile", options.profile] if options.profile else []
     context = [f"--context={value}" for value in (f"cluster={options.cluster}", *options.context)]
     if options.action == "destroy":
@@ -108,13 +105,16 @@ def _delete_left_logs(session: boto3.Session, cluster: EksCluster) -> None:
     """Delete the control plane's log group if an earlier cluster left it; it would block the deployment."""
     eks = aws_client(session, "eks")
     stack = deployed_template(aws_client(session, "cloudformation"), stack_names(cluster).hyperpod)
-    if stack is None and if_present(eks.describe_cluster, name=kubernetes_cluster(cluster)) is None:
-        _delete_log_group(session, control_plane_log_group(cluster))
+    if (
+        stack is None
+        and if_present(eks.describe_cluster, name=ResourceNames(cluster).kubernetes_cluster) is None
+    ):
+        _delete_log_group(session, ResourceNames(cluster).control_plane_log_group)
 
 
 def _delete_late_logs(session: boto3.Session, cluster: EksCluster) -> None:
     """Delete the log group that EKS may create again after the stack has deleted it; look twice."""
-    name = control_plane_log_group(cluster)
+    name = ResourceNames(cluster).control_plane_log_group
     _delete_log_group(session, name)
     print(f"waiting {SECONDS_OF_LATE_LOGS} s for late entries in {name}", flush=True)
     time.sleep(SECONDS_OF_LATE_LOGS)

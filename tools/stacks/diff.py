@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import boto3
-from botocore.exceptions import NoCredentialsError
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster
 from config.reading.loader import load_cluster
 from config.resource_names import construct_ids, stack_names, wanted_stacks
 from manifests.charts import chart_folder
-from tools.aws_session import aws_client, open_session
+from tools.aws_session import aws_client, open_session, require_credentials
 from tools.command_line import cluster_parser, run_command
 from tools.kubernetes.charts import HYPERPOD, bring_missing
 from tools.stacks.replacements import Loss, Template, exports_of, find_losses, imported_exports
@@ -42,8 +41,12 @@ PRECIOUS = {
     "AWS::SageMaker::MlflowTrackingServer": ("MLflow", "the new one has no runs"),
     "AWS::ECR::Repository": ("the image repository", "the new one is empty"),
 }
-NAME_PROPERTIES = (
-    *("ClusterName", "BucketName", "RepositoryName", "DBInstanceIdentifier", "TrackingServerName"),
+NAME_KEYS = (
+    "ClusterName",
+    "BucketName",
+    "RepositoryName",
+    "DBInstanceIdentifier",
+    "TrackingServerName",
 )
 CONTROL_PLANE_NAME = "Name"
 """Key of AWS::EKS::Cluster; in other types the name under this key need not be unique."""
@@ -72,9 +75,7 @@ def main() -> int:
         pairs = _saved_and_new(cluster, options.cluster, options.against)
     else:
         session = open_session(region=cluster.region, profile=options.profile)
-        if session.get_credentials() is None:
-            # The CDK reports it less clearly, and only after a synthesis.
-            raise NoCredentialsError
+        require_credentials(session)
         profile = ["--profile", options.profile] if options.profile else []
         stacks = wanted_stacks(cluster, construct_ids(cluster))
         require_charts(cluster)
@@ -228,7 +229,7 @@ def find_exports_in_use(pairs: list[tuple[str, Template, Template]], *, region: 
 def _keeps_name(loss: Loss, new: Template) -> bool:
     before = loss.old.get("Properties", {})
     after = new["Resources"].get(loss.logical_id, {}).get("Properties", {})
-    names = (CONTROL_PLANE_NAME,) if loss.resource_type == CONTROL_PLANE else NAME_PROPERTIES
+    names = (CONTROL_PLANE_NAME,) if loss.resource_type == CONTROL_PLANE else NAME_KEYS
     return any(name in after and after[name] == before.get(name) for name in names)
 
 

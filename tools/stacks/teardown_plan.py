@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import boto3
 
 from config.cluster import Cluster
-from config.resource_names import control_plane_log_group, stack_names
+from config.resource_names import ResourceNames, stack_names
 from tools.aws_session import all_items, aws_client
 from tools.stacks.stack_contents import NEVER_DEPLOYED, StackContents, StackResource, read_stack
 
@@ -101,7 +101,10 @@ def _service_logs(session: boto3.Session, cluster: Cluster) -> tuple[str, ...]:
     """
     prefixes = [f"/aws/sagemaker/Clusters/{cluster.name}/"]
     if cluster.scheduler == "eks":
-        prefixes += [control_plane_log_group(cluster), f"/aws/containerinsights/{cluster.name}/"]
+        prefixes += [
+            ResourceNames(cluster).control_plane_log_group,
+            f"/aws/containerinsights/{cluster.name}/",
+        ]
     logs = aws_client(session, "logs")
     return tuple(
         group["logGroupName"]

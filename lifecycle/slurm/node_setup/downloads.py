@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node_setup import transfer
 from node_setup.failure import SetupError
+from node_setup.host import Host
 from node_setup.node import Node, log
 
 CACHE = "/var/cache/node-setup"
@@ -26,6 +26,21 @@ PAUSES_SECONDS = (5, 10, 20, 40)
 CHUNK_BYTES = 1 << 20
 DOWNLOADS_PREFIX = "downloads"
 """Prefix in the artifact bucket, which ``make mirror-downloads`` fills."""
+SECONDS_WITHOUT_DATA = 60
+SECONDS_PER_TRY = 900
+"""Time limit of one try, also for a server that sends so slowly that no connection timeout applies."""
+CURL_PROTOCOL, CURL_HTTP_ERROR, CURL_CANNOT_WRITE = 1, 22, 23
+"""Exit statuses with causes other than a failing network."""
+PASSING_STATUSES = (408, 425, 429, 500, 502, 503, 504)
+"""HTTP statuses after which another try may succeed."""
+OPEN_THE_WAY = (
+    "give the node a way out (NAT gateway, or a proxy in https_proxy); in a closed network set "
+    "node_setup.downloads: artifact_bucket and run `make mirror-downloads`"
+)
+
+
+class PassingFault(SetupError):
+    """Failure after which another try may succeed."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +142,7 @@ def install_binaries(node: Node, name: str, binaries: tuple[str, ...]) -> bool:
             "downloads.json names a file of another kind: correct its URL",
         ) from None
     except OSError as error:
-        raise transfer.cannot_write("/usr/local/bin", str(error)) from None
+        raise _cannot_write("/usr/local/bin", str(error)) from None
     finally:
         archive.unlink(missing_ok=True)
     node.host.write_text(
@@ -154,13 +169,13 @@ def _transfer(node: Node, download: Download, partial: Path) -> None:
     for pause in (*PAUSES_SECONDS, None):
         try:
             if node.settings.downloads == "internet":
-                transfer.from_internet(node.host, download.url, partial)
+                _from_internet(node.host, download.url, partial)
             else:
                 bucket = node.deployment.artifact_bucket
                 uri = f"s3://{bucket}/{DOWNLOADS_PREFIX}/{download.file_name}"
-                transfer.from_s3(node.host, uri, partial, region=node.settings.region)
+                _from_s3(node.host, uri, partial, region=node.settings.region)
             return
-        except transfer.PassingFault as fault:
+        except PassingFault as fault:
             if pause is None:
                 tries = len(PAUSES_SECONDS) + 1
                 raise SetupError(f"{fault.problem}; tried {tries} times", fault.remedy) from None
@@ -207,4 +222,75 @@ def _extract(node: Node, archive: Path, binary: str) -> None:
                 return
     raise SetupError(
         f"{archive.name} has no program {binary}", "downloads.json names another file: correct its URL"
+    )
+
+
+def _from_internet(host: Host, url: str, target: Path) -> None:
+    """Copy over HTTPS, through the proxy of the environment if it names one.
+
+    Raises:
+        PassingFault: if another try may help.
+        SetupError: if it will not.
+    """
+    done = host.try_run(
+        # HTTPS only, also after redirects: others on the route could change unencrypted answers.
+        *("curl", "--silent", "--show-error", "--fail", "--location", "--proto", "=https"),
+        *("--connect-timeout", str(SECONDS_WITHOUT_DATA), "--max-time", str(SECONDS_PER_TRY)),
+        *("--speed-time", str(SECONDS_WITHOUT_DATA), "--speed-limit", "1"),
+        *("--write-out", "%{http_code}", "--output", target, url),
+        timeout_seconds=SECONDS_PER_TRY + 60,
+    )
+    if done.status == 0:
+        return
+    if done.status == CURL_PROTOCOL:
+        raise SetupError(
+            f"{url} is no https:// address, or leads to one that is none: {done.said}",
+            "downloads.json takes HTTPS alone: correct the URL",
+        )
+    if done.status == CURL_CANNOT_WRITE:
+        raise _cannot_write(str(target.parent), done.said)
+    # 000 means that a proxy has refused.
+    if done.status == CURL_HTTP_ERROR and done.output != "000":
+        kind = PassingFault if int(done.output) in PASSING_STATUSES else SetupError
+        raise kind(
+            f"{url} answers {done.output}",
+            "open the URL on another machine: if it is gone, downloads.json needs another version; if it is "
+            "there, a proxy or firewall refuses it",
+        )
+    raise PassingFault(f"{url} cannot be reached: {done.said}", OPEN_THE_WAY)
+
+
+def _from_s3(host: Host, uri: str, target: Path, *, region: str) -> None:
+    """Copy an object with the aws command, which HyperPod's image has.
+
+    Raises:
+        PassingFault: if another try may help.
+        SetupError: if it will not.
+    """
+    done = host.try_run(
+        *("aws", "s3", "cp", "--only-show-errors", "--region", region, uri, target),
+        timeout_seconds=SECONDS_PER_TRY,
+    )
+    if done.status == 0:
+        return
+    if "No space left on device" in done.said:
+        raise _cannot_write(str(target.parent), done.said)
+    # S3 reports a missing object as forbidden to callers who may not list the bucket.
+    if any(sign in done.said for sign in ("404", "403", "NoSuchKey", "AccessDenied", "NoSuchBucket")):
+        raise SetupError(
+            f"{uri} is missing, or not for this node's role: {done.said}",
+            "run `make mirror-downloads` with this cluster's file, on a machine with internet access",
+        )
+    raise PassingFault(
+        f"{uri} could not be copied: {done.said or f'aws ended with {done.status}'}",
+        "check the S3 endpoint of the network, and `sudo aws s3 ls` on the node",
+    )
+
+
+def _cannot_write(folder: str, why: str) -> SetupError:
+    """Return the error for a failed write to the disk."""
+    return SetupError(
+        f"cannot write to {folder}, such as when the disk is full: {why}",
+        f"free some space (`df -h {folder}`, `du --one-file-system --max-depth=2 / | sort --numeric-sort | "
+        "tail`), or give the group a larger ebs_gib; if there is space, look at `dmesg` and `findmnt`",
     )

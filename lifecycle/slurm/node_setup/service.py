@@ -66,11 +66,9 @@ def is_running(node: Node, unit: str) -> bool:
     return node.host.try_run("systemctl", "is-active", "--quiet", unit).status == 0
 
 
-def last_log_lines(node: Node, unit: str, lines: int = 5) -> str:
+def last_log_lines(node: Node, unit: str) -> str:
     """Return the end of a unit's log on one line."""
-    done = node.host.try_run(
-        "journalctl", "--unit", unit, "--lines", str(lines), "--no-pager", "--output", "cat"
-    )
+    done = node.host.try_run("journalctl", "--unit", unit, "--lines", "5", "--no-pager", "--output", "cat")
     return done.said or "nothing"
 
 

@@ -134,14 +134,6 @@ class Deployment:
     """Null without SageMaker Studio."""
 
 
-def read_settings(path: Path) -> Settings:
-    return read_section(path, Settings)
-
-
-def read_deployment(path: Path) -> Deployment:
-    return read_section(path, Deployment)
-
-
 def read_section(path: Path, kind: type[Section]) -> Section:
     """Read a JSON file into a dataclass.
 

@@ -45,14 +45,14 @@ class Progress:
             self._watcher = None
 
     @contextlib.contextmanager
-    def alive(self, still: str) -> Iterator[None]:
-        """Print ``still`` after each minute without other output."""
+    def alive(self) -> Iterator[None]:
+        """Print a reminder after each minute without other output."""
         ended = threading.Event()
 
         def remind() -> None:
             while not ended.wait(SECONDS_OF_SILENCE):
                 if not self._spoken.is_set():
-                    self.say(still)
+                    self.say("still at work")
                 self._spoken.clear()
 
         reminder = threading.Thread(target=remind, daemon=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from config.facts.regions import ZONE_ID_PREFIXES
-from config.rules.database import DATABASE_SIZES
+from config.rules.slurm import DATABASE_SIZES
 
 VERSION = "11.4"
 

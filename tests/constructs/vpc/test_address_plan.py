@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 
 from config.cluster import NewVpc
-from config.rules.subnets import new_subnets_fit
+from config.rules.network import new_subnets_fit
 from constructs.vpc.cluster_vpc import address_plan
 from tests.stacks.base_templates import cluster_of
 

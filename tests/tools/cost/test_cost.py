@@ -57,7 +57,7 @@ TOTALS = {"slurm": 8064.21, "eks": 5999.73}
 
 
 def bill_of(cluster: AnyCluster, usage: Usage = USUAL) -> Bill:
-    return make_bill(cluster_items(cluster, usage), load_prices(cluster.region))
+    return make_bill(cluster.region, cluster_items(cluster, usage), load_prices(cluster.region))
 
 
 def guidance_bill(scheduler: str) -> Bill:

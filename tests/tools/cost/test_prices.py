@@ -152,7 +152,7 @@ def refreshed(folder: Path, lists: dict[str, list[str]]) -> tuple[PriceList, lis
 
 def test_products_of_every_page_become_prices(tmp_path: Path) -> None:
     prices, _ = refreshed(tmp_path, LISTS)
-    assert {key: price.usd for key, price in prices.prices.items()} == {
+    assert {key: price.usd for key, price in prices.items()} == {
         "hyperpod.ml.g5.8xlarge": 3.06,
         "hyperpod.ml.p6-b200.48xlarge": 130.5,
         "hyperpod.volume": 0.112,
@@ -170,7 +170,7 @@ def test_products_of_every_page_become_prices(tmp_path: Path) -> None:
         "kms.key": 1.0,
         "rds.db.t4g.medium": 0.065,
     }
-    assert {(price.as_of, price.source, price.region) for price in prices.prices.values()} == {
+    assert {(price.as_of, price.source, price.region) for price in prices.values()} == {
         ("2026-11-18", "price-list-api", REGION)
     }
 
@@ -196,7 +196,7 @@ def test_older_prices_stay_if_the_list_has_none(tmp_path: Path) -> None:
     stood_in = "hyperpod.ml.g5.8xlarge,3,hour,2026-09-01,price-list-studio,the price of SageMaker Studio\n"
     (tmp_path / f"{REGION}.csv").write_text(older + stood_in)
     prices, said = refreshed(tmp_path, LISTS)
-    g5, mlflow = prices.prices["hyperpod.ml.g5.8xlarge"], prices.prices["mlflow.small"]
+    g5, mlflow = prices["hyperpod.ml.g5.8xlarge"], prices["mlflow.small"]
     assert (g5.usd, g5.source, g5.stand_in) == (3.06, "price-list-api", "")
     assert (mlflow.usd, mlflow.source) == (0.6, "sagemaker-page")
     assert "hyperpod.ml.g5.8xlarge: 3 -> 3.06 USD per hour" in said
@@ -208,7 +208,7 @@ def test_older_prices_stay_if_the_list_has_none(tmp_path: Path) -> None:
 
 def test_skips_products_with_two_prices(tmp_path: Path) -> None:
     prices, said = refreshed(tmp_path, LISTS)
-    assert "endpoint.interface" not in prices.prices
+    assert "endpoint.interface" not in prices
     assert any("skipped, because the list has several: endpoint.interface 0.01" in line for line in said)
 
 
@@ -227,8 +227,8 @@ def test_the_region_s_own_price_takes_precedence(tmp_path: Path) -> None:
     for region, usd in (("us-east-1", "0.045"), ("eu-west-1", "0.048")):
         (tmp_path / f"{region}.csv").write_text(row.format(usd))
     own, other = load_prices("eu-west-1", tmp_path), load_prices("sa-east-1", tmp_path)
-    assert (own.prices["nat.gateway"].usd, own.prices["nat.gateway"].region) == (0.048, "eu-west-1")
-    assert (other.prices["nat.gateway"].usd, other.prices["nat.gateway"].region) == (0.045, "us-east-1")
+    assert (own["nat.gateway"].usd, own["nat.gateway"].region) == (0.048, "eu-west-1")
+    assert (other["nat.gateway"].usd, other["nat.gateway"].region) == (0.045, "us-east-1")
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from tests.tools.answering_aws import AnsweringAws, Refusal, SecondPages
 from tests.tools.images.container_engines import Engines
-from tools.images.image_registry import Repository, scan_summary
+from tools.images import image_registry
+from tools.images.image_registry import Repository
 
 REGISTRY = "123456789012.dkr.ecr.us-west-2.amazonaws.com"
 NAME = "esm2-slurm/training"
@@ -61,15 +64,13 @@ class Registry:
         return answer
 
     def summary(self) -> str:
-        """Clock of the scan; time passes only when it waits."""
-        passed = [0.0]
-
-        def pause(seconds: float) -> None:
-            passed[0] += seconds
-
-        repository = Repository(NAME, f"{REGISTRY}/{NAME}", self.scans_on_push)
+        """Return the scan's summary; time passes only when it waits."""
+        waits: list[float] = []
+        clock = SimpleNamespace(sleep=waits.append, monotonic=lambda: sum(waits))
         ecr = self.aws.session.client("ecr")
-        return scan_summary(ecr, repository, DIGEST, pause=pause, clock=lambda: passed[0])
+        repository = Repository(ecr, NAME, f"{REGISTRY}/{NAME}", self.scans_on_push)
+        with mock.patch.object(image_registry, "time", clock):
+            return repository.scan_summary(DIGEST)
 
 
 def scan(status: str, counts: dict[str, int] | None = None) -> dict[str, Any]:

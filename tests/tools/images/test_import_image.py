@@ -23,7 +23,7 @@ from tests.tools.images.image_sources import git, make_repository
 from tests.tools.images.registries import Registry, WholeFindings
 from tests.tools.nodes.node_sessions import NodeSessions
 from tools.command_line import run_command
-from tools.images import import_image
+from tools.images import image_registry, import_image
 from tools.images.import_image import ImportJob, place, run_import
 from tools.nodes.head_node import HeadNode
 
@@ -190,7 +190,7 @@ def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engines:
 def registry(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setattr(answering_aws, "SecondPages", WholeFindings)
     made = Registry(engines)
-    monkeypatch.setattr(import_image, "open_session", lambda region, profile: made.aws.session)
+    monkeypatch.setattr(image_registry, "open_session", lambda region, profile: made.aws.session)
     return made
 
 

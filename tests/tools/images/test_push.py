@@ -30,7 +30,7 @@ def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engines:
 def registry(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setattr(answering_aws, "SecondPages", WholeFindings)
     made = Registry(engines)
-    monkeypatch.setattr(build, "open_session", lambda region, profile: made.aws.session)
+    monkeypatch.setattr(image_registry, "open_session", lambda region, profile: made.aws.session)
     monkeypatch.setattr(image_registry, "time", only_sleep(lambda seconds: pytest.fail("waited")))
     return made
 

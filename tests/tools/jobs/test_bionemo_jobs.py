@@ -11,8 +11,8 @@ from tests.job_schemas.validation import check, pod_templates
 from tests.tools.cluster_files import shipped as slurm_cluster
 from tests.tools.jobs.kubernetes.eks_jobs_made import IMAGE, shipped
 from tools.images.build import FRAMEWORK_OF, FRAMEWORKS
+from tools.jobs.kubernetes.jobs import pod_job
 from tools.jobs.kubernetes.placement import EksWanted
-from tools.jobs.kubernetes.request import pod_job
 from tools.jobs.slurm.request import SlurmWanted, job_request
 from workloads.launch.kubernetes_job import job_manifest
 from workloads.launch.pod_job import PodJob

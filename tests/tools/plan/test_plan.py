@@ -250,7 +250,7 @@ def test_days_and_dollars_follow_from_speed_and_failures(plan: Plan) -> None:
     hours = residues_of(config) / found.residues_per_second_low / 3600 / (1 - saving.lost_share)
     assert f"{hours / 24:.3g} days on 8 * ml.p5.48xlarge (64 GPUs)" in out
     usd = float(re.findall(r"([\d,]+) USD for these nodes", out)[0].replace(",", ""))
-    price = load_prices("us-east-1").find("hyperpod.ml.p5.48xlarge")
+    price = load_prices("us-east-1").get("hyperpod.ml.p5.48xlarge")
     assert price and usd == pytest.approx(8 * price.usd * hours, rel=0.01)
 
 

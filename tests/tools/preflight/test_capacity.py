@@ -227,7 +227,6 @@ METADATA = {
             "it is a RSA_2048 key for ENCRYPT_DECRYPT",
         ),
         (KEY, Refusal("NotFoundException"), "there is no such key"),
-        (KEY.replace("us-west-2", "us-east-1"), {}, "it is in us-east-1, the cluster in us-west-2"),
     ],
 )
 def test_keys(arn: str, answer: Any, message: str | None) -> None:

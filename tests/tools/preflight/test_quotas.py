@@ -11,7 +11,7 @@ from tests.tools.accounts import STARTED, cluster_description, database_quotas, 
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped, shipped_eks, with_group
 from tests.tools.preflight.report import findings, problems
-from tools.preflight import network_quotas
+from tools.preflight import stack_quotas
 from tools.preflight.account import MOST_ROLES
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -239,7 +239,7 @@ def test_a_p5_needs_one_interface_per_network_card() -> None:
 def test_pods_need_interfaces_on_eks() -> None:
     """For 28 pods an m5.2xlarge needs two interfaces and a g5.8xlarge one."""
     cluster = shipped_eks("eks")
-    *_, found = network_quotas.check_network_quotas(ReadOnlyAws(empty_account(cluster).session), cluster)
+    *_, found = stack_quotas.check_network_quotas(ReadOnlyAws(empty_account(cluster).session), cluster)
     assert found.message == "4 needed, the quota is 5,000"
 
 

@@ -9,7 +9,7 @@ import boto3
 import pytest
 
 from tools.stacks.stack_contents import StackContents, StackResource
-from tools.stacks.stack_deletion import delete_pod_interfaces
+from tools.stacks.teardown import delete_pod_interfaces
 
 CLUSTER = "esm2-eks"
 pytestmark = pytest.mark.long

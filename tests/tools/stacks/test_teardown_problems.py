@@ -6,7 +6,7 @@ import pytest
 
 from tests.tools.answering_aws import Parameters
 from tests.tools.stacks.teardown_account import HYPERPOD, NETWORK, STORAGE, Account, everything
-from tools.stacks import stack_deletion
+from tools.stacks import teardown
 from tools.stacks.stack_contents import NEVER_DEPLOYED
 
 
@@ -84,7 +84,7 @@ def test_a_link_that_does_not_end_leaves_the_bucket_alone(
     run_teardown: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account = Account(everything(policy="Retain"))
-    monkeypatch.setattr(stack_deletion, "UNLINK_SECONDS", -1.0)
+    monkeypatch.setattr(teardown, "UNLINK_SECONDS", -1.0)
     account.aws.answer("fsx", "DeleteDataRepositoryAssociation", {"Lifecycle": "DELETING"})
     with pytest.raises(ValueError, match="nothing was emptied; run `make teardown` again"):
         run_teardown(account, "--yes", "esm2-slurm")
@@ -114,7 +114,7 @@ def test_stops_waiting_for_a_deletion_that_takes_hours(
     run_teardown: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account = Account(everything(policy="Delete"))
-    monkeypatch.setattr(stack_deletion, "LIMIT_SECONDS", -1.0)
+    monkeypatch.setattr(teardown, "LIMIT_SECONDS", -1.0)
     with pytest.raises(ValueError, match=r"still being deleted after .*; run `make teardown` again"):
         run_teardown(account, "--yes", "esm2-slurm")
 

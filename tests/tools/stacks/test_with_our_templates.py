@@ -55,16 +55,19 @@ def test_resource_names(name: str) -> None:
     buckets = resources(made[STORAGE], "AWS::S3::Bucket").values()
     named = [bucket["Properties"]["BucketName"] for bucket in buckets if "BucketName" in bucket["Properties"]]
     assert [plain(n, cluster.region) for n in named] == [resource_names.artifact_bucket(cluster, ACCOUNT)]
-    assert only(made[HYPERPOD], "AWS::SSM::Document")["Name"] == resource_names.shell_document(cluster)
+    assert (
+        only(made[HYPERPOD], "AWS::SSM::Document")["Name"]
+        == resource_names.ResourceNames(cluster).shell_document
+    )
     repository = only(made[STORAGE], "AWS::ECR::Repository")
-    assert repository["RepositoryName"] == resource_names.image_repository(cluster)
+    assert repository["RepositoryName"] == resource_names.ResourceNames(cluster).image_repository
     logs = {
         group["Properties"].get("LogGroupName")
         for stack in (STORAGE, HYPERPOD)
         for group in resources(made[stack], "AWS::Logs::LogGroup").values()
     }
-    assert resource_names.lustre_log_group(cluster) in logs
-    assert resource_names.metrics_log_group(cluster) in logs
+    assert resource_names.ResourceNames(cluster).lustre_log_group in logs
+    assert resource_names.ResourceNames(cluster).metrics_log_group in logs
 
 
 def losses(name: str, change: Callable[[Templates], None]) -> set[tuple[str, str]]:

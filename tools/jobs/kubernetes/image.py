@@ -5,10 +5,10 @@ import re
 from botocore.exceptions import BotoCoreError, ClientError
 
 from config.eks_cluster import EksCluster
-from config.resource_names import image_repository
-from tools.aws_session import aws_client, is_denied, open_session
+from config.resource_names import ResourceNames
+from tools.aws_session import is_denied
 from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORKS, REPOSITORY, registry_tag
-from tools.images.image_registry import digest_of, find_repository, tags_of
+from tools.images.image_registry import find_repository
 from tools.images.source_revision import read_revision
 
 
@@ -29,9 +29,8 @@ def commit_image(cluster: EksCluster, profile: str | None, framework: str = DEFA
             "IMAGE: the code here is not committed, so no image has it; commit it, then make image push, "
             "or name an image with IMAGE="
         )
-    ecr = aws_client(open_session(region=cluster.region, profile=profile), "ecr")
-    repository = find_repository(ecr, image_repository(cluster))
-    digest = digest_of(ecr, repository, registry_tag(revision, FRAMEWORKS[framework]))
+    repository = find_repository(cluster, profile)
+    digest = repository.digest_of(registry_tag(revision, FRAMEWORKS[framework]))
     if digest is None:
         wanted = "" if framework == DEFAULT_FRAMEWORK else f" FRAMEWORK={framework}"
         raise ValueError(
@@ -50,7 +49,7 @@ def image_or_placeholder(cluster: EksCluster, profile: str | None, framework: st
     try:
         return commit_image(cluster, profile, framework)
     except (ValueError, BotoCoreError, ClientError):
-        return f"{FILL_IN}{image_repository(cluster)}@sha256:{'0' * 64}"
+        return f"{FILL_IN}{ResourceNames(cluster).image_repository}@sha256:{'0' * 64}"
 
 
 def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | None:
@@ -61,12 +60,11 @@ def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | No
     """
     name, _, digest = image.partition("@")
     uri = re.sub(r":[\w.-]+$", "", name)
-    ecr = aws_client(open_session(region=cluster.region, profile=profile), "ecr")
     try:
-        repository = find_repository(ecr, image_repository(cluster))
+        repository = find_repository(cluster, profile)
         if uri != repository.uri:
             return f"{uri} is not the cluster's repository; whether it has the image, the nodes will see"
-        tags = tags_of(ecr, repository, digest)
+        tags = repository.tags_of(digest)
     except ClientError as error:
         if not is_denied(error):
             raise

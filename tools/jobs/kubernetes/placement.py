@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.facts.instance_catalogue import InstanceType, instance_type
 from config.resource_names import COMMON_NAMESPACE
-from config.task_governance import team_namespace
+from config.task_governance import BORROW_LIMIT_PERCENT, team_namespace
 from tools.jobs.checks import Share, SharedFiles, Wanted, accelerators_of, listed, sizes_of
 from workloads.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
 from workloads.stages import STAGES
@@ -19,8 +19,6 @@ MIN_HANG_SECONDS = 60
 """The operator's agent looks once a second; a process writes five lines in this time at most."""
 DATA_CPUS, DATA_MEMORY_GIB = 8, 16
 MOST_RETRIES = 1000
-BORROW_LIMIT_PERCENT = 50
-"""SageMaker's, where the cluster file gives none (``config/task_governance.py``)."""
 TOPOLOGIES = (
     *(f"topology.k8s.aws/network-node-layer-{layer}" for layer in (1, 2, 3)),
     "topology.k8s.aws/ultraserver-id",

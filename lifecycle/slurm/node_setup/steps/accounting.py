@@ -2,8 +2,7 @@
 
 from node_setup.failure import SetupError
 from node_setup.node import Node
-from node_setup.slurm import configuration
-from node_setup.slurm_logs import why_controller_is_down
+from node_setup.slurm import configuration, why_controller_is_down
 
 SECONDS_FOR_REGISTRATION = 300
 """Time limit. slurmctld tries again every few minutes if slurmdbd was late."""

@@ -16,7 +16,7 @@ from node_setup.failure import SetupError
 from node_setup.node import Node, log
 from node_setup.service import install_program, run_unit
 from node_setup.slurm import configuration
-from node_setup.steps.node_exporter import PORT as NODE_PORT
+from node_setup.steps.exporters import NODE_PORT
 
 UNIT, DISCOVERY_UNIT = "prometheus-agent.service", "discover-nodes.service"
 CONFIG = "/etc/prometheus-agent/prometheus.yml"

@@ -2,7 +2,7 @@
 
 from node_setup.node import Node
 from node_setup.service import remove_units
-from node_setup.steps import gpu_exporter, metrics_collector, node_exporter
+from node_setup.steps import exporters, gpu_exporter, metrics_collector
 
 UNITS = (
     metrics_collector.UNIT,
@@ -10,7 +10,7 @@ UNITS = (
     "slurm-metrics.service",
     "efa-metrics.service",
     gpu_exporter.UNIT,
-    node_exporter.UNIT,
+    exporters.NODE_UNIT,
 )
 
 

@@ -1,13 +1,13 @@
-"""Verify Slurm on a worker: registration, partition, accelerators and pyxis.
+"""Verify Slurm on a worker: registration, partition, accelerators and pyxis; on a login node its commands.
 
-The step runs while the node is held. The platform manages slurmd. The step restarts it only to fetch Slurm's
-configuration again, and only without jobs.
+The step runs on workers while the node is held. The platform manages slurmd. The step restarts it only to
+fetch Slurm's configuration again, and only without jobs.
 """
 
 from node_setup import pyxis
 from node_setup.failure import SetupError
 from node_setup.node import Node
-from node_setup.slurm import SlurmNode, runs_jobs, show_node
+from node_setup.slurm import SlurmNode, runs_jobs, show_node, wait_for_controller
 
 SECONDS_TO_REGISTER = 300
 SECONDS_TO_FETCH = 300
@@ -35,9 +35,21 @@ def verify(node: Node) -> None:
             "on the controller see `scontrol show partition` and slurm.conf; a group's partition cannot "
             "change: give the group another name in the cluster file, and deploy",
         )
-    verify_pyxis(node)
+    _verify_pyxis(node)
     # The check is repeated, because slurmd may have been restarted.
     _registered(node)
+
+
+def verify_login_node(node: Node) -> None:
+    """Check Slurm's commands on this node.
+
+    Raises:
+        SetupError: if Slurm does not answer, or srun lacks the image's plugin.
+    """
+    wait_for_controller(node.host)
+    node.host.run("sinfo", "--noheader", remedy="see `scontrol ping` and slurm.conf on this node")
+    # HyperPod runs slurmd on login nodes as well, which keeps their copy of the configuration.
+    _verify_pyxis(node)
 
 
 def _registered(node: Node) -> SlurmNode:
@@ -108,8 +120,8 @@ def _number(number: int, kind: str) -> str:
     return f"{number} {kind}" if number == 1 else f"{number} {kind}s"
 
 
-def verify_pyxis(node: Node) -> None:
-    """Check that srun knows pyxis if the image has it; also used on login nodes.
+def _verify_pyxis(node: Node) -> None:
+    """Check that srun knows pyxis if the image has it.
 
     Raises:
         SetupError: if it does not after slurmd's restart, or slurmd cannot be restarted because jobs run.

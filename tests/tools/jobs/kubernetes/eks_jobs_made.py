@@ -11,8 +11,8 @@ import yaml
 
 from config.eks_cluster import EksCluster
 from tests.job_schemas.validation import pod_templates
+from tools.jobs.kubernetes.jobs import pod_job
 from tools.jobs.kubernetes.placement import EksWanted
-from tools.jobs.kubernetes.request import pod_job
 from workloads.launch.kubernetes_job import job_manifest
 from workloads.launch.pod_job import PodJob
 from workloads.run_file import load_config

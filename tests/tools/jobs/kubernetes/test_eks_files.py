@@ -21,6 +21,7 @@ from botocore.exceptions import ClientError
 
 from tests.job_schemas.validation import check
 from tests.tools.jobs.kubernetes.eks_jobs_made import CLUSTERS, IMAGE, RUN, made, shipped
+from tools.images import image_registry
 from tools.images.source_revision import Revision
 from tools.jobs import __main__ as jobs
 from tools.jobs.kubernetes import image as eks_image
@@ -159,7 +160,6 @@ class Registry:
 
     def __init__(self, tags: list[str]) -> None:
         self._tags = tags
-        self.meta = SimpleNamespace(region_name="us-west-2")
 
     def describe_repositories(self, **_: Any) -> dict[str, Any]:
         return {"repositories": [{"repositoryUri": URI}]}
@@ -175,7 +175,7 @@ class Registry:
 
 @pytest.fixture
 def at_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eks_image, "aws_client", lambda session, service: Registry([COMMIT]))
+    monkeypatch.setattr(image_registry, "aws_client", lambda session, service: Registry([COMMIT]))
     monkeypatch.setattr(eks_image, "read_revision", lambda repository: Revision(COMMIT, 0, ()))
 
 

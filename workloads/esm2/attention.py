@@ -104,9 +104,9 @@ def packed_attention(
         context = varlen_attn(rotate(q, cos, sin), rotate(k, cos, sin), v, bounds, bounds, longest, longest)
         assert isinstance(context, Tensor)  # a tuple is returned only with further options
         return context
-    cos, sin = cos.to(q.dtype), sin.to(q.dtype)
     if q.device.type == "xla":
         assert segments.of_token is not None
+        cos, sin = cos.to(q.dtype), sin.to(q.dtype)
         q = rotate(q, cos, sin) * q.shape[-1] ** -0.5
         return window_attention(q, rotate(k, cos, sin), v, segments.of_token, segments.max_length)
     return _segment_attention(q, k, v, cos, sin, segments.cumulative, rows)
@@ -116,7 +116,8 @@ def packed_attention(
 def _segment_attention(
     q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor, rows: Tensor | None
 ) -> Tensor:
-    """Compute ``packed_attention`` with cosines and sines in the operands' type."""
+    """Compute ``packed_attention`` for one protein after another."""
+    cos, sin = cos.to(q.dtype), sin.to(q.dtype)
     of_keys = of_queries = cumulative.long().unique_consecutive()  # without empty segments
     if rows is not None:  # a protein's queries lie together once they are sorted
         rows, order = rows.sort(stable=True)

@@ -225,14 +225,14 @@ class PackedModel(LayeredModel):
         normed, last = None, len(norms) - 1
         # A norm ahead would be one more input to keep of a recomputed layer. FSDP has its weights too late.
         is_ahead = not (self.activation_checkpointing or self.is_sharded)
-        vocabulary, tokens = self.vocabulary(), pack.tokens
+        vocabulary = self.vocabulary()
         if is_ahead and vocabulary is None:
             normed = operand(layer_norm(hidden, norms[0]))
         for index, layer in enumerate(layers):
             wanted = rows if index == last else None
             following = norms[index + 1] if is_ahead and index != last else None
             affine = None if following is None else (following.weight, following.bias)
-            lookup = (vocabulary, tokens) if index == 0 else ()
+            lookup = (None, None) if index or vocabulary is None else (vocabulary, pack.tokens)
             arguments = (hidden, normed, cos, sin, pack.segments, wanted, affine, *lookup)
             if self.activation_checkpointing and torch.is_grad_enabled():
                 hidden = runtime_of(hidden.device).recomputed(layer, *arguments)

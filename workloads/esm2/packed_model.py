@@ -5,7 +5,9 @@ forward pass differs from transformers':
 
 * a pack of proteins is one row of T tokens, attention stays within each protein;
 * queries, keys and values come from one matrix product;
-* the last layer's feed-forward block and the head run on the tokens alone that something is predicted for.
+* the first layer computes them once for each token of the vocabulary, if they depend on nothing else;
+* the last layer's feed-forward block and the head run on the tokens alone that something is predicted for,
+  and on CPUs the last layer has queries of these tokens alone.
 
 Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V vocabulary, L labels.
 """
@@ -124,9 +126,9 @@ class PackedLayer(nn.Module):
             rows: (K,) tokens that the result is wanted of; None: all.
             next_norm: weight and bias (C,) of the next layer's first norm. They are arguments so that all
                 layers are one compiled graph.
-            vocabulary: (V, C) embeddings in fp32 of which ``hidden`` is rows; queries, keys and values are
-                computed once for each and looked up. None: they are computed for each token.
-            tokens: (T,) number of each token's row in ``vocabulary``.
+            vocabulary: (V, C) table in fp32 that ``hidden`` was looked up in: queries, keys and values are
+                computed for its rows and looked up, too. None: they are computed for each token.
+            tokens: (T,) each token's row of ``vocabulary``.
 
         Returns:
             (T, C) residual stream, or (K, C) at ``rows``, and its next norm in autocast's type, None without
@@ -184,10 +186,10 @@ class PackedModel(LayeredModel):
         raise NotImplementedError
 
     def vocabulary(self) -> Tensor | None:
-        """Embeddings (V, C) of which the first layer's input is rows; None if it depends on more than tokens.
+        """Return the table of embeddings (V, C), if the first layer's operands can be looked up by token.
 
-        So do its queries, keys and values then, because positions enter with their rotation. Adapters may
-        drop some of their inputs.
+        Positions enter behind them, with the rotation. None: something else enters before, such as the masks
+        of ESM-2's token dropout, or the dropout of an adapter.
         """
         drops = any(isinstance(part, nn.Dropout) for part in self.layers[0].modules())
         return None if drops or not self.on_vocabulary else self.embedding.weight.float()
@@ -301,7 +303,7 @@ class TokenClassifier(PackedModel):
 
 
 def looked_up(table: Tensor, tokens: Tensor) -> Tensor:
-    """Rows of a table (V, H, D) at tokens (T,). In fp32: gradients of a row come from thousands of tokens."""
+    """Return rows of a table (V, H, D) at tokens (T,); a row's gradient is a sum over many, in fp32."""
     return F.embedding(tokens, table.flatten(1).float()).to(table.dtype).view(-1, *table.shape[1:])
 
 

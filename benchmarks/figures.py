@@ -55,12 +55,14 @@ def figures_of(
     """
     total, ceiling = Window.total(windows), statistics.median(ceilings)
     esm = on_meta(starting_config(model))
-    rows = total.slots
+    rows = None
     if tokens_per_pack is not None:
         rows = total.slots // tokens_per_pack * num_rows(tokens_per_pack, model.mask_fraction)
     pairs = total.attended_pairs
     counted = num_flops(esm, total.residues, pairs) / total.seconds
-    executed = executed_flops(esm, total.slots, rows, pairs, recomputed=recomputed) / total.seconds
+    on_cpu = device.type == "cpu"
+    executed = executed_flops(esm, total.slots, rows, pairs, recomputed=recomputed, on_cpu=on_cpu)
+    executed /= total.seconds
     peak = peak_flops(device)
     rates = [window.residues_per_second for window in windows]
     done = Progress(proteins=total.proteins, residues=total.residues, attended_pairs=pairs)

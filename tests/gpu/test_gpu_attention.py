@@ -73,7 +73,7 @@ def test_varlen_equals_dense_attention(
     angles = torch.randint(4, (bounds[-1], 1, head_size // 2), device=device) * (torch.pi / 2)
     cos, sin = angles.cos().round().bfloat16(), angles.sin().round().bfloat16()
     assert uses_flash(qkv)
-    found = packed_attention(qkv, cos, sin, segments)
+    found = packed_attention(*qkv.unbind(1), cos, sin, segments)
     found.backward(grad)
 
     exact = qkv.detach().float().requires_grad_()
@@ -124,6 +124,6 @@ def test_empty_segments_change_nothing(device: torch.device, scale: Scale, withi
     cos, sin = qkv.new_ones(bounds[-1], 1, 16), qkv.new_zeros(bounds[-1], 1, 16)
     plain = Segments(segments.cumulative[:-2], segments.max_length)
     with torch.no_grad():
-        found, expected = (packed_attention(qkv, cos, sin, places) for places in (segments, plain))
+        found, expected = (packed_attention(*qkv.unbind(1), cos, sin, places) for places in (segments, plain))
     # The same kernel computes the same tiles in the same order.
     within("output", difference(found, expected), 0.0)

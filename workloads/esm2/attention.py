@@ -73,121 +73,138 @@ def uses_cpu_kernel(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype == torch.float32
 
 
-def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) -> Tensor:
+def takes_rows(x: Tensor) -> bool:
+    """Return whether attention takes queries of a part of the tokens: in loops over proteins alone."""
+    return x.device.type == "cpu" and not uses_flash(x)
+
+
+def packed_attention(
+    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, segments: Segments, rows: Tensor | None = None
+) -> Tensor:
     """Softmax attention of rotated queries and keys, scaled by D ** -0.5.
 
     For flash attention the rotation is computed in fp32, which costs nothing in a compiled layer and lowers
-    the error of scores by a third. Elsewhere it is computed in qkv's type: on a CPU, fp32 takes longer.
+    the error of scores by a third. Elsewhere it is computed in the operands' type: on a CPU, fp32 takes
+    longer.
 
     Args:
-        qkv: (T, 3, H, D) queries, keys and values before rotation.
+        q: (T, H, D) queries before rotation, or (K, H, D) those at ``rows``.
+        k: (T, H, D) keys before rotation.
+        v: (T, H, D) values.
         cos: (T, 1, D / 2) fp32 cosines of the rotary angles.
         sin: (T, 1, D / 2) fp32 sines.
         segments: where the proteins lie.
+        rows: (K,) tokens of the queries, in any order, if ``takes_rows``; None: all.
 
     Returns:
-        (T, H, D) in qkv's type.
+        (T, H, D) or (K, H, D) in the operands' type.
     """
-    if uses_flash(qkv):
-        q, k, v = qkv.unbind(1)
-        context = varlen_attn(
-            rotate(q, cos, sin),
-            rotate(k, cos, sin),
-            v,
-            segments.cumulative,
-            segments.cumulative,
-            segments.max_length,
-            segments.max_length,
-        )
+    if uses_flash(q):
+        bounds, longest = segments.cumulative, segments.max_length
+        context = varlen_attn(rotate(q, cos, sin), rotate(k, cos, sin), v, bounds, bounds, longest, longest)
         assert isinstance(context, Tensor)  # a tuple is returned only with further options
         return context
-    cos, sin = cos.to(qkv.dtype), sin.to(qkv.dtype)
-    if qkv.device.type == "xla":
+    if q.device.type == "xla":
         assert segments.of_token is not None
-        q, k, v = qkv.unbind(1)
+        cos, sin = cos.to(q.dtype), sin.to(q.dtype)
         q = rotate(q, cos, sin) * q.shape[-1] ** -0.5
         return window_attention(q, rotate(k, cos, sin), v, segments.of_token, segments.max_length)
-    if not (torch.is_grad_enabled() and qkv.requires_grad):
-        return _forward_only(qkv, cos, sin, segments.cumulative)
-    return _segment_attention(qkv, cos, sin, segments.cumulative)
+    return _segment_attention(q, k, v, cos, sin, segments.cumulative, rows)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # the loop's length changes with every pack
-def _forward_only(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> Tensor:
-    """One protein after another on views of ``qkv``: nothing is laid out anew, nothing kept.
+def _segment_attention(
+    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor, rows: Tensor | None
+) -> Tensor:
+    """Compute ``packed_attention`` for one protein after another."""
+    cos, sin = cos.to(q.dtype), sin.to(q.dtype)
+    of_keys = of_queries = cumulative.long().unique_consecutive()  # without empty segments
+    if rows is not None:  # a protein's queries lie together once they are sorted
+        rows, order = rows.sort(stable=True)
+        q, of_queries = q[order], torch.searchsorted(rows, of_keys)
+    rotated: tuple[Tensor, Tensor] = _Rotation.apply(q, k, cos, sin, rows)
+    q, k = rotated
+    bounds = _bounds(of_queries, of_keys)
+    needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    context: Tensor
+    if uses_cpu_kernel(q):
+        context = _FlashAttention.apply(q, k, v, bounds)
+    elif rows is None and not needs_grad:
+        context = _forward_only(q, k, v, bounds)
+    else:
+        context = _SegmentAttention.apply(q, k, v, _Slots.of(of_queries), _Slots.of(of_keys))
+    return context if rows is None else context[order.argsort()]
+
+
+def _bounds(of_queries: Tensor, of_keys: Tensor) -> list[tuple[slice, slice]]:
+    """Queries and keys of each protein that has queries."""
+    queries, keys = (itertools.pairwise(cumulative.tolist()) for cumulative in (of_queries, of_keys))
+    return [(slice(*q), slice(*k)) for q, k in zip(queries, keys, strict=True) if q[0] < q[1]]
+
+
+class _Rotation(torch.autograd.Function):
+    """``rotate`` for queries at ``rows`` (None: at all tokens) and keys, in long rows.
+
+    Halves of a head are a few numbers, a slow inner loop.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(cos, sin, rows)
+        halves = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+        wide = [x.repeat(1, k.shape[1], 1) for x in halves]  # (T, H, D)
+        return _rotated(q, *(wide if rows is None else (x[rows] for x in wide))), _rotated(k, *wide)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor | None, ...]:
+        cos, sin, rows = ctx.saved_tensors
+        # A rotation's transpose is the rotation by the opposite angle.
+        return *_Rotation.apply(dq, dk, cos, -sin, rows), None, None, None
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return x * cos + x with its halves swapped * sin, all of them (T, H, D)."""
+    # The halves are moved 8 bytes at a time where they have as many.
+    word = torch.float64 if x.shape[-1] // 2 * x.element_size() % 8 == 0 else x.dtype
+    halves = x.view(word).unflatten(-1, (2, -1))
+    swapped = torch.empty(halves.shape, dtype=word, device=x.device)
+    swapped[..., 0, :] = halves[..., 1, :]
+    swapped[..., 1, :] = halves[..., 0, :]
+    return torch.addcmul(x * cos, swapped.flatten(-2).view(x.dtype), sin)
+
+
+def _forward_only(q: Tensor, k: Tensor, v: Tensor, bounds: list[tuple[slice, slice]]) -> Tensor:
+    """Attention on views of rotated operands: nothing is laid out anew, nothing kept.
 
     oneDNN compiles products in bf16, so a protein is read on to a rounded length. The keys behind it belong
     to the next one and are masked, the queries' results are dropped.
     """
-    num_tokens, _, heads, size = qkv.shape
-    rotated = _rotate_all(qkv[:, :2], cos, sin)  # (T, 2, H, D)
-    bounds = _bounds(cumulative)
-    if uses_cpu_kernel(qkv):
-        return _flash(rotated, qkv, bounds)[0]
-    q, k, v = (x.transpose(0, 1) for x in (rotated[:, 0], rotated[:, 1], qkv[:, 2]))  # (H, T, D)
-    context = torch.empty_like(qkv[:, 0])
-    rotated[:, 0].mul_(size**-0.5)
-    for start, stop in bounds:
-        length = stop - start
-        reach = min(-(-length // LENGTH_STEP) * LENGTH_STEP, num_tokens - start)
-        here = slice(start, start + reach)
-        step = max(1, min(heads, FORWARD_TILE_BYTES // (reach * reach * qkv.element_size())))
-        scores = _buffers.take(step * reach * reach, qkv)
+    num_tokens, heads, size = q.shape
+    context = torch.empty_like(q)
+    q, k, v = (x.transpose(0, 1) for x in (q * size**-0.5, k, v))  # (H, T, D)
+    for place, _ in bounds:
+        length = place.stop - place.start
+        reach = min(_rounded(length), num_tokens - place.start)
+        here = slice(place.start, place.start + reach)
+        step = max(1, min(heads, FORWARD_TILE_BYTES // (reach * reach * q.element_size())))
+        scores = _buffers.take(step * reach * reach, q)
         for first in range(0, heads, step):
             group = slice(first, min(first + step, heads))
             s = scores[: (group.stop - first) * reach * reach].view(-1, reach, reach)
             torch.bmm(q[group, here], k[group, here].transpose(1, 2), out=s)
             s[:, :, length:] = -torch.inf
             torch.softmax(s, dim=-1, out=s)
-            context[start:stop, group] = torch.bmm(s, v[group, here])[:, :length].transpose(0, 1)
+            context[place, group] = torch.bmm(s, v[group, here])[:, :length].transpose(0, 1)
         _buffers.give_back(scores)
     return context
 
 
-def _rotate_all(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """``rotate`` for x (T, N, H, D), in long rows: halves of a head are a few numbers, a slow inner loop."""
-    heads = x.shape[2]
-    # The halves swapped, moved 8 bytes at a time where they have as many.
-    word = torch.float64 if x.shape[3] // 2 * x.element_size() % 8 == 0 else x.dtype
-    wide = x.view(word).unflatten(-1, (2, -1))
-    swapped = torch.empty(wide.shape, dtype=wide.dtype, device=x.device)
-    swapped[..., 0, :] = wide[..., 1, :]
-    swapped[..., 1, :] = wide[..., 0, :]
-    swapped = swapped.flatten(-2).view(x.dtype)
-    both_cos = torch.cat((cos, cos), dim=-1).repeat(1, heads, 1)[:, None]  # (T, 1, H, D)
-    both_sin = torch.cat((-sin, sin), dim=-1).repeat(1, heads, 1)[:, None]
-    return torch.addcmul(x * both_cos, swapped, both_sin)
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # the loop's length changes with every pack
-def _segment_attention(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> Tensor:
-    if uses_cpu_kernel(qkv):
-        result: Tensor = _FlashAttention.apply(qkv, cos, sin, _bounds(cumulative))
-    else:
-        result = _SegmentAttention.apply(qkv, cos, sin, _Slots.of(cumulative))
-    return result
-
-
-def _bounds(cumulative: Tensor) -> list[tuple[int, int]]:
-    """First token of each protein and the one behind its last, without empty segments."""
-    return [(start, stop) for start, stop in itertools.pairwise(cumulative.tolist()) if start < stop]
-
-
-def _flash(rotated: Tensor, qkv: Tensor, bounds: list[tuple[int, int]]) -> tuple[Tensor, list[Tensor]]:
-    """Return the context (T, H, D), and what each protein's backward pass needs of its softmax."""
-    context = torch.empty_like(qkv[:, 0])
-    q, k, v, out = _heads_first(rotated[:, 0], rotated[:, 1], qkv[:, 2], context)
-    sums = []
-    for start, stop in bounds:
-        one = (x[:, :, start:stop] for x in (q, k, v))
-        out[:, :, start:stop], logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*one)
-        sums.append(logsumexp)
-    return context, sums
-
-
-def _heads_first(*tensors: Tensor) -> list[Tensor]:
-    """Views (1, H, T, D) of (T, H, D)."""
-    return [x.transpose(0, 1)[None] for x in tensors]
+def _rounded(length: Any) -> Any:
+    """Round a length, or a tensor of them, up to ``LENGTH_STEP``."""
+    return -(-length // LENGTH_STEP) * LENGTH_STEP
 
 
 class _FlashAttention(torch.autograd.Function):
@@ -197,35 +214,43 @@ class _FlashAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, bounds: list[tuple[int, int]]) -> Tensor:
-        rotated = _rotate_all(qkv[:, :2], cos, sin)  # (T, 2, H, D)
-        context, sums = _flash(rotated, qkv, bounds)
-        ctx.save_for_backward(rotated, qkv, context, cos, sin, *sums)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bounds: list[tuple[slice, slice]]) -> Tensor:
+        context, sums = torch.empty_like(q), []
+        queries, keys, values, out = _heads_first(q, k, v, context)
+        for here, there in bounds:
+            one = (queries[:, :, here], keys[:, :, there], values[:, :, there])
+            out[:, :, here], logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*one)
+            sums.append(logsumexp)
+        ctx.save_for_backward(q, k, v, context, *sums)
         ctx.bounds = bounds
         return context
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        rotated, qkv, context, cos, sin, *sums = ctx.saved_tensors
-        dqkv = torch.empty_like(qkv)
-        q, k, v, out, dout = _heads_first(rotated[:, 0], rotated[:, 1], qkv[:, 2], context, grad)
-        gradients = _heads_first(dqkv[:, 0], dqkv[:, 1], dqkv[:, 2])
-        for (start, stop), logsumexp in zip(ctx.bounds, sums, strict=True):
-            one = (x[:, :, start:stop] for x in (dout, q, k, v, out))
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v, context, *sums = ctx.saved_tensors
+        # Zeros: a protein may have no queries.
+        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        of_queries, of_keys = _heads_first(grad, q, context, dq), _heads_first(k, v, dk, dv)
+        for (here, there), logsumexp in zip(ctx.bounds, sums, strict=True):
+            dout, query, out, gradient = (x[:, :, here] for x in of_queries)
+            key, value, *others = (x[:, :, there] for x in of_keys)
             found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                *one, logsumexp, dropout_p=0.0, is_causal=False
+                dout, query, key, value, out, logsumexp, dropout_p=0.0, is_causal=False
             )
-            for gradient, part in zip(gradients, found, strict=True):
-                gradient[:, :, start:stop] = part
-        # A rotation's transpose is the rotation by the opposite angle.
-        dqkv[:, :2] = _rotate_all(dqkv[:, :2], cos, -sin)
-        return dqkv, None, None, None
+            for place, part in zip((gradient, *others), found, strict=True):
+                place.copy_(part)
+        return dq, dk, dv, None
+
+
+def _heads_first(*tensors: Tensor) -> list[Tensor]:
+    """Views (1, H, T, D) of (T, H, D)."""
+    return [x.transpose(0, 1)[None] for x in tensors]
 
 
 @dataclass(frozen=True)
 class _Slots:
-    """Proteins laid out with their lengths rounded up to ``LENGTH_STEP``: T' slots for T tokens."""
+    """Tokens of proteins laid out with their lengths rounded up to ``LENGTH_STEP``: T' slots for T tokens."""
 
     source: Tensor
     """(T',) token that fills the slot; spare slots repeat their protein's last token."""
@@ -238,16 +263,15 @@ class _Slots:
 
     @staticmethod
     def of(cumulative: Tensor) -> _Slots:
-        lengths = cumulative.diff().long()
-        starts = cumulative[:-1].long()[lengths > 0]
-        lengths = lengths[lengths > 0]
-        rounded = (lengths + LENGTH_STEP - 1) // LENGTH_STEP * LENGTH_STEP
+        """Lay out proteins that begin at ``cumulative``; an empty one gets slots, all of them spare."""
+        starts, lengths = cumulative[:-1], cumulative.diff()
+        rounded = _rounded(lengths.clamp(min=1))
         first = rounded.cumsum(0) - rounded
         protein = torch.repeat_interleave(rounded)  # (T',)
         offset = torch.arange(len(protein), device=cumulative.device) - first[protein]
         is_spare = offset >= lengths[protein]
         return _Slots(
-            source=starts[protein] + torch.minimum(offset, lengths[protein] - 1),
+            source=(starts[protein] + torch.minimum(offset, lengths[protein] - 1)).clamp(min=0),
             of_token=torch.nonzero(~is_spare)[:, 0],
             is_spare=is_spare[:, None],
             proteins=list(zip(first.tolist(), lengths.tolist(), rounded.tolist(), strict=True)),
@@ -261,25 +285,30 @@ class _Slots:
         """(H, T', D) -> (T, H, D)."""
         return x.transpose(0, 1)[self.of_token]
 
-    def tiles(self, heads: int, element_size: int) -> list[_Tile]:
-        """Proteins times groups of heads, as many heads at a time as fit ``SCORE_TILE_BYTES``."""
-        tiles = []
-        for first, length, rounded in self.proteins:
-            step = max(1, min(heads, SCORE_TILE_BYTES // (rounded * rounded * element_size)))
-            for h in range(0, heads, step):
-                shape = (min(step, heads - h), rounded, rounded)
-                place = (slice(h, h + shape[0]), slice(first, first + rounded))
-                tiles.append(_Tile(place, shape, length, math.prod(shape)))
-        return tiles
-
 
 class _Tile(NamedTuple):
-    place: tuple[slice, slice]
+    queries: tuple[slice, slice]
     """Heads and slots."""
+    keys: tuple[slice, slice]
     shape: tuple[int, int, int]
-    """Heads, rounded length, rounded length of the scores."""
-    length: int
-    num_elements: int
+    """Heads, rounded number of queries, rounded number of keys of the scores."""
+    num_keys: int
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+
+def _tiles(of_queries: _Slots, of_keys: _Slots, heads: int, element_size: int) -> list[_Tile]:
+    """Proteins times groups of heads, as many heads at a time as fit ``SCORE_TILE_BYTES``."""
+    tiles = []
+    for (query, _, height), (key, num_keys, width) in zip(of_queries.proteins, of_keys.proteins, strict=True):
+        step = max(1, min(heads, SCORE_TILE_BYTES // (height * width * element_size)))
+        for h in range(0, heads, step):
+            group = slice(h, min(h + step, heads))
+            places = ((group, slice(query, query + height)), (group, slice(key, key + width)))
+            tiles.append(_Tile(*places, (group.stop - h, height, width), num_keys))
+    return tiles
 
 
 def _by_tile(probabilities: Tensor, tiles: list[_Tile]) -> Iterator[tuple[_Tile, Tensor]]:
@@ -291,62 +320,52 @@ class _SegmentAttention(torch.autograd.Function):
     """Attention as three batched products per protein, probabilities kept for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, slots: _Slots) -> Tensor:
-        _, _, heads, size = qkv.shape
-        q = slots.spread(rotate(qkv[:, 0], cos, sin).mul_(size**-0.5))  # (H, T', D)
-        k = slots.spread(rotate(qkv[:, 1], cos, sin))
-        v = slots.spread(qkv[:, 2])
-        out = torch.empty_like(v)
-        tiles = slots.tiles(heads, q.element_size())
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, of_queries: _Slots, of_keys: _Slots) -> Tensor:
+        _, heads, size = q.shape
+        q = of_queries.spread(q).mul_(size**-0.5)  # (H, T', D)
+        k, v = of_keys.spread(k), of_keys.spread(v)
+        out = torch.empty_like(q)
+        tiles = _tiles(of_queries, of_keys, heads, q.element_size())
         total, largest = (f(tile.num_elements for tile in tiles) for f in (sum, max))
         scores = _buffers.take(largest, q)
         # The used part, whose size is the pack's: recomputing the layer may find a buffer of another.
         probabilities = _buffers.take(total, q)[:total]
         for tile, p in _by_tile(probabilities, tiles):
-            here = tile.place
             s = scores[: tile.num_elements].view(tile.shape)
-            torch.bmm(q[here], k[here].transpose(1, 2), out=s)
-            s[:, :, tile.length :] = -torch.inf
+            torch.bmm(q[tile.queries], k[tile.keys].transpose(1, 2), out=s)
+            s[:, :, tile.num_keys :] = -torch.inf
             torch.softmax(s, dim=-1, out=p)
-            torch.bmm(p, v[here], out=out[here])
+            torch.bmm(p, v[tile.keys], out=out[tile.queries])
         _buffers.give_back(scores)
-        ctx.save_for_backward(q, k, v, out, cos, sin, probabilities)
-        ctx.slots, ctx.tiles, ctx.is_used = slots, tiles, False
-        return slots.collect(out)
+        ctx.save_for_backward(q, k, v, out, probabilities)
+        ctx.of_queries, ctx.of_keys, ctx.tiles, ctx.is_used = of_queries, of_keys, tiles, False
+        return of_queries.collect(out)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        q, k, v, out, cos, sin, probabilities = ctx.saved_tensors
-        slots = ctx.slots
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        q, k, v, out, probabilities = ctx.saved_tensors
+        of_queries, of_keys = ctx.of_queries, ctx.of_keys
         assert not ctx.is_used, "the probabilities' buffer serves one backward pass"
         ctx.is_used = True
         # Spare queries get no gradient; spare keys have probability 0.
-        grad = slots.spread(grad).masked_fill_(slots.is_spare, 0)  # (H, T', D)
+        grad = of_queries.spread(grad).masked_fill_(of_queries.is_spare, 0)  # (H, T', D)
         # Softmax backward: dS = P * (dP - rowsum(dO * O)) (Dao et al. 2022, FlashAttention, eq. 4).
         rowsum = (grad * out).sum(dim=-1, keepdim=True)  # (H, T', 1)
-        dq, dk, dv = torch.empty(3, *q.shape, dtype=q.dtype, device=q.device).unbind(0)
+        dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         scores = _buffers.take(max(tile.num_elements for tile in ctx.tiles), q)
         for tile, p in _by_tile(probabilities, ctx.tiles):
-            here = tile.place
+            here, there = tile.queries, tile.keys
             s = scores[: tile.num_elements].view(tile.shape)
-            torch.bmm(p.transpose(1, 2), grad[here], out=dv[here])
-            torch.bmm(grad[here], v[here].transpose(1, 2), out=s)
+            torch.bmm(p.transpose(1, 2), grad[here], out=dv[there])
+            torch.bmm(grad[here], v[there].transpose(1, 2), out=s)
             s.sub_(rowsum[here]).mul_(p)
-            torch.bmm(s, k[here], out=dq[here])
-            torch.bmm(s.transpose(1, 2), q[here], out=dk[here])
+            torch.bmm(s, k[there], out=dq[here])
+            torch.bmm(s.transpose(1, 2), q[here], out=dk[there])
         _buffers.give_back(scores)
         _buffers.give_back(probabilities.new_empty(0).set_(probabilities.untyped_storage()))
-        # A rotation's transpose is the rotation by the opposite angle.
-        dqkv = torch.stack(
-            (
-                rotate(slots.collect(dq), cos, -sin).mul_(q.shape[-1] ** -0.5),
-                rotate(slots.collect(dk), cos, -sin),
-                slots.collect(dv),
-            ),
-            dim=1,
-        )
-        return dqkv, None, None, None
+        dq = of_queries.collect(dq).mul_(q.shape[-1] ** -0.5)
+        return dq, of_keys.collect(dk), of_keys.collect(dv), None, None
 
 
 class _Buffers:

@@ -32,7 +32,6 @@ from .packed_model import (
     PackedModel,
     SequenceClassifier,
     TokenClassifier,
-    joined,
 )
 from .shapes import SHAPES
 
@@ -77,10 +76,15 @@ class PackedEsmLayer(PackedLayer, EsmLayer):  # type: ignore[misc]  # packed tok
     def feed_forward_norm(self) -> nn.LayerNorm:
         return self.LayerNorm
 
-    def attention_operands(self, normed: Tensor) -> Tensor:
+    @property
+    def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
         attention = self.attention.self
-        flat = joined(normed, (attention.query, attention.key, attention.value))
-        return flat.view(len(normed), 3, attention.num_attention_heads, attention.attention_head_size)
+        return attention.query, attention.key, attention.value
+
+    @property
+    def head_size(self) -> int:
+        size: int = self.attention.self.attention_head_size
+        return size
 
     def attention_output(self, context: Tensor) -> Tensor:
         result: Tensor = self.attention.output.dense(context)
@@ -113,7 +117,9 @@ class PackedEsmModel(PackedModel, EsmPreTrainedModel):
         del self.esm.embeddings.position_ids
         last = f".layer.{config.num_hidden_layers - 1}."
         skipping = (last + part for part in ("attention.output", "intermediate", "output"))
-        self.on_rows = () if isinstance(self, TokenClassifier) else (*skipping, "lm_head", "classifier")
+        if not isinstance(self, TokenClassifier):
+            self.on_rows = (*skipping, "lm_head", "classifier")
+            self.queries_on_rows = (last + "attention.self.query",)
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -128,8 +134,12 @@ class PackedEsmModel(PackedModel, EsmPreTrainedModel):
     def last_norm(self) -> nn.LayerNorm:
         return self.esm.encoder.emb_layer_norm_after
 
+    @property
+    def embedding(self) -> nn.Embedding:
+        return self.esm.embeddings.word_embeddings
+
     def embed(self, pack: Pack) -> Tensor:
-        result: Tensor = self.esm.embeddings.word_embeddings(pack.tokens) * pack.token_scale[:, None]
+        result: Tensor = self.embedding(pack.tokens) * pack.token_scale[:, None]
         return result
 
 

@@ -5,12 +5,14 @@ forward pass differs from transformers':
 
 * a pack of proteins is one row of T tokens, attention stays within each protein;
 * queries, keys and values come from one matrix product;
-* the last layer's feed-forward block and the head run on the tokens alone that something is predicted for.
+* the first layer computes them once for each token of the vocabulary, if they depend on nothing else;
+* the last layer's feed-forward block and the head run on the tokens alone that something is predicted for,
+  and on CPUs the last layer has queries of these tokens alone.
 
 Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V vocabulary, L labels.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,7 @@ from torch import Tensor, nn
 from workloads.training.device_runtime import runtime_of
 from workloads.training.layered_model import LayeredModel
 
-from .attention import Segments, packed_attention
+from .attention import Segments, packed_attention, takes_rows
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,30 @@ class PackedLayer(nn.Module):
     def feed_forward_norm(self) -> nn.LayerNorm:
         raise NotImplementedError
 
-    def attention_operands(self, normed: Tensor) -> Tensor:
-        """Return queries, keys and values before rotation, (T, 3, H, D), from the normed input (T, C)."""
+    @property
+    def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        """Return the linear maps to queries, keys and values."""
         raise NotImplementedError
+
+    @property
+    def head_size(self) -> int:
+        raise NotImplementedError
+
+    def normalized(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys (T, C) as they are split into heads."""
+        return queries, keys
+
+    def attention_operands(self, normed: Tensor, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return queries, keys and values before rotation, (T, H, D), from the normed input (T, C).
+
+        With ``rows``, there are queries of these tokens alone, (K, H, D).
+        """
+        if rows is None:
+            q, k, v = joined(normed, self.projections).chunk(3, dim=-1)
+        else:
+            query, *others = self.projections
+            q, (k, v) = query(normed[rows]), joined(normed, others).chunk(2, dim=-1)
+        return tuple(x.unflatten(-1, (-1, self.head_size)) for x in (*self.normalized(q, k), v))
 
     def attention_output(self, context: Tensor) -> Tensor:
         """(T, C) -> (T, C)."""
@@ -87,6 +110,8 @@ class PackedLayer(nn.Module):
         segments: Segments,
         rows: Tensor | None = None,
         next_norm: tuple[Tensor, Tensor] | None = None,
+        vocabulary: Tensor | None = None,
+        tokens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute the layer and, in one compiled kernel with its last sum, the first norm of the next layer.
 
@@ -99,17 +124,26 @@ class PackedLayer(nn.Module):
             rows: (K,) tokens that the result is wanted of; None: all.
             next_norm: weight and bias (C,) of the next layer's first norm. They are arguments so that all
                 layers are one compiled graph.
+            vocabulary: (V, C) table in fp32 that ``hidden`` was looked up in: queries, keys and values are
+                computed for its rows and looked up, too. None: they are computed for each token.
+            tokens: (T,) each token's row of ``vocabulary``.
 
         Returns:
             (T, C) residual stream, or (K, C) at ``rows``, and its next norm in autocast's type, None without
             ``next_norm``.
         """
         if normed is None:
-            normed = operand(layer_norm(hidden, self.attention_norm))
-        context = packed_attention(self.attention_operands(normed), cos, sin, segments)
-        context = context.reshape(hidden.shape)
+            normed = operand(layer_norm(hidden if vocabulary is None else vocabulary, self.attention_norm))
+        queries = rows if takes_rows(normed) else None
+        if vocabulary is None or tokens is None:
+            q, k, v = self.attention_operands(normed, queries)
+        else:
+            of_queries = tokens if queries is None else tokens[queries]
+            places = (of_queries, tokens, tokens)
+            q, k, v = map(looked_up, self.attention_operands(normed), places)
+        context = packed_attention(q, k, v, cos, sin, segments, queries).flatten(1)
         if rows is not None:
-            context, hidden = context[rows], hidden[rows]
+            context, hidden = context if queries is not None else context[rows], hidden[rows]
         hidden = torch.add(hidden, self.attention_output(context), alpha=self.branch_scale)
         branch = self.feed_forward(layer_norm(hidden, self.feed_forward_norm))
         hidden = torch.add(hidden, branch, alpha=self.branch_scale)
@@ -132,6 +166,10 @@ class PackedModel(LayeredModel):
         config: Any
 
     @property
+    def embedding(self) -> nn.Embedding:
+        raise NotImplementedError
+
+    @property
     def rotary_frequencies(self) -> Tensor:
         """Return the angles' steps per position, (D / 2,)."""
         raise NotImplementedError
@@ -144,6 +182,15 @@ class PackedModel(LayeredModel):
     def embed(self, pack: Pack) -> Tensor:
         """Return the embeddings of the tokens, (T, C) in fp32."""
         raise NotImplementedError
+
+    def vocabulary(self) -> Tensor | None:
+        """Return the table of embeddings (V, C), if the first layer's operands can be looked up by token.
+
+        Positions enter behind them, with the rotation. None: something else enters before, such as the masks
+        of ESM-2's token dropout, or the dropout of an adapter.
+        """
+        drops = any(isinstance(part, nn.Dropout) for part in self.layers[0].modules())
+        return None if drops or not self.on_vocabulary else self.embedding.weight.float()
 
     @property
     def flops_per_pair(self) -> float:
@@ -177,13 +224,16 @@ class PackedModel(LayeredModel):
         norms = [layer.attention_norm for layer in layers]
         normed, last = None, len(norms) - 1
         # A norm ahead would be one more input to keep of a recomputed layer. FSDP has its weights too late.
-        if not (self.activation_checkpointing or self.is_sharded):
+        is_ahead = not (self.activation_checkpointing or self.is_sharded)
+        vocabulary = self.vocabulary()
+        if is_ahead and vocabulary is None:
             normed = operand(layer_norm(hidden, norms[0]))
         for index, layer in enumerate(layers):
             wanted = rows if index == last else None
-            following = None if index == last or normed is None else norms[index + 1]
+            following = norms[index + 1] if is_ahead and index != last else None
             affine = None if following is None else (following.weight, following.bias)
-            arguments = (hidden, normed, cos, sin, pack.segments, wanted, affine)
+            lookup = (None, None) if index or vocabulary is None else (vocabulary, pack.tokens)
+            arguments = (hidden, normed, cos, sin, pack.segments, wanted, affine, *lookup)
             if self.activation_checkpointing and torch.is_grad_enabled():
                 hidden = runtime_of(hidden.device).recomputed(layer, *arguments)
             else:
@@ -250,7 +300,12 @@ class TokenClassifier(PackedModel):
         return result
 
 
-def joined(x: Tensor, projections: tuple[nn.Module, ...]) -> Tensor:
+def looked_up(table: Tensor, tokens: Tensor) -> Tensor:
+    """Return rows of a table (V, H, D) at tokens (T,); a row's gradient is a sum over many, in fp32."""
+    return F.embedding(tokens, table.flatten(1).float()).to(table.dtype).view(-1, *table.shape[1:])
+
+
+def joined(x: Tensor, projections: Sequence[nn.Module]) -> Tensor:
     """Return the outputs of several linear maps side by side, from one product if they are plain.
 
     Adapters and 4-bit weights act in a forward pass of their own. Of joined frozen weights, a backward pass
@@ -266,8 +321,9 @@ def joined(x: Tensor, projections: tuple[nn.Module, ...]) -> Tensor:
 def layer_norm(x: Tensor, norm: nn.LayerNorm, affine: tuple[Tensor, Tensor] | None = None) -> Tensor:
     """Layer norm in fp32, whatever the type that FSDP gathers the weights in; ``affine`` replaces them."""
     weight, bias = affine or (norm.weight, norm.bias)
-    shift = None if bias is None else bias.float()
-    return F.layer_norm(x.float(), norm.normalized_shape, weight.float(), shift, norm.eps)
+    # Without a bias, torch's kernel for CPUs takes six times as long.
+    shift = torch.zeros_like(weight) if bias is None else bias
+    return F.layer_norm(x.float(), norm.normalized_shape, weight.float(), shift.float(), norm.eps)
 
 
 def operand(x: Tensor) -> Tensor:

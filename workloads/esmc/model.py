@@ -84,12 +84,18 @@ class PackedEsmcLayer(PackedLayer, EsmcLayer):  # type: ignore[misc]  # packed t
     def feed_forward_norm(self) -> nn.LayerNorm:
         return self.post_attention_layernorm
 
-    def attention_operands(self, normed: Tensor) -> Tensor:
-        attention = self.self_attn
-        flat = joined(normed, (attention.q_proj, attention.k_proj, attention.v_proj))  # (T, 3 C)
-        q, k, v = flat.chunk(3, dim=-1)
-        q, k = layer_norm(q, attention.q_norm).to(v.dtype), layer_norm(k, attention.k_norm).to(v.dtype)
-        return torch.cat((q, k, v), dim=-1).view(len(normed), 3, -1, attention.head_dim)
+    @property
+    def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        return self.self_attn.q_proj, self.self_attn.k_proj, self.self_attn.v_proj
+
+    @property
+    def head_size(self) -> int:
+        size: int = self.self_attn.head_dim
+        return size
+
+    def normalized(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        q_norm, k_norm = self.self_attn.q_norm, self.self_attn.k_norm
+        return layer_norm(queries, q_norm).to(queries.dtype), layer_norm(keys, k_norm).to(keys.dtype)
 
     def attention_output(self, context: Tensor) -> Tensor:
         result: Tensor = self.self_attn.o_proj(context)
@@ -110,6 +116,7 @@ class PackedEsmcModel(PackedModel, EsmcPreTrainedModel):
 
     esmc: EsmcModel
     uncounted = ("embed_tokens",)
+    on_vocabulary = tuple(f"esmc.layers.0.self_attn.{name}_proj" for name in "qkv")
 
     def __init__(self, config: EsmcConfig) -> None:
         _reject_other_architectures(config)
@@ -118,7 +125,9 @@ class PackedEsmcModel(PackedModel, EsmcPreTrainedModel):
         self.esmc.layers = nn.ModuleList(PackedEsmcLayer(config, index) for index in layers)
         last = f".layers.{config.num_hidden_layers - 1}."
         skipping = (last + part for part in ("self_attn.o_proj", "mlp"))
-        self.on_rows = () if isinstance(self, TokenClassifier) else (*skipping, "lm_head", "classifier")
+        if not isinstance(self, TokenClassifier):
+            self.on_rows = (*skipping, "lm_head", "classifier")
+            self.queries_on_rows = (last + "self_attn.q_proj",)
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -132,8 +141,12 @@ class PackedEsmcModel(PackedModel, EsmcPreTrainedModel):
     def last_norm(self) -> nn.LayerNorm:
         return self.esmc.norm
 
+    @property
+    def embedding(self) -> nn.Embedding:
+        return self.esmc.embed_tokens
+
     def embed(self, pack: Pack) -> Tensor:
-        result: Tensor = self.esmc.embed_tokens(pack.tokens).float()
+        result: Tensor = self.embedding(pack.tokens).float()
         return result
 
     def make_buffers(self, device: torch.device) -> None:

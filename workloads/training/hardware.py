@@ -72,23 +72,37 @@ def num_flops(model: LayeredModel, num_residues: int, num_attended_pairs: int) -
 
 
 def executed_flops(
-    model: LayeredModel, num_tokens: int, num_rows: int, num_attended_pairs: int, *, recomputed: bool
+    model: LayeredModel,
+    num_tokens: int,
+    num_rows: int | None,
+    num_attended_pairs: int,
+    *,
+    recomputed: bool,
+    on_cpu: bool,
 ) -> float:
     """FLOPs of the products that are made over ``num_tokens`` of packs, padding included.
 
     Chowdhery et al. 2022, appendix B (hardware FLOPs utilization): unlike ``num_flops``, they include what is
-    ``recomputed`` (the forward pass of the layers) and leave out what is skipped: parts that run on
-    ``num_rows`` predicted tokens alone. I inputs and O outputs take 2 I O a token for the output, for the
-    gradient of the input and, unless frozen, for that of the matrix. Attention is counted alike in both.
+    ``recomputed`` (the forward pass of the layers) and leave out what is skipped. Parts run on ``num_rows``
+    predicted tokens alone, and on CPUs the last layer has queries of these alone. Products over the
+    vocabulary are not counted. With None as ``num_rows``, nothing is skipped. I inputs and O outputs take
+    2 I O a token for the output, for the gradient of the input and, unless frozen, for that of the matrix.
     """
+    rows = num_tokens if num_rows is None else num_rows
     flops = model.flops_per_pair * num_attended_pairs * (4 / 3 if recomputed else 1)
+    on_rows, uncounted = model.on_rows, model.uncounted
+    if num_rows is not None:
+        uncounted += model.on_vocabulary
+    if on_cpu and model.queries_on_rows:
+        on_rows += model.queries_on_rows
+        flops *= 1 - (1 - rows / max(1, num_tokens)) / len(model.layers)
     in_layers = {id(module) for module in model.layers.modules()}
     for name, module in model.named_modules():
-        is_on_rows = any(part in name for part in model.on_rows)
-        is_counted = is_on_rows or not any(part in name for part in model.uncounted)
+        is_on_rows = any(part in name for part in on_rows)
+        is_counted = is_on_rows or not any(part in name for part in uncounted)
         if is_counted and isinstance(module, (nn.Linear, FourBitLinear)):
             passes = 2 + module.weight.requires_grad + (recomputed and id(module) in in_layers)
-            tokens = num_rows if is_on_rows else num_tokens
+            tokens = rows if is_on_rows else num_tokens
             flops += 2.0 * passes * module.in_features * module.out_features * tokens
     return flops
 

@@ -28,6 +28,10 @@ class LayeredModel(nn.Module):
 
     on_rows: tuple[str, ...] = ()
     """Parts of the names of modules that run on the predicted tokens alone."""
+    queries_on_rows: tuple[str, ...] = ()
+    """The same on CPUs, where the last layer has queries of these tokens alone."""
+    on_vocabulary: tuple[str, ...] = ()
+    """Parts of the names of modules that run once for each token of the vocabulary."""
 
     if TYPE_CHECKING:  # transformers has it
 

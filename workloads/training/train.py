@@ -263,7 +263,8 @@ def _finish(
     pack = objective.pack(empty, trainer.shape, here.runtime.packs_on)
     rows = len(pack.rows) * (slots // trainer.shape.num_tokens)
     recomputed = config.train.activation_checkpointing
-    executed = executed_flops(bare(trainer.model), slots, rows, pairs, recomputed=recomputed)
+    on_cpu = here.device.type == "cpu"
+    executed = executed_flops(bare(trainer.model), slots, rows, pairs, recomputed=recomputed, on_cpu=on_cpu)
     parameters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     place = Place(here, trainer.shape, trainer.dtype)
     trainer.release()

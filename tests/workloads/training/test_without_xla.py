@@ -34,7 +34,7 @@ def test_windows_give_what_proteins_one_by_one_give(max_length: int, num_tokens:
     cos, sin = angles.cos(), angles.sin()
     upstream = torch.randn(num_tokens, 4, 16)
 
-    expected = packed_attention(qkv, cos, sin, Segments(cumulative, max_length))
+    expected = packed_attention(*qkv.unbind(1), cos, sin, Segments(cumulative, max_length))
     (expected_grad,) = torch.autograd.grad(expected, qkv, upstream)
     q, k, v = qkv.unbind(1)
     found = window_attention(rotate(q, cos, sin) * 16**-0.5, rotate(k, cos, sin), v, segment, max_length)

@@ -227,7 +227,7 @@ def _attention(layer: PackedLayer, hidden: Tensor, normed: Tensor | None, cos: T
     """Return the attention of a layer between residues, (H, L, L), without CLS and EOS."""
     if normed is None:
         normed = operand(layer_norm(hidden, layer.attention_norm))
-    q, k, _ = layer.attention_operands(normed).float().unbind(1)  # (L + 2, H, D)
+    q, k, _ = (x.float() for x in layer.attention_operands(normed))  # (L + 2, H, D)
     with torch.autocast(hidden.device.type, enabled=False):
         q, k = rotate(q, cos, sin).transpose(0, 1), rotate(k, cos, sin).transpose(0, 1)
         scores = q * q.shape[-1] ** -0.5 @ k.transpose(1, 2)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from workloads.esm2.alphabet import MASK
 
-from .engine import MASKED_LOGITS, Engine
+from .engine import MASKED_LOGITS, Array, Engine
 from .mutations import Variant
 
 
@@ -38,11 +38,9 @@ def _log_probabilities(
     engine: Engine, protein: npt.NDArray[np.uint8], places: Sequence[int]
 ) -> dict[int, npt.NDArray[np.float64]]:
     """Return the log probabilities of the vocabulary at each of these places, which is masked alone."""
-    from scipy.special import log_softmax
-
     masked = [_masked(protein, place, engine.max_residues) for place in places]
-    found = [log_softmax(logits.astype(np.float64)) for logits in engine.run(masked, MASKED_LOGITS)]
-    return dict(zip(places, found, strict=True))
+    answers = engine.run(masked, MASKED_LOGITS)
+    return {place: _log_softmax(found) for place, found in zip(places, answers, strict=True)}
 
 
 def places_of(wanted: Sequence[Variant]) -> list[int]:
@@ -56,3 +54,9 @@ def _masked(protein: npt.NDArray[np.uint8], place: int, max_residues: int) -> np
     window = protein[start : start + max_residues].copy()
     window[place - start] = MASK
     return window
+
+
+def _log_softmax(logits: Array) -> npt.NDArray[np.float64]:
+    """Return log probabilities over the whole vocabulary, as the training loss has them."""
+    shifted = logits.astype(np.float64) - logits.max()
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,8 +91,8 @@ def test_waiting_without_success_tells_the_last_reason_and_its_remedy(
 ) -> None:
     reasons = [SetupError("it is ill", "cure it"), SetupError("it is away", "")]
     # The time is over after the first look.
-    monkeypatch.setattr("node_setup.host.time.monotonic", lambda: 0.0 if len(reasons) == 2 else 60.0)
-    monkeypatch.setattr("node_setup.host.time.sleep", lambda _: None)
+    clock = SimpleNamespace(monotonic=lambda: 0.0 if len(reasons) == 2 else 60.0, sleep=lambda _: None)
+    monkeypatch.setattr("node_setup.host.time", clock)
 
     def look() -> None:
         raise reasons.pop(0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,7 +73,9 @@ class Deployment:
         monkeypatch.setattr(deploy, "deployed_and_new", lambda cluster, session: [])
         monkeypatch.setattr(deploy, "require_charts", lambda cluster: None)
         monkeypatch.setattr(deploy, "_cdk", self._cdk)
-        monkeypatch.setattr(deploy.time, "sleep", self.slept.append)
+        # A clock of the module alone: threads of other tests read the real one.
+        self.clock = SimpleNamespace(sleep=self.slept.append, monotonic=time.monotonic)
+        monkeypatch.setattr(deploy, "time", self.clock)
         self._monkeypatch = monkeypatch
 
     def _cdk(self, *arguments: str) -> int:
@@ -171,7 +175,7 @@ def test_waits_for_workers_and_reports_those_that_are_missing(
         "Description": "insufficient capacity",
     }
     deployment.aws.answer("sagemaker", "ListClusterEvents", {"Events": [event]})
-    monkeypatch.setattr(deploy.time, "monotonic", iter([0.0, 301.0]).__next__)
+    deployment.clock.monotonic = iter([0.0, 301.0]).__next__
     assert deployment.run("deploy", "--all") == 1
     said = capsys.readouterr()
     assert "workers     2       1" in said.out and "insufficient capacity" in said.out

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from contextlib import redirect_stdout
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.tools.answering_aws import AnsweringAws, Parameters
 from tools.aws_session import aws_client
+from tools.stacks import teardown
 from tools.stacks.stack_contents import StackContents, StackResource
 from tools.stacks.teardown import delete_studio_contents
 
@@ -74,7 +76,9 @@ class Domain:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    """Use a clock of the module alone: threads of other tests need the real one."""
+    clock = SimpleNamespace(sleep=lambda seconds: None, monotonic=time.monotonic)
+    monkeypatch.setattr(teardown, "time", clock)
 
 
 @pytest.mark.parametrize("form", ["{name}|{domain}", "{domain}|{name}"])

@@ -18,7 +18,8 @@ from workloads.esm2.pretraining import Pretraining
 from workloads.families import MODEL_FAMILIES
 from workloads.run_file import ModelConfig, ModelFamilyName, ModelSize, RunFile
 from workloads.training.config import DataConfig, OptimConfig, TrainConfig
-from workloads.training.packing import Position, ReadAhead, StepPacks, step_packs
+from workloads.training.loader import ReadAhead, StepPacks, step_packs
+from workloads.training.packing import Position
 from workloads.training.parallel import bare
 from workloads.training.processes import processes
 from workloads.training.records import ProteinSplit

@@ -16,16 +16,18 @@ from config.rules import (
     kubernetes,
     network,
     observability,
-    region_and_tags,
+    region,
     slurm,
     storage,
     studio,
+    tags,
     task_governance,
 )
 from config.slurm_cluster import SlurmCluster
 
 RULES: tuple[Callable[[Cluster], Iterator[Violation]], ...] = (
-    *region_and_tags.RULES,
+    *region.RULES,
+    *tags.RULES,
     *network.RULES,
     *storage.RULES,
     *groups.RULES,

@@ -22,11 +22,12 @@ from benchmarks.stages.speed import split_time
 from benchmarks.stages.versus import Entry, compared
 from benchmarks.trainers import Rows, _CountingCollator, _SpreadBatches, store_rows
 from workloads.esm2.alphabet import EOS
-from workloads.esm2.masking import ProteinStream
 from workloads.esm2.model import published_config
 from workloads.esm2.pretrained import tokenizer
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.run_file import ModelConfig
-from workloads.training.packing import PackShape, Position, step_packs
+from workloads.training.loader import step_packs
+from workloads.training.packing import PackShape, Position
 from workloads.training.records import ProteinSplit
 
 

@@ -9,7 +9,7 @@ from config.address_demand import FREE_POD_ADDRESSES, POD_ADDRESSES, address_tak
 from config.cluster import zone_ids
 from config.reading.loader import load_cluster
 from config.resource_names import tags_of
-from config.rules.region_and_tags import MAX_TAGS, OUR_TAGS
+from config.rules.tags import MAX_TAGS, OUR_TAGS
 from config.slurm_cluster import SlurmCluster
 from tests.config.cluster_documents import document
 

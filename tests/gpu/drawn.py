@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from transformers import EsmConfig, EsmForMaskedLM
 
 from workloads.esm2.alphabet import CLS, FIRST_RESIDUE, NUM_STANDARD_RESIDUES
-from workloads.esm2.masking import ProteinStream, mask_pack
+from workloads.esm2.masking import mask_pack
 from workloads.esm2.model import PackedEsm, published_config
 from workloads.esm2.packed_model import Pack
 from workloads.esm2.pretrained import with_weights
 from workloads.esm2.pretraining import Pretraining
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.run_file import ModelConfig, RunFile
 from workloads.training.config import OptimConfig, TrainConfig
 from workloads.training.objective import Objective

@@ -23,12 +23,13 @@ from workloads.training.adapters.adapters import AdaptedObjective
 from workloads.training.checksums import verified, write_sums
 from workloads.training.config_rules import fine_tuning_on_xla
 from workloads.training.heartbeat import beat
-from workloads.training.layered_model import LayeredModel, assigned
+from workloads.training.layered_model import LayeredModel
 from workloads.training.objective import Evaluation, Place, held_out_scores
 from workloads.training.packing import HostPack, PackShape
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit, Split
+from workloads.training.saved_model import assigned
 from workloads.training.whole_file import write_whole
 
 from .config import ChatConfig

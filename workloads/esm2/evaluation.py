@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from workloads.esm2.masking import ProteinStream
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.run_file import RunFile
 from workloads.training.checksums import verified
 from workloads.training.heartbeat import beat

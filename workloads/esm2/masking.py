@@ -1,17 +1,15 @@
-"""Packs of proteins, each between <cls> and <eos>, and masks drawn on the device by an integer hash.
+"""Masks drawn on the device by an integer hash of (seed, epoch, protein, residue).
 
-The hash is of (seed, epoch, protein, residue). The same residue of the same protein gets the same mask in the
-same epoch on a CPU and on any GPU, at any world size, in any packing. Shapes: T tokens, S segments, K room
-for predicted tokens.
+The same residue of the same protein gets the same mask in the same epoch on a CPU and on any GPU, at any
+world size, in any packing. Shapes: T tokens, S segments, K room for predicted tokens.
 """
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 
-from workloads.training.hashing import GOLDEN, hash64, mix64_on_device
-from workloads.training.packing import MASK_SALT, SPECIAL_TOKENS, HostPack, PackStream, PlannedPack
+from workloads.training.hashing import GOLDEN, mix64_on_device
+from workloads.training.packing import HostPack
 
 from .alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD, UNK
 from .attention import Segments
@@ -105,30 +103,3 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor
-
-
-class ProteinStream(PackStream):
-    """The packs of a split of proteins."""
-
-    def load(self, pack: PlannedPack | None) -> HostPack:
-        """Read a planned pack's residues; None gives a pack of padding, for a rank with nothing to do."""
-        shape = self.shape
-        tokens = np.full(shape.num_tokens, PAD, dtype=np.uint8)
-        cumulative = np.full(shape.max_segments + 1, shape.num_tokens, dtype=np.int32)
-        keys = np.zeros(shape.max_segments, dtype=np.int64)
-        starts = np.zeros(shape.max_segments, dtype=np.int64)
-        end = count = 0
-        if pack is not None:
-            count = len(pack.units)
-            keys[:count] = hash64(MASK_SALT, self.seed, pack.epoch, pack.units).view(np.int64)
-            starts[:count] = pack.starts
-            for index, place in enumerate(pack.places):
-                cumulative[index] = end
-                start, length = int(pack.starts[index]), int(pack.residues[index])
-                tokens[end] = CLS
-                tokens[end + 1 : end + 1 + length] = self.split.residues(place)[start : start + length]
-                tokens[end + 1 + length] = EOS
-                end += length + SPECIAL_TOKENS
-        padding = np.arange(end, shape.num_tokens, shape.max_length)
-        cumulative[count : count + len(padding)] = padding
-        return HostPack(tokens, cumulative, keys, starts)

@@ -232,6 +232,7 @@ class PackedModel(LayeredModel):
             wanted = rows if index == last else None
             following = norms[index + 1] if is_ahead and index != last else None
             affine = None if following is None else (following.weight, following.bias)
+            # Two arguments: recomputation on XLA finds no tensors, and so no gradients, within a tuple.
             lookup = (None, None) if index or vocabulary is None else (vocabulary, pack.tokens)
             arguments = (hidden, normed, cos, sin, pack.segments, wanted, affine, *lookup)
             if self.activation_checkpointing and torch.is_grad_enabled():

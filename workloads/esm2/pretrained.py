@@ -13,8 +13,8 @@ from workloads.families import MODEL_FAMILIES
 from workloads.run_file import ModelConfig, RunFile
 from workloads.training.checkpoint_reader import weights_of
 from workloads.training.checksums import CHECKPOINT_FILE, read_document, unreadable, verified
-from workloads.training.layered_model import assigned, save_model
 from workloads.training.processes import Processes
+from workloads.training.saved_model import assigned, save_model
 
 from .architecture import Architecture
 from .packed_model import PackedModel

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workloads.esm2.masking import ProteinStream
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.run_file import RunFile
 from workloads.training.objective import Evaluation, Guard, Objective, Place, held_out_scores
 from workloads.training.packing import HostPack, PackShape

@@ -1,4 +1,4 @@
-"""Assignment of proteins to packs, a pure function of (seed, epoch, step); and steps of packs, read ahead.
+"""Assignment of proteins to packs, a pure function of (seed, epoch, step).
 
 An epoch visits every unit of the split once. Blocks of consecutive units are permuted, shuffled inside and
 filled into packs of a constant token count; a step is a fixed number of consecutive packs, whatever the
@@ -7,11 +7,8 @@ number of processes. Nothing but lengths is needed to plan, and nothing but (epo
 
 import bisect
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +24,6 @@ FILLER_SHARE = 4
 """One unit in this many is held back to fill the ends of packs."""
 
 _BLOCK_SALT, _ORDER_SALT, _CROP_SALT, _PACK_SALT, MASK_SALT = range(1, 6)
-READ_AHEAD_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -209,55 +205,3 @@ def pack_lengths(
         # What was held back and not needed is packed in the same way, in its shuffled order.
         remaining = np.sort(np.array(filler_items, dtype=np.int64))
     return packs
-
-
-@dataclass(frozen=True)
-class StepPacks:
-    """Packs of one process in one optimizer step, and totals over all processes."""
-
-    packs: list[HostPack]
-    """This process's micro-batches; as many on every process, the last may be padding only."""
-    num_proteins: int
-    num_residues: int
-    num_attended_pairs: int
-    num_tokens: int
-    """Slots of the step's packs: all packs together, padding included."""
-    after: Position
-    """Position in the data after the step."""
-
-
-def step_packs(
-    stream: PackStream, position: Position, packs_per_step: int, rank: int, world_size: int
-) -> Iterator[StepPacks]:
-    """Iterate over optimizer steps from ``position`` on, with the same packs at any world size, in turn."""
-    planned = stream.packs(position)
-    while True:
-        step = list(islice(planned, packs_per_step))
-        packs = [pack for pack, _ in step]
-        rounds = -(-packs_per_step // world_size)
-        mine = [index * world_size + rank for index in range(rounds)]
-        yield StepPacks(
-            packs=[stream.load(packs[index] if index < len(packs) else None) for index in mine],
-            num_proteins=sum(len(pack.units) for pack in packs),
-            num_residues=sum(pack.num_residues for pack in packs),
-            num_attended_pairs=sum(pack.num_attended_pairs for pack in packs),
-            num_tokens=packs_per_step * stream.shape.num_tokens,
-            after=step[-1][1],
-        )
-
-
-class ReadAhead:
-    """Iterate over steps while a thread prepares the next ones; errors there are raised here."""
-
-    def __init__(self, steps: Iterator[StepPacks]) -> None:
-        self._steps = steps
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
-        self._waiting = deque(self._thread.submit(next, steps) for _ in range(READ_AHEAD_STEPS))
-
-    def __iter__(self) -> Iterator[StepPacks]:
-        while True:
-            self._waiting.append(self._thread.submit(next, self._steps))
-            yield self._waiting.popleft().result()
-
-    def close(self) -> None:
-        self._thread.shutdown(cancel_futures=True)

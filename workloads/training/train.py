@@ -29,12 +29,12 @@ from .config import RunConfig
 from .device_runtime import COMPILE_CACHE
 from .hardware import environment, executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
 from .heartbeat import STARTED, beat
-from .layered_model import full_weights
+from .loader import ReadAhead, StepPacks
 from .objective import Evaluation, Guard, Objective, Place
-from .packing import ReadAhead, StepPacks
 from .parallel import bare
 from .processes import Processes, exclusive, processes
 from .records import ProteinSplit
+from .saved_model import full_weights
 from .tracking.progress import Progress, Window
 from .trainer import Trainer
 

@@ -15,9 +15,10 @@ from .config import RunConfig
 from .hardware import compiles, num_flops
 from .hashing import hash64
 from .heartbeat import beat
+from .loader import StepPacks, step_packs
 from .objective import Evaluation, Objective, Place
 from .optimizer import build_optimizers, learning_rate, set_learning_rate
-from .packing import Position, StepPacks, step_packs
+from .packing import Position
 from .parallel import accumulating, bare, clip_gradients, parallelize
 from .precision import select_precision
 from .processes import Processes

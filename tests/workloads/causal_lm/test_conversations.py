@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from workloads.causal_lm.conversations import IGNORED, ConversationSplit, ConversationStream, token_pack
 from workloads.causal_lm.model import MODEL_TYPES, on_meta
 from workloads.run_file import load_config
-from workloads.training.layered_model import assigned
 from workloads.training.packing import PackShape
+from workloads.training.saved_model import assigned
 
 CPU = torch.device("cpu")
 

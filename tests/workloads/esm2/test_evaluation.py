@@ -28,8 +28,9 @@ from workloads import run_kinds
 from workloads.esm2.alphabet import CLS, EOS, MASK
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.evaluation import EVALUATION_SEED, pseudo_perplexity, score, unigram_perplexity
-from workloads.esm2.masking import ProteinStream, mask_pack
+from workloads.esm2.masking import mask_pack
 from workloads.esm2.pretrained import starting_config, starting_weights, with_weights
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.evaluate import main
 from workloads.run_file import ModelConfig, load_config
 from workloads.training.objective import Place

@@ -13,10 +13,11 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, EsmConfig, EsmForM
 
 from tests.workloads.esm2.tiny_models import tiny_config
 from workloads.esm2.alphabet import MASK
-from workloads.esm2.masking import ProteinStream, mask_pack
+from workloads.esm2.masking import mask_pack
 from workloads.esm2.model import SHAPES, published_config
 from workloads.esm2.packed_model import Pack
 from workloads.esm2.pretrained import of_config, on_meta, save_esm, with_weights
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.training.packing import PackShape
 from workloads.training.records import ProteinSplit
 

@@ -7,7 +7,7 @@ import pytest
 
 from workloads.esm2.alphabet import STANDARD_RESIDUES, encode
 from workloads.esm2.data.prepare import prepare
-from workloads.esm2.masking import ProteinStream
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.training.packing import PackShape
 from workloads.training.records import ProteinSplit
 

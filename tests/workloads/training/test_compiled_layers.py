@@ -15,7 +15,7 @@ from workloads.esm2.pretrained import of_config
 from workloads.training.adapters.adapters import add_adapters, shrink_frozen, with_adapters
 from workloads.training.adapters.four_bit import quantize_layers
 from workloads.training.config import LoraConfig
-from workloads.training.layered_model import assigned
+from workloads.training.saved_model import assigned
 
 LENGTHS = (40, 60, 20, 8)
 BOTH_FAMILIES = {"test_layers_share_graphs"}

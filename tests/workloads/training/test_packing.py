@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from workloads.esm2.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD
-from workloads.esm2.masking import ProteinStream, mask_pack
+from workloads.esm2.masking import mask_pack
 from workloads.esm2.packed_model import Pack
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.esm2.shapes import num_rows
 from workloads.training.hashing import hash64, mix64, mix64_on_device
-from workloads.training.packing import PackShape, Position, ReadAhead, pack_lengths, step_packs
+from workloads.training.loader import ReadAhead, step_packs
+from workloads.training.packing import PackShape, Position, pack_lengths
 from workloads.training.records import ProteinSplit
 
 CPU = torch.device("cpu")

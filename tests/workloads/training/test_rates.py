@@ -24,7 +24,8 @@ from workloads.esm2.packed_model import MaskedLanguageModel, Pack, PackedModel
 from workloads.esm2.pretrained import of_config
 from workloads.training import hardware, train
 from workloads.training.hardware import executed_flops, matmul_ceiling, num_flops
-from workloads.training.packing import Position, StepPacks
+from workloads.training.loader import StepPacks
+from workloads.training.packing import Position
 from workloads.training.tracking import progress
 from workloads.training.tracking.progress import WARM_STEPS, Progress, Window
 

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from workloads.esm2.evaluation import EVALUATION_SEED, answered
-from workloads.esm2.masking import ProteinStream, plain_pack, to_device
+from workloads.esm2.masking import plain_pack, to_device
 from workloads.esm2.packed_model import Pack, PackedModel
 from workloads.esm2.pretrained import of_config, starting_config, starting_weights, tokenizer
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.run_file import RunFile
 from workloads.training.adapters.adapters import AdaptedObjective
 from workloads.training.checkpoint import check_identity
@@ -29,12 +30,12 @@ from workloads.training.checksums import CHECKPOINT_FILE, verified
 from workloads.training.command_line import require
 from workloads.training.config_rules import fine_tuning_on_xla
 from workloads.training.heartbeat import beat
-from workloads.training.layered_model import assigned
 from workloads.training.objective import Evaluation, Place
 from workloads.training.packing import HostPack, PackShape, PlannedPack
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
+from workloads.training.saved_model import assigned
 
 from .baselines import write_baselines
 from .labelled import LabelledSplit

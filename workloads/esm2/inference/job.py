@@ -24,9 +24,9 @@ from workloads.esm2.pretrained import load_model
 from workloads.run_file import RunFile
 from workloads.training.hardware import environment
 from workloads.training.heartbeat import beat
-from workloads.training.layered_model import fingerprint
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes, exclusive
+from workloads.training.saved_model import fingerprint
 from workloads.training.tracking.progress import WorkProgress
 
 from .engine import Answer, Array, Engine, compile_from

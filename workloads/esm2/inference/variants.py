@@ -17,11 +17,11 @@ from workloads.inference import check_head
 from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
-from .heat_map import draw_heat_maps, write_positions
 from .job import Command
 from .masked_marginals import masked_marginals, places_of
 from .mutations import Variant, all_single_mutants, asked_for, read_mutations
 from .records import Protein, records_of
+from .single_mutants import draw_heat_maps, write_positions
 
 _SCHEMA = pa.schema([("id", pa.string()), ("mutation", pa.string()), ("score", pa.float32())])
 MASKED_RESIDUES_PER_PART = 50

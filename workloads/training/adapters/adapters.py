@@ -22,10 +22,11 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from workloads.training.checksums import new_folder
 from workloads.training.command_line import require
 from workloads.training.config import LoraConfig, LoraTarget, RunConfig
-from workloads.training.layered_model import LayeredModel, fingerprint, save_model
+from workloads.training.layered_model import LayeredModel
 from workloads.training.objective import Objective
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
+from workloads.training.saved_model import fingerprint, save_model
 
 from . import four_bit
 

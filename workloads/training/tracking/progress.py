@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 
 from workloads.training.hardware import peak_flops, peak_memory_bytes
-from workloads.training.packing import StepPacks
+from workloads.training.loader import StepPacks
 
 WARM_STEPS = 3
 """First steps of each process, which steady rates leave out: they compile layers and make kernels."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
-from workloads.training.packing import StepPacks
+from workloads.training.loader import StepPacks
 
 from .metrics_port import JOB_ID, PORT
 

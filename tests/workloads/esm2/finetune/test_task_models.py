@@ -20,8 +20,8 @@ from workloads.esm2.finetune.task_kinds import TASK_KINDS
 from workloads.esm2.finetune.tasks import TaskLoss, new_head, task_class, task_config
 from workloads.run_file import load_config
 from workloads.training.adapters.adapted_linear import AdaptedLinear
-from workloads.training.layered_model import assigned
 from workloads.training.packing import PackShape
+from workloads.training.saved_model import assigned
 
 BOTH_FAMILIES = True
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from tests.workloads.esm2.inference.written import rows
 from workloads.esm2.alphabet import STANDARD_RESIDUES, TOKENS, encode
-from workloads.esm2.inference import heat_map
+from workloads.esm2.inference import single_mutants
 from workloads.esm2.inference.mutations import parse_variant
 from workloads.esm2.inference.records import Protein
 from workloads.esm2.inference.variants import variants
@@ -138,11 +138,11 @@ def test_the_summary_by_position_is_that_of_transformers(
 
 @pytest.mark.parametrize(("length", "widths"), [(3, [3]), (100, [100]), (101, [51, 50]), (210, [70] * 3)])
 def test_bands_of_a_heat_map_have_equal_widths_and_a_legend(length: int, widths: list[int]) -> None:
-    mutants = heat_map.Mutants("sp|P1|w$x")
+    mutants = single_mutants.Mutants("sp|P1|w$x")
     for place in range(1, length + 1):
         mutants.wild[place] = "M"
         mutants.scores |= {(place, "A"): -1.0, (place, "G"): 0.5}
-    figure = heat_map._figure(mutants, "runs/a/model")
+    figure = single_mutants._figure(mutants, "runs/a/model")
     *bands, bar = figure.axes
     assert [band.images[0].get_size()[1] for band in bands] == widths
     assert all(band.get_ylabel() == "mutant residue" for band in bands)

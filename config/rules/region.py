@@ -1,16 +1,13 @@
-"""Rules for the region, its zones, and names and tags that services accept."""
+"""Rules for the region, its zones, and names that its services reject."""
 
 import difflib
 import itertools
-import re
 from collections.abc import Iterator
-from functools import partial
 
 from config.cluster import Cluster, NewVpc, zone_ids, zone_of
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.facts.regions import ZONE_ID_PREFIXES
-from config.reading.violation import Violation, key_path
-from config.resource_names import CLUSTER_TAG, PROJECT_TAG
+from config.reading.violation import Violation
 from config.rules.rule import CommonGroupRule, CommonRule, group_path, has_closed_network, repetitions
 
 
@@ -93,59 +90,6 @@ def accelerated_groups_are_beside_the_file_system(cluster: Cluster) -> Iterator[
             )
 
 
-MAX_TAGS = 40
-"""Most tags in a file. AWS allows 50 per resource; the rest is for tags of the stacks and the CDK."""
-OUR_TAGS = (PROJECT_TAG, CLUSTER_TAG, "Name")
-
-# Limits in characters. ECR's are the narrowest (CloudFormation schema of AWS::ECR::Repository). SSM documents
-# also reject empty values.
-_MAX_KEY, _MAX_VALUE = 127, 255
-# Characters of IAM's CreateRole. Space is the only separator, because a tag has no line breaks.
-_TAG_TEXT = re.compile(r"[\w .:/=+\-@]*")
-
-
-def keys_are_free(cluster: Cluster) -> Iterator[Violation]:
-    """Reject keys that differ only in case, because IAM's CreateRole treats them as the same key."""
-    ours = {key.lower(): key for key in OUR_TAGS}
-    seen: dict[str, str] = {}
-    for key, value in cluster.tags.items():
-        wrong, lower = partial(Violation, key_path("tags", key), value), key.lower()
-        if lower.startswith("aws:"):
-            yield wrong("AWS reserves keys that begin with aws:", "set another key")
-        if lower in ours:
-            yield wrong(
-                f"the stacks set the tag {ours[lower]} themselves, and keys ignore case",
-                "remove it or set another key",
-            )
-        elif lower in seen:
-            allowed = f"IAM treats it as the key {seen[lower]}, because it ignores case"
-            yield wrong(allowed, "remove one of the two")
-        seen.setdefault(lower, key)
-
-
-def texts_are_acceptable(cluster: Cluster) -> Iterator[Violation]:
-    for key, value in cluster.tags.items():
-        wrong = partial(Violation, key_path("tags", key))
-        if not 1 <= len(key) <= _MAX_KEY:
-            yield wrong(
-                f"a key of {len(key)} characters",
-                f"1 to {_MAX_KEY} are allowed",
-                "set a key" if not key else "set a shorter key",
-            )
-        if not 1 <= len(value) <= _MAX_VALUE:
-            yield wrong(
-                f"a value of {len(value)} characters",
-                f"1 to {_MAX_VALUE} are allowed",
-                "set a value, or remove the tag" if not value else "set a shorter value",
-            )
-        if not (_TAG_TEXT.fullmatch(key) and _TAG_TEXT.fullmatch(value)):
-            yield wrong(
-                value,
-                "letters, digits, spaces and _ . : / = + - @ are allowed",
-                "set key and value of these characters",
-            )
-
-
 RULES = (
     region_is_supported,
     zones_lie_in_the_region,
@@ -177,13 +121,4 @@ RULES = (
         "without NAT, nodes reach AWS services only through endpoints",
         "set true, or network.internet to nat",
     ),
-    CommonRule(
-        "tags",
-        lambda cluster: len(cluster.tags) > MAX_TAGS,
-        f"at most {MAX_TAGS} are allowed: AWS takes 50 on a resource, and the stacks add their own",
-        lambda cluster: f"remove {len(cluster.tags) - MAX_TAGS}",
-        got=lambda cluster: f"{len(cluster.tags)} tags",
-    ),
-    keys_are_free,
-    texts_are_acceptable,
 )

@@ -32,8 +32,6 @@ from tools.preflight.finding import Finding, Subject
 from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import PermissionMissing, ReadOnlyAws
 
-CREDENTIALS = Subject("credentials")
-
 Check = Callable[[ReadOnlyAws, Cluster], Iterator[Finding]]
 OwnCheck = Callable[[ReadOnlyAws, Any], Iterator[Finding]]
 """Check for clusters of one scheduler."""
@@ -111,7 +109,7 @@ def run_checks(aws: ReadOnlyAws, cluster: AnyCluster) -> Iterator[Finding]:
             yield Subject(title).unknown("", f"add {missing.action} to your permissions, and run it again")
         except (BotoCoreError, ClientError) as error:
             if has_expired(error):
-                yield CREDENTIALS.fail(
+                yield account.CREDENTIALS.fail(
                     explain(error), "sign in and run it again; no further checks were made"
                 )
                 return

@@ -105,11 +105,9 @@ def _delete_left_logs(session: boto3.Session, cluster: EksCluster) -> None:
     """Delete the control plane's log group if an earlier cluster left it; it would block the deployment."""
     eks = aws_client(session, "eks")
     stack = deployed_template(aws_client(session, "cloudformation"), stack_names(cluster).hyperpod)
-    if (
-        stack is None
-        and if_present(eks.describe_cluster, name=ResourceNames(cluster).kubernetes_cluster) is None
-    ):
-        _delete_log_group(session, ResourceNames(cluster).control_plane_log_group)
+    names = ResourceNames(cluster)
+    if stack is None and if_present(eks.describe_cluster, name=names.kubernetes_cluster) is None:
+        _delete_log_group(session, names.control_plane_log_group)
 
 
 def _delete_late_logs(session: boto3.Session, cluster: EksCluster) -> None:

@@ -1,7 +1,7 @@
-"""Train a run by BioNeMo, in its image: ``seqlm train-bionemo``, which starts a process for each GPU by
-``torchrun -m workloads.bionemo.train --config RUN.yaml [...]``.
+"""Train a run by BioNeMo, in its image: ``seqlm train-bionemo``.
 
-The same command continues from BioNeMo's newest checkpoint. After SIGTERM, NeMo saves before it ends.
+It starts a process for each GPU by ``torchrun -m workloads.bionemo.train --config RUN.yaml [...]``. The same
+command continues from BioNeMo's newest checkpoint. After SIGTERM, NeMo saves before it ends.
 """
 
 import json

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from workloads.esm2.finetune.clustering import similarity_clusters
 from workloads.esm2.finetune.labelled import LabelledSplit, SampledSplit
 from workloads.esm2.finetune.labels import Floats
 from workloads.esm2.finetune.scores import scores
-from workloads.esm2.finetune.splits import similarity_clusters
 from workloads.esm2.finetune.table import Record
 from workloads.esm2.inference.embed import layer_embeddings
 from workloads.esm2.inference.engine import Answer, Engine

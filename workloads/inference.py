@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from workloads import families
@@ -45,6 +46,11 @@ def run_inference(name: str, config: RunFile) -> None:
     beat("starting", slow=True)
     with processes() as here:
         INFERENCE[name](config, here)
+
+
+embed, predict, variants, contacts = (
+    partial(run_inference, name) for name in ("embed", "predict", "variants", "contacts")
+)
 
 
 def check_model(config: RunFile) -> None:

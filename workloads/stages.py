@@ -1,11 +1,16 @@
-"""Stages of a run, for programs that start them on a cluster. Imported on nodes: standard library only."""
+"""Subcommands of ``seqlm``, and how clusters run those that are stages of a job.
+
+Imported on nodes: standard library only.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from workloads.bionemo.files import checkpoint_step
 from workloads.esm2.inference.output_file import num_parts
+from workloads.training.command_line import Usage
 
 
 def newest_checkpoint(run_dir: str, output: str = "") -> int:
@@ -16,8 +21,14 @@ def newest_checkpoint(run_dir: str, output: str = "") -> int:
 
 @dataclass(frozen=True)
 class Stage:
-    program: tuple[str, ...]
-    """Module of each process, and its subcommand."""
+    """Subcommand that reads a run file, and how clusters run it."""
+
+    start: str
+    """Its function of the run file, as ``module:name`` below ``workloads``."""
+    usage: Usage
+    on_clusters: bool = True
+    own_program: bool = False
+    """Processes on a cluster start the module of ``start`` in place of the subcommand."""
     trains: bool = False
     """Runs on all nodes by default, after its data are prepared."""
     writes_table: bool = False
@@ -48,30 +59,106 @@ class Stage:
 
 RESUMED = 10
 """Restarts of a stage that resumes."""
+PROTEINS, TASK = "esm2_8m_sample", "membrane_sample"
+"""Bundled run files."""
+MODEL = {"--model": "inference.model"}
+START = {"--model": "model.init_from"}
+OUTPUT = {**MODEL, "--output": "inference.output"}
+PREPARATION = ("data", "task", "guard", "chat", "model.init_from")
+SCORING = (
+    *("name", "runs", "model", "data", "evaluate", "inference.model", "task", "chat"),
+    *("train.precision", "train.tokens_per_pack"),
+)
+INFERENCE = (
+    *("name", "runs", "inference", "model.max_residues", "data.downloads", "data.allow_nucleotides"),
+    *("train.precision", "train.compile", "task.id_column", "task.sequence_column"),
+)
+EXPLORE = (
+    *("name", "runs", "explore", "inference.model", "inference.output", "inference.id_column"),
+    *("inference.sequence_column", "task.table", "task.id_column", "task.sequence_column"),
+)
+LAYERS = (*INFERENCE, *PREPARATION)
+PUBLISH = ("name", "runs", "publish", "inference.model", "inference.overwrite")
+SCORECARD = (*INFERENCE, "data", "evaluate", "scorecard", "model.mask_fraction", "train.tokens_per_pack")
+"""Fields of the run file that the subcommands read."""
+_usage = partial(Usage, run_file=PROTEINS, options=START)
 
 
 def _parts(run_dir: str, output: str) -> int:
     return num_parts(Path(output))
 
 
-STAGES: Mapping[str, Stage] = {
-    "data": Stage(("workloads", "data")),
-    "train": Stage(("workloads", "train"), trains=True, retries=RESUMED),
-    "evaluate": Stage(("workloads", "evaluate")),
-    "embed": Stage(("workloads", "embed"), writes_table=True, retries=RESUMED, progress=_parts),
-    "predict": Stage(("workloads", "predict"), writes_table=True, retries=RESUMED, progress=_parts),
-    "variants": Stage(("workloads", "variants"), writes_table=True, retries=RESUMED, progress=_parts),
-    "contacts": Stage(("workloads", "contacts"), writes_table=True, retries=RESUMED, progress=_parts),
-    "scorecard": Stage(("workloads", "scorecard"), retries=RESUMED, result_file="scorecard.json"),
-    "layers": Stage(("workloads", "layers"), retries=RESUMED, result_file="layers.csv"),
-    "bandwidth": Stage(("workloads.launch.network.bandwidth",), retries=1, result_file="bandwidth.json"),
+def _inference(name: str, summary: str) -> Stage:
+    usage = _usage(summary, INFERENCE, options=OUTPUT, files="inference.input")
+    return Stage(f"inference:{name}", usage, writes_table=True, retries=RESUMED, progress=_parts)
+
+
+SUBCOMMANDS: Mapping[str, Stage] = {
+    "data": Stage("prepare:main", _usage("prepare the data of a run", PREPARATION, files="data.source")),
+    "train": Stage(
+        "train:main",
+        _usage("pre-train or fine-tune a model, or continue a run"),
+        trains=True,
+        retries=RESUMED,
+    ),
+    "finetune": Stage(
+        "train:finetune", _usage("train for a task or on questions", run_file=TASK), on_clusters=False
+    ),
+    "evaluate": Stage("evaluate:main", _usage("score a model on prepared data", SCORING, options=MODEL)),
+    "embed": _inference("embed", "write embeddings of proteins"),
+    "predict": _inference("predict", "label proteins with a fine-tuned model"),
+    "variants": _inference("variants", "score the effects of mutations"),
+    "contacts": _inference("contacts", "predict contacts within proteins"),
+    "scorecard": Stage(
+        "evaluate:scorecard",
+        _usage("score what a model knows, on an HTML page", SCORECARD, options=OUTPUT),
+        retries=RESUMED,
+        result_file="scorecard.json",
+    ),
+    "layers": Stage(
+        "evaluate:layers",
+        _usage("compare layers and poolings for a task", LAYERS, run_file=TASK, options=OUTPUT),
+        retries=RESUMED,
+        result_file="layers.csv",
+    ),
+    "explore": Stage(
+        "explore.command:explore",
+        _usage(
+            "draw a map of embeddings as an HTML page",
+            EXPLORE,
+            options={**MODEL, "--output": "explore.output"},
+            files="explore.embeddings",
+        ),
+        on_clusters=False,
+    ),
+    "publish": Stage(
+        "publish:main",
+        _usage("write a folder for the Hugging Face Hub, and push it", PUBLISH, options=MODEL),
+        on_clusters=False,
+    ),
     "train-bionemo": Stage(
-        ("workloads.bionemo.train",),
+        "bionemo.train:start",
+        _usage("train with NVIDIA BioNeMo, in its image"),
+        own_program=True,
         trains=True,
         retries=RESUMED,
         data_program=("workloads.bionemo.data",),
         pod_data_program=("workloads.bionemo.data",),
         progress=lambda run_dir, _: checkpoint_step(Path(run_dir)),
     ),
-    "convert-bionemo": Stage(("workloads", "convert-bionemo")),
+    "convert-bionemo": Stage("bionemo.convert:main", _usage("convert checkpoints of BioNeMo")),
 }
+STAGES: Mapping[str, Stage] = {
+    **{name: stage for name, stage in SUBCOMMANDS.items() if stage.on_clusters},
+    # No subcommand, because it reads no run file.
+    "bandwidth": Stage(
+        "launch.network.bandwidth:main", Usage(), own_program=True, retries=1, result_file="bandwidth.json"
+    ),
+}
+"""Stages that clusters run."""
+
+
+def program_of(stage: str) -> tuple[str, ...]:
+    """Return the module of each process on a cluster, and its subcommand."""
+    module, _, _ = STAGES[stage].start.partition(":")
+    return (f"workloads.{module}",) if STAGES[stage].own_program else ("workloads", stage)

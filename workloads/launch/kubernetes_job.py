@@ -7,7 +7,7 @@ HyperPod's auto-resume for Kubeflow's PyTorchJob (annotations).
 
 from collections.abc import Mapping
 
-from workloads.stages import STAGES
+from workloads.stages import STAGES, program_of
 from workloads.training.heartbeat import LINE, SLOW_SECONDS
 
 from .job_file import SHUTDOWN_TIMEOUT_SECONDS
@@ -160,7 +160,7 @@ def _restarts_in_place(job: PodJob) -> int:
 
 
 def _stage(job: PodJob) -> list[str]:
-    return ["-m", *STAGES[job.stage].program, *run_arguments(job)]
+    return ["-m", *program_of(job.stage), *run_arguments(job)]
 
 
 def _agent_command(job: PodJob) -> list[str]:

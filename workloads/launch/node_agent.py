@@ -17,7 +17,7 @@ from pathlib import Path
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
 from torch.distributed.launcher.api import LaunchConfig
 
-from workloads.stages import STAGES
+from workloads.stages import program_of
 from workloads.training.command_line import ERROR_FILE, STOPPED_BY_SIGNAL
 from workloads.training.heartbeat import slow_seconds
 
@@ -50,7 +50,7 @@ def main() -> None:
         os.environ[ERROR_FILE] = str(message)
         arguments = ["-m", CHECK_MODULE]
         if stage != CHECK:
-            arguments = ["-m", *STAGES[stage].program, *stage_arguments(job, job_file.parent)]
+            arguments = ["-m", *program_of(stage), *stage_arguments(job, job_file.parent)]
         if job.gpus_per_node:
             os.environ |= flight_recorder(Path(folder), stacks)
         watch = HangWatch(

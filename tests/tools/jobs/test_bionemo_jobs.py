@@ -17,7 +17,7 @@ from tools.jobs.slurm.request import SlurmWanted, job_request
 from workloads.launch.kubernetes_job import job_manifest
 from workloads.launch.pod_job import PodJob
 from workloads.run_file import load_config
-from workloads.stages import STAGES
+from workloads.stages import STAGES, program_of
 
 RUN = Path("workloads/esm2/configs/esm2_650m.yaml")
 
@@ -66,7 +66,7 @@ def test_in_pods_data_are_exported_first(operator: str) -> None:
     assert data["command"] == ["python3", "-m", "workloads.bionemo.data"]
     (main,) = spec["containers"]
     words = [*main["command"], *main["args"]]
-    assert STAGES["train-bionemo"].program[0] in words and "--nproc-per-node=8" in words
+    assert program_of("train-bionemo")[0] in words and "--nproc-per-node=8" in words
     assert main["resources"]["limits"]["nvidia.com/gpu"] == "8"
     assert job.max_retries == 10 and len(job.name) <= 40
     if operator == "kubeflow":

@@ -18,15 +18,9 @@ from constructs.eks.cluster_services import ClusterServices
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.nodes import HyperPodChart, NodePrerequisites, NodeWaiter, PodInterfaces
 from constructs.monitoring.cost_budget import CostBudget
+from constructs.nodes import node_roles
 from constructs.nodes.instance_group import hyperpod_cluster, instance_group, volumes
 from constructs.nodes.lifecycle_entry import LifecycleEntry
-from constructs.nodes.node_roles import (
-    LIFECYCLE_PREFIX,
-    autoscaling_role,
-    eks_node_statements,
-    node_role,
-    node_statements,
-)
 from constructs.policy.findings import acknowledge
 from constructs.storage.hashed_upload import HashedUpload
 from constructs.storage.log_group import log_group
@@ -92,16 +86,16 @@ class EksHyperPodStack(Stack):
             artifact_bucket=storage.artifact_bucket,
             key=key,
             log=log_group(files, "Log", key=key),
-            prefix=LIFECYCLE_PREFIX,
+            prefix=node_roles.LIFECYCLE_PREFIX,
             folder=SCRIPTS,
             extra_files=node_files(cluster),
         )
         entry = LifecycleEntry(files, lifecycle, cluster.region, ON_CREATE)
-        common = node_statements(
+        common = node_roles.node_statements(
             self,
             cluster,
             network=network,
-            prefixes=[LIFECYCLE_PREFIX],
+            prefixes=[node_roles.LIFECYCLE_PREFIX],
             repository=storage.image_repository,
             key=key,
         )
@@ -109,9 +103,8 @@ class EksHyperPodStack(Stack):
         interfaces = PodInterfaces(
             self, "PodInterfaces", settings=cluster, security_group=network.security_group, log=log
         )
-        role = node_role(
-            self, "NodeRole", cluster, [*common, *eks_node_statements(self, network, kubernetes.arn)]
-        )
+        own = node_roles.eks_node_statements(self, network, kubernetes.arn)
+        role = node_roles.node_role(self, "NodeRole", cluster, [*common, *own])
         hyperpod = self._hyperpod(cluster, network, kubernetes.arn, role, entry.s3_uri, key)
         hyperpod.node.add_dependency(role, without_nodes, entry.pointer, interfaces.resource)
 
@@ -160,7 +153,7 @@ class EksHyperPodStack(Stack):
         own: dict[str, Any] = {"orchestrator": {"eks": {"clusterArn": eks_arn}}}
         if cluster.autoscaling == "karpenter":
             own |= {
-                "cluster_role": autoscaling_role(self, "AutoscalingRole", key=key).role_arn,
+                "cluster_role": node_roles.autoscaling_role(self, "AutoscalingRole", key=key).role_arn,
                 "auto_scaling": {"mode": "Enable", "autoScalerType": "Karpenter"},
             }
         groups = [

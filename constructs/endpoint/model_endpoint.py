@@ -16,12 +16,7 @@ from config.endpoint import Endpoint
 from config.facts.instance_catalogue import GPU_AMI, has_gpus
 from constructs import Construct
 from constructs.monitoring.alert_topic import let_encrypt, let_publish
-from constructs.nodes.node_roles import (
-    metrics_statement,
-    network_statements,
-    registry_statements,
-    volume_key_statements,
-)
+from constructs.nodes import node_roles
 from constructs.policy.findings import skip_check
 from constructs.policy.statement_role import WRITE_LOGS, Statement, sagemaker_principal, statement_role
 
@@ -55,11 +50,11 @@ def endpoint_role(
     group = f"{logs}{METRICS_NAMESPACE}/{endpoint.name}"
     statements = [
         *_model_statements(stack, endpoint),
-        *registry_statements(f"arn:{stack.partition}:ecr:{repository}", sid="PullImage"),
+        *node_roles.registry_statements(f"arn:{stack.partition}:ecr:{repository}", sid="PullImage"),
         Statement(
             "WriteLog", WRITE_LOGS, [group, f"{group}:log-stream:*"], why="streams are named after instances"
         ),
-        metrics_statement(METRICS_NAMESPACE),
+        node_roles.metrics_statement(METRICS_NAMESPACE),
     ]
     if endpoint.capture:
         statements.append(
@@ -75,10 +70,10 @@ def endpoint_role(
         statements += [
             # S3 decrypts, too, what comes to it in several parts.
             Statement("EncryptCaptured", ["kms:Decrypt", "kms:GenerateDataKey"], [key.key_arn], via_s3),
-            *volume_key_statements(stack, key.key_arn),
+            *node_roles.volume_key_statements(stack, key.key_arn),
         ]
     if endpoint.vpc and security_group_id:
-        statements += network_statements(
+        statements += node_roles.network_statements(
             stack,
             vpc_id=endpoint.vpc.vpc_id,
             subnet_ids=endpoint.vpc.subnet_ids,

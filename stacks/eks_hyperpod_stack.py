@@ -16,11 +16,11 @@ from config.studio_people import shared_uids
 from constructs import Construct, IDependable
 from constructs.eks.cluster_services import ClusterServices
 from constructs.eks.kubernetes_cluster import KubernetesCluster
-from constructs.eks.nodes import HyperPodChart, NodePrerequisites, NodeWaiter, PodInterfaces
-from constructs.monitoring.cost_budget import CostBudget
+from constructs.eks.nodes import NodePrerequisites, hyperpod_chart, nodes_ready, pod_interfaces
+from constructs.monitoring.cost_budget import cost_budget
 from constructs.nodes import node_roles
 from constructs.nodes.instance_group import hyperpod_cluster, instance_group, volumes
-from constructs.nodes.lifecycle_entry import LifecycleEntry
+from constructs.nodes.lifecycle_entry import lifecycle_entry
 from constructs.policy.findings import acknowledge
 from constructs.storage.hashed_upload import HashedUpload
 from constructs.storage.log_group import log_group
@@ -76,7 +76,7 @@ class EksHyperPodStack(Stack):
             # An error of this stack alone: the others are still deployed.
             Annotations.of(self).add_error(str(error))
         else:
-            HyperPodChart(without_nodes, "Chart", kubernetes=kubernetes, folder=folder)
+            hyperpod_chart(without_nodes, kubernetes, folder)
 
         files = Construct(self, "NodeFiles")
         # The training code is in its image.
@@ -90,7 +90,7 @@ class EksHyperPodStack(Stack):
             folder=SCRIPTS,
             extra_files=node_files(cluster),
         )
-        entry = LifecycleEntry(files, lifecycle, cluster.region, ON_CREATE)
+        entry, entry_uri = lifecycle_entry(files, lifecycle, cluster.region, ON_CREATE)
         common = node_roles.node_statements(
             self,
             cluster,
@@ -100,15 +100,13 @@ class EksHyperPodStack(Stack):
             key=key,
         )
         log = log_group(self, "FunctionLog", key=key)
-        interfaces = PodInterfaces(
-            self, "PodInterfaces", settings=cluster, security_group=network.security_group, log=log
-        )
+        interfaces = pod_interfaces(self, cluster, network.security_group, log)
         own = node_roles.eks_node_statements(self, network, kubernetes.arn)
         role = node_roles.node_role(self, "NodeRole", cluster, [*common, *own])
-        hyperpod = self._hyperpod(cluster, network, kubernetes.arn, role, entry.s3_uri, key)
-        hyperpod.node.add_dependency(role, without_nodes, entry.pointer, interfaces.resource)
+        hyperpod = self._hyperpod(cluster, network, kubernetes.arn, role, entry_uri, key)
+        hyperpod.node.add_dependency(role, without_nodes, entry, interfaces)
 
-        waiter = NodeWaiter(self, "NodeWaiter", kubernetes=kubernetes, hyperpod=hyperpod, log=log)
+        ready = nodes_ready(self, kubernetes, hyperpod, log)
         services = ClusterServices(
             self,
             "WithNodes",
@@ -119,12 +117,12 @@ class EksHyperPodStack(Stack):
             mlflow=storage.mlflow,
             log=log,
         )
-        services.node.add_dependency(waiter.ready)
+        services.node.add_dependency(ready)
         if studio:
             # The file system's claim is one of them.
             self._studio(studio, kubernetes).node.add_dependency(services)
         if cluster.budget:
-            CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
+            cost_budget(self, cluster, cluster.budget, storage.alerts)
         outputs = {
             "ClusterName": cluster.name,
             "ClusterArn": hyperpod.attr_cluster_arn,

@@ -8,7 +8,12 @@ from aws_cdk import aws_ec2 as ec2
 from config.endpoint import Endpoint, EndpointVpc
 from config.resource_names import PROJECT, PROJECT_TAG
 from constructs import Construct
-from constructs.endpoint.model_endpoint import METRICS_NAMESPACE, EndpointAlarms, ModelEndpoint, endpoint_role
+from constructs.endpoint.model_endpoint import (
+    METRICS_NAMESPACE,
+    endpoint_alarms,
+    endpoint_role,
+    model_endpoint,
+)
 from constructs.policy.role_settings import apply_role_settings
 from constructs.storage.encryption_key import encryption_key
 from constructs.storage.log_group import log_group
@@ -37,18 +42,16 @@ class EndpointStack(Stack):
         security_group = self._security_group(endpoint.vpc) if endpoint.vpc else None
         security_group_id = security_group.attr_group_id if security_group else None
         role = endpoint_role(self, "Role", endpoint=endpoint, key=key, security_group_id=security_group_id)
-        alarms = EndpointAlarms(self, "Alarms", endpoint=endpoint, key=key)
-        model = ModelEndpoint(
+        model = model_endpoint(
             self,
-            "Model",
             endpoint=endpoint,
             role=role,
             key=key,
             security_group_id=security_group_id,
-            rollback_alarms=alarms.rollback,
+            rollback_alarms=endpoint_alarms(self, endpoint, key),
         )
         # The service would otherwise create it without a key and without an end.
-        model.resource.add_resource_dependency(log)
+        model.add_resource_dependency(log)
         for name, value in (("EndpointName", endpoint.name), ("LogGroup", str(log.log_group_name))):
             CfnOutput(self, name, value=value)
 

@@ -15,10 +15,10 @@ from config.node_settings import HOME_MOUNT_PATH, node_settings_text
 from config.resource_names import ResourceNames
 from config.slurm_cluster import SlurmCluster
 from constructs import Construct
-from constructs.monitoring.cost_budget import CostBudget
+from constructs.monitoring.cost_budget import cost_budget
 from constructs.nodes import node_roles
 from constructs.nodes.instance_group import StorageConfig, hyperpod_cluster, instance_group, volumes
-from constructs.nodes.lifecycle_entry import LifecycleEntry
+from constructs.nodes.lifecycle_entry import lifecycle_entry
 from constructs.policy.statement_role import Statement, statement_role
 from constructs.storage.hashed_upload import HashedUpload
 from constructs.storage.log_group import log_group
@@ -97,16 +97,16 @@ class SlurmHyperPodStack(Stack):
             extra_files={SETTINGS: node_settings_text(cluster)},
             deployment_files={DEPLOYMENT: json.dumps(deployment, indent=2, sort_keys=True) + "\n"},
         )
-        entry = LifecycleEntry(files, lifecycle, cluster.region, ON_INIT_COMPLETE, after=[workloads])
-        hyperpod = self._hyperpod(cluster, network, storage, roles, entry.s3_uri)
+        entry, entry_uri = lifecycle_entry(files, lifecycle, cluster.region, ON_INIT_COMPLETE, [workloads])
+        hyperpod = self._hyperpod(cluster, network, storage, roles, entry_uri)
         # CloudWatch's agent would create this group without a key. It also exists with the agent off, because
         # nodes with earlier settings would create it again.
         name = ResourceNames(cluster).node_log_group
         node_log = log_group(self, "NodeLog", key=key, log_group_name=name)
-        hyperpod.node.add_dependency(*roles.values(), entry.pointer, node_log)
+        hyperpod.node.add_dependency(*roles.values(), entry, node_log)
         self._session_document(cluster, storage)
         if cluster.budget:
-            CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
+            cost_budget(self, cluster, cluster.budget, storage.alerts)
         metrics = {"PrometheusRemoteWriteUrl": storage.metrics.remote_write_url} if storage.metrics else {}
         outputs = {
             **metrics,

@@ -17,7 +17,7 @@ from constructs.monitoring.managed_mlflow import ManagedMlflow
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
 from constructs.storage.accounting_database import AccountingDatabase
 from constructs.storage.encryption_key import encryption_key
-from constructs.storage.file_systems import DataAssociation, HomeFileSystem, LustreFileSystem
+from constructs.storage.file_systems import HomeFileSystem, LustreFileSystem, associate_bucket
 from constructs.storage.private_bucket import access_log_bucket, private_bucket, removal_policy
 from constructs.vpc.network import Network
 
@@ -83,9 +83,8 @@ class StorageStack(Stack):
         # Both were kept with their link, and FSx refuses a second link of the same directory.
         is_linked = storage.lustre.existing and storage.data_bucket.existing
         if storage.data_bucket.lustre_path is not None and not is_linked:
-            DataAssociation(
+            associate_bucket(
                 self,
-                "DataAssociation",
                 lustre=self.lustre,
                 path=storage.data_bucket.lustre_path,
                 bucket=self.data_bucket,

@@ -18,7 +18,7 @@ from config.resource_names import (
 )
 from constructs import Construct, IConstruct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
-from constructs.eks.observability import ContainerInsights, Observability
+from constructs.eks.observability import container_insights, observability
 from constructs.eks.task_governance import TaskGovernance
 from constructs.monitoring.managed_mlflow import ManagedMlflow
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
@@ -81,12 +81,12 @@ class ClusterServices(Construct):
         if settings.training_operator == "hyperpod":
             others.append(self._training_operator(hyperpod))
         if metrics:
-            others.append(Observability(self, "Observability", kubernetes=kubernetes, metrics=metrics))
+            others.append(observability(self, kubernetes, metrics))
             in_namespaces.append(self._collector(metrics))
         if mlflow:
             in_namespaces.append(self._mlflow(mlflow))
         if settings.container_insights:
-            others.append(ContainerInsights(self, "ContainerInsights", kubernetes=kubernetes))
+            others.append(container_insights(self, kubernetes))
         if settings.autoscaling == "karpenter":
             others.append(kubernetes.manifest(self, "NodePools", karpenter_objects(settings)))
         for before, after in pairwise(steps):

@@ -12,7 +12,7 @@ from config.facts.endpoint_services import endpoint_services, prefix_and_name
 from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 from constructs.storage.encryption_key import encryption_key
-from constructs.vpc.cluster_vpc import ClusterVpc, FlowLog
+from constructs.vpc.cluster_vpc import ClusterVpc, record_connections
 
 DATABASE_PORT = 3306
 """Port of Slurm's accounting database."""
@@ -104,7 +104,7 @@ class Network(Construct):
             alias=f"{cluster.name}-flow-log",
             removal=RemovalPolicy.DESTROY,
         )
-        FlowLog(self, "FlowLog", vpc_id=made.vpc_id, key=key, retention_days=network.flow_logs_days)
+        record_connections(self, made.vpc_id, key, network.flow_logs_days)
         return made.vpc_id
 
     def _import(self, network: ExistingVpc, database: bool, zones: Sequence[str]) -> str:

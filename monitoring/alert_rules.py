@@ -16,7 +16,6 @@ IDLE_PERCENT = 5
 """DCGM_FI_DEV_GPU_UTIL is the share of time in which a kernel ran; one or two for a GPU that waits."""
 APPLICATION_XIDS = (13, 31, 43, 45)
 """Errors of the program that ran, not of the GPU (NVIDIA, "Xid Errors", table of causes)."""
-FULL_DISK = 0.05
 OLD_SECONDS = 600
 """Age of a collector's text, which is written at least every 30 seconds."""
 STALL_SHARE = 0.1
@@ -101,7 +100,7 @@ def _node_rules() -> list[Rule]:
         _alert(
             "DiskAlmostFull",
             'node_filesystem_avail_bytes{fstype=~"ext4|xfs"} / node_filesystem_size_bytes{fstype=~"ext4|xfs"}'
-            f" < {FULL_DISK}",
+            " < 0.05",
             minutes=15,
             severity="warning",
             summary="{{ $labels.mountpoint }} of node {{ $labels.instance }} has {{ $value | "

@@ -18,8 +18,6 @@ from constructs.policy.role_settings import apply_role_settings
 from constructs.storage.encryption_key import encryption_key
 from constructs.storage.log_group import log_group
 
-ENDPOINT_TAG = "esm2-endpoint"
-
 
 class EndpointStack(Stack):
     def __init__(self, scope: Construct, construct_id: str, *, endpoint: Endpoint, **kwargs: Any) -> None:
@@ -77,6 +75,6 @@ def add_endpoint_stack(app: App, endpoint: Endpoint) -> None:
         env=Environment(region=endpoint.region),
         stack_name=f"{endpoint.name}-endpoint",
     )
-    for name, value in {**endpoint.tags, PROJECT_TAG: PROJECT, ENDPOINT_TAG: endpoint.name}.items():
+    for name, value in {**endpoint.tags, PROJECT_TAG: PROJECT, "esm2-endpoint": endpoint.name}.items():
         Tags.of(stack).add(name, value)
     apply_role_settings(stack, endpoint.iam)

@@ -80,9 +80,6 @@ def _watched(settings: EksCluster) -> list[str]:
     return ["taskGovernanceMetrics"] * (settings.task_governance is not None) + ["networkMetrics"] * has_efa
 
 
-_KINDS = ("application", "dataplane", "host", "performance")
-
-
 def container_insights(scope: Construct, kubernetes: KubernetesCluster) -> Construct:
     """Install CloudWatch's add-on after its log groups, which it would make without key and end."""
     made = Construct(scope, "ContainerInsights")
@@ -93,7 +90,7 @@ def container_insights(scope: Construct, kubernetes: KubernetesCluster) -> Const
             key=kubernetes.key,
             log_group_name=f"/aws/containerinsights/{kubernetes.settings.name}/{kind}",
         )
-        for kind in _KINDS
+        for kind in ("application", "dataplane", "host", "performance")
     ]
     role = kubernetes.pod_role(
         made,

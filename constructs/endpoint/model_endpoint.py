@@ -25,7 +25,6 @@ METRICS_NAMESPACE = "/aws/sagemaker/Endpoints"
 VARIANT = "AllTraffic"
 BAKE_SECONDS = 300
 """After an update's traffic moved, the old instances wait so long for an alarm that would bring them back."""
-UPDATE_SECONDS = 3600
 ROLLBACK_MINUTES = BAKE_SECONDS // 60
 """Minutes that an alarm evaluates. A longer alarm could not fire while an update can still roll back."""
 
@@ -202,7 +201,7 @@ def model_endpoint(
                 "alarms": [{"alarmName": alarm.alarm_name} for alarm in rollback_alarms]
             },
             "blueGreenUpdatePolicy": {
-                "maximumExecutionTimeoutInSeconds": UPDATE_SECONDS + BAKE_SECONDS,
+                "maximumExecutionTimeoutInSeconds": 3600 + BAKE_SECONDS,
                 "terminationWaitInSeconds": 60,
                 "trafficRoutingConfiguration": {
                     "type": "ALL_AT_ONCE",

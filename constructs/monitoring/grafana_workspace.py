@@ -99,7 +99,6 @@ def _saml(settings: Grafana) -> grafana.CfnWorkspace.SamlConfigurationProperty |
     )
 
 
-FOLDER_UID = "hyperpod"
 DASHBOARDS = "dashboards.json"
 """Beside the function's code: a request of CloudFormation's is too small for them."""
 GIVE_UP = Duration.minutes(15)
@@ -138,7 +137,7 @@ def grafana_contents(
             "WorkspaceId": grafana.workspace.attr_id,
             "Endpoint": grafana.workspace.attr_endpoint,
             # As text: CloudFormation makes texts of the truth values that it hands on.
-            "Folder": json.dumps({"uid": FOLDER_UID, "title": f"HyperPod {cluster.name}"}),
+            "Folder": json.dumps({"uid": "hyperpod", "title": f"HyperPod {cluster.name}"}),
             "DataSources": json.dumps(_data_sources(cluster, metrics)),
             # The dashboards are among the contents; a change in them calls the function again.
             "Contents": function.contents,

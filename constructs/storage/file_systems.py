@@ -17,8 +17,6 @@ from constructs.storage.encryption_key import let_use
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
 
-LOG_DAYS = 90
-
 
 def _file_system(
     scope: Construct,
@@ -75,7 +73,7 @@ class LustreFileSystem(Construct):
             Annotations.of(self).add_warning_v2("hyperpod-esm2:lustre-efa", EFA_NOT_CONFIGURED)
         # A file that cannot be imported or exported is reported here and nowhere else. FSx accepts only
         # groups below /aws/fsx/.
-        events = log_group(self, "Events", key=key, retention_days=LOG_DAYS, log_group_name=log_group_name)
+        events = log_group(self, "Events", key=key, retention_days=90, log_group_name=log_group_name)
         if settings.existing:
             # It still writes to the group, which the earlier storage stack has deleted.
             self.file_system_id = settings.existing.file_system_id

@@ -26,8 +26,6 @@ DASHBOARDS = Path(__file__).with_name("dashboards.json")
 SERVICE_ACCOUNT = "hyperpod-contents"
 TOKEN_SECONDS = 120
 """More than a call may take."""
-HTTP_SECONDS = 15
-ABSENT = 404
 LATER = {401, 403, 408, 429, 500, 502, 503, 504}
 """A workspace, or an account in it, that is not quite there yet answers so."""
 BUSY = {"ConflictException", "InternalServerException", "ThrottlingException"}
@@ -208,7 +206,7 @@ class _Grafana:
         try:
             return self.send("GET", path)
         except GrafanaError as error:
-            if error.status == ABSENT:
+            if error.status == 404:
                 return None
             raise
 
@@ -227,7 +225,7 @@ class _Grafana:
             data=None if body is None else json.dumps(body).encode(),
         )
         try:
-            with urllib.request.urlopen(request, timeout=HTTP_SECONDS) as answer:
+            with urllib.request.urlopen(request, timeout=15) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             said = error.read(300).decode(errors="replace")

@@ -26,7 +26,6 @@ from workers.held_workers import is_busy, is_held_by_us, reserved, run_held, why
 from workers.progress import Progress
 from workers.worker_run import Outcome, Source, run_on_worker
 
-LOCK = "/run/node-setup-apply.lock"
 PARALLEL = 32
 """Workers on which the scripts run at the same time."""
 WORKERS_UNDONE = 3
@@ -37,7 +36,7 @@ def main() -> int:
     options = _options()
     host = this_host()
     host.path(LOG).parent.mkdir(parents=True, exist_ok=True)
-    with host.path(LOG).open("a") as log, open_lock(host, LOCK) as lock:
+    with host.path(LOG).open("a") as log, open_lock(host, "/run/node-setup-apply.lock") as lock:
         progress = Progress(log, sys.stdout)
         if not take(lock):
             progress.say(

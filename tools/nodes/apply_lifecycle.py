@@ -23,7 +23,6 @@ from tools.nodes.node_session import BrokenSession, NoSession, check_programs, r
 
 SCRIPTS = Path(__file__).parents[2] / "lifecycle" / "slurm"
 FETCH_AND_RUN = SCRIPTS / "run_from_s3.sh"
-SETTINGS = "settings.json"
 SOURCE_OUTPUT = "LifecycleSourceS3Uri"
 SET_UP_ONE_NODE = ("env", "SECONDS_TO_SHIP_LOG=0", "bash", "on_init_complete.sh")
 LOG = "/var/log/provision/provisioning.log"
@@ -96,7 +95,7 @@ def deployed_scripts(cloudformation: Any, cluster: SlurmCluster) -> str:
 
 def checkout_hash(cluster: SlurmCluster) -> str:
     """The hash under which a deployment from here would upload the scripts."""
-    return content_hash(SCRIPTS, {SETTINGS: node_settings_text(cluster)})
+    return content_hash(SCRIPTS, {"settings.json": node_settings_text(cluster)})
 
 
 def _apply(

@@ -19,7 +19,6 @@ from workloads.run_file import load_config, xla_violations
 
 DOES_NOT_FIT = 1
 """Exit status; 2 is for wrong usage."""
-GIB_PER_TIB = 1024
 
 
 def main() -> int:
@@ -86,7 +85,7 @@ def main() -> int:
 
 def lustre_bytes_per_second(cluster: AnyCluster) -> float:
     lustre = cluster.storage.lustre
-    return lustre.capacity_gib / GIB_PER_TIB * lustre.throughput_mbps_per_tib * 1e6
+    return lustre.capacity_gib / 1024 * lustre.throughput_mbps_per_tib * 1e6
 
 
 if __name__ == "__main__":

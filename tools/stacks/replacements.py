@@ -12,7 +12,6 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError  # typ
 Path = tuple[str, ...]
 """Names from the resource's properties downwards; * is every item of a list."""
 
-FSX = "AWS::FSx::FileSystem"
 FSX_DOCUMENTED = frozenset(
     {
         ("StorageType",),
@@ -152,7 +151,7 @@ def create_only(resource_type: str, region: str) -> CreateOnly:
     sometimes = frozenset(map(_path, schema.get("conditionalCreateOnlyProperties", [])))
     if resource_type == "AWS::RDS::DBInstance":
         sometimes -= MARIADB_IN_PLACE
-    if resource_type == FSX:
+    if resource_type == "AWS::FSx::FileSystem":
         always |= FSX_DOCUMENTED
         sometimes |= _not_updatable_in_fsx(schema) - always
     return CreateOnly(always, sometimes)

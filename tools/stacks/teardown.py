@@ -26,7 +26,6 @@ UNLINK_SECONDS = 3600.0
 """FSx first ends the imports and exports that are under way; it names no longest time."""
 SECONDS_TO_GO = 900
 SECONDS_BETWEEN_LOOKS = 10
-GONE = "Deleted"
 STUDIO_CONTENTS = {
     "app": ("app", "Apps", ("SpaceName", "UserProfileName", "AppType", "AppName")),
     "space": ("space", "Spaces", ("SpaceName",)),
@@ -219,7 +218,7 @@ def _studio_contents(sagemaker: Any, domain_id: str, title: str, own: set[str]) 
     kind, key, _ = STUDIO_CONTENTS[title]
     found = all_items(sagemaker, f"list_{kind}s", key, DomainIdEquals=domain_id)
     others = [item for item in found if title != "profile" or item["UserProfileName"] not in own]
-    return [item for item in others if item["Status"] != GONE]
+    return [item for item in others if item["Status"] != "Deleted"]
 
 
 def unlink_buckets(fsx: Any, buckets: Collection[str]) -> list[str]:

@@ -10,7 +10,6 @@ from node_setup.service import TEXT_FILES, have_system_user, is_running, run_col
 NODE_UNIT = "node-exporter.service"
 NODE_PORT = 9100
 SECONDS_TO_ANSWER = 60
-SECONDS_FOR_EFA = 60
 SECONDS_FOR_SLURM = 120
 """Time limit. slurmctld may be restarting after another step changed its configuration."""
 
@@ -37,7 +36,7 @@ def run_collector_of_efa(node: Node) -> None:
     expected = node.facts.hardware.num_efa_interfaces
     if expected == 0:
         return
-    text = run_collector(node, "efa_metrics", timeout_seconds=SECONDS_FOR_EFA)
+    text = run_collector(node, "efa_metrics", timeout_seconds=60)
     found = len(re.findall(r"^node_amazonefa_info\{", text, re.MULTILINE))
     if found != expected:
         node.warn(

@@ -15,7 +15,6 @@ from node_setup.settings import User
 RECORD = "/var/lib/node-setup/users.json"
 """Users that the cluster file has named on this node; only these can be locked later."""
 SUDOERS = "/etc/sudoers.d/50-cluster-administrators"
-SUDOERS_MODE = 0o440
 SECONDS_FOR_SSH = 30
 LIMITED = 'set -o pipefail; "$@" 2> >(head --bytes=65536 >&2) | head --bytes=65536'
 """Shell script that runs a command and limits its output, which a user could make endless."""
@@ -77,7 +76,7 @@ def _allow_sudo(node: Node) -> None:
         node.host.run("visudo", "--check", "--quiet", f"--file={candidate}")
     finally:
         Path(candidate).unlink()
-    node.install(SUDOERS, text, SUDOERS_MODE)
+    node.install(SUDOERS, text, mode=0o440)
 
 
 def _bring_ssh(node: Node, user: User, home: str, gid: int) -> None:

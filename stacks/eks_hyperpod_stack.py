@@ -65,11 +65,11 @@ class EksHyperPodStack(Stack):
         # Routes, endpoints and rules must exist while something is installed or removed over them.
         self.add_stack_dependency(storage)
         key = storage.key
-        kubernetes = KubernetesCluster(self, "Kubernetes", settings=cluster, network=network, key=key)
+        kubernetes = KubernetesCluster(self, settings=cluster, network=network, key=key)
         if not cluster.kubernetes.access:
             Annotations.of(self).add_warning_v2("hyperpod-esm2:no-users", NO_USERS)
 
-        without_nodes = NodePrerequisites(self, "WithoutNodes", kubernetes=kubernetes)
+        without_nodes = NodePrerequisites(self, kubernetes=kubernetes)
         try:
             folder = chart_folder("hyperpod")
         except ValueError as error:
@@ -109,7 +109,6 @@ class EksHyperPodStack(Stack):
         ready = nodes_ready(self, kubernetes, hyperpod, log)
         services = ClusterServices(
             self,
-            "WithNodes",
             kubernetes=kubernetes,
             hyperpod=hyperpod,
             lustre=storage.lustre,
@@ -166,7 +165,7 @@ class EksHyperPodStack(Stack):
             )
             for group in cluster.instance_groups
         ]
-        hyperpod = hyperpod_cluster(self, "Cluster", cluster, network, groups, **own)
+        hyperpod = hyperpod_cluster(self, cluster, network, groups, **own)
         # AWS's policy for the training operator uses this tag to limit the nodes that it may look at.
         Tags.of(hyperpod).add("SageMaker", "true")
         if any(group.image_release_version for group in cluster.instance_groups):

@@ -39,7 +39,7 @@ class EndpointStack(Stack):
         )
         security_group = self._security_group(endpoint.vpc) if endpoint.vpc else None
         security_group_id = security_group.attr_group_id if security_group else None
-        role = endpoint_role(self, "Role", endpoint=endpoint, key=key, security_group_id=security_group_id)
+        role = endpoint_role(self, endpoint, key, security_group_id)
         model = model_endpoint(
             self,
             endpoint=endpoint,

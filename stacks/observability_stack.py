@@ -41,9 +41,7 @@ class ObservabilityStack(Stack):
         space_alarms(self, storage.lustre, storage.home, settings.free_space_percent, topic)
         node_events(self, cluster, topic)
         if settings.grafana:
-            grafana = GrafanaWorkspace(
-                self, "Grafana", cluster=cluster, settings=settings.grafana, metrics=metrics
-            )
+            grafana = GrafanaWorkspace(self, cluster=cluster, settings=settings.grafana, metrics=metrics)
             grafana_contents(
                 self,
                 cluster=cluster,

@@ -160,7 +160,7 @@ class SlurmHyperPodStack(Stack):
             "slurmConfigStrategy": cluster.slurm_config_strategy.capitalize(),
             "accountingDatabase": database.for_slurm if database else None,
         }
-        return hyperpod_cluster(self, "Cluster", cluster, network, groups, orchestrator={"slurm": slurm})
+        return hyperpod_cluster(self, cluster, network, groups, orchestrator={"slurm": slurm})
 
     def _controller_statements(self, storage: StorageStack, studio: StudioStack | None) -> list[Statement]:
         """Work for Studio, the accounting database, and the metrics of all nodes."""

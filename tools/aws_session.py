@@ -94,9 +94,7 @@ def explain(error: exceptions.BotoCoreError | exceptions.ClientError) -> str:
         return "the sign-in has expired; run `aws sso login` (with --profile if you use one) and try again"
     if isinstance(error, exceptions.EndpointConnectionError):
         return f"{error}; check the network, and that the region's name is right"
-    if not isinstance(error, exceptions.ClientError):
-        return " ".join(str(error).split())[:LONGEST]
-    code = error_code(error)
+    code = error_code(error) if isinstance(error, exceptions.ClientError) else ""
     if code in EXPIRED:
         return "the credentials have expired; sign in again (`aws sso login`, or new keys) and try again"
     if code in UNKNOWN_KEY:

@@ -48,7 +48,6 @@ class ClusterServices(Construct):
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         *,
         kubernetes: KubernetesCluster,
         hyperpod: sagemaker.CfnCluster,
@@ -57,7 +56,7 @@ class ClusterServices(Construct):
         mlflow: ManagedMlflow | None,
         log: logs.CfnLogGroup,
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "WithNodes")
         self._kubernetes, settings = kubernetes, kubernetes.settings
         steps: list[IConstruct] = [
             kubernetes.addon(self, "CoreDns", addons.COREDNS),
@@ -67,7 +66,6 @@ class ClusterServices(Construct):
             steps.append(
                 TaskGovernance(
                     self,
-                    "TaskGovernance",
                     governance=settings.task_governance,
                     kubernetes=kubernetes,
                     hyperpod=hyperpod,

@@ -47,15 +47,9 @@ class KubernetesCluster(Construct):
     """
 
     def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        settings: EksCluster,
-        network: Network,
-        key: kms.IKey | None,
+        self, scope: Construct, *, settings: EksCluster, network: Network, key: kms.IKey | None
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Kubernetes")
         self.settings, self.key, kubernetes = settings, key, settings.kubernetes
         # Before EKS writes to it, because EKS would create it without a key and without an end.
         log = log_group(

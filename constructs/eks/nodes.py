@@ -40,8 +40,8 @@ READY_WITHIN = Duration.minutes(10)
 class NodePrerequisites(Construct):
     """Add-ons that are active without pods, and the policy that holds from the first pod on."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster) -> None:
-        super().__init__(scope, construct_id)
+    def __init__(self, scope: Construct, *, kubernetes: KubernetesCluster) -> None:
+        super().__init__(scope, "WithoutNodes")
         cni = kubernetes.addon(
             self,
             "VpcCni",

@@ -35,14 +35,13 @@ class TaskGovernance(Construct):
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         *,
         governance: Settings,
         kubernetes: KubernetesCluster,
         hyperpod: sagemaker.CfnCluster,
         log: logs.CfnLogGroup,
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "TaskGovernance")
         settings = kubernetes.settings
         self._settings, self._hyperpod = settings, hyperpod
         kueue = kubernetes.addon(self, "Addon", addons.TASK_GOVERNANCE)

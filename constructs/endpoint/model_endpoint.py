@@ -30,12 +30,7 @@ ROLLBACK_MINUTES = BAKE_SECONDS // 60
 
 
 def endpoint_role(
-    scope: Construct,
-    construct_id: str,
-    *,
-    endpoint: Endpoint,
-    key: kms.IKey | None,
-    security_group_id: str | None,
+    scope: Construct, endpoint: Endpoint, key: kms.IKey | None, security_group_id: str | None
 ) -> iam.Role:
     """Create a role that may read this model and this image, and write this endpoint's log, and nothing else.
 
@@ -79,7 +74,7 @@ def endpoint_role(
             security_group_id=security_group_id,
         )
     return statement_role(
-        Construct(scope, construct_id),
+        Construct(scope, "Role"),
         "Role",
         description=f"SageMaker endpoint {endpoint.name}",
         assumed_by=sagemaker_principal(stack),

@@ -25,15 +25,9 @@ class GrafanaWorkspace(Construct):
     """
 
     def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        cluster: Cluster,
-        settings: Grafana,
-        metrics: MetricsWorkspace,
+        self, scope: Construct, *, cluster: Cluster, settings: Grafana, metrics: MetricsWorkspace
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Grafana")
         stack = Stack.of(self)
         workspaces = f"arn:{stack.partition}:grafana:{stack.region}:{stack.account}:/workspaces"
         role = statement_role(

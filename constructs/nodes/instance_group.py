@@ -18,16 +18,11 @@ _PATCHING = {"when_idle": "WhenIdle", "when_all_idle": "WhenAllIdle"}
 
 
 def hyperpod_cluster(
-    scope: Construct,
-    construct_id: str,
-    settings: Cluster,
-    network: Network,
-    groups: Sequence[Group],
-    **own: Any,
+    scope: Construct, settings: Cluster, network: Network, groups: Sequence[Group], **own: Any
 ) -> sagemaker.CfnCluster:
     """Create the cluster; ``own`` holds the properties of its scheduler."""
     return sagemaker.CfnCluster(
-        Construct(scope, construct_id),
+        Construct(scope, "Cluster"),
         "Resource",
         cluster_name=settings.name,
         instance_groups=groups,

@@ -58,14 +58,13 @@ class LustreFileSystem(Construct):
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         *,
         settings: LustreSettings,
         log_group_name: str,
         network: Network,
         key: kms.IKey | None,
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Lustre")
         stack = Stack.of(self)
         self.mount_path = settings.mount_path
         self.capacity_gib = settings.capacity_gib
@@ -179,15 +178,9 @@ class HomeFileSystem(Construct):
     """A highly available pair of file servers in one zone, encrypted, exported to the VPC only."""
 
     def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        settings: HomeSettings,
-        network: Network,
-        key: kms.IKey | None,
+        self, scope: Construct, *, settings: HomeSettings, network: Network, key: kms.IKey | None
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Home")
         self.capacity_gib = settings.capacity_gib
         if settings.existing:
             self.file_system_id = settings.existing

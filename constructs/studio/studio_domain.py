@@ -43,7 +43,6 @@ class StudioDomain(Construct):
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         *,
         cluster: Cluster,
         studio: Studio,
@@ -54,7 +53,7 @@ class StudioDomain(Construct):
         role: iam.IRole,
         key: kms.IKey | None,
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Studio")
         name = f"{cluster.name}-{cluster.scheduler}"
         script = (SCRIPTS / "start_space.sh").read_text()
         text = script.replace("@CURRENT@", current_s3_uri).replace("@REGION@", cluster.region)

@@ -36,7 +36,6 @@ class StudioPartitions(Construct):
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         *,
         domain_id: str,
         file_system_id: str,
@@ -46,7 +45,7 @@ class StudioPartitions(Construct):
         log: logs.CfnLogGroup,
         topic_arn: str | None,
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Partitions")
         self._key, self._log, self._topic_arn = key, log, topic_arn
         self.requests = self._queue("Requests", fifo=True)
         self.acknowledgements = self._queue("Acknowledgements", fifo=False)

@@ -25,25 +25,16 @@ class ClusterVpc(Construct):
     joins it; emptying it would take a function that may change security groups.
     """
 
-    vpc_id: str
-    private_subnets: list[ec2.ISubnet]
-    """One per zone, in the file's order."""
-    database_subnets: list[ec2.ISubnet]
-    """Subnets of the first two zones, without a route out; empty by default."""
-    control_plane_subnets: list[ec2.ISubnet]
-    """Subnets of the EKS control plane, with the private subnets' routes."""
-
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         *,
         network: NewVpc,
         name: str,
         database: bool,
         control_plane_zone_ids: Sequence[str],
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "ClusterVpc")
         self._name = name
         private, (nat, *small) = address_plan(network)
         vpc = ec2.CfnVPC(
@@ -58,7 +49,9 @@ class ClusterVpc(Construct):
             self._subnet(f"PrivateSubnet{index}", f"private-{zone}", zone, cidr, private_routes)
             for index, (zone, cidr) in enumerate(zip(zones, private, strict=True))
         ]
-        self.database_subnets = []
+        """One per zone, in the file's order."""
+        self.database_subnets: list[ec2.ISubnet] = []
+        """Subnets of the first two zones, without a route out; empty by default."""
         if database:
             routes = self._route_table("DatabaseRouteTable", "database")
             self.database_subnets = [
@@ -71,6 +64,7 @@ class ClusterVpc(Construct):
             self._subnet(f"ControlPlaneSubnet{index}", f"control-plane-{zone}", zone, cidr, private_routes)
             for index, (zone, cidr) in enumerate(zip(control_plane_zone_ids, small, strict=False))
         ]
+        """Subnets of the EKS control plane, with the private subnets' routes."""
         if network.internet == "nat":
             self._nat(zones[0], nat, private_routes)
 

@@ -87,12 +87,7 @@ class Network(Construct):
     def _make(self, cluster: Cluster, network: NewVpc, database: bool, zones: Sequence[str]) -> str:
         """Create the VPC with its flow log, and return its id."""
         made = ClusterVpc(
-            self,
-            "ClusterVpc",
-            network=network,
-            name=cluster.name,
-            database=database,
-            control_plane_zone_ids=zones,
+            self, network=network, name=cluster.name, database=database, control_plane_zone_ids=zones
         )
         self._subnets = dict(zip(network.availability_zone_ids, made.private_subnets, strict=True))
         self.database_subnets = made.database_subnets

@@ -46,7 +46,16 @@ class ImportJob:
 
 
 def main() -> int:
-    options = _options()
+    parser = cluster_parser("Put the training image on the shared file system, for pyxis.")
+    build.add_build_options(parser)
+    parser.add_argument("--folder", help="on the shared file system (images/ on Lustre)")
+    parser.add_argument("--partition", help="of the worker that does it; the first one with GPUs")
+    parser.add_argument(
+        "--reference",
+        metavar="REGISTRY/REPOSITORY:TAG@sha256:DIGEST",
+        help="an image that was pushed before, instead of this commit's; the registry is not asked from here",
+    )
+    options = parser.parse_args()
     framework = build.FRAMEWORKS[options.framework]
     cluster = load_slurm_cluster(options.cluster)
     folder = shared_folder(cluster, options.folder)
@@ -66,19 +75,6 @@ def main() -> int:
     # Last: meanwhile the scan has had its time.
     print(repository.scan_summary(digest), file=sys.stderr)
     return 0
-
-
-def _options() -> argparse.Namespace:
-    parser = cluster_parser("Put the training image on the shared file system, for pyxis.")
-    build.add_build_options(parser)
-    parser.add_argument("--folder", help="on the shared file system (images/ on Lustre)")
-    parser.add_argument("--partition", help="of the worker that does it; the first one with GPUs")
-    parser.add_argument(
-        "--reference",
-        metavar="REGISTRY/REPOSITORY:TAG@sha256:DIGEST",
-        help="an image that was pushed before, instead of this commit's; the registry is not asked from here",
-    )
-    return parser.parse_args()
 
 
 def shared_folder(cluster: SlurmCluster, wanted: str | None) -> str:

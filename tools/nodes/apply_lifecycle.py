@@ -35,7 +35,14 @@ Connect = Callable[[Node], list[str]]
 
 
 def main() -> int:
-    options = _options()
+    parser = cluster_parser("Run the deployed lifecycle scripts on the nodes that are there already.")
+    parser.add_argument(
+        "--nodes", help="of the workers only these, by host name as sinfo shows it, with commas between"
+    )
+    parser.add_argument(
+        "--wait-minutes", type=float, metavar="N", help="how long jobs on a worker may keep it waiting (10)"
+    )
+    options = parser.parse_args()
     cluster = load_slurm_cluster(options.cluster)
     check_programs()
     session = open_session(region=cluster.region, profile=options.profile)
@@ -60,17 +67,6 @@ def main() -> int:
     for name in undone:
         print(f"NOT DONE: {name}", file=sys.stderr)
     return 1 if undone else 0
-
-
-def _options() -> argparse.Namespace:
-    parser = cluster_parser("Run the deployed lifecycle scripts on the nodes that are there already.")
-    parser.add_argument(
-        "--nodes", help="of the workers only these, by host name as sinfo shows it, with commas between"
-    )
-    parser.add_argument(
-        "--wait-minutes", type=float, metavar="N", help="how long jobs on a worker may keep it waiting (10)"
-    )
-    return parser.parse_args()
 
 
 def deployed_scripts(cloudformation: Any, cluster: SlurmCluster) -> str:

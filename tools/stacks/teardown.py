@@ -75,7 +75,9 @@ def _delete(session: boto3.Session, plan: teardown_plan.TeardownPlan, cluster: C
                 print(f"  deleted {interface_id}, which a pod had", flush=True)
         if stack.name == stack_names(cluster).studio:
             delete_studio_contents(aws_client(session, "sagemaker"), stack)
-        buckets = teardown_plan.buckets_to_empty(stack)
+        # CloudFormation deletes empty buckets only.
+        going = [bucket for bucket in stack.of_type("AWS::S3::Bucket") if not bucket.is_kept]
+        buckets = [bucket.physical_id for bucket in going if bucket.physical_id]
         for association_id in unlink_buckets(aws_client(session, "fsx"), buckets) if buckets else []:
             print(f"  unlinked {association_id}: the file system keeps its files", flush=True)
         for bucket in buckets:

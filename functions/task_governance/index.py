@@ -12,10 +12,7 @@ from typing import Any
 
 import boto3
 
-OPERATIONS = {
-    "ClusterSchedulerConfig": "cluster_scheduler_config",
-    "ComputeQuota": "compute_quota",
-}
+OPERATIONS = {"ClusterSchedulerConfig": "cluster_scheduler_config", "ComputeQuota": "compute_quota"}
 """Endings of method names, by kind."""
 CREATE_ONLY = ("Name", "ClusterArn", "Tags")
 """Arguments that an update does not take."""

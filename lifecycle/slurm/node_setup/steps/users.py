@@ -7,7 +7,7 @@ from pathlib import Path
 
 from node_setup.failure import SetupError
 from node_setup.home import make_home
-from node_setup.identities import bring_group, bring_user, check_user, shut_out
+from node_setup.identities import bring_group, bring_user, check_number, shut_out
 from node_setup.node import Node
 from node_setup.root_folder import make_root_folder
 from node_setup.settings import User
@@ -29,7 +29,7 @@ def apply(node: Node) -> None:
     """
     users = node.settings.users
     for user in users:
-        check_user(node.host, user)
+        check_number(node.host, "user", user.name, user.uid)
     record = node.host.path(RECORD)
     recorded = set(json.loads(record.read_text())) if record.exists() else set()
     named = {user.name for user in users}

@@ -101,8 +101,7 @@ class SlurmHyperPodStack(Stack):
         hyperpod = self._hyperpod(cluster, network, storage, roles, entry_uri)
         # CloudWatch's agent would create this group without a key. It also exists with the agent off, because
         # nodes with earlier settings would create it again.
-        name = ResourceNames(cluster).node_log_group
-        node_log = log_group(self, "NodeLog", key=key, log_group_name=name)
+        node_log = log_group(self, "NodeLog", key=key, log_group_name=ResourceNames(cluster).node_log_group)
         hyperpod.node.add_dependency(*roles.values(), entry, node_log)
         self._session_document(cluster, storage)
         if cluster.budget:

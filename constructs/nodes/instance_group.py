@@ -74,6 +74,5 @@ def volumes(group: InstanceGroup, key: kms.IKey | None) -> list[StorageConfig]:
         configs.append(StorageConfig(ebs_volume_config=volume))
     if key_arn:
         # The service sets the root volume's size itself and rejects one given here.
-        root = {"rootVolume": True, "volumeKmsKeyId": key_arn}
-        configs.append(StorageConfig(ebs_volume_config=root))
+        configs.append(StorageConfig(ebs_volume_config={"rootVolume": True, "volumeKmsKeyId": key_arn}))
     return configs

@@ -44,8 +44,7 @@ def main() -> int:
             )
             return 1
         try:
-            settings = read_section(FILES / "settings.json", Settings)
-            return _apply(host, settings, options, progress)
+            return _apply(host, read_section(FILES / "settings.json", Settings), options, progress)
         except SetupError as error:
             progress.say(f"ERROR: {error}")
             return 1

@@ -40,8 +40,7 @@ def apply(node: Node) -> None:
 
 
 def _append(node: Node) -> None:
-    text = json.dumps(_configuration(node), indent=2) + "\n"
-    changed = node.install(CONFIG, text)
+    changed = node.install(CONFIG, json.dumps(_configuration(node), indent=2) + "\n")
     applied = node.host.path(APPLIED)
     if not changed and applied.exists() and _status(node) == "running":
         return

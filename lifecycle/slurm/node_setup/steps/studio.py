@@ -75,6 +75,5 @@ def _let_log_in(node: Node, deployment: StudioDeployment | None) -> None:
         region=node.settings.region,
     )
     run_unit(node, LOGIN_TIMER, changed=changed)
-    done = node.host.try_run("systemctl", "start", LOGIN, timeout_seconds=600)
-    if done.status != 0:
+    if node.host.try_run("systemctl", "start", LOGIN, timeout_seconds=600).status != 0:
         node.warn(f"nothing is published for login spaces of Studio: {last_log_lines(node, LOGIN)}")

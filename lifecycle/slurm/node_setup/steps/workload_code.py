@@ -35,8 +35,7 @@ def sync(node: Node) -> None:
         # One node writes what all of them read.
         log("  left to the primary controller")
         return
-    path = f"{node.settings.lustre_mount_path}/{FOLDER}"
-    with root_folder(node.host, path) as folder:
+    with root_folder(node.host, f"{node.settings.lustre_mount_path}/{FOLDER}") as folder:
         version = folder / node.deployment.workload_s3_uri.rstrip("/").rsplit("/", 1)[-1]
         if not _is_whole(version):
             _fetch(node, version)

@@ -101,11 +101,8 @@ def _put(grafana: _Grafana, properties: Event) -> None:
     grafana.put("/api/folders", f"/api/folders/{folder['uid']}", folder, overwrite=True)
     ours = _dashboards(json.loads(properties["Marks"]))
     for dashboard in ours.values():
-        grafana.send(
-            "POST",
-            "/api/dashboards/db",
-            {"dashboard": dashboard, "folderUid": folder["uid"], "overwrite": True},
-        )
+        body = {"dashboard": dashboard, "folderUid": folder["uid"], "overwrite": True}
+        grafana.send("POST", "/api/dashboards/db", body)
     # What an earlier version had. People's own have uids that Grafana makes up, without this beginning.
     for found in grafana.get(f"/api/search?type=dash-db&limit=5000&folderUIDs={folder['uid']}") or []:
         if found["uid"].startswith(f"{folder['uid']}-") and found["uid"] not in ours:

@@ -168,10 +168,7 @@ class Queue:
 
     def receive(self) -> list[dict[str, str]]:
         # The queue is FIFO. One message at a time, so that a fault delays no other profile.
-        answer = self._aws(
-            *("receive-message", "--max-number-of-messages", "1"),
-            *("--wait-time-seconds", "20"),
-        )
+        answer = self._aws("receive-message", "--max-number-of-messages", "1", "--wait-time-seconds", "20")
         return json.loads(answer or "{}").get("Messages", [])
 
     def send(self, body: dict[str, Any]) -> None:

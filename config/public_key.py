@@ -1,7 +1,6 @@
 """Check of OpenSSH public keys."""
 
 import re
-from typing import NamedTuple
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
@@ -36,37 +35,33 @@ _IS_WHOLE = "a key is one line with type, base64 and comment, as in the .pub fil
 _COPY = "copy the whole line from the .pub file"
 
 
-class Fault(NamedTuple):
-    allowed: str
-    fix: str
-
-
-def fault(text: str) -> Fault | None:
-    """Return the reason why ``text`` is not a public key, or None."""
+def fault(text: str) -> tuple[str, str] | None:
+    """Return the reason why ``text`` is not a public key and the fix, or None."""
     if is_private_key(text):
-        return Fault(
+        return (
             "a private key never leaves its owner's machine",
             "set the public key from the .pub file, and create a new pair, because this one is exposed",
         )
     kind, _, rest = text.partition(" ")
     if kind not in TYPES:
         if any(re.search(rf"(^|[\s,]){re.escape(known_kind)} ", text) for known_kind in TYPES):
-            return Fault(
-                "a key begins with its type, without options or commands", "remove everything before the type"
+            return (
+                "a key begins with its type, without options or commands",
+                "remove everything before the type",
             )
         if "/" in kind or kind.endswith(".pub"):
-            return Fault("the key itself is required, not the path of its file", _COPY)
-        return Fault(
+            return "the key itself is required, not the path of its file", _COPY
+        return (
             f"types are {', '.join(TYPES)}",
             "set a key of one of these types, for example from `ssh-keygen -t ed25519`",
         )
     if not text.isprintable():
-        return Fault(_IS_WHOLE, "set each key as a separate item on one line")
+        return _IS_WHOLE, "set each key as a separate item on one line"
     try:
         load_ssh_public_key(f"{kind} {rest.split(' ')[0]}".encode())
     except (ValueError, UnsupportedAlgorithm) as error:
         wrong = f"its base64 is truncated or altered, or belongs to another type than {kind} ({error})"
-        return Fault(f"{_IS_WHOLE}; {wrong}", _COPY)
+        return f"{_IS_WHOLE}; {wrong}", _COPY
     return None
 
 

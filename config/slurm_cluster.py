@@ -35,15 +35,12 @@ class NodeSetup(Section):
     rest."""
 
 
-PartitionName = Annotated[str, forms.field(forms.PARTITION, max_length=64)]
-
-
 class SlurmInstanceGroup(InstanceGroup):
     """Nodes of one type and role, named <name>-1, <name>-2, ...; the group's name must not be head."""
 
     role: Literal["controller", "login", "worker"]
     """Role of the nodes: one controller runs Slurm, workers run jobs, optional login nodes are for people."""
-    partition: PartitionName | None = None
+    partition: Annotated[str, forms.field(forms.PARTITION, max_length=64)] | None = None
     """Slurm partition of a worker group (`sbatch --partition`); groups may share one."""
     image_id: Annotated[str, forms.field(forms.IMAGE_ID)] | None = None
     """Machine image; null is HyperPod's current image. With ``accounting_database`` it must have been

@@ -18,7 +18,6 @@ STUDIO_UID, STUDIO_GID = 200001, 1001
 """Owner of the files that spaces write, unless a profile defines another (SageMaker developer guide, "Adding
 a custom file system to a domain")."""
 
-ProfileName = Annotated[str, forms.field(forms.GROUP_NAME, max_length=63)]
 SpaceType = Literal[
     "ml.t3.medium",
     "ml.t3.large",
@@ -42,7 +41,7 @@ SpaceType = Literal[
 class StudioProfile(Section):
     """A person in Studio."""
 
-    name: ProfileName
+    name: Annotated[str, forms.field(forms.GROUP_NAME, max_length=63)]
     """Name in Studio, and of the partition below /fsx/studio/users."""
     sign_in_name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """User name in IAM Identity Center, only for ``sign_in: identity_center``."""

@@ -13,8 +13,6 @@ MAX_NAME = 40
 TeamName = Annotated[str, forms.field(forms.TEAM_NAME, max_length=MAX_NAME)]
 BORROW_LIMIT_PERCENT = 50
 """The service's default, which its API requires for a team that borrows."""
-PriorityClassName = TeamName
-"""Name of a priority class; SageMaker has the same form for both."""
 
 
 class Quota(Section):
@@ -48,7 +46,8 @@ class Team(Section):
 class PriorityClass(Section):
     """Urgency of a job."""
 
-    name: PriorityClassName
+    # SageMaker has the same form for the names of teams and classes.
+    name: TeamName
     """Name of the class; jobs refer to it as <name>-priority."""
     weight: Annotated[int, Field(ge=0, le=100)]
     """Weight of the class; higher weights run first."""

@@ -9,8 +9,7 @@ from pathlib import Path
 
 
 def main(name: str, *arguments: str) -> None:
-    package = importlib.import_module(name)
-    [folder] = package.__path__
+    [folder] = importlib.import_module(name).__path__
     files = sorted(file.relative_to(folder).with_suffix("") for file in Path(folder).rglob("*.py"))
     modules = [".".join((name, *file.parts)) for file in files if file.name not in ("__main__", "__init__")]
     for module in modules:

@@ -16,7 +16,6 @@ IDLE_PERCENT = 5
 """DCGM_FI_DEV_GPU_UTIL is the share of time in which a kernel ran; one or two for a GPU that waits."""
 APPLICATION_XIDS = (13, 31, 43, 45)
 """Errors of the program that ran, not of the GPU (NVIDIA, "Xid Errors", table of causes)."""
-FULL_DISK = 0.05
 OLD_SECONDS = 600
 """Age of a collector's text, which is written at least every 30 seconds."""
 STALL_SHARE = 0.1
@@ -66,7 +65,6 @@ def _gpu_rules(idle_hours: int) -> list[Rule]:
         _alert(
             "GpuError",
             f"max by ({gpu}) (DCGM_FI_DEV_XID_ERRORS > 0 unless ({programs}))",
-            minutes=0,
             severity="critical",
             summary="GPU {{ $labels.gpu }} of node {{ $labels.Hostname }} has reported Xid {{ $value }}",
             # dcgm-exporter keeps the last one for ever (https://github.com/NVIDIA/dcgm-exporter/issues/500).
@@ -76,7 +74,6 @@ def _gpu_rules(idle_hours: int) -> list[Rule]:
         _alert(
             "GpuMemoryFault",
             f"max by ({gpu}) (DCGM_FI_DEV_ROW_REMAP_FAILURE > 0)",
-            minutes=0,
             severity="critical",
             summary="GPU {{ $labels.gpu }} of node {{ $labels.Hostname }} has no spare rows of memory left "
             "for broken ones",
@@ -101,9 +98,8 @@ def _node_rules() -> list[Rule]:
         _alert(
             "DiskAlmostFull",
             'node_filesystem_avail_bytes{fstype=~"ext4|xfs"} / node_filesystem_size_bytes{fstype=~"ext4|xfs"}'
-            f" < {FULL_DISK}",
+            " < 0.05",
             minutes=15,
-            severity="warning",
             summary="{{ $labels.mountpoint }} of node {{ $labels.instance }} has {{ $value | "
             "humanizePercentage }} free",
             action="remove images of containers and caches that nobody needs",
@@ -118,7 +114,6 @@ def _slurm_rules() -> list[Rule]:
             'up{job=~"node|gpu"} == 0',
             # A new node is listed before it is set up.
             minutes=15,
-            severity="warning",
             summary="the {{ $labels.job }} exporter of node {{ $labels.instance }} of group "
             "{{ $labels.group }} does not answer",
             action="sinfo -R on the head node tells what Slurm knows of it; HyperPod may be replacing it",
@@ -127,7 +122,6 @@ def _slurm_rules() -> list[Rule]:
             "CollectorStopped",
             f"time() - node_textfile_mtime_seconds > {OLD_SECONDS}",
             minutes=5,
-            severity="warning",
             summary="{{ $labels.file }} of node {{ $labels.instance }} is not written anew: its numbers are "
             "old",
             action="systemctl status of the service of that name on the node tells why",
@@ -146,7 +140,6 @@ def _slurm_rules() -> list[Rule]:
             "SlurmNodesUnusable",
             'sum by (state) (slurm_cluster_nodes{state=~"down|fail|drained"}) > 0',
             minutes=60,
-            severity="warning",
             summary="{{ $value }} nodes have been {{ $labels.state }} for an hour: no job starts there",
             action="sinfo -R on the head node tells why; docs/runbook.md tells what to do",
         ),
@@ -178,7 +171,6 @@ def _training_rules() -> list[Rule]:
             "CheckpointsHoldUpTraining",
             f"hyperpod:training_checkpoint_stall:ratio30m > {STALL_SHARE}",
             minutes=30,
-            severity="warning",
             summary="run {{ $labels.run }} waits for checkpoints {{ $value | humanizePercentage }} of time",
             action="save less often, or give the file system more throughput",
         ),
@@ -189,7 +181,9 @@ def _record(name: str, expression: str) -> Rule:
     return {"record": name, "expr": expression}
 
 
-def _alert(name: str, expression: str, *, minutes: int, severity: str, summary: str, action: str) -> Rule:
+def _alert(
+    name: str, expression: str, *, summary: str, action: str, minutes: int = 0, severity: str = "warning"
+) -> Rule:
     return {
         "alert": name,
         "expr": expression,

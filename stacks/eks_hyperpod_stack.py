@@ -16,17 +16,11 @@ from config.studio_people import shared_uids
 from constructs import Construct, IDependable
 from constructs.eks.cluster_services import ClusterServices
 from constructs.eks.kubernetes_cluster import KubernetesCluster
-from constructs.eks.nodes import HyperPodChart, NodePrerequisites, NodeWaiter, PodInterfaces
-from constructs.monitoring.cost_budget import CostBudget
+from constructs.eks.nodes import NodePrerequisites, hyperpod_chart, nodes_ready, pod_interfaces
+from constructs.monitoring.cost_budget import cost_budget
+from constructs.nodes import node_roles
 from constructs.nodes.instance_group import hyperpod_cluster, instance_group, volumes
-from constructs.nodes.lifecycle_entry import LifecycleEntry
-from constructs.nodes.node_roles import (
-    LIFECYCLE_PREFIX,
-    autoscaling_role,
-    eks_node_statements,
-    node_role,
-    node_statements,
-)
+from constructs.nodes.lifecycle_entry import lifecycle_entry
 from constructs.policy.findings import acknowledge
 from constructs.storage.hashed_upload import HashedUpload
 from constructs.storage.log_group import log_group
@@ -71,18 +65,18 @@ class EksHyperPodStack(Stack):
         # Routes, endpoints and rules must exist while something is installed or removed over them.
         self.add_stack_dependency(storage)
         key = storage.key
-        kubernetes = KubernetesCluster(self, "Kubernetes", settings=cluster, network=network, key=key)
+        kubernetes = KubernetesCluster(self, settings=cluster, network=network, key=key)
         if not cluster.kubernetes.access:
             Annotations.of(self).add_warning_v2("hyperpod-esm2:no-users", NO_USERS)
 
-        without_nodes = NodePrerequisites(self, "WithoutNodes", kubernetes=kubernetes)
+        without_nodes = NodePrerequisites(self, kubernetes=kubernetes)
         try:
             folder = chart_folder("hyperpod")
         except ValueError as error:
             # An error of this stack alone: the others are still deployed.
             Annotations.of(self).add_error(str(error))
         else:
-            HyperPodChart(without_nodes, "Chart", kubernetes=kubernetes, folder=folder)
+            hyperpod_chart(without_nodes, kubernetes, folder)
 
         files = Construct(self, "NodeFiles")
         # The training code is in its image.
@@ -92,33 +86,29 @@ class EksHyperPodStack(Stack):
             artifact_bucket=storage.artifact_bucket,
             key=key,
             log=log_group(files, "Log", key=key),
-            prefix=LIFECYCLE_PREFIX,
+            prefix=node_roles.LIFECYCLE_PREFIX,
             folder=SCRIPTS,
             extra_files=node_files(cluster),
         )
-        entry = LifecycleEntry(files, lifecycle, cluster.region, ON_CREATE)
-        common = node_statements(
+        entry, entry_uri = lifecycle_entry(files, lifecycle, cluster.region, ON_CREATE)
+        common = node_roles.node_statements(
             self,
             cluster,
             network=network,
-            prefixes=[LIFECYCLE_PREFIX],
+            prefixes=[node_roles.LIFECYCLE_PREFIX],
             repository=storage.image_repository,
             key=key,
         )
         log = log_group(self, "FunctionLog", key=key)
-        interfaces = PodInterfaces(
-            self, "PodInterfaces", settings=cluster, security_group=network.security_group, log=log
-        )
-        role = node_role(
-            self, "NodeRole", cluster, [*common, *eks_node_statements(self, network, kubernetes.arn)]
-        )
-        hyperpod = self._hyperpod(cluster, network, kubernetes.arn, role, entry.s3_uri, key)
-        hyperpod.node.add_dependency(role, without_nodes, entry.pointer, interfaces.resource)
+        interfaces = pod_interfaces(self, cluster, network.security_group, log)
+        own = node_roles.eks_node_statements(self, network, kubernetes.arn)
+        role = node_roles.node_role(self, "NodeRole", cluster, [*common, *own])
+        hyperpod = self._hyperpod(cluster, network, kubernetes.arn, role, entry_uri, key)
+        hyperpod.node.add_dependency(role, without_nodes, entry, interfaces)
 
-        waiter = NodeWaiter(self, "NodeWaiter", kubernetes=kubernetes, hyperpod=hyperpod, log=log)
+        ready = nodes_ready(self, kubernetes, hyperpod, log)
         services = ClusterServices(
             self,
-            "WithNodes",
             kubernetes=kubernetes,
             hyperpod=hyperpod,
             lustre=storage.lustre,
@@ -126,12 +116,12 @@ class EksHyperPodStack(Stack):
             mlflow=storage.mlflow,
             log=log,
         )
-        services.node.add_dependency(waiter.ready)
+        services.node.add_dependency(ready)
         if studio:
             # The file system's claim is one of them.
             self._studio(studio, kubernetes).node.add_dependency(services)
         if cluster.budget:
-            CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
+            cost_budget(self, cluster, cluster.budget, storage.alerts)
         outputs = {
             "ClusterName": cluster.name,
             "ClusterArn": hyperpod.attr_cluster_arn,
@@ -160,7 +150,7 @@ class EksHyperPodStack(Stack):
         own: dict[str, Any] = {"orchestrator": {"eks": {"clusterArn": eks_arn}}}
         if cluster.autoscaling == "karpenter":
             own |= {
-                "cluster_role": autoscaling_role(self, "AutoscalingRole", key=key).role_arn,
+                "cluster_role": node_roles.autoscaling_role(self, "AutoscalingRole", key=key).role_arn,
                 "auto_scaling": {"mode": "Enable", "autoScalerType": "Karpenter"},
             }
         groups = [
@@ -175,7 +165,7 @@ class EksHyperPodStack(Stack):
             )
             for group in cluster.instance_groups
         ]
-        hyperpod = hyperpod_cluster(self, "Cluster", cluster, network, groups, **own)
+        hyperpod = hyperpod_cluster(self, cluster, network, groups, **own)
         # AWS's policy for the training operator uses this tag to limit the nodes that it may look at.
         Tags.of(hyperpod).add("SageMaker", "true")
         if any(group.image_release_version for group in cluster.instance_groups):

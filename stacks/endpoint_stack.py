@@ -8,12 +8,15 @@ from aws_cdk import aws_ec2 as ec2
 from config.endpoint import Endpoint, EndpointVpc
 from config.resource_names import PROJECT, PROJECT_TAG
 from constructs import Construct
-from constructs.endpoint.model_endpoint import METRICS_NAMESPACE, EndpointAlarms, ModelEndpoint, endpoint_role
+from constructs.endpoint.model_endpoint import (
+    METRICS_NAMESPACE,
+    endpoint_alarms,
+    endpoint_role,
+    model_endpoint,
+)
 from constructs.policy.role_settings import apply_role_settings
 from constructs.storage.encryption_key import encryption_key
 from constructs.storage.log_group import log_group
-
-ENDPOINT_TAG = "esm2-endpoint"
 
 
 class EndpointStack(Stack):
@@ -36,19 +39,17 @@ class EndpointStack(Stack):
         )
         security_group = self._security_group(endpoint.vpc) if endpoint.vpc else None
         security_group_id = security_group.attr_group_id if security_group else None
-        role = endpoint_role(self, "Role", endpoint=endpoint, key=key, security_group_id=security_group_id)
-        alarms = EndpointAlarms(self, "Alarms", endpoint=endpoint, key=key)
-        model = ModelEndpoint(
+        role = endpoint_role(self, endpoint, key, security_group_id)
+        model = model_endpoint(
             self,
-            "Model",
             endpoint=endpoint,
             role=role,
             key=key,
             security_group_id=security_group_id,
-            rollback_alarms=alarms.rollback,
+            rollback_alarms=endpoint_alarms(self, endpoint, key),
         )
         # The service would otherwise create it without a key and without an end.
-        model.resource.add_resource_dependency(log)
+        model.add_resource_dependency(log)
         for name, value in (("EndpointName", endpoint.name), ("LogGroup", str(log.log_group_name))):
             CfnOutput(self, name, value=value)
 
@@ -74,6 +75,6 @@ def add_endpoint_stack(app: App, endpoint: Endpoint) -> None:
         env=Environment(region=endpoint.region),
         stack_name=f"{endpoint.name}-endpoint",
     )
-    for name, value in {**endpoint.tags, PROJECT_TAG: PROJECT, ENDPOINT_TAG: endpoint.name}.items():
+    for name, value in {**endpoint.tags, PROJECT_TAG: PROJECT, "esm2-endpoint": endpoint.name}.items():
         Tags.of(stack).add(name, value)
     apply_role_settings(stack, endpoint.iam)

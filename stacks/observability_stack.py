@@ -8,8 +8,8 @@ from aws_cdk import aws_aps as aps
 from config.cluster import Cluster
 from config.observability import Observability
 from constructs import Construct
-from constructs.monitoring.alarms import NodeEvents, SpaceAlarms, test_alert_command
-from constructs.monitoring.grafana_workspace import GrafanaContents, GrafanaWorkspace
+from constructs.monitoring.alarms import node_events, space_alarms, test_alert_command
+from constructs.monitoring.grafana_workspace import GrafanaWorkspace, grafana_contents
 from constructs.storage.log_group import log_group
 from monitoring.alert_rules import rules_text
 from stacks.storage_stack import StorageStack
@@ -38,22 +38,12 @@ class ObservabilityStack(Stack):
             workspace=metrics.workspace.attr_arn,
             data=rules_text(cluster),
         )
-        SpaceAlarms(
-            self,
-            "Space",
-            lustre=storage.lustre,
-            home=storage.home,
-            free_percent=settings.free_space_percent,
-            topic=topic,
-        )
-        NodeEvents(self, "NodeEvents", cluster=cluster, topic=topic)
+        space_alarms(self, storage.lustre, storage.home, settings.free_space_percent, topic)
+        node_events(self, cluster, topic)
         if settings.grafana:
-            grafana = GrafanaWorkspace(
-                self, "Grafana", cluster=cluster, settings=settings.grafana, metrics=metrics
-            )
-            GrafanaContents(
+            grafana = GrafanaWorkspace(self, cluster=cluster, settings=settings.grafana, metrics=metrics)
+            grafana_contents(
                 self,
-                "Contents",
                 cluster=cluster,
                 settings=settings.grafana,
                 grafana=grafana,

@@ -15,16 +15,10 @@ from config.node_settings import HOME_MOUNT_PATH, node_settings_text
 from config.resource_names import ResourceNames
 from config.slurm_cluster import SlurmCluster
 from constructs import Construct
-from constructs.monitoring.cost_budget import CostBudget
+from constructs.monitoring.cost_budget import cost_budget
+from constructs.nodes import node_roles
 from constructs.nodes.instance_group import StorageConfig, hyperpod_cluster, instance_group, volumes
-from constructs.nodes.lifecycle_entry import LifecycleEntry
-from constructs.nodes.node_roles import (
-    LIFECYCLE_PREFIX,
-    MIRROR_PREFIX,
-    WORKLOAD_PREFIX,
-    node_role,
-    node_statements,
-)
+from constructs.nodes.lifecycle_entry import lifecycle_entry
 from constructs.policy.statement_role import Statement, statement_role
 from constructs.storage.hashed_upload import HashedUpload
 from constructs.storage.log_group import log_group
@@ -66,27 +60,29 @@ class SlurmHyperPodStack(Stack):
         # Also for what no property refers to: the data repository association.
         self.add_stack_dependency(storage)
         key = storage.key
-        common = node_statements(
+        common = node_roles.node_statements(
             self,
             cluster,
             network=network,
             prefixes=[
-                LIFECYCLE_PREFIX,
-                WORKLOAD_PREFIX,
-                *([MIRROR_PREFIX] if cluster.node_setup.downloads == "artifact_bucket" else []),
+                node_roles.LIFECYCLE_PREFIX,
+                node_roles.WORKLOAD_PREFIX,
+                *([node_roles.MIRROR_PREFIX] if cluster.node_setup.downloads == "artifact_bucket" else []),
             ],
             repository=storage.image_repository,
             key=key,
         )
         own = {"controller": self._controller_statements(storage, studio)}
         roles: dict[str, iam.Role] = {
-            role: node_role(self, f"{role.capitalize()}Role", cluster, [*common, *own.get(role, [])])
+            role: node_roles.node_role(
+                self, f"{role.capitalize()}Role", cluster, [*common, *own.get(role, [])]
+            )
             for role in sorted({group.role for group in cluster.instance_groups})
         }
         files = Construct(self, "NodeFiles")
         log = log_group(files, "Log", key=key)
         upload = partial(HashedUpload, files, artifact_bucket=storage.artifact_bucket, key=key, log=log)
-        workloads = upload("Workloads", prefix=WORKLOAD_PREFIX, folder=REPOSITORY / "workloads")
+        workloads = upload("Workloads", prefix=node_roles.WORKLOAD_PREFIX, folder=REPOSITORY / "workloads")
         deployment = {
             "artifact_bucket": workloads.bucket_name,
             "mlflow": self._mlflow(storage, roles),
@@ -96,21 +92,20 @@ class SlurmHyperPodStack(Stack):
         }
         lifecycle = upload(
             "Lifecycle",
-            prefix=LIFECYCLE_PREFIX,
+            prefix=node_roles.LIFECYCLE_PREFIX,
             folder=REPOSITORY / "lifecycle" / "slurm",
             extra_files={SETTINGS: node_settings_text(cluster)},
             deployment_files={DEPLOYMENT: json.dumps(deployment, indent=2, sort_keys=True) + "\n"},
         )
-        entry = LifecycleEntry(files, lifecycle, cluster.region, ON_INIT_COMPLETE, after=[workloads])
-        hyperpod = self._hyperpod(cluster, network, storage, roles, entry.s3_uri)
+        entry, entry_uri = lifecycle_entry(files, lifecycle, cluster.region, ON_INIT_COMPLETE, [workloads])
+        hyperpod = self._hyperpod(cluster, network, storage, roles, entry_uri)
         # CloudWatch's agent would create this group without a key. It also exists with the agent off, because
         # nodes with earlier settings would create it again.
-        name = ResourceNames(cluster).node_log_group
-        node_log = log_group(self, "NodeLog", key=key, log_group_name=name)
-        hyperpod.node.add_dependency(*roles.values(), entry.pointer, node_log)
+        node_log = log_group(self, "NodeLog", key=key, log_group_name=ResourceNames(cluster).node_log_group)
+        hyperpod.node.add_dependency(*roles.values(), entry, node_log)
         self._session_document(cluster, storage)
         if cluster.budget:
-            CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
+            cost_budget(self, cluster, cluster.budget, storage.alerts)
         metrics = {"PrometheusRemoteWriteUrl": storage.metrics.remote_write_url} if storage.metrics else {}
         outputs = {
             **metrics,
@@ -164,7 +159,7 @@ class SlurmHyperPodStack(Stack):
             "slurmConfigStrategy": cluster.slurm_config_strategy.capitalize(),
             "accountingDatabase": database.for_slurm if database else None,
         }
-        return hyperpod_cluster(self, "Cluster", cluster, network, groups, orchestrator={"slurm": slurm})
+        return hyperpod_cluster(self, cluster, network, groups, orchestrator={"slurm": slurm})
 
     def _controller_statements(self, storage: StorageStack, studio: StudioStack | None) -> list[Statement]:
         """Work for Studio, the accounting database, and the metrics of all nodes."""

@@ -17,7 +17,7 @@ from constructs.monitoring.managed_mlflow import ManagedMlflow
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
 from constructs.storage.accounting_database import AccountingDatabase
 from constructs.storage.encryption_key import encryption_key
-from constructs.storage.file_systems import DataAssociation, HomeFileSystem, LustreFileSystem
+from constructs.storage.file_systems import HomeFileSystem, LustreFileSystem, associate_bucket
 from constructs.storage.private_bucket import access_log_bucket, private_bucket, removal_policy
 from constructs.vpc.network import Network
 
@@ -44,14 +44,13 @@ class StorageStack(Stack):
         )
         self.lustre = LustreFileSystem(
             self,
-            "Lustre",
             settings=storage.lustre,
             log_group_name=ResourceNames(cluster).lustre_log_group,
             network=network,
             key=self.key,
         )
         self.home = (
-            HomeFileSystem(self, "Home", settings=storage.home, network=network, key=self.key)
+            HomeFileSystem(self, settings=storage.home, network=network, key=self.key)
             if storage.home
             else None
         )
@@ -83,9 +82,8 @@ class StorageStack(Stack):
         # Both were kept with their link, and FSx refuses a second link of the same directory.
         is_linked = storage.lustre.existing and storage.data_bucket.existing
         if storage.data_bucket.lustre_path is not None and not is_linked:
-            DataAssociation(
+            associate_bucket(
                 self,
-                "DataAssociation",
                 lustre=self.lustre,
                 path=storage.data_bucket.lustre_path,
                 bucket=self.data_bucket,
@@ -101,14 +99,14 @@ class StorageStack(Stack):
         self.alerts = self.metrics = self.mlflow = self.accounting_database = None
         common: dict[str, Any] = {"cluster": cluster, "key": self.key}
         if cluster.observability:
-            self.alerts = AlertTopic(self, "Alerts", settings=cluster.observability, **common)
+            self.alerts = AlertTopic(self, settings=cluster.observability, **common)
         if cluster.prometheus:
-            self.metrics = MetricsWorkspace(self, "Metrics", alerts=self.alerts, **common)
+            self.metrics = MetricsWorkspace(self, alerts=self.alerts, **common)
         if mlflow := cluster.mlflow:
-            self.mlflow = ManagedMlflow(self, "Mlflow", settings=mlflow, access_logs=access_logs, **common)
+            self.mlflow = ManagedMlflow(self, settings=mlflow, access_logs=access_logs, **common)
         if isinstance(cluster, SlurmCluster) and (database := cluster.accounting_database):
             self.accounting_database = AccountingDatabase(
-                self, "AccountingDatabase", settings=database, network=network, key=self.key
+                self, settings=database, network=network, key=self.key
             )
         CfnOutput(self, "LustreFileSystemId", value=self.lustre.file_system_id)
         CfnOutput(self, "DataBucketName", value=self.data_bucket.bucket_name)

@@ -35,11 +35,6 @@ PREFIX, CLIENT_PREFIX = "studio", "studio-login"
 class StudioStack(Stack):
     """Studio's domain and spaces, which outlive clusters. Clusters refer to this stack, never the reverse."""
 
-    partitions: StudioPartitions | None
-    """Queues that the cluster answers; None where all spaces share one partition."""
-    login_secret: secretsmanager.Secret | None
-    """Secret for spaces that are login nodes, which the controller writes; None without such spaces."""
-
     def __init__(
         self,
         scope: Construct,
@@ -57,6 +52,7 @@ class StudioStack(Stack):
         key = storage.key
         log = log_group(self, "FunctionLog", key=key)
         self.login_secret = self._login_secret(studio)
+        """Secret for spaces that are login nodes, which the controller writes; None without such spaces."""
         tools = self._tools()
         settings = self._space_settings(studio, tools)
         files = Construct(self, "Files")
@@ -87,7 +83,6 @@ class StudioStack(Stack):
         )
         domain = StudioDomain(
             self,
-            "Studio",
             cluster=cluster,
             studio=studio,
             network=network,
@@ -99,11 +94,11 @@ class StudioStack(Stack):
         )
         domain.resource.node.add_dependency(files, group)
         domain_id = domain.resource.attr_domain_id
-        self.partitions = None
+        self.partitions: StudioPartitions | None = None
+        """Queues that the cluster answers; None where all spaces share one partition."""
         if studio.partitions == "per_profile":
             self.partitions = StudioPartitions(
                 self,
-                "Partitions",
                 domain_id=domain_id,
                 file_system_id=storage.lustre.file_system_id,
                 removal=studio.partition_removal,

@@ -5,17 +5,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import boto3
+from botocore import exceptions
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    EndpointConnectionError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ProfileNotFound,
-    SSOError,
-    TokenRetrievalError,
-)
 
 T = TypeVar("T")
 CLIENT_CONFIG = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=10, read_timeout=60)
@@ -40,7 +31,7 @@ def open_session(*, region: str, profile: str | None = None) -> boto3.Session:
     """
     try:
         return boto3.Session(profile_name=profile, region_name=region)
-    except ProfileNotFound as error:
+    except exceptions.ProfileNotFound as error:
         known = ", ".join(boto3.Session().available_profiles) or "none"
         raise ValueError(f"{error}; profiles there are: {known}") from None
 
@@ -48,7 +39,7 @@ def open_session(*, region: str, profile: str | None = None) -> boto3.Session:
 def require_credentials(session: boto3.Session) -> None:
     """Raise NoCredentialsError without any; the CDK reports it less clearly, and only after a synthesis."""
     if session.get_credentials() is None:
-        raise NoCredentialsError
+        raise exceptions.NoCredentialsError
 
 
 def aws_client(session: boto3.Session, service: str) -> Any:
@@ -62,16 +53,16 @@ def all_items(client: Any, operation: str, key: str, **parameters: Any) -> list[
     return [item for page in pages for item in page.get(key, [])]
 
 
-def error_code(error: ClientError) -> str:
+def error_code(error: exceptions.ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def is_denied(error: ClientError) -> bool:
+def is_denied(error: exceptions.ClientError) -> bool:
     """Return whether the caller lacks the permission (a missing resource is another error)."""
     return error_code(error) in NOT_ALLOWED
 
 
-def is_absent(error: ClientError) -> bool:
+def is_absent(error: exceptions.ClientError) -> bool:
     """Return whether the requested resource does not exist."""
     code, message = error_code(error), str(error.response.get("Error", {}).get("Message", ""))
     is_invalid = code in ("ValidationError", "ValidationException")
@@ -82,30 +73,28 @@ def if_present(call: Callable[..., T], *arguments: Any, **parameters: Any) -> T 
     """Return what a call to AWS returns, or None if the resource does not exist."""
     try:
         return call(*arguments, **parameters)
-    except ClientError as error:
+    except exceptions.ClientError as error:
         if is_absent(error):
             return None
         raise
 
 
-def has_expired(error: BotoCoreError | ClientError) -> bool:
+def has_expired(error: exceptions.BotoCoreError | exceptions.ClientError) -> bool:
     """Return whether the credentials have expired, so that no later call can succeed."""
-    if isinstance(error, ClientError):
+    if isinstance(error, exceptions.ClientError):
         return error_code(error) in EXPIRED
-    return isinstance(error, SSOError | TokenRetrievalError)
+    return isinstance(error, exceptions.SSOError | exceptions.TokenRetrievalError)
 
 
-def explain(error: BotoCoreError | ClientError) -> str:
+def explain(error: exceptions.BotoCoreError | exceptions.ClientError) -> str:
     """Return the cause of an error and its remedy, in one or two sentences."""
-    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+    if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         return "no AWS credentials found; run `aws configure sso` (or `aws configure`), or name a profile"
-    if isinstance(error, SSOError | TokenRetrievalError):
+    if isinstance(error, exceptions.SSOError | exceptions.TokenRetrievalError):
         return "the sign-in has expired; run `aws sso login` (with --profile if you use one) and try again"
-    if isinstance(error, EndpointConnectionError):
+    if isinstance(error, exceptions.EndpointConnectionError):
         return f"{error}; check the network, and that the region's name is right"
-    if not isinstance(error, ClientError):
-        return " ".join(str(error).split())[:LONGEST]
-    code = error_code(error)
+    code = error_code(error) if isinstance(error, exceptions.ClientError) else ""
     if code in EXPIRED:
         return "the credentials have expired; sign in again (`aws sso login`, or new keys) and try again"
     if code in UNKNOWN_KEY:

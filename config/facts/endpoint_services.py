@@ -19,9 +19,7 @@ _ALWAYS = {
     "SageMakerApi": "sagemaker.api",
     "Fsx": "fsx",
 }
-_WITH_PROMETHEUS = {"PrometheusWorkspaces": "aps-workspaces"}
 _WITH_TRACKING_SERVER = {"SageMakerMlflow": f"{_SAGEMAKER}.experiments"}
-_WITH_STUDIO = {"Sqs": "sqs", "SageMakerRuntime": "sagemaker.runtime"}
 # Nodes describe their EKS cluster, and pods fetch the credentials of their pod identity.
 _WITH_EKS = {"Eks": "eks", "EksAuth": "eks-auth"}
 
@@ -33,9 +31,9 @@ def endpoint_services(cluster: Cluster) -> dict[str, str]:
     """
     return (
         _ALWAYS
-        | (_WITH_PROMETHEUS if cluster.prometheus else {})
+        | ({"PrometheusWorkspaces": "aps-workspaces"} if cluster.prometheus else {})
         | (_WITH_TRACKING_SERVER if cluster.mlflow and cluster.mlflow.server_size else {})
-        | (_WITH_STUDIO if cluster.studio else {})
+        | ({"Sqs": "sqs", "SageMakerRuntime": "sagemaker.runtime"} if cluster.studio else {})
         | (_WITH_EKS if cluster.scheduler == "eks" else {})
     )
 

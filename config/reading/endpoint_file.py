@@ -67,8 +67,7 @@ def violations(endpoint: Endpoint, target: Target) -> Iterator[Violation]:
     if instances.max < instances.min:
         allowed = f"instances.min ({instances.min}) or more is allowed"
         yield Violation("instances.max", instances.max, allowed, f"set {instances.min}")
-    key_places = {"kms": endpoint.kms, "model_key_arn": endpoint.model_key_arn or ""}
-    for place, key in key_places.items():
+    for place, key in {"kms": endpoint.kms, "model_key_arn": endpoint.model_key_arn or ""}.items():
         if key.startswith("arn:") and key.split(":")[3] != endpoint.region:
             yield Violation(
                 place, key, f"the key must be in the endpoint's region, {endpoint.region}", "set another"

@@ -8,16 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from config.cluster_kinds import KINDS
-from config.reading.places import (
-    Location,
-    below,
-    in_document,
-    key_meant,
-    keys_at,
-    other_network,
-    other_schedulers,
-    path_of,
-)
+from config.reading import places
 from config.reading.violation import Violation, shown
 from config.section import Section
 from config.text_forms import FORMS
@@ -48,7 +39,7 @@ def field_violations(
     """Return a violation per value that this kind of file rejects; ``document`` names the groups."""
     all_details = error.errors(include_url=False)
     meant = {
-        (*details["loc"][:-1], key_meant(details, kind))
+        (*details["loc"][:-1], places.key_meant(details, kind))
         for details in all_details
         if details["type"] == "extra_forbidden"
     }
@@ -61,16 +52,16 @@ def field_violations(
 
 
 def _violation(details: ErrorDetails, document: dict[str, Any], kind: type[Section]) -> Violation:
-    location, got = in_document(details), details["input"]
+    location, got = places.in_document(details), details["input"]
     if details["type"] == "missing":
         got = None
     elif details["type"].startswith("union_tag"):
-        got = below(document, location)
-    return Violation(path_of(location, document), got, *_allowed_and_fix(details, location, got, kind))
+        got = places.below(document, location)
+    return Violation(places.path_of(location, document), got, *_allowed_and_fix(details, location, got, kind))
 
 
 def _allowed_and_fix(
-    details: ErrorDetails, location: Location, got: object, kind: type[Section]
+    details: ErrorDetails, location: places.Location, got: object, kind: type[Section]
 ) -> tuple[str, str]:
     context = details.get("ctx", {})
     match details["type"]:
@@ -105,16 +96,16 @@ def _allowed_and_fix(
 
 
 def _no_such_key(details: ErrorDetails, kind: type[Section]) -> tuple[str, str]:
-    schedulers = other_schedulers(details, kind)
+    schedulers = places.other_schedulers(details, kind)
     if schedulers:
         return f"it is for scheduler: {' or '.join(schedulers)}", "remove it"
-    meant, other = key_meant(details, kind), other_network(details)
+    meant, other = places.key_meant(details, kind), places.other_network(details)
     if other:
         fix = f"set network.vpc to {other}, or remove it"
     elif meant:
         fix = f"set {meant}"
     else:
-        fix = f"remove it, or set one of {', '.join(keys_at(details['loc'][:-1], kind))}"
+        fix = f"remove it, or set one of {', '.join(places.keys_at(details['loc'][:-1], kind))}"
     return "there is no such key", fix
 
 

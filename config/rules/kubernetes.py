@@ -58,9 +58,6 @@ def public_ranges_are_public(cluster: EksCluster) -> Iterator[Violation]:
             )
 
 
-_OF_TEAMS = team_namespace("")
-
-
 def principals_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
     """Require one entry per ARN (EKS API reference, CreateAccessEntry)."""
     principals = [entry.principal_arn for entry in cluster.kubernetes.access]
@@ -87,7 +84,7 @@ def namespaces_of_teams_exist(cluster: EksCluster) -> Iterator[Violation]:
     there = [team_namespace(team) for team in teams]
     for index, entry in enumerate(cluster.kubernetes.access):
         for position, namespace in enumerate(entry.namespaces):
-            if namespace.startswith(_OF_TEAMS) and namespace not in there:
+            if namespace.startswith(team_namespace("")) and namespace not in there:
                 yield Violation(
                     f"kubernetes.access[{index}].namespaces[{position}]",
                     namespace,

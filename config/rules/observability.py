@@ -19,7 +19,6 @@ REGIONS = frozenset(
 _GRAFANA = "observability.grafana"
 # ResourceId of identitystore after its kind, which Grafana also needs.
 _IDENTITY = re.compile(r"(user|group)/([0-9a-f]{10}-)?[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-_ROLES = ("admins", "editors", "viewers")
 
 
 def mails_once(cluster: Cluster) -> Iterator[Violation]:
@@ -34,7 +33,7 @@ def people_are_named_as_they_sign_in(cluster: Cluster) -> Iterator[Violation]:
     if not grafana or grafana.sign_in == "saml":
         return
     seen: set[str] = set()
-    for role in _ROLES:
+    for role in ("admins", "editors", "viewers"):
         for index, name in enumerate(getattr(grafana, role)):
             wrong = partial(Violation, f"{_GRAFANA}.{role}[{index}]", name)
             if not _IDENTITY.fullmatch(name):

@@ -18,7 +18,7 @@ from config.resource_names import (
 )
 from constructs import Construct, IConstruct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
-from constructs.eks.observability import ContainerInsights, Observability
+from constructs.eks.observability import container_insights, observability
 from constructs.eks.task_governance import TaskGovernance
 from constructs.monitoring.managed_mlflow import ManagedMlflow
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
@@ -48,7 +48,6 @@ class ClusterServices(Construct):
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         *,
         kubernetes: KubernetesCluster,
         hyperpod: sagemaker.CfnCluster,
@@ -57,7 +56,7 @@ class ClusterServices(Construct):
         mlflow: ManagedMlflow | None,
         log: logs.CfnLogGroup,
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "WithNodes")
         self._kubernetes, settings = kubernetes, kubernetes.settings
         steps: list[IConstruct] = [
             kubernetes.addon(self, "CoreDns", addons.COREDNS),
@@ -67,7 +66,6 @@ class ClusterServices(Construct):
             steps.append(
                 TaskGovernance(
                     self,
-                    "TaskGovernance",
                     governance=settings.task_governance,
                     kubernetes=kubernetes,
                     hyperpod=hyperpod,
@@ -81,12 +79,12 @@ class ClusterServices(Construct):
         if settings.training_operator == "hyperpod":
             others.append(self._training_operator(hyperpod))
         if metrics:
-            others.append(Observability(self, "Observability", kubernetes=kubernetes, metrics=metrics))
+            others.append(observability(self, kubernetes, metrics))
             in_namespaces.append(self._collector(metrics))
         if mlflow:
             in_namespaces.append(self._mlflow(mlflow))
         if settings.container_insights:
-            others.append(ContainerInsights(self, "ContainerInsights", kubernetes=kubernetes))
+            others.append(container_insights(self, kubernetes))
         if settings.autoscaling == "karpenter":
             others.append(kubernetes.manifest(self, "NodePools", karpenter_objects(settings)))
         for before, after in pairwise(steps):

@@ -24,7 +24,6 @@ from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
 from manifests.job_access import job_groups
 
-INSTALLER_LOG_DAYS = 30
 _LOG_TYPES: dict[LogKind, eks.ClusterLoggingTypes] = {
     "api": eks.ClusterLoggingTypes.API,
     "audit": eks.ClusterLoggingTypes.AUDIT,
@@ -48,15 +47,9 @@ class KubernetesCluster(Construct):
     """
 
     def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        settings: EksCluster,
-        network: Network,
-        key: kms.IKey | None,
+        self, scope: Construct, *, settings: EksCluster, network: Network, key: kms.IKey | None
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Kubernetes")
         self.settings, self.key, kubernetes = settings, key, settings.kubernetes
         # Before EKS writes to it, because EKS would create it without a key and without an end.
         log = log_group(
@@ -105,7 +98,7 @@ class KubernetesCluster(Construct):
         # The library would keep the installer's logs beyond their stack, under another key.
         for child in cluster.node.find_child("KubectlProvider").node.find_all():
             if isinstance(child, logs.CfnLogGroup):
-                child.retention_in_days = INSTALLER_LOG_DAYS
+                child.retention_in_days = 30
                 child.kms_key_id = key.key_arn if key else None
                 child.apply_removal_policy(RemovalPolicy.DESTROY)
         _acknowledge(cluster, settings)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from aws_cdk import Duration, Stack
+from aws_cdk import CustomResource, Duration, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_logs as logs
@@ -40,8 +40,8 @@ READY_WITHIN = Duration.minutes(10)
 class NodePrerequisites(Construct):
     """Add-ons that are active without pods, and the policy that holds from the first pod on."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster) -> None:
-        super().__init__(scope, construct_id)
+    def __init__(self, scope: Construct, *, kubernetes: KubernetesCluster) -> None:
+        super().__init__(scope, "WithoutNodes")
         cni = kubernetes.addon(
             self,
             "VpcCni",
@@ -58,58 +58,54 @@ class NodePrerequisites(Construct):
             kubernetes.manifest(self, "MetadataPolicy", [metadata_policy()], after=[cni])
 
 
-class HyperPodChart(Construct):
-    """HyperPod's own Helm chart: health monitoring, device plugins, job restart.
+def hyperpod_chart(scope: Construct, kubernetes: KubernetesCluster, folder: Path) -> None:
+    """Install HyperPod's own Helm chart: health monitoring, device plugins, job restart.
 
-    Installed before there are nodes, as CreateCluster wants it, and so without waiting for its pods.
+    It comes before there are nodes, as CreateCluster wants it, and so without waiting for its pods.
     """
-
-    def __init__(
-        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, folder: Path
-    ) -> None:
-        super().__init__(scope, construct_id)
-        # The agent's pods have no access to the node's credentials, and report faults to CloudWatch.
-        stack, name = Stack.of(self), kubernetes.settings.name
-        agent = kubernetes.pod_role(
-            self, "HealthAgent", [AGENT_NAMESPACE], HEALTH_AGENT, cluster_log_statements(stack, name)
-        )
-        chart = eks.HelmChart(
-            self,
-            "Chart",
+    made = Construct(scope, "Chart")
+    # The agent's pods have no access to the node's credentials, and report faults to CloudWatch.
+    stack, name = Stack.of(made), kubernetes.settings.name
+    agent = kubernetes.pod_role(
+        made, "HealthAgent", [AGENT_NAMESPACE], HEALTH_AGENT, cluster_log_statements(stack, name)
+    )
+    chart = eks.HelmChart(
+        made,
+        "Chart",
+        cluster=kubernetes.cluster,
+        chart_asset=s3_assets.Asset(made, "Files", path=str(folder)),
+        release=RELEASE,
+        namespace=NAMESPACE,
+        create_namespace=False,
+        wait=False,
+        values=chart_values(kubernetes.settings),
+    )
+    # Pods read their credentials at their start.
+    chart.node.add_dependency(agent)
+    # The chart has no values for these. Helm's upgrades leave patches in place.
+    patch: dict[str, Any]
+    patches: dict[str, tuple[str, str, dict[str, Any]]] = {}
+    if kubernetes.settings.training_operator == "kubeflow":
+        # Without it the operator waits while all nodes are in deep health checks (sagemaker-hyperpod-cli,
+        # pull request 449).
+        patch = {"tolerations": [HEALTH_TOLERATION]}
+        patches["OperatorTolerations"] = "kubeflow", f"deployment/{OPERATOR}", patch
+    if neuron := neuron_tolerations(kubernetes.settings):
+        # In the node's network, because it may read the instance metadata, which pods do not reach.
+        patch = {"hostNetwork": True, "tolerations": neuron}
+        patches["NeuronPlugin"] = NAMESPACE, f"daemonset/{NEURON_PLUGIN}", patch
+    for patch_id, (namespace, resource, spec) in patches.items():
+        applied = eks.KubernetesPatch(
+            made,
+            patch_id,
             cluster=kubernetes.cluster,
-            chart_asset=s3_assets.Asset(self, "Files", path=str(folder)),
-            release=RELEASE,
-            namespace=NAMESPACE,
-            create_namespace=False,
-            wait=False,
-            values=chart_values(kubernetes.settings),
+            resource_name=resource,
+            resource_namespace=namespace,
+            apply_patch={"spec": {"template": {"spec": spec}}},
+            # The empty values of the same types.
+            restore_patch={"spec": {"template": {"spec": {name: type(spec[name])() for name in spec}}}},
         )
-        # Pods read their credentials at their start.
-        chart.node.add_dependency(agent)
-        # The chart has no values for these. Helm's upgrades leave patches in place.
-        patch: dict[str, Any]
-        patches: dict[str, tuple[str, str, dict[str, Any]]] = {}
-        if kubernetes.settings.training_operator == "kubeflow":
-            # Without it the operator waits while all nodes are in deep health checks (sagemaker-hyperpod-cli,
-            # pull request 449).
-            patch = {"tolerations": [HEALTH_TOLERATION]}
-            patches["OperatorTolerations"] = "kubeflow", f"deployment/{OPERATOR}", patch
-        if neuron := neuron_tolerations(kubernetes.settings):
-            # In the node's network, because it may read the instance metadata, which pods do not reach.
-            patch = {"hostNetwork": True, "tolerations": neuron}
-            patches["NeuronPlugin"] = NAMESPACE, f"daemonset/{NEURON_PLUGIN}", patch
-        for patch_id, (namespace, resource, spec) in patches.items():
-            made = eks.KubernetesPatch(
-                self,
-                patch_id,
-                cluster=kubernetes.cluster,
-                resource_name=resource,
-                resource_namespace=namespace,
-                apply_patch={"spec": {"template": {"spec": spec}}},
-                # The empty values of the same types.
-                restore_patch={"spec": {"template": {"spec": {name: type(spec[name])() for name in spec}}}},
-            )
-            made.node.add_dependency(chart)
+        applied.node.add_dependency(chart)
 
 
 def metadata_policy() -> dict[str, Any]:
@@ -138,101 +134,86 @@ def metadata_policy() -> dict[str, Any]:
     }
 
 
-class NodeWaiter(Construct):
-    """Complete when the groups for Kubernetes's own pods have nodes that can run pods; deleted at once.
+def nodes_ready(
+    scope: Construct, kubernetes: KubernetesCluster, hyperpod: sagemaker.CfnCluster, log: logs.CfnLogGroup
+) -> eks.KubernetesObjectValue:
+    """Wait until the groups for Kubernetes's own pods have nodes that can run pods; a deletion takes no time.
 
     HyperPod's state of a node, Running, is about the machine. Only Kubernetes reports that the node has
     joined and has a network. Without this check, every later add-on would fail after its own timeout.
 
-    Everything that needs nodes depends on ``ready``.
+    Everything that needs nodes depends on what is returned.
     """
-
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        kubernetes: KubernetesCluster,
-        hyperpod: sagemaker.CfnCluster,
-        log: logs.CfnLogGroup,
-    ) -> None:
-        super().__init__(scope, construct_id)
-        settings = kubernetes.settings
-        function = ResourceProvider(
-            self,
-            "nodes_ready",
-            description="Waits for nodes of a HyperPod cluster",
-            statements=[
-                Statement(
-                    "ListNodes",
-                    ["sagemaker:DescribeCluster", "sagemaker:ListClusterNodes"],
-                    [hyperpod.attr_cluster_arn],
-                )
-            ],
-            seconds_between_calls=30,
-            log=log,
-        )
-        running = function.resource(
-            self,
-            "Resource",
-            "Nodes",
-            {
-                "ClusterName": settings.name,
-                # A larger group needs only its first node, unless the file has a minimum.
-                "Groups": {group.name: group.min_instances or 1 for group in system_groups(settings)},
-                # Before that the service refuses the objects of Karpenter that come next.
-                "Autoscaling": settings.autoscaling == "karpenter",
-            },
-        )
-        running.node.add_dependency(hyperpod)
-        self.ready = eks.KubernetesObjectValue(
-            self,
-            "Ready",
-            cluster=kubernetes.cluster,
-            object_type="daemonset",
-            object_name=CNI,
-            object_namespace="kube-system",
-            # Number of its pods that are ready; missing while there is none.
-            json_path=".status.numberAvailable",
-            timeout=READY_WITHIN,
-        )
-        self.ready.node.add_dependency(running)
+    made = Construct(scope, "NodeWaiter")
+    settings = kubernetes.settings
+    function = ResourceProvider(
+        made,
+        "nodes_ready",
+        description="Waits for nodes of a HyperPod cluster",
+        statements=[
+            Statement(
+                "ListNodes",
+                ["sagemaker:DescribeCluster", "sagemaker:ListClusterNodes"],
+                [hyperpod.attr_cluster_arn],
+            )
+        ],
+        seconds_between_calls=30,
+        log=log,
+    )
+    running = function.resource(
+        made,
+        "Resource",
+        "Nodes",
+        {
+            "ClusterName": settings.name,
+            # A larger group needs only its first node, unless the file has a minimum.
+            "Groups": {group.name: group.min_instances or 1 for group in system_groups(settings)},
+            # Before that the service refuses the objects of Karpenter that come next.
+            "Autoscaling": settings.autoscaling == "karpenter",
+        },
+    )
+    running.node.add_dependency(hyperpod)
+    ready = eks.KubernetesObjectValue(
+        made,
+        "Ready",
+        cluster=kubernetes.cluster,
+        object_type="daemonset",
+        object_name=CNI,
+        object_namespace="kube-system",
+        # Number of its pods that are ready; missing while there is none.
+        json_path=".status.numberAvailable",
+        timeout=READY_WITHIN,
+    )
+    ready.node.add_dependency(running)
+    return ready
 
 
-class PodInterfaces(Construct):
-    """Custom resource whose deletion deletes the network interfaces that pods have left behind.
+def pod_interfaces(
+    scope: Construct, settings: EksCluster, security_group: ec2.ISecurityGroup, log: logs.CfnLogGroup
+) -> CustomResource:
+    """Create a custom resource whose deletion deletes the network interfaces that pods have left behind.
 
-    The nodes depend on ``resource`` and are gone by then. The network goes after it.
+    The nodes depend on it and are gone by then. The network goes after it.
     """
-
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        settings: EksCluster,
-        security_group: ec2.ISecurityGroup,
-        log: logs.CfnLogGroup,
-    ) -> None:
-        super().__init__(scope, construct_id)
-        stack = Stack.of(self)
-        interfaces = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}:network-interface/*"
-        function = ResourceProvider(
-            self,
-            "pod_interfaces",
-            description="Deletes network interfaces that pods of a HyperPod cluster had",
-            statements=[
-                unscoped("FindInterfaces", "ec2:DescribeNetworkInterfaces"),
-                Statement(
-                    "DeletePodsInterfaces",
-                    ["ec2:DeleteNetworkInterface"],
-                    [interfaces],
-                    {"StringEquals": {"aws:ResourceTag/cluster.k8s.amazonaws.com/name": settings.name}},
-                    "the VPC CNI makes them for nodes that come and go; the condition names the cluster",
-                ),
-            ],
-            seconds_between_calls=15,
-            log=log,
-        )
-        watched = {"ClusterName": settings.name, "SecurityGroupId": security_group.security_group_id}
-        self.resource = function.resource(self, "Resource", "PodInterfaces", watched)
+    made = Construct(scope, "PodInterfaces")
+    stack = Stack.of(made)
+    interfaces = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}:network-interface/*"
+    function = ResourceProvider(
+        made,
+        "pod_interfaces",
+        description="Deletes network interfaces that pods of a HyperPod cluster had",
+        statements=[
+            unscoped("FindInterfaces", "ec2:DescribeNetworkInterfaces"),
+            Statement(
+                "DeletePodsInterfaces",
+                ["ec2:DeleteNetworkInterface"],
+                [interfaces],
+                {"StringEquals": {"aws:ResourceTag/cluster.k8s.amazonaws.com/name": settings.name}},
+                "the VPC CNI makes them for nodes that come and go; the condition names the cluster",
+            ),
+        ],
+        seconds_between_calls=15,
+        log=log,
+    )
+    watched = {"ClusterName": settings.name, "SecurityGroupId": security_group.security_group_id}
+    return function.resource(made, "Resource", "PodInterfaces", watched)

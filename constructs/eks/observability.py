@@ -26,53 +26,50 @@ _LEVELS = {
 }
 
 
-class Observability(Construct):
-    """HyperPod's observability add-on, which writes to the cluster's Prometheus workspace."""
-
-    def __init__(
-        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, metrics: MetricsWorkspace
-    ) -> None:
-        super().__init__(scope, construct_id)
-        stack, settings = Stack.of(self), kubernetes.settings
-        workspace = metrics.workspace
-        logs = (
-            f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:"
-            f"/aws/sagemaker/Clusters/{settings.name}/*"
-        )
-        role = kubernetes.pod_role(
-            self,
-            "Role",
-            ["hyperpod-observability"],
-            "hyperpod-observability-operator-otel-collector",
-            [
-                metrics.to_write,
-                Statement(
-                    "WriteLogs",
-                    ["logs:CreateLogGroup", *WRITE_LOGS],
-                    [logs],
-                    why="the last part is the cluster's id, which the service makes up later",
+def observability(scope: Construct, kubernetes: KubernetesCluster, metrics: MetricsWorkspace) -> Construct:
+    """Install HyperPod's observability add-on, which writes to the cluster's Prometheus workspace."""
+    made = Construct(scope, "Observability")
+    stack, settings = Stack.of(made), kubernetes.settings
+    workspace = metrics.workspace
+    logs = (
+        f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:"
+        f"/aws/sagemaker/Clusters/{settings.name}/*"
+    )
+    role = kubernetes.pod_role(
+        made,
+        "Role",
+        ["hyperpod-observability"],
+        "hyperpod-observability-operator-otel-collector",
+        [
+            metrics.to_write,
+            Statement(
+                "WriteLogs",
+                ["logs:CreateLogGroup", *WRITE_LOGS],
+                [logs],
+                why="the last part is the cluster's id, which the service makes up later",
+            ),
+        ],
+    )
+    levels = _LEVELS | dict.fromkeys(_watched(settings), "ADVANCED")
+    metrics_provider: dict[str, Any] = {name: {"level": level} for name, level in levels.items()}
+    kubernetes.addon(
+        made,
+        "Addon",
+        addons.OBSERVABILITY,
+        {
+            "ampWorkspace": {
+                "arn": workspace.attr_arn,
+                # The workspace's own attribute ends with a slash.
+                "prometheusEndpoint": (
+                    f"https://aps-workspaces.{stack.region}.amazonaws.com/workspaces/"
+                    f"{workspace.attr_workspace_id}"
                 ),
-            ],
-        )
-        levels = _LEVELS | dict.fromkeys(_watched(settings), "ADVANCED")
-        metrics_provider: dict[str, Any] = {name: {"level": level} for name, level in levels.items()}
-        kubernetes.addon(
-            self,
-            "Addon",
-            addons.OBSERVABILITY,
-            {
-                "ampWorkspace": {
-                    "arn": workspace.attr_arn,
-                    # The workspace's own attribute ends with a slash.
-                    "prometheusEndpoint": (
-                        f"https://aps-workspaces.{stack.region}.amazonaws.com/workspaces/"
-                        f"{workspace.attr_workspace_id}"
-                    ),
-                },
-                "metricsProvider": {**metrics_provider, "logging": {"enabled": True}},
             },
-            after=[role],
-        )
+            "metricsProvider": {**metrics_provider, "logging": {"enabled": True}},
+        },
+        after=[role],
+    )
+    return made
 
 
 def _watched(settings: EksCluster) -> list[str]:
@@ -83,35 +80,29 @@ def _watched(settings: EksCluster) -> list[str]:
     return ["taskGovernanceMetrics"] * (settings.task_governance is not None) + ["networkMetrics"] * has_efa
 
 
-_KINDS = ("application", "dataplane", "host", "performance")
-
-
-class ContainerInsights(Construct):
-    """CloudWatch's add-on, with log groups made before it, which it would make without key and end."""
-
-    def __init__(self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster) -> None:
-        super().__init__(scope, construct_id)
-        groups = [
-            log_group(
-                self,
-                f"{kind.capitalize()}Log",
-                key=kubernetes.key,
-                log_group_name=f"/aws/containerinsights/{kubernetes.settings.name}/{kind}",
-            )
-            for kind in _KINDS
-        ]
-        role = kubernetes.pod_role(
-            self,
-            "Role",
-            ["amazon-cloudwatch"],
-            "cloudwatch-agent",
-            [
-                # The attribute ends with ":*" and means the group's streams.
-                Statement("WriteLogs", WRITE_LOGS, [group.attr_arn for group in groups]),
-                metrics_statement("ContainerInsights"),
-                unscoped(
-                    "DescribeNodes", "ec2:DescribeTags", "ec2:DescribeVolumes", "logs:DescribeLogGroups"
-                ),
-            ],
+def container_insights(scope: Construct, kubernetes: KubernetesCluster) -> Construct:
+    """Install CloudWatch's add-on after its log groups, which it would make without key and end."""
+    made = Construct(scope, "ContainerInsights")
+    groups = [
+        log_group(
+            made,
+            f"{kind.capitalize()}Log",
+            key=kubernetes.key,
+            log_group_name=f"/aws/containerinsights/{kubernetes.settings.name}/{kind}",
         )
-        kubernetes.addon(self, "Addon", addons.CONTAINER_INSIGHTS, after=[role, *groups])
+        for kind in ("application", "dataplane", "host", "performance")
+    ]
+    role = kubernetes.pod_role(
+        made,
+        "Role",
+        ["amazon-cloudwatch"],
+        "cloudwatch-agent",
+        [
+            # The attribute ends with ":*" and means the group's streams.
+            Statement("WriteLogs", WRITE_LOGS, [group.attr_arn for group in groups]),
+            metrics_statement("ContainerInsights"),
+            unscoped("DescribeNodes", "ec2:DescribeTags", "ec2:DescribeVolumes", "logs:DescribeLogGroups"),
+        ],
+    )
+    kubernetes.addon(made, "Addon", addons.CONTAINER_INSIGHTS, after=[role, *groups])
+    return made

@@ -21,7 +21,6 @@ from constructs.policy.statement_role import Statement
 
 _SHARING = {"lend": "Lend", "dont_lend": "DontLend", "lend_and_borrow": "LendAndBorrow"}
 _PREEMPTION = {"lower_priority": "LowerPriority", "never": "Never"}
-MAX_QUOTA_NAME = 63
 _POLICIES = "AmazonSage?akerHyper?od*"
 """Pattern of EKS's access policies; AWS spells the name in more than one way."""
 
@@ -36,14 +35,13 @@ class TaskGovernance(Construct):
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         *,
         governance: Settings,
         kubernetes: KubernetesCluster,
         hyperpod: sagemaker.CfnCluster,
         log: logs.CfnLogGroup,
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "TaskGovernance")
         settings = kubernetes.settings
         self._settings, self._hyperpod = settings, hyperpod
         kueue = kubernetes.addon(self, "Addon", addons.TASK_GOVERNANCE)
@@ -153,7 +151,7 @@ def _quota(cluster_name: str, team: Team) -> dict[str, Any]:
         for quota in team.quota
     ]
     return {
-        "Name": f"{cluster_name}-{team.name}"[:MAX_QUOTA_NAME].rstrip("-"),
+        "Name": f"{cluster_name}-{team.name}"[:63].rstrip("-"),
         "ActivationState": "Enabled",
         "ComputeQuotaTarget": {"TeamName": team.name, "FairShareWeight": team.fair_share_weight},
         "ComputeQuotaConfig": {

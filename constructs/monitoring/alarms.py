@@ -32,110 +32,98 @@ def test_alert_command(cluster: Cluster) -> str:
 _of = events.EventField.from_path
 
 
-class NodeEvents(Construct):
-    """Rules of EventBridge for events that SageMaker sends of this cluster, and for a test alert."""
+def node_events(scope: Construct, cluster: Cluster, topic: sns.ITopic) -> None:
+    """Create rules of EventBridge for events that SageMaker sends of this cluster, and for a test alert."""
+    made = Construct(scope, "NodeEvents")
+    # By its ARN: to one that it knows a target adds a statement that lets in the rules of any account.
+    rule = partial(_rule, made, sns.Topic.from_topic_arn(made, "Topic", topic.topic_arn))
+    name, health, said = cluster.name, "$.detail.HealthSummary", "$.detail.EventDetails"
+    message = f"This is a test. Alerts of HyperPod cluster {name} arrive here."
+    rule("Test", TEST_TYPE, f"A test alert of {name}", {"ClusterName": [name]}, message, source=TEST_SOURCE)
+    rule(
+        "Unhealthy",
+        "SageMaker HyperPod Cluster Node Health Event",
+        f"A node of {name} is unhealthy",
+        {"ClusterName": [name], "HealthSummary": {"HealthStatus": ["Unhealthy"]}},
+        f"Node {_of('$.detail.InstanceId')} of {name} is unhealthy: "
+        f"{_of(f'{health}.HealthStatusReason')} Recommended: {_of(f'{health}.Recommendation')} "
+        f"Action: {_of(f'{health}.RepairAction')}.",
+    )
+    if cluster.continuous_provisioning:
+        replaced = {"ClusterName": [name], "Description": events.Match.wildcard(REPLACEMENT)}
+        rule(
+            "Replacement",
+            "SageMaker HyperPod Cluster Event",
+            f"A node of {name} is replaced",
+            {"EventDetails": replaced},
+            f"{_of(f'{said}.EventLevel')} of {name}, "
+            f"group {_of(f'{said}.InstanceGroupName')}: {_of(f'{said}.Description')}",
+        )
 
-    def __init__(self, scope: Construct, construct_id: str, *, cluster: Cluster, topic: sns.ITopic) -> None:
-        super().__init__(scope, construct_id)
-        # By its ARN: to one that it knows a target adds a statement that lets in the rules of any account.
-        self._topic = sns.Topic.from_topic_arn(self, "Topic", topic.topic_arn)
-        name, health, said = cluster.name, "$.detail.HealthSummary", "$.detail.EventDetails"
-        message = f"This is a test. Alerts of HyperPod cluster {name} arrive here."
-        self._rule(
-            "Test",
-            TEST_TYPE,
-            f"A test alert of {name}",
-            {"ClusterName": [name]},
-            message,
-            source=TEST_SOURCE,
-        )
-        self._rule(
-            "Unhealthy",
-            "SageMaker HyperPod Cluster Node Health Event",
-            f"A node of {name} is unhealthy",
-            {"ClusterName": [name], "HealthSummary": {"HealthStatus": ["Unhealthy"]}},
-            f"Node {_of('$.detail.InstanceId')} of {name} is unhealthy: "
-            f"{_of(f'{health}.HealthStatusReason')} Recommended: {_of(f'{health}.Recommendation')} "
-            f"Action: {_of(f'{health}.RepairAction')}.",
-        )
-        if cluster.continuous_provisioning:
-            replaced = {"ClusterName": [name], "Description": events.Match.wildcard(REPLACEMENT)}
-            self._rule(
-                "Replacement",
-                "SageMaker HyperPod Cluster Event",
-                f"A node of {name} is replaced",
-                {"EventDetails": replaced},
-                f"{_of(f'{said}.EventLevel')} of {name}, "
-                f"group {_of(f'{said}.InstanceGroupName')}: {_of(f'{said}.Description')}",
-            )
 
-    def _rule(
-        self,
-        construct_id: str,
-        kind: str,
-        description: str,
-        detail: dict[str, object],
-        message: str,
-        source: str = "aws.sagemaker",
-    ) -> None:
-        rule = events.Rule(
-            self,
-            construct_id,
-            description=description,
-            event_pattern=events.EventPattern(source=[source], detail_type=[kind], detail=detail),
-            targets=[targets.SnsTopic(self._topic, message=events.RuleTargetInput.from_text(message))],
-        )
-        reason = "both are in the account of the deployment, which a synthesis does not know"
-        acknowledge(rule, {"Annotation::@aws-cdk/aws-events:ruleUnresolvedEnvironment": reason})
+def _rule(
+    scope: Construct,
+    topic: sns.ITopic,
+    construct_id: str,
+    kind: str,
+    description: str,
+    detail: dict[str, object],
+    message: str,
+    source: str = "aws.sagemaker",
+) -> None:
+    rule = events.Rule(
+        scope,
+        construct_id,
+        description=description,
+        event_pattern=events.EventPattern(source=[source], detail_type=[kind], detail=detail),
+        targets=[targets.SnsTopic(topic, message=events.RuleTargetInput.from_text(message))],
+    )
+    reason = "both are in the account of the deployment, which a synthesis does not know"
+    acknowledge(rule, {"Annotation::@aws-cdk/aws-events:ruleUnresolvedEnvironment": reason})
 
 
 _GIB = 2**30
 
 
-class SpaceAlarms(Construct):
-    """An alarm a file system; metrics are those of the FSx for Lustre and FSx for OpenZFS user guides."""
-
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        lustre: LustreFileSystem,
-        home: HomeFileSystem | None,
-        free_percent: int,
-        topic: sns.ITopic,
-    ) -> None:
-        super().__init__(scope, construct_id)
-        alarm = partial(
-            cloudwatch.CfnAlarm,
-            id="Resource",
-            namespace="AWS/FSx",
-            period=60,
-            # A job's temporary files may come and go.
-            evaluation_periods=15,
-            treat_missing_data="ignore",
-            alarm_actions=[topic.topic_arn],
-            ok_actions=[topic.topic_arn],
-        )
+def space_alarms(
+    scope: Construct,
+    lustre: LustreFileSystem,
+    home: HomeFileSystem | None,
+    free_percent: int,
+    topic: sns.ITopic,
+) -> None:
+    """Create an alarm per file system; metrics are those of the user guides of FSx for Lustre and OpenZFS."""
+    made = Construct(scope, "Space")
+    alarm = partial(
+        cloudwatch.CfnAlarm,
+        id="Resource",
+        namespace="AWS/FSx",
+        period=60,
+        # A job's temporary files may come and go.
+        evaluation_periods=15,
+        treat_missing_data="ignore",
+        alarm_actions=[topic.topic_arn],
+        ok_actions=[topic.topic_arn],
+    )
+    alarm(
+        Construct(made, "Lustre"),
+        alarm_description=f"{lustre.mount_path} has less than {free_percent} % of {lustre.capacity_gib} "
+        "GiB free: remove checkpoints that nobody needs, or raise storage.lustre.capacity_gib and deploy",
+        metric_name="FreeDataStorageCapacity",
+        dimensions=[{"name": "FileSystemId", "value": lustre.file_system_id}],
+        # The sum over all of its disks, each of which reports once a minute.
+        statistic="Sum",
+        comparison_operator="LessThanThreshold",
+        threshold=lustre.capacity_gib * _GIB * free_percent // 100,
+    )
+    if home:
         alarm(
-            Construct(self, "Lustre"),
-            alarm_description=f"{lustre.mount_path} has less than {free_percent} % of {lustre.capacity_gib} "
-            "GiB free: remove checkpoints that nobody needs, or raise storage.lustre.capacity_gib and deploy",
-            metric_name="FreeDataStorageCapacity",
-            dimensions=[{"name": "FileSystemId", "value": lustre.file_system_id}],
-            # The sum over all of its disks, each of which reports once a minute.
-            statistic="Sum",
-            comparison_operator="LessThanThreshold",
-            threshold=lustre.capacity_gib * _GIB * free_percent // 100,
+            Construct(made, "Home"),
+            alarm_description=f"homes have less than {free_percent} % of {home.capacity_gib} GiB free: "
+            "ask people to tidy up, or raise storage.home.capacity_gib and deploy",
+            metric_name="UsedStorageCapacity",
+            dimensions=[{"name": "FileSystemId", "value": home.file_system_id}],
+            statistic="Average",
+            comparison_operator="GreaterThanThreshold",
+            threshold=home.capacity_gib * _GIB * (100 - free_percent) // 100,
         )
-        if home:
-            alarm(
-                Construct(self, "Home"),
-                alarm_description=f"homes have less than {free_percent} % of {home.capacity_gib} GiB free: "
-                "ask people to tidy up, or raise storage.home.capacity_gib and deploy",
-                metric_name="UsedStorageCapacity",
-                dimensions=[{"name": "FileSystemId", "value": home.file_system_id}],
-                statistic="Average",
-                comparison_operator="GreaterThanThreshold",
-                threshold=home.capacity_gib * _GIB * (100 - free_percent) // 100,
-            )

@@ -28,15 +28,9 @@ class AlertTopic(Construct):
     """
 
     def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        cluster: Cluster,
-        settings: Observability,
-        key: kms.IKey | None,
+        self, scope: Construct, *, cluster: Cluster, settings: Observability, key: kms.IKey | None
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Alerts")
         own_key = key or encryption_key(
             self,
             "Key",

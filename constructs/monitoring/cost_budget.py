@@ -8,8 +8,8 @@ from constructs import Construct
 from constructs.monitoring.alert_topic import AlertTopic
 
 
-class CostBudget(Construct):
-    """Mails when the costs tagged with the cluster's name pass the limit, or are forecast to.
+def cost_budget(scope: Construct, cluster: Cluster, budget: Budget, alerts: AlertTopic | None) -> None:
+    """Mail when the costs tagged with the cluster's name pass the limit, or are forecast to.
 
     They also go to the topic, if there is one.
 
@@ -17,39 +17,28 @@ class CostBudget(Construct):
     CloudFormation makes up its name: subscribers cannot be changed, only replaced together with the budget,
     and names are unique in the account, over all regions.
     """
-
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        cluster: Cluster,
-        budget: Budget,
-        alerts: AlertTopic | None,
-    ) -> None:
-        super().__init__(scope, construct_id)
-        subscribers = [{"subscriptionType": "EMAIL", "address": budget.email}]
-        if alerts:
-            subscribers.append({"subscriptionType": "SNS", "address": alerts.topic.topic_arn})
-        budgets.CfnBudget(
-            self,
-            "Budget",
-            budget=budgets.CfnBudget.BudgetDataProperty(
-                budget_type="COST",
-                time_unit="MONTHLY",
-                budget_limit=budgets.CfnBudget.SpendProperty(amount=budget.monthly_usd, unit="USD"),
-                cost_filters={"TagKeyValue": [f"user:{CLUSTER_TAG}${cluster.name}"]},
-            ),
-            notifications_with_subscribers=[
-                budgets.CfnBudget.NotificationWithSubscribersProperty(
-                    notification={
-                        "notificationType": kind,
-                        "comparisonOperator": "GREATER_THAN",
-                        "threshold": 100,
-                        "thresholdType": "PERCENTAGE",
-                    },
-                    subscribers=subscribers,
-                )
-                for kind in ("ACTUAL", "FORECASTED")
-            ],
-        )
+    subscribers = [{"subscriptionType": "EMAIL", "address": budget.email}]
+    if alerts:
+        subscribers.append({"subscriptionType": "SNS", "address": alerts.topic.topic_arn})
+    budgets.CfnBudget(
+        Construct(scope, "Budget"),
+        "Budget",
+        budget=budgets.CfnBudget.BudgetDataProperty(
+            budget_type="COST",
+            time_unit="MONTHLY",
+            budget_limit=budgets.CfnBudget.SpendProperty(amount=budget.monthly_usd, unit="USD"),
+            cost_filters={"TagKeyValue": [f"user:{CLUSTER_TAG}${cluster.name}"]},
+        ),
+        notifications_with_subscribers=[
+            budgets.CfnBudget.NotificationWithSubscribersProperty(
+                notification={
+                    "notificationType": kind,
+                    "comparisonOperator": "GREATER_THAN",
+                    "threshold": 100,
+                    "thresholdType": "PERCENTAGE",
+                },
+                subscribers=subscribers,
+            )
+            for kind in ("ACTUAL", "FORECASTED")
+        ],
+    )

@@ -25,15 +25,9 @@ class GrafanaWorkspace(Construct):
     """
 
     def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        cluster: Cluster,
-        settings: Grafana,
-        metrics: MetricsWorkspace,
+        self, scope: Construct, *, cluster: Cluster, settings: Grafana, metrics: MetricsWorkspace
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Grafana")
         stack = Stack.of(self)
         workspaces = f"arn:{stack.partition}:grafana:{stack.region}:{stack.account}:/workspaces"
         role = statement_role(
@@ -99,58 +93,53 @@ def _saml(settings: Grafana) -> grafana.CfnWorkspace.SamlConfigurationProperty |
     )
 
 
-FOLDER_UID = "hyperpod"
 DASHBOARDS = "dashboards.json"
 """Beside the function's code: a request of CloudFormation's is too small for them."""
 GIVE_UP = Duration.minutes(15)
 """A new workspace's address is known everywhere within minutes."""
 
 
-class GrafanaContents(Construct):
-    """Contents that a function creates with its own service account, whose token ends with the call."""
-
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        cluster: Cluster,
-        settings: Grafana,
-        grafana: GrafanaWorkspace,
-        metrics: MetricsWorkspace,
-        lustre: LustreFileSystem,
-        home: HomeFileSystem | None,
-        log: logs.CfnLogGroup,
-    ) -> None:
-        super().__init__(scope, construct_id)
-        function = ResourceProvider(
-            self,
-            "grafana_contents",
-            files={DASHBOARDS: json.dumps(dashboards(cluster.scheduler), sort_keys=True)},
-            description="Puts data sources, dashboards and roles into a Grafana workspace",
-            statements=_statements(Stack.of(self), settings, grafana.arn),
-            seconds_between_calls=20,
-            log=log,
-        )
-        people = {"ADMIN": settings.admins, "EDITOR": settings.editors, "VIEWER": settings.viewers}
-        marks = {LUSTRE_MARK: lustre.file_system_id, **({HOME_MARK: home.file_system_id} if home else {})}
-        function.resource(
-            self,
-            "Resource",
-            "GrafanaContents",
-            {
-                "WorkspaceId": grafana.workspace.attr_id,
-                "Endpoint": grafana.workspace.attr_endpoint,
-                # As text: CloudFormation makes texts of the truth values that it hands on.
-                "Folder": json.dumps({"uid": FOLDER_UID, "title": f"HyperPod {cluster.name}"}),
-                "DataSources": json.dumps(_data_sources(cluster, metrics)),
-                # The dashboards are among the contents; a change in them calls the function again.
-                "Contents": function.contents,
-                "Marks": json.dumps(marks),
-                "People": people if settings.sign_in == "identity_center" else {},
-            },
-            GIVE_UP,
-        )
+def grafana_contents(
+    scope: Construct,
+    *,
+    cluster: Cluster,
+    settings: Grafana,
+    grafana: GrafanaWorkspace,
+    metrics: MetricsWorkspace,
+    lustre: LustreFileSystem,
+    home: HomeFileSystem | None,
+    log: logs.CfnLogGroup,
+) -> None:
+    """Fill the workspace by a function, with its own service account, whose token ends with the call."""
+    made = Construct(scope, "Contents")
+    function = ResourceProvider(
+        made,
+        "grafana_contents",
+        files={DASHBOARDS: json.dumps(dashboards(cluster.scheduler), sort_keys=True)},
+        description="Puts data sources, dashboards and roles into a Grafana workspace",
+        statements=_statements(Stack.of(made), settings, grafana.arn),
+        seconds_between_calls=20,
+        log=log,
+    )
+    people = {"ADMIN": settings.admins, "EDITOR": settings.editors, "VIEWER": settings.viewers}
+    marks = {LUSTRE_MARK: lustre.file_system_id, **({HOME_MARK: home.file_system_id} if home else {})}
+    function.resource(
+        made,
+        "Resource",
+        "GrafanaContents",
+        {
+            "WorkspaceId": grafana.workspace.attr_id,
+            "Endpoint": grafana.workspace.attr_endpoint,
+            # As text: CloudFormation makes texts of the truth values that it hands on.
+            "Folder": json.dumps({"uid": "hyperpod", "title": f"HyperPod {cluster.name}"}),
+            "DataSources": json.dumps(_data_sources(cluster, metrics)),
+            # The dashboards are among the contents; a change in them calls the function again.
+            "Contents": function.contents,
+            "Marks": json.dumps(marks),
+            "People": people if settings.sign_in == "identity_center" else {},
+        },
+        GIVE_UP,
+    )
 
 
 def _statements(stack: Stack, settings: Grafana, workspace_arn: str) -> list[Statement]:

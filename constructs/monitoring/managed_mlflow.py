@@ -39,14 +39,13 @@ class ManagedMlflow(Construct):
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         *,
         cluster: Cluster,
         settings: Mlflow,
         key: kms.IKey | None,
         access_logs: s3.Bucket,
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Mlflow")
         bucket = private_bucket(
             self, "MlflowArtifacts", key=key, access_logs=access_logs, removal=RemovalPolicy.DESTROY
         )

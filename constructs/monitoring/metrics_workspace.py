@@ -27,15 +27,9 @@ class MetricsWorkspace(Construct):
     """
 
     def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        cluster: Cluster,
-        key: kms.IKey | None,
-        alerts: AlertTopic | None,
+        self, scope: Construct, *, cluster: Cluster, key: kms.IKey | None, alerts: AlertTopic | None
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Metrics")
         log = log_group(
             self,
             "Log",

@@ -18,16 +18,11 @@ _PATCHING = {"when_idle": "WhenIdle", "when_all_idle": "WhenAllIdle"}
 
 
 def hyperpod_cluster(
-    scope: Construct,
-    construct_id: str,
-    settings: Cluster,
-    network: Network,
-    groups: Sequence[Group],
-    **own: Any,
+    scope: Construct, settings: Cluster, network: Network, groups: Sequence[Group], **own: Any
 ) -> sagemaker.CfnCluster:
     """Create the cluster; ``own`` holds the properties of its scheduler."""
     return sagemaker.CfnCluster(
-        Construct(scope, construct_id),
+        Construct(scope, "Cluster"),
         "Resource",
         cluster_name=settings.name,
         instance_groups=groups,
@@ -79,6 +74,5 @@ def volumes(group: InstanceGroup, key: kms.IKey | None) -> list[StorageConfig]:
         configs.append(StorageConfig(ebs_volume_config=volume))
     if key_arn:
         # The service sets the root volume's size itself and rejects one given here.
-        root = {"rootVolume": True, "volumeKmsKeyId": key_arn}
-        configs.append(StorageConfig(ebs_volume_config=root))
+        configs.append(StorageConfig(ebs_volume_config={"rootVolume": True, "volumeKmsKeyId": key_arn}))
     return configs

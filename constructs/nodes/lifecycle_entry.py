@@ -23,23 +23,14 @@ def entry_script(region: str, current: str, script: str) -> str:
     return _ENTRY.format(region=region, current=current, script=script) + FETCH_AND_RUN.read_text()
 
 
-class LifecycleEntry:
-    """``SourceS3Uri`` of instance groups, which holds one script.
+def lifecycle_entry(
+    scope: Construct, scripts: HashedUpload, region: str, script: str, after: Sequence[IDependable] = ()
+) -> tuple[IDependable, str]:
+    """Upload the entry script; return the upload, which nodes need, and ``SourceS3Uri`` of their groups.
 
     New and replaced nodes run the version that was current when they started. The cluster's properties name
     no version, so a change of scripts or users does not update the cluster.
     """
-
-    def __init__(
-        self,
-        scope: Construct,
-        scripts: HashedUpload,
-        region: str,
-        script: str,
-        *,
-        after: Sequence[IDependable] = (),
-    ) -> None:
-        files = {f"{FOLDER}/{script}": entry_script(region, scripts.current_s3_uri, script)}
-        self.pointer = scripts.point_to_current(scope, files=files, after=after)
-        """Object that names the version, and the entry script; nodes need both."""
-        self.s3_uri = f"{scripts.current_s3_uri.rpartition('/')[0]}/{FOLDER}"
+    files = {f"{FOLDER}/{script}": entry_script(region, scripts.current_s3_uri, script)}
+    pointer = scripts.point_to_current(scope, files=files, after=after)
+    return pointer, f"{scripts.current_s3_uri.rpartition('/')[0]}/{FOLDER}"

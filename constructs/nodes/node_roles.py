@@ -10,7 +10,7 @@ from aws_cdk import aws_kms as kms
 from config.cluster import Cluster
 from config.resource_names import artifact_bucket
 from constructs import Construct
-from constructs.policy.findings import acknowledge, managed_policy_finding
+from constructs.policy.findings import MANAGED, acknowledge
 from constructs.policy.statement_role import (
     WRITE_LOGS,
     Statement,
@@ -38,9 +38,8 @@ def node_role(scope: Construct, construct_id: str, cluster: Cluster, statements:
     )
     if cluster.iam.node_policy == "managed":
         role.add_managed_policy(iam.ManagedPolicy.from_aws_managed_policy_name(MANAGED_POLICY))
-        acknowledge(
-            role, managed_policy_finding(MANAGED_POLICY, "iam.node_policy is the cluster file's choice")
-        )
+        finding = f"AwsSolutions-IAM4[Policy::{MANAGED}{MANAGED_POLICY}]"
+        acknowledge(role, {finding: "iam.node_policy is the cluster file's choice"})
     return role
 
 

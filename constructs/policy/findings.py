@@ -11,7 +11,7 @@ from aws_cdk import aws_lambda as lambda_
 
 from constructs import Construct, IConstruct
 
-_MANAGED = "arn:<AWS::Partition>:iam::aws:policy/"
+MANAGED = "arn:<AWS::Partition>:iam::aws:policy/"
 
 
 def acknowledge(construct: IConstruct, reasons: Mapping[str, str]) -> None:
@@ -51,16 +51,11 @@ def _written(value: Any) -> str:
     return str(value)
 
 
-def managed_policy_finding(policy: str, reason: str) -> dict[str, str]:
-    """Return the finding on a role with an AWS managed policy, and its reason."""
-    return {f"AwsSolutions-IAM4[Policy::{_MANAGED}{policy}]": reason}
-
-
 def library_findings(owner: str) -> dict[str, str]:
     """Return the findings on a function that aws-cdk-lib defines, each with its reason."""
     return {
         "AwsSolutions-L1": f"{owner}; aws-cdk-lib sets the runtime that it is tested with",
-        f"AwsSolutions-IAM4[Policy::{_MANAGED}service-role/AWSLambdaBasicExecutionRole]": (
+        f"AwsSolutions-IAM4[Policy::{MANAGED}service-role/AWSLambdaBasicExecutionRole]": (
             f"{owner}; aws-cdk-lib sets the policy that lets it log"
         ),
     }
@@ -75,7 +70,7 @@ def acknowledge_provider(construct: Construct) -> None:
         construct,
         {
             **library_findings(owner),
-            f"AwsSolutions-IAM4[Policy::{_MANAGED}service-role/AWSLambdaVPCAccessExecutionRole]": (
+            f"AwsSolutions-IAM4[Policy::{MANAGED}service-role/AWSLambdaVPCAccessExecutionRole]": (
                 f"{owner}; aws-cdk-lib sets the policy that lets it stand in the VPC"
             ),
             **dict.fromkeys(("AwsSolutions-SF1", "AwsSolutions-SF2"), polls),
@@ -104,7 +99,7 @@ def acknowledge_kubectl(cluster: eks.Cluster) -> None:
     acknowledge(
         provider,
         {
-            f"AwsSolutions-IAM4[Policy::{_MANAGED}AmazonEC2ContainerRegistryReadOnly]": f"{why} its policies",
+            f"AwsSolutions-IAM4[Policy::{MANAGED}AmazonEC2ContainerRegistryReadOnly]": f"{why} its policies",
             f"AwsSolutions-IAM4[Policy::{json.dumps(where_it_is, separators=(',', ':'))}]": (
                 f"{why} its policies"
             ),

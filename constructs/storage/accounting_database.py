@@ -28,15 +28,9 @@ class AccountingDatabase(Construct):
     """
 
     def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        settings: Settings,
-        network: Network,
-        key: kms.IKey | None,
+        self, scope: Construct, *, settings: Settings, network: Network, key: kms.IKey | None
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "AccountingDatabase")
         is_kept = settings.removal == "retain"
         removal = removal_policy(settings.removal)
         security_group = ec2.SecurityGroup(

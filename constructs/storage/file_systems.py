@@ -17,8 +17,6 @@ from constructs.storage.encryption_key import let_use
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
 
-LOG_DAYS = 90
-
 
 def _file_system(
     scope: Construct,
@@ -60,14 +58,13 @@ class LustreFileSystem(Construct):
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         *,
         settings: LustreSettings,
         log_group_name: str,
         network: Network,
         key: kms.IKey | None,
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Lustre")
         stack = Stack.of(self)
         self.mount_path = settings.mount_path
         self.capacity_gib = settings.capacity_gib
@@ -75,7 +72,7 @@ class LustreFileSystem(Construct):
             Annotations.of(self).add_warning_v2("hyperpod-esm2:lustre-efa", EFA_NOT_CONFIGURED)
         # A file that cannot be imported or exported is reported here and nowhere else. FSx accepts only
         # groups below /aws/fsx/.
-        events = log_group(self, "Events", key=key, retention_days=LOG_DAYS, log_group_name=log_group_name)
+        events = log_group(self, "Events", key=key, retention_days=90, log_group_name=log_group_name)
         if settings.existing:
             # It still writes to the group, which the earlier storage stack has deleted.
             self.file_system_id = settings.existing.file_system_id
@@ -125,76 +122,65 @@ IMPORTED = ["NEW", "CHANGED"]
 file system that the cluster file keeps. Files of deleted objects stay listed until someone removes them."""
 
 
-class DataAssociation(Construct):
-    """Association by which objects appear as files below ``path``, and changes to files reach the bucket.
+def associate_bucket(
+    scope: Construct,
+    *,
+    lustre: LustreFileSystem,
+    path: str,
+    bucket: s3.IBucket,
+    key: kms.IKey | None,
+    removal: RemovalPolicy,
+) -> None:
+    """Have objects appear as files below ``path``, and changes to files reach the bucket.
 
     FSx watches the bucket through notifications that it sets itself: adding others with the CDK would
     overwrite them. It uses the bucket through a role of its own, which the key must let in; the owner of a
     key that is given by its ARN grants the same.
     """
+    association = fsx.CfnDataRepositoryAssociation(
+        Construct(scope, "DataAssociation"),
+        "Association",
+        file_system_id=lustre.file_system_id,
+        file_system_path=path,
+        data_repository_path=f"s3://{bucket.bucket_name}",
+        batch_import_meta_data_on_create=True,
+        s3={"autoImportPolicy": {"events": IMPORTED}, "autoExportPolicy": {"events": EXPORTED}},
+    )
+    # Deleting it leaves the files in place: CloudFormation never sets DeleteDataInFileSystem.
+    association.apply_removal_policy(removal, apply_to_update_replace_policy=False)
+    # A changed path makes a new association. The old one, if kept, would continue to export.
+    association.cfn_options.update_replace_policy = CfnDeletionPolicy.DELETE
+    # FSx reads the bucket's policy, which must exist for the whole life of the association.
+    if bucket.policy is not None:
+        association.node.add_dependency(bucket.policy)
+    if key is not None:
+        _let_in(Stack.of(scope), key)
 
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        lustre: LustreFileSystem,
-        path: str,
-        bucket: s3.IBucket,
-        key: kms.IKey | None,
-        removal: RemovalPolicy,
-    ) -> None:
-        super().__init__(scope, construct_id)
-        association = fsx.CfnDataRepositoryAssociation(
-            self,
-            "Association",
-            file_system_id=lustre.file_system_id,
-            file_system_path=path,
-            data_repository_path=f"s3://{bucket.bucket_name}",
-            batch_import_meta_data_on_create=True,
-            s3={"autoImportPolicy": {"events": IMPORTED}, "autoExportPolicy": {"events": EXPORTED}},
+
+def _let_in(stack: Stack, key: kms.IKey) -> None:
+    """Allow the service-linked role by pattern: its name has the file system's, created after the key."""
+    role = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*"
+    via_s3 = {"kms:CallerAccount": stack.account, "kms:ViaService": f"s3.{stack.region}.amazonaws.com"}
+    arn = f"arn:{stack.partition}:iam::{stack.account}:role/{role}"
+    conditions = {"ArnLike": {"aws:PrincipalArn": arn}, "StringEquals": via_s3}
+    let_use(key, "LustreToS3", iam.AnyPrincipal(), conditions)
+    created = key.node.default_child
+    if isinstance(created, kms.CfnKey):
+        skip_check(
+            created,
+            "CKV_AWS_33",
+            "The wildcard stands for one service-linked role, which the conditions name by pattern: a"
+            " principal that does not exist yet cannot be written.",
         )
-        # Deleting it leaves the files in place: CloudFormation never sets DeleteDataInFileSystem.
-        association.apply_removal_policy(removal, apply_to_update_replace_policy=False)
-        # A changed path makes a new association. The old one, if kept, would continue to export.
-        association.cfn_options.update_replace_policy = CfnDeletionPolicy.DELETE
-        # FSx reads the bucket's policy, which must exist for the whole life of the association.
-        if bucket.policy is not None:
-            association.node.add_dependency(bucket.policy)
-        if key is not None:
-            self._let_in(key)
-
-    def _let_in(self, key: kms.IKey) -> None:
-        """Allow the service-linked role by pattern: its name has the file system's, created after the key."""
-        stack = Stack.of(self)
-        role = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*"
-        via_s3 = {"kms:CallerAccount": stack.account, "kms:ViaService": f"s3.{stack.region}.amazonaws.com"}
-        arn = f"arn:{stack.partition}:iam::{stack.account}:role/{role}"
-        conditions = {"ArnLike": {"aws:PrincipalArn": arn}, "StringEquals": via_s3}
-        let_use(key, "LustreToS3", iam.AnyPrincipal(), conditions)
-        created = key.node.default_child
-        if isinstance(created, kms.CfnKey):
-            skip_check(
-                created,
-                "CKV_AWS_33",
-                "The wildcard stands for one service-linked role, which the conditions name by pattern: a"
-                " principal that does not exist yet cannot be written.",
-            )
 
 
 class HomeFileSystem(Construct):
     """A highly available pair of file servers in one zone, encrypted, exported to the VPC only."""
 
     def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        settings: HomeSettings,
-        network: Network,
-        key: kms.IKey | None,
+        self, scope: Construct, *, settings: HomeSettings, network: Network, key: kms.IKey | None
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Home")
         self.capacity_gib = settings.capacity_gib
         if settings.existing:
             self.file_system_id = settings.existing

@@ -12,7 +12,6 @@ from constructs.policy.findings import skip_check
 
 KEEP = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
 """Resources of a failed first deployment are not kept, because they are empty and would bill unnoticed."""
-ACCESS_LOG_DAYS = 90
 UPLOAD_DAYS = 7
 """Days after which unfinished uploads are deleted. They are invisible and bill. Real uploads take hours."""
 
@@ -35,7 +34,7 @@ def access_log_bucket(scope: Construct, construct_id: str) -> s3.Bucket:
         lifecycle_rules=[
             s3.LifecycleRule(
                 id="Expire",
-                expiration=Duration.days(ACCESS_LOG_DAYS),
+                expiration=Duration.days(90),
                 # Time to notice that someone deleted a record.
                 noncurrent_version_expiration=Duration.days(30),
             )

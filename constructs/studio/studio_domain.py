@@ -19,7 +19,6 @@ from constructs.nodes.node_roles import describe_file_systems, key_statements
 from constructs.policy.statement_role import WRITE_LOGS, Statement, statement_role, unscoped
 from constructs.vpc.network import Network
 
-APPS = ("JupyterLab", "CodeEditor")
 SCRIPTS = Path(__file__).parents[2] / "lifecycle" / "studio"
 MAX_CONTENT = 16_384
 """Characters of base64 (``StudioLifecycleConfigContent``)."""
@@ -31,8 +30,6 @@ LUSTRE_PORTS = ((988, 988), (1018, 1023))
 SLURM_PORTS = (6817, 6819)
 """slurmctld, slurmd and slurmdbd, as Slurm has them by default."""
 HTTPS = (443, 443)
-_OWNER = "sagemaker:OwnerUserProfileArn"
-_SHARING = "sagemaker:SpaceSharingType"
 
 
 class StudioDomain(Construct):
@@ -46,7 +43,6 @@ class StudioDomain(Construct):
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         *,
         cluster: Cluster,
         studio: Studio,
@@ -57,7 +53,7 @@ class StudioDomain(Construct):
         role: iam.IRole,
         key: kms.IKey | None,
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Studio")
         name = f"{cluster.name}-{cluster.scheduler}"
         script = (SCRIPTS / "start_space.sh").read_text()
         text = script.replace("@CURRENT@", current_s3_uri).replace("@REGION@", cluster.region)
@@ -71,7 +67,7 @@ class StudioDomain(Construct):
                 studio_lifecycle_config_name=f"{name}-{app.lower()}-{digest}",
                 studio_lifecycle_config_content=Fn.base64(text),
             )
-            for app in APPS
+            for app in ("JupyterLab", "CodeEditor")
         ]
         jupyter, editor = (_app_settings(studio, start.attr_studio_lifecycle_config_arn) for start in starts)
         path = f"/{STUDIO_FOLDER}/{SHARED_PARTITION}"
@@ -216,8 +212,8 @@ def _studio_statements(stack: Stack) -> list[Statement]:
     logs = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:/aws/sagemaker/studio"
     profile = f"{arn}:user-profile/${{sagemaker:DomainId}}/${{sagemaker:UserProfileName}}"
     private: dict[str, dict[str, str | list[str]]] = {
-        "ArnLike": {_OWNER: profile},
-        "StringEquals": {_SHARING: ["Private"]},
+        "ArnLike": {"sagemaker:OwnerUserProfileArn": profile},
+        "StringEquals": {"sagemaker:SpaceSharingType": ["Private"]},
     }
     names = "people name their spaces; the condition names the person"
     return [

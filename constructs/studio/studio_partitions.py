@@ -19,12 +19,10 @@ from constructs import Construct
 from constructs.custom_resource import FUNCTIONS, function_role, python_function
 from constructs.policy.statement_role import Statement, unscoped
 
-NAME = "studio_partitions"
 TRIES = 20
 """Tries of a request or an acknowledgement before it goes to the dead-letter queue."""
 KEPT = Duration.days(14)
 """Longest retention of SQS. A cluster may be away for so long before its queue loses a profile."""
-VISIBILITY = Duration.minutes(5)
 LOOK_AGAIN = Duration.minutes(15)
 """Interval of the search for profiles without a partition, for which no event arrived."""
 
@@ -38,7 +36,6 @@ class StudioPartitions(Construct):
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         *,
         domain_id: str,
         file_system_id: str,
@@ -48,7 +45,7 @@ class StudioPartitions(Construct):
         log: logs.CfnLogGroup,
         topic_arn: str | None,
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "Partitions")
         self._key, self._log, self._topic_arn = key, log, topic_arn
         self.requests = self._queue("Requests", fifo=True)
         self.acknowledgements = self._queue("Acknowledgements", fifo=False)
@@ -153,7 +150,7 @@ class StudioPartitions(Construct):
                 encryption_master_key=self._key,
                 enforce_ssl=True,
                 retention_period=KEPT,
-                visibility_timeout=VISIBILITY,
+                visibility_timeout=Duration.minutes(5),
                 dead_letter_queue=failed,
                 removal_policy=RemovalPolicy.DESTROY,
             )
@@ -190,7 +187,7 @@ class StudioPartitions(Construct):
             self,
             construct_id,
             description=description,
-            code=lambda_.Code.from_asset(str(FUNCTIONS / NAME), exclude=[*IGNORED]),
+            code=lambda_.Code.from_asset(str(FUNCTIONS / "studio_partitions"), exclude=[*IGNORED]),
             handler=construct_id.lower(),
             environment=environment,
             role=role,

@@ -25,25 +25,16 @@ class ClusterVpc(Construct):
     joins it; emptying it would take a function that may change security groups.
     """
 
-    vpc_id: str
-    private_subnets: list[ec2.ISubnet]
-    """One per zone, in the file's order."""
-    database_subnets: list[ec2.ISubnet]
-    """Subnets of the first two zones, without a route out; empty by default."""
-    control_plane_subnets: list[ec2.ISubnet]
-    """Subnets of the EKS control plane, with the private subnets' routes."""
-
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         *,
         network: NewVpc,
         name: str,
         database: bool,
         control_plane_zone_ids: Sequence[str],
     ) -> None:
-        super().__init__(scope, construct_id)
+        super().__init__(scope, "ClusterVpc")
         self._name = name
         private, (nat, *small) = address_plan(network)
         vpc = ec2.CfnVPC(
@@ -58,7 +49,9 @@ class ClusterVpc(Construct):
             self._subnet(f"PrivateSubnet{index}", f"private-{zone}", zone, cidr, private_routes)
             for index, (zone, cidr) in enumerate(zip(zones, private, strict=True))
         ]
-        self.database_subnets = []
+        """One per zone, in the file's order."""
+        self.database_subnets: list[ec2.ISubnet] = []
+        """Subnets of the first two zones, without a route out; empty by default."""
         if database:
             routes = self._route_table("DatabaseRouteTable", "database")
             self.database_subnets = [
@@ -71,6 +64,7 @@ class ClusterVpc(Construct):
             self._subnet(f"ControlPlaneSubnet{index}", f"control-plane-{zone}", zone, cidr, private_routes)
             for index, (zone, cidr) in enumerate(zip(control_plane_zone_ids, small, strict=False))
         ]
+        """Subnets of the EKS control plane, with the private subnets' routes."""
         if network.internet == "nat":
             self._nat(zones[0], nat, private_routes)
 
@@ -154,51 +148,47 @@ def address_plan(network: NewVpc) -> tuple[list[IPv4Network], list[IPv4Network]]
     return list(islice(vpc.subnets(new_prefix=prefix), num_zones)), small[::-1]
 
 
-class FlowLog(Construct):
-    """Record of connections that a VPC accepts or rejects: kept ``retention_days``, gone with the stack."""
-
-    def __init__(
-        self, scope: Construct, construct_id: str, *, vpc_id: str, key: kms.IKey | None, retention_days: int
-    ) -> None:
-        super().__init__(scope, construct_id)
-        stack = Stack.of(self)
-        group = log_group(self, "LogGroup", key=key, retention_days=retention_days)
-        role = iam.Role(
-            self,
-            "Role",
-            assumed_by=iam.ServicePrincipal(
-                "vpc-flow-logs.amazonaws.com",
-                # No other account's flow log may pass this role to the service.
-                conditions={
-                    "StringEquals": {"aws:SourceAccount": stack.account},
-                    "ArnLike": {
-                        "aws:SourceArn": (
-                            f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}:vpc-flow-log/*"
-                        )
-                    },
+def record_connections(scope: Construct, vpc_id: str, key: kms.IKey | None, retention_days: int) -> None:
+    """Record the connections that a VPC accepts or rejects: kept ``retention_days``, gone with the stack."""
+    made = Construct(scope, "FlowLog")
+    stack = Stack.of(made)
+    group = log_group(made, "LogGroup", key=key, retention_days=retention_days)
+    role = iam.Role(
+        made,
+        "Role",
+        assumed_by=iam.ServicePrincipal(
+            "vpc-flow-logs.amazonaws.com",
+            # No other account's flow log may pass this role to the service.
+            conditions={
+                "StringEquals": {"aws:SourceAccount": stack.account},
+                "ArnLike": {
+                    "aws:SourceArn": (
+                        f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}:vpc-flow-log/*"
+                    )
                 },
-            ),
-        )
-        policy = iam.Policy(
-            self,
-            "Policy",
-            roles=[role],
-            statements=[
-                iam.PolicyStatement(
-                    actions=["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
-                    # The group's ARN as CloudFormation returns it ends with ":*": the group's streams.
-                    resources=[group.attr_arn],
-                )
-            ],
-        )
-        flow_log = ec2.CfnFlowLog(
-            self,
-            "FlowLog",
-            resource_type="VPC",
-            resource_id=vpc_id,
-            traffic_type="ALL",
-            log_destination_type="cloud-watch-logs",
-            log_destination=group.attr_arn,
-            deliver_logs_permission_arn=role.role_arn,
-        )
-        flow_log.node.add_dependency(policy)
+            },
+        ),
+    )
+    policy = iam.Policy(
+        made,
+        "Policy",
+        roles=[role],
+        statements=[
+            iam.PolicyStatement(
+                actions=["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+                # The group's ARN as CloudFormation returns it ends with ":*": the group's streams.
+                resources=[group.attr_arn],
+            )
+        ],
+    )
+    flow_log = ec2.CfnFlowLog(
+        made,
+        "FlowLog",
+        resource_type="VPC",
+        resource_id=vpc_id,
+        traffic_type="ALL",
+        log_destination_type="cloud-watch-logs",
+        log_destination=group.attr_arn,
+        deliver_logs_permission_arn=role.role_arn,
+    )
+    flow_log.node.add_dependency(policy)

@@ -12,7 +12,7 @@ from config.facts.endpoint_services import endpoint_services, prefix_and_name
 from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 from constructs.storage.encryption_key import encryption_key
-from constructs.vpc.cluster_vpc import ClusterVpc, FlowLog
+from constructs.vpc.cluster_vpc import ClusterVpc, record_connections
 
 DATABASE_PORT = 3306
 """Port of Slurm's accounting database."""
@@ -87,12 +87,7 @@ class Network(Construct):
     def _make(self, cluster: Cluster, network: NewVpc, database: bool, zones: Sequence[str]) -> str:
         """Create the VPC with its flow log, and return its id."""
         made = ClusterVpc(
-            self,
-            "ClusterVpc",
-            network=network,
-            name=cluster.name,
-            database=database,
-            control_plane_zone_ids=zones,
+            self, network=network, name=cluster.name, database=database, control_plane_zone_ids=zones
         )
         self._subnets = dict(zip(network.availability_zone_ids, made.private_subnets, strict=True))
         self.database_subnets = made.database_subnets
@@ -104,7 +99,7 @@ class Network(Construct):
             alias=f"{cluster.name}-flow-log",
             removal=RemovalPolicy.DESTROY,
         )
-        FlowLog(self, "FlowLog", vpc_id=made.vpc_id, key=key, retention_days=network.flow_logs_days)
+        record_connections(self, made.vpc_id, key, network.flow_logs_days)
         return made.vpc_id
 
     def _import(self, network: ExistingVpc, database: bool, zones: Sequence[str]) -> str:

@@ -26,8 +26,6 @@ DASHBOARDS = Path(__file__).with_name("dashboards.json")
 SERVICE_ACCOUNT = "hyperpod-contents"
 TOKEN_SECONDS = 120
 """More than a call may take."""
-HTTP_SECONDS = 15
-ABSENT = 404
 LATER = {401, 403, 408, 429, 500, 502, 503, 504}
 """A workspace, or an account in it, that is not quite there yet answers so."""
 BUSY = {"ConflictException", "InternalServerException", "ThrottlingException"}
@@ -103,11 +101,8 @@ def _put(grafana: _Grafana, properties: Event) -> None:
     grafana.put("/api/folders", f"/api/folders/{folder['uid']}", folder, overwrite=True)
     ours = _dashboards(json.loads(properties["Marks"]))
     for dashboard in ours.values():
-        grafana.send(
-            "POST",
-            "/api/dashboards/db",
-            {"dashboard": dashboard, "folderUid": folder["uid"], "overwrite": True},
-        )
+        body = {"dashboard": dashboard, "folderUid": folder["uid"], "overwrite": True}
+        grafana.send("POST", "/api/dashboards/db", body)
     # What an earlier version had. People's own have uids that Grafana makes up, without this beginning.
     for found in grafana.get(f"/api/search?type=dash-db&limit=5000&folderUIDs={folder['uid']}") or []:
         if found["uid"].startswith(f"{folder['uid']}-") and found["uid"] not in ours:
@@ -208,7 +203,7 @@ class _Grafana:
         try:
             return self.send("GET", path)
         except GrafanaError as error:
-            if error.status == ABSENT:
+            if error.status == 404:
                 return None
             raise
 
@@ -227,7 +222,7 @@ class _Grafana:
             data=None if body is None else json.dumps(body).encode(),
         )
         try:
-            with urllib.request.urlopen(request, timeout=HTTP_SECONDS) as answer:
+            with urllib.request.urlopen(request, timeout=15) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             said = error.read(300).decode(errors="replace")

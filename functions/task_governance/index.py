@@ -12,14 +12,10 @@ from typing import Any
 
 import boto3
 
-OPERATIONS = {
-    "ClusterSchedulerConfig": "cluster_scheduler_config",
-    "ComputeQuota": "compute_quota",
-}
+OPERATIONS = {"ClusterSchedulerConfig": "cluster_scheduler_config", "ComputeQuota": "compute_quota"}
 """Endings of method names, by kind."""
 CREATE_ONLY = ("Name", "ClusterArn", "Tags")
 """Arguments that an update does not take."""
-THERE = ("Created", "Updated")
 
 Event = dict[str, Any]
 
@@ -59,7 +55,7 @@ def is_complete(event: Event, _context: object) -> dict[str, bool]:
     if status.endswith("Failed"):
         raise RuntimeError(f"{thing} has status {status}: {reason}")
     version, wanted = found[f"{thing.kind}Version"], int(event["Data"]["Version"])
-    if not gone and status in THERE and version >= wanted:
+    if not gone and status in ("Created", "Updated") and version >= wanted:
         return {"IsComplete": True}
     timeout = float(event["ResourceProperties"]["TimeoutSeconds"])
     if time.time() - float(event["Data"]["Start"]) >= timeout:

@@ -22,11 +22,10 @@ from node_setup.node import FILES
 from node_setup.settings import Settings, read_section
 from node_setup.slurm import SlurmNode, show_nodes
 from node_setup.steps.hold import LOG
-from workers.held_workers import is_busy, is_held_by_us, reserved, run_held, why_unreachable
+from workers.held_workers import is_held_by_us, reserved, run_held, why_unreachable
 from workers.progress import Progress
 from workers.worker_run import Outcome, Source, run_on_worker
 
-LOCK = "/run/node-setup-apply.lock"
 PARALLEL = 32
 """Workers on which the scripts run at the same time."""
 WORKERS_UNDONE = 3
@@ -37,7 +36,7 @@ def main() -> int:
     options = _options()
     host = this_host()
     host.path(LOG).parent.mkdir(parents=True, exist_ok=True)
-    with host.path(LOG).open("a") as log, open_lock(host, LOCK) as lock:
+    with host.path(LOG).open("a") as log, open_lock(host, "/run/node-setup-apply.lock") as lock:
         progress = Progress(log, sys.stdout)
         if not take(lock):
             progress.say(
@@ -45,8 +44,7 @@ def main() -> int:
             )
             return 1
         try:
-            settings = read_section(FILES / "settings.json", Settings)
-            return _apply(host, settings, options, progress)
+            return _apply(host, read_section(FILES / "settings.json", Settings), options, progress)
         except SetupError as error:
             progress.say(f"ERROR: {error}")
             return 1
@@ -96,11 +94,9 @@ def _apply(host: Host, settings: Settings, options: argparse.Namespace, progress
 
 
 def _run_here(progress: Progress) -> int:
-    command = ["bash", str(FILES / "on_init_complete.sh")]
-    environment = {**os.environ, "SECONDS_TO_SHIP_LOG": "0"}
     with subprocess.Popen(
-        command,
-        env=environment,
+        ["bash", str(FILES / "on_init_complete.sh")],
+        env={**os.environ, "SECONDS_TO_SHIP_LOG": "0"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -134,7 +130,7 @@ def _workers(host: Host, settings: Settings, wanted: Sequence[str]) -> list[Slur
         )
     chosen = [nodes[name] for name in wanted] or list(nodes.values())
     # Busy nodes would keep the idle ones waiting.
-    return sorted(chosen, key=is_busy)
+    return sorted(chosen, key=lambda node: bool(node.flags & {"ALLOCATED", "MIXED", "COMPLETING"}))
 
 
 def _run_all(

@@ -16,18 +16,14 @@ class _Conversation(ctypes.Structure):
     _fields_ = [("conv", _CONVERSATION), ("appdata_ptr", ctypes.c_void_p)]
 
 
-def _no_answers(_count: int, _messages: int, responses: int, _data: int) -> int:
-    """Answer no message; modules that only inform continue without an answer."""
-    return PAM_CONV_ERR
-
-
 def main() -> int:
     service, user = (argument.encode() for argument in sys.argv[1:3])
     # Modules are not linked with the library and look for its functions in the global namespace.
     pam = ctypes.CDLL("libpam.so.0", mode=ctypes.RTLD_GLOBAL)
     pam.pam_strerror.restype = ctypes.c_char_p
     handle = ctypes.c_void_p()
-    conversation = _Conversation(_CONVERSATION(_no_answers), None)
+    # No message gets an answer; modules that only inform continue without one.
+    conversation = _Conversation(_CONVERSATION(lambda *_message: PAM_CONV_ERR), None)
     started = pam.pam_start(service, user, ctypes.byref(conversation), ctypes.byref(handle))
     answer = started or pam.pam_acct_mgmt(handle, 0)
     print(pam.pam_strerror(handle, answer).decode())

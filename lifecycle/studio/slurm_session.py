@@ -16,7 +16,6 @@ from typing import Any
 
 from space import Space, SpaceError
 
-SETTINGS = Path(__file__).with_name("session.json")
 BEGINS, ENDS = "slurm-answer-begins", "slurm-answer-ends"
 MAX_REQUEST = 40_000
 """Limit in characters. Session Manager allows 65,535 (``SessionManagerParameterValue``), a document fewer."""
@@ -26,7 +25,7 @@ _CONTROL = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\
 
 
 def main() -> int:
-    space = Space(json.loads(SETTINGS.read_text()))
+    space = Space(json.loads(Path(__file__).with_name("session.json").read_text()))
     try:
         return run(space, sys.argv[1], sys.argv[2:])
     except SpaceError as error:

@@ -11,7 +11,6 @@ from monitoring.dashboards.selection import GPU_NODE, OF_GPU_NODE, average_and_l
 
 _EACH = "{{Hostname}} GPU {{gpu}}"
 _each = partial(Panel, legend=_EACH)
-_MIB = 2**20
 _MILLIJOULES_PER_KWH = 3.6e9
 
 
@@ -43,7 +42,7 @@ def gpus() -> Model:
                 _each("A kernel runs", _of_nodes("DCGM_FI_DEV_GPU_UTIL"), unit="percent", maximum=100),
                 _each(
                     "Memory in use",
-                    f"{_of_nodes('DCGM_FI_DEV_FB_USED')} * {_MIB}",
+                    f"{_of_nodes('DCGM_FI_DEV_FB_USED')} * {2**20}",
                     unit="bytes",
                     about="torch keeps what it once took; trainings publish what they need.",
                 ),

@@ -15,7 +15,6 @@ CLOUDWATCH_UID = "hyperpod-cloudwatch"
 COLUMNS = 24
 RATE = "$__rate_interval"
 """Grafana's interval: at least four scrapes, and at least the distance of two points of the graph."""
-_SCHEMA_VERSION = 39
 
 Kind = Literal["timeseries", "stat", "bargauge"]
 Model = dict[str, Any]
@@ -142,7 +141,7 @@ def dashboard(
         "title": title,
         "description": about,
         "tags": ["hyperpod"],
-        "schemaVersion": _SCHEMA_VERSION,
+        "schemaVersion": 39,
         "editable": False,
         "graphTooltip": 1,  # one crosshair over all panels
         "refresh": "30s",

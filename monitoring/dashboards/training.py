@@ -124,5 +124,4 @@ def _rate(name: str, window: str = RATE) -> str:
 
 
 def _gpus(title: str, metric: str, scheduler: Scheduler, unit: str, maximum: float | None) -> Panel:
-    shown = average_and_lowest(gpus_of_job(metric, scheduler))
-    return Panel(title, shown, unit=unit, maximum=maximum)
+    return Panel(title, average_and_lowest(gpus_of_job(metric, scheduler)), unit=unit, maximum=maximum)

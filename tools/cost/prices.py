@@ -84,7 +84,12 @@ def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
         wanted = {"regionCode": region, **query.filters}
         asked = f"{query.service} {wanted}"
         if asked not in products:
-            products[asked] = _products(pricing, query.service, wanted)
+            filters = [
+                {"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()
+            ]
+            chosen = {"ServiceCode": query.service, "Filters": filters, "FormatVersion": "aws_v1"}
+            listed = all_items(pricing, "get_products", "PriceList", **chosen)
+            products[asked] = [json.loads(product) for product in listed]
         for price in matching(query, products[asked]):
             found[price.key].append(price)
     doubtful = {key: prices for key, prices in found.items() if len({price.usd for price in prices}) > 1}
@@ -108,12 +113,6 @@ def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
         ),
         *([f"unchanged, because the list has none: {', '.join(sorted(kept))}"] if kept else []),
     ]
-
-
-def _products(pricing: Any, service: str, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
-    filters = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
-    chosen = {"ServiceCode": service, "Filters": filters, "FormatVersion": "aws_v1"}
-    return [json.loads(product) for product in all_items(pricing, "get_products", "PriceList", **chosen)]
 
 
 def _rows(path: Path) -> dict[str, Row]:

@@ -49,8 +49,7 @@ def main() -> int:
 def findings(path: Path, rules: dict[str, Any]) -> Iterator[Finding]:
     """Yield the findings of one file; files of other kinds have none."""
     if path.suffix == ".py":
-        source = path.read_text()
-        yield from _python(source, rules)
+        yield from _python(path.read_text(), rules)
     elif path.suffix == ".md":
         yield from _document(path, rules)
     elif path.suffix in COMMENTED:

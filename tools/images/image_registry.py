@@ -15,11 +15,8 @@ from config.cluster import Cluster
 from config.resource_names import ResourceNames
 from tools.aws_session import aws_client, if_present, open_session
 
-SHOWN_CHARACTERS = 600
 SCAN_WAIT_SECONDS = 300.0
 """Basic scans of images of this size take a few minutes; after that the findings come without us."""
-SCAN_POLL_SECONDS = 10.0
-UNFINISHED = {"IN_PROGRESS", "PENDING"}
 SCANNED = {"COMPLETE", "ACTIVE"}
 """ACTIVE means enhanced scanning, which continues as long as the image exists."""
 SEVERITIES = ("CRITICAL", "HIGH", "MEDIUM", "LOW", "INFORMATIONAL", "UNDEFINED", "UNTRIAGED")
@@ -63,11 +60,11 @@ class Repository:
             )
             if answer is None and not self.scans_on_push:
                 return "image scan: none, scanning is off for this repository"
-            if answer and answer["imageScanStatus"]["status"] not in UNFINISHED:
+            if answer and answer["imageScanStatus"]["status"] not in {"IN_PROGRESS", "PENDING"}:
                 return _findings(answer)
             if time.monotonic() >= deadline:
                 return f"image scan: not finished after {SCAN_WAIT_SECONDS:.0f} s; make push shows it later"
-            time.sleep(SCAN_POLL_SECONDS)
+            time.sleep(10.0)
 
 
 def find_repository(cluster: Cluster, profile: str | None) -> Repository:
@@ -136,6 +133,6 @@ def copy_image(source: str, target: str, login: RegistryLogin) -> bool:
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
     if done.returncode:
-        said = " ".join(done.stdout.split())[-SHOWN_CHARACTERS:]
+        said = " ".join(done.stdout.split())[-600:]
         raise ValueError(f"`{' '.join(command)}` ended with {done.returncode}: {said}")
     return True

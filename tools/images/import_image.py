@@ -16,17 +16,7 @@ from config.facts.instance_catalogue import instance_type
 from config.reading.loader import load_slurm_cluster
 from config.slurm_cluster import SlurmCluster
 from tools.command_line import DEFAULT_CLUSTER_FILE, Say, cluster_parser, run_command
-from tools.images.build import (
-    FRAMEWORKS,
-    NOT_COMMITTED,
-    REPOSITORY,
-    Framework,
-    add_build_options,
-    build_image,
-    local_tag,
-    push_image,
-    registry_tag,
-)
+from tools.images import build
 from tools.images.container_engine import find_engine
 from tools.images.image_registry import Repository, find_repository
 from tools.images.source_revision import Revision, read_revision, require_clean
@@ -35,7 +25,7 @@ from tools.nodes.head_node import HeadNode, find_head_node
 from tools.nodes.node_session import BrokenSession
 
 ON_CLUSTER = Path(__file__).with_name("import_on_cluster.sh")
-ENROOT_IMPORT = REPOSITORY / "docker" / "enroot_import.sh"
+ENROOT_IMPORT = build.REPOSITORY / "docker" / "enroot_import.sh"
 FOLDER = "images"
 """Below the mount point of Lustre."""
 MOST_CPUS = 4
@@ -56,31 +46,8 @@ class ImportJob:
 
 
 def main() -> int:
-    options = _options()
-    framework = FRAMEWORKS[options.framework]
-    cluster = load_slurm_cluster(options.cluster)
-    folder = shared_folder(cluster, options.folder)
-    partition, num_cpus = place(cluster, options.partition)
-    if reference := options.reference:
-        job = ImportJob(partition, num_cpus, reference, image_file(folder, reference))
-        _import(find_head_node(cluster, options.profile), job, options.cluster)
-        return 0
-    revision = read_revision(REPOSITORY)
-    require_clean(revision, instead=NOT_COMMITTED)
-    # Building takes long: what comes after it is looked for first.
-    head = find_head_node(cluster, options.profile)
-    repository = find_repository(cluster, options.profile)
-    digest = _digest_in_registry(repository, revision, framework, options)
-    reference = f"{repository.uri}:{registry_tag(revision, framework)}@{digest}"
-    _import(head, ImportJob(partition, num_cpus, reference, image_file(folder, reference)), options.cluster)
-    # Last: meanwhile the scan has had its time.
-    print(repository.scan_summary(digest), file=sys.stderr)
-    return 0
-
-
-def _options() -> argparse.Namespace:
     parser = cluster_parser("Put the training image on the shared file system, for pyxis.")
-    add_build_options(parser)
+    build.add_build_options(parser)
     parser.add_argument("--folder", help="on the shared file system (images/ on Lustre)")
     parser.add_argument("--partition", help="of the worker that does it; the first one with GPUs")
     parser.add_argument(
@@ -88,7 +55,26 @@ def _options() -> argparse.Namespace:
         metavar="REGISTRY/REPOSITORY:TAG@sha256:DIGEST",
         help="an image that was pushed before, instead of this commit's; the registry is not asked from here",
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    framework = build.FRAMEWORKS[options.framework]
+    cluster = load_slurm_cluster(options.cluster)
+    folder = shared_folder(cluster, options.folder)
+    partition, num_cpus = place(cluster, options.partition)
+    if reference := options.reference:
+        job = ImportJob(partition, num_cpus, reference, image_file(folder, reference))
+        _import(find_head_node(cluster, options.profile), job, options.cluster)
+        return 0
+    revision = read_revision(build.REPOSITORY)
+    require_clean(revision, instead=build.NOT_COMMITTED)
+    # Building takes long: what comes after it is looked for first.
+    head = find_head_node(cluster, options.profile)
+    repository = find_repository(cluster, options.profile)
+    digest = _digest_in_registry(repository, revision, framework, options)
+    reference = f"{repository.uri}:{build.registry_tag(revision, framework)}@{digest}"
+    _import(head, ImportJob(partition, num_cpus, reference, image_file(folder, reference)), options.cluster)
+    # Last: meanwhile the scan has had its time.
+    print(repository.scan_summary(digest), file=sys.stderr)
+    return 0
 
 
 def shared_folder(cluster: SlurmCluster, wanted: str | None) -> str:
@@ -132,10 +118,10 @@ def image_file(folder: str, reference: str) -> str:
 
 
 def _digest_in_registry(
-    repository: Repository, revision: Revision, framework: Framework, options: argparse.Namespace
+    repository: Repository, revision: Revision, framework: build.Framework, options: argparse.Namespace
 ) -> str:
     """Return the reference of the commit's image; build and push the image if it is missing."""
-    tag = registry_tag(revision, framework)
+    tag = build.registry_tag(revision, framework)
     name = f"{repository.uri}:{tag}"
     digest = repository.digest_of(tag)
     if digest:
@@ -148,9 +134,9 @@ def _digest_in_registry(
             f"{name} is not in the registry yet, and cannot be built here: {error}. Or run `make image push` "
             "on another machine, and this again"
         ) from None
-    if options.engine_options or not engine.has_image(local_tag(revision, framework)):
-        build_image(engine, REPOSITORY, revision, options.engine_options, framework)
-    return push_image(repository, revision, framework, engine)
+    if options.engine_options or not engine.has_image(build.local_tag(revision, framework)):
+        build.build_image(engine, build.REPOSITORY, revision, options.engine_options, framework)
+    return build.push_image(repository, revision, framework, engine)
 
 
 def _import(head: HeadNode, job: ImportJob, cluster_file: Path) -> None:

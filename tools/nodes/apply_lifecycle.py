@@ -23,7 +23,6 @@ from tools.nodes.node_session import BrokenSession, NoSession, check_programs, r
 
 SCRIPTS = Path(__file__).parents[2] / "lifecycle" / "slurm"
 FETCH_AND_RUN = SCRIPTS / "run_from_s3.sh"
-SETTINGS = "settings.json"
 SOURCE_OUTPUT = "LifecycleSourceS3Uri"
 SET_UP_ONE_NODE = ("env", "SECONDS_TO_SHIP_LOG=0", "bash", "on_init_complete.sh")
 LOG = "/var/log/provision/provisioning.log"
@@ -36,7 +35,14 @@ Connect = Callable[[Node], list[str]]
 
 
 def main() -> int:
-    options = _options()
+    parser = cluster_parser("Run the deployed lifecycle scripts on the nodes that are there already.")
+    parser.add_argument(
+        "--nodes", help="of the workers only these, by host name as sinfo shows it, with commas between"
+    )
+    parser.add_argument(
+        "--wait-minutes", type=float, metavar="N", help="how long jobs on a worker may keep it waiting (10)"
+    )
+    options = parser.parse_args()
     cluster = load_slurm_cluster(options.cluster)
     check_programs()
     session = open_session(region=cluster.region, profile=options.profile)
@@ -63,17 +69,6 @@ def main() -> int:
     return 1 if undone else 0
 
 
-def _options() -> argparse.Namespace:
-    parser = cluster_parser("Run the deployed lifecycle scripts on the nodes that are there already.")
-    parser.add_argument(
-        "--nodes", help="of the workers only these, by host name as sinfo shows it, with commas between"
-    )
-    parser.add_argument(
-        "--wait-minutes", type=float, metavar="N", help="how long jobs on a worker may keep it waiting (10)"
-    )
-    return parser.parse_args()
-
-
 def deployed_scripts(cloudformation: Any, cluster: SlurmCluster) -> str:
     """Return the S3 address of the scripts that new nodes run.
 
@@ -96,7 +91,7 @@ def deployed_scripts(cloudformation: Any, cluster: SlurmCluster) -> str:
 
 def checkout_hash(cluster: SlurmCluster) -> str:
     """The hash under which a deployment from here would upload the scripts."""
-    return content_hash(SCRIPTS, {SETTINGS: node_settings_text(cluster)})
+    return content_hash(SCRIPTS, {"settings.json": node_settings_text(cluster)})
 
 
 def _apply(

@@ -26,7 +26,6 @@ ENDED = "session-script-ended"
 SESSION_STARTED = re.compile(r"Starting session with SessionId: (\S+)")
 AROUND = re.compile(r"(?:Starting|Exiting) session with SessionId: ", re.IGNORECASE)
 CONTROL_SEQUENCES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-SECONDS_TO_END = 5.0
 
 
 class NoSession(ValueError):
@@ -129,7 +128,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(SECONDS_TO_END)
+            process.wait(5.0)
             return
 
 

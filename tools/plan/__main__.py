@@ -9,25 +9,16 @@ from config.cluster_kinds import AnyCluster
 from config.reading.loader import load_cluster
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.checks import listed
+from tools.plan import report
 from tools.plan.checkpoints import plan_checkpoints
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
 from tools.plan.placement import find_place
-from tools.plan.report import (
-    SECONDS_PER_HOUR,
-    checkpoint_lines,
-    memory_lines,
-    remedies,
-    speed_lines,
-    time_and_money,
-    usable_bytes,
-)
 from tools.plan.speed import read_measured, residues_of, speed
 from workloads.run_file import load_config, xla_violations
 
 DOES_NOT_FIT = 1
 """Exit status; 2 is for wrong usage."""
-GIB_PER_TIB = 1024
 
 
 def main() -> int:
@@ -69,9 +60,10 @@ def main() -> int:
     if place.hardware.is_neuron and (problems := xla_violations(config)):
         raise ValueError(listed(problems))
     print(f"{config.name} on {place.group.name} of {cluster.name}\n")
-    needed, usable = memory(layout), usable_bytes(place)
+    needed, usable = memory(layout), report.usable_bytes(place)
     fits = needed.total <= usable
-    print(*memory_lines(layout, needed, place, [] if fits else remedies(layout, usable)), sep="\n")
+    changes = [] if fits else report.remedies(layout, usable)
+    print(*report.memory_lines(layout, needed, place, changes), sep="\n")
     if not fits:
         return DOES_NOT_FIT
     measured = read_measured(options.measured) if options.measured else None
@@ -79,13 +71,13 @@ def main() -> int:
     written = lustre_bytes_per_second(cluster)
     saving = plan_checkpoints(layout, lustre_bytes_per_second=written, failure_hours=options.failure_hours)
     rates = found.residues_per_second_high, found.residues_per_second_low
-    hours = [residues_of(config) / rate / SECONDS_PER_HOUR / (1 - saving.lost_share) for rate in rates]
+    hours = [residues_of(config) / rate / report.SECONDS_PER_HOUR / (1 - saving.lost_share) for rate in rates]
     steps_seconds = residues_of(config) / config.train.max_steps / found.residues_per_second_high
     print(
         "",
-        *speed_lines(layout, found, place),
-        *checkpoint_lines(layout, saving, steps_seconds),
-        *time_and_money(cluster, place, *hours, co2=options.co2),
+        *report.speed_lines(layout, found, place),
+        *report.checkpoint_lines(layout, saving, steps_seconds),
+        *report.time_and_money(cluster, place, *hours, co2=options.co2),
         sep="\n",
     )
     return 0
@@ -93,7 +85,7 @@ def main() -> int:
 
 def lustre_bytes_per_second(cluster: AnyCluster) -> float:
     lustre = cluster.storage.lustre
-    return lustre.capacity_gib / GIB_PER_TIB * lustre.throughput_mbps_per_tib * 1e6
+    return lustre.capacity_gib / 1024 * lustre.throughput_mbps_per_tib * 1e6
 
 
 if __name__ == "__main__":

@@ -114,8 +114,7 @@ def _weights_in_use(layout: Layout, lora: LoraConfig | None) -> float:
     # A matrix has a gradient in the type of the arithmetic, and one in fp32.
     newest_gradient = shape.largest_matrix * (size + FP32)
     if lora is not None:
-        whole = shape.largest_matrix * size  # a frozen matrix with its adapter, or unpacked from 4 bits
-        return 2 * whole
+        return 2 * shape.largest_matrix * size  # a frozen matrix with its adapter, or unpacked from 4 bits
     if layout.config.parallel.mode == "fsdp":
         gathered = 2 * matrices * size + (shape.embedding + shape.language_head) * size
         reduced = matrices * (size + FP32)

@@ -111,8 +111,7 @@ def time_and_money(
 ) -> list[str]:
     """Return lines about time, cost and emissions; ``hours_low`` belongs to the higher speed."""
     prices = load_prices(cluster.region)
-    bill = make_bill(cluster.region, cluster_items(cluster, Usage()), prices)
-    hourly = hourly_usd(bill.monthly_usd)
+    hourly = hourly_usd(make_bill(cluster.region, cluster_items(cluster, Usage()), prices).monthly_usd)
     nodes = prices.get(f"hyperpod.{place.group.instance_type}")
     unit, hours = next(pair for pair in TIME_UNITS if hours_high >= 2 * pair[1] or pair == TIME_UNITS[-1])
     lines = [

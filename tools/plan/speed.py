@@ -96,9 +96,8 @@ def speed(
         low = high = measured[1]
         source = f"measured on {gpu} by the run of --measured"
     else:
-        found = PUBLISHED.get((gpu, size or ""), ASSUMED_SMALL if size in SMALL else ASSUMED)
-        low, high = found.low, found.high
-        source = found.source
+        assumed = ASSUMED_SMALL if size in SMALL else ASSUMED
+        low, high, source = PUBLISHED.get((gpu, size or ""), assumed)
         if config.train.activation_checkpointing:
             low, high = RECOMPUTED * low, RECOMPUTED * high
             source += "; a quarter less, because layers are recomputed"
@@ -121,43 +120,35 @@ def residues_of(config: RunFile) -> float:
     return config.train.max_steps * config.train.tokens_per_step * FILL
 
 
-@dataclass(frozen=True)
-class Published:
-    low: float
-    high: float
-    source: str
-    """Source of the share; begins with "published" or "assumed"."""
-
-
+Published = tuple[float, float, str]
+"""Lowest and highest share, and the source; it begins with "published" or "assumed"."""
 PUBLISHED: dict[tuple[str, str], Published] = {
     # The key is (GPU, size). Low is plain PyTorch, high is Megatron or Transformer Engine, on the same GPUs.
-    ("A100", "650M"): Published(0.35, 0.59, f"{NEMO}: PyTorch 24,500 and BioNeMo 42,900 tokens/s"),
-    ("A100", "3B"): Published(0.34, 0.61, f"{NEMO}: PyTorch 6,200 and BioNeMo 11,000 tokens/s"),
-    ("A100", "15B"): Published(0.33, 0.56, f"{NEMO}: PyTorch 1,150 and BioNeMo 1,930 tokens/s"),
-    ("H100", "650M"): Published(0.21, 0.43, f"{NEMO}: PyTorch 46,000 and BioNeMo 96,000 tokens/s"),
-    ("H100", "3B"): Published(0.24, 0.49, f"{NEMO}: PyTorch 12,800 and BioNeMo 26,800 tokens/s"),
-    ("H100", "15B"): Published(0.23, 0.39, f"{NEMO}: PyTorch 2,430 and BioNeMo 4,150 tokens/s"),
-    ("H200", "15B"): Published(
+    ("A100", "650M"): (0.35, 0.59, f"{NEMO}: PyTorch 24,500 and BioNeMo 42,900 tokens/s"),
+    ("A100", "3B"): (0.34, 0.61, f"{NEMO}: PyTorch 6,200 and BioNeMo 11,000 tokens/s"),
+    ("A100", "15B"): (0.33, 0.56, f"{NEMO}: PyTorch 1,150 and BioNeMo 1,930 tokens/s"),
+    ("H100", "650M"): (0.21, 0.43, f"{NEMO}: PyTorch 46,000 and BioNeMo 96,000 tokens/s"),
+    ("H100", "3B"): (0.24, 0.49, f"{NEMO}: PyTorch 12,800 and BioNeMo 26,800 tokens/s"),
+    ("H100", "15B"): (0.23, 0.39, f"{NEMO}: PyTorch 2,430 and BioNeMo 4,150 tokens/s"),
+    ("H200", "15B"): (
         0.15,
         0.55,
         "published: bionemo-recipes esm2_native_te: FSDP2 with FlashAttention 1,630, with packing 5,950"
         " tokens/s",
     ),
-    ("A10G", "8M"): Published(
+    ("A10G", "8M"): (
         0.037,
         0.037,
         "published: AWS's guidance for ESM-2 on HyperPod: 2.3e15 FLOPs in 439 s on two A10G, half of it"
         " padding",
     ),
 }
-ASSUMED = Published(
+ASSUMED: Published = (
     0.20,
     0.40,
     "assumed, because no rate is published for this size and device: plain PyTorch to BioNeMo on H100",
 )
-
-
-ASSUMED_SMALL = Published(
+ASSUMED_SMALL: Published = (
     0.04,
     0.20,
     "assumed, because no rate is published: small models wait for launches and data; AWS has 3.7 %",

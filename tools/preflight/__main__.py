@@ -23,15 +23,12 @@ def main() -> int:
     findings = []
     for finding in run_checks(aws, cluster):
         findings.append(finding)
-        print(_line(finding), flush=True)
+        print(f"{finding.level:7}  {finding.subject}: {finding.message}", flush=True)
+        if finding.action:
+            print(f"         -> {finding.action}", flush=True)
     print(_summary(findings))
     levels = {finding.level for finding in findings}
     return 1 if "FAIL" in levels else NOT_CHECKED if "UNKNOWN" in levels else 0
-
-
-def _line(finding: Finding) -> str:
-    line = f"{finding.level:7}  {finding.subject}: {finding.message}"
-    return f"{line}\n         -> {finding.action}" if finding.action else line
 
 
 def _summary(findings: list[Finding]) -> str:

@@ -14,7 +14,6 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 TARGET = "hyperpod-cluster"
 """Target of a plan, which is bought for HyperPod or for training jobs and cannot be changed."""
-ENDS_SOON = timedelta(days=2)
 
 
 def check_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -96,7 +95,7 @@ def _status(subject: Subject, plan: dict[str, Any]) -> Finding:
     status = plan["Status"]
     start, end = plan.get("StartTime"), plan.get("EndTime")
     if status == "Active":
-        if end is not None and end - datetime.now(UTC) < ENDS_SOON:
+        if end is not None and end - datetime.now(UTC) < timedelta(days=2):
             return subject.warn(
                 f"ends {end:%Y-%m-%d %H:%M} UTC", "expect its nodes to be taken away then; save checkpoints"
             )

@@ -89,8 +89,7 @@ def check_instance_totals(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
 
 
 def _judge(aws: ReadOnlyAws, name: str, *, needed: int, used: int) -> Finding:
-    quota = Quota("sagemaker", SAGEMAKER, name)
-    return judge_quota(aws, quota, needed=needed, used=used, unit="instances")
+    return judge_quota(aws, Quota("sagemaker", SAGEMAKER, name), needed=needed, used=used, unit="instances")
 
 
 def check_volume_size(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

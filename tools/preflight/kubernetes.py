@@ -137,9 +137,7 @@ def check_types(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     documents = [made for made in yaml.safe_load_all(rendered.stdout) if made]
     daemons = [made for made in documents if made["kind"] == "DaemonSet"]
     found = list(_unknown_types(cluster, daemons))
-    yield from found
-    if not found:
-        yield CHART.ok("supports the accelerated types of the file")
+    yield from found or [CHART.ok("supports the accelerated types of the file")]
 
 
 def _unknown_types(cluster: EksCluster, daemons: list[dict[str, Any]]) -> Iterator[Finding]:

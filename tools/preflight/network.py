@@ -153,12 +153,8 @@ def check_endpoint_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
         return
     services = {name: whole_name(name, cluster.region) for name in endpoint_services(cluster).values()}
     # A filter returns what exists. ServiceNames would be refused as a whole if one service does not exist.
-    details = aws.items(
-        "ec2",
-        "describe_vpc_endpoint_services",
-        "ServiceDetails",
-        Filters=[{"Name": "service-name", "Values": list(services.values())}],
-    )
+    only = [{"Name": "service-name", "Values": list(services.values())}]
+    details = aws.items("ec2", "describe_vpc_endpoint_services", "ServiceDetails", Filters=only)
     offered = {detail["ServiceName"]: detail["AvailabilityZoneIds"] for detail in details}
     num_right = 0
     for service, full_name in services.items():

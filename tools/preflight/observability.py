@@ -19,8 +19,6 @@ METRICS_QUOTA = Quota("aps", "Amazon Managed Service for Prometheus", "Workspace
 GRAFANA_QUOTA = Quota("grafana", "Amazon Managed Grafana", "Number of workspaces")
 """Quotas of both services (their user guides, "Quotas")."""
 METADATA = "{urn:oasis:names:tc:SAML:2.0:metadata}EntityDescriptor"
-METADATA_SECONDS = 10
-METADATA_BYTES = 1_000_000
 
 
 def check_metrics_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -116,6 +114,6 @@ def check_saml(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def _fetch(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=METADATA_SECONDS) as answer:
-        content: bytes = answer.read(METADATA_BYTES)
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        content: bytes = answer.read(1_000_000)
     return content

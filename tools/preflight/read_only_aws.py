@@ -71,11 +71,7 @@ class ReadOnlyAws:
                     self._answers[question] = all_items(client, operation, key, **parameters)
             except ClientError as error:
                 if is_denied(error):
-                    raise PermissionMissing(_iam_action(client, error.operation_name)) from error
+                    action = f"{client.meta.service_model.signing_name}:{error.operation_name}"
+                    raise PermissionMissing(DIFFERENTLY_NAMED.get(action, action)) from error
                 raise
         return self._answers[question]
-
-
-def _iam_action(client: Any, operation_name: str) -> str:
-    action = f"{client.meta.service_model.signing_name}:{operation_name}"
-    return DIFFERENTLY_NAMED.get(action, action)

@@ -100,8 +100,7 @@ def check_trail(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Check for a trail, which sends API calls to EventBridge; a timer finds new profiles otherwise."""
     if not cluster.studio or cluster.studio.partitions != "per_profile":
         return
-    trails = aws.call("cloudtrail", "describe_trails")["trailList"]
-    for trail in trails:
+    for trail in aws.call("cloudtrail", "describe_trails")["trailList"]:
         if aws.call("cloudtrail", "get_trail_status", Name=trail["TrailARN"]).get("IsLogging"):
             yield STUDIO.ok(f"trail {trail['Name']} reports new profiles")
             return

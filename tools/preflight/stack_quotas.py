@@ -38,12 +38,18 @@ ZFS_THROUGHPUT = Quota("fsx", FSX, "OpenZFS throughput capacity", "L-4EDE4065")
 
 
 def check_network_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Check a network that is not deployed yet (of an existing VPC only endpoints), and the missing nodes."""
+    """Check a network that is not deployed yet (of an existing VPC only endpoints), and the missing nodes.
+
+    The quota of interfaces counts one per network card (32 on a P5), with or without an address.
+    """
     if not is_deployed(aws, cluster, "network"):
         if isinstance(cluster.network, NewVpc):
             yield from _new_vpc(aws, cluster.network)
         yield from _endpoints(aws, cluster)
-    yield _network_interfaces(aws, missing_nodes(aws, cluster))
+    groups = missing_nodes(aws, cluster).instance_groups
+    needed = sum(group.num_instances * node_interfaces(group) for group in groups)
+    used = len(aws.items("ec2", "describe_network_interfaces", "NetworkInterfaces"))
+    yield judge_quota(aws, NETWORK_INTERFACES, used=used, needed=needed)
 
 
 def _new_vpc(aws: ReadOnlyAws, network: NewVpc) -> Iterator[Finding]:
@@ -51,8 +57,7 @@ def _new_vpc(aws: ReadOnlyAws, network: NewVpc) -> Iterator[Finding]:
     if network.internet == "nat":
         gateways = aws.items("ec2", "describe_internet_gateways", "InternetGateways")
         yield judge_quota(aws, INTERNET_GATEWAYS, used=len(gateways))
-        addresses = aws.call("ec2", "describe_addresses")["Addresses"]
-        yield judge_quota(aws, ADDRESSES, used=len(addresses))
+        yield judge_quota(aws, ADDRESSES, used=len(aws.call("ec2", "describe_addresses")["Addresses"]))
         yield _nat_gateways(aws, network.availability_zone_ids[0])
 
 
@@ -89,13 +94,6 @@ def _nat_gateways(aws: ReadOnlyAws, zone_id: str) -> Finding:
         if gateway["SubnetId"] in subnets and gateway["State"] in ("pending", "available")
     ]
     return judge_quota(aws, NAT_GATEWAYS, used=len(used))
-
-
-def _network_interfaces(aws: ReadOnlyAws, cluster: Cluster) -> Finding:
-    """Check the quota of interfaces: one per network card (32 on a P5), with or without an address."""
-    needed = sum(group.num_instances * node_interfaces(group) for group in cluster.instance_groups)
-    used = len(aws.items("ec2", "describe_network_interfaces", "NetworkInterfaces"))
-    return judge_quota(aws, NETWORK_INTERFACES, used=used, needed=needed)
 
 
 def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

@@ -122,8 +122,7 @@ def _delete_late_logs(session: boto3.Session, cluster: EksCluster) -> None:
 def _delete_log_group(session: boto3.Session, name: str) -> None:
     """Delete a log group that EKS created: a group of a stack has a retention period, and EKS sets none."""
     logs = aws_client(session, "logs")
-    groups = logs.describe_log_groups(logGroupNamePrefix=name)["logGroups"]
-    for group in groups:
+    for group in logs.describe_log_groups(logGroupNamePrefix=name)["logGroups"]:
         if group["logGroupName"] == name and "retentionInDays" not in group:
             logs.delete_log_group(logGroupName=name)
             print(f"deleted log group {name}, which EKS created for late entries", flush=True)

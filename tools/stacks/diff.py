@@ -41,13 +41,7 @@ PRECIOUS = {
     "AWS::SageMaker::MlflowTrackingServer": ("MLflow", "the new one has no runs"),
     "AWS::ECR::Repository": ("the image repository", "the new one is empty"),
 }
-NAME_KEYS = (
-    "ClusterName",
-    "BucketName",
-    "RepositoryName",
-    "DBInstanceIdentifier",
-    "TrackingServerName",
-)
+NAME_KEYS = ("ClusterName", "BucketName", "RepositoryName", "DBInstanceIdentifier", "TrackingServerName")
 CONTROL_PLANE_NAME = "Name"
 """Key of AWS::EKS::Cluster; in other types the name under this key need not be unique."""
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import botocore.session
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError  # type: ignore[import-untyped]
@@ -12,7 +12,6 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError  # typ
 Path = tuple[str, ...]
 """Names from the resource's properties downwards; * is every item of a list."""
 
-FSX = "AWS::FSx::FileSystem"
 FSX_DOCUMENTED = frozenset(
     {
         ("StorageType",),
@@ -87,10 +86,8 @@ def exports_of(template: Template, logical_ids: set[str] | None = None) -> set[s
 
 
 def _own_change(old: dict[str, Any], new: dict[str, Any], region: str) -> tuple[Kind, str] | None:
-    rules = create_only(old["Type"], region)
-    certain: Kind = "is replaced"
-    uncertain: Kind = "may be replaced"
-    for kind, paths in ((certain, rules.always), (uncertain, rules.sometimes)):
+    kinds: tuple[Kind, Kind] = ("is replaced", "may be replaced")
+    for kind, paths in zip(kinds, create_only(old["Type"], region), strict=True):
         for path in sorted(paths):
             before, after = (_values(side.get("Properties", {}), path) for side in (old, new))
             if before != after:
@@ -106,7 +103,7 @@ def _spread(
         if logical_id in gone or logical_id not in new["Resources"]:
             continue
         properties = new["Resources"][logical_id].get("Properties", {})
-        for path in sorted(create_only(resource["Type"], region).always):
+        for path in sorted(create_only(resource["Type"], region)[0]):
             value = _values(properties, path)
             causes = (referenced_resources(value) & gone) | (imported_exports(value) & changed_exports)
             if causes:
@@ -135,27 +132,25 @@ def _show(values: list[Any]) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-class CreateOnly(NamedTuple):
-    always: frozenset[Path]
-    sometimes: frozenset[Path]
-    """Replaced, or the update is refused, for some values; the schemas do not say which."""
-
-
 @cache
-def create_only(resource_type: str, region: str) -> CreateOnly:
-    """Return the rules of the registry's schemas, bundled with cfn-lint; nothing for types outside it."""
+def create_only(resource_type: str, region: str) -> tuple[frozenset[Path], frozenset[Path]]:
+    """Return properties that always replace the resource, and those that may, for types in the registry.
+
+    The rules are those of its schemas, bundled with cfn-lint. They do not say which values of the latter
+    replace the resource, or are refused.
+    """
     try:
         schema: dict[str, Any] = PROVIDER_SCHEMA_MANAGER.get_resource_schema(region, resource_type).schema
     except ResourceNotFoundError:
-        return CreateOnly(frozenset(), frozenset())
+        return frozenset(), frozenset()
     always = frozenset(map(_path, schema.get("createOnlyProperties", [])))
     sometimes = frozenset(map(_path, schema.get("conditionalCreateOnlyProperties", [])))
     if resource_type == "AWS::RDS::DBInstance":
         sometimes -= MARIADB_IN_PLACE
-    if resource_type == FSX:
+    if resource_type == "AWS::FSx::FileSystem":
         always |= FSX_DOCUMENTED
         sometimes |= _not_updatable_in_fsx(schema) - always
-    return CreateOnly(always, sometimes)
+    return always, sometimes
 
 
 def _path(pointer: str) -> Path:

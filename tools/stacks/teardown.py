@@ -19,20 +19,13 @@ from config.reading.loader import load_cluster
 from config.resource_names import stack_names
 from tools.aws_session import all_items, aws_client, if_present, open_session
 from tools.command_line import cluster_parser, run_command
+from tools.stacks import teardown_plan
 from tools.stacks.stack_contents import StackContents
-from tools.stacks.teardown_plan import (
-    TeardownPlan,
-    buckets_to_empty,
-    describe_plan,
-    describe_remains,
-    make_plan,
-)
 
 UNLINK_SECONDS = 3600.0
 """FSx first ends the imports and exports that are under way; it names no longest time."""
 SECONDS_TO_GO = 900
 SECONDS_BETWEEN_LOOKS = 10
-GONE = "Deleted"
 STUDIO_CONTENTS = {
     "app": ("app", "Apps", ("SpaceName", "UserProfileName", "AppType", "AppName")),
     "space": ("space", "Spaces", ("SpaceName",)),
@@ -55,8 +48,8 @@ def main() -> int:
     options = parser.parse_args()
     cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
-    plan = make_plan(session, cluster)
-    print(describe_plan(plan))
+    plan = teardown_plan.make_plan(session, cluster)
+    print(teardown_plan.describe_plan(plan))
     if options.dry_run or not plan.stacks:
         return 0
     name, given = cluster.name, options.yes
@@ -68,12 +61,12 @@ def main() -> int:
         raise ValueError(f"got '{given}', the cluster is {name}; nothing was deleted")
     _delete(session, plan, cluster)
     print(f"\nDeleted {', '.join(stack.name for stack in plan.stacks)}.")
-    if remains := describe_remains(plan):
+    if remains := teardown_plan.describe_remains(plan):
         print(f"\n{remains}")
     return 0
 
 
-def _delete(session: boto3.Session, plan: TeardownPlan, cluster: Cluster) -> None:
+def _delete(session: boto3.Session, plan: teardown_plan.TeardownPlan, cluster: Cluster) -> None:
     cloudformation = aws_client(session, "cloudformation")
     for stack in plan.stacks:
         print(f"\n{stack.name}")
@@ -82,7 +75,9 @@ def _delete(session: boto3.Session, plan: TeardownPlan, cluster: Cluster) -> Non
                 print(f"  deleted {interface_id}, which a pod had", flush=True)
         if stack.name == stack_names(cluster).studio:
             delete_studio_contents(aws_client(session, "sagemaker"), stack)
-        buckets = buckets_to_empty(stack)
+        # CloudFormation deletes empty buckets only.
+        going = [bucket for bucket in stack.of_type("AWS::S3::Bucket") if not bucket.is_kept]
+        buckets = [bucket.physical_id for bucket in going if bucket.physical_id]
         for association_id in unlink_buckets(aws_client(session, "fsx"), buckets) if buckets else []:
             print(f"  unlinked {association_id}: the file system keeps its files", flush=True)
         for bucket in buckets:
@@ -225,7 +220,7 @@ def _studio_contents(sagemaker: Any, domain_id: str, title: str, own: set[str]) 
     kind, key, _ = STUDIO_CONTENTS[title]
     found = all_items(sagemaker, f"list_{kind}s", key, DomainIdEquals=domain_id)
     others = [item for item in found if title != "profile" or item["UserProfileName"] not in own]
-    return [item for item in others if item["Status"] != GONE]
+    return [item for item in others if item["Status"] != "Deleted"]
 
 
 def unlink_buckets(fsx: Any, buckets: Collection[str]) -> list[str]:

@@ -176,12 +176,6 @@ def _field_for(resource: StackResource, mount_names: dict[str, str]) -> str:
     return ""
 
 
-def buckets_to_empty(stack: StackContents) -> list[str]:
-    """Buckets that go with the stack; CloudFormation deletes empty ones only."""
-    buckets = stack.of_type("AWS::S3::Bucket")
-    return [bucket.physical_id for bucket in buckets if bucket.physical_id and not bucket.is_kept]
-
-
 BILLS = {
     "AWS::FSx::FileSystem": "bills by the hour for {StorageCapacity:,} GiB and its throughput, used or not",
     "AWS::S3::Bucket": "bills by the GB and month for what is in it, versions too",

@@ -21,7 +21,6 @@ from typing import Any
 
 from collectors.text_files import repeat, write
 
-SECONDS_PER_COMMAND = 25
 NODE_PORT, GPU_PORT = 9100, 9400
 JOB_COMMENT, FIRST_JOB_PORT, NUM_JOB_PORTS = "prometheus", 10_000, 10_000
 """Equal to those of ``workloads/training/tracking/metrics_port.py``."""
@@ -86,7 +85,7 @@ def job_targets(nodes: Nodes) -> list[dict[str, Any]]:
 def _ask(*command: str) -> list[str]:
     """Return the lines of Slurm's answer."""
     return subprocess.run(
-        command, check=True, capture_output=True, text=True, errors="replace", timeout=SECONDS_PER_COMMAND
+        command, check=True, capture_output=True, text=True, errors="replace", timeout=25
     ).stdout.splitlines()
 
 

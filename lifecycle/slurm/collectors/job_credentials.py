@@ -18,7 +18,6 @@ SESSION = timedelta(hours=1)
 """Limit of STS for a caller that has assumed a role itself."""
 RENEWED = timedelta(minutes=30)
 """Time before expiry at which they are renewed. SDKs request new ones when 15 minutes are left."""
-AWS_TIMEOUT_SECONDS = 30
 
 
 class Credentials:
@@ -46,9 +45,7 @@ class Credentials:
             return self._held
 
     def _ask(self) -> dict[str, str]:
-        done = subprocess.run(
-            self._command, capture_output=True, text=True, check=True, timeout=AWS_TIMEOUT_SECONDS
-        )
+        done = subprocess.run(self._command, capture_output=True, text=True, check=True, timeout=30)
         given = json.loads(done.stdout)["Credentials"]
         return {
             "AccessKeyId": given["AccessKeyId"],

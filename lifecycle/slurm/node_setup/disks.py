@@ -8,7 +8,6 @@ from node_setup.failure import SetupError
 from node_setup.host import Host
 from node_setup.node import Node
 
-MOUNTS = "/proc/self/mountinfo"
 INSTANCE_STORE, SECOND_VOLUME = "/opt/dlami/nvme", "/opt/sagemaker"
 """Mount points of HyperPod's NVMe drives and of the EBS volume that the cluster file sets (`ebs_gib`)."""
 INSTANCE_STORE_SERVICE = "dlami-nvme.service"
@@ -79,7 +78,7 @@ def _instance_store_is_done(host: Host) -> bool:
 
 def _mounts(host: Host) -> list[Mount]:
     # Fields: id, parent, major:minor, root, mount point, ...; blanks in it are written as \040.
-    lines = [line.split(" ") for line in host.path(MOUNTS).read_text().splitlines()]
+    lines = [line.split(" ") for line in host.path("/proc/self/mountinfo").read_text().splitlines()]
     octal = re.compile(r"\\([0-7]{3})")
     return [
         Mount(device=line[2], path=octal.sub(lambda match: chr(int(match[1], 8)), line[4]))

@@ -23,7 +23,6 @@ RECORDS = "/var/lib/node-setup/downloads"
 """Records of installed programs and their archives, with one file per name."""
 PAUSES_SECONDS = (5, 10, 20, 40)
 """Pauses after each try but the last, because the network or a proxy may still be starting."""
-CHUNK_BYTES = 1 << 20
 DOWNLOADS_PREFIX = "downloads"
 """Prefix in the artifact bucket, which ``make mirror-downloads`` fills."""
 SECONDS_WITHOUT_DATA = 60
@@ -155,7 +154,7 @@ def install_binaries(node: Node, name: str, binaries: tuple[str, ...]) -> bool:
 def sha256_of(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
+        while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
 

@@ -8,9 +8,6 @@ import urllib.request
 from node_setup.failure import SetupError
 from node_setup.node import Node
 
-LONGEST_ANSWER_BYTES = 64 << 20
-SECONDS_PER_REQUEST = 10
-
 
 def http_get(url: str) -> str:
     """Return the answer as text. The request never uses a proxy.
@@ -20,8 +17,8 @@ def http_get(url: str) -> str:
     """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=SECONDS_PER_REQUEST) as response:
-            answer: bytes = response.read(LONGEST_ANSWER_BYTES)
+        with opener.open(url, timeout=10) as response:
+            answer: bytes = response.read(64 << 20)
             return answer.decode(errors="replace")
     except urllib.error.HTTPError as error:
         raise SetupError(f"{url} answers {error.code} {error.reason}", "") from None

@@ -17,7 +17,6 @@ from node_setup.root_folder import root_folder
 
 HOME_MODE = 0o700
 """Mode of a new home; the owner may open it for others."""
-SKELETON = "/etc/skel"
 
 
 def make_home(host: Host, path: str, uid: int, gid: int) -> bool:
@@ -51,7 +50,7 @@ def _make(host: Host, home: Path, uid: int, gid: int) -> bool:
     """Create the whole home beside its place, and move it there unless another node was first."""
     partial = Path(tempfile.mkdtemp(prefix=f".{home.name}.", dir=home.parent))
     try:
-        skeleton = host.path(SKELETON)
+        skeleton = host.path("/etc/skel")
         if skeleton.is_dir():
             shutil.copytree(skeleton, partial, symlinks=True, dirs_exist_ok=True)
         for folder, _, files in os.walk(partial, topdown=False):

@@ -50,17 +50,12 @@ def bring_group(node: Node, group: UserGroup) -> None:
     Raises:
         SetupError: if its name or its number belongs to another group.
     """
-    if not _check_number(node.host, "group", group.name, group.gid):
+    if not check_number(node.host, "group", group.name, group.gid):
         node.host.run("groupadd", "--gid", str(group.gid), group.name)
         node.changed(f"group {group.name} ({group.gid})")
 
 
-def check_user(host: Host, user: User) -> None:
-    """Raise SetupError if the user's name or number belongs to another user on this node."""
-    _check_number(host, "user", user.name, user.uid)
-
-
-def _check_number(host: Host, kind: Literal["user", "group"], name: str, number: int) -> bool:
+def check_number(host: Host, kind: Literal["user", "group"], name: str, number: int) -> bool:
     """Return whether the name exists; raise SetupError if name and number do not belong together."""
     database, number_kind = ("passwd", "uid") if kind == "user" else ("group", "gid")
     named, numbered = _entry(host, database, name), _entry(host, database, number)

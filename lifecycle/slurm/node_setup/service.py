@@ -36,14 +36,6 @@ def run_unit(node: Node, unit: str, *, changed: bool = False, **values: str) -> 
     node.changed(f"{unit} {'restarted' if running else 'started'}")
 
 
-def have_system_user(node: Node, name: str) -> None:
-    """Create a user without a home or a shell, as which a service runs."""
-    if node.host.try_run("id", "--user", name).status != 0:
-        shape = ("--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent")
-        node.host.run("useradd", *shape, "--shell", "/usr/sbin/nologin", name)
-        node.changed(f"user {name}")
-
-
 def remove_units(node: Node, units: Sequence[str]) -> None:
     """Stop and remove our units; units of the same name that an administrator created stay.
 

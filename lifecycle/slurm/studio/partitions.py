@@ -35,8 +35,6 @@ PROFILE = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9]){0,62}")
 USERS, SHARED, TRASH = "users", "shared", ".removed"
 EMPTY_POLLS = 2
 """Number of empty long polls after which the queue counts as empty."""
-SECONDS_PER_POLL = 20
-SECONDS_AFTER_FAULT = 15
 
 # POSIX ACLs as extended attributes: a version, then entries of tag, permissions and number (linux
 # include/uapi/linux/posix_acl_xattr.h and posix_acl.h).
@@ -170,10 +168,7 @@ class Queue:
 
     def receive(self) -> list[dict[str, str]]:
         # The queue is FIFO. One message at a time, so that a fault delays no other profile.
-        answer = self._aws(
-            *("receive-message", "--max-number-of-messages", "1"),
-            *("--wait-time-seconds", str(SECONDS_PER_POLL)),
-        )
+        answer = self._aws("receive-message", "--max-number-of-messages", "1", "--wait-time-seconds", "20")
         return json.loads(answer or "{}").get("Messages", [])
 
     def send(self, body: dict[str, Any]) -> None:
@@ -232,7 +227,7 @@ def main() -> int:
             if options.what == "drain":
                 raise
             print(error, file=sys.stderr, flush=True)
-            time.sleep(SECONDS_AFTER_FAULT)
+            time.sleep(15)
     return 0
 
 

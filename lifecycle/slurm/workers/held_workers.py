@@ -18,15 +18,10 @@ UP_LATER = {
     *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),
     *("REBOOT_ISSUED", "REBOOT_REQUESTED"),
 }
-BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
 
 
 def is_held_by_us(node: SlurmNode) -> bool:
     return "DRAIN" in node.flags and node.reason.startswith(OURS)
-
-
-def is_busy(node: SlurmNode) -> bool:
-    return bool(node.flags & BUSY)
 
 
 def why_unreachable(node: SlurmNode) -> str | None:

@@ -23,7 +23,7 @@ from tests.tools.images.image_sources import git, make_repository
 from tests.tools.images.registries import Registry, WholeFindings
 from tests.tools.nodes.node_sessions import NodeSessions
 from tools.command_line import run_command
-from tools.images import image_registry, import_image
+from tools.images import build, image_registry, import_image
 from tools.images.import_image import ImportJob, place, run_import
 from tools.nodes.head_node import HeadNode
 
@@ -208,7 +208,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[ImportJob]:
 def sha(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Image of the checked-out commit."""
     repository = make_repository(tmp_path)
-    monkeypatch.setattr(import_image, "REPOSITORY", repository)
+    monkeypatch.setattr(build, "REPOSITORY", repository)
     return git(repository, "rev-parse", "HEAD")
 
 

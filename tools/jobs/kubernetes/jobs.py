@@ -13,21 +13,11 @@ from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import instance_type
 from config.resource_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UID, job_namespaces
 from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORK_OF, NEURON
-from tools.jobs.kubernetes import watch
+from tools.jobs.kubernetes import placement, watch
 from tools.jobs.kubernetes.files import write_files
 from tools.jobs.kubernetes.image import FILL_IN, commit_image, image_note, image_or_placeholder
 from tools.jobs.kubernetes.job_state import KINDS, has_ended, list_jobs, place_problems
-from tools.jobs.kubernetes.placement import (
-    EksWanted,
-    chosen_namespace,
-    chosen_team,
-    groups_of_type,
-    node_labels,
-    placement,
-    queue_names,
-    shared_files,
-    tolerations,
-)
+from tools.jobs.kubernetes.placement import EksWanted
 from tools.jobs.scheduler import Scheduler, print_found
 from tools.jobs.work import NamedRun, work_of
 from tools.kubernetes.kubectl import Kubectl, Refused, open_kubectl
@@ -105,10 +95,10 @@ class KubernetesJobs(Scheduler):
 
     def follow_up(self, command: str, options: argparse.Namespace) -> int:
         problems: list[str] = []
-        team = chosen_team(self._cluster, options.team, problems)
+        team = placement.chosen_team(self._cluster, options.team, problems)
         if problems and not options.namespace:
             raise ValueError(problems[0])
-        namespace = chosen_namespace(options.namespace, team)
+        namespace = placement.chosen_namespace(options.namespace, team)
         with self._kubectl(options, namespace) as kubectl:
             match command:
                 case "status":
@@ -126,7 +116,7 @@ class KubernetesJobs(Scheduler):
 
 def framework_of(cluster: EksCluster, stage: str, group: str | None) -> str:
     """Key of ``FRAMEWORKS``: whose image a stage takes, by the nodes that it runs on."""
-    groups = groups_of_type(cluster, group, [])
+    groups = placement.groups_of_type(cluster, group, [])
     is_neuron = bool(groups) and instance_type(groups[0].instance_type).is_neuron
     return FRAMEWORK_OF.get(stage, NEURON if is_neuron else DEFAULT_FRAMEWORK)
 
@@ -212,11 +202,11 @@ def pod_job(
         ValueError: listing all that does not fit together.
     """
     problems: list[str] = []
-    place = placement(cluster, wanted, problems)
-    work = work_of(run, overrides, wanted, place, place.folder, shared_files(cluster), problems)
+    place = placement.placement(cluster, wanted, problems)
+    work = work_of(run, overrides, wanted, place, place.folder, placement.shared_files(cluster), problems)
     cpus, memory_gib = place.share(wanted.stage)
     has_account = cluster.mlflow and place.namespace in job_namespaces(cluster)
-    queue, priority = queue_names(place.team, place.priority)
+    queue, priority = placement.queue_names(place.team, place.priority)
     run_name = _slug(work.run)
     return PodJob(
         # Short enough for what operators append, and never the same twice.
@@ -235,8 +225,8 @@ def pod_job(
         num_efa=place.num_efa,
         num_cpus=cpus,
         memory_gib=memory_gib,
-        node_labels=node_labels(place.groups, by_name=wanted.group is not None),
-        tolerations=tolerations(place.groups),
+        node_labels=placement.node_labels(place.groups, by_name=wanted.group is not None),
+        tolerations=placement.tolerations(place.groups),
         claim=LUSTRE_CLAIM,
         mount=cluster.storage.lustre.mount_path,
         work_folder=place.folder,

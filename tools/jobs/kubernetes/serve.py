@@ -15,19 +15,10 @@ from config.resource_names import LUSTRE_CLAIM, TRAINING_UID
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.checks import listed
 from tools.jobs.code_version import code_revision
+from tools.jobs.kubernetes import placement
 from tools.jobs.kubernetes.files import to_yaml
 from tools.jobs.kubernetes.image import commit_image
 from tools.jobs.kubernetes.job_state import place_problems
-from tools.jobs.kubernetes.placement import (
-    chosen_namespace,
-    chosen_priority,
-    chosen_team,
-    groups_of_type,
-    node_labels,
-    queue_names,
-    shared_files,
-    tolerations,
-)
 from tools.kubernetes.kubectl import Refused, open_kubectl
 from workloads.esm2.serving.settings import ServeSettings
 from workloads.launch.kubernetes_service import SERVICE_PORT, PodService, manifests
@@ -100,29 +91,30 @@ def pod_service(
     asked = endpoint.kubernetes
     assert asked is not None  # load_endpoint has seen to it
     problems: list[str] = []
-    team = chosen_team(cluster, options.team, problems) if options.namespace is None else None
-    queue, priority = queue_names(team, chosen_priority(cluster, options.priority, team, problems))
-    mount = cluster.storage.lustre.mount_path
-    if not shared_files(cluster).has(endpoint.model) or PurePosixPath(endpoint.model) == PurePosixPath(mount):
+    team = placement.chosen_team(cluster, options.team, problems) if options.namespace is None else None
+    priority = placement.chosen_priority(cluster, options.priority, team, problems)
+    queue, priority = placement.queue_names(team, priority)
+    mount, model = cluster.storage.lustre.mount_path, PurePosixPath(endpoint.model)
+    if not placement.shared_files(cluster).has(endpoint.model) or model == PurePosixPath(mount):
         problems.append(f"MODEL: got {endpoint.model}; pods read folders below {mount}")
-    groups = groups_of_type(cluster, options.group, problems)
+    groups = placement.groups_of_type(cluster, options.group, problems)
     if problems:
         raise ValueError(listed(problems))
     limits = ServeSettings.of(endpoint.limits.environment)
     return PodService(
         name=endpoint.name,
-        namespace=chosen_namespace(options.namespace, team),
+        namespace=placement.chosen_namespace(options.namespace, team),
         image=endpoint.image,
         version=version,
-        model=str(PurePosixPath(endpoint.model).relative_to(mount)),
+        model=str(model.relative_to(mount)),
         claim=LUSTRE_CLAIM,
         environment=endpoint.limits.environment,
         replicas=asked.replicas,
         num_gpus=asked.gpus,
         num_cpus=asked.cpus,
         memory_gib=asked.memory_gib,
-        node_labels=node_labels(groups, by_name=options.group is not None),
-        tolerations=tolerations(groups),
+        node_labels=placement.node_labels(groups, by_name=options.group is not None),
+        tolerations=placement.tolerations(groups),
         user=TRAINING_UID,
         startup_seconds=endpoint.startup_seconds,
         drain_seconds=limits.drain_seconds,

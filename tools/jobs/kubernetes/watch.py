@@ -36,7 +36,6 @@ POD_SECONDS = 3600
 """Time after which Kubernetes ends a pod that was not removed."""
 START_SECONDS = 600
 """An image of this size takes minutes to a node that has not had it."""
-FETCH_POLL_SECONDS = 2.0
 LARGEST_MIB = 16 << 10
 """Largest model or table; ESM-2 3B has 11 GiB. It comes through the API server at tens of MB/s."""
 STAYS = "it stays on the shared file system, where pods with the claim fsx read it (docs/training-on-eks.md)"
@@ -47,7 +46,6 @@ MOST_LOGS = 768
 """Containers that kubectl follows at once: a pod has three."""
 YET_TO_START = "is waiting to start"
 """kubectl's message about a container that has not started."""
-FIRST_LINES = 50
 
 
 def find_job(kubectl: Kubectl, operator: Operator, name: str) -> dict[str, Any]:
@@ -140,7 +138,7 @@ def tail(kubectl: Kubectl, operator: Operator, name: str) -> int:
             find_job(kubectl, operator, name)
         if any(has_begun(pod) for pod in pods):
             # What pods said before they were followed is not lost, and nothing comes twice.
-            lines = ["--tail=-1", f"--since-time={seen}"] if begun else [f"--tail={FIRST_LINES}"]
+            lines = ["--tail=-1", f"--since-time={seen}"] if begun else ["--tail=50"]
             begun = True
             kubectl.stream(
                 "logs",
@@ -259,7 +257,7 @@ def _wait(kubectl: Kubectl, name: str) -> None:
             bad.append(status.get("message", status["phase"]))
         if bad:
             raise ValueError(f"the pod that fetches does not start: {bad[0]}")
-        time.sleep(FETCH_POLL_SECONDS)
+        time.sleep(2.0)
     raise ValueError(
         f"the pod that fetches has not started in {START_SECONDS} s: no node has room for it, or the image "
         "is long in coming; try again, kubectl describe pod says more"

@@ -23,7 +23,6 @@ COPY_INSTEAD = (
     "copy it below the data bucket's folder of the shared file system, from where it is exported to S3 "
     "(docs/training-on-slurm.md)"
 )
-SUBMIT_MODULE = "workloads.launch.slurm_submit"
 # Root creates a folder for the user where no one else can create one: below the mount point itself.
 _MAKE_FOLDER = """
 set -euo pipefail
@@ -78,7 +77,7 @@ class SlurmJobs(Scheduler):
         named = f"{folder}/code/{code_version.code_hash()}"
         request["job"]["code"] = named
         command = ["bash", "-c", _WITH_CODE, "submit", named, code]
-        command += ["python3", "-s", "-B", "-m", SUBMIT_MODULE, json.dumps(request)]
+        command += ["python3", "-s", "-B", "-m", "workloads.launch.slurm_submit", json.dumps(request)]
         said: list[str] = []
         if head.run(user, command, said.append):
             raise ValueError("\n".join(said).removeprefix("error: "))

@@ -20,8 +20,6 @@ APPLIED = f"{AGENT}/etc/amazon-cloudwatch-agent.d/file_{Path(CONFIG).name}"
 """The agent's copy of the appended file (its documentation: multiple configuration files)."""
 NAMESPACE = "/aws/sagemaker/Clusters"
 """Namespace that the nodes' roles may write to."""
-SECONDS_BETWEEN_METRICS = 60
-SECONDS_TO_RUN = 90
 DISKS = ("/", "/opt/sagemaker", "/opt/dlami/nvme")
 SLURM_LOGS = {"controller": ("SlurmctldLogFile", "slurmctld"), "worker": ("SlurmdLogFile", "slurmd")}
 
@@ -42,8 +40,7 @@ def apply(node: Node) -> None:
 
 
 def _append(node: Node) -> None:
-    text = json.dumps(_configuration(node), indent=2) + "\n"
-    changed = node.install(CONFIG, text)
+    changed = node.install(CONFIG, json.dumps(_configuration(node), indent=2) + "\n")
     applied = node.host.path(APPLIED)
     if not changed and applied.exists() and _status(node) == "running":
         return
@@ -52,7 +49,7 @@ def _append(node: Node) -> None:
         try:
             node.host.wait_for(
                 lambda: _is_running(node),
-                timeout_seconds=SECONDS_TO_RUN,
+                timeout_seconds=90,
                 what="it does not run",
                 remedy="see its log",
             )
@@ -98,7 +95,7 @@ def _configuration(node: Node) -> dict[str, Any]:
 
 def _metrics(node: Node) -> dict[str, Any]:
     dimensions = {"ClusterName": node.settings.cluster_name, "InstanceGroup": node.facts.group}
-    common = {"metrics_collection_interval": SECONDS_BETWEEN_METRICS, "append_dimensions": dimensions}
+    common = {"metrics_collection_interval": 60, "append_dimensions": dimensions}
     return {
         "namespace": NAMESPACE,
         "metrics_collected": {

@@ -5,12 +5,11 @@ import re
 from node_setup.downloads import find_download, install_binaries
 from node_setup.endpoint import require_free_port, wait_for_metric
 from node_setup.node import Node
-from node_setup.service import TEXT_FILES, have_system_user, is_running, run_collector, run_unit
+from node_setup.service import TEXT_FILES, is_running, run_collector, run_unit
 
 NODE_UNIT = "node-exporter.service"
 NODE_PORT = 9100
 SECONDS_TO_ANSWER = 60
-SECONDS_FOR_EFA = 60
 SECONDS_FOR_SLURM = 120
 """Time limit. slurmctld may be restarting after another step changed its configuration."""
 
@@ -21,7 +20,11 @@ def run_node_exporter(node: Node) -> None:
     It measures CPU, memory, disks and network, and publishes the text files of other steps.
     """
     node.host.path(TEXT_FILES).mkdir(parents=True, exist_ok=True)
-    have_system_user(node, "node_exporter")
+    user = "node_exporter"
+    if node.host.try_run("id", "--user", user).status != 0:
+        shape = ("--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent")
+        node.host.run("useradd", *shape, "--shell", "/usr/sbin/nologin", user)
+        node.changed(f"user {user}")
     if not is_running(node, NODE_UNIT):
         require_free_port(node, NODE_PORT, "metrics of the node")
     changed = install_binaries(node, "node_exporter", ("node_exporter",))
@@ -37,7 +40,7 @@ def run_collector_of_efa(node: Node) -> None:
     expected = node.facts.hardware.num_efa_interfaces
     if expected == 0:
         return
-    text = run_collector(node, "efa_metrics", timeout_seconds=SECONDS_FOR_EFA)
+    text = run_collector(node, "efa_metrics", timeout_seconds=60)
     found = len(re.findall(r"^node_amazonefa_info\{", text, re.MULTILINE))
     if found != expected:
         node.warn(

@@ -16,8 +16,6 @@ JOB_MAPPING_PROLOG = "700_dcgm_job_map_*"
 """HyperPod's prolog, which writes the ids of jobs to /run/slurm/dcgm-job-mapping/<GPU>."""
 PULL_PAUSES_SECONDS = (10, 20, 40)
 """Pauses after each try but the last."""
-SECONDS_PER_PULL = 600
-SECONDS_TO_ANSWER = 180
 
 
 def run_exporter(node: Node) -> None:
@@ -32,7 +30,7 @@ def run_exporter(node: Node) -> None:
     listen = f"{node.facts.address}:{PORT}"
     run_unit(node, UNIT, changed=changed, listen=listen, image=local)
     url, metric = f"http://{listen}/metrics", r"DCGM_FI_DEV_GPU_TEMP\{"
-    answer = wait_for_metric(node, url, metric, unit=UNIT, timeout_seconds=SECONDS_TO_ANSWER)
+    answer = wait_for_metric(node, url, metric, unit=UNIT, timeout_seconds=180)
     found = len(set(re.findall(r'^DCGM_FI_DEV_GPU_TEMP\{.*?UUID="([^"]+)"', answer, re.MULTILINE)))
     hardware = node.facts.hardware
     if found != hardware.num_gpus:
@@ -96,9 +94,7 @@ def _pull_mirrored(node: Node, image: Image) -> str:
 
 def _pull(node: Node, reference: str, env: dict[str, str] | None = None) -> None:
     for pause in (*PULL_PAUSES_SECONDS, None):
-        done = node.host.try_run(
-            "docker", "pull", "--quiet", reference, timeout_seconds=SECONDS_PER_PULL, env=env
-        )
+        done = node.host.try_run("docker", "pull", "--quiet", reference, timeout_seconds=600, env=env)
         if done.status == 0:
             return
         if "no space left on device" in done.said:

@@ -14,7 +14,6 @@ OURS = "node-setup: "
 IN_PROGRESS = f"{OURS}in progress"
 FEWER_DEVICES = re.compile(r"gres/\S+ count reported lower than configured")
 LOG = "/var/log/provision/provisioning.log"
-SECONDS_TO_BE_KNOWN = 600
 SECONDS_TO_TAKE_JOBS = 300
 """Time limit. slurmctld contacts a resumed node within a minute, and later in clusters of thousands."""
 
@@ -29,7 +28,7 @@ def hold(node: Node) -> None:
     name = node.facts.host_name
     state = node.host.wait_for(
         lambda: show_node(node.host, name),
-        timeout_seconds=SECONDS_TO_BE_KNOWN,
+        timeout_seconds=600,
         what=f"Slurm's controller does not know {name}",
     )
     if _is_anothers(state):

@@ -9,7 +9,6 @@ from node_setup.node import Node, log
 from node_setup.slurm import configuration
 
 FOLDER, NAME = "/etc/logrotate.d", "cluster-logs"
-PROVISIONING = "/var/log/provision/provisioning.log"
 
 # Weekly, or earlier if a log would fill the root volume. Logs older than two months are not useful.
 _ROTATED = """\
@@ -67,7 +66,7 @@ def install(node: Node) -> None:
 
 def _logs(node: Node) -> dict[str, str | None]:
     """Return paths of logs with the daemon that writes each; None is a script, which reopens its log."""
-    logs: dict[str, str | None] = {PROVISIONING: None}
+    logs: dict[str, str | None] = {"/var/log/provision/provisioning.log": None}
     try:
         config = configuration(node.host)
     except SetupError as error:

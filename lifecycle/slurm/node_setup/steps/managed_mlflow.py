@@ -11,7 +11,6 @@ UNIT = "job-credentials.service"
 PORT = 9911
 ENVIRONMENT = "/etc/node-setup/training_environment.json"
 """Environment variables that the training code sets for its processes (workloads/launch/slurm_step.py)."""
-SECONDS_TO_ANSWER = 60
 
 
 def apply(node: Node) -> None:
@@ -43,7 +42,7 @@ def apply(node: Node) -> None:
         node.host.wait_for(
             # The answer is a secret and must not be shown.
             lambda: bool(json.loads(http_get(url))["AccessKeyId"]),
-            timeout_seconds=SECONDS_TO_ANSWER,
+            timeout_seconds=60,
             what=f"{UNIT} has no credentials of {mlflow.role_arn}",
             remedy=f"see `journalctl --unit {UNIT}` on the node",
         )

@@ -22,8 +22,6 @@ UNIT, DISCOVERY_UNIT = "prometheus-agent.service", "discover-nodes.service"
 CONFIG = "/etc/prometheus-agent/prometheus.yml"
 NODE_LIST = "/var/lib/discover-nodes/nodes.json"
 URL = "http://127.0.0.1:9090"
-SECONDS_TO_DISCOVER = 90
-SECONDS_TO_START = 120
 SECONDS_TO_SCRAPE = 150
 """Time limit. Prometheus rereads a list after a minute, and queries a new target within half a minute."""
 SECONDS_TO_SEND = 120
@@ -96,7 +94,7 @@ def run_collector(node: Node) -> None:
     remedy = f"see `journalctl --unit {UNIT}` on the controller"
     node.host.wait_for(
         lambda: http_get(f"{URL}/-/ready"),
-        timeout_seconds=SECONDS_TO_START,
+        timeout_seconds=120,
         what=f"{UNIT} is not ready",
         remedy=remedy,
     )
@@ -119,7 +117,7 @@ def _run_discovery(node: Node) -> None:
     own = f'"{node.facts.address}:{NODE_PORT}"'
     node.host.wait_for(
         lambda: nodes.is_file() and own in nodes.read_text(),
-        timeout_seconds=SECONDS_TO_DISCOVER,
+        timeout_seconds=90,
         what=f"{NODE_LIST} does not list this node ({node.facts.address})",
         remedy=f"see `journalctl --unit {DISCOVERY_UNIT}`, and whether {RESOURCE_CONFIG} has the address",
     )

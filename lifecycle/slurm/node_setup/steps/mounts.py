@@ -11,8 +11,6 @@ SECONDS_FOR_MOUNT = 900
 SECONDS_PER_TRY = 30
 """Time limit per try, because a server that does not answer would block without end."""
 
-SECONDS_FOR_EFA = 1200
-
 
 def set_up_efa(node: Node) -> None:
     """Set up the EFA client of Lustre on nodes with EFA adapters; a failure leaves the mount on TCP."""
@@ -26,7 +24,7 @@ def set_up_efa(node: Node) -> None:
             log("  jobs run on this node: EFA to Lustre stays as it is until the next setup")
             return
         done = node.host.try_run(
-            *("bash", script, client.url, client.sha256 or "unknown", path), timeout_seconds=SECONDS_FOR_EFA
+            *("bash", script, client.url, client.sha256 or "unknown", path), timeout_seconds=1200
         )
     except SetupError as error:
         node.warn(f"Lustre may stay on TCP: {error.problem}")

@@ -133,8 +133,7 @@ def _find_module(node: Node) -> str:
 
 def _check_slurm(node: Node) -> None:
     config = configuration(node.host)
-    wanted = {"PrologFlags": "contain", "ProctrackType": "proctrack/cgroup"}
-    for name, value in wanted.items():
+    for name, value in {"PrologFlags": "contain", "ProctrackType": "proctrack/cgroup"}.items():
         got = config.get(name, "")
         if value not in got.lower().split(","):
             raise SetupError(

@@ -9,7 +9,6 @@ from node_setup.failure import SetupError
 from node_setup.node import Node
 from node_setup.slurm import SlurmNode, runs_jobs, show_node, wait_for_controller
 
-SECONDS_TO_REGISTER = 300
 SECONDS_TO_FETCH = 300
 """Time limit. The controller starts at the same time and may distribute the configuration late."""
 SECONDS_FOR_DRIVER = 180
@@ -68,7 +67,7 @@ def _registered(node: Node) -> SlurmNode:
 
     return node.host.wait_for(
         look,
-        timeout_seconds=SECONDS_TO_REGISTER,
+        timeout_seconds=300,
         what=f"{node.facts.host_name} has not registered with Slurm's controller",
         remedy="see `journalctl --unit=slurmd` on the node; its ports 6817 and 6818 must be open to others",
     )

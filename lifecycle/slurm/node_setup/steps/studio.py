@@ -9,7 +9,6 @@ PARTITIONS = "studio-partitions.service"
 LOGIN, LOGIN_TIMER = "studio-login.service", "studio-login.timer"
 SUBFOLDER = "studio"
 """Folder of the Lustre file system for spaces."""
-SECONDS_TO_PUBLISH = 600
 
 
 def apply(node: Node) -> None:
@@ -76,6 +75,5 @@ def _let_log_in(node: Node, deployment: StudioDeployment | None) -> None:
         region=node.settings.region,
     )
     run_unit(node, LOGIN_TIMER, changed=changed)
-    done = node.host.try_run("systemctl", "start", LOGIN, timeout_seconds=SECONDS_TO_PUBLISH)
-    if done.status != 0:
+    if node.host.try_run("systemctl", "start", LOGIN, timeout_seconds=600).status != 0:
         node.warn(f"nothing is published for login spaces of Studio: {last_log_lines(node, LOGIN)}")

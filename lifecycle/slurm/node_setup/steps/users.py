@@ -7,7 +7,7 @@ from pathlib import Path
 
 from node_setup.failure import SetupError
 from node_setup.home import make_home
-from node_setup.identities import bring_group, bring_user, check_user, shut_out
+from node_setup.identities import bring_group, bring_user, check_number, shut_out
 from node_setup.node import Node
 from node_setup.root_folder import make_root_folder
 from node_setup.settings import User
@@ -15,7 +15,6 @@ from node_setup.settings import User
 RECORD = "/var/lib/node-setup/users.json"
 """Users that the cluster file has named on this node; only these can be locked later."""
 SUDOERS = "/etc/sudoers.d/50-cluster-administrators"
-SUDOERS_MODE = 0o440
 SECONDS_FOR_SSH = 30
 LIMITED = 'set -o pipefail; "$@" 2> >(head --bytes=65536 >&2) | head --bytes=65536'
 """Shell script that runs a command and limits its output, which a user could make endless."""
@@ -30,7 +29,7 @@ def apply(node: Node) -> None:
     """
     users = node.settings.users
     for user in users:
-        check_user(node.host, user)
+        check_number(node.host, "user", user.name, user.uid)
     record = node.host.path(RECORD)
     recorded = set(json.loads(record.read_text())) if record.exists() else set()
     named = {user.name for user in users}
@@ -77,7 +76,7 @@ def _allow_sudo(node: Node) -> None:
         node.host.run("visudo", "--check", "--quiet", f"--file={candidate}")
     finally:
         Path(candidate).unlink()
-    node.install(SUDOERS, text, SUDOERS_MODE)
+    node.install(SUDOERS, text, mode=0o440)
 
 
 def _bring_ssh(node: Node, user: User, home: str, gid: int) -> None:

@@ -14,12 +14,9 @@ from node_setup.root_folder import is_roots, root_folder
 
 FOLDER = "workloads"
 """Folder below the mount point of Lustre."""
-CURRENT = "current"
 KEPT_VERSIONS = 10
 KEPT_DAYS = 30
 """Days after a version was replaced. Jobs submitted with it may wait or run for long."""
-SECONDS_FOR_DOWNLOAD = 600
-SECONDS_OF_RETRIES = 300
 MOST_BYTES = 1 << 26
 """Limit for one file, because each is read whole."""
 IGNORED = ("__pycache__", "*.pyc")
@@ -38,12 +35,11 @@ def sync(node: Node) -> None:
         # One node writes what all of them read.
         log("  left to the primary controller")
         return
-    path = f"{node.settings.lustre_mount_path}/{FOLDER}"
-    with root_folder(node.host, path) as folder:
+    with root_folder(node.host, f"{node.settings.lustre_mount_path}/{FOLDER}") as folder:
         version = folder / node.deployment.workload_s3_uri.rstrip("/").rsplit("/", 1)[-1]
         if not _is_whole(version):
             _fetch(node, version)
-        _lead_to(node, folder / CURRENT, version)
+        _lead_to(node, folder / "current", version)
         _remove_old(node, folder, keep=version)
 
 
@@ -75,7 +71,7 @@ def _fetch(node: Node, version: Path) -> None:
     try:
         node.host.wait_for(
             lambda: _download(node, partial, version.name),
-            timeout_seconds=SECONDS_OF_RETRIES,
+            timeout_seconds=300,
             what=f"the training code is not to be had from {node.deployment.workload_s3_uri}",
             remedy="`make deploy` uploads it; the node's role must be allowed to read it",
             every_seconds=15,
@@ -100,7 +96,7 @@ def _download(node: Node, partial: Path, expected: str) -> bool:
     node.host.run(
         *("aws", "s3", "cp", "--recursive", "--only-show-errors", "--region", node.settings.region),
         *(node.deployment.workload_s3_uri.rstrip("/") + "/", partial),
-        timeout_seconds=SECONDS_FOR_DOWNLOAD,
+        timeout_seconds=600,
         env={"AWS_RETRY_MODE": "standard", "AWS_MAX_ATTEMPTS": "10"},
         remedy="",
     )

@@ -118,8 +118,7 @@ class PackedCausalLM(LayeredModel):
         return 6.0 * config.num_hidden_layers * config.num_attention_heads * size
 
     def make_buffers(self, device: torch.device) -> None:
-        rotary = self.model.rotary_emb
-        self.model.rotary_emb = type(rotary)(self.config).to(device)
+        self.model.rotary_emb = type(self.model.rotary_emb)(self.config).to(device)
 
     def recompute_layers(self) -> None:
         enable: Any = self.activation_checkpointing_enable

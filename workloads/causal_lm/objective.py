@@ -56,8 +56,7 @@ class CausalLM(AdaptedObjective):
         self.chat = config.chat
         self.folder = model_folder(config)
         self.plain_config = read_config(self.folder, config.chat.max_tokens)
-        split = ConversationSplit(config.data.path, "train")
-        super().__init__(config, split, self.plain_config, FAMILY)
+        super().__init__(config, ConversationSplit(config.data.path, "train"), self.plain_config, FAMILY)
 
     @property
     def start(self) -> Path:
@@ -122,12 +121,11 @@ class CausalLM(AdaptedObjective):
         if not self.chat.questions:
             return {}
         held_out: Split = "test" if self.split.manifest.splits["test"].records else "validation"
-        written = run_dir / ("adapter" if self.lora is not None and not self.lora.merge else "model")
         return compare_models(
             self.chat,
             self.open(held_out),
             base=self.folder,
-            tuned=written,
+            tuned=run_dir / ("adapter" if self.lora is not None and not self.lora.merge else "model"),
             place=place,
             to=run_dir / ANSWERS_FILE,
         )

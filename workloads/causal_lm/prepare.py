@@ -105,11 +105,10 @@ def is_prepared(config: RunFile) -> bool:
         return False
     manifest = Manifest.load(out)
     made_of = {source.name for source in manifest.sources}
-    template = Template(chat, model_folder(config))
     return (
         manifest.settings == _settings(config)
         and made_of == set(chat.table)
-        and not _differences(out, _facts(config, template))
+        and not _differences(out, _facts(config, Template(chat, model_folder(config))))
     )
 
 
@@ -168,8 +167,7 @@ def _split(
     numbers = split_numbers(np.array([int(one.id, 16) for one in kept], dtype=np.uint64), settings)
     for index in order:
         parts[SPLITS[numbers[index]]].append(kept[index])
-    needed = ["train", "validation", *(["test"] if settings.test_fraction > 0 else [])]
-    for name in needed:
+    for name in ["train", "validation", *(["test"] if settings.test_fraction > 0 else [])]:
         if not parts[name]:
             raise ValueError(
                 f"the {name} split has no conversation: of {of}, {len(kept)} are different and have at most "

@@ -139,8 +139,7 @@ class PackedLayer(nn.Module):
             q, k, v = self.attention_operands(normed, queries)
         else:
             of_queries = tokens if queries is None else tokens[queries]
-            places = (of_queries, tokens, tokens)
-            q, k, v = map(looked_up, self.attention_operands(normed), places)
+            q, k, v = map(looked_up, self.attention_operands(normed), (of_queries, tokens, tokens))
         context = packed_attention(q, k, v, cos, sin, segments, queries).flatten(1)
         if rows is not None:
             context, hidden = context if queries is not None else context[rows], hidden[rows]

@@ -181,7 +181,6 @@ class Objective(ABC):
         config, model = self.config, asdict(self.config.model)
         if model.get("family") == getattr(type(config.model), "family", None):
             model.pop("family", None)  # the default: checkpoints of earlier versions have no such field
-        shards = self.split.manifest.splits["train"].shards
         return {
             **{f"model.{name}": value for name, value in model.items()},
             "train.seed": config.train.seed,
@@ -192,6 +191,6 @@ class Objective(ABC):
             "optim.eps": config.optim.eps,
             "optim.weight_decay": config.optim.weight_decay,
             "data (sha256 of the training shards)": hashlib.sha256(
-                "".join(shard.sha256 for shard in shards).encode()
+                "".join(shard.sha256 for shard in self.split.manifest.splits["train"].shards).encode()
             ).hexdigest(),
         }

@@ -53,8 +53,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     trainer = Trainer(objective, here)
     progress = trainer.progress
     folder, keep = run_dir / "checkpoints", config.train.keep_checkpoints
-    identity = objective.identity(here)
-    checkpoints = Checkpointer(folder, here, identity, keep, trains_all=objective.trains_all)
+    checkpoints = Checkpointer(folder, here, objective.identity(here), keep, trains_all=objective.trains_all)
     with checkpoints as checkpointer, signals_to(here.stop):
         saved = checkpointer.restore(trainer.model, trainer.optimizers)
         if saved is not None:
@@ -258,7 +257,6 @@ def _finish(
         objective.record(config.run_dir, valid, test)
     flops = trainer.num_flops(progress.residues, progress.attended_pairs)
     slots, pairs = progress.steady_slots, progress.steady_attended_pairs
-    steady_flops = trainer.num_flops(progress.steady_residues, pairs)
     empty = objective.stream(objective.split, trainer.shape, 0).load(None)
     pack = objective.pack(empty, trainer.shape, here.runtime.packs_on)
     rows = len(pack.rows) * (slots // trainer.shape.num_tokens)
@@ -266,10 +264,9 @@ def _finish(
     on_cpu = here.device.type == "cpu"
     executed = executed_flops(bare(trainer.model), slots, rows, pairs, recomputed=recomputed, on_cpu=on_cpu)
     parameters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
-    place = Place(here, trainer.shape, trainer.dtype)
     trainer.release()
     with metrics.timing("evaluation"):
-        written = objective.score_written(config.run_dir, place)
+        written = objective.score_written(config.run_dir, Place(here, trainer.shape, trainer.dtype))
     if written:
         log.evaluation(progress.step, "validation" if test is None else "test", **written)
     peak, seconds = peak_flops(here.device), max(progress.seconds, 1e-9)
@@ -295,7 +292,7 @@ def _finish(
         "mfu": flops / seconds / here.world_size / peak if peak else None,
         "steady_seconds": steady,
         "steady_residues_per_second": progress.steady_residues / steady if steady else None,
-        "model_mfu": share(steady_flops, peak),
+        "model_mfu": share(trainer.num_flops(progress.steady_residues, pairs), peak),
         "executed_mfu": share(executed, peak),
         "ceiling_flops_per_second": ceiling,
         "share_of_ceiling": share(executed, ceiling),

@@ -212,5 +212,4 @@ class Trainer:
 
     def evaluate(self, split: ProteinSplit, num_packs: int = 0) -> Evaluation:
         self.settle()
-        place = Place(self.here, self.shape, self.dtype)
-        return self.objective.evaluate(self.model, split, place, num_packs)
+        return self.objective.evaluate(self.model, split, Place(self.here, self.shape, self.dtype), num_packs)

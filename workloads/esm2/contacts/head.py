@@ -187,8 +187,7 @@ def save(model: PackedModel, name: str, head: ContactHead) -> Path:
     with new_folder(folder) as new:
         shutil.copytree(folder, new, copy_function=os.link)
         if not hasattr(model, "esm"):
-            text = json.dumps({"weights": head.weights.tolist(), "bias": head.bias})
-            (new / FILE).write_text(text + "\n")
+            (new / FILE).write_text(json.dumps({"weights": head.weights.tolist(), "bias": head.bias}) + "\n")
             return folder / FILE
         file = next(path for path in sorted(new.glob("*.safetensors")) if _has_head(path))
         tensors = load_file(file)

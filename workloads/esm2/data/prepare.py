@@ -44,7 +44,6 @@ def prepare_proteins(config: RunFile) -> Manifest:
         prepare_proteins(dataclasses.replace(config, data=general, guard=None))
     data, downloads = config.data, Path(config.data.downloads)
     paths, names = _fetched(data.members or data.source, downloads)
-    membership = one_file("data.membership", data.membership, downloads, PROTEINS)
     names += [data.membership] if data.membership is not None else []
     return prepare(
         paths,
@@ -52,7 +51,7 @@ def prepare_proteins(config: RunFile) -> Manifest:
         seed=data.seed,
         validation_fraction=data.validation_fraction,
         test_fraction=data.test_fraction,
-        membership=membership,
+        membership=one_file("data.membership", data.membership, downloads, PROTEINS),
         allow_nucleotides=data.allow_nucleotides,
         source_names=names,
     )

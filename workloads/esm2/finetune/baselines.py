@@ -50,8 +50,7 @@ def write_baselines(config: RunFile, place: Place) -> Path:
             engine = Engine(
                 model, device=place.here.device, dtype=place.dtype, max_residues=config.model.max_residues
             )
-            answer = RESIDUE_EMBEDDINGS if schema.task.per_residue else EMBEDDING
-            run = partial(engine.run, answer=answer)
+            run = partial(engine.run, answer=RESIDUE_EMBEDDINGS if schema.task.per_residue else EMBEDDING)
             features = {
                 "frozen probe": [Examples(part.features(run), part.labels) for part in parts],
                 **features,

@@ -72,8 +72,7 @@ class LabelledStream(ProteinStream):
                 first, kept = int(host.cumulative[index]) + 1, labels[: self.shape.max_residues]
                 targets[first : first + len(kept)] = kept
         else:
-            columns = len(self.split.schema.columns)
-            targets = np.full((len(host.keys), columns), np.nan, dtype=np.float32)
+            targets = np.full((len(host.keys), len(self.split.schema.columns)), np.nan, dtype=np.float32)
             targets[: len(units)] = self.split.labels(units)
         return LabelledPack(**vars(host), targets=targets)
 
@@ -263,8 +262,7 @@ def _row_offsets(split: LabelledSplit, max_residues: int) -> npt.NDArray[np.int6
 
 def _ranges(starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Return the whole numbers from each start up to its stop, one range after another."""
-    ranges = map(np.arange, starts.tolist(), stops.tolist())
-    return np.concatenate([np.zeros(0, dtype=np.int64), *ranges])
+    return np.concatenate([np.zeros(0, dtype=np.int64), *map(np.arange, starts.tolist(), stops.tolist())])
 
 
 def _labels(split: LabelledSplit, units: npt.NDArray[np.int64], max_residues: int) -> npt.NDArray[np.float32]:

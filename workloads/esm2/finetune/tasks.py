@@ -95,8 +95,7 @@ class TaskLoss:
         if self.kind.measured:
             shift, scale = (_like(values, outputs) for values in (self.shift, self.scale))
             targets = (targets - shift) / scale
-        losses = self.kind.loss(outputs, targets, weight)
-        return losses.masked_fill(~is_there, 0.0).sum()
+        return self.kind.loss(outputs, targets, weight).masked_fill(~is_there, 0.0).sum()
 
     def in_units(self, outputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Outputs as the labels are measured: a regression learns them with mean 0 and deviation 1."""

@@ -128,8 +128,7 @@ class Output:
 
     def _writer(self, path: Path, schema: pa.Schema, summary: dict[str, Any]) -> Any:
         if self.path.suffix == PARQUET:
-            about = {b"esm2": json.dumps(summary).encode()}
-            return pq.ParquetWriter(path, schema.with_metadata(about))
+            return pq.ParquetWriter(path, schema.with_metadata({b"esm2": json.dumps(summary).encode()}))
         return _CsvWriter(path, schema)
 
 

@@ -158,8 +158,7 @@ def loss_figure(
         if predicted:
             _perplexity_at_right(axes)
         _mark_events(axes, history)
-        handles = axes.get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=3, columnspacing=5)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, columnspacing=5)
         return svg_text(figure, "loss")
 
 

@@ -130,9 +130,8 @@ def write_report(run_dir: Path, contents: ReportContents) -> Path:
         ) from None
     config, results = read_mapping(run_dir / CONFIG_FILE), read_mapping(run_dir / RESULTS_FILE)
     contents.read(run_dir, config)
-    text = _report(run_dir.resolve().name, lines, config, results, contents)
     path = run_dir / REPORT_FILE
-    write_whole(path, text)
+    write_whole(path, _report(run_dir.resolve().name, lines, config, results, contents))
     return path
 
 

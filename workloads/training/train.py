@@ -257,6 +257,7 @@ def _finish(
         objective.record(config.run_dir, valid, test)
     flops = trainer.num_flops(progress.residues, progress.attended_pairs)
     slots, pairs = progress.steady_slots, progress.steady_attended_pairs
+    steady_flops = trainer.num_flops(progress.steady_residues, pairs)
     empty = objective.stream(objective.split, trainer.shape, 0).load(None)
     pack = objective.pack(empty, trainer.shape, here.runtime.packs_on)
     rows = len(pack.rows) * (slots // trainer.shape.num_tokens)
@@ -292,7 +293,7 @@ def _finish(
         "mfu": flops / seconds / here.world_size / peak if peak else None,
         "steady_seconds": steady,
         "steady_residues_per_second": progress.steady_residues / steady if steady else None,
-        "model_mfu": share(trainer.num_flops(progress.steady_residues, pairs), peak),
+        "model_mfu": share(steady_flops, peak),
         "executed_mfu": share(executed, peak),
         "ceiling_flops_per_second": ceiling,
         "share_of_ceiling": share(executed, ceiling),

@@ -44,6 +44,7 @@ _ARCHITECTURE: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
 }
 """Values that distinguish ESM-2 from other models of transformers' class."""
+_PROJECTIONS = ("query", "key", "value")
 
 
 def published_config(size: str) -> EsmConfig:
@@ -68,27 +69,11 @@ def published_config(size: str) -> EsmConfig:
 class PackedEsmLayer(PackedLayer, EsmLayer):  # type: ignore[misc]  # packed tokens have another forward
     """One transformer layer over packed tokens."""
 
-    @property
-    def attention_norm(self) -> nn.LayerNorm:
-        return self.attention.LayerNorm
-
-    @property
-    def feed_forward_norm(self) -> nn.LayerNorm:
-        return self.LayerNorm
-
-    @property
-    def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
-        attention = self.attention.self
-        return attention.query, attention.key, attention.value
-
-    @property
-    def head_size(self) -> int:
-        size: int = self.attention.self.attention_head_size
-        return size
-
-    def attention_output(self, context: Tensor) -> Tensor:
-        result: Tensor = self.attention.output.dense(context)
-        return result
+    attention_norm = property(lambda self: self.attention.LayerNorm)
+    feed_forward_norm = property(lambda self: self.LayerNorm)
+    projections = property(lambda self: [getattr(self.attention.self, name) for name in _PROJECTIONS])
+    head_size = property(lambda self: self.attention.self.attention_head_size)
+    attention_output = property(lambda self: self.attention.output.dense)
 
     def feed_forward(self, normed: Tensor) -> Tensor:
         result: Tensor = self.output.dense(F.gelu(self.intermediate.dense(normed)))
@@ -121,22 +106,10 @@ class PackedEsmModel(PackedModel, EsmPreTrainedModel):
             self.on_rows = (*skipping, "lm_head", "classifier")
             self.queries_on_rows = (last + "attention.self.query",)
 
-    @property
-    def layers(self) -> nn.ModuleList:
-        return self.esm.encoder.layer
-
-    @property
-    def rotary_frequencies(self) -> Tensor:
-        assert self.esm.rotary_embeddings is not None  # checked in __init__
-        return self.esm.rotary_embeddings.inv_freq
-
-    @property
-    def last_norm(self) -> nn.LayerNorm:
-        return self.esm.encoder.emb_layer_norm_after
-
-    @property
-    def embedding(self) -> nn.Embedding:
-        return self.esm.embeddings.word_embeddings
+    layers = property(lambda self: self.esm.encoder.layer)
+    rotary_frequencies = property(lambda self: self.esm.rotary_embeddings.inv_freq)
+    last_norm = property(lambda self: self.esm.encoder.emb_layer_norm_after)
+    embedding = property(lambda self: self.esm.embeddings.word_embeddings)
 
     def embed(self, pack: Pack) -> Tensor:
         result: Tensor = self.embedding(pack.tokens) * pack.token_scale[:, None]

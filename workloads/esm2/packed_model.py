@@ -59,23 +59,14 @@ class PackedLayer(nn.Module):
     branch_scale = 1.0
     """Factor on both branches before they are added to the residual stream."""
 
-    @property
-    def attention_norm(self) -> nn.LayerNorm:
-        """Return the norm of the attention's input."""
-        raise NotImplementedError
-
-    @property
-    def feed_forward_norm(self) -> nn.LayerNorm:
-        raise NotImplementedError
-
-    @property
-    def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
-        """Return the linear maps to queries, keys and values."""
-        raise NotImplementedError
-
-    @property
-    def head_size(self) -> int:
-        raise NotImplementedError
+    attention_norm: Any
+    """Norm of the attention's input."""
+    feed_forward_norm: Any
+    projections: Any
+    """Linear maps to queries, keys and values."""
+    head_size: Any
+    attention_output: Any
+    """Linear map of the attention's result, (T, C) -> (T, C)."""
 
     def normalized(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries and keys (T, C) as they are split into heads."""
@@ -92,10 +83,6 @@ class PackedLayer(nn.Module):
             query, *others = self.projections
             q, (k, v) = query(normed[rows]), joined(normed, others).chunk(2, dim=-1)
         return tuple(x.unflatten(-1, (-1, self.head_size)) for x in (*self.normalized(q, k), v))
-
-    def attention_output(self, context: Tensor) -> Tensor:
-        """(T, C) -> (T, C)."""
-        raise NotImplementedError
 
     def feed_forward(self, normed: Tensor) -> Tensor:
         """(T, C) -> (T, C)."""
@@ -164,19 +151,11 @@ class PackedModel(LayeredModel):
     if TYPE_CHECKING:  # transformers has it
         config: Any
 
-    @property
-    def embedding(self) -> nn.Embedding:
-        raise NotImplementedError
-
-    @property
-    def rotary_frequencies(self) -> Tensor:
-        """Return the angles' steps per position, (D / 2,)."""
-        raise NotImplementedError
-
-    @property
-    def last_norm(self) -> nn.LayerNorm:
-        """Return the norm behind the last layer."""
-        raise NotImplementedError
+    embedding: Any
+    rotary_frequencies: Any
+    """Steps of the angles per position, (D / 2,)."""
+    last_norm: Any
+    """Norm behind the last layer."""
 
     def embed(self, pack: Pack) -> Tensor:
         """Return the embeddings of the tokens, (T, C) in fp32."""

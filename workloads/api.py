@@ -127,8 +127,7 @@ class Model:
         known = self._read(proteins)
         values = [head.kind.values(found) for found in self._run(known, head.answer)]
         columns = {"id": [one.id for one in known], "length": [len(one.tokens) for one in known]}
-        table: pd.DataFrame = pa.table({**columns, **predictions(head, values)}).to_pandas()
-        return table
+        return pa.table({**columns, **predictions(head, values)}).to_pandas()
 
     def variants(self, sequence: str, mutations: Sequence[str] | None = None) -> pd.DataFrame:
         """Return the scores of variants (masked marginals, in nats), in the columns mutation and score.

@@ -76,8 +76,7 @@ class PackedEsmLayer(PackedLayer, EsmLayer):  # type: ignore[misc]  # packed tok
     attention_output = property(lambda self: self.attention.output.dense)
 
     def feed_forward(self, normed: Tensor) -> Tensor:
-        result: Tensor = self.output.dense(F.gelu(self.intermediate.dense(normed)))
-        return result
+        return self.output.dense(F.gelu(self.intermediate.dense(normed)))
 
 
 class PackedEsmModel(PackedModel, EsmPreTrainedModel):
@@ -112,8 +111,7 @@ class PackedEsmModel(PackedModel, EsmPreTrainedModel):
     embedding = property(lambda self: self.esm.embeddings.word_embeddings)
 
     def embed(self, pack: Pack) -> Tensor:
-        result: Tensor = self.embedding(pack.tokens) * pack.token_scale[:, None]
-        return result
+        return self.embedding(pack.tokens) * pack.token_scale[:, None]
 
 
 class PackedEsm(MaskedLanguageModel, PackedEsmModel, EsmForMaskedLM):

@@ -244,8 +244,7 @@ class MaskedLanguageModel(PackedModel):
 
     def decode(self, hidden: Tensor) -> Tensor:
         """Return the logits of the head's last layer."""
-        result: Tensor = self.lm_head.decoder(hidden)
-        return result
+        return self.lm_head.decoder(hidden)
 
 
 class SequenceClassifier(PackedModel):
@@ -275,8 +274,7 @@ class TokenClassifier(PackedModel):
             return self.classify(features).float()
 
     def classify(self, features: Tensor) -> Tensor:
-        result: Tensor = self.classifier(features)
-        return result
+        return self.classifier(features)
 
 
 def looked_up(table: Tensor, tokens: Tensor) -> Tensor:

@@ -88,8 +88,7 @@ class PackedEsmcLayer(PackedLayer, EsmcLayer):  # type: ignore[misc]  # packed t
 
     def feed_forward(self, normed: Tensor) -> Tensor:
         gate, up = joined(operand(normed), (self.mlp.gate_proj, self.mlp.up_proj)).chunk(2, dim=-1)  # (T, F)
-        result: Tensor = self.mlp.down_proj(F.silu(gate) * up)
-        return result
+        return self.mlp.down_proj(F.silu(gate) * up)
 
 
 class PackedEsmcModel(PackedModel, EsmcPreTrainedModel):
@@ -120,8 +119,7 @@ class PackedEsmcModel(PackedModel, EsmcPreTrainedModel):
     embedding = property(lambda self: self.esmc.embed_tokens)
 
     def embed(self, pack: Pack) -> Tensor:
-        result: Tensor = self.embedding(pack.tokens).float()
-        return result
+        return self.embedding(pack.tokens).float()
 
     def make_buffers(self, device: torch.device) -> None:
         self.esmc.rotary_emb = type(self.esmc.rotary_emb)(self.config).to(device)
@@ -139,8 +137,7 @@ class PackedTokenClassifier(TokenClassifier, PackedEsmcModel, EsmcForTokenClassi
     """ESMC with transformers' head on every token."""
 
     def classify(self, features: Tensor) -> Tensor:
-        result: Tensor = self.score(self.dropout(features))
-        return result
+        return self.score(self.dropout(features))
 
 
 def architecture() -> Architecture:

@@ -140,8 +140,7 @@ class Objective(ABC):
 
     def loss_sum(self, model: nn.Module, pack: Any) -> Tensor:
         """() fp32, with the gradient; of a language model cross-entropies in nats."""
-        result: Tensor = model(pack).loss_sum
-        return result
+        return model(pack).loss_sum
 
     @abstractmethod
     def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:

@@ -330,8 +330,7 @@ def _smoothed(y: Floats) -> Floats:
     n = np.arange(len(y))
     half_here = np.minimum(half, np.minimum(n, len(y) - 1 - n))
     total = np.concatenate([[0.0], np.cumsum(y)])
-    mean: Floats = (total[n + half_here + 1] - total[n - half_here]) / (2 * half_here + 1)
-    return mean
+    return (total[n + half_here + 1] - total[n - half_here]) / (2 * half_here + 1)
 
 
 def svg_text(figure: Figure, name: str) -> str:

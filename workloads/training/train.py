@@ -77,14 +77,10 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         if saved is not None or lost:
             log.event(progress.step, "resumed", lost_steps=lost)
         peak = peak_flops(here.device)
-        metrics = TrainingMetrics(
-            run=config.name,
-            max_steps=config.train.max_steps,
-            processes=here.world_size,
-            peak_flops=peak * here.world_size if peak else None,
-            num_flops=trainer.num_flops,
-        )
-        metrics.started_at(progress.step, lost)
+        metrics = TrainingMetrics(config.name, trainer.num_flops)
+        metrics.set(max_steps=config.train.max_steps, processes=here.world_size, step=progress.step)
+        metrics.set(peak_flops_per_second=peak and peak * here.world_size)
+        metrics.add(lost_steps=lost)
         status: RunStatus = "FAILED"
         try:
             start_seconds = time.time() - float(os.environ.get(STARTED, began))
@@ -157,7 +153,7 @@ def _loop(
             saved = checkpointer.finish()
         window.begin()
         if saved is not None:
-            metrics.saved(saved, time.monotonic() - save_began)
+            metrics.set(checkpoint_step=saved, checkpoint_write_seconds=time.monotonic() - save_began)
         return saved
 
     def watch() -> str | None:
@@ -212,7 +208,7 @@ def _loop(
                 with metrics.timing("evaluation"):
                     found = trainer.evaluate(validation, config.eval_packs)
                 log.evaluation(step, "validation", **found.values)
-                metrics.evaluated(found.values)
+                metrics.set(validation_loss=found.values["eval_loss"])
                 window.begin()
             if guard and (is_last or step % config.eval_every_steps == 0):
                 problem = watch()
@@ -248,7 +244,7 @@ def _finish(
     with metrics.timing("evaluation"):
         valid = trainer.evaluate(validation)
     log.evaluation(progress.step, "validation", **valid.values)
-    metrics.evaluated(valid.values)
+    metrics.set(validation_loss=valid.values["eval_loss"])
     test: Evaluation | None = None
     if objective.split.manifest.splits["test"].records:
         test = trainer.evaluate(objective.open("test"))

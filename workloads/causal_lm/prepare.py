@@ -138,11 +138,12 @@ def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
 def _prepared(conversations: Sequence[Conversation], template: Template) -> list[Prepared]:
     prompts = template.prompts([found.question for found in conversations])
     responses = template.responses(conversations)
-    hashes = hash_all([_normal(found.question) for found in conversations], SPLIT_SALT).tolist()
+    # Questions that differ in case and white space alone go to one split.
+    questions = [" ".join(found.question.casefold().split()).encode() for found in conversations]
     return [
         Prepared(f"{number:016x}", (*prompt, *response), len(prompt), found.question, text)
         for number, prompt, response, found, text in zip(
-            hashes,
+            hash_all(questions, SPLIT_SALT).tolist(),
             template.tokens(prompts),
             template.tokens(responses, ended=True),
             conversations,
@@ -150,11 +151,6 @@ def _prepared(conversations: Sequence[Conversation], template: Template) -> list
             strict=True,
         )
     ]
-
-
-def _normal(question: str) -> bytes:
-    """The same for questions that differ in case and white space alone, which go to one split."""
-    return " ".join(question.casefold().split()).encode()
 
 
 def _split(

@@ -32,6 +32,7 @@ from .packed_model import (
     PackedModel,
     SequenceClassifier,
     TokenClassifier,
+    refuse_others,
 )
 from .shapes import SHAPES
 
@@ -90,7 +91,7 @@ class PackedEsmModel(PackedModel, EsmPreTrainedModel):
     uncounted = ("word_embeddings", "contact_head")
 
     def __init__(self, config: EsmConfig) -> None:
-        _reject_other_architectures(config)
+        refuse_others(config, _ARCHITECTURE | {"is_decoder": False}, "ESM-2", "facebook/esm2_*")
         super().__init__(config)
         self.esm.encoder.layer = nn.ModuleList(
             PackedEsmLayer(config) for _ in range(config.num_hidden_layers)
@@ -127,18 +128,6 @@ class PackedSequenceClassifier(SequenceClassifier, PackedEsmModel, EsmForSequenc
 
 class PackedTokenClassifier(TokenClassifier, PackedEsmModel, EsmForTokenClassification):
     """ESM-2 with transformers' head on every token."""
-
-
-def _reject_other_architectures(config: EsmConfig) -> None:
-    wrong = [
-        f"{key}={getattr(config, key)!r} (ESM-2 has {value!r})"
-        for key, value in {**_ARCHITECTURE, "is_decoder": False}.items()
-        if (getattr(config, key) or False) != value
-    ]
-    if wrong:
-        raise ValueError(
-            f"this checkpoint is not ESM-2: {', '.join(wrong)}; use one of the facebook/esm2_* family"
-        )
 
 
 def _tokenizer(config: EsmConfig) -> EsmTokenizer:

@@ -12,7 +12,7 @@ forward pass differs from transformers':
 Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V vocabulary, L labels.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -275,6 +275,18 @@ class TokenClassifier(PackedModel):
 
     def classify(self, features: Tensor) -> Tensor:
         return self.classifier(features)
+
+
+def refuse_others(config: Any, expected: Mapping[str, Any], family: str, published: str) -> None:
+    """Raise ValueError if a configuration has other values than the family's ``expected`` ones."""
+    wrong = [
+        f"{key}={getattr(config, key)!r} ({family} has {value!r})"
+        for key, value in expected.items()
+        if (getattr(config, key) or 0) != (value or 0)
+    ]
+    if wrong:
+        listed = ", ".join(wrong)
+        raise ValueError(f"this checkpoint is not {family}: {listed}; use one of the {published} family")
 
 
 def looked_up(table: Tensor, tokens: Tensor) -> Tensor:

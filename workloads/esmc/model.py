@@ -38,8 +38,9 @@ from workloads.esm2.packed_model import (
     joined,
     layer_norm,
     operand,
+    refuse_others,
 )
-from workloads.training.adapters.adapters import AdaptedModules
+from workloads.training.adapters.adapters import GATED_LAYER, AdaptedModules
 
 from .shapes import SHAPES
 
@@ -151,18 +152,7 @@ def architecture() -> Architecture:
         token_classifier=ModelClass(EsmcForTokenClassification, PackedTokenClassifier),
         encoder="esmc.",
         tokenizer=lambda config: EsmcTokenizer(model_max_length=config.max_position_embeddings),
-        adapted=AdaptedModules(
-            layers="esmc.layers",
-            modules={
-                "query": ("self_attn.q_proj",),
-                "key": ("self_attn.k_proj",),
-                "value": ("self_attn.v_proj",),
-                "attention_output": ("self_attn.o_proj",),
-                "intermediate": ("mlp.gate_proj", "mlp.up_proj"),
-                "output": ("mlp.down_proj",),
-            },
-            heads=("classifier", "score"),
-        ),
+        adapted=AdaptedModules(layers="esmc.layers", modules=GATED_LAYER, heads=("classifier", "score")),
     )
 
 
@@ -174,12 +164,4 @@ def _reject_other_architectures(config: EsmcConfig) -> None:
         "head_dim": config.hidden_size // heads,
         "rope_parameters": {**(config.rope_parameters or {}), "rope_type": "default"},
     }
-    wrong = [
-        f"{key}={getattr(config, key)!r} (ESMC has {value!r})"
-        for key, value in expected.items()
-        if (getattr(config, key) or 0) != (value or 0)
-    ]
-    if wrong:
-        raise ValueError(
-            f"this checkpoint is not ESMC: {', '.join(wrong)}; use one of the biohub/ESMC-* family"
-        )
+    refuse_others(config, expected, "ESMC", "biohub/ESMC-*")

@@ -29,7 +29,7 @@ from .config import RunConfig
 from .device_runtime import COMPILE_CACHE
 from .hardware import environment, executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
 from .heartbeat import STARTED, beat
-from .loader import ReadAhead, StepPacks
+from .loader import StepPacks, read_ahead
 from .objective import Evaluation, Guard, Objective, Place
 from .parallel import bare
 from .processes import Processes, exclusive, processes
@@ -85,8 +85,8 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         try:
             start_seconds = time.time() - float(os.environ.get(STARTED, began))
             with metrics.served(os.environ.get(PORT) if here.is_first else None):
-                with closing(ReadAhead(trainer.steps())) as steps:
-                    _loop(trainer, iter(steps), validation, guard, checkpointer, log, metrics)
+                with closing(read_ahead(trainer.steps())) as steps:
+                    _loop(trainer, steps, validation, guard, checkpointer, log, metrics)
                 ended = time.monotonic()
                 results = {"start_seconds": start_seconds, **_finish(trainer, validation, log, metrics)}
                 results["end_seconds"] = time.monotonic() - ended

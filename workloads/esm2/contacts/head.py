@@ -120,12 +120,6 @@ class ContactHead:
         return np.asarray(logits.sigmoid().cpu().numpy())
 
 
-def peak_bytes(model: PackedModel, length: int) -> int:
-    """Return the memory for the maps of one layer: scores, softmax and corrected maps in fp32."""
-    heads: int = model.config.num_attention_heads
-    return 3 * 4 * heads * (length + 2) ** 2
-
-
 def fit(engine: Engine, chains: Sequence[Chain]) -> ContactHead:
     """Fit the regression on the pairs of residues of chains with |i - j| >= 6."""
     from sklearn.linear_model import LogisticRegression

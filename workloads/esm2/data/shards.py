@@ -96,8 +96,7 @@ def write_shard(plan: Plan, number: int, first_cell: int, next_cell: int) -> tup
         for first_key, next_key in key_ranges(slices, plan.limits.piece_bytes) if slices else []:
             piece = [part.between(first_key, next_key) for part in slices]
             dropped += _write_piece(reader, [part for part in piece if len(part.keys)], plan, writers)
-    written = [writer.close() for writer in writers]
-    return [part for part in written if part], dropped
+    return [part for writer in writers if (part := writer.close())], dropped
 
 
 def _write_piece(reader: SpillReader, slices: list[RowSlice], plan: Plan, writers: list[_SplitWriter]) -> int:

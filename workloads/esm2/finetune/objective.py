@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from workloads.esm2.evaluation import EVALUATION_SEED, answered
 from workloads.esm2.masking import plain_pack, to_device
@@ -114,7 +114,7 @@ class FineTuning(AdaptedObjective):
         self.base_config = starting_config(config.model)
         self.esm_config = task_config(self.base_config, self.schema)
         self.classes, architecture = task_class(self.esm_config, self.schema.task), of_config(self.esm_config)
-        self.encoder = architecture.encoder
+        self.plain, self.encoder = self.classes.plain, architecture.encoder
         super().__init__(config, self.labelled, self.esm_config, architecture.adapted)
         self.loss = TaskLoss(self.labelled, balanced=self.task.class_weights == "balanced")
 
@@ -126,7 +126,7 @@ class FineTuning(AdaptedObjective):
         """Return the model to start from, without adapters, with its head if it fits, or a new one."""
         seed, kind = self.config.train.seed, self.schema.task
         if self.has_head:
-            start = starting_weights(self.config.model, seed, self.classes.plain)
+            start = starting_weights(self.config.model, seed, self.plain)
             return self.loss.head_from_units(start)
         start = starting_weights(self.config.model, seed, encoder_only=True)
         encoder = {name: value for name, value in start.items() if name.startswith(self.encoder)}
@@ -206,10 +206,6 @@ class FineTuning(AdaptedObjective):
 
     def as_written(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         return self.loss.head_in_units(weights)
-
-    @property
-    def plain(self) -> type[PreTrainedModel]:
-        return self.classes.plain
 
     @property
     def tokens(self) -> PreTrainedTokenizerBase:

@@ -67,12 +67,11 @@ def load(
     if place.type not in TOKENS_PER_PACK:
         raise ValueError(f"device: got {device!r}; allowed are {' and '.join(TOKENS_PER_PACK)}")
     train = TrainConfig(precision=precision)  # type: ignore[arg-type]
-    family = family_of(name) or "esm2"
     engine = Engine(
         load_model(name),
         device=place,
         dtype=select_precision(train, place).dtype,
-        max_residues=MODEL_FAMILIES[family].max_residues,
+        max_residues=MODEL_FAMILIES[family_of(name) or "esm2"].max_residues,
         compile_from=compile_from(train, place),
     )
     return Model(name, engine, allow_nucleotides=allow_nucleotides)

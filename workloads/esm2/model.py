@@ -45,7 +45,6 @@ _ARCHITECTURE: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
 }
 """Values that distinguish ESM-2 from other models of transformers' class."""
-_PROJECTIONS = ("query", "key", "value")
 
 
 def published_config(size: str) -> EsmConfig:
@@ -72,7 +71,7 @@ class PackedEsmLayer(PackedLayer, EsmLayer):  # type: ignore[misc]  # packed tok
 
     attention_norm = property(lambda self: self.attention.LayerNorm)
     feed_forward_norm = property(lambda self: self.LayerNorm)
-    projections = property(lambda self: [getattr(self.attention.self, name) for name in _PROJECTIONS])
+    projections = property(lambda self: [getattr(self.attention.self, n) for n in ("query", "key", "value")])
     head_size = property(lambda self: self.attention.self.attention_head_size)
     attention_output = property(lambda self: self.attention.output.dense)
 

@@ -127,7 +127,7 @@ class FineTuning(AdaptedObjective):
         seed, kind = self.config.train.seed, self.schema.task
         if self.has_head:
             start = starting_weights(self.config.model, seed, self.plain)
-            return self.loss.head_from_units(start)
+            return self.loss.head_in_units(start, undo=True)
         start = starting_weights(self.config.model, seed, encoder_only=True)
         encoder = {name: value for name, value in start.items() if name.startswith(self.encoder)}
         return encoder | new_head(self.esm_config, kind, seed)

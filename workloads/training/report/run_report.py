@@ -82,17 +82,11 @@ class ReportContents:
         notes = [f"test {test_perplexity:.2f}"] if test_perplexity is not None else []
         notes += [f"unigram {unigram:.2f}"] if unigram is not None else []
         test_accuracy = first_number(results.get("test_accuracy"))
+        about = f"test {test_accuracy:.1%}" if test_accuracy is not None else f"of {self.predicted}s"
+        perplexity, accuracy = (as_number(found.get(name)) for name in ("perplexity", "eval_accuracy"))
         return [
-            Card(
-                "Validation perplexity",
-                formatted(first_number(found.get("perplexity")), "{:.2f}"),
-                ", ".join(notes),
-            ),
-            Card(
-                "Validation accuracy",
-                formatted(first_number(found.get("eval_accuracy")), "{:.1%}"),
-                f"test {test_accuracy:.1%}" if test_accuracy is not None else f"of {self.predicted}s",
-            ),
+            Card("Validation perplexity", formatted(perplexity, "{:.2f}"), ", ".join(notes)),
+            Card("Validation accuracy", formatted(accuracy, "{:.1%}"), about),
         ]
 
     def section(self, results: Mapping[str, Any]) -> str:

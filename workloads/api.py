@@ -175,8 +175,7 @@ class Model:
         """
         self._check_masked()
         known = self._read(proteins)
-        longest = self._engine.max_residues
-        total = sum(len(one.tokens) * min(len(one.tokens), longest) for one in known)
+        total = sum(len(one.tokens) * min(len(one.tokens), self._engine.max_residues) for one in known)
         with self._progress("perplexity", total):
             return np.array([pseudo_perplexity(self._engine, one.tokens) for one in known])
 

@@ -18,7 +18,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -200,15 +200,12 @@ def _has_head(file: Path) -> bool:
 def _each_layer(engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[int, Tensor], None]) -> None:
     """Hand over each layer's number and its symmetrized and corrected attention maps, (H, L, L) in fp32."""
 
-    def before(layer: int) -> Callable[..., None]:
-        def hook(module: PackedLayer, arguments: tuple[Any, ...]) -> None:
-            beat("reading attention")
-            use(layer, _corrected(_attention(module, *arguments[:4])))
+    def before(number: int, layer: PackedLayer, arguments: tuple[Any, ...]) -> None:
+        beat("reading attention")
+        use(number, _corrected(_attention(layer, *arguments[:4])))
 
-        return hook
-
-    layers = engine.model.layers
-    hooks = [layer.register_forward_pre_hook(before(number)) for number, layer in enumerate(layers)]
+    layers = enumerate(engine.model.layers)
+    hooks = [layer.register_forward_pre_hook(partial(before, number)) for number, layer in layers]
     try:
         engine.encode(tokens)
     finally:

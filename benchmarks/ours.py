@@ -18,7 +18,7 @@ from workloads.esm2.pretraining import Pretraining
 from workloads.families import MODEL_FAMILIES
 from workloads.run_file import ModelConfig, ModelFamilyName, ModelSize, RunFile
 from workloads.training.config import DataConfig, OptimConfig, TrainConfig
-from workloads.training.loader import ReadAhead, StepPacks, step_packs
+from workloads.training.loader import StepPacks, read_ahead, step_packs
 from workloads.training.packing import Position
 from workloads.training.parallel import bare
 from workloads.training.processes import processes
@@ -159,8 +159,8 @@ def steps_of(trainer: Trainer, packs_per_step: int) -> Iterator[Iterator[StepPac
     if trainer.here.device.type != "cuda":
         yield steps
         return
-    with closing(ReadAhead(steps)) as ahead:
-        yield iter(ahead)
+    with closing(read_ahead(steps)) as ahead:
+        yield ahead
 
 
 def counts_of(step: StepPacks) -> Tensor:

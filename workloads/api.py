@@ -67,12 +67,11 @@ def load(
     if place.type not in TOKENS_PER_PACK:
         raise ValueError(f"device: got {device!r}; allowed are {' and '.join(TOKENS_PER_PACK)}")
     train = TrainConfig(precision=precision)  # type: ignore[arg-type]
-    family = family_of(name) or "esm2"
     engine = Engine(
         load_model(name),
         device=place,
         dtype=select_precision(train, place).dtype,
-        max_residues=MODEL_FAMILIES[family].max_residues,
+        max_residues=MODEL_FAMILIES[family_of(name) or "esm2"].max_residues,
         compile_from=compile_from(train, place),
     )
     return Model(name, engine, allow_nucleotides=allow_nucleotides)
@@ -127,8 +126,7 @@ class Model:
         known = self._read(proteins)
         values = [head.kind.values(found) for found in self._run(known, head.answer)]
         columns = {"id": [one.id for one in known], "length": [len(one.tokens) for one in known]}
-        table: pd.DataFrame = pa.table({**columns, **predictions(head, values)}).to_pandas()
-        return table
+        return pa.table({**columns, **predictions(head, values)}).to_pandas()
 
     def variants(self, sequence: str, mutations: Sequence[str] | None = None) -> pd.DataFrame:
         """Return the scores of variants (masked marginals, in nats), in the columns mutation and score.
@@ -177,8 +175,7 @@ class Model:
         """
         self._check_masked()
         known = self._read(proteins)
-        longest = self._engine.max_residues
-        total = sum(len(one.tokens) * min(len(one.tokens), longest) for one in known)
+        total = sum(len(one.tokens) * min(len(one.tokens), self._engine.max_residues) for one in known)
         with self._progress("perplexity", total):
             return np.array([pseudo_perplexity(self._engine, one.tokens) for one in known])
 

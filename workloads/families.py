@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,8 @@ class ModelFamily:
 
     sizes: Mapping[str, ModelShape]
     """Values of ``model.size``, and their shapes."""
+    shape_of: Callable[[Mapping[str, Any]], ModelShape]
+    """Returns the shape of a model's config.json."""
     model_type: str
     """Name of the family in transformers, as in a model's config.json."""
     published_name: str
@@ -98,16 +101,19 @@ TASKS = RunKind(
     report=lazy("esm2.finetune.report:TaskContents"),
     check_start=lazy("esm2.pretrained:check_start"),
 )
+_SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     "esm2": ModelFamily(
-        sizes={size: ModelShape(*shape) for size, shape in esm2_shapes.SHAPES.items()},
+        sizes={size: esm2_shapes.model_shape(*row) for size, row in esm2_shapes.SHAPES.items()},
+        shape_of=lambda config: esm2_shapes.model_shape(*itemgetter(*_SHAPE)(config)),
         model_type="esm",
         published_name=r"\besm2_t\d+_(\d+[MB])_UR50D",
         max_residues=1022,
         architecture=lazy("esm2.model:architecture"),
     ),
     "esmc": ModelFamily(
-        sizes={size: esmc_shapes.EsmcShape(*shape) for size, shape in esmc_shapes.SHAPES.items()},
+        sizes={size: esmc_shapes.model_shape(*row) for size, row in esmc_shapes.SHAPES.items()},
+        shape_of=lambda config: esmc_shapes.model_shape(*itemgetter(*_SHAPE, "intermediate_size")(config)),
         model_type="esmc",
         published_name=r"\bESMC-(\d+[MB])\b",
         max_residues=2046,

@@ -103,7 +103,7 @@ def _check_files(name: str, config: RunFile) -> None:
     if config.inference.mutations is not None:
         read_mutations(Path(config.inference.mutations))
     if len(locations) == len(config.inference.input):
-        Output(config, name).check_input()
+        Output(config, name).check_free()
 
 
 def _is_small(name: str, config: RunFile) -> bool:

@@ -245,31 +245,28 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
         ValueError: listing all mistakes in the file and the overrides.
     """
     config = read_run(RunFile, path, overrides, _violations, _SHIPPED)
-    return config if config.data.path else _with_data_path(config)
+    data = dataclasses.replace(config.data, path=config.data.path or _data_path(config))
+    return dataclasses.replace(config, data=data)
 
 
-def _with_data_path(config: RunFile) -> RunFile:
+def _data_path(config: RunFile) -> str:
     """Name the folder of the prepared data after the first source and a hash of their settings."""
     data, table = config.data, config.chat or config.task
     sources = table.table if table else data.members or data.source
     if sources == ("sample",) and table is None and _settings(data) == _settings(DataConfig()):
-        return _with_path(config, "data/sample")
+        return "data/sample"
     shape = dataclasses.asdict(table) if table else {}
     for name in ("class_weights", "baselines"):  # they do not shape the data
         shape.pop(name, None)
     tokenizer = config.model.init_from if config.chat else None
     digest = hashlib.blake2b(json.dumps([sources, _settings(data), shape, tokenizer]).encode(), digest_size=4)
     first = re.sub(r"[^A-Za-z0-9_-]+", "_", Path(sources[0]).name.split(".")[0])[:40] if sources else ""
-    return _with_path(config, f"data/{first or 'data'}-{digest.hexdigest()}")
+    return f"data/{first or 'data'}-{digest.hexdigest()}"
 
 
 def _settings(data: DataConfig) -> list[object]:
     """List the settings, besides the sources, that shape prepared data."""
     return [data.membership, data.seed, data.validation_fraction, data.test_fraction]
-
-
-def _with_path(config: RunFile, path: str) -> RunFile:
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, path=path))
 
 
 TRAINING = (

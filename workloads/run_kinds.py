@@ -70,5 +70,4 @@ def report(run_dir: Path) -> Path:
     from workloads.training.report.run_report import write_report  # imports matplotlib
 
     config = read_mapping(run_dir / CONFIG_FILE)
-    kind = run_kind(task=config.get("task"), chat=config.get("chat"))
-    return write_report(run_dir, kind.report())
+    return write_report(run_dir, run_kind(task=config.get("task"), chat=config.get("chat")).report())

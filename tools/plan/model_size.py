@@ -1,6 +1,6 @@
 """Number of a run's parameters, and of those that it trains.
 
-The counts follow the modules of transformers' models (``ModelShape`` of each family).
+The counts follow the modules of transformers' models (``shapes.py`` of each family).
 """
 
 import re
@@ -43,7 +43,7 @@ def shape_of(config: RunFile) -> ModelShape:
     if start is None:
         return family.sizes[config.model.size]
     if settings := saved_config(Path(start)):
-        return next(iter(family.sizes.values())).of(settings)
+        return family.shape_of(settings)
     if match := re.search(family.published_name, start):
         return family.sizes[match[1]]
     raise ValueError(

@@ -147,7 +147,8 @@ def arguments(config: RunFile, devices: Devices, data: Data) -> list[str]:
     """
     if problems := unsupported(config) + batch_problems(config, devices.world_size):
         raise ValueError("BioNeMo cannot train this run:\n" + "\n".join(f"  {line}" for line in problems))
-    own, train, step = settings(config), config.train, step_proteins(config)
+    own, train = settings(config), config.train
+    at_once = micro_batch_size(config) * devices.world_size // own.tensor_parallel_size
     # Lightning refuses an interval longer than the run.
     check_every = min(own.check_every_steps or train.save_every_steps, train.max_steps)
     given: dict[str, Any] = {
@@ -155,9 +156,7 @@ def arguments(config: RunFile, devices: Devices, data: Data) -> list[str]:
         "num-gpus": devices.gpus_per_node,
         "tensor-model-parallel-size": own.tensor_parallel_size,
         "micro-batch-size": micro_batch_size(config),
-        "accumulate-grad-batches": step
-        * own.tensor_parallel_size
-        // (micro_batch_size(config) * devices.world_size),
+        "accumulate-grad-batches": step_proteins(config) // at_once,
         "max-seq-length": row_tokens(config),
         "num-steps": train.max_steps,
         "val-check-interval": check_every,

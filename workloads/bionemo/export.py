@@ -132,13 +132,14 @@ def _write_split(folder: Path, split: Split, files: ExportFiles) -> int:
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("CREATE TABLE protein (id TEXT NOT NULL, sequence TEXT NOT NULL)")
         connection.execute("BEGIN")
-        for batch in read_batches(ProteinSplit(folder, split)):
+        for ids, sequences, first_rows in read_batches(ProteinSplit(folder, split)):
             # Of training all members, of validation the one that stands for its cluster.
-            rows = range(len(batch.ids)) if is_train else batch.first_rows
+            rows = range(len(ids)) if is_train else first_rows
             connection.executemany(
-                "INSERT INTO protein VALUES (?, ?)", ((batch.ids[row], batch.sequences[row]) for row in rows)
+                "INSERT INTO protein VALUES (?, ?)", ((ids[row], sequences[row]) for row in rows)
             )
-            members = [ids if is_train else ids[0] for ids in batch.clusters()]
+            bounds = itertools.pairwise([*first_rows, len(ids)])
+            members = [ids[start:stop] if is_train else ids[start] for start, stop in bounds]
             writer.write_table(pa.table({name: pa.array(members, type=kind)}))
             count += len(members)
         connection.execute("COMMIT")
@@ -179,9 +180,7 @@ def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:
         labels = _label_texts(split)
         if name != "test" and split.schema.kind != "regression":
             seen[name] = class_order(labels, per_residue=split.schema.kind == "residue")
-        records = (
-            record for batch in read_batches(split) for record in zip(batch.ids, batch.sequences, strict=True)
-        )
+        records = (record for rows in read_batches(split) for record in zip(*rows[:2], strict=True))
         with files.table(name).open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
             writer.writerow(("id", "sequences", "labels"))
@@ -250,31 +249,19 @@ _LETTERS = np.frombuffer(
 )
 
 
-@dataclass(frozen=True)
-class Batch:
-    ids: list[str]
-    sequences: list[str]
-    first_rows: list[int]
-    """First row of each cluster, or every row if the data have no clusters."""
+def read_batches(split: ProteinSplit) -> Iterator[tuple[list[str], list[str], list[int]]]:
+    """Iterate over the records of a split in their order, without dividing a cluster.
 
-    def clusters(self) -> Iterator[list[str]]:
-        """Iterate over the ids of each cluster's members."""
-        for start, stop in zip(self.first_rows, [*self.first_rows[1:], len(self.ids)], strict=True):
-            yield self.ids[start:stop]
-
-
-def read_batches(split: ProteinSplit) -> Iterator[Batch]:
-    """Iterate over the records of a split in their order, without dividing a cluster."""
-    return map(_read, split.record_batches)
-
-
-def _read(batch: pa.RecordBatch) -> Batch:
-    tokens = batch.column("tokens")
-    offsets = tokens.offsets.to_numpy().tolist()
-    text = _LETTERS[tokens.values.to_numpy(zero_copy_only=False)].tobytes().decode()
-    base = offsets[0]
-    sequences = [text[start - base : stop - base] for start, stop in itertools.pairwise(offsets)]
-    first_rows = list(range(len(batch)))
-    if "cluster_size" in batch.schema.names:
-        first_rows = np.flatnonzero(batch.column("cluster_size").to_numpy()).tolist()
-    return Batch(batch.column("id").to_pylist(), sequences, first_rows)
+    Yields:
+        Ids, sequences, and the first row of each cluster, or every row if the data have no clusters.
+    """
+    for batch in split.record_batches:
+        tokens = batch.column("tokens")
+        offsets = tokens.offsets.to_numpy().tolist()
+        text = _LETTERS[tokens.values.to_numpy(zero_copy_only=False)].tobytes().decode()
+        base = offsets[0]
+        sequences = [text[start - base : stop - base] for start, stop in itertools.pairwise(offsets)]
+        first_rows = list(range(len(batch)))
+        if "cluster_size" in batch.schema.names:
+            first_rows = np.flatnonzero(batch.column("cluster_size").to_numpy()).tolist()
+        yield batch.column("id").to_pylist(), sequences, first_rows

@@ -41,10 +41,6 @@ def recorded_release() -> str:
     return str(recorded()["release"])
 
 
-def module_of(name: EntryPointName) -> str:
-    return str(recorded()["entry_points"][name]["module"])
-
-
 def require() -> None:
     """Raise RunError if BioNeMo is not installed."""
     # Any folder of that name on the path is a package called bionemo.
@@ -64,8 +60,8 @@ def run_entry_point(name: EntryPointName, words: Sequence[str]) -> None:
     """
     require()
     sys.argv = [name, *words]
-    module = importlib.import_module(module_of(name))
-    function: Callable[[], Any] = getattr(module, recorded()["entry_points"][name]["function"])
+    entry = recorded()["entry_points"][name]
+    function: Callable[[], Any] = getattr(importlib.import_module(entry["module"]), entry["function"])
     try:
         function()
     except SystemExit as ended:
@@ -101,11 +97,12 @@ def numbers_classes_once() -> bool:
 
 def options_in(source: ast.Module) -> set[str]:
     """Return the names of the options that a module gives to a parser of argparse's."""
-    calls = [node for node in ast.walk(source) if isinstance(node, ast.Call)]
     return {
         word.value
-        for call in calls
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"
+        for call in ast.walk(source)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "add_argument"
         for word in call.args
         if isinstance(word, ast.Constant) and isinstance(word.value, str)
     }
@@ -113,15 +110,15 @@ def options_in(source: ast.Module) -> set[str]:
 
 def problems() -> list[str]:
     """List our options and commands that the installed BioNeMo does not accept."""
-    found, folder = [], Path(__file__).parents[1] / "esm2/configs"
+    found, folder, entries = [], Path(__file__).parents[1] / "esm2/configs", recorded()["entry_points"]
     data = Data(ExportFiles(Path("data")), num_validation=100_000, num_classes=2)
     for file, overrides in EXAMPLES:
         config = load_config(folder / file, overrides)
         name = entry_point_of(config)
         given = {word.partition("=")[0] for word in arguments(config, Devices(1, 8), data)}
-        taken = options_in(source_of(module_of(name)))
+        taken = options_in(source_of(entries[name]["module"]))
         found += [f"{name} has no {option}" for option in sorted(given - taken)]
-    converter = source_of(module_of("convert"))
+    converter = source_of(entries["convert"]["module"])
     functions = {node.name for node in ast.walk(converter) if isinstance(node, ast.FunctionDef)}
     wanted = {conversion("a", Path("b"), to_bionemo=flag)[0].replace("-", "_") for flag in (True, False)}
     return found + [f"convert has no {function}" for function in sorted(wanted - functions)]

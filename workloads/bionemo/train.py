@@ -61,7 +61,10 @@ def main(config: RunFile) -> None:
     """
     beat("starting", slow=True)
     require()
-    devices, is_first = devices_here(), os.environ.get("RANK", "0") == "0"
+    # One process alone is one device.
+    world_size, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    devices = Devices(num_nodes=world_size // here, gpus_per_node=here)
+    is_first = os.environ.get("RANK", "0") == "0"
     data, facts = exported(config)
     words = arguments(config, devices, data)
     check_start(config)
@@ -108,12 +111,6 @@ def _train(config: RunFile, words: list[str], recorder: Recorder, is_first: bool
         print(f"{entry_point_of(config)} {shlex.join(words)}", flush=True)
     with registered(recorder):
         run_entry_point(entry_point_of(config), words)
-
-
-def devices_here() -> Devices:
-    """Return the devices of all processes from torchrun's environment. One process alone is one device."""
-    world_size, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    return Devices(num_nodes=world_size // here, gpus_per_node=here)
 
 
 def exported(config: RunFile) -> tuple[Data, Facts]:

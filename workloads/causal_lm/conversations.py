@@ -101,7 +101,6 @@ class ConversationStream(PackStream):
             targets[start + first - 1 : end - 1] = ids[first:]
         padding = np.arange(end, shape.num_tokens, shape.max_length)
         cumulative[len(places) : len(places) + len(padding)] = padding
-        lengths = np.diff(cumulative)
         rows = np.flatnonzero(targets != IGNORED)
         spare = -len(rows) % ROW_STEP or (0 if len(rows) else ROW_STEP)
         none = np.zeros(shape.max_segments, dtype=np.int64)
@@ -110,7 +109,7 @@ class ConversationStream(PackStream):
             cumulative=cumulative,
             keys=none,
             starts=none,
-            positions=np.arange(shape.num_tokens) - np.repeat(cumulative[:-1], lengths),
+            positions=np.arange(shape.num_tokens) - np.repeat(cumulative[:-1], np.diff(cumulative)),
             rows=np.concatenate([rows, np.arange(spare)]),
             targets=np.concatenate([targets[rows], np.full(spare, IGNORED)]),
         )

@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from workloads.esm2.packed_model import Prediction
 from workloads.training.adapters import adapters
-from workloads.training.adapters.adapters import AdaptedModules
+from workloads.training.adapters.adapters import GATED_LAYER, AdaptedModules
 from workloads.training.layered_model import LayeredModel
 
 from .attention import PACKED
@@ -27,17 +27,7 @@ from .conversations import TokenPack
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 """Model types of configurations, with the same module names and arguments of layers."""
-FAMILY = AdaptedModules(
-    layers="model.layers",
-    modules={
-        "query": ("self_attn.q_proj",),
-        "key": ("self_attn.k_proj",),
-        "value": ("self_attn.v_proj",),
-        "attention_output": ("self_attn.o_proj",),
-        "intermediate": ("mlp.gate_proj", "mlp.up_proj"),
-        "output": ("mlp.down_proj",),
-    },
-)
+FAMILY = AdaptedModules(layers="model.layers", modules=GATED_LAYER)
 HEAD_ROWS = 2048
 """Places that the head runs on at once. With a vocabulary of 152,064 their logits take 1.2 GB in fp32; those
 of a pack of 16,384 tokens, with their gradients, would take 20 GB."""
@@ -106,9 +96,7 @@ class PackedCausalLM(LayeredModel):
     # The head reads the trained places alone; to leave it out makes the count a lower bound.
     uncounted = ("embed_tokens", "lm_head")
 
-    @property
-    def layers(self) -> nn.ModuleList:
-        return cast(nn.ModuleList, self.model.layers)
+    layers = property(lambda self: self.model.layers)
 
     @property
     def flops_per_pair(self) -> float:
@@ -118,8 +106,7 @@ class PackedCausalLM(LayeredModel):
         return 6.0 * config.num_hidden_layers * config.num_attention_heads * size
 
     def make_buffers(self, device: torch.device) -> None:
-        rotary = self.model.rotary_emb
-        self.model.rotary_emb = type(rotary)(self.config).to(device)
+        self.model.rotary_emb = type(self.model.rotary_emb)(self.config).to(device)
 
     def recompute_layers(self) -> None:
         enable: Any = self.activation_checkpointing_enable

@@ -75,8 +75,7 @@ def fetch_model(config: RunFile) -> Path:
     if is_fetched(config):
         return folder
     if name == "sample":
-        columns = ("question", "reasoning", "answer")
-        rows = read_rows(QUESTIONS.sample, columns)
+        rows = read_rows(QUESTIONS.sample, ("question", "reasoning", "answer"))
         write_model(folder, [text for _, cells in rows for text in cells.values() if text], VOCABULARY)
         return folder
     if not repository:

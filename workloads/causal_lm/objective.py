@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from workloads.esm2.evaluation import EVALUATION_SEED, score_packs
@@ -56,8 +56,8 @@ class CausalLM(AdaptedObjective):
         self.chat = config.chat
         self.folder = model_folder(config)
         self.plain_config = read_config(self.folder, config.chat.max_tokens)
-        split = ConversationSplit(config.data.path, "train")
-        super().__init__(config, split, self.plain_config, FAMILY)
+        self.plain = plain_class(self.plain_config)
+        super().__init__(config, ConversationSplit(config.data.path, "train"), self.plain_config, FAMILY)
 
     @property
     def start(self) -> Path:
@@ -77,9 +77,6 @@ class CausalLM(AdaptedObjective):
         if self.lora is not None:
             assert isinstance(model, PackedCausalLM)
             shrink_frozen(model, dtype)
-
-    def open(self, split: Split) -> ConversationSplit:
-        return ConversationSplit(self.config.data.path, split)
 
     def pack_shape(self, split: ProteinSplit) -> PackShape:
         return PackShape.of(split, self.config.train.tokens_per_pack, self.chat.max_tokens, special_tokens=0)
@@ -102,10 +99,6 @@ class CausalLM(AdaptedObjective):
             write_sums(written)
 
     @property
-    def plain(self) -> type[PreTrainedModel]:
-        return plain_class(self.plain_config)
-
-    @property
     def tokens(self) -> PreTrainedTokenizerBase:
         return Template(self.chat, self.folder).tokenizer
 
@@ -122,15 +115,10 @@ class CausalLM(AdaptedObjective):
         if not self.chat.questions:
             return {}
         held_out: Split = "test" if self.split.manifest.splits["test"].records else "validation"
-        written = run_dir / ("adapter" if self.lora is not None and not self.lora.merge else "model")
-        return compare_models(
-            self.chat,
-            self.open(held_out),
-            base=self.folder,
-            tuned=written,
-            place=place,
-            to=run_dir / ANSWERS_FILE,
-        )
+        split = ConversationSplit(self.config.data.path, held_out)
+        tuned = run_dir / ("adapter" if self.lora is not None and not self.lora.merge else "model")
+        to = run_dir / ANSWERS_FILE
+        return compare_models(self.chat, split, base=self.folder, tuned=tuned, place=place, to=to)
 
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
         return held_out_scores(test)
@@ -173,20 +161,14 @@ def score_chat(config: RunFile, here: Processes) -> dict[str, Any]:
     model.requires_grad_(False)
     shrink_frozen(model, dtype)
     model.to(here.device).eval()
-    split = objective.open(config.evaluate.split)
+    split = ConversationSplit(config.data.path, config.evaluate.split)
     place = Place(here, objective.pack_shape(split), dtype)
     found = objective.evaluate(model, split, place, 0)
     del model
     rouge = {}
     if config.chat.questions:
-        rouge = compare_models(
-            config.chat,
-            split,
-            base=model_folder(config),
-            tuned=folder,
-            place=place,
-            to=config.run_dir / f"answers-{config.evaluate.split}.json",
-        )
+        base, to = model_folder(config), config.run_dir / f"answers-{config.evaluate.split}.json"
+        rouge = compare_models(config.chat, split, base=base, tuned=folder, place=place, to=to)
     return {
         "model": str(folder),
         "model_sha256": source.sha256,

@@ -105,11 +105,10 @@ def is_prepared(config: RunFile) -> bool:
         return False
     manifest = Manifest.load(out)
     made_of = {source.name for source in manifest.sources}
-    template = Template(chat, model_folder(config))
     return (
         manifest.settings == _settings(config)
         and made_of == set(chat.table)
-        and not _differences(out, _facts(config, template))
+        and not _differences(out, _facts(config, Template(chat, model_folder(config))))
     )
 
 
@@ -139,11 +138,12 @@ def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
 def _prepared(conversations: Sequence[Conversation], template: Template) -> list[Prepared]:
     prompts = template.prompts([found.question for found in conversations])
     responses = template.responses(conversations)
-    hashes = hash_all([_normal(found.question) for found in conversations], SPLIT_SALT).tolist()
+    # Questions that differ in case and white space alone go to one split.
+    questions = [" ".join(found.question.casefold().split()).encode() for found in conversations]
     return [
         Prepared(f"{number:016x}", (*prompt, *response), len(prompt), found.question, text)
         for number, prompt, response, found, text in zip(
-            hashes,
+            hash_all(questions, SPLIT_SALT).tolist(),
             template.tokens(prompts),
             template.tokens(responses, ended=True),
             conversations,
@@ -151,11 +151,6 @@ def _prepared(conversations: Sequence[Conversation], template: Template) -> list
             strict=True,
         )
     ]
-
-
-def _normal(question: str) -> bytes:
-    """The same for questions that differ in case and white space alone, which go to one split."""
-    return " ".join(question.casefold().split()).encode()
 
 
 def _split(
@@ -168,8 +163,7 @@ def _split(
     numbers = split_numbers(np.array([int(one.id, 16) for one in kept], dtype=np.uint64), settings)
     for index in order:
         parts[SPLITS[numbers[index]]].append(kept[index])
-    needed = ["train", "validation", *(["test"] if settings.test_fraction > 0 else [])]
-    for name in needed:
+    for name in ["train", "validation", *(["test"] if settings.test_fraction > 0 else [])]:
         if not parts[name]:
             raise ValueError(
                 f"the {name} split has no conversation: of {of}, {len(kept)} are different and have at most "

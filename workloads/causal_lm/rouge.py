@@ -95,8 +95,7 @@ def _summary_score(reference: list[Words], written: list[Words]) -> float:
     left = [Counter(word for sentence in text for word in sentence) for text in (reference, written)]
     hits = 0
     for sentence in reference:
-        union = {place for other in written for place in _common_places(sentence, other)}
-        for place in sorted(union):
+        for place in sorted({place for other in written for place in _common_places(sentence, other)}):
             word = sentence[place]
             if left[0][word] > 0 and left[1][word] > 0:
                 hits += 1

@@ -42,22 +42,13 @@ class Conversation:
 
 
 def table_files(location: str, downloads: Path) -> list[Path]:
-    """Return the local files of an entry of ``chat.table``.
+    """Return the local files of an entry of ``chat.table``; one of the hub is brought from there.
 
     Raises:
         FetchError: (a ValueError) if it cannot be had.
     """
-    if location.startswith("hf://"):
-        return [fetch_table(location, downloads)]
-    return fetch(location, downloads, QUESTIONS)
-
-
-def fetch_table(location: str, downloads: Path) -> Path:
-    """Bring a file of a data set from the hub: ``hf://datasets/<owner>/<name>@<revision>/<file>``.
-
-    Raises:
-        FetchError: (a ValueError) if it cannot be had.
-    """
+    if not location.startswith("hf://"):
+        return fetch(location, downloads, QUESTIONS)
     from huggingface_hub import hf_hub_download  # takes a second to import
 
     found = _HUB_FILE.fullmatch(location)
@@ -68,9 +59,8 @@ def fetch_table(location: str, downloads: Path) -> Path:
     repository, revision, file = found["id"], found["revision"], found["file"]
     folder = hub_folder(downloads, f"datasets/{repository}", revision)
     with from_hub(f"chat.table: {location}"):
-        return Path(
-            hf_hub_download(repository, file, repo_type="dataset", revision=revision, local_dir=folder)
-        )
+        local = hf_hub_download(repository, file, repo_type="dataset", revision=revision, local_dir=folder)
+        return [Path(local)]
 
 
 def hub_folder(downloads: Path, repository: str, revision: str | None) -> Path:

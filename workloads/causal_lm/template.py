@@ -43,14 +43,9 @@ class Template:
     def prompts(self, questions: Sequence[str]) -> list[str]:
         if self._chat.prompt is not None:
             return [_filled(self._chat.prompt, {"question": question}) for question in questions]
-        return [
-            str(
-                self.tokenizer.apply_chat_template(
-                    [{"role": "user", "content": question}], add_generation_prompt=True, tokenize=False
-                )
-            )
-            for question in questions
-        ]
+        turns = [[{"role": "user", "content": question}] for question in questions]
+        found = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        return list(map(str, found))
 
     def responses(self, conversations: Sequence[Conversation]) -> list[str]:
         return [

@@ -170,13 +170,8 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
         "eval_runtime": result.seconds,
         "unigram_perplexity": unigram_perplexity(split),
     }
-    if config.evaluate.pseudo_perplexity_proteins:
+    if count := config.evaluate.pseudo_perplexity_proteins:
         scores["pseudo_perplexity"] = pseudo_perplexity(
-            model,
-            split,
-            shape,
-            num_proteins=config.evaluate.pseudo_perplexity_proteins,
-            dtype=dtype,
-            device=here.device,
+            model, split, shape, num_proteins=count, dtype=dtype, device=here.device
         )
     return scores

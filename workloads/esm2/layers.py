@@ -87,8 +87,7 @@ def layers(config: RunFile, here: Processes) -> None:
         mine = [each[:, columns].astype(np.float32) for each in features]
         train, validation = (Examples(mine[place], parts[place].labels) for place in (0, 1))
         probe = fit_probe(schema, train, validation, STRENGTHS)
-        outputs = probe.outputs(mine[2])
-        chosen.append(Choice(layer, pooling, probe, outputs))
+        chosen.append(Choice(layer, pooling, probe, probe.outputs(mine[2])))
         print(f"layer {layer} {pooling}: validation {schema.task.headlines[0]} {probe.validation:.3f}")
     best = max(chosen, key=lambda one: np.nan_to_num(one.probe.validation, nan=-np.inf))
     rows = [_row(one, best, parts[2].labels, clusters) for one in chosen]

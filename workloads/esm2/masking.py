@@ -42,7 +42,7 @@ def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: tor
     # One hash a residue; its bits decide, from the top: predicted or not, what happens, which residue.
     residue = starts[segment] + pack.positions - 1
     bits = mix64_on_device(keys[segment] + (residue + 1) * _GOLDEN)
-    chosen = _fraction(bits, 40) < round(mask_fraction * (1 << _FRACTION_BITS))
+    chosen = ((bits >> 40) & ((1 << _FRACTION_BITS) - 1)) < round(mask_fraction * (1 << _FRACTION_BITS))
     for special in (CLS, EOS, PAD, UNK):
         chosen &= tokens != special
     action = (bits >> 24) & 0xFFFF
@@ -92,10 +92,6 @@ def token_scale(tokens: torch.Tensor, segments: Segments) -> torch.Tensor:
     kept_share = (1 - num_masked / lengths.clamp(min=1)).clamp(min=1e-6)
     scale = ((1 - TRAINED_MASK_RATIO) / kept_share)[segment]
     return scale.masked_fill(is_mask | (tokens == PAD), 0.0)
-
-
-def _fraction(bits: torch.Tensor, shift: int) -> torch.Tensor:
-    return (bits >> shift) & ((1 << _FRACTION_BITS) - 1)
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -32,6 +32,7 @@ from .packed_model import (
     PackedModel,
     SequenceClassifier,
     TokenClassifier,
+    refuse_others,
 )
 from .shapes import SHAPES
 
@@ -68,31 +69,14 @@ def published_config(size: str) -> EsmConfig:
 class PackedEsmLayer(PackedLayer, EsmLayer):  # type: ignore[misc]  # packed tokens have another forward
     """One transformer layer over packed tokens."""
 
-    @property
-    def attention_norm(self) -> nn.LayerNorm:
-        return self.attention.LayerNorm
-
-    @property
-    def feed_forward_norm(self) -> nn.LayerNorm:
-        return self.LayerNorm
-
-    @property
-    def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
-        attention = self.attention.self
-        return attention.query, attention.key, attention.value
-
-    @property
-    def head_size(self) -> int:
-        size: int = self.attention.self.attention_head_size
-        return size
-
-    def attention_output(self, context: Tensor) -> Tensor:
-        result: Tensor = self.attention.output.dense(context)
-        return result
+    attention_norm = property(lambda self: self.attention.LayerNorm)
+    feed_forward_norm = property(lambda self: self.LayerNorm)
+    projections = property(lambda self: [getattr(self.attention.self, n) for n in ("query", "key", "value")])
+    head_size = property(lambda self: self.attention.self.attention_head_size)
+    attention_output = property(lambda self: self.attention.output.dense)
 
     def feed_forward(self, normed: Tensor) -> Tensor:
-        result: Tensor = self.output.dense(F.gelu(self.intermediate.dense(normed)))
-        return result
+        return self.output.dense(F.gelu(self.intermediate.dense(normed)))
 
 
 class PackedEsmModel(PackedModel, EsmPreTrainedModel):
@@ -106,7 +90,7 @@ class PackedEsmModel(PackedModel, EsmPreTrainedModel):
     uncounted = ("word_embeddings", "contact_head")
 
     def __init__(self, config: EsmConfig) -> None:
-        _reject_other_architectures(config)
+        refuse_others(config, _ARCHITECTURE | {"is_decoder": False}, "ESM-2", "facebook/esm2_*")
         super().__init__(config)
         self.esm.encoder.layer = nn.ModuleList(
             PackedEsmLayer(config) for _ in range(config.num_hidden_layers)
@@ -121,26 +105,13 @@ class PackedEsmModel(PackedModel, EsmPreTrainedModel):
             self.on_rows = (*skipping, "lm_head", "classifier")
             self.queries_on_rows = (last + "attention.self.query",)
 
-    @property
-    def layers(self) -> nn.ModuleList:
-        return self.esm.encoder.layer
-
-    @property
-    def rotary_frequencies(self) -> Tensor:
-        assert self.esm.rotary_embeddings is not None  # checked in __init__
-        return self.esm.rotary_embeddings.inv_freq
-
-    @property
-    def last_norm(self) -> nn.LayerNorm:
-        return self.esm.encoder.emb_layer_norm_after
-
-    @property
-    def embedding(self) -> nn.Embedding:
-        return self.esm.embeddings.word_embeddings
+    layers = property(lambda self: self.esm.encoder.layer)
+    rotary_frequencies = property(lambda self: self.esm.rotary_embeddings.inv_freq)
+    last_norm = property(lambda self: self.esm.encoder.emb_layer_norm_after)
+    embedding = property(lambda self: self.esm.embeddings.word_embeddings)
 
     def embed(self, pack: Pack) -> Tensor:
-        result: Tensor = self.embedding(pack.tokens) * pack.token_scale[:, None]
-        return result
+        return self.embedding(pack.tokens) * pack.token_scale[:, None]
 
 
 class PackedEsm(MaskedLanguageModel, PackedEsmModel, EsmForMaskedLM):
@@ -156,18 +127,6 @@ class PackedSequenceClassifier(SequenceClassifier, PackedEsmModel, EsmForSequenc
 
 class PackedTokenClassifier(TokenClassifier, PackedEsmModel, EsmForTokenClassification):
     """ESM-2 with transformers' head on every token."""
-
-
-def _reject_other_architectures(config: EsmConfig) -> None:
-    wrong = [
-        f"{key}={getattr(config, key)!r} (ESM-2 has {value!r})"
-        for key, value in {**_ARCHITECTURE, "is_decoder": False}.items()
-        if (getattr(config, key) or False) != value
-    ]
-    if wrong:
-        raise ValueError(
-            f"this checkpoint is not ESM-2: {', '.join(wrong)}; use one of the facebook/esm2_* family"
-        )
 
 
 def _tokenizer(config: EsmConfig) -> EsmTokenizer:

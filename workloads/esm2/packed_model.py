@@ -12,7 +12,7 @@ forward pass differs from transformers':
 Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V vocabulary, L labels.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -59,23 +59,14 @@ class PackedLayer(nn.Module):
     branch_scale = 1.0
     """Factor on both branches before they are added to the residual stream."""
 
-    @property
-    def attention_norm(self) -> nn.LayerNorm:
-        """Return the norm of the attention's input."""
-        raise NotImplementedError
-
-    @property
-    def feed_forward_norm(self) -> nn.LayerNorm:
-        raise NotImplementedError
-
-    @property
-    def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
-        """Return the linear maps to queries, keys and values."""
-        raise NotImplementedError
-
-    @property
-    def head_size(self) -> int:
-        raise NotImplementedError
+    attention_norm: Any
+    """Norm of the attention's input."""
+    feed_forward_norm: Any
+    projections: Any
+    """Linear maps to queries, keys and values."""
+    head_size: Any
+    attention_output: Any
+    """Linear map of the attention's result, (T, C) -> (T, C)."""
 
     def normalized(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries and keys (T, C) as they are split into heads."""
@@ -92,10 +83,6 @@ class PackedLayer(nn.Module):
             query, *others = self.projections
             q, (k, v) = query(normed[rows]), joined(normed, others).chunk(2, dim=-1)
         return tuple(x.unflatten(-1, (-1, self.head_size)) for x in (*self.normalized(q, k), v))
-
-    def attention_output(self, context: Tensor) -> Tensor:
-        """(T, C) -> (T, C)."""
-        raise NotImplementedError
 
     def feed_forward(self, normed: Tensor) -> Tensor:
         """(T, C) -> (T, C)."""
@@ -139,8 +126,7 @@ class PackedLayer(nn.Module):
             q, k, v = self.attention_operands(normed, queries)
         else:
             of_queries = tokens if queries is None else tokens[queries]
-            places = (of_queries, tokens, tokens)
-            q, k, v = map(looked_up, self.attention_operands(normed), places)
+            q, k, v = map(looked_up, self.attention_operands(normed), (of_queries, tokens, tokens))
         context = packed_attention(q, k, v, cos, sin, segments, queries).flatten(1)
         if rows is not None:
             context, hidden = context if queries is not None else context[rows], hidden[rows]
@@ -165,19 +151,11 @@ class PackedModel(LayeredModel):
     if TYPE_CHECKING:  # transformers has it
         config: Any
 
-    @property
-    def embedding(self) -> nn.Embedding:
-        raise NotImplementedError
-
-    @property
-    def rotary_frequencies(self) -> Tensor:
-        """Return the angles' steps per position, (D / 2,)."""
-        raise NotImplementedError
-
-    @property
-    def last_norm(self) -> nn.LayerNorm:
-        """Return the norm behind the last layer."""
-        raise NotImplementedError
+    embedding: Any
+    rotary_frequencies: Any
+    """Steps of the angles per position, (D / 2,)."""
+    last_norm: Any
+    """Norm behind the last layer."""
 
     def embed(self, pack: Pack) -> Tensor:
         """Return the embeddings of the tokens, (T, C) in fp32."""
@@ -266,8 +244,7 @@ class MaskedLanguageModel(PackedModel):
 
     def decode(self, hidden: Tensor) -> Tensor:
         """Return the logits of the head's last layer."""
-        result: Tensor = self.lm_head.decoder(hidden)
-        return result
+        return self.lm_head.decoder(hidden)
 
 
 class SequenceClassifier(PackedModel):
@@ -297,8 +274,19 @@ class TokenClassifier(PackedModel):
             return self.classify(features).float()
 
     def classify(self, features: Tensor) -> Tensor:
-        result: Tensor = self.classifier(features)
-        return result
+        return self.classifier(features)
+
+
+def refuse_others(config: Any, expected: Mapping[str, Any], family: str, published: str) -> None:
+    """Raise ValueError if a configuration has other values than the family's ``expected`` ones."""
+    wrong = [
+        f"{key}={getattr(config, key)!r} ({family} has {value!r})"
+        for key, value in expected.items()
+        if (getattr(config, key) or 0) != (value or 0)
+    ]
+    if wrong:
+        listed = ", ".join(wrong)
+        raise ValueError(f"this checkpoint is not {family}: {listed}; use one of the {published} family")
 
 
 def looked_up(table: Tensor, tokens: Tensor) -> Tensor:

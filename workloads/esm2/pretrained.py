@@ -32,8 +32,7 @@ def architecture_of(model_type: str) -> Architecture:
     types = {family.model_type: family for family in MODEL_FAMILIES.values()}
     if model_type not in types:
         raise ValueError(f"a model of type {model_type!r}; allowed are {', '.join(types)}")
-    found: Architecture = types[model_type].architecture()
-    return found
+    return types[model_type].architecture()
 
 
 def of_config(config: PretrainedConfig) -> Architecture:

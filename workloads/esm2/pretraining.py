@@ -45,8 +45,7 @@ class Pretraining(Objective):
         return mask_pack(host, shape.max_length, self.config.model.mask_fraction, device)
 
     def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
-        fraction = self.config.model.mask_fraction
-        return score(model, split, place, mask_fraction=fraction, num_packs=num_packs)
+        return score(model, split, place, mask_fraction=self.config.model.mask_fraction, num_packs=num_packs)
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
         save_esm(run_dir / "model", self.esm_config, dict(weights))

@@ -91,11 +91,9 @@ def _outputs(model: Any, scaled: Any, schema: LabelSchema) -> npt.NDArray[np.flo
         return np.full((number, 1), model) if isinstance(model, float) else model.predict(scaled)[:, None]
     constant = np.isscalar(model)
     if not task.one_of_many:
-        return (
-            np.full((number, 1), CERTAIN * (2 * model - 1))
-            if constant
-            else model.decision_function(scaled)[:, None]
-        )
+        if constant:
+            return np.full((number, 1), CERTAIN * (2 * model - 1))
+        return model.decision_function(scaled)[:, None]
     result = np.full((number, len(schema.classes)), -CERTAIN)
     if constant:
         result[:, int(model)] = CERTAIN

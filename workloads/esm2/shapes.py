@@ -3,7 +3,6 @@
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 SHAPES = {
     # size: (layers, hidden size, heads); Lin et al. 2023, table S1. The feed-forward size is 4 * hidden.
@@ -14,78 +13,75 @@ SHAPES = {
     "3B": (36, 2560, 40),
     "15B": (48, 5120, 40),
 }
+SQUARE_TARGETS = ("query", "key", "value", "attention_output")
+"""Names in ``lora.targets`` of the matrices of hidden x hidden."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """Shape of an ESM-2, the numbers of parameters of transformers' modules, and what a layer keeps."""
+    """Shape of a model, the numbers of parameters of transformers' modules, and what a layer keeps."""
 
     layers: int
     hidden: int
     heads: int
-
-    @staticmethod
-    def of(settings: Mapping[str, Any]) -> "ModelShape":
-        """Return the shape of a model's config.json."""
-        names = ("num_hidden_layers", "hidden_size", "num_attention_heads")
-        return ModelShape(*(settings[name] for name in names))
-
-    @property
-    def layer_matrices(self) -> int:
-        """Elements of a layer's matrices: four of hidden x hidden, and two of hidden x 4 hidden."""
-        return 12 * self.hidden**2
-
-    @property
-    def matrix_biases(self) -> int:
-        """Elements of the biases of a layer's matrices."""
-        return 9 * self.hidden
+    layer_matrices: int
+    """Elements of a layer's matrices."""
+    matrix_biases: int
+    """Elements of the biases of a layer's matrices."""
+    layer_norms: int
+    """Parameters of a layer's norms."""
+    joined_matrices: int
+    """Elements of the matrices that are joined for a single product."""
+    largest_matrix: int
+    """Elements of the largest matrix of a layer, which may be a joined one."""
+    embedding: int
+    last_norm: int
+    language_head: int
+    """Parameters of the head of masked language models, but not of a matrix that is the embedding."""
+    contact_head: int
+    """Parameters of the contact head, which is never trained here."""
+    adapted: Mapping[str, int]
+    """Inputs and outputs of the matrices that an adapter goes beside, by their names in ``lora.targets``."""
+    norm_numbers: int
+    """Numbers per token that norms inside of attention keep in fp32."""
+    activation_numbers: int
+    """Numbers per token that the activation keeps; the last product keeps ``product_numbers`` more."""
+    product_numbers: int
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of a layer: matrices, their biases, and two layer norms."""
-        return self.layer_matrices + self.matrix_biases + 4 * self.hidden
-
-    @property
-    def joined_matrices(self) -> int:
-        """Elements of the matrices that are joined for a single product: queries, keys and values."""
-        return 3 * self.hidden**2
-
-    @property
-    def largest_matrix(self) -> int:
-        """Elements of the largest matrix of a layer, which may be a joined one."""
-        return 4 * self.hidden**2
-
-    @property
-    def embedding(self) -> int:
-        return 33 * self.hidden
-
-    @property
-    def last_norm(self) -> int:
-        return 2 * self.hidden
-
-    @property
-    def language_head(self) -> int:
-        """Parameters of the dense layer, layer norm and bias; the decoder's matrix is the embedding."""
-        return self.hidden**2 + 3 * self.hidden + 33
-
-    @property
-    def contact_head(self) -> int:
-        """Parameters of the contact head, which every ESM-2 has and which is never trained here."""
-        return self.layers * self.heads + 1
+        return self.layer_matrices + self.matrix_biases + self.layer_norms
 
     def adapter_parameters(self, rank: int, targets: Collection[str]) -> int:
         """Return the parameters of a layer's adapters: rank x (inputs + outputs) for each target."""
-        wide = {"intermediate", "output"}
-        return sum(rank * (5 if target in wide else 2) * self.hidden for target in targets)
-
-    @property
-    def norm_numbers(self) -> int:
-        """Numbers per token that norms inside of attention keep in fp32."""
-        return 0
+        return rank * sum(self.adapted[target] for target in targets)
 
     def feed_forward_numbers(self, *, with_output: bool) -> int:
         """Return the numbers per token that the activation and, ``with_output``, the last product keep."""
-        return (8 if with_output else 4) * self.hidden
+        return self.activation_numbers + self.product_numbers * with_output
+
+
+def model_shape(layers: int, hidden: int, heads: int) -> ModelShape:
+    """Return the shape of an ESM-2."""
+    return ModelShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        layer_matrices=12 * hidden**2,  # four of hidden x hidden, two of hidden x 4 hidden
+        matrix_biases=9 * hidden,
+        layer_norms=4 * hidden,
+        joined_matrices=3 * hidden**2,  # queries, keys and values
+        largest_matrix=4 * hidden**2,
+        embedding=33 * hidden,
+        last_norm=2 * hidden,
+        language_head=hidden**2 + 3 * hidden + 33,  # dense layer, layer norm and bias
+        contact_head=layers * heads + 1,
+        adapted=dict.fromkeys(SQUARE_TARGETS, 2 * hidden)
+        | dict.fromkeys(("intermediate", "output"), 5 * hidden),
+        norm_numbers=0,
+        activation_numbers=4 * hidden,
+        product_numbers=4 * hidden,
+    )
 
 
 def num_rows(num_tokens: int, mask_fraction: float) -> int:

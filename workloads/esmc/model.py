@@ -38,8 +38,9 @@ from workloads.esm2.packed_model import (
     joined,
     layer_norm,
     operand,
+    refuse_others,
 )
-from workloads.training.adapters.adapters import AdaptedModules
+from workloads.training.adapters.adapters import GATED_LAYER, AdaptedModules
 
 from .shapes import SHAPES
 
@@ -76,35 +77,19 @@ class PackedEsmcLayer(PackedLayer, EsmcLayer):  # type: ignore[misc]  # packed t
         super().__init__(config, layer_idx)
         self.branch_scale = 1 / self.scaling_factor
 
-    @property
-    def attention_norm(self) -> nn.LayerNorm:
-        return self.input_layernorm
-
-    @property
-    def feed_forward_norm(self) -> nn.LayerNorm:
-        return self.post_attention_layernorm
-
-    @property
-    def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
-        return self.self_attn.q_proj, self.self_attn.k_proj, self.self_attn.v_proj
-
-    @property
-    def head_size(self) -> int:
-        size: int = self.self_attn.head_dim
-        return size
+    attention_norm = property(lambda self: self.input_layernorm)
+    feed_forward_norm = property(lambda self: self.post_attention_layernorm)
+    projections = property(lambda self: [getattr(self.self_attn, f"{name}_proj") for name in "qkv"])
+    head_size = property(lambda self: self.self_attn.head_dim)
+    attention_output = property(lambda self: self.self_attn.o_proj)
 
     def normalized(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         q_norm, k_norm = self.self_attn.q_norm, self.self_attn.k_norm
         return layer_norm(queries, q_norm).to(queries.dtype), layer_norm(keys, k_norm).to(keys.dtype)
 
-    def attention_output(self, context: Tensor) -> Tensor:
-        result: Tensor = self.self_attn.o_proj(context)
-        return result
-
     def feed_forward(self, normed: Tensor) -> Tensor:
         gate, up = joined(operand(normed), (self.mlp.gate_proj, self.mlp.up_proj)).chunk(2, dim=-1)  # (T, F)
-        result: Tensor = self.mlp.down_proj(F.silu(gate) * up)
-        return result
+        return self.mlp.down_proj(F.silu(gate) * up)
 
 
 class PackedEsmcModel(PackedModel, EsmcPreTrainedModel):
@@ -129,25 +114,13 @@ class PackedEsmcModel(PackedModel, EsmcPreTrainedModel):
             self.on_rows = (*skipping, "lm_head", "classifier")
             self.queries_on_rows = (last + "self_attn.q_proj",)
 
-    @property
-    def layers(self) -> nn.ModuleList:
-        return self.esmc.layers
-
-    @property
-    def rotary_frequencies(self) -> Tensor:
-        return self.esmc.rotary_emb.inv_freq
-
-    @property
-    def last_norm(self) -> nn.LayerNorm:
-        return self.esmc.norm
-
-    @property
-    def embedding(self) -> nn.Embedding:
-        return self.esmc.embed_tokens
+    layers = property(lambda self: self.esmc.layers)
+    rotary_frequencies = property(lambda self: self.esmc.rotary_emb.inv_freq)
+    last_norm = property(lambda self: self.esmc.norm)
+    embedding = property(lambda self: self.esmc.embed_tokens)
 
     def embed(self, pack: Pack) -> Tensor:
-        result: Tensor = self.embedding(pack.tokens).float()
-        return result
+        return self.embedding(pack.tokens).float()
 
     def make_buffers(self, device: torch.device) -> None:
         self.esmc.rotary_emb = type(self.esmc.rotary_emb)(self.config).to(device)
@@ -165,8 +138,7 @@ class PackedTokenClassifier(TokenClassifier, PackedEsmcModel, EsmcForTokenClassi
     """ESMC with transformers' head on every token."""
 
     def classify(self, features: Tensor) -> Tensor:
-        result: Tensor = self.score(self.dropout(features))
-        return result
+        return self.score(self.dropout(features))
 
 
 def architecture() -> Architecture:
@@ -180,18 +152,7 @@ def architecture() -> Architecture:
         token_classifier=ModelClass(EsmcForTokenClassification, PackedTokenClassifier),
         encoder="esmc.",
         tokenizer=lambda config: EsmcTokenizer(model_max_length=config.max_position_embeddings),
-        adapted=AdaptedModules(
-            layers="esmc.layers",
-            modules={
-                "query": ("self_attn.q_proj",),
-                "key": ("self_attn.k_proj",),
-                "value": ("self_attn.v_proj",),
-                "attention_output": ("self_attn.o_proj",),
-                "intermediate": ("mlp.gate_proj", "mlp.up_proj"),
-                "output": ("mlp.down_proj",),
-            },
-            heads=("classifier", "score"),
-        ),
+        adapted=AdaptedModules(layers="esmc.layers", modules=GATED_LAYER, heads=("classifier", "score")),
     )
 
 
@@ -203,12 +164,4 @@ def _reject_other_architectures(config: EsmcConfig) -> None:
         "head_dim": config.hidden_size // heads,
         "rope_parameters": {**(config.rope_parameters or {}), "rope_type": "default"},
     }
-    wrong = [
-        f"{key}={getattr(config, key)!r} (ESMC has {value!r})"
-        for key, value in expected.items()
-        if (getattr(config, key) or 0) != (value or 0)
-    ]
-    if wrong:
-        raise ValueError(
-            f"this checkpoint is not ESMC: {', '.join(wrong)}; use one of the biohub/ESMC-* family"
-        )
+    refuse_others(config, expected, "ESMC", "biohub/ESMC-*")

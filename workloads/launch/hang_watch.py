@@ -209,8 +209,7 @@ def flight_recorder(beats: Path, stacks: Path) -> dict[str, str]:
 
 def state_of(pid: int) -> str:
     """The letter of /proc/<pid>/stat (proc(5)); empty without such a process."""
-    text = _text(Path(f"/proc/{pid}/stat"))
-    return text.rpartition(") ")[2][:1]
+    return _text(Path(f"/proc/{pid}/stat")).rpartition(") ")[2][:1]
 
 
 def _text(path: Path) -> str:

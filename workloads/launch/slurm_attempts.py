@@ -83,13 +83,6 @@ def write_ending(folder: Path, node: str, **record: Any) -> None:
     write_whole(folder / f"{node}.json", json.dumps({"node": node, **record}) + "\n")
 
 
-@dataclass(frozen=True)
-class Failure:
-    status: int
-    text: str
-    """Node, process and its message, as far as they are known."""
-
-
 def stopped(folder: Path, attempt: str) -> list[str]:
     """Return the messages of nodes that ended after a signal.
 
@@ -104,14 +97,17 @@ def hung_processes(folder: Path, attempt: str) -> list[Observed]:
     return [Observed(**found) for record in endings(folder, attempt) for found in record.get("hung", [])]
 
 
-def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str]) -> Failure:
-    """Return the first failure on any node. Processes that ended because of it come later."""
+def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str]) -> tuple[int, str]:
+    """Return the status of the first failure on any node; and the node, its process and message, if known.
+
+    Processes that ended because of it come later.
+    """
     found = endings(folder, attempt)
     silent = ", ".join(sorted(set(nodes) - {record["node"] for record in found}))
     unheard = f"no word from torchrun of {silent}" if found and silent else ""
     records = [record for record in found if record.get("status", 0) not in (0, ENDED_BY_SLURM)]
     if not records:
-        return Failure(status, _lines(f"the step ended with {status}", unheard))
+        return status, _lines(f"the step ended with {status}", unheard)
 
     def order(record: Mapping[str, Any]) -> tuple[bool, bool, float]:
         """A message that a user can act on, then a process ended by a signal, count before what they bring
@@ -122,7 +118,7 @@ def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str])
 
     first = min(records, key=order)
     who = f"{first['node']}, process {first['rank']}" if first["rank"] is not None else first["node"]
-    return Failure(first["status"], _lines(f"{who}: status {first['status']}", first["message"], unheard))
+    return first["status"], _lines(f"{who}: status {first['status']}", first["message"], unheard)
 
 
 def _lines(*texts: str) -> str:

@@ -88,9 +88,8 @@ def run_environment(job: Job) -> dict[str, str]:
         PORT: str(slurm_port(int(job_id))),
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if (
-        job.image
-    ):  # its home is not kept; downloads of one job serve the next, and the folder may have a token
+    if job.image:
+        # Its home is not kept. Downloads of one job serve the next, and the folder may have a token.
         variables["HF_HOME"] = f"{job.work_folder}/huggingface"
     if NODE_VARIABLES.is_file():
         variables |= json.loads(NODE_VARIABLES.read_text())

@@ -195,20 +195,19 @@ class Supervisor:
 
     def _on_crash(self, attempt: str, status: int) -> int | None:
         """Count it; the job's status if it is not to be tried again."""
-        failure = first_failure(self.folder, attempt, status, self.nodes)
-        if failure.status == USAGE_ERROR:
-            say(f"error: {failure.text}")
+        status, text = first_failure(self.folder, attempt, status, self.nodes)
+        if status == USAGE_ERROR:
+            say(f"error: {text}")
             return USAGE_ERROR
         self.state.progress_to(progress(self.job))
         self.state.crashes += 1
-        self.state.first_error = self.state.first_error or failure.text
+        self.state.first_error = self.state.first_error or text
         self.state.write(self.folder)
-        count = f"{self.state.crashes} of {self.job.max_crashes}"
-        say(f"crash {count} {self._since}: {failure.text}")
+        say(f"crash {self.state.crashes} of {self.job.max_crashes} {self._since}: {text}")
         if self.state.crashes < self.job.max_crashes:
             return None
         say(f"error: given up; the first of these crashes was {self.state.first_error}")
-        return failure.status or 1
+        return status or 1
 
     def _on_bad_nodes(self, verdict: Verdict) -> int:
         if verdict.fatal:

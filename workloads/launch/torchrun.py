@@ -4,8 +4,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from types import FrameType
 from typing import Any
@@ -51,30 +50,21 @@ def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
     else:
         # It takes SIGTERM itself, and at the next one leaves off waiting.
         api._terminate_process_handler = _stop
+    # The processes end at the first SIGTERM, and it is ignored from then on: torchrun would leave them while
+    # they save at the third one, and supervisors repeat it.
+    signal.signal(signal.SIGTERM, _stop)
     try:
-        with _one_sigterm():
-            elastic_launch(config, sys.executable)("-u", *arguments)
+        elastic_launch(config, sys.executable)("-u", *arguments)
     except ChildFailedError as error:
         rank, first = error.get_first_failure()
         status = first.exitcode if first.exitcode > 0 else 128 - first.exitcode
         return Ending(status, rank, float(first.timestamp))
     except SignalException as error:
         return Ending(128 + error.sigval, None, time.time())
-    return Ending(0)
-
-
-@contextmanager
-def _one_sigterm() -> Iterator[None]:
-    """End the processes at the first SIGTERM, and ignore it from then on.
-
-    torchrun would leave them while they save at the third one, and supervisors repeat it.
-    """
-    signal.signal(signal.SIGTERM, _stop)
-    try:
-        yield
     finally:
         # All processes have ended. Their results are still to be reported.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return Ending(0)
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

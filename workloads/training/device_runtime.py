@@ -230,8 +230,7 @@ class XlaRuntime(DeviceRuntime):
         # torch's own function has no effect here: XLA finds both computations equal and keeps the first.
         from torch_xla.utils.checkpoint import checkpoint
 
-        result: Tensor = checkpoint(lambda *given: layer(*given)[0], *arguments, preserve_rng_state=False)
-        return result
+        return checkpoint(lambda *given: layer(*given)[0], *arguments, preserve_rng_state=False)
 
     def name(self) -> str:
         kind = os.environ.get(PJRT_DEVICE, "")

@@ -66,8 +66,7 @@ def num_flops(model: LayeredModel, num_residues: int, num_attended_pairs: int) -
     }
     for name, parameter in model.named_parameters():
         if not any(part in name for part in model.uncounted):
-            count = quantized.get(name, parameter.numel())
-            per_residue += count * (6 if parameter.requires_grad else 4)
+            per_residue += quantized.get(name, parameter.numel()) * (6 if parameter.requires_grad else 4)
     return float(per_residue) * num_residues + model.flops_per_pair * num_attended_pairs
 
 
@@ -156,7 +155,6 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Hardware and versions, for reports and benchmark results."""
-    is_cuda = device.type == "cuda"
     return {
         "device": runtime_of(device).name() or cpu_name(),
         "cpu_cores": os.cpu_count(),
@@ -166,7 +164,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "torch_xla": metadata.version("torch_xla") if device.type == "xla" else None,
         "transformers": transformers.__version__,
         "numpy": np.__version__,
-        "cuda": torch.version.cuda if is_cuda else None,
+        "cuda": torch.version.cuda if device.type == "cuda" else None,
         "git_sha": git_sha(),
     }
 

@@ -27,9 +27,8 @@ class LayeredModel(nn.Module):
 
         def tie_weights(self, *arguments: Any, **keywords: Any) -> Any: ...
 
-    @property
-    def layers(self) -> nn.ModuleList:
-        raise NotImplementedError
+    layers: Any
+    """The layers, a ``nn.ModuleList``."""
 
     @property
     def flops_per_pair(self) -> float:

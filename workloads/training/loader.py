@@ -1,7 +1,7 @@
 """Steps of packs, read ahead of the training loop by a background thread."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -46,18 +46,13 @@ def step_packs(
         )
 
 
-class ReadAhead:
+def read_ahead(steps: Iterator[StepPacks]) -> Generator[StepPacks, None, None]:
     """Iterate over steps while a thread prepares the next ones; errors there are raised here."""
-
-    def __init__(self, steps: Iterator[StepPacks]) -> None:
-        self._steps = steps
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
-        self._waiting = deque(self._thread.submit(next, steps) for _ in range(READ_AHEAD_STEPS))
-
-    def __iter__(self) -> Iterator[StepPacks]:
+    thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+    waiting = deque(thread.submit(next, steps) for _ in range(READ_AHEAD_STEPS))
+    try:
         while True:
-            self._waiting.append(self._thread.submit(next, self._steps))
-            yield self._waiting.popleft().result()
-
-    def close(self) -> None:
-        self._thread.shutdown(cancel_futures=True)
+            waiting.append(thread.submit(next, steps))
+            yield waiting.popleft().result()
+    finally:
+        thread.shutdown(cancel_futures=True)

@@ -140,8 +140,7 @@ class Objective(ABC):
 
     def loss_sum(self, model: nn.Module, pack: Any) -> Tensor:
         """() fp32, with the gradient; of a language model cross-entropies in nats."""
-        result: Tensor = model(pack).loss_sum
-        return result
+        return model(pack).loss_sum
 
     @abstractmethod
     def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
@@ -181,7 +180,6 @@ class Objective(ABC):
         config, model = self.config, asdict(self.config.model)
         if model.get("family") == getattr(type(config.model), "family", None):
             model.pop("family", None)  # the default: checkpoints of earlier versions have no such field
-        shards = self.split.manifest.splits["train"].shards
         return {
             **{f"model.{name}": value for name, value in model.items()},
             "train.seed": config.train.seed,
@@ -192,6 +190,6 @@ class Objective(ABC):
             "optim.eps": config.optim.eps,
             "optim.weight_decay": config.optim.weight_decay,
             "data (sha256 of the training shards)": hashlib.sha256(
-                "".join(shard.sha256 for shard in shards).encode()
+                "".join(shard.sha256 for shard in self.split.manifest.splits["train"].shards).encode()
             ).hexdigest(),
         }

@@ -3,7 +3,6 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -172,9 +171,3 @@ def learning_rate(step: int, max_steps: int, config: OptimConfig) -> float:
         return config.lr
     falling = 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
     return config.lr * (config.final_lr_fraction + (1 - config.final_lr_fraction) * falling)
-
-
-def set_learning_rate(optimizers: Iterable[Optimizer], value: float) -> None:
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = value

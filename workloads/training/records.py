@@ -116,9 +116,7 @@ def _batch_of(record_batch: pa.RecordBatch) -> _Batch:
     offsets = np.frombuffer(tokens.buffers()[1], dtype=np.int64)
     offsets = offsets[tokens.offset : tokens.offset + len(tokens) + 1]
     kind = tokens.values.type.to_pandas_dtype()
-    residues = np.frombuffer(tokens.values.buffers()[1] or b"", dtype=kind)
     rows = np.arange(len(tokens) + 1, dtype=np.int64)
     if "cluster_size" in record_batch.schema.names:
-        sizes = record_batch.column("cluster_size").to_numpy()
-        rows = np.append(np.flatnonzero(sizes), len(tokens))
-    return _Batch(residues, offsets, rows)
+        rows = np.append(np.flatnonzero(record_batch.column("cluster_size").to_numpy()), len(tokens))
+    return _Batch(np.frombuffer(tokens.values.buffers()[1] or b"", dtype=kind), offsets, rows)

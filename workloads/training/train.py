@@ -29,7 +29,7 @@ from .config import RunConfig
 from .device_runtime import COMPILE_CACHE
 from .hardware import environment, executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
 from .heartbeat import STARTED, beat
-from .loader import ReadAhead, StepPacks
+from .loader import StepPacks, read_ahead
 from .objective import Evaluation, Guard, Objective, Place
 from .parallel import bare
 from .processes import Processes, exclusive, processes
@@ -53,8 +53,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     trainer = Trainer(objective, here)
     progress = trainer.progress
     folder, keep = run_dir / "checkpoints", config.train.keep_checkpoints
-    identity = objective.identity(here)
-    checkpoints = Checkpointer(folder, here, identity, keep, trains_all=objective.trains_all)
+    checkpoints = Checkpointer(folder, here, objective.identity(here), keep, trains_all=objective.trains_all)
     with checkpoints as checkpointer, signals_to(here.stop):
         saved = checkpointer.restore(trainer.model, trainer.optimizers)
         if saved is not None:
@@ -78,20 +77,16 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         if saved is not None or lost:
             log.event(progress.step, "resumed", lost_steps=lost)
         peak = peak_flops(here.device)
-        metrics = TrainingMetrics(
-            run=config.name,
-            max_steps=config.train.max_steps,
-            processes=here.world_size,
-            peak_flops=peak * here.world_size if peak else None,
-            num_flops=trainer.num_flops,
-        )
-        metrics.started_at(progress.step, lost)
+        metrics = TrainingMetrics(config.name, trainer.num_flops)
+        metrics.set(max_steps=config.train.max_steps, processes=here.world_size, step=progress.step)
+        metrics.set(peak_flops_per_second=peak and peak * here.world_size)
+        metrics.add(lost_steps=lost)
         status: RunStatus = "FAILED"
         try:
             start_seconds = time.time() - float(os.environ.get(STARTED, began))
             with metrics.served(os.environ.get(PORT) if here.is_first else None):
-                with closing(ReadAhead(trainer.steps())) as steps:
-                    _loop(trainer, iter(steps), validation, guard, checkpointer, log, metrics)
+                with closing(read_ahead(trainer.steps())) as steps:
+                    _loop(trainer, steps, validation, guard, checkpointer, log, metrics)
                 ended = time.monotonic()
                 results = {"start_seconds": start_seconds, **_finish(trainer, validation, log, metrics)}
                 results["end_seconds"] = time.monotonic() - ended
@@ -158,7 +153,7 @@ def _loop(
             saved = checkpointer.finish()
         window.begin()
         if saved is not None:
-            metrics.saved(saved, time.monotonic() - save_began)
+            metrics.set(checkpoint_step=saved, checkpoint_write_seconds=time.monotonic() - save_began)
         return saved
 
     def watch() -> str | None:
@@ -213,7 +208,7 @@ def _loop(
                 with metrics.timing("evaluation"):
                     found = trainer.evaluate(validation, config.eval_packs)
                 log.evaluation(step, "validation", **found.values)
-                metrics.evaluated(found.values)
+                metrics.set(validation_loss=found.values["eval_loss"])
                 window.begin()
             if guard and (is_last or step % config.eval_every_steps == 0):
                 problem = watch()
@@ -249,7 +244,7 @@ def _finish(
     with metrics.timing("evaluation"):
         valid = trainer.evaluate(validation)
     log.evaluation(progress.step, "validation", **valid.values)
-    metrics.evaluated(valid.values)
+    metrics.set(validation_loss=valid.values["eval_loss"])
     test: Evaluation | None = None
     if objective.split.manifest.splits["test"].records:
         test = trainer.evaluate(objective.open("test"))
@@ -266,10 +261,9 @@ def _finish(
     on_cpu = here.device.type == "cpu"
     executed = executed_flops(bare(trainer.model), slots, rows, pairs, recomputed=recomputed, on_cpu=on_cpu)
     parameters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
-    place = Place(here, trainer.shape, trainer.dtype)
     trainer.release()
     with metrics.timing("evaluation"):
-        written = objective.score_written(config.run_dir, place)
+        written = objective.score_written(config.run_dir, Place(here, trainer.shape, trainer.dtype))
     if written:
         log.evaluation(progress.step, "validation" if test is None else "test", **written)
     peak, seconds = peak_flops(here.device), max(progress.seconds, 1e-9)

@@ -17,7 +17,7 @@ from .hashing import hash64
 from .heartbeat import beat
 from .loader import StepPacks, step_packs
 from .objective import Evaluation, Objective, Place
-from .optimizer import build_optimizers, learning_rate, set_learning_rate
+from .optimizer import build_optimizers, learning_rate
 from .packing import Position
 from .parallel import accumulating, bare, clip_gradients, parallelize
 from .precision import select_precision
@@ -114,7 +114,8 @@ class Trainer:
         """
         here, objective, runtime = self.here, self.objective, self.runtime
         lr = learning_rate(self.progress.step + 1, self.config.train.max_steps, objective.optim)
-        set_learning_rate(self.optimizers, lr)
+        for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
+            group["lr"] = lr
         packs = [objective.pack(host, self.shape, runtime.packs_on) for host in step.packs]
         # The loss is a mean over all targets of the step, on any process and in any micro-batch. DDP and
         # FSDP average gradients over processes, hence the factor world_size.
@@ -212,5 +213,4 @@ class Trainer:
 
     def evaluate(self, split: ProteinSplit, num_packs: int = 0) -> Evaluation:
         self.settle()
-        place = Place(self.here, self.shape, self.dtype)
-        return self.objective.evaluate(self.model, split, place, num_packs)
+        return self.objective.evaluate(self.model, split, Place(self.here, self.shape, self.dtype), num_packs)

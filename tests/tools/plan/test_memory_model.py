@@ -74,7 +74,7 @@ def small_config(family: str) -> PretrainedConfig:
 
 def shape_of_config(config: PretrainedConfig) -> ModelShape:
     family = next(each for each in MODEL_FAMILIES.values() if each.model_type == config.model_type)
-    return next(iter(family.sizes.values())).of(config.to_dict())
+    return family.shape_of(config.to_dict())
 
 
 def layout_of(

@@ -35,7 +35,7 @@ from tools.plan.placement import find_place
 from tools.plan.report import BOARD_WATTS, GIB, GRID_FILE, energy_kwh, grid_grams_per_kwh, time_and_money
 from tools.plan.speed import MEAN_LENGTH, PUBLISHED, flops_per_residue, read_measured, residues_of, speed
 from workloads.esm2.model import PackedEsm, published_config
-from workloads.esm2.shapes import SHAPES, ModelShape
+from workloads.esm2.shapes import SHAPES, model_shape
 from workloads.run_file import RunFile, load_config
 from workloads.training.hardware import num_flops
 from workloads.training.peak_rates import PEAK_BF16_FLOPS
@@ -96,7 +96,7 @@ def test_published_shares_follow_from_the_published_rates(
 ) -> None:
     """Padded rows of 1,024 tokens attend to 1,024 tokens, and packed rows (H200) to the mean length."""
     layers, hidden, heads = SHAPES[size]
-    shape = ModelShape(layers, hidden, heads)
+    shape = model_shape(layers, hidden, heads)
     attended = MEAN_LENGTH if gpu == "H200" else 1024
     weights = layers * shape.layer_parameters + shape.language_head
     share = tokens_per_second * (6 * weights + 12 * layers * hidden * attended) / PEAK_BF16_FLOPS[gpu]

@@ -13,7 +13,7 @@ from torch import Tensor
 from tools.plan import __main__ as command
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of
-from workloads.esm2.shapes import ModelShape
+from workloads.esm2.shapes import model_shape
 from workloads.esm2.window_attention import window_attention
 from workloads.run_file import ModelConfig, RunFile
 from workloads.training import device_runtime
@@ -121,7 +121,7 @@ def test_agrees_with_the_tensors_of_window_attention() -> None:
         model=ModelConfig(max_residues=longest - 2),
         train=TrainConfig(tokens_per_pack=tokens, tokens_per_step=tokens),
     )
-    shape = ModelShape(1, heads * size, heads)
+    shape = model_shape(1, heads * size, heads)
     layout = Layout(config, shape, parameters_of(config, shape), 1, NUMBER_BYTES, "window")
     kept: dict[int, Tensor] = {}
 

@@ -15,7 +15,7 @@ from workloads.esm2.packed_model import Pack
 from workloads.esm2.protein_packs import ProteinStream
 from workloads.esm2.shapes import num_rows
 from workloads.training.hashing import hash64, mix64, mix64_on_device
-from workloads.training.loader import ReadAhead, step_packs
+from workloads.training.loader import read_ahead, step_packs
 from workloads.training.packing import PackShape, Position, pack_lengths
 from workloads.training.records import ProteinSplit
 
@@ -195,9 +195,7 @@ def test_read_ahead_raises_the_readers_error() -> None:
         yield "first"
         raise OSError("disk gone")
 
-    steps = ReadAhead(failing())  # type: ignore[arg-type]
-    received = iter(steps)
-    assert next(received) == "first"
+    steps = read_ahead(failing())  # type: ignore[arg-type]
+    assert next(steps) == "first"
     with pytest.raises(OSError, match="disk gone"):
-        next(received)
-    steps.close()
+        next(steps)

@@ -22,7 +22,7 @@ from workloads.training.heartbeat import beat
 from workloads.training.processes import Processes
 from workloads.training.whole_file import writing_whole
 
-from .head import RANGES, SHORTEST, Matrix, chains, check_folder, fit, load, peak_bytes, precision, save
+from .head import RANGES, SHORTEST, Matrix, chains, check_folder, fit, load, precision, save
 
 _SCHEMA = pa.schema(
     [
@@ -53,7 +53,8 @@ def contacts(config: RunFile, here: Processes) -> None:
     head = load(engine.model, command.model_name)
     command.settings["contact_head"] = hashlib.sha256(head.weights.tobytes()).hexdigest()[:16]
     if here.is_first:
-        gigabytes = peak_bytes(engine.model, engine.max_residues) / 1e9
+        # Scores, softmax and corrected maps of one layer, in fp32.
+        gigabytes = 3 * 4 * engine.model.config.num_attention_heads * (engine.max_residues + 2) ** 2 / 1e9
         print(
             f"memory for attention maps: {gigabytes:.2f} GB for a protein of {engine.max_residues} residues, "
             "the longest allowed (model.max_residues); it grows with the square of the length"

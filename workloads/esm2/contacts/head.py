@@ -18,7 +18,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -120,12 +120,6 @@ class ContactHead:
         return np.asarray(logits.sigmoid().cpu().numpy())
 
 
-def peak_bytes(model: PackedModel, length: int) -> int:
-    """Return the memory for the maps of one layer: scores, softmax and corrected maps in fp32."""
-    heads: int = model.config.num_attention_heads
-    return 3 * 4 * heads * (length + 2) ** 2
-
-
 def fit(engine: Engine, chains: Sequence[Chain]) -> ContactHead:
     """Fit the regression on the pairs of residues of chains with |i - j| >= 6."""
     from sklearn.linear_model import LogisticRegression
@@ -187,8 +181,7 @@ def save(model: PackedModel, name: str, head: ContactHead) -> Path:
     with new_folder(folder) as new:
         shutil.copytree(folder, new, copy_function=os.link)
         if not hasattr(model, "esm"):
-            text = json.dumps({"weights": head.weights.tolist(), "bias": head.bias})
-            (new / FILE).write_text(text + "\n")
+            (new / FILE).write_text(json.dumps({"weights": head.weights.tolist(), "bias": head.bias}) + "\n")
             return folder / FILE
         file = next(path for path in sorted(new.glob("*.safetensors")) if _has_head(path))
         tensors = load_file(file)
@@ -207,15 +200,12 @@ def _has_head(file: Path) -> bool:
 def _each_layer(engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[int, Tensor], None]) -> None:
     """Hand over each layer's number and its symmetrized and corrected attention maps, (H, L, L) in fp32."""
 
-    def before(layer: int) -> Callable[..., None]:
-        def hook(module: PackedLayer, arguments: tuple[Any, ...]) -> None:
-            beat("reading attention")
-            use(layer, _corrected(_attention(module, *arguments[:4])))
+    def before(number: int, layer: PackedLayer, arguments: tuple[Any, ...]) -> None:
+        beat("reading attention")
+        use(number, _corrected(_attention(layer, *arguments[:4])))
 
-        return hook
-
-    layers = engine.model.layers
-    hooks = [layer.register_forward_pre_hook(before(number)) for number, layer in enumerate(layers)]
+    layers = enumerate(engine.model.layers)
+    hooks = [layer.register_forward_pre_hook(partial(before, number)) for number, layer in layers]
     try:
         engine.encode(tokens)
     finally:

@@ -87,8 +87,7 @@ class Job:
             self.bar(f"reading {escaped(path.name)}", size, "B") as bar,
             closing(SourceReader(path, on_bytes=bar.update)) as reader,
         ):
-            blocks = reader.blocks(separator, limits.block_bytes, limits.record_bytes)
-            for number, block in enumerate(blocks):
+            for number, block in enumerate(reader.blocks(separator, limits.block_bytes, limits.record_bytes)):
                 yield block, number == 0
         self.sources.append(SourceFile(name, size, reader.sha256))
 

@@ -9,7 +9,7 @@ the number of processes and the order of files and records.
 import dataclasses
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -44,7 +44,6 @@ def prepare_proteins(config: RunFile) -> Manifest:
         prepare_proteins(dataclasses.replace(config, data=general, guard=None))
     data, downloads = config.data, Path(config.data.downloads)
     paths, names = _fetched(data.members or data.source, downloads)
-    membership = one_file("data.membership", data.membership, downloads, PROTEINS)
     names += [data.membership] if data.membership is not None else []
     return prepare(
         paths,
@@ -52,7 +51,7 @@ def prepare_proteins(config: RunFile) -> Manifest:
         seed=data.seed,
         validation_fraction=data.validation_fraction,
         test_fraction=data.test_fraction,
-        membership=membership,
+        membership=one_file("data.membership", data.membership, downloads, PROTEINS),
         allow_nucleotides=data.allow_nucleotides,
         source_names=names,
     )
@@ -139,19 +138,18 @@ def prepare(
     if len(set(files)) < len(files):
         twice = next(path for path in files if files.count(path) > 1)
         raise ValueError(f"{twice} is given twice; name each file once")
+    tell: Callable[[str], object] = say if progress else (lambda text: None)
     names = list(source_names) if source_names is not None else [path.name for path in files]
     settings = Settings(seed, validation_fraction, test_fraction, members=membership is not None)
     manifest = existing_manifest(out, dict(zip(files, names, strict=True)), settings)
     if manifest is not None:
-        _say(f"{out} is already prepared: {_summary(manifest)}", progress)
+        tell(f"{out} is already prepared: {_summary(manifest)}")
         return manifest
 
     text_bytes = sum(_text_bytes(path) for path in files)
     needed_bytes = int(text_bytes * (DISK_PER_MEMBER_TEXT if membership else DISK_PER_TEXT))
     check_free_space(out, needed_bytes)
-    _say(
-        f"preparing {out}: needs about {size_text(needed_bytes)} of disk, temporary files included", progress
-    )
+    tell(f"preparing {out}: needs about {size_text(needed_bytes)} of disk, temporary files included")
     workers = workers or default_workers()
     limits = limits or Limits.for_workers(workers)
     # A process is worth starting for a block of its own.
@@ -177,20 +175,15 @@ def prepare(
             similar=similar_across_splits(folder, splits),
         )
         manifest.save(folder)
-    _say(f"{out} is prepared: {_summary(manifest)}", progress)
+    tell(f"{out} is prepared: {_summary(manifest)}")
     for warning in [*spilled.implausible.warnings(), *similarity_warning(manifest)]:
-        _say(warning, progress)
+        tell(warning)
     return manifest
 
 
 def _text_bytes(path: Path) -> int:
     with reading(path), path.open("rb") as file:
         return int(path.stat().st_size * (GZIP_RATIO if file.read(2) == GZIP_MAGIC else 1))
-
-
-def _say(text: str, progress: bool) -> None:
-    if progress:
-        say(text)
 
 
 def _summary(manifest: Manifest) -> str:

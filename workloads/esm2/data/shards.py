@@ -96,8 +96,7 @@ def write_shard(plan: Plan, number: int, first_cell: int, next_cell: int) -> tup
         for first_key, next_key in key_ranges(slices, plan.limits.piece_bytes) if slices else []:
             piece = [part.between(first_key, next_key) for part in slices]
             dropped += _write_piece(reader, [part for part in piece if len(part.keys)], plan, writers)
-    written = [writer.close() for writer in writers]
-    return [part for part in written if part], dropped
+    return [part for writer in writers if (part := writer.close())], dropped
 
 
 def _write_piece(reader: SpillReader, slices: list[RowSlice], plan: Plan, writers: list[_SplitWriter]) -> int:
@@ -134,15 +133,13 @@ def split_numbers(tags: UInt64s, settings: Settings) -> npt.NDArray[np.int8]:
     """Return the position in ``SPLITS`` of each hash: the test split has the lowest ones."""
     # A fraction of exactly 0 is the bound 0, below which no tag lies.
     shares = (settings.test_fraction + settings.validation_fraction, settings.test_fraction)
-    below = [tags < np.uint64(int(share * 2**64)) for share in shares]
-    return np.sum(below, axis=0, dtype=np.int8)
+    return np.sum([tags < np.uint64(int(share * 2**64)) for share in shares], axis=0, dtype=np.int8)
 
 
 def _take(values: Array, offsets: Ints, rows: Ints) -> pa.Array:
     """Take the chosen rows as large_binary, back to back: one memory copy per row in C++."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
-    whole = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
-    return whole.take(pa.array(rows))
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers).take(pa.array(rows))
 
 
 def _batch(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:

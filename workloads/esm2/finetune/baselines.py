@@ -50,23 +50,18 @@ def write_baselines(config: RunFile, place: Place) -> Path:
             engine = Engine(
                 model, device=place.here.device, dtype=place.dtype, max_residues=config.model.max_residues
             )
-            answer = RESIDUE_EMBEDDINGS if schema.task.per_residue else EMBEDDING
-            run = partial(engine.run, answer=answer)
-            features = {
-                "frozen probe": [Examples(part.features(run), part.labels) for part in parts],
-                **features,
-            }
+            run = partial(engine.run, answer=RESIDUE_EMBEDDINGS if schema.task.per_residue else EMBEDDING)
+            probed = [Examples(part.features(run), part.labels) for part in parts]
+            features = {"frozen probe": probed, **features}
     found = {}
     for name, (train, validation, test) in features.items():
         probe = fit_probe(schema, train, validation)
         examples = test if scored == 2 else validation
         found[name] = scores(schema, examples.labels, probe.outputs(examples.features))
     document = {
-        **{
-            "split": list(MAX_PROTEINS)[scored],
-            "train": len(parts[0].proteins),
-            "proteins": len(parts[scored].proteins),
-        },
+        "split": list(MAX_PROTEINS)[scored],
+        "train": len(parts[0].proteins),
+        "proteins": len(parts[scored].proteins),
         "scores": found,
     }
     write_whole(config.run_dir / FILE, json.dumps(document, indent=1) + "\n")

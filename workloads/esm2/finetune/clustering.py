@@ -92,9 +92,8 @@ def _by_minhash(records: Sequence[Record]) -> list[str]:
 
     for number, record in enumerate(records):
         tokens = record.tokens
-        words = {tokens[start : start + WORD] for start in range(max(1, len(tokens) - WORD + 1))}
         sketch = MinHash(num_perm=PERMUTATIONS)
-        sketch.update_batch(words)
+        sketch.update_batch({tokens[start : start + WORD] for start in range(max(1, len(tokens) - WORD + 1))})
         for other in index.query(sketch):
             if sketches[other].jaccard(sketch) >= MIN_JACCARD:
                 parent[root(number)] = root(other)

@@ -5,7 +5,7 @@ A split of them is a ``ProteinSplit`` whose units have labels.
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,6 @@ class LabelledSplit(proteins.ProteinSplit):
     def __init__(self, folder: str | Path, split: proteins.Split) -> None:
         self.schema, self.facts = load_schema(Path(folder))
         super().__init__(folder, split)
-        self._parts = [_batch_of(batch) for batch in self.record_batches]
 
     def labels(self, units: npt.NDArray[np.int64]) -> Floats:
         """Labels of a sequence task, shape (N, columns); NaN where there is none."""
@@ -52,20 +51,21 @@ class LabelledSplit(proteins.ProteinSplit):
 
     def ids(self, units: npt.NDArray[np.int64]) -> list[str]:
         """Ids as the table has them."""
-        return [batch.ids[row].as_py() for batch, row in self._rows(units)]
+        return [batch.column("id")[row].as_py() for batch, row in self._rows(units)]
 
     def class_counts(self) -> npt.NDArray[np.int64]:
         """Return the count of each class in this split, with the shapes of ``labels.class_counts``."""
-        return class_counts(self.schema, (batch.labels for batch in self._parts))
+        columns = (batch.column(LABEL_COLUMN) for batch in self.record_batches)
+        return class_counts(self.schema, (column.flatten().to_numpy() for column in columns))
 
     def _labels(self, units: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[Any]]:
         for batch, row in self._rows(units):
-            yield batch.labels[batch.offsets[row] : batch.offsets[row + 1]]
+            yield batch.column(LABEL_COLUMN)[row].values.to_numpy()
 
-    def _rows(self, units: npt.NDArray[np.int64]) -> Iterator[tuple["_Batch", int]]:
+    def _rows(self, units: npt.NDArray[np.int64]) -> Iterator[tuple[pa.RecordBatch, int]]:
         numbers = np.searchsorted(self._first_unit, units, side="right") - 1
         for number, row in zip(numbers.tolist(), (units - self._first_unit[numbers]).tolist(), strict=True):
-            yield self._parts[number], row
+            yield self.record_batches[number], row
 
 
 class SampledSplit:
@@ -108,28 +108,6 @@ class SampledSplit:
                 rows = [row[known] for row, known in zip(rows, self.known[first:], strict=False)]
             found += [np.atleast_2d(row).astype(kind) for row in rows]
         return np.concatenate(found) if found else np.empty((0, 0), dtype=kind)
-
-
-class _Batch(NamedTuple):
-    """Columns of a record batch, views into the mapped file."""
-
-    ids: pa.Array
-    labels: npt.NDArray[Any]
-    """Labels of all proteins of the batch, one after the other."""
-    offsets: npt.NDArray[np.int64]
-    """(proteins + 1,) position of each protein's first label."""
-
-
-def _batch_of(batch: pa.RecordBatch) -> _Batch:
-    column = batch.column(LABEL_COLUMN)
-    values = column.values.buffers()[1] or b""
-    if pa.types.is_fixed_size_list(column.type):
-        labels = np.frombuffer(values, dtype=np.float32)
-        offsets = np.arange(len(column) + 1) * column.type.list_size
-    else:
-        labels = np.frombuffer(values, dtype=np.int16)
-        offsets = np.frombuffer(column.buffers()[1], dtype=np.int64)[: len(column) + 1]
-    return _Batch(batch.column("id"), labels, offsets)
 
 
 def write_split(

@@ -122,8 +122,7 @@ def class_counts(schema: LabelSchema, arrays: Iterable[npt.NDArray[Any]]) -> npt
 
 
 def save_schema(folder: Path, schema: LabelSchema, facts: dict[str, Any]) -> None:
-    text = json.dumps({**asdict(schema), **facts}, indent=1)
-    (folder / LABELS_FILE).write_text(text + "\n")
+    (folder / LABELS_FILE).write_text(json.dumps({**asdict(schema), **facts}, indent=1) + "\n")
 
 
 def load_schema(folder: Path) -> tuple[LabelSchema, dict[str, Any]]:

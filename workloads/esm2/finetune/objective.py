@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from workloads.esm2.evaluation import EVALUATION_SEED, answered
 from workloads.esm2.masking import plain_pack, to_device
@@ -72,8 +72,7 @@ class LabelledStream(ProteinStream):
                 first, kept = int(host.cumulative[index]) + 1, labels[: self.shape.max_residues]
                 targets[first : first + len(kept)] = kept
         else:
-            columns = len(self.split.schema.columns)
-            targets = np.full((len(host.keys), columns), np.nan, dtype=np.float32)
+            targets = np.full((len(host.keys), len(self.split.schema.columns)), np.nan, dtype=np.float32)
             targets[: len(units)] = self.split.labels(units)
         return LabelledPack(**vars(host), targets=targets)
 
@@ -115,7 +114,7 @@ class FineTuning(AdaptedObjective):
         self.base_config = starting_config(config.model)
         self.esm_config = task_config(self.base_config, self.schema)
         self.classes, architecture = task_class(self.esm_config, self.schema.task), of_config(self.esm_config)
-        self.encoder = architecture.encoder
+        self.plain, self.encoder = self.classes.plain, architecture.encoder
         super().__init__(config, self.labelled, self.esm_config, architecture.adapted)
         self.loss = TaskLoss(self.labelled, balanced=self.task.class_weights == "balanced")
 
@@ -127,8 +126,8 @@ class FineTuning(AdaptedObjective):
         """Return the model to start from, without adapters, with its head if it fits, or a new one."""
         seed, kind = self.config.train.seed, self.schema.task
         if self.has_head:
-            start = starting_weights(self.config.model, seed, self.classes.plain)
-            return self.loss.head_from_units(start)
+            start = starting_weights(self.config.model, seed, self.plain)
+            return self.loss.head_in_units(start, undo=True)
         start = starting_weights(self.config.model, seed, encoder_only=True)
         encoder = {name: value for name, value in start.items() if name.startswith(self.encoder)}
         return encoder | new_head(self.esm_config, kind, seed)
@@ -209,10 +208,6 @@ class FineTuning(AdaptedObjective):
         return self.loss.head_in_units(weights)
 
     @property
-    def plain(self) -> type[PreTrainedModel]:
-        return self.classes.plain
-
-    @property
     def tokens(self) -> PreTrainedTokenizerBase:
         return tokenizer(self.esm_config)
 
@@ -263,8 +258,7 @@ def _row_offsets(split: LabelledSplit, max_residues: int) -> npt.NDArray[np.int6
 
 def _ranges(starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Return the whole numbers from each start up to its stop, one range after another."""
-    ranges = map(np.arange, starts.tolist(), stops.tolist())
-    return np.concatenate([np.zeros(0, dtype=np.int64), *ranges])
+    return np.concatenate([np.zeros(0, dtype=np.int64), *map(np.arange, starts.tolist(), stops.tolist())])
 
 
 def _labels(split: LabelledSplit, units: npt.NDArray[np.int64], max_residues: int) -> npt.NDArray[np.float32]:

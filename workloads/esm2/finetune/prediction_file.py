@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workloads.training.whole_file import write_whole
+from workloads.training.whole_file import write_whole, writing_whole
 
 from .labels import UNKNOWN_RESIDUE, Floats, LabelSchema
 from .task_kinds import THRESHOLD
@@ -34,10 +33,8 @@ class Predictions:
 
     def save(self, path: Path) -> None:
         """Write an npz archive, whole or not at all."""
-        partial = path.with_name(path.name + ".partial")
-        with partial.open("wb") as file:
-            np.savez_compressed(file, **vars(self))
-        os.replace(partial, path)
+        with writing_whole(path) as partial:
+            np.savez_compressed(partial, **vars(self))
 
     @staticmethod
     def load(path: Path) -> "Predictions":

@@ -33,7 +33,7 @@ from .clustering import similarity_clusters
 from .labelled import write_split
 from .labels import LABELS_FILE, Labels, class_counts, load_schema, read_labels, save_schema
 from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
-from .table import Record, first_of, read_records
+from .table import first_of, read_records
 from .task_kinds import TASK_KINDS
 
 TABLES = replace(
@@ -93,7 +93,9 @@ def prepare_table(config: RunFile) -> Manifest:
     else:
         clusters = record_clusters(task.split, records, clusters_file)
     numbers = split_records(task.split, records, clusters, settings)
-    order = _order(records, settings.seed)
+    # Shuffled by a hash of the sequence; equal ones are ordered by id.
+    keys = hash_all([record.tokens for record in records], settings.seed).tolist()
+    order = sorted(range(len(records)), key=lambda i: (keys[i], records[i].tokens, records[i].id))
     labelled = [index for index in order if labels.has_any(index)]
     # Of equal sequences with equal labels the smallest id stays; leaks were refused before.
     first: dict[tuple[bytes, bytes], int] = {}
@@ -179,12 +181,6 @@ def _data_fields(task: TaskConfig) -> dict[str, Any]:
 
 def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
     return differences_of(load_schema(out)[1].get("task", {}), wanted, "task.")
-
-
-def _order(records: Sequence[Record], seed: int) -> list[int]:
-    """Shuffled by a hash of the sequence; equal ones by id."""
-    keys = hash_all([record.tokens for record in records], seed).tolist()
-    return sorted(range(len(records)), key=lambda i: (keys[i], records[i].tokens, records[i].id))
 
 
 def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) -> None:

@@ -245,15 +245,8 @@ def confusion_figure(counts: npt.NDArray[np.int64], names: Sequence[str], unit: 
         for row, column in np.ndindex(counts.shape) if size <= MATRIX_TEXT_CLASSES else ():
             share = shares[row, column]
             text = f"{counts[row, column]:,}" + (f"\n{share:.0%}" if size <= 6 else "")
-            axes.text(
-                column + 0.5,
-                row + 0.5,
-                text,
-                ha="center",
-                va="center",
-                fontsize=10 if size <= 6 else 8,
-                color=PANEL if share > 0.55 else INK,
-            )
+            looks = {"fontsize": 10 if size <= 6 else 8, "color": PANEL if share > 0.55 else INK}
+            axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", **looks)
         return svg_text(figure, "confusion")
 
 
@@ -299,11 +292,9 @@ def curves_figure(parts: Sequence[ClassScore], ranked: Sequence[tuple[Truths, Do
 
 def _label(part: ClassScore, num_shown: int) -> str:
     """A name, with its areas where there is room; a dollar sign is no formula."""
-    name = (
-        part.name
-        if len(part.name) <= MAX_NAME_CHARS
-        else part.name[: MAX_NAME_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    )
+    name = part.name
+    if len(name) > MAX_NAME_CHARS:
+        name = name[: MAX_NAME_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
     areas = ", ".join(f"{TITLES[area]} {part.values[area]:.3f}" for area in AREAS)
     return name.replace("$", r"\$") + (f" ({areas})" if num_shown <= 2 else "")
 

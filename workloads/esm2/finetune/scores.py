@@ -43,8 +43,7 @@ def scores(schema: LabelSchema, labels: Floats, outputs: Floats) -> dict[str, fl
         ``r2`` of regression (means over the columns).
     """
     parts = class_scores(schema, labels, outputs)
-    names = list(parts[0].values)
-    means = {name: _mean([part.values[name] for part in parts]) for name in names}
+    means = {name: _mean([part.values[name] for part in parts]) for name in parts[0].values}
     if schema.task.two_classes or schema.task.measured:
         return means
     shown = {name: means[name] for name in ("accuracy", "mcc", "f1", "auroc", "auprc")}

@@ -74,8 +74,7 @@ def split_records(
     else:
         assert clusters is not None
         # As data preparation does it, so that both hold out the same clusters.
-        hashes = hash_all([cluster.encode() for cluster in clusters], SPLIT_SALT)
-        numbers = split_numbers(hashes, settings)
+        numbers = split_numbers(hash_all([cluster.encode() for cluster in clusters], SPLIT_SALT), settings)
     wanted = [TRAIN, VALIDATION]
     wanted += [TEST] if split.test or (split.column is None and settings.test_fraction > 0) else []
     for number in wanted:

@@ -95,28 +95,24 @@ class TaskLoss:
         if self.kind.measured:
             shift, scale = (_like(values, outputs) for values in (self.shift, self.scale))
             targets = (targets - shift) / scale
-        losses = self.kind.loss(outputs, targets, weight)
-        return losses.masked_fill(~is_there, 0.0).sum()
+        return self.kind.loss(outputs, targets, weight).masked_fill(~is_there, 0.0).sum()
 
     def in_units(self, outputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Outputs as the labels are measured: a regression learns them with mean 0 and deviation 1."""
         return outputs * self.scale + self.shift
 
-    def head_in_units(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Put the units into the head's last layer, so that the written model needs no conversion."""
-        if not self.kind.measured:
-            return weights
-        weight, bias = weights[HEAD_WEIGHT], weights[HEAD_BIAS]
-        shift, scale = (_like(values, weight) for values in (self.shift, self.scale))
-        return weights | {HEAD_WEIGHT: weight * scale[:, None], HEAD_BIAS: bias * scale + shift}
+    def head_in_units(self, weights: dict[str, Tensor], *, undo: bool = False) -> dict[str, Tensor]:
+        """Put the units into the head's last layer, so that the written model needs no conversion.
 
-    def head_from_units(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Undo ``head_in_units``, for a model that was written with it."""
+        With ``undo``, take them out of a model that was written so.
+        """
         if not self.kind.measured:
             return weights
         weight, bias = weights[HEAD_WEIGHT], weights[HEAD_BIAS]
         shift, scale = (_like(values, weight) for values in (self.shift, self.scale))
-        return weights | {HEAD_WEIGHT: weight / scale[:, None], HEAD_BIAS: (bias - shift) / scale}
+        if undo:
+            return weights | {HEAD_WEIGHT: weight / scale[:, None], HEAD_BIAS: (bias - shift) / scale}
+        return weights | {HEAD_WEIGHT: weight * scale[:, None], HEAD_BIAS: bias * scale + shift}
 
 
 def _class_weights(split: LabelledSplit) -> npt.NDArray[np.float32]:

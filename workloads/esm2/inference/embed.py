@@ -8,12 +8,11 @@ behind its norm (``last_hidden_state``). With several layers or poolings, the co
 """
 
 import itertools
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from torch import Tensor
 
-from workloads.esm2.packed_model import Pack, PackedModel
 from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
@@ -60,11 +59,8 @@ def embed(config: RunFile, here: Processes) -> None:
 
 def layer_embeddings(layers: tuple[int, ...], poolings: tuple[str, ...] = ()) -> Answer:
     """Return the answer with the hidden states of layers, (poolings * layers * C,), or (L, layers * C)."""
-
-    def compute(model: PackedModel, pack: Pack) -> Tensor:
-        return model.hidden_states(pack, layers)
-
-    return Answer(compute, "pooled", poolings) if poolings else Answer(compute, "residue")
+    each: Literal["pooled", "residue"] = "pooled" if poolings else "residue"
+    return Answer(lambda model, pack: model.hidden_states(pack, layers), each, poolings)
 
 
 def layer_numbers(layers: tuple[int, ...], num_layers: int) -> tuple[int, ...]:

@@ -178,8 +178,7 @@ class Engine:
             for window in windows(len(protein), self.max_residues, index)
         ]
         parts: list[list[tuple[Window, Array]]] = [[] for _ in proteins]
-        packs = self._packs(pieces)
-        running = (self._start(proteins, pack, self._shape_of(pack), answer) for pack in packs)
+        running = (self._start(proteins, pack, self._shape_of(pack), answer) for pack in self._packs(pieces))
         # The second pack of a pair is started before the first one is read.
         for before, _ in itertools.pairwise(itertools.chain(running, [None])):
             assert before is not None

@@ -98,8 +98,7 @@ class Command:
                 those of the protein.
 
         Raises:
-            ValueError: if the input cannot be read, changes meanwhile or has no protein, or if another
-            command
+            ValueError: if the input cannot be read, changes meanwhile or has no protein, if another command
                 writes the output, or the output holds another result.
         """
         output, identity = self.output, json.dumps(self.settings)

@@ -57,43 +57,37 @@ class Variant:
     substitutions: tuple[Substitution, ...]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Row of the table of mutations."""
-
-    where: str
-    protein: str | None
-    """Id of the protein; None if the table is for the only protein of the input."""
-    name: str
-
-
 class Wanted:
-    """Table of mutations, by protein."""
+    """Table of mutations, by protein.
 
-    def __init__(self, rows: Iterable[Asked]) -> None:
-        self._by_protein: dict[str | None, list[Asked]] = defaultdict(list)
+    Args:
+        rows: position of each row, id of its protein (None for the only protein of the input), and mutations.
+    """
+
+    def __init__(self, rows: Iterable[tuple[str, str | None, str]]) -> None:
+        self._by_protein: dict[str | None, list[tuple[str, str]]] = defaultdict(list)
         digest = hashlib.blake2b(digest_size=16)
-        for row in rows:
-            self._by_protein[row.protein].append(row)
-            digest.update(repr((row.protein, row.name)).encode())
+        for where, protein, name in rows:
+            self._by_protein[protein].append((where, name))
+            digest.update(repr((protein, name)).encode())
         self.fingerprint = digest.hexdigest()
         self.names_no_protein = None in self._by_protein
 
     def parsed(self, protein: Protein) -> Iterator[Variant | Reject]:
         """Yield the variants of the rows that name this protein or none; rejects of those that do not fit."""
-        for row in [*self._by_protein.get(None, []), *self._by_protein.get(protein.id, [])]:
+        for where, name in [*self._by_protein.get(None, []), *self._by_protein.get(protein.id, [])]:
             try:
-                yield parse_variant(row.name, protein)
+                yield parse_variant(name, protein)
             except ValueError as error:
-                yield Reject(row.where, str(error))
+                yield Reject(where, str(error))
 
     def of_others(self, proteins: set[str]) -> list[Reject]:
         """Return rejects of the rows that name a protein other than these."""
         return [
-            Reject(row.where, f"no protein {protein} in the input")
+            Reject(where, f"no protein {protein} in the input")
             for protein, rows in self._by_protein.items()
             if protein is not None and protein not in proteins
-            for row in rows
+            for where, _ in rows
         ]
 
 
@@ -162,7 +156,7 @@ def read_mutations(path: Path) -> Wanted:
                     "mutation, and id for more than one protein"
                 )
             return Wanted(
-                Asked(
+                (
                     f"{path}:{reader.line_num}",
                     (row.get("id") or "").strip() or None,
                     (row["mutation"] or "").strip(),

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,21 +40,22 @@ class Output:
         """Return whether the file holds the complete result with this key."""
         return self.path.exists() and self._has_key(key)
 
-    def check_free(self, key: str) -> None:
+    def check_free(self, key: str | None = None) -> None:
         """Refuse to replace files that the command with this key did not write.
+
+        Without a key, refuse a result of other proteins or settings, as far as this shows without the model.
 
         Raises:
             ValueError: naming an existing file, and the option that replaces it.
         """
-        self._refuse_unless(lambda: self._has_key(key))
-
-    def check_input(self) -> None:
-        """Refuse to replace a result of other proteins or settings, as far as this shows without the model.
-
-        Raises:
-            ValueError: as ``check_free`` does.
-        """
-        self._refuse_unless(self._has_input)
+        if self._config.inference.overwrite:
+            return
+        taken = [path for path in [*self._files(), self.summary] if path.exists()]
+        if taken and not (self._has_input() if key is None else self._has_key(key)):
+            raise ValueError(
+                f"{taken[0]} exists and is not from the same proteins, model and settings; name another "
+                "inference.output, or set inference.overwrite=true to replace it"
+            )
 
     def _has_input(self) -> bool:
         written, inference = read_mapping(self.summary), self._config.inference
@@ -67,14 +68,6 @@ class Output:
         return all(written.get(name) == value for name, value in known.items()) and (
             "input_key" not in written or written["input_key"] == input_key(self._config)
         )
-
-    def _refuse_unless(self, is_ours: Callable[[], bool]) -> None:
-        taken = [path for path in [*self._files(), self.summary] if path.exists()]
-        if taken and not (self._config.inference.overwrite or is_ours()):
-            raise ValueError(
-                f"{taken[0]} exists and is not from the same proteins, model and settings; name another "
-                "inference.output, or set inference.overwrite=true to replace it"
-            )
 
     def _has_key(self, key: str) -> bool:
         try:
@@ -128,8 +121,7 @@ class Output:
 
     def _writer(self, path: Path, schema: pa.Schema, summary: dict[str, Any]) -> Any:
         if self.path.suffix == PARQUET:
-            about = {b"esm2": json.dumps(summary).encode()}
-            return pq.ParquetWriter(path, schema.with_metadata(about))
+            return pq.ParquetWriter(path, schema.with_metadata({b"esm2": json.dumps(summary).encode()}))
         return _CsvWriter(path, schema)
 
 

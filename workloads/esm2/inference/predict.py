@@ -89,12 +89,10 @@ def predict(config: RunFile, here: Processes) -> None:
 
     def tabulate(proteins: list[Protein]) -> pa.Table:
         logits = command.answers(proteins, head.answer)
-        columns = {
-            "id": pa.array([protein.id for protein in proteins], pa.string()),
-            "length": pa.array([len(protein.tokens) for protein in proteins], pa.int32()),
-            **predictions(head, [head.kind.values(found) for found in logits]),
-        }
-        return pa.table(columns)
+        ids = pa.array([protein.id for protein in proteins], pa.string())
+        lengths = pa.array([len(protein.tokens) for protein in proteins], pa.int32())
+        values = [head.kind.values(found) for found in logits]
+        return pa.table({"id": ids, "length": lengths, **predictions(head, values)})
 
     command.run(tabulate, config.inference.part_residues)
 

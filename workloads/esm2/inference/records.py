@@ -75,7 +75,9 @@ def read_proteins(
         if path.name.lower().removesuffix(".gz").endswith((*CSV_DELIMITERS, *PARQUET_SUFFIXES)):
             yield from _of_table(path, id_column, sequence_column)
         else:
-            yield from _of_fasta(path)
+            with closing(SourceReader(path)) as reader:
+                for block in reader.blocks(RECORD_START, BLOCK_BYTES, MAX_RECORD_BYTES):
+                    yield from _of_block(block)
 
 
 def _fetched(location: str, downloads: Path) -> list[Path]:
@@ -141,12 +143,6 @@ def _of_table(path: Path, id_column: str, sequence_column: str) -> Iterator[Prot
         yield from problems.taken()
         yield Protein(record.id, np.frombuffer(record.tokens, dtype=np.uint8), str(path))
     yield from problems.taken()
-
-
-def _of_fasta(path: Path) -> Iterator[Protein | Reject]:
-    with closing(SourceReader(path)) as reader:
-        for block in reader.blocks(RECORD_START, BLOCK_BYTES, MAX_RECORD_BYTES):
-            yield from _of_block(block)
 
 
 def _of_block(block: Block) -> Iterator[Protein | Reject]:

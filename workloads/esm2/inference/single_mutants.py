@@ -147,7 +147,11 @@ def probabilities(mutants: Mutants) -> dict[int, npt.NDArray[np.float64]]:
 
 def write_positions(table: Path, model: str) -> list[tuple[Path, str]]:
     """Write ``<name>.positions.csv`` and the logos; return the files with what they are."""
-    text, files, path = io.StringIO(), list[tuple[Path, str]](), positions_file(table)
+    text, files, path = (
+        io.StringIO(),
+        list[tuple[Path, str]](),
+        table.with_name(f"{table.stem}.positions.csv"),
+    )
     has_logomaker = find_spec("logomaker") is not None
     if not has_logomaker:
         print("warning: no logos are drawn, because logomaker is not installed: pip install logomaker")
@@ -170,10 +174,6 @@ def write_positions(table: Path, model: str) -> list[tuple[Path, str]]:
             files.append((picture, "logo and pseudo-perplexity"))
     write_whole(path, text.getvalue())
     return [(path, "summary by position"), *files]
-
-
-def positions_file(table: Path) -> Path:
-    return table.with_name(f"{table.stem}.positions.csv")
 
 
 def _logo_figure(mutants: Mutants, shares: dict[int, npt.NDArray[np.float64]], model: str) -> Figure:

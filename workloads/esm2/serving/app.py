@@ -186,12 +186,10 @@ def _content_type(request: Request) -> str:
     media_type = given.partition(";")[0].strip().lower()
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if media_type not in MEDIA_TYPES or encoding != "identity":
-        got = f"Content-Type {given[:60]!a}" + (
-            "" if encoding == "identity" else f", encoded {encoding[:20]!a}"
-        )
+        encoded = "" if encoding == "identity" else f", encoded {encoding[:20]!a}"
         raise Problem(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            f"got {got}; allowed are {' and '.join(MEDIA_TYPES)}, not encoded",
+            f"got Content-Type {given[:60]!a}{encoded}; allowed are {' and '.join(MEDIA_TYPES)}, not encoded",
         )
     return media_type
 

@@ -259,8 +259,7 @@ def _columns(answer: Answer) -> dict[str, Any]:
 def shown(value: object) -> str:
     """Return a client's value for a message: short, escaped, on one line."""
     if isinstance(value, str):
-        cut = value[:MAX_SHOWN]
-        return ascii(cut) + ("..." if len(value) > MAX_SHOWN else "")
+        return ascii(value[:MAX_SHOWN]) + ("..." if len(value) > MAX_SHOWN else "")
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, Mapping):

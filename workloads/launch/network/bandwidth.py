@@ -40,22 +40,17 @@ def sizes(largest_bytes: int) -> list[int]:
     return [1 << n for n in range(SMALLEST_BYTES.bit_length() - 1, largest_bytes.bit_length())]
 
 
-def largest_that_fits(wanted_bytes: int, here: Processes) -> int:
-    """In the memory of every process."""
-    if here.device.type != "cuda":
-        return wanted_bytes
-    free = torch.tensor(float(torch.cuda.mem_get_info()[0]))
-    dist.all_reduce(free, op=dist.ReduceOp.MIN, group=here.control)
-    return min(wanted_bytes, int(float(free) * MEMORY_SHARE))
-
-
 def sweep(largest_bytes: int, here: Processes) -> Iterator[Point]:
     """Measure all sizes, each after it has been seen to add up rightly.
 
     Raises:
         WrongSum: if it does not.
     """
-    for size in sizes(largest_that_fits(largest_bytes, here)):
+    if here.device.type == "cuda":  # the largest that fits in the memory of every process
+        free = torch.tensor(float(torch.cuda.mem_get_info()[0]))
+        dist.all_reduce(free, op=dist.ReduceOp.MIN, group=here.control)
+        largest_bytes = min(largest_bytes, int(float(free) * MEMORY_SHARE))
+    for size in sizes(largest_bytes):
         beat(f"all-reduce of {size_text(size)}")
         buffer = new_buffer(size, here)
         verified_all_reduce(buffer, here)

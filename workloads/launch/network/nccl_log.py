@@ -35,9 +35,8 @@ class NcclLog:
 
     def fail(self, why: str | Exception) -> NoReturn:
         """End the process with a line for who started it, and NCCL's last warnings, which say what failed."""
-        said = str(why).partition("\n")[0] or type(why).__name__
         warnings = [line.strip() for line in self.text.splitlines() if "NCCL WARN" in line]
-        tell("\n".join([said, *warnings[-NUM_WARNINGS:]]))
+        tell("\n".join([str(why).partition("\n")[0] or type(why).__name__, *warnings[-NUM_WARNINGS:]]))
         # At once: threads of the process group may wait for processes that never come.
         os._exit(1)
 

@@ -30,8 +30,7 @@ class AdaptedLinear(PeftLinear):
         """(..., I) -> (..., O)."""
         base = self.base_layer
         if type(base) is not nn.Linear:  # 4-bit weights multiply by themselves
-            result: Tensor = super().forward(x)
-            return result
+            return super().forward(x)
         operands = (
             x.reshape(-1, x.shape[-1]),
             base.weight,

@@ -34,6 +34,17 @@ _TASKS = {"CausalLM": "CAUSAL_LM", "Token": "TOKEN_CLS", "Sequence": "SEQ_CLS"}
 """peft's words, by what transformers' classes are called."""
 
 
+GATED_LAYER: Mapping[LoraTarget, tuple[str, ...]] = {
+    "query": ("self_attn.q_proj",),
+    "key": ("self_attn.k_proj",),
+    "value": ("self_attn.v_proj",),
+    "attention_output": ("self_attn.o_proj",),
+    "intermediate": ("mlp.gate_proj", "mlp.up_proj"),
+    "output": ("mlp.down_proj",),
+}
+"""Modules of layers with a gated feed-forward block, as transformers names them."""
+
+
 @dataclasses.dataclass(frozen=True)
 class AdaptedModules:
     """Modules of an architecture that adapters go beside."""
@@ -114,6 +125,8 @@ def _peft_config(
 class AdaptedObjective(Objective):
     """Trains all weights, or with ``lora:`` adapters beside frozen ones.
 
+    A subclass sets ``plain``, transformers' class of the model with its head.
+
     Args:
         config: of the run.
         split: what is trained on.
@@ -124,6 +137,8 @@ class AdaptedObjective(Objective):
         ModuleNotFoundError: if ``lora:`` is set and peft is missing.
         ValueError: if ``lora.quantize`` is set and bitsandbytes is missing.
     """
+
+    plain: type[PreTrainedModel]
 
     def __init__(
         self, config: RunConfig, split: ProteinSplit, model_config: PretrainedConfig, family: AdaptedModules
@@ -195,11 +210,6 @@ class AdaptedObjective(Objective):
                 # In place: two copies of a model may not fit.
                 weights[name] = four_bit.as_rounded(value.to(device)).cpu()
         return weights
-
-    @property
-    @abstractmethod
-    def plain(self) -> type[PreTrainedModel]:
-        """Transformers' class of the model with its head."""
 
     @property
     @abstractmethod

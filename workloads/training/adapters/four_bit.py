@@ -48,8 +48,7 @@ class FourBitLinear(nn.Module):
         """
         dtype = self.weight.dtype
         bias = None if self.bias is None else self.bias.to(dtype)
-        result: Tensor = _product(x.to(dtype), self.weight, bias, self.out_features)
-        return result
+        return _product(x.to(dtype), self.weight, bias, self.out_features)
 
 
 # Each is one operator to torch.compile, which would otherwise look into bitsandbytes, make its tables
@@ -59,8 +58,7 @@ def _product(x: Tensor, row: Tensor, bias: Tensor | None, num_outputs: int) -> T
     from bitsandbytes import matmul_4bit
 
     numbers, state = _opened(row, torch.Size((num_outputs, x.shape[-1])))
-    result: Tensor = matmul_4bit(x, numbers, quant_state=state, bias=bias)
-    return result
+    return matmul_4bit(x, numbers, quant_state=state, bias=bias)
 
 
 @torch.library.custom_op("esm2::four_bit_gradient", mutates_args=())
@@ -69,8 +67,7 @@ def _gradient(grad: Tensor, row: Tensor, num_inputs: int) -> Tensor:
     from bitsandbytes.functional import dequantize_4bit
 
     numbers, state = _opened(row, torch.Size((grad.shape[-1], num_inputs)))
-    result: Tensor = grad @ dequantize_4bit(numbers, state)
-    return result
+    return grad @ dequantize_4bit(numbers, state)
 
 
 @_product.register_fake
@@ -136,8 +133,7 @@ def as_rounded(matrix: Tensor) -> Tensor:
     """(O, I) -> what the row of ``rounded`` stands for, in the matrix's own type."""
     from bitsandbytes.functional import dequantize_4bit
 
-    result: Tensor = dequantize_4bit(*_quantized(matrix))
-    return result
+    return dequantize_4bit(*_quantized(matrix))
 
 
 def _quantized(matrix: Tensor) -> tuple[Tensor, Any]:

@@ -80,8 +80,7 @@ class Manifest:
         return sum(split.residues for split in self.splits.values())
 
     def save(self, folder: Path) -> None:
-        text = json.dumps(dataclasses.asdict(self), indent=1)
-        (folder / MANIFEST_FILE).write_text(text + "\n")
+        (folder / MANIFEST_FILE).write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> "Manifest":

@@ -274,10 +274,9 @@ def shown_address(url: str) -> str:
     The rest of a query string becomes a digest: two queries stay two addresses.
     """
     parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
     kept = [(name, value) for name, value in parse_qsl(parts.query) if not _SIGNATURE_FIELD.fullmatch(name)]
     query = hashlib.sha256(urlencode(kept).encode()).hexdigest()[:12] if kept else ""
-    return urlunsplit((parts.scheme, host, parts.path, query, ""))
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))
 
 
 def parse_metalink(document: bytes, address: str, name: str) -> tuple[int | None, Checksum | None]:

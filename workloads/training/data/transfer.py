@@ -204,8 +204,7 @@ def _transfer(remote: Remote, stream: BinaryIO, partial: Path) -> RemoteState:
     while True:
         try:
             state = remote.head()
-            offset_bytes = _resume_offset(remote, state, stream, partial)
-            _append(remote, state, stream, offset_bytes)
+            _append(remote, state, stream, _resume_offset(remote, state, stream, partial))
             return state
         except TransientError as error:
             have_bytes = stream.seek(0, os.SEEK_END)

@@ -63,6 +63,8 @@ STYLE: Any = {
     "figure.constrained_layout.use": True,
     "legend.frameon": False,
 }
+AT_TOP: Any = {"xycoords": ("data", "axes fraction"), "ha": "right", "va": "top"}
+"""Text at the left of a vertical line, below the upper edge."""
 WIDE_INCHES = (9.6, 4.2)
 NARROW_INCHES = (5.4, 2.8)
 
@@ -158,19 +160,14 @@ def loss_figure(
         if predicted:
             _perplexity_at_right(axes)
         _mark_events(axes, history)
-        handles = axes.get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=3, columnspacing=5)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, columnspacing=5)
         return svg_text(figure, "loss")
 
 
 def _perplexity_at_right(axes: Any) -> None:
-    def to_perplexity(loss: Any) -> Floats:
-        return np.asarray(np.exp(np.minimum(loss, 50.0)), dtype=float)
-
-    def to_loss(perplexity: Any) -> Floats:
-        return np.asarray(np.log(np.maximum(perplexity, 1e-9)), dtype=float)
-
-    right = axes.secondary_yaxis("right", functions=(to_perplexity, to_loss))
+    right = axes.secondary_yaxis(
+        "right", functions=(lambda x: np.exp(np.minimum(x, 50.0)), lambda x: np.log(np.maximum(x, 1e-9)))
+    )
     right.set_ylabel("perplexity")
     # Even steps of a perplexity that goes over more than a power of ten stand on top of each other.
     low, high = axes.get_ylim()
@@ -231,15 +228,8 @@ def length_figure(
             axes.annotate(text, place, xytext=(0, 6), textcoords="offset points", ha="right", fontsize=9)
         if crop_residues is not None and crop_residues <= cut + 2 * LENGTH_BIN_RESIDUES:
             axes.axvline(crop_residues, color=VERMILLION, linestyle=(0, (5, 3)), linewidth=1.4)
-            axes.annotate(
-                f"cropped at {crop_residues} ",
-                (crop_residues, 0.97),
-                xycoords=("data", "axes fraction"),
-                ha="right",
-                va="top",
-                fontsize=9,
-                color=VERMILLION,
-            )
+            place = (crop_residues, 0.97)
+            axes.annotate(f"cropped at {crop_residues} ", place, fontsize=9, color=VERMILLION, **AT_TOP)
         axes.set_xlabel(f"length ({unit})")
         axes.set_ylabel(records)
         axes.yaxis.set_major_formatter(EngFormatter())
@@ -300,18 +290,10 @@ def _mark_events(axes: Any, history: History) -> None:
         others = [text for text in here if text != "checkpoint"]
         if others:
             axes.axvline(x, color=GREY, linewidth=1, linestyle=":", zorder=1)
-            axes.annotate(
-                ", ".join(others)[:MAX_LABEL_CHARS] + " ",
-                (x, 0.985),
-                xycoords=("data", "axes fraction"),
-                rotation=90,
-                ha="right",
-                va="top",
-                fontsize=8,
-                color=GREY,
-                # Text as the run wrote it: a dollar sign is no formula.
-                parse_math=False,
-            )
+            label = ", ".join(others)[:MAX_LABEL_CHARS] + " "
+            # Text as the run wrote it: a dollar sign is no formula.
+            looks = {"rotation": 90, "fontsize": 8, "color": GREY, "parse_math": False}
+            axes.annotate(label, (x, 0.985), **looks, **AT_TOP)
 
 
 def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
@@ -331,8 +313,7 @@ def _smoothed(y: Floats) -> Floats:
     n = np.arange(len(y))
     half_here = np.minimum(half, np.minimum(n, len(y) - 1 - n))
     total = np.concatenate([[0.0], np.cumsum(y)])
-    mean: Floats = (total[n + half_here + 1] - total[n - half_here]) / (2 * half_here + 1)
-    return mean
+    return (total[n + half_here + 1] - total[n - half_here]) / (2 * half_here + 1)
 
 
 def svg_text(figure: Figure, name: str) -> str:

@@ -64,6 +64,7 @@ CARD_COLUMNS = 6
 """Largest number of cards in a row."""
 # The page loads nothing; this makes the browser refuse even if a value found a way to ask for something.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_NUMBER = re.compile(r"-?[\d,]*\.?\d+(e[+-]?\d+)?(%| [KMGT]?i?B)?|\N{EN DASH}")
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Make a table; columns of numbers are aligned right."""
     if not rows:
         return ""
-    numeric = [all(_looks_numeric(row[n]) for row in rows) for n in range(len(titles))]
+    numeric = [all(_NUMBER.fullmatch(row[n]) for row in rows) for n in range(len(titles))]
     kind = [' class="number"' if right else "" for right in numeric]
     head = "".join(f'<th scope="col"{k}>{escape(t)}</th>' for t, k in zip(titles, kind, strict=True))
     lines = [
@@ -141,10 +142,6 @@ def definition_table(pairs: Iterable[tuple[str, object]]) -> str:
     rows = ((escape(name), escape(as_text(value))) for name, value in pairs)
     body = "".join(f'<tr><th scope="row">{name}</th><td>{value}</td></tr>' for name, value in rows)
     return f'<div class="panel"><table class="facts"><tbody>{body}</tbody></table></div>' if body else ""
-
-
-def _looks_numeric(text: str) -> bool:
-    return re.fullmatch(r"-?[\d,]*\.?\d+(e[+-]?\d+)?(%| [KMGT]?i?B)?|\N{EN DASH}", text) is not None
 
 
 def as_number(value: object) -> float | None:

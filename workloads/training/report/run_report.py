@@ -43,6 +43,8 @@ from .page import (
     table,
 )
 
+Lines = Sequence[Mapping[str, Any]]
+"""Lines of a run's log."""
 RECENT_LINES = 20
 """Last training lines whose median speed is shown for a run without results."""
 MAX_EVENTS_SHOWN = 200
@@ -70,7 +72,6 @@ class ReportContents:
 
     def read(self, run_dir: Path, config: Mapping[str, Any]) -> None:
         """Read what is shown from files of the run, as far as they are there."""
-        return
 
     def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
         """Headline scores."""
@@ -81,17 +82,11 @@ class ReportContents:
         notes = [f"test {test_perplexity:.2f}"] if test_perplexity is not None else []
         notes += [f"unigram {unigram:.2f}"] if unigram is not None else []
         test_accuracy = first_number(results.get("test_accuracy"))
+        about = f"test {test_accuracy:.1%}" if test_accuracy is not None else f"of {self.predicted}s"
+        perplexity, accuracy = (as_number(found.get(name)) for name in ("perplexity", "eval_accuracy"))
         return [
-            Card(
-                "Validation perplexity",
-                formatted(first_number(found.get("perplexity")), "{:.2f}"),
-                ", ".join(notes),
-            ),
-            Card(
-                "Validation accuracy",
-                formatted(first_number(found.get("eval_accuracy")), "{:.1%}"),
-                f"test {test_accuracy:.1%}" if test_accuracy is not None else f"of {self.predicted}s",
-            ),
+            Card("Validation perplexity", formatted(perplexity, "{:.2f}"), ", ".join(notes)),
+            Card("Validation accuracy", formatted(accuracy, "{:.1%}"), about),
         ]
 
     def section(self, results: Mapping[str, Any]) -> str:
@@ -130,18 +125,13 @@ def write_report(run_dir: Path, contents: ReportContents) -> Path:
         ) from None
     config, results = read_mapping(run_dir / CONFIG_FILE), read_mapping(run_dir / RESULTS_FILE)
     contents.read(run_dir, config)
-    text = _report(run_dir.resolve().name, lines, config, results, contents)
     path = run_dir / REPORT_FILE
-    write_whole(path, text)
+    write_whole(path, _report(run_dir.resolve().name, lines, config, results, contents))
     return path
 
 
 def _report(
-    folder_name: str,
-    lines: Sequence[Mapping[str, Any]],
-    config: Mapping[str, Any],
-    results: Mapping[str, Any],
-    contents: ReportContents,
+    folder: str, lines: Lines, config: Mapping[str, Any], results: Mapping[str, Any], contents: ReportContents
 ) -> str:
     unit = contents.unit
     train = [line for line in lines if line["kind"] == "train"]
@@ -150,13 +140,7 @@ def _report(
     history = _history(train, events, unit)
     manifest = read_mapping(Path(str(_get(config, "data", "path"))) / "manifest.json")
     body = [
-        _cards(
-            contents,
-            contents.cards(evaluations, results),
-            train,
-            results,
-            _get(config, "train", "max_steps"),
-        ),
+        _cards(contents, evaluations, train, results, _get(config, "train", "max_steps")),
         figure_block(
             f"Training loss and evaluations over real {unit}",
             loss_figure(
@@ -190,7 +174,7 @@ def _report(
     if plain:
         body.append(details("All results", definition_table(flat(plain))))
     return page(
-        str(config.get("name") or folder_name),
+        str(config.get("name") or folder),
         _subtitle(config, contents),
         _state(lines, config, results),
         body,
@@ -210,11 +194,7 @@ def _history(train: Sequence[Mapping[str, Any]], events: Sequence[tuple[int, str
 
 
 def _cards(
-    contents: ReportContents,
-    quality: Sequence[Card],
-    train: Sequence[Mapping[str, Any]],
-    results: Mapping[str, Any],
-    max_steps: object,
+    contents: ReportContents, evaluations: Lines, train: Lines, results: Mapping[str, Any], max_steps: object
 ) -> str:
     unit, last = contents.unit, train[-1] if train else {}
     recent = [or_nan(line.get("residues_per_second")) for line in train[-RECENT_LINES:]]
@@ -242,7 +222,7 @@ def _cards(
     parts = ", ".join(f"{name} {timedelta(seconds=value)}" for name, value in known.items())
     done = f"step {last.get('step', 0):,} of {max_steps:,}" if isinstance(max_steps, int) else ""
     cards = [
-        *quality,
+        *contents.cards(evaluations, results),
         Card("Training loss", formatted(find("loss"), "{:.3f}"), "last logged"),
         Card(f"{unit.capitalize()} per second", si(rate), "all devices" + ", steady steps" * bool(steady)),
         Card("Fill", share("fill"), "real tokens of all"),

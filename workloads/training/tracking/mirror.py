@@ -206,9 +206,6 @@ class MlflowMirror(Mirror):
         self._client.set_terminated(self._run_id, status)
 
     def _open(self) -> None:
-        self._run_id = self._open_run()
-
-    def _open_run(self) -> str:
         from mlflow import MlflowClient
         from mlflow.entities import Param
         from mlflow.exceptions import MlflowException
@@ -216,12 +213,12 @@ class MlflowMirror(Mirror):
         self._client = MlflowClient(tracking_uri=self._uri)
         id_file = self._run_dir / MLFLOW_RUN_FILE
         if id_file.exists():
-            run_id = id_file.read_text().strip()
+            self._run_id = id_file.read_text().strip()
             try:
-                if self._client.get_run(run_id).info.lifecycle_stage == "active":
+                if self._client.get_run(self._run_id).info.lifecycle_stage == "active":
                     # The parameters stay as first logged: MLflow does not let them change.
-                    self._client.update_run(run_id, status="RUNNING")
-                    return run_id
+                    self._client.update_run(self._run_id, status="RUNNING")
+                    return
             except MlflowException as error:
                 # Another store than last time, or the run was deleted there: a new one.
                 if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
@@ -230,12 +227,12 @@ class MlflowMirror(Mirror):
         experiment_id = (
             experiment.experiment_id if experiment else self._client.create_experiment(self._experiment)
         )
-        run_id = str(self._client.create_run(experiment_id, run_name=self._run_dir.name).info.run_id)
-        write_whole(id_file, run_id + "\n")
+        run = self._client.create_run(experiment_id, run_name=self._run_dir.name)
+        self._run_id = str(run.info.run_id)
+        write_whole(id_file, self._run_id + "\n")
         params = [Param(name, value) for name, value in self._params.items()]
         for start in range(0, len(params), MAX_PARAMS_PER_BATCH):
-            self._client.log_batch(run_id, params=params[start : start + MAX_PARAMS_PER_BATCH])
-        return run_id
+            self._client.log_batch(self._run_id, params=params[start : start + MAX_PARAMS_PER_BATCH])
 
 
 class WandbMirror(Mirror):

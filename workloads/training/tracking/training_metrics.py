@@ -67,21 +67,10 @@ class TrainingMetrics:
 
     Args:
         run: the run's name.
-        max_steps: of the whole run.
-        processes: how many train.
-        peak_flops: bf16 FLOP/s of all devices together; None where that is not known.
         num_flops: model FLOPs of residues and attended pairs, linear in both.
     """
 
-    def __init__(
-        self,
-        *,
-        run: str,
-        max_steps: int,
-        processes: int,
-        peak_flops: float | None,
-        num_flops: Callable[[int, int], float],
-    ) -> None:
+    def __init__(self, run: str, num_flops: Callable[[int, int], float]) -> None:
         self._metrics: dict[str, Any] = {}
         self._labels = {"run": run, "job_id": os.environ.get(JOB_ID, "")}
         self._flops_per_residue, self._flops_per_pair = num_flops(1, 0), num_flops(0, 1)
@@ -99,7 +88,6 @@ class TrainingMetrics:
                 )
                 # A gauge is not published before it has labels, which it gets with its first value.
                 self._metrics[name] = metric if kind == "Gauge" else metric.labels(**self._labels)
-        self._set(max_steps=max_steps, processes=processes, peak_flops_per_second=peak_flops)
 
     @contextmanager
     def served(self, port: str | None) -> Iterator[None]:
@@ -129,23 +117,12 @@ class TrainingMetrics:
 
     def made_step(self, step: int, packs: StepPacks) -> None:
         flops = self._flops_per_residue * packs.num_residues + self._flops_per_pair * packs.num_attended_pairs
-        self._set(step=step)
-        self._add(residues=packs.num_residues, tokens=packs.num_tokens, model_flops=flops)
+        self.set(step=step)
+        self.add(residues=packs.num_residues, tokens=packs.num_tokens, model_flops=flops)
 
     def logged(self, values: Mapping[str, float | None]) -> None:
         """Publish the values of a step, given by their names in the run's log."""
-        self._set(**{name: values.get(in_log) for in_log, name in _LOGGED.items()})
-
-    def started_at(self, step: int, lost_steps: int) -> None:
-        self._set(step=step)
-        self._add(lost_steps=lost_steps)
-
-    def evaluated(self, values: Mapping[str, float]) -> None:
-        self._set(validation_loss=values["eval_loss"])
-
-    def saved(self, step: int, seconds: float) -> None:
-        """A checkpoint is whole, ``seconds`` after its save began."""
-        self._set(checkpoint_step=step, checkpoint_write_seconds=seconds)
+        self.set(**{name: values.get(in_log) for in_log, name in _LOGGED.items()})
 
     def timing(
         self, what: Literal["step", "data_wait", "checkpoint_stall", "evaluation"]
@@ -153,13 +130,13 @@ class TrainingMetrics:
         """Measure the seconds of a block."""
         return self._metrics[f"{what}_seconds"].time() if self._metrics else nullcontext()
 
-    def _set(self, **values: float | None) -> None:
+    def set(self, **values: float | None) -> None:
         """Set gauges; None leaves one as it is."""
         for name, value in values.items():
             if self._metrics and value is not None:
                 self._metrics[name].labels(**self._labels).set(value)
 
-    def _add(self, **values: float) -> None:
+    def add(self, **values: float) -> None:
         """Add to counters."""
         for name, value in values.items():
             if self._metrics:

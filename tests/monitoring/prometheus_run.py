@@ -108,7 +108,9 @@ def running(
 def send_by_efa(folder: Path, seconds: float) -> None:
     """Have the node's adapters count as much as they do so long after the start."""
     text = exporters.efa(folder / "infiniband", seconds)
-    (folder / "textfile/efa.prom").write_text(text)
+    partial = folder / "efa.prom"
+    partial.write_text(text)
+    partial.replace(folder / "textfile/efa.prom")
 
 
 def free_port() -> int:

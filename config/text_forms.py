@@ -13,7 +13,7 @@ from pydantic import Field
 class Form:
     pattern: str
     meaning: str
-    examples: tuple[str, ...]
+    examples: tuple[str, str]
     """Two different examples."""
 
 
@@ -21,7 +21,7 @@ FORMS: dict[str, Form] = {}
 """Forms by pattern, which pydantic's validation errors contain."""
 
 
-def _form(pattern: str, meaning: str, *examples: str) -> Form:
+def _form(pattern: str, meaning: str, examples: tuple[str, str]) -> Form:
     assert pattern not in FORMS, "an error's pattern tells which form was meant"
     FORMS[pattern] = Form(pattern, meaning, examples)
     return FORMS[pattern]
@@ -30,7 +30,7 @@ def _form(pattern: str, meaning: str, *examples: str) -> Form:
 def _id_form(prefix: str, what: str, *, digits: str = "0-9a-f") -> Form:
     """Register the form of an EC2 id."""
     examples = f"{prefix}-0123456789abcdef0", f"{prefix}-0fedcba9876543210"
-    return _form(rf"^{prefix}-[{digits}]{{8,17}}$", f"{what} is given by its id", *examples)
+    return _form(rf"^{prefix}-[{digits}]{{8,17}}$", f"{what} is given by its id", examples)
 
 
 def field(form: Form, *, max_length: int | None = None) -> Any:
@@ -43,37 +43,37 @@ def field(form: Form, *, max_length: int | None = None) -> Any:
 CLUSTER_NAME = _form(
     r"^[a-z](-?[a-z0-9])*$",
     "lower-case letters, digits and single hyphens between them are allowed, a letter first",
-    *("esm2-slurm", "team-a"),
+    ("esm2-slurm", "team-a"),
 )
 GROUP_NAME = _form(
     r"^[a-z0-9](-*[a-z0-9])*$",
     "lower-case letters, digits and hyphens between them are allowed",
-    *("workers", "p5"),
+    ("workers", "p5"),
 )
 PARTITION = _form(
     r"^[a-zA-Z0-9](-*[a-zA-Z0-9])*$",
     "letters, digits and hyphens between them are allowed",
-    *("gpu", "cpu"),
+    ("gpu", "cpu"),
 )
 ZONE_ID = _form(
     r"^[a-z]{3,4}\d-([a-z]{3}\d-)?az\d$",
     "zones are given by id, because names differ between accounts",
-    *("usw2-az2", "use1-az6"),
+    ("usw2-az2", "use1-az6"),
 )
 CIDR = _form(
     r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$",
     "a range is an IPv4 address and a prefix length",
-    *("10.0.0.0/16", "172.20.0.0/20"),
+    ("10.0.0.0/16", "172.20.0.0/20"),
 )
 PUBLIC_CIDR = _form(
     r"^(\d{1,3}\.){3}\d{1,3}/\d{1,2}$",
     "a range is an IPv4 address and a prefix length",
-    *("203.0.113.0/24", "203.0.113.7/32"),
+    ("203.0.113.0/24", "203.0.113.7/32"),
 )
 MOUNT_PATH = _form(
     r"^/[a-z0-9_-]+(/[a-z0-9_-]+)*$",
     "a path is absolute, of lower-case letters, digits, _ and -, without a slash at its end",
-    *("/fsx", "/data"),
+    ("/fsx", "/data"),
 )
 VPC_ID = _id_form("vpc", "a VPC")
 SUBNET_ID = _id_form("subnet", "a subnet")
@@ -82,124 +82,132 @@ ROUTE_TABLE_ID = _id_form("rtb", "a route table")
 KMS = _form(
     r"^(aws|create|arn:aws:kms:[a-z0-9-]+:\d{12}:key/(mrk-[0-9a-f]{32}|[0-9a-f-]{36}))$",
     "aws (service keys), create (a new key) or a key's ARN (not an alias) is allowed",
-    *("aws", "create"),
+    ("aws", "create"),
 )
 ECR_IMAGE = _form(
     r"^\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com/[a-z0-9]([a-z0-9._/-]*[a-z0-9])?@sha256:[0-9a-f]{64}$",
     "an image is given by digest, <account>.dkr.ecr.<region>.amazonaws.com/<repository>@sha256:<64 digits>,"
     " as make push prints it",
-    f"123456789012.dkr.ecr.us-west-2.amazonaws.com/esm2/training@sha256:{'0' * 64}",
-    f"210987654321.dkr.ecr.us-east-1.amazonaws.com/team/training@sha256:{'f' * 64}",
+    (
+        f"123456789012.dkr.ecr.us-west-2.amazonaws.com/esm2/training@sha256:{'0' * 64}",
+        f"210987654321.dkr.ecr.us-east-1.amazonaws.com/team/training@sha256:{'f' * 64}",
+    ),
 )
 MODEL = _form(
     r"^(s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([\w!.()/=-]+/|[\w!.()/=-]+\.tar\.gz)|(/[\w.=-]+)+)$",
     "a model is given as s3://<bucket>/<folder>/, as an archive, s3://<bucket>/<key>.tar.gz, or for EKS as a"
     " path on the cluster's file system",
-    *("s3://proteins/models/localization/", "s3://proteins/models/localization.tar.gz"),
+    ("s3://proteins/models/localization/", "s3://proteins/models/localization.tar.gz"),
 )
 S3_FOLDER = _form(
     r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([\w!.()=-]+/)*[\w!.()=-]+$",
     "a folder of a bucket is given as s3://<bucket>/<folder>",
-    *("s3://proteins/captured", "s3://proteins/endpoints/captured"),
+    ("s3://proteins/captured", "s3://proteins/endpoints/captured"),
 )
 KEY_ARN = _form(
     r"^arn:aws:kms:[a-z0-9-]+:\d{12}:key/(mrk-[0-9a-f]{32}|[0-9a-f-]{36})$",
     "a key is given by its ARN, not by an alias",
-    "arn:aws:kms:us-west-2:123456789012:key/0a1b2c3d-0000-1111-2222-333344445555",
-    "arn:aws:kms:us-east-1:123456789012:key/mrk-0123456789abcdef0123456789abcdef",
+    (
+        "arn:aws:kms:us-west-2:123456789012:key/0a1b2c3d-0000-1111-2222-333344445555",
+        "arn:aws:kms:us-east-1:123456789012:key/mrk-0123456789abcdef0123456789abcdef",
+    ),
 )
 TRAINING_PLAN_ARN = _form(
     r"^arn:aws:sagemaker:[a-z0-9-]+:\d{12}:training-plan/[a-zA-Z0-9](-*[a-zA-Z0-9]){0,63}$",
     "a plan is given by its ARN, which `aws sagemaker list-training-plans` prints",
-    "arn:aws:sagemaker:us-east-1:123456789012:training-plan/esm2-p5",
-    "arn:aws:sagemaker:us-west-2:123456789012:training-plan/esm2-trn2",
+    (
+        "arn:aws:sagemaker:us-east-1:123456789012:training-plan/esm2-p5",
+        "arn:aws:sagemaker:us-west-2:123456789012:training-plan/esm2-trn2",
+    ),
 )
 IMAGE_ID = _id_form("ami", "an image", digits="0-9a-fA-F")
 DATABASE_CLASS = _form(
-    r"^db\.[a-z0-9]+\.[a-z0-9]+$", "classes of RDS begin with db.", "db.t4g.medium", "db.m6g.large"
+    r"^db\.[a-z0-9]+\.[a-z0-9]+$", "classes of RDS begin with db.", ("db.t4g.medium", "db.m6g.large")
 )
 EMAIL = _form(
     r"^[A-Za-z0-9.!#$%&'*+/=?^_{|}~-]+@[A-Za-z0-9.-]+\.[A-Za-z0-9-]+$",
     "one mail address is allowed",
-    *("hpc-budget@example.com", "platform@example.com"),
+    ("hpc-budget@example.com", "platform@example.com"),
 )
 LOWER_CASE_NAME = _form(
     r"^[a-z][a-z0-9_-]*$",
     "lower-case letters, digits, _ and - are allowed, a letter first",
-    *("ada", "proteins"),
+    ("ada", "proteins"),
 )
 PRINCIPAL_ARN = _form(
     r"^arn:aws:iam::\d{12}:(role|user)/[\w+=,.@/-]+$",
     "a role or a user of IAM is given by its ARN",
-    *("arn:aws:iam::123456789012:role/platform", "arn:aws:iam::123456789012:user/ada"),
+    ("arn:aws:iam::123456789012:role/platform", "arn:aws:iam::123456789012:user/ada"),
 )
 POLICY_ARN = _form(
     r"^arn:aws:iam::(aws|\d{12}):policy/[\w+=,.@/-]+$",
     "a policy of IAM is given by its ARN",
-    "arn:aws:iam::123456789012:policy/team-boundary",
-    "arn:aws:iam::123456789012:policy/platform/hpc-boundary",
+    (
+        "arn:aws:iam::123456789012:policy/team-boundary",
+        "arn:aws:iam::123456789012:policy/platform/hpc-boundary",
+    ),
 )
 IAM_PATH = _form(
     r"^/([\w+=,.@-]+/)*$",
     "a path of IAM begins and ends with a slash",
-    *("/hpc/", "/teams/proteins/"),
+    ("/hpc/", "/teams/proteins/"),
 )
 ROLE_NAME_PREFIX = _form(
     r"^[A-Za-z][\w+=,.@-]*$",
     "letters, digits and any of _+=,.@- are allowed, a letter first",
-    *("hpc-", "TeamProteins-"),
+    ("hpc-", "TeamProteins-"),
 )
 NAMESPACE = _form(
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
     "a namespace has lower-case letters, digits and hyphens between them",
-    *("hyperpod-ns-proteins", "kubeflow"),
+    ("hyperpod-ns-proteins", "kubeflow"),
 )
 # A letter comes first, which is stricter than SageMaker's form, so that YAML reads no name as a number.
 TEAM_NAME = _form(
     r"^[a-z](-*[a-z0-9])*$",
     "lower-case letters, digits and hyphens between them are allowed, the first a letter",
-    *("proteins", "structure"),
+    ("proteins", "structure"),
 )
 # SageMaker's ClusterKubernetesLabelKey, with Kubernetes's limit of 63 characters after the slash.
 LABEL_KEY = _form(
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
     "a key is up to 63 letters, digits, - _ and ., after a domain and a slash if wanted",
-    *("example.com/purpose", "purpose"),
+    ("example.com/purpose", "purpose"),
 )
 LABEL_VALUE = _form(
     r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
     "1 to 63 letters, digits, - _ and . are allowed, with a letter or digit at both ends",
-    *("training", "a10g"),
+    ("training", "a10g"),
 )
 RELEASE_VERSION = _form(
     r"^\d+\.\d+\.\d+$",
     "a release is three numbers",
-    *("1.2.3", "2.0.10"),
+    ("1.2.3", "2.0.10"),
 )
 GRAFANA_PRINCIPAL = _form(
     r"^[^\s,\x00-\x1f\x7f-\x9f]([^,\x00-\x1f\x7f-\x9f\u2028\u2029]*[^\s,\x00-\x1f\x7f-\x9f])?$",
     "one user, group or role is allowed, without commas",
-    *("group/9067f2a1b2-0a1b2c3d-0000-1111-2222-333344445555", "user/0a1b2c3d-0000-1111-2222-333344445555"),
+    ("group/9067f2a1b2-0a1b2c3d-0000-1111-2222-333344445555", "user/0a1b2c3d-0000-1111-2222-333344445555"),
 )
 HTTPS_URL = _form(
     r"^https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]*)?$",
     "an address that begins with https:// is allowed, without a user or password",
-    *("https://idp.example.com/app/metadata", "https://sso.example.com/saml/metadata.xml"),
+    ("https://idp.example.com/app/metadata", "https://sso.example.com/saml/metadata.xml"),
 )
 ATTRIBUTE_NAME = _form(
     r"^[!-~]+$",
     "attribute names have ASCII characters only, without spaces",
-    *("role", "http://schemas.example.com/claims/groups"),
+    ("role", "http://schemas.example.com/claims/groups"),
 )
 FILE_SYSTEM_ID = _id_form("fs", "a file system of FSx")
 MOUNT_NAME = _form(
     r"^[a-z0-9_]{1,8}$",
     "the name under which Lustre is mounted has up to 8 lower-case letters and digits",
-    *("fsx", "abcdev4v"),
+    ("fsx", "abcdev4v"),
 )
 BUCKET_NAME = _form(
     r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$",
     "a bucket is given by its name, without s3://",
-    *("esm2-slurm-slurm-storage-data0123abcd", "lab-proteins"),
+    ("esm2-slurm-slurm-storage-data0123abcd", "lab-proteins"),
 )

@@ -35,6 +35,11 @@ PREFIX, CLIENT_PREFIX = "studio", "studio-login"
 class StudioStack(Stack):
     """Studio's domain and spaces, which outlive clusters. Clusters refer to this stack, never the reverse."""
 
+    partitions: StudioPartitions | None
+    """Queues that the cluster answers; None where all spaces share one partition."""
+    login_secret: secretsmanager.Secret | None
+    """Secret for spaces that are login nodes, which the controller writes; None without such spaces."""
+
     def __init__(
         self,
         scope: Construct,
@@ -52,7 +57,6 @@ class StudioStack(Stack):
         key = storage.key
         log = log_group(self, "FunctionLog", key=key)
         self.login_secret = self._login_secret(studio)
-        """Secret for spaces that are login nodes, which the controller writes; None without such spaces."""
         tools = self._tools()
         settings = self._space_settings(studio, tools)
         files = Construct(self, "Files")
@@ -94,8 +98,7 @@ class StudioStack(Stack):
         )
         domain.resource.node.add_dependency(files, group)
         domain_id = domain.resource.attr_domain_id
-        self.partitions: StudioPartitions | None = None
-        """Queues that the cluster answers; None where all spaces share one partition."""
+        self.partitions = None
         if studio.partitions == "per_profile":
             self.partitions = StudioPartitions(
                 self,

@@ -48,9 +48,11 @@ def run_inference(name: str, config: RunFile) -> None:
         INFERENCE[name](config, here)
 
 
-embed, predict, variants, contacts = (
-    partial(run_inference, name) for name in ("embed", "predict", "variants", "contacts")
-)
+# The subcommands that workloads/stages.py names.
+embed = partial(run_inference, "embed")
+predict = partial(run_inference, "predict")
+variants = partial(run_inference, "variants")
+contacts = partial(run_inference, "contacts")
 
 
 def check_model(config: RunFile) -> None:

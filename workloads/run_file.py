@@ -245,7 +245,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
         ValueError: listing all mistakes in the file and the overrides.
     """
     config = read_run(RunFile, path, overrides, _violations, _SHIPPED)
-    data = dataclasses.replace(config.data, path=config.data.path or _data_path(config))
+    if config.data.path:
+        return config
+    data = dataclasses.replace(config.data, path=_data_path(config))
     return dataclasses.replace(config, data=data)
 
 

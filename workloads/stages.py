@@ -10,7 +10,7 @@ from pathlib import Path
 
 from workloads.bionemo.files import checkpoint_step
 from workloads.esm2.inference.output_file import num_parts
-from workloads.training.command_line import Usage
+from workloads.training.command_line import NO_USAGE, Usage
 
 
 def newest_checkpoint(run_dir: str, output: str = "") -> int:
@@ -21,14 +21,16 @@ def newest_checkpoint(run_dir: str, output: str = "") -> int:
 
 @dataclass(frozen=True)
 class Stage:
-    """Subcommand that reads a run file, and how clusters run it."""
+    """Subcommand of ``seqlm`` that reads a run file, stage of a cluster's job, or both."""
 
     start: str
-    """Its function of the run file, as ``module:name`` below ``workloads``."""
-    usage: Usage
+    """Function that the subcommand calls with the run file, as ``module:name`` below ``workloads``."""
+    usage: Usage = NO_USAGE
+    """Command line of the subcommand."""
     on_clusters: bool = True
+    """Whether jobs on clusters have this stage."""
     own_program: bool = False
-    """Processes on a cluster start the module of ``start`` in place of the subcommand."""
+    """Whether processes on a cluster run the module of ``start`` as a program, not the subcommand."""
     trains: bool = False
     """Runs on all nodes by default, after its data are prepared."""
     writes_table: bool = False
@@ -152,7 +154,7 @@ STAGES: Mapping[str, Stage] = {
     **{name: stage for name, stage in SUBCOMMANDS.items() if stage.on_clusters},
     # No subcommand, because it reads no run file.
     "bandwidth": Stage(
-        "launch.network.bandwidth:main", Usage(), own_program=True, retries=1, result_file="bandwidth.json"
+        "launch.network.bandwidth:main", own_program=True, retries=1, result_file="bandwidth.json"
     ),
 }
 """Stages that clusters run."""

@@ -47,6 +47,11 @@ def ranges_are_valid(cluster: Cluster) -> Iterator[Violation]:
             yield wrong("a range begins at its first address", f"set {network}")
 
 
+def _is_public(cidr: str) -> bool:
+    vpc = parsed(cidr)
+    return vpc is not None and not any(vpc.subnet_of(block) for block in _PRIVATE)
+
+
 def ranges_leave_docker_alone(cluster: Cluster) -> Iterator[Violation]:
     for path, cidr in _ranges(cluster):
         if path == "network.cidr" and isinstance(cluster.network, ExistingVpc):
@@ -180,11 +185,7 @@ RULES = (
     ranges_are_valid,
     CommonRule(
         "network.cidr",
-        lambda cluster: (
-            isinstance(cluster.network, NewVpc)
-            and (vpc := parsed(cluster.network.cidr))
-            and not any(vpc.subnet_of(block) for block in _PRIVATE)
-        ),
+        lambda cluster: isinstance(cluster.network, NewVpc) and _is_public(cluster.network.cidr),
         f"a range inside {', '.join(map(str, _PRIVATE))} is allowed",
         "set one, for example 10.0.0.0/16",
     ),

@@ -103,13 +103,13 @@ class ClusterServices(Construct):
         The objects stay as long as the EKS cluster. Kubernetes deletes no claim, and so no namespace, while a
         pod uses it, and the deletion of the stack would wait for the end of jobs until it fails.
         """
-        kubernetes, made = self._kubernetes, Construct(self, "Lustre")
+        kubernetes, parent = self._kubernetes, Construct(self, "Lustre")
         # Nothing is provisioned. With the role the controller also learns the region, which it would ask of
         # the instance metadata that pods are kept from.
         role = kubernetes.pod_role(
-            made, "ControllerRole", [SYSTEM_NAMESPACE], "fsx-csi-controller-sa", [describe_file_systems()]
+            parent, "ControllerRole", [SYSTEM_NAMESPACE], "fsx-csi-controller-sa", [describe_file_systems()]
         )
-        before: IConstruct = kubernetes.addon(made, "Driver", addons.LUSTRE_DRIVER, after=[role])
+        before: IConstruct = kubernetes.addon(parent, "Driver", addons.LUSTRE_DRIVER, after=[role])
         namespaces = job_namespaces(kubernetes.settings)
         volume = LustreVolume(lustre.file_system_id, lustre.dns_name, lustre.mount_name, lustre.capacity_gib)
         places = [SYSTEM_NAMESPACE, *namespaces]
@@ -123,33 +123,35 @@ class ClusterServices(Construct):
             "Folders": [folder_job(namespaces)],
         }
         for name, objects in steps.items():
-            before = kubernetes.manifest(made, name, objects, after=[before], removal=RemovalPolicy.RETAIN)
-        return made
+            before = kubernetes.manifest(parent, name, objects, after=[before], removal=RemovalPolicy.RETAIN)
+        return parent
 
     def _training_operator(self, hyperpod: sagemaker.CfnCluster) -> Construct:
         """The add-on, and before it the identity of its pods, which it does not take as an argument."""
-        made = Construct(self, "TrainingOperator")
+        parent = Construct(self, "TrainingOperator")
         # What AmazonSageMakerHyperPodTrainingOperatorAccess allows, of this cluster alone.
         describe = Statement("DescribeNodes", ["sagemaker:DescribeClusterNode"], [hyperpod.attr_cluster_arn])
         role = self._kubernetes.pod_role(
-            made, "Role", ["aws-hyperpod"], "hp-training-operator-controller-manager", [describe]
+            parent, "Role", ["aws-hyperpod"], "hp-training-operator-controller-manager", [describe]
         )
-        self._kubernetes.addon(made, "Addon", addons.TRAINING_OPERATOR, after=[role])
-        return made
+        self._kubernetes.addon(parent, "Addon", addons.TRAINING_OPERATOR, after=[role])
+        return parent
 
     def _collector(self, metrics: MetricsWorkspace) -> Construct:
         """Prometheus as an agent, which finds trainings' pods and may write to the workspace, no more."""
-        made = Construct(self, "TrainingMetrics")
-        role = self._kubernetes.pod_role(made, "Role", [NAMESPACE], NAME, [metrics.to_write])
+        parent = Construct(self, "TrainingMetrics")
+        role = self._kubernetes.pod_role(parent, "Role", [NAMESPACE], NAME, [metrics.to_write])
         wanted = collector_objects(self._kubernetes.settings, remote_write_url=metrics.remote_write_url)
-        self._kubernetes.manifest(made, "Objects", wanted, after=[role])
-        return made
+        self._kubernetes.manifest(parent, "Objects", wanted, after=[role])
+        return parent
 
     def _mlflow(self, mlflow: ManagedMlflow) -> Construct:
         """MLflow's address, and a service account whose pods may only log to it, in namespaces of jobs."""
-        made = Construct(self, "Mlflow")
+        parent = Construct(self, "Mlflow")
         namespaces = job_namespaces(self._kubernetes.settings)
-        role = self._kubernetes.pod_role(made, "Role", namespaces, JOB_SERVICE_ACCOUNT, [mlflow.to_log_runs])
+        role = self._kubernetes.pod_role(
+            parent, "Role", namespaces, JOB_SERVICE_ACCOUNT, [mlflow.to_log_runs]
+        )
         variables = {"MLFLOW_TRACKING_URI": mlflow.arn}
         objects = [
             found
@@ -160,5 +162,5 @@ class ClusterServices(Construct):
             )
         ]
         # A pod reads its role at its start, and the account is what lets it start.
-        self._kubernetes.manifest(made, "Objects", objects, after=[role])
-        return made
+        self._kubernetes.manifest(parent, "Objects", objects, after=[role])
+        return parent

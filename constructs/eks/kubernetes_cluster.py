@@ -139,7 +139,7 @@ class KubernetesCluster(Construct):
         In each of the namespaces the account has the same name. Pods read their credentials at their start:
         what makes the pods depends on what is returned.
         """
-        made = Construct(scope, construct_id)
+        parent = Construct(scope, construct_id)
         # The ARN stands in a condition of the trust, so that no other cluster's pods are let in.
         pods = iam.ServicePrincipal(
             "pods.eks.amazonaws.com",
@@ -149,7 +149,7 @@ class KubernetesCluster(Construct):
             },
         )
         role = statement_role(
-            made,
+            parent,
             "Role",
             description=f"Pods of {namespaces[0]}/{service_account}",
             assumed_by=iam.SessionTagsPrincipal(pods),
@@ -158,14 +158,14 @@ class KubernetesCluster(Construct):
         )
         for number, namespace in enumerate(namespaces):
             eks_v1.CfnPodIdentityAssociation(
-                made,
+                parent,
                 f"Association{number or ''}",
                 cluster_name=self.name,
                 namespace=namespace,
                 service_account=service_account,
                 role_arn=role.role_arn,
             )
-        return made
+        return parent
 
     def addon(
         self,

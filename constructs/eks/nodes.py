@@ -63,17 +63,17 @@ def hyperpod_chart(scope: Construct, kubernetes: KubernetesCluster, folder: Path
 
     It comes before there are nodes, as CreateCluster wants it, and so without waiting for its pods.
     """
-    made = Construct(scope, "Chart")
+    parent = Construct(scope, "Chart")
     # The agent's pods have no access to the node's credentials, and report faults to CloudWatch.
-    stack, name = Stack.of(made), kubernetes.settings.name
+    stack, name = Stack.of(parent), kubernetes.settings.name
     agent = kubernetes.pod_role(
-        made, "HealthAgent", [AGENT_NAMESPACE], HEALTH_AGENT, cluster_log_statements(stack, name)
+        parent, "HealthAgent", [AGENT_NAMESPACE], HEALTH_AGENT, cluster_log_statements(stack, name)
     )
     chart = eks.HelmChart(
-        made,
+        parent,
         "Chart",
         cluster=kubernetes.cluster,
-        chart_asset=s3_assets.Asset(made, "Files", path=str(folder)),
+        chart_asset=s3_assets.Asset(parent, "Files", path=str(folder)),
         release=RELEASE,
         namespace=NAMESPACE,
         create_namespace=False,
@@ -96,7 +96,7 @@ def hyperpod_chart(scope: Construct, kubernetes: KubernetesCluster, folder: Path
         patches["NeuronPlugin"] = NAMESPACE, f"daemonset/{NEURON_PLUGIN}", patch
     for patch_id, (namespace, resource, spec) in patches.items():
         applied = eks.KubernetesPatch(
-            made,
+            parent,
             patch_id,
             cluster=kubernetes.cluster,
             resource_name=resource,
@@ -137,17 +137,17 @@ def metadata_policy() -> dict[str, Any]:
 def nodes_ready(
     scope: Construct, kubernetes: KubernetesCluster, hyperpod: sagemaker.CfnCluster, log: logs.CfnLogGroup
 ) -> eks.KubernetesObjectValue:
-    """Wait until the groups for Kubernetes's own pods have nodes that can run pods; a deletion takes no time.
+    """Wait until the groups for Kubernetes's own pods have nodes that can run pods; deletion returns at once.
 
     HyperPod's state of a node, Running, is about the machine. Only Kubernetes reports that the node has
     joined and has a network. Without this check, every later add-on would fail after its own timeout.
 
-    Everything that needs nodes depends on what is returned.
+    Everything that needs nodes depends on the returned object.
     """
-    made = Construct(scope, "NodeWaiter")
+    parent = Construct(scope, "NodeWaiter")
     settings = kubernetes.settings
     function = ResourceProvider(
-        made,
+        parent,
         "nodes_ready",
         description="Waits for nodes of a HyperPod cluster",
         statements=[
@@ -161,7 +161,7 @@ def nodes_ready(
         log=log,
     )
     running = function.resource(
-        made,
+        parent,
         "Resource",
         "Nodes",
         {
@@ -174,7 +174,7 @@ def nodes_ready(
     )
     running.node.add_dependency(hyperpod)
     ready = eks.KubernetesObjectValue(
-        made,
+        parent,
         "Ready",
         cluster=kubernetes.cluster,
         object_type="daemonset",
@@ -195,11 +195,11 @@ def pod_interfaces(
 
     The nodes depend on it and are gone by then. The network goes after it.
     """
-    made = Construct(scope, "PodInterfaces")
-    stack = Stack.of(made)
+    parent = Construct(scope, "PodInterfaces")
+    stack = Stack.of(parent)
     interfaces = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}:network-interface/*"
     function = ResourceProvider(
-        made,
+        parent,
         "pod_interfaces",
         description="Deletes network interfaces that pods of a HyperPod cluster had",
         statements=[
@@ -216,4 +216,4 @@ def pod_interfaces(
         log=log,
     )
     watched = {"ClusterName": settings.name, "SecurityGroupId": security_group.security_group_id}
-    return function.resource(made, "Resource", "PodInterfaces", watched)
+    return function.resource(parent, "Resource", "PodInterfaces", watched)

@@ -28,15 +28,15 @@ _LEVELS = {
 
 def observability(scope: Construct, kubernetes: KubernetesCluster, metrics: MetricsWorkspace) -> Construct:
     """Install HyperPod's observability add-on, which writes to the cluster's Prometheus workspace."""
-    made = Construct(scope, "Observability")
-    stack, settings = Stack.of(made), kubernetes.settings
+    parent = Construct(scope, "Observability")
+    stack, settings = Stack.of(parent), kubernetes.settings
     workspace = metrics.workspace
     logs = (
         f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:"
         f"/aws/sagemaker/Clusters/{settings.name}/*"
     )
     role = kubernetes.pod_role(
-        made,
+        parent,
         "Role",
         ["hyperpod-observability"],
         "hyperpod-observability-operator-otel-collector",
@@ -53,7 +53,7 @@ def observability(scope: Construct, kubernetes: KubernetesCluster, metrics: Metr
     levels = _LEVELS | dict.fromkeys(_watched(settings), "ADVANCED")
     metrics_provider: dict[str, Any] = {name: {"level": level} for name, level in levels.items()}
     kubernetes.addon(
-        made,
+        parent,
         "Addon",
         addons.OBSERVABILITY,
         {
@@ -69,7 +69,7 @@ def observability(scope: Construct, kubernetes: KubernetesCluster, metrics: Metr
         },
         after=[role],
     )
-    return made
+    return parent
 
 
 def _watched(settings: EksCluster) -> list[str]:
@@ -82,10 +82,10 @@ def _watched(settings: EksCluster) -> list[str]:
 
 def container_insights(scope: Construct, kubernetes: KubernetesCluster) -> Construct:
     """Install CloudWatch's add-on after its log groups, which it would make without key and end."""
-    made = Construct(scope, "ContainerInsights")
+    parent = Construct(scope, "ContainerInsights")
     groups = [
         log_group(
-            made,
+            parent,
             f"{kind.capitalize()}Log",
             key=kubernetes.key,
             log_group_name=f"/aws/containerinsights/{kubernetes.settings.name}/{kind}",
@@ -93,7 +93,7 @@ def container_insights(scope: Construct, kubernetes: KubernetesCluster) -> Const
         for kind in ("application", "dataplane", "host", "performance")
     ]
     role = kubernetes.pod_role(
-        made,
+        parent,
         "Role",
         ["amazon-cloudwatch"],
         "cloudwatch-agent",
@@ -104,5 +104,5 @@ def container_insights(scope: Construct, kubernetes: KubernetesCluster) -> Const
             unscoped("DescribeNodes", "ec2:DescribeTags", "ec2:DescribeVolumes", "logs:DescribeLogGroups"),
         ],
     )
-    kubernetes.addon(made, "Addon", addons.CONTAINER_INSIGHTS, after=[role, *groups])
-    return made
+    kubernetes.addon(parent, "Addon", addons.CONTAINER_INSIGHTS, after=[role, *groups])
+    return parent

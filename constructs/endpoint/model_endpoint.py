@@ -123,12 +123,12 @@ def model_endpoint(
     Model and configuration are unchangeable in SageMaker and have no name of their own: a change makes
     others, and the endpoint moves from one to the other without being away.
     """
-    made = Construct(scope, "Model")
+    parent = Construct(scope, "Model")
     is_folder = endpoint.model.endswith("/")
     vpc, capture = endpoint.vpc, endpoint.capture
     key_arn = key.key_arn if key else None
     model = sagemaker.CfnModel(
-        made,
+        parent,
         "Model",
         execution_role_arn=role.role_arn,
         enable_network_isolation=True,
@@ -151,7 +151,7 @@ def model_endpoint(
         ),
     )
     config = sagemaker.CfnEndpointConfig(
-        made,
+        parent,
         "Config",
         kms_key_id=key_arn,
         production_variants=[
@@ -185,7 +185,7 @@ def model_endpoint(
         ),
     )
     resource = sagemaker.CfnEndpoint(
-        made,
+        parent,
         "Endpoint",
         endpoint_name=endpoint.name,
         endpoint_config_name=config.attr_endpoint_config_name,
@@ -206,7 +206,7 @@ def model_endpoint(
         },
     )
     if endpoint.instances.max > endpoint.instances.min:
-        _scale(made, endpoint, resource)
+        _scale(parent, endpoint, resource)
     return resource
 
 
@@ -240,11 +240,13 @@ def _scale(scope: Construct, endpoint: Endpoint, resource: sagemaker.CfnEndpoint
 
 
 def endpoint_alarms(scope: Construct, endpoint: Endpoint, key: kms.IKey | None) -> list[cloudwatch.Alarm]:
-    """Create alarms and their topic, and return the two that roll updates back; one is for room to scale.
+    """Create three alarms and their topic, and return the two that roll updates back.
+
+    The third reports missing room to scale.
 
     Metrics are those of the SageMaker developer guide, "Monitor SageMaker AI with Amazon CloudWatch".
     """
-    made = Construct(scope, "Alarms")
+    parent = Construct(scope, "Alarms")
 
     def alarm(
         construct_id: str,
@@ -256,7 +258,7 @@ def endpoint_alarms(scope: Construct, endpoint: Endpoint, key: kms.IKey | None) 
         datapoints: int = 3,
     ) -> cloudwatch.Alarm:
         return cloudwatch.Alarm(
-            made,
+            parent,
             construct_id,
             alarm_description=description,
             metric=cloudwatch.Metric(
@@ -284,9 +286,9 @@ def endpoint_alarms(scope: Construct, endpoint: Endpoint, key: kms.IKey | None) 
     full = alarm("NoRoomToScale", said, "InvocationsPerInstance", "Sum", wanted, 30, 25)
     rollback = [server_errors, latency]
     if endpoint.alarms.email:
-        topic = _topic(made, endpoint.alarms.email, key)
-        for made in (*rollback, full):
-            made.add_alarm_action(actions.SnsAction(topic))
+        topic = _topic(parent, endpoint.alarms.email, key)
+        for each in (*rollback, full):
+            each.add_alarm_action(actions.SnsAction(topic))
     return rollback
 
 

@@ -34,9 +34,9 @@ _of = events.EventField.from_path
 
 def node_events(scope: Construct, cluster: Cluster, topic: sns.ITopic) -> None:
     """Create rules of EventBridge for events that SageMaker sends of this cluster, and for a test alert."""
-    made = Construct(scope, "NodeEvents")
+    parent = Construct(scope, "NodeEvents")
     # By its ARN: to one that it knows a target adds a statement that lets in the rules of any account.
-    rule = partial(_rule, made, sns.Topic.from_topic_arn(made, "Topic", topic.topic_arn))
+    rule = partial(_rule, parent, sns.Topic.from_topic_arn(parent, "Topic", topic.topic_arn))
     name, health, said = cluster.name, "$.detail.HealthSummary", "$.detail.EventDetails"
     message = f"This is a test. Alerts of HyperPod cluster {name} arrive here."
     rule("Test", TEST_TYPE, f"A test alert of {name}", {"ClusterName": [name]}, message, source=TEST_SOURCE)
@@ -93,7 +93,7 @@ def space_alarms(
     topic: sns.ITopic,
 ) -> None:
     """Create an alarm per file system; metrics are those of the user guides of FSx for Lustre and OpenZFS."""
-    made = Construct(scope, "Space")
+    parent = Construct(scope, "Space")
     alarm = partial(
         cloudwatch.CfnAlarm,
         id="Resource",
@@ -106,7 +106,7 @@ def space_alarms(
         ok_actions=[topic.topic_arn],
     )
     alarm(
-        Construct(made, "Lustre"),
+        Construct(parent, "Lustre"),
         alarm_description=f"{lustre.mount_path} has less than {free_percent} % of {lustre.capacity_gib} "
         "GiB free: remove checkpoints that nobody needs, or raise storage.lustre.capacity_gib and deploy",
         metric_name="FreeDataStorageCapacity",
@@ -118,7 +118,7 @@ def space_alarms(
     )
     if home:
         alarm(
-            Construct(made, "Home"),
+            Construct(parent, "Home"),
             alarm_description=f"homes have less than {free_percent} % of {home.capacity_gib} GiB free: "
             "ask people to tidy up, or raise storage.home.capacity_gib and deploy",
             metric_name="UsedStorageCapacity",

@@ -111,20 +111,20 @@ def grafana_contents(
     log: logs.CfnLogGroup,
 ) -> None:
     """Fill the workspace by a function, with its own service account, whose token ends with the call."""
-    made = Construct(scope, "Contents")
+    parent = Construct(scope, "Contents")
     function = ResourceProvider(
-        made,
+        parent,
         "grafana_contents",
         files={DASHBOARDS: json.dumps(dashboards(cluster.scheduler), sort_keys=True)},
         description="Puts data sources, dashboards and roles into a Grafana workspace",
-        statements=_statements(Stack.of(made), settings, grafana.arn),
+        statements=_statements(Stack.of(parent), settings, grafana.arn),
         seconds_between_calls=20,
         log=log,
     )
     people = {"ADMIN": settings.admins, "EDITOR": settings.editors, "VIEWER": settings.viewers}
     marks = {LUSTRE_MARK: lustre.file_system_id, **({HOME_MARK: home.file_system_id} if home else {})}
     function.resource(
-        made,
+        parent,
         "Resource",
         "GrafanaContents",
         {

@@ -25,6 +25,14 @@ class ClusterVpc(Construct):
     joins it; emptying it would take a function that may change security groups.
     """
 
+    vpc_id: str
+    private_subnets: list[ec2.ISubnet]
+    """Subnets in the order of the file's zones, one per zone."""
+    database_subnets: list[ec2.ISubnet]
+    """Subnets of the first two zones, without a route out; empty by default."""
+    control_plane_subnets: list[ec2.ISubnet]
+    """Subnets of the EKS control plane, with the private subnets' routes."""
+
     def __init__(
         self,
         scope: Construct,
@@ -49,9 +57,7 @@ class ClusterVpc(Construct):
             self._subnet(f"PrivateSubnet{index}", f"private-{zone}", zone, cidr, private_routes)
             for index, (zone, cidr) in enumerate(zip(zones, private, strict=True))
         ]
-        """One per zone, in the file's order."""
-        self.database_subnets: list[ec2.ISubnet] = []
-        """Subnets of the first two zones, without a route out; empty by default."""
+        self.database_subnets = []
         if database:
             routes = self._route_table("DatabaseRouteTable", "database")
             self.database_subnets = [
@@ -64,7 +70,6 @@ class ClusterVpc(Construct):
             self._subnet(f"ControlPlaneSubnet{index}", f"control-plane-{zone}", zone, cidr, private_routes)
             for index, (zone, cidr) in enumerate(zip(control_plane_zone_ids, small, strict=False))
         ]
-        """Subnets of the EKS control plane, with the private subnets' routes."""
         if network.internet == "nat":
             self._nat(zones[0], nat, private_routes)
 
@@ -150,11 +155,11 @@ def address_plan(network: NewVpc) -> tuple[list[IPv4Network], list[IPv4Network]]
 
 def record_connections(scope: Construct, vpc_id: str, key: kms.IKey | None, retention_days: int) -> None:
     """Record the connections that a VPC accepts or rejects: kept ``retention_days``, gone with the stack."""
-    made = Construct(scope, "FlowLog")
-    stack = Stack.of(made)
-    group = log_group(made, "LogGroup", key=key, retention_days=retention_days)
+    parent = Construct(scope, "FlowLog")
+    stack = Stack.of(parent)
+    group = log_group(parent, "LogGroup", key=key, retention_days=retention_days)
     role = iam.Role(
-        made,
+        parent,
         "Role",
         assumed_by=iam.ServicePrincipal(
             "vpc-flow-logs.amazonaws.com",
@@ -170,7 +175,7 @@ def record_connections(scope: Construct, vpc_id: str, key: kms.IKey | None, rete
         ),
     )
     policy = iam.Policy(
-        made,
+        parent,
         "Policy",
         roles=[role],
         statements=[
@@ -182,7 +187,7 @@ def record_connections(scope: Construct, vpc_id: str, key: kms.IKey | None, rete
         ],
     )
     flow_log = ec2.CfnFlowLog(
-        made,
+        parent,
         "FlowLog",
         resource_type="VPC",
         resource_id=vpc_id,

@@ -26,6 +26,7 @@ from workers.held_workers import is_held_by_us, reserved, run_held, why_unreacha
 from workers.progress import Progress
 from workers.worker_run import Outcome, Source, run_on_worker
 
+BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
 PARALLEL = 32
 """Workers on which the scripts run at the same time."""
 WORKERS_UNDONE = 3
@@ -130,7 +131,7 @@ def _workers(host: Host, settings: Settings, wanted: Sequence[str]) -> list[Slur
         )
     chosen = [nodes[name] for name in wanted] or list(nodes.values())
     # Busy nodes would keep the idle ones waiting.
-    return sorted(chosen, key=lambda node: bool(node.flags & {"ALLOCATED", "MIXED", "COMPLETING"}))
+    return sorted(chosen, key=lambda node: bool(node.flags & BUSY))
 
 
 def _run_all(

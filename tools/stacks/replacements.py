@@ -103,7 +103,8 @@ def _spread(
         if logical_id in gone or logical_id not in new["Resources"]:
             continue
         properties = new["Resources"][logical_id].get("Properties", {})
-        for path in sorted(create_only(resource["Type"], region)[0]):
+        always, _ = create_only(resource["Type"], region)
+        for path in sorted(always):
             value = _values(properties, path)
             causes = (referenced_resources(value) & gone) | (imported_exports(value) & changed_exports)
             if causes:

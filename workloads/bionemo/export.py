@@ -180,7 +180,7 @@ def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:
         labels = _label_texts(split)
         if name != "test" and split.schema.kind != "regression":
             seen[name] = class_order(labels, per_residue=split.schema.kind == "residue")
-        records = (record for rows in read_batches(split) for record in zip(*rows[:2], strict=True))
+        records = (record for ids, texts, _ in read_batches(split) for record in zip(ids, texts, strict=True))
         with files.table(name).open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
             writer.writerow(("id", "sequences", "labels"))

@@ -42,7 +42,9 @@ class Conversation:
 
 
 def table_files(location: str, downloads: Path) -> list[Path]:
-    """Return the local files of an entry of ``chat.table``; one of the hub is brought from there.
+    """Return the local files of an entry of ``chat.table``.
+
+    A file of the hub, ``hf://datasets/<owner>/<name>@<revision>/<file>``, is downloaded.
 
     Raises:
         FetchError: (a ValueError) if it cannot be had.

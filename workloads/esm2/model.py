@@ -71,9 +71,12 @@ class PackedEsmLayer(PackedLayer, EsmLayer):  # type: ignore[misc]  # packed tok
 
     attention_norm = property(lambda self: self.attention.LayerNorm)
     feed_forward_norm = property(lambda self: self.LayerNorm)
-    projections = property(lambda self: [getattr(self.attention.self, n) for n in ("query", "key", "value")])
     head_size = property(lambda self: self.attention.self.attention_head_size)
     attention_output = property(lambda self: self.attention.output.dense)
+
+    @property
+    def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        return self.attention.self.query, self.attention.self.key, self.attention.self.value
 
     def feed_forward(self, normed: Tensor) -> Tensor:
         return self.output.dense(F.gelu(self.intermediate.dense(normed)))

@@ -35,18 +35,21 @@ class ModelShape:
     largest_matrix: int
     """Elements of the largest matrix of a layer, which may be a joined one."""
     embedding: int
+    """Parameters of the embedding of tokens."""
     last_norm: int
+    """Parameters of the norm behind the last layer."""
     language_head: int
     """Parameters of the head of masked language models, but not of a matrix that is the embedding."""
     contact_head: int
     """Parameters of the contact head, which is never trained here."""
     adapted: Mapping[str, int]
-    """Inputs and outputs of the matrices that an adapter goes beside, by their names in ``lora.targets``."""
+    """Inputs plus outputs of the matrices that an adapter goes beside, by their names in ``lora.targets``."""
     norm_numbers: int
     """Numbers per token that norms inside of attention keep in fp32."""
     activation_numbers: int
-    """Numbers per token that the activation keeps; the last product keeps ``product_numbers`` more."""
+    """Numbers per token that the activation of the feed-forward block keeps."""
     product_numbers: int
+    """Numbers per token that the block's last product keeps in addition."""
 
     @property
     def layer_parameters(self) -> int:

@@ -79,9 +79,12 @@ class PackedEsmcLayer(PackedLayer, EsmcLayer):  # type: ignore[misc]  # packed t
 
     attention_norm = property(lambda self: self.input_layernorm)
     feed_forward_norm = property(lambda self: self.post_attention_layernorm)
-    projections = property(lambda self: [getattr(self.self_attn, f"{name}_proj") for name in "qkv"])
     head_size = property(lambda self: self.self_attn.head_dim)
     attention_output = property(lambda self: self.self_attn.o_proj)
+
+    @property
+    def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        return self.self_attn.q_proj, self.self_attn.k_proj, self.self_attn.v_proj
 
     def normalized(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         q_norm, k_norm = self.self_attn.q_norm, self.self_attn.k_norm

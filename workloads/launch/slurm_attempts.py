@@ -98,7 +98,7 @@ def hung_processes(folder: Path, attempt: str) -> list[Observed]:
 
 
 def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str]) -> tuple[int, str]:
-    """Return the status of the first failure on any node; and the node, its process and message, if known.
+    """Return the first failure on any node: its status, and a text with node, process and message.
 
     Processes that ended because of it come later.
     """

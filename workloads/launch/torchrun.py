@@ -50,20 +50,21 @@ def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
     else:
         # It takes SIGTERM itself, and at the next one leaves off waiting.
         api._terminate_process_handler = _stop
-    # The processes end at the first SIGTERM, and it is ignored from then on: torchrun would leave them while
-    # they save at the third one, and supervisors repeat it.
-    signal.signal(signal.SIGTERM, _stop)
     try:
-        elastic_launch(config, sys.executable)("-u", *arguments)
+        # The processes end at the first SIGTERM, and it is ignored from then on: torchrun would leave them
+        # while they save at the third one, and supervisors repeat it.
+        try:
+            signal.signal(signal.SIGTERM, _stop)
+            elastic_launch(config, sys.executable)("-u", *arguments)
+        finally:
+            # All processes have ended. Their results are still to be reported.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except ChildFailedError as error:
         rank, first = error.get_first_failure()
         status = first.exitcode if first.exitcode > 0 else 128 - first.exitcode
         return Ending(status, rank, float(first.timestamp))
     except SignalException as error:
         return Ending(128 + error.sigval, None, time.time())
-    finally:
-        # All processes have ended. Their results are still to be reported.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return Ending(0)
 
 

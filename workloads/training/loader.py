@@ -47,10 +47,13 @@ def step_packs(
 
 
 def read_ahead(steps: Iterator[StepPacks]) -> Generator[StepPacks, None, None]:
-    """Iterate over steps while a thread prepares the next ones; errors there are raised here."""
+    """Iterate over steps while a thread prepares the next ones; errors there are raised here.
+
+    Reading begins with the first step.
+    """
     thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
-    waiting = deque(thread.submit(next, steps) for _ in range(READ_AHEAD_STEPS))
     try:
+        waiting = deque(thread.submit(next, steps) for _ in range(READ_AHEAD_STEPS))
         while True:
             waiting.append(thread.submit(next, steps))
             yield waiting.popleft().result()

@@ -8,6 +8,8 @@ import urllib.request
 from node_setup.failure import SetupError
 from node_setup.node import Node
 
+LONGEST_ANSWER_BYTES = 64 << 20
+
 
 def http_get(url: str) -> str:
     """Return the answer as text. The request never uses a proxy.
@@ -18,7 +20,7 @@ def http_get(url: str) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=10) as response:
-            answer: bytes = response.read(64 << 20)
+            answer: bytes = response.read(LONGEST_ANSWER_BYTES)
             return answer.decode(errors="replace")
     except urllib.error.HTTPError as error:
         raise SetupError(f"{url} answers {error.code} {error.reason}", "") from None

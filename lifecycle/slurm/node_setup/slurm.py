@@ -25,6 +25,7 @@ UNAVAILABLE = frozenset(
 # Paths of HyperPod, then of Debian's and Ubuntu's packages.
 CONFIGURATIONS = ("/opt/slurm/etc/slurm.conf", "/etc/slurm/slurm.conf")
 LOGS = ("/var/log/slurm/slurmctld.log", "/var/log/slurmctld.log")
+TAIL_BYTES = 65536
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,6 @@ def _log(host: Host, configured: str | None) -> str:
         file = host.path(path) if path else Path()
         if file.is_file():
             with file.open("rb") as log:
-                log.seek(max(0, file.stat().st_size - 65536))
+                log.seek(max(0, file.stat().st_size - TAIL_BYTES))
                 return log.read().decode(errors="replace")
     return ""

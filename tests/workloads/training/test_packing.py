@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import islice
+import threading
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
@@ -199,3 +200,14 @@ def test_read_ahead_raises_the_readers_error() -> None:
     assert next(steps) == "first"
     with pytest.raises(OSError, match="disk gone"):
         next(steps)
+
+
+def test_read_ahead_ends_its_thread_when_it_is_closed() -> None:
+    def threads() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
+
+    before = threads()
+    steps = read_ahead(count())  # type: ignore[arg-type]
+    assert next(steps) == 0 and len(threads()) == len(before) + 1
+    steps.close()
+    assert threads() == before

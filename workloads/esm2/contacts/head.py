@@ -204,8 +204,10 @@ def _each_layer(engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[in
         beat("reading attention")
         use(number, _corrected(_attention(layer, *arguments[:4])))
 
-    layers = enumerate(engine.model.layers)
-    hooks = [layer.register_forward_pre_hook(partial(before, number)) for number, layer in layers]
+    hooks = [
+        layer.register_forward_pre_hook(partial(before, number))
+        for number, layer in enumerate(engine.model.layers)
+    ]
     try:
         engine.encode(tokens)
     finally:

@@ -147,11 +147,8 @@ def probabilities(mutants: Mutants) -> dict[int, npt.NDArray[np.float64]]:
 
 def write_positions(table: Path, model: str) -> list[tuple[Path, str]]:
     """Write ``<name>.positions.csv`` and the logos; return the files with what they are."""
-    text, files, path = (
-        io.StringIO(),
-        list[tuple[Path, str]](),
-        table.with_name(f"{table.stem}.positions.csv"),
-    )
+    text, files = io.StringIO(), list[tuple[Path, str]]()
+    path = table.with_name(f"{table.stem}.positions.csv")
     has_logomaker = find_spec("logomaker") is not None
     if not has_logomaker:
         print("warning: no logos are drawn, because logomaker is not installed: pip install logomaker")

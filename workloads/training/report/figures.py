@@ -165,9 +165,13 @@ def loss_figure(
 
 
 def _perplexity_at_right(axes: Any) -> None:
-    right = axes.secondary_yaxis(
-        "right", functions=(lambda x: np.exp(np.minimum(x, 50.0)), lambda x: np.log(np.maximum(x, 1e-9)))
-    )
+    def to_perplexity(loss: Any) -> Floats:
+        return np.exp(np.minimum(loss, 50.0))
+
+    def to_loss(perplexity: Any) -> Floats:
+        return np.log(np.maximum(perplexity, 1e-9))
+
+    right = axes.secondary_yaxis("right", functions=(to_perplexity, to_loss))
     right.set_ylabel("perplexity")
     # Even steps of a perplexity that goes over more than a power of ten stand on top of each other.
     low, high = axes.get_ylim()

@@ -39,8 +39,8 @@ STEPS: tuple[Step, ...] = (
     Step("hold-node", hold.hold, roles=("worker",)),
     Step("lustre-mount", mounts.verify_lustre),
     # While the node is held, because the file system is mounted again.
-    Step("lustre-efa", mounts.set_up_efa, switched_on=lambda s: s.lustre_efa is not None),
-    Step("home-mount", mounts.verify_home, switched_on=lambda s: s.home_mount_path is not None),
+    Step("lustre-efa", mounts.set_up_efa, switched_on=lambda settings: settings.lustre_efa is not None),
+    Step("home-mount", mounts.verify_home, switched_on=lambda settings: settings.home_mount_path is not None),
     Step("slurm-controller", slurm_controller.verify, roles=("controller",)),
     Step("slurm-worker", slurm_worker.verify, roles=("worker",)),
     Step("slurm-client", slurm_worker.verify_login_node, roles=("login",)),
@@ -54,9 +54,14 @@ STEPS: tuple[Step, ...] = (
     Step(
         "container-storage",
         container_storage.place,
-        switched_on=lambda s: s.container_storage == "local_disk",
+        switched_on=lambda settings: settings.container_storage == "local_disk",
     ),
-    Step("workload-code", workload_code.sync, roles=("controller",), switched_on=lambda s: s.workload_code),
+    Step(
+        "workload-code",
+        workload_code.sync,
+        roles=("controller",),
+        switched_on=lambda settings: settings.workload_code,
+    ),
     # If it is switched off, the step removes it.
     Step("health-prolog", health_prolog.apply, roles=("worker",)),
     # After Slurm's own steps, because these steps query its metrics.
@@ -65,7 +70,7 @@ STEPS: tuple[Step, ...] = (
     Step("efa-metrics", exporters.run_collector_of_efa, roles=("worker",), switched_on=_metrics),
     Step("slurm-metrics", exporters.run_collector_of_slurm, roles=("controller",), switched_on=_metrics),
     Step("metrics-collector", metrics_collector.run_collector, roles=("controller",), switched_on=_metrics),
-    Step("metrics-off", metrics_off.remove, switched_on=lambda s: not s.metrics),
+    Step("metrics-off", metrics_off.remove, switched_on=lambda settings: not settings.metrics),
     # If they are switched off, the steps remove their changes.
     Step("managed-mlflow", managed_mlflow.apply, roles=("worker",)),
     Step("studio", studio.apply, roles=("controller",)),

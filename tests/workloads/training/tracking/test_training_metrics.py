@@ -136,6 +136,7 @@ def test_without_the_package_metrics_are_off_and_asking_for_them_costs_a_warning
     metrics = TrainingMetrics("run", lambda a, b: 1)
     with metrics.served(None), metrics.timing("step"), metrics.timing("evaluation"):
         metrics.set(step=3, peak_flops_per_second=None)
+        metrics.add(lost_steps=2)
         metrics.logged({"loss": 1.0})
     assert capsys.readouterr().err == ""
     with metrics.served(str(port)):

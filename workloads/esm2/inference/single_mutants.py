@@ -195,6 +195,9 @@ def _logo_figure(mutants: Mutants, shares: dict[int, npt.NDArray[np.float64]], m
         letters = pd.DataFrame(table, index=places, columns=list(ROWS))
         if table.any():
             logomaker.Logo(letters, ax=logo, color_scheme="chemistry")
+        else:
+            text = f"no residue has {SMALLEST_BITS} bits or more"
+            logo.annotate(text, (0.5, 0.5), xycoords="axes fraction", ha="center", color="#6b7280")
         logo.set(xlim=(places[0] - 0.5, places[-1] + 0.5))
         logo.set(ylim=(0, math.log2(len(ROWS))), ylabel="bits")
         known = [place for place in places if place in shares]

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,10 +101,11 @@ TASKS = RunKind(
     check_start=lazy("esm2.pretrained:check_start"),
 )
 _SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads")
+"""Keys of config.json that every family has."""
 MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     "esm2": ModelFamily(
         sizes={size: esm2_shapes.model_shape(*row) for size, row in esm2_shapes.SHAPES.items()},
-        shape_of=lambda config: esm2_shapes.model_shape(*itemgetter(*_SHAPE)(config)),
+        shape_of=lambda config: esm2_shapes.model_shape(*(config[key] for key in _SHAPE)),
         model_type="esm",
         published_name=r"\besm2_t\d+_(\d+[MB])_UR50D",
         max_residues=1022,
@@ -113,7 +113,9 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     ),
     "esmc": ModelFamily(
         sizes={size: esmc_shapes.model_shape(*row) for size, row in esmc_shapes.SHAPES.items()},
-        shape_of=lambda config: esmc_shapes.model_shape(*itemgetter(*_SHAPE, "intermediate_size")(config)),
+        shape_of=lambda config: esmc_shapes.model_shape(
+            *(config[key] for key in (*_SHAPE, "intermediate_size"))
+        ),
         model_type="esmc",
         published_name=r"\bESMC-(\d+[MB])\b",
         max_residues=2046,

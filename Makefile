@@ -10,13 +10,13 @@ SYSTEM_PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-CONFIGS = workloads/esm2/configs
-CONFIG ?= $(if $(filter finetune-llm,$(MAKECMDGOALS)),workloads/causal_lm/configs/llm_sample.yaml,$(strip \
+CONFIGS = workloads/seqlm/configs
+CONFIG ?= $(if $(filter finetune-llm,$(MAKECMDGOALS)),workloads/seqlm/configs/language/llm_sample.yaml,$(strip \
 	$(CONFIGS)/$(if $(filter finetune-%,$(MAKECMDGOALS)),finetune/membrane_sample,esm2_8m_sample).yaml))
 ARGS ?=
 NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
-STAGE = $(BIN)/python -m workloads
+STAGE = $(BIN)/python -m seqlm
 CLUSTER ?= clusters/$(if $(filter eks,$(TARGET)),eks,slurm).yaml
 # On a cluster: TARGET=slurm or eks, and NODES= (2, or 2-3 to train), IMAGE=, or any option that
 # tools.jobs submit --help lists, in SUBMIT="--time 2:00:00".
@@ -124,14 +124,14 @@ $(foreach name,$(filter-out $(READ),$(.VARIABLES)),$(if $(call given,$(name),com
 help: ## this list
 	@awk -F ':.*## ' '/^##@/ { print "\n" substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo 'CONFIG=workloads/esm2/configs/<run>.yaml selects a run, ARGS="optim.lr=2e-4"'
+	@echo 'CONFIG=esm2_650m selects a run of workloads/seqlm/configs, ARGS="optim.lr=2e-4"'
 	@echo 'changes it. CLUSTER=clusters/<cluster>.yaml selects a cluster; TARGET=slurm or'
 	@echo 'eks runs stages and bandwidth there.'
 
 env: $(READY) ## the Python environment in .venv; other targets create it
 
 # Rebuilt when the pins change. The marker comes last, so a broken install is not taken for a whole one.
-$(READY): requirements.lock
+$(READY): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 (Debian/Ubuntu: apt-get install python3.11 python3.11-venv), or name another with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make environments: install its venv package (Debian/Ubuntu: apt-get install python3.11-venv)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V), the pins are for Python 3.11: name one with PYTHON=..." >&2; exit 1; }
@@ -139,6 +139,8 @@ $(READY): requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements.lock
 	@# Not locked: its wheel depends on the machine (CPU or CUDA).
 	$(BIN)/pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.txt)
+	@# The checkout's own package, in editable form; hatchling is in the lock.
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-index --no-build-isolation --editable .
 	@# It was in requirements.txt once, and would go before the user's own version.
 	@$(BIN)/pip uninstall --quiet --quiet --yes awscli
 	@touch $@
@@ -159,11 +161,11 @@ finetune-lora: $(READY) ## train for the task of CONFIG=.../configs/finetune/<ta
 
 finetune-llm: $(READY) ## fine-tune a causal language model on questions
 	@test ! -r $(CONFIG) || grep -q '^chat:' $(CONFIG) || \
-		{ echo "CONFIG: $(CONFIG) has no chat: to fine-tune on; workloads/causal_lm/configs has examples" >&2; exit 2; }
+		{ echo "CONFIG: $(CONFIG) has no chat: to fine-tune on; workloads/seqlm/configs/language has examples" >&2; exit 2; }
 	$(call stage,train) $(start_from) $(ARGS)
 
 finetune-table: $(READY) ## time, scores, memory of each memory-saving method
-	$(STAGE).esm2.finetune.method_table --config $(CONFIG) $(start_from) $(ARGS)
+	$(STAGE).proteins.finetune.method_table --config $(CONFIG) $(start_from) $(ARGS)
 
 train-bionemo: $(READY) ## the same run file by NVIDIA BioNeMo (docs/bionemo.md)
 	$(call stage,train-bionemo) $(ARGS)
@@ -349,7 +351,7 @@ ifneq ($(TARGET),local)
 else
 	$(if $(ARGS),$(error ARGS: got $(ARGS); here all-reduces are measured and nothing is expected of them: TARGET=slurm))
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=auto \
-		-m workloads.launch.network.bandwidth --to runs/bandwidth
+		-m seqlm.launch.network.bandwidth --to runs/bandwidth
 endif
 
 ##@ Developer: test, lint, measure
@@ -368,7 +370,7 @@ bench: $(READY) ## speed next to transformers' Trainer; FRAMEWORK=bionemo
 	$(BIN)/python -m benchmarks.$(if $(filter bionemo,$(FRAMEWORK)),bionemo,acceptance --stages versus --out runs/bench) $(ARGS)
 
 gpu: ## every benchmark on one GPU, by SYSTEM_PYTHON=python3
-	$(SYSTEM_PYTHON) -m benchmarks.acceptance $(ARGS)
+	PYTHONPATH=$(CURDIR)/workloads $(SYSTEM_PYTHON) -m benchmarks.acceptance $(ARGS)
 
 bench-data: $(READY) ## data preparation, next to transformers and pyfastx
 	$(BIN)/python -m benchmarks.acceptance --stages data $(ARGS)
@@ -402,22 +404,22 @@ test-image: $(READY) ## the Dockerfile on a stand-in base (root, Debian/Ubuntu)
 	$(BIN)/python -m pytest tests/docker/image_build.py $(ARGS)
 
 test-xla: $(XLA_READY) ## training for Trainium on torch_xla's CPU device
-	OMP_NUM_THREADS=1 .venv-xla/bin/python -m pytest tests/workloads/training/test_xla.py tests/workloads/launch/test_torchrun.py $(ARGS)
+	PYTHONPATH=$(CURDIR)/workloads OMP_NUM_THREADS=1 .venv-xla/bin/python -m pytest tests/workloads/training/test_xla.py tests/workloads/launch/test_torchrun.py $(ARGS)
 
 test-biotrainer: $(BIOTRAINER_READY) ## biotrainer reads our model folders, and embeds alike
-	$(BIN)/python -m pytest tests/biotrainer $(ARGS)
+	PYTHONPATH=$(CURDIR)/workloads $(BIN)/python -m pytest tests/biotrainer $(ARGS)
 
 test-oldest: $(OLDEST_READY) ## the model with the oldest versions of packages (5.5 GB)
-	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest $(addprefix tests/workloads/esm2/test_,attention.py model.py pretrained.py) \
+	PYTHONPATH=$(CURDIR)/workloads OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest $(addprefix tests/workloads/proteins/test_,attention.py model.py pretrained.py) \
 		$(addprefix tests/workloads/training/test_,packing.py modes.py parallel.py resuming.py) \
-		tests/workloads/causal_lm/test_grouped_attention.py tests/workloads/esmc $(ARGS)
+		tests/workloads/language/test_grouped_attention.py tests/workloads/proteins/families $(ARGS)
 
 lint: $(READY) ## ruff, mypy, shellcheck, hadolint, English of documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run $$(find docker lifecycle tests tools -name '*.sh') workloads/launch/train.sbatch
-	$(BIN)/hadolint workloads/esm2/Dockerfile docker/*/Dockerfile
+	$(BIN)/shellcheck .ci/run $$(find docker lifecycle tests tools -name '*.sh') workloads/seqlm/launch/train.sbatch
+	$(BIN)/hadolint workloads/Dockerfile docker/*/Dockerfile
 	$(BIN)/python -m tools.documents.prose
 
 format: $(READY) ## rewrite the code with ruff

@@ -51,7 +51,7 @@ from benchmarks.case import (
     say,
 )
 from benchmarks.contestant import use_one_device
-from workloads.families import MODEL_FAMILIES
+from seqlm.runs.families import MODEL_FAMILIES
 
 STAGES = "ceilings,parity,hygiene,profile,speed,versus,quality,finetune,embed,serve"
 LINES_FILE = "acceptance.jsonl"
@@ -140,7 +140,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _machine(device: torch.device) -> dict[str, Any]:
-    from workloads.training.hardware import environment  # brings transformers, which not every case needs
+    from seqlm.training.hardware import environment  # brings transformers, which not every case needs
 
     found = environment(device)
     name, commit = found.pop("device"), found.pop("git_sha") or "unknown"

@@ -23,18 +23,18 @@ import torch
 
 from benchmarks.case import Line, prepare_unless_there, read_lines, say
 from benchmarks.contestant import ContestantFailedError, ContestantProcess, Gate, Grant, Window
-from workloads.bionemo.command import SPECIAL_TOKENS, Data, Devices, arguments, row_tokens, step_proteins
-from workloads.bionemo.config import BionemoConfig
-from workloads.bionemo.export import export_run
-from workloads.bionemo.files import export_files
-from workloads.bionemo.installed import recorded_release, require, run_entry_point
-from workloads.bionemo.recorder import TRAIN_LOSS, registered
-from workloads.esm2.shapes import SHAPES
-from workloads.families import MODEL_FAMILIES
-from workloads.run_file import ModelConfig, RunFile
-from workloads.training.command_line import RunError
-from workloads.training.config import DataConfig, OptimConfig, TrainConfig
-from workloads.training.records import ProteinSplit
+from seqlm.bionemo.command import SPECIAL_TOKENS, Data, Devices, arguments, row_tokens, step_proteins
+from seqlm.bionemo.config import BionemoConfig
+from seqlm.bionemo.export import export_run
+from seqlm.bionemo.files import export_files
+from seqlm.bionemo.installed import recorded_release, require, run_entry_point
+from seqlm.bionemo.recorder import TRAIN_LOSS, registered
+from seqlm.proteins.families.esm2.facts import SHAPES
+from seqlm.runs.families import MODEL_FAMILIES
+from seqlm.runs.run_file import ModelConfig, RunFile
+from seqlm.training.command_line import RunError
+from seqlm.training.config import DataConfig, OptimConfig, TrainConfig
+from seqlm.training.records import ProteinSplit
 
 MAX_STEPS = 1_000_000
 """The learning rate hardly falls while speed is measured."""

@@ -86,9 +86,9 @@ def say(text: str) -> None:
 def prepare_unless_there(data: Path) -> None:
     """Prepare the embedded proteins in a folder that does not exist."""
     if not data.exists():
-        from workloads.run_file import RunFile
-        from workloads.run_kinds import prepare
-        from workloads.training.config import DataConfig
+        from seqlm.runs.kinds import prepare
+        from seqlm.runs.run_file import RunFile
+        from seqlm.training.config import DataConfig
 
         prepare(RunFile(name="benchmark", data=DataConfig(path=str(data))))
 

@@ -142,7 +142,7 @@ class Gate:
             torch.save({name: tensor.cpu() for name, tensor in self.weights().items()}, grant.weights_to)
         named = {name: int(value) for name, value in zip(COUNTS, counts, strict=True)}
         loss = (counted if losses is None else losses) / self._steps
-        from workloads.training.hardware import peak_memory_bytes  # brings transformers
+        from seqlm.training.hardware import peak_memory_bytes  # brings transformers
 
         peak = peak_memory_bytes(self.device)
         return self._wait(Window(seconds, self._steps, **named, loss=loss, peak_bytes=peak))

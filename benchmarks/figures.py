@@ -7,13 +7,13 @@ from typing import Any, Literal
 import torch
 
 from benchmarks.contestant import Window
-from workloads.esm2.pretrained import on_meta, starting_config
-from workloads.esm2.shapes import num_rows
-from workloads.run_file import ModelConfig
-from workloads.training.hardware import executed_flops, matmul_ceiling, num_flops, peak_flops
-from workloads.training.packing import SPECIAL_TOKENS
-from workloads.training.precision import has_bf16_instructions
-from workloads.training.tracking.progress import Progress
+from seqlm.proteins.families.esm2.facts import num_rows
+from seqlm.proteins.model.pretrained import on_meta, starting_config
+from seqlm.runs.run_file import ModelConfig
+from seqlm.training.hardware import executed_flops, matmul_ceiling, num_flops, peak_flops
+from seqlm.training.packing import SPECIAL_TOKENS
+from seqlm.training.precision import has_bf16_instructions
+from seqlm.training.tracking.progress import Progress
 
 Precision = Literal["bf16", "fp32"]
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}

@@ -13,17 +13,17 @@ from torch import Tensor
 
 from benchmarks.case import Settings
 from benchmarks.contestant import Gate, training_state
-from workloads.esm2.pretrained import save_esm
-from workloads.esm2.pretraining import Pretraining
-from workloads.families import MODEL_FAMILIES
-from workloads.run_file import ModelConfig, ModelFamilyName, ModelSize, RunFile
-from workloads.training.config import DataConfig, OptimConfig, TrainConfig
-from workloads.training.loader import StepPacks, read_ahead, step_packs
-from workloads.training.packing import Position
-from workloads.training.parallel import bare
-from workloads.training.processes import processes
-from workloads.training.records import ProteinSplit
-from workloads.training.trainer import Trainer
+from seqlm.proteins.model.pretrained import save_esm
+from seqlm.proteins.pretraining.objective import Pretraining
+from seqlm.runs.families import MODEL_FAMILIES
+from seqlm.runs.run_file import ModelConfig, ModelFamilyName, ModelSize, RunFile
+from seqlm.training.config import DataConfig, OptimConfig, TrainConfig
+from seqlm.training.loader import StepPacks, read_ahead, step_packs
+from seqlm.training.packing import Position
+from seqlm.training.parallel import bare
+from seqlm.training.processes import processes
+from seqlm.training.records import ProteinSplit
+from seqlm.training.trainer import Trainer
 
 SEED = 0
 MAX_RESIDUES = 1022

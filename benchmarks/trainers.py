@@ -41,12 +41,12 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from benchmarks.contestant import Gate, training_state
 from benchmarks.figures import Precision
 from benchmarks.ours import LEARNING_RATE, MAX_RESIDUES, SEED
-from workloads.esm2.alphabet import CLS, EOS, PAD
-from workloads.esm2.pretrained import of_config, starting_config, starting_weights, tokenizer
-from workloads.run_file import ModelConfig
-from workloads.training.config import TrainConfig
-from workloads.training.packing import SPECIAL_TOKENS
-from workloads.training.records import ProteinSplit
+from seqlm.proteins.alphabet import CLS, EOS, PAD
+from seqlm.proteins.model.pretrained import of_config, starting_config, starting_weights, tokenizer
+from seqlm.runs.run_file import ModelConfig
+from seqlm.training.config import TrainConfig
+from seqlm.training.packing import SPECIAL_TOKENS
+from seqlm.training.records import ProteinSplit
 
 GUIDANCE_TOKENS = 512
 GUIDANCE_BATCH_SIZE = 4

@@ -60,7 +60,7 @@ class Limits(Section):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables of the container, which ``workloads/esm2/serving/settings.py`` reads."""
+        """Environment variables of the container, read by ``seqlm.proteins.serving.settings``."""
         given = self.model_dump(exclude_none=True)
         return {f"ESM2_SERVE_{name.upper()}": str(value) for name, value in given.items()}
 

@@ -85,7 +85,7 @@ JOB_SERVICE_ACCOUNT = "training"
 JOB_ENVIRONMENT = "training-environment"
 """ConfigMap with environment variables for jobs in every namespace of jobs."""
 TRAINING_UID = 10001
-"""User and group of the training image, which workloads/esm2/Dockerfile creates."""
+"""User and group of the training image, which workloads/Dockerfile creates."""
 
 
 def job_namespaces(cluster: EksCluster) -> list[str]:

@@ -3,4 +3,4 @@
 # It listens on all addresses. The operator of the container decides who can reach its port.
 set -euo pipefail
 
-exec python3 -m workloads serve --host 0.0.0.0 "$@"
+exec python3 -m seqlm serve --host 0.0.0.0 "$@"

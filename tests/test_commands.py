@@ -19,13 +19,13 @@ import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from config.reading.loader import load_cluster
-from tests.workloads.esm2.tiny_models import save_tiny_model
+from seqlm.runs.run_file import load_config
+from tests.workloads.proteins.tiny_models import save_tiny_model
 from tests.workloads.training.training_runs import free_port
-from workloads.run_file import load_config
 
 REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"
-DEFAULT_RUN = "workloads/esm2/configs/esm2_8m_sample.yaml"
+DEFAULT_RUN = "esm2_8m_sample"
 DEFAULT_CLUSTER = "clusters/slurm.yaml"
 
 
@@ -59,7 +59,7 @@ def test_readme_command_is_valid(command: str) -> None:
     variables = dict(argument.split("=", 1) for argument in arguments if re.match(r"[A-Z]+=", argument))
     overrides = [word for word in variables.get("ARGS", "").split() if not word.startswith("-")]
     if all("=" in word for word in overrides):
-        load_config(REPOSITORY / variables.get("CONFIG", DEFAULT_RUN), overrides)
+        load_config(variables.get("CONFIG", DEFAULT_RUN), overrides)
     load_cluster(REPOSITORY / variables.get("CLUSTER", DEFAULT_CLUSTER))
 
 

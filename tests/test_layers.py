@@ -11,23 +11,34 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 FAMILIES = tuple(
-    f"workloads.{name}" for name in ("esm2", "causal_lm", "bionemo", "families", "run_kinds", "run_file")
+    f"seqlm.{name}"
+    for name in (
+        "bionemo",
+        "commands",
+        "language",
+        "proteins",
+        "runs.families",
+        "runs.kinds",
+        "runs.run_file",
+    )
 )
 FORBIDDEN = {
-    "workloads/training": (*FAMILIES, "workloads.launch", "workloads.stages"),
-    "workloads/launch": FAMILIES,
+    "workloads/seqlm/training": (*FAMILIES, "seqlm.launch", "seqlm.runs.stages"),
+    "workloads/seqlm/launch": FAMILIES,
     "workloads": ("config", "constructs", "functions", "manifests", "monitoring", "stacks", "tools", "tests"),
-    "config": ("constructs", "functions", "manifests", "monitoring", "stacks", "tools", "workloads"),
+    "config": ("constructs", "functions", "manifests", "monitoring", "stacks", "tools", "seqlm"),
 }
-"""Folders, and what no module in them imports. Nodes and the image have ``workloads`` alone."""
-SHARED = "workloads.training.strict_yaml"
+"""Folders, and what no module in them imports. Nodes and the image have ``seqlm`` alone."""
+SHARED = "seqlm.training.strict_yaml"
 """Reader of run files, and of cluster files."""
 MAX_LINES, MAX_MODULES = 400, 26
 LISTED = subprocess.run(
     ["git", "ls-files", "*.py"], cwd=REPOSITORY, capture_output=True, text=True, check=True
 )
 FILES = {
-    f: f.removesuffix(".py").replace("/", ".") for f in LISTED.stdout.split() if not f.startswith("tests/")
+    f: f.removesuffix(".py").removeprefix("workloads/").replace("/", ".")
+    for f in LISTED.stdout.split()
+    if not f.startswith("tests/")
 }
 
 

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from tests.package import REPOSITORY, Package, installed_package
-from tests.workloads.esm2.tiny_models import save_tiny_model
+from tests.workloads.proteins.tiny_models import save_tiny_model
 
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 RESULTS = {

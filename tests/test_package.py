@@ -1,4 +1,4 @@
-"""The wheel brings ``workloads`` alone, its ranges contain the pins, and its command embeds."""
+"""The wheel contains ``seqlm`` alone, its ranges contain the pins, and its command embeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.package import REPOSITORY, Package, installed_package
-from tests.workloads.esm2.tiny_models import save_tiny_model
+from tests.workloads.proteins.tiny_models import save_tiny_model
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -59,7 +59,7 @@ def test_every_import_belongs_to_a_dependency() -> None:
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [str(node.module)]
             for top in {name.partition(".")[0] for name in names}:
-                if top in sys.stdlib_module_names or top in {"workloads", "umap", *OF_IMAGES}:
+                if top in sys.stdlib_module_names or top in {"seqlm", "umap", *OF_IMAGES}:
                     continue
                 found = {normalized(BY_OTHERS.get(owner, owner)) for owner in owners.get(top, [top])}
                 undeclared |= {top} if not found & declared else set()
@@ -74,8 +74,8 @@ def installed() -> Package:
 @pytest.mark.long
 def test_the_wheel_has_workloads_alone_and_embeds(installed: Package, tmp_path: Path) -> None:
     names = zipfile.ZipFile(installed.wheel).namelist()
-    assert {name.split("/")[0] for name in names} == {"workloads", "seqlm-0.1.0.dist-info"}
-    assert "workloads/esm2/configs/esm2_650m.yaml" in names and "workloads/run.schema.json" in names
+    assert {name.split("/")[0] for name in names} == {"seqlm", "seqlm-0.1.0.dist-info"}
+    assert "seqlm/configs/esm2_650m.yaml" in names and "seqlm/configs/run.schema.json" in names
     [sdist] = installed.archives.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
@@ -88,7 +88,7 @@ def test_the_wheel_has_workloads_alone_and_embeds(installed: Package, tmp_path: 
     assert done.returncode == 0, done.stderr
     table = pq.read_table(tmp_path / "a.parquet")
     assert table["id"].to_pylist() == ["a", "b"]
-    program = "import numpy as np, workloads.api as api; m = api.load('model', precision='fp32')\n"
+    program = "import numpy as np, seqlm.api as api; m = api.load('model', precision='fp32')\n"
     program += "np.save('a.npy', m.embed(['MKTAYIAKQRQISFVKSHFSRQ', 'MKVLAGGW'])); print(api.__file__)"
     done = installed.run("python", "-c", program, folder=tmp_path)
     assert done.stdout.startswith(str(installed.bin.parent)), done

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.case import Case, Line, Settings
 from benchmarks.figures import DTYPES, precisions_of
-from workloads.esm2.shapes import SHAPES
+from seqlm.proteins.families.esm2.facts import SHAPES
 
 PACKAGES = ("accelerate", "bitsandbytes", "peft", "pyarrow", "safetensors", "triton")
 SIZES = ("8M", "650M", "3B")

@@ -26,9 +26,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.case import Case, Line, Settings
-from workloads.esm2.alphabet import TOKENS, decode, encode
-from workloads.training.data.limits import MAX_WORKERS, default_workers
-from workloads.training.records import ProteinSplit
+from seqlm.proteins.alphabet import TOKENS, decode, encode
+from seqlm.training.data.limits import MAX_WORKERS, default_workers
+from seqlm.training.records import ProteinSplit
 
 UNIREF50_RESIDUES = 20e9
 """69.5 million proteins of 288 residues on average."""
@@ -48,7 +48,7 @@ PR_SET_CHILD_SUBREAPER = 36
 PREPARE = """
 import sys, time
 from pathlib import Path
-from workloads.esm2.data.prepare import prepare
+from seqlm.proteins.data.prepare import prepare
 if __name__ == "__main__":
     source, out, workers = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     fractions = dict(validation_fraction=0.01, test_fraction=0.01)

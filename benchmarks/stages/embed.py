@@ -29,9 +29,9 @@ from benchmarks.case import Case, Settings
 from benchmarks.contestant import clock
 from benchmarks.figures import DTYPES, extent, precisions_of, seconds_are
 from benchmarks.ours import MAX_RESIDUES, drawn_proteins, model_folder
-from workloads.esm2.alphabet import decode
-from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Array, Engine
-from workloads.esm2.pretrained import load_model
+from seqlm.proteins.alphabet import decode
+from seqlm.proteins.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Array, Engine
+from seqlm.proteins.model.pretrained import load_model
 
 CPU_GOAL = 2.0
 """Mean embeddings at 8M over the fp32 pipeline at its best batch size."""

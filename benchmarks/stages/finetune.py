@@ -14,15 +14,15 @@ from typing import Any
 from benchmarks.case import Case, Settings
 from benchmarks.contestant import REHEARSED, STEADY, synchronize
 from benchmarks.ours import model_folder
-from workloads.esm2.finetune.method_table import METHODS, Method, method_run
-from workloads.esm2.finetune.objective import FineTuning
-from workloads.run_file import RunFile, load_config
-from workloads.run_kinds import prepare as prepare_run
-from workloads.training.hardware import peak_memory_bytes
-from workloads.training.processes import processes
-from workloads.training.trainer import Trainer
+from seqlm.proteins.finetune.method_table import METHODS, Method, method_run
+from seqlm.proteins.finetune.objective import FineTuning
+from seqlm.runs.kinds import prepare as prepare_run
+from seqlm.runs.run_file import RunFile, load_config
+from seqlm.training.hardware import peak_memory_bytes
+from seqlm.training.processes import processes
+from seqlm.training.trainer import Trainer
 
-CONFIG = Path(__file__).parents[2] / "workloads/esm2/configs/finetune/membrane_sample.yaml"
+CONFIG = Path(__file__).parents[2] / "workloads/seqlm/configs/finetune/membrane_sample.yaml"
 GOAL_GB = 3.3
 """Peak of all methods together in AWS's post, for LoRA beside a frozen base in bf16."""
 TOKENS, PACKS_PER_STEP = 4096, 4

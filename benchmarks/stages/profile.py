@@ -14,9 +14,9 @@ from benchmarks.case import Case, Line, Settings
 from benchmarks.contestant import synchronize
 from benchmarks.figures import ceiling_of
 from benchmarks.ours import model_of, run_config, steps_of, trainer_of
-from workloads.training.config import TrainConfig
-from workloads.training.loader import StepPacks
-from workloads.training.trainer import Trainer
+from seqlm.training.config import TrainConfig
+from seqlm.training.loader import StepPacks
+from seqlm.training.trainer import Trainer
 
 TOKENS_PER_PACK = {"8M": 65536, "150M": 32768, "650M": 16384}
 NUM_KERNELS = 15

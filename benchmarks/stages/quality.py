@@ -22,14 +22,14 @@ from benchmarks.contestant import Contestant, Grant, Window, windows_of
 from benchmarks.figures import ceiling_of, seconds_are
 from benchmarks.ours import MAX_RESIDUES, SEED, Ours, model_of, run_config
 from benchmarks.trainers import GUIDANCE_BATCH_SIZE, GUIDANCE_TOKENS, Trainers
-from workloads.esm2.evaluation import score, unigram_perplexity
-from workloads.esm2.pretrained import starting_config, with_weights
-from workloads.run_file import ModelConfig
-from workloads.training.config import OptimConfig, TrainConfig
-from workloads.training.objective import Place
-from workloads.training.packing import SPECIAL_TOKENS, PackShape
-from workloads.training.processes import processes
-from workloads.training.records import ProteinSplit
+from seqlm.proteins.model.pretrained import starting_config, with_weights
+from seqlm.proteins.pretraining.evaluation import score, unigram_perplexity
+from seqlm.runs.run_file import ModelConfig
+from seqlm.training.config import OptimConfig, TrainConfig
+from seqlm.training.objective import Place
+from seqlm.training.packing import SPECIAL_TOKENS, PackShape
+from seqlm.training.processes import processes
+from seqlm.training.records import ProteinSplit
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.case import Case, Settings
 from benchmarks.ours import drawn_proteins, model_folder
-from workloads.esm2.alphabet import decode
+from seqlm.proteins.alphabet import decode
 
 SECONDS = 20
 SETTLE_SECONDS = 2
@@ -66,7 +66,7 @@ def serving(model: Path) -> Iterator[int]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-    command = [sys.executable, "-m", "workloads", "serve", "--model", str(model), "--port", str(port)]
+    command = [sys.executable, "-m", "seqlm", "serve", "--model", str(model), "--port", str(port)]
     with subprocess.Popen(command, env=os.environ | {"ESM2_SERVE_DRAIN_SECONDS": "0"}) as server:
         try:
             deadline = time.monotonic() + START_SECONDS

@@ -12,7 +12,7 @@ from benchmarks.case import Case, Line, Settings
 from benchmarks.contestant import REHEARSED, STEADY, Grant, Window, windows_of
 from benchmarks.figures import ceiling_of, figures_of, shown
 from benchmarks.ours import LEARNING_RATE, RECIPE_TOKENS, Ours, model_of, run_config
-from workloads.training.config import OptimConfig, TrainConfig
+from seqlm.training.config import OptimConfig, TrainConfig
 
 SHAPES = (
     # Size, tokens per pack, further settings, expected seconds. The likely best shape of a size comes first.

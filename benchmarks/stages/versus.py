@@ -26,8 +26,8 @@ from benchmarks.contestant import (
 from benchmarks.figures import Precision, ceiling_of, extent, figures_of, precisions_of, shown
 from benchmarks.ours import Ours, model_of, run_config
 from benchmarks.trainers import GUIDANCE_BATCH_SIZE, Trainers
-from workloads.run_file import ModelConfig
-from workloads.training.config import TrainConfig
+from seqlm.runs.run_file import ModelConfig
+from seqlm.training.config import TrainConfig
 
 SHAPES = (
     ("8M", 256, 65536, "", 230),

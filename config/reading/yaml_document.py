@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from workloads.training.strict_yaml import StrictLoader, read_yaml_file
+from seqlm.training.strict_yaml import StrictLoader, read_yaml_file
 
 _WANTED = "the path of a cluster file (clusters/slurm.yaml) or an endpoint file (endpoints/esm2.yaml)"
 

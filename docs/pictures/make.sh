@@ -25,7 +25,7 @@ chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir
   --window-size=1100,1160 --screenshot="$PWD/docs/pictures/report.png" "file://$work/shown/report.html"
 
 # LexA of Deinococcus radiodurans, a bundled protein of 210 residues: three bands.
-gzip -dc workloads/esm2/data/sample/proteins.fasta.gz |
+gzip -dc workloads/seqlm/proteins/data/sample/proteins.fasta.gz |
   awk '/^>/ { keep = /LEXA_DEIRA/ } keep' > "$work/protein.fasta"
 make variants MODEL="$run/model" ARGS="inference.input=[$work/protein.fasta] inference.output=$work/scores.csv"
 cp "$work"/scores.01-*.png docs/pictures/heat_map.png

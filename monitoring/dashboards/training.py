@@ -1,4 +1,4 @@
-"""Trainings beside the GPUs they run on: metrics of ``workloads/training/tracking/training_metrics.py``."""
+"""Trainings beside the GPUs they run on: metrics of ``seqlm.training.tracking.training_metrics``."""
 
 from functools import partial
 

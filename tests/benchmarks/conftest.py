@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from workloads.esm2.data.prepare import prepare
+from seqlm.proteins.data.prepare import prepare
 
 LETTERS = "LAGVSERTIDPKQNFYMHWC"
 NUM_PROTEINS = 120

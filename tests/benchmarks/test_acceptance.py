@@ -92,7 +92,11 @@ def test_contestants_in_turns(settings: Settings, monkeypatch: pytest.MonkeyPatc
 def run(*arguments: object, out: Path, fake: Path) -> tuple[list[dict[str, Any]], str]:
     """Lines and messages of an acceptance run that also finds the stages in ``fake``."""
     command = [sys.executable, "-m", "benchmarks.acceptance", *map(str, arguments), "--out", str(out)]
-    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{fake}", "GIT_SHA": "abc"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{REPOSITORY}/workloads:{REPOSITORY}:{fake}",
+        "GIT_SHA": "abc",
+    }
     environment["CUDA_VISIBLE_DEVICES"] = ""
     done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == int(" failed" in done.stderr.splitlines()[-1]), done.stderr

@@ -21,14 +21,14 @@ from benchmarks.stages.quality import grants_of, points_of, seconds_to
 from benchmarks.stages.speed import split_time
 from benchmarks.stages.versus import Entry, compared
 from benchmarks.trainers import Rows, _CountingCollator, _SpreadBatches, store_rows
-from workloads.esm2.alphabet import EOS
-from workloads.esm2.model import published_config
-from workloads.esm2.pretrained import tokenizer
-from workloads.esm2.protein_packs import ProteinStream
-from workloads.run_file import ModelConfig
-from workloads.training.loader import step_packs
-from workloads.training.packing import PackShape, Position
-from workloads.training.records import ProteinSplit
+from seqlm.proteins.alphabet import EOS
+from seqlm.proteins.families.esm2.model import published_config
+from seqlm.proteins.model.pretrained import tokenizer
+from seqlm.proteins.model.protein_packs import ProteinStream
+from seqlm.runs.run_file import ModelConfig
+from seqlm.training.loader import step_packs
+from seqlm.training.packing import PackShape, Position
+from seqlm.training.records import ProteinSplit
 
 
 def window(seconds: float, steps: int, residues: int = 100, **other: int) -> Window:

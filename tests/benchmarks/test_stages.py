@@ -14,7 +14,7 @@ import torch
 from benchmarks.case import Case, Settings
 from benchmarks.ours import drawn_proteins
 from benchmarks.stages import data, embed, finetune, serve
-from workloads.esm2.data.prepare import prepare
+from seqlm.proteins.data.prepare import prepare
 
 LETTERS = "LAGVSERTIDPKQNFYMHWC"
 

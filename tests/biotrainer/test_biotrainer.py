@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.workloads.esm2.tiny_models import save_tiny_model
-from workloads.api import load
+from seqlm.api import load
+from tests.workloads.proteins.tiny_models import save_tiny_model
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = REPOSITORY / ".venv-biotrainer/bin/python"

@@ -63,7 +63,7 @@ def write_bundle(folder: Path, settings: dict[str, Any], deployment: dict[str, A
 def write_workloads(folder: Path) -> str:
     """The training code, of which a few files are enough here; returns the prefix that names them."""
     new = folder / "workloads" / "new"
-    for name in ("training/config.py", "esm2/configs/esm2_8m_sample.yaml"):
+    for name in ("seqlm/training/config.py", "seqlm/configs/esm2_8m_sample.yaml"):
         (new / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / "workloads" / name, new / name)
     named = new.with_name(content_hash(new))

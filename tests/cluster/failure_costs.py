@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from seqlm.training.tracking.run_log import read_metrics
 from tests.cluster.cluster import Cluster
 from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.patience import wait_until
 from tests.cluster.training import TRAINING, USER, job_of, log_of, nodes_of, submit, tool, wait_for_end
-from workloads.training.tracking.run_log import read_metrics
 
 INTERVALS = (5, 20, 80)
 """Steps between checkpoints."""

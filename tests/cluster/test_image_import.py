@@ -32,7 +32,7 @@ MANIFEST = {
     "layers": [],
 }
 SCRIPT = REPOSITORY / "docker" / "enroot_import.sh"
-SAMPLE_RUN = "workloads/esm2/configs/esm2_8m_sample.yaml"
+SAMPLE_RUN = "workloads/seqlm/configs/esm2_8m_sample.yaml"
 
 
 @pytest.fixture(scope="module")

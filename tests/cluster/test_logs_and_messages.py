@@ -8,12 +8,12 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.patience import wait_until
 
-CONFIG = Path(__file__).parents[2] / "workloads" / "training" / "config.py"
+CONFIG = Path(__file__).parents[2] / "workloads/seqlm/training/config.py"
 
 
 def test_users_read_the_code_and_cannot_change_it(cluster: Cluster, lifecycle: Lifecycle) -> None:
     for machine in (cluster.login, cluster.workers[0]):
-        read = machine.run(["cat", "/fsx/workloads/current/training/config.py"], user="ben")
+        read = machine.run(["cat", "/fsx/workloads/current/seqlm/training/config.py"], user="ben")
         assert read.output == CONFIG.read_text()
         assert machine.run(["touch", "/fsx/workloads/current/x"], user="ben", check=False).status != 0
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from transformers import AutoModelForSequenceClassification
 
+from seqlm.proteins.inference.output_file import num_parts
 from tests.cluster.cluster import Cluster
 from tests.cluster.patience import wait_until
 from tests.cluster.training import HOME, USER, log_of, submit, tool, wait_for_end
-from tests.workloads.esm2.finetune.labelled_proteins import write_table
-from workloads.esm2.inference.output_file import num_parts
+from tests.workloads.proteins.finetune.labelled_proteins import write_table
 
 TASK = (
     *("name=tuned", "data.path=data/table", f"task.table=[{HOME}/table.csv]", "task.kind=binary"),

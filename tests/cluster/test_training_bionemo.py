@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from seqlm.bionemo.files import checkpoint_step
 from tests.cluster.cluster import Cluster
 from tests.cluster.patience import wait_until
 from tests.cluster.training import GID, HOME, PYTHON, UID, USER, log_of, nodes_of, submit, wait_for_end
 from tests.workloads.bionemo.stand_in_bionemo import STEP_SECONDS, make_packages
 from tests.workloads.training.training_runs import lines
-from workloads.bionemo.files import checkpoint_step
 
-PROCESS = "workloads.bionemo.train --config"
+PROCESS = "seqlm.bionemo.train --config"
 NUM_STEPS, SAVE_EVERY = 80, 10
 RUN = (
     *("name=stand-in", "model.init_from=null", f"train.max_steps={NUM_STEPS}"),

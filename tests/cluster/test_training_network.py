@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from seqlm.launch.node_agent import CHECK_MEETING_VARIABLE, FIRST_PORT, NUM_PORTS
 from tests.cluster.cluster import Cluster
 from tests.cluster.machine import Machine
 from tests.cluster.patience import wait_until
 from tests.cluster.training import HOME, PYTHON, Uninterrupted, log_of, submit, tool, wait_for_end
-from workloads.launch.node_agent import CHECK_MEETING_VARIABLE, FIRST_PORT, NUM_PORTS
 
 MEETING_SECONDS = 20
 """Waited for three times: by all nodes, and by each pair with the bad one."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from seqlm.runs.stages import newest_checkpoint
 from tests.cluster.cluster import Cluster
 from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.machine import Machine
@@ -35,9 +36,8 @@ from tests.cluster.training import (
     wait_for_end,
 )
 from tests.workloads.training.training_runs import lines, losses
-from workloads.stages import newest_checkpoint
 
-TRAIN, AGENT = r"-m workloads train ", r"-m workloads\.launch\.node_agent "
+TRAIN, AGENT = r"-m seqlm train ", r"-m seqlm\.launch\.node_agent "
 HANG_SECONDS = 15
 SECONDS_TO_SCRAPE = 180
 """Interval of queries to Slurm for jobs, and to a job for its metrics."""
@@ -187,7 +187,7 @@ def test_a_hung_process_is_named_and_the_job_resumes(jobs: Jobs) -> None:
     guilty = (stacks / f"rank-{told[1]}.txt").read_text()
     assert f"node: {machine.hostname}\n" in guilty and "state: T\n" in guilty
     for path in stacks.glob("rank-*"):
-        assert "workloads/training/train.py" in path.read_text()
+        assert "seqlm/training/train.py" in path.read_text()
     jobs.wait_for("start 2, on ")
     assert jobs.restarts == 1
 

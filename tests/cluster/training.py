@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from seqlm.training.tracking.run_log import RESULTS_FILE
 from tests.cluster.bundle import REPOSITORY
 from tests.cluster.cluster import Cluster, at_once
 from tests.cluster.lifecycle import Lifecycle
@@ -19,12 +20,11 @@ from tests.cluster.machine import Machine
 from tests.cluster.patience import wait_until
 from tests.cluster.test_users import as_user
 from tests.workloads.training.training_runs import Losses, losses, start_training
-from workloads.training.tracking.run_log import RESULTS_FILE
 
 USER, UID, GID = "ada", 2001, 3000
 HOME = f"/fsx/home/{USER}/esm2"
 NUM_STEPS, SAVE_EVERY = 160, 20
-TRAINING = "workloads train --config"
+TRAINING = "seqlm train --config"
 """In the command line of training processes alone."""
 # Several nodes share this computer's cores. MLflow, whose import takes seconds, is not there: see home.
 PYTHON = f"""#!/bin/sh

@@ -41,7 +41,7 @@ WORK_PLACES = [
     "root/.netrc",
     "var/lib/apt/lists/*",
 ]
-SAMPLE_RUN = "/opt/esm2/workloads/esm2/configs/esm2_8m_sample.yaml"
+SAMPLE_RUN = "/opt/esm2/workloads/seqlm/configs/esm2_8m_sample.yaml"
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _base(torch_version: str) -> str:
 
 
 def test_stack_is_the_pinned_one(built: Built) -> None:
-    lines = built.run("python3", "-m", "workloads", "--version").splitlines()
+    lines = built.run("python3", "-m", "seqlm", "--version").splitlines()
     printed = dict(line.split(maxsplit=1) for line in lines)
     pinned = built.versions["efa_installer"]
     assert printed["code"] == built.revision.sha
@@ -177,7 +177,7 @@ def test_user_has_no_privileges_and_does_not_own_the_code(built: Built) -> None:
 def test_stages_work_as_that_user(built: Built) -> None:
     """Real data preparation, from the embedded sample, with the packages that the build installed."""
     arguments = ["--config", SAMPLE_RUN, "data.path=/workspace/sample"]
-    assert "proteins" in built.run("python3", "-m", "workloads", "data", *arguments)
+    assert "proteins" in built.run("python3", "-m", "seqlm", "data", *arguments)
 
 
 def test_serve_is_a_command(built: Built) -> None:

@@ -36,7 +36,7 @@ def test_document_names_the_versions() -> None:
 
 
 def test_no_version_stands_anywhere_else() -> None:
-    dockerfiles = [REPOSITORY / "workloads/esm2/Dockerfile", *(REPOSITORY / "docker").glob("*/Dockerfile")]
+    dockerfiles = [REPOSITORY / "workloads/Dockerfile", *(REPOSITORY / "docker").glob("*/Dockerfile")]
     for path in [*(REPOSITORY / "docker").glob("*.sh"), *dockerfiles]:
         text = path.read_text()
         for value in (VERSIONS["base"]["tag"], VERSIONS["efa_installer"]["version"], "sha256:2140"):
@@ -54,7 +54,7 @@ def test_bionemos_image_is_made_by_the_same_scripts_and_checked() -> None:
     for command in (
         "/build/install_efa.sh /downloads/aws-efa-installer.tar.gz /build/versions.json",
         "/build/install_python_packages.sh /build/bionemo",
-        "python3 -m workloads.bionemo.installed",
+        "python3 -m seqlm.bionemo.installed",
     ):
         assert command in text
     users = re.findall(r"^USER (\S+)$", text, re.MULTILINE)

@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from tests.workloads.esm2.serving.served import CSV, JSON
+from tests.workloads.proteins.serving.served import CSV, JSON
 
 GOOD = [
     (JSON, b'{"proteins": ["MKT", {"id": "P1", "sequence": "LAGV"}]}'),

@@ -31,11 +31,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from seqlm.proteins.serving.app import KEEP_ALIVE_SECONDS, STALL_SECONDS
 from tests.fuzz.server_requests import framed, noise, request
-from tests.workloads.esm2.serving.served import CSV, JSON, free_port
-from tests.workloads.esm2.serving.test_shutdown import answering
-from tests.workloads.esm2.tiny_models import save_tiny_model
-from workloads.esm2.serving.app import KEEP_ALIVE_SECONDS, STALL_SECONDS
+from tests.workloads.proteins.serving.served import CSV, JSON, free_port
+from tests.workloads.proteins.serving.test_shutdown import answering
+from tests.workloads.proteins.tiny_models import save_tiny_model
 
 GROWTH = 0.02
 """Share of its memory by which the server may grow after its warm-up."""
@@ -188,7 +188,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_tiny_model(Path(folder) / "model")
         port = free_port()
-        command = [sys.executable, "-m", "workloads", "serve", "--model", f"{folder}/model"]
+        command = [sys.executable, "-m", "seqlm", "serve", "--model", f"{folder}/model"]
         # The log has a line for each request that is not HTTP.
         command = ["bash", "-c", f'exec "$@" >{folder}/log 2>&1', "bash", *command]
         with answering(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from seqlm.proteins.alphabet import decode, encode
+from seqlm.proteins.data.fasta import CONTROL_CHARACTER
+from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.inference.records import Protein, Reject, read_proteins
+from seqlm.training.data.manifest import Manifest
 from tests.fuzz.mutation import mutated
-from workloads.esm2.alphabet import decode, encode
-from workloads.esm2.data.fasta import CONTROL_CHARACTER
-from workloads.esm2.data.prepare import prepare
-from workloads.esm2.inference.records import Protein, Reject, read_proteins
-from workloads.training.data.manifest import Manifest
 
 SEEDS = (
     b">a one\nMKV\nLA\n>b\nGG\n",

@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
+from seqlm.runs.run_file import RunFile, load_config
 from tests.fuzz.mutation import ODD, mutated
-from workloads.run_file import RunFile, load_config
 
-WORKLOADS = Path(__file__).parents[2] / "workloads"
-CONFIGS = sorted(path.read_bytes() for path in WORKLOADS.glob("*/configs/**/*.yaml"))
+CONFIG_FOLDER = Path(__file__).parents[2] / "workloads/seqlm/configs"
+CONFIGS = sorted(path.read_bytes() for path in CONFIG_FOLDER.rglob("*.yaml"))
 SEEDS = (
     *CONFIGS,
     b"data: {path: a}\ndata: {path: elsewhere}\n",

@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from seqlm.language.config import ChatConfig
+from seqlm.language.table import read_conversations
+from seqlm.proteins.data.fasta import CONTROL_CHARACTER
+from seqlm.proteins.finetune.prepare import prepare_table
+from seqlm.proteins.inference.records import Protein, Reject, read_proteins
+from seqlm.runs.run_file import load_config
+from seqlm.training.data.manifest import Manifest
 from tests.fuzz.mutation import mutated
-from workloads.causal_lm.config import ChatConfig
-from workloads.causal_lm.table import read_conversations
-from workloads.esm2.data.fasta import CONTROL_CHARACTER
-from workloads.esm2.finetune.prepare import prepare_table
-from workloads.esm2.inference.records import Protein, Reject, read_proteins
-from workloads.run_file import load_config
-from workloads.training.data.manifest import Manifest
 
 ROWS = [(f"p{n}", "MKVLAGILFW"[: 3 + n % 7] + "AG" * n, n % 3, n % 2) for n in range(12)]
 CSV = "".join(",".join(map(str, row)) + "\n" for row in [("id", "sequence", "fold", "y"), *ROWS]).encode()

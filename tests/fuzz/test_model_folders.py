@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.workloads.esm2.model_folders import METADATA, reseal, write_checkpoint
-from tests.workloads.esm2.tiny_models import save_tiny_model, tiny_config
-from workloads.esm2.pretrained import load_model
+from seqlm.proteins.model.pretrained import load_model
+from tests.workloads.proteins.model_folders import METADATA, reseal, write_checkpoint
+from tests.workloads.proteins.tiny_models import save_tiny_model, tiny_config
 
 ROUNDS = 60
 TEXTS = (b"", b"[]", b"{}", b"null", b"[" * 5000, b"\xff\xfe", b"\x80\x04N.", b"0" * 64 + b"  ../x")

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from seqlm.proteins.serving.settings import ServeSettings
 from tests.fuzz.server_requests import framed, noise, request
 from tests.fuzz.soak import is_constant
-from tests.workloads.esm2.serving.served import CSV, CountingModel, Served, serving
-from workloads.esm2.serving.settings import ServeSettings
+from tests.workloads.proteins.serving.served import CSV, CountingModel, Served, serving
 
 EXAMPLES, REQUESTS, CONNECTIONS = 40, 100, 25
 """Per round."""

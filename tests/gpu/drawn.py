@@ -17,18 +17,18 @@ import torch
 from torch import Tensor, nn
 from transformers import EsmConfig, EsmForMaskedLM
 
-from workloads.esm2.alphabet import CLS, FIRST_RESIDUE, NUM_STANDARD_RESIDUES
-from workloads.esm2.masking import mask_pack
-from workloads.esm2.model import PackedEsm, published_config
-from workloads.esm2.packed_model import Pack
-from workloads.esm2.pretrained import with_weights
-from workloads.esm2.pretraining import Pretraining
-from workloads.esm2.protein_packs import ProteinStream
-from workloads.run_file import ModelConfig, RunFile
-from workloads.training.config import OptimConfig, TrainConfig
-from workloads.training.objective import Objective
-from workloads.training.packing import PackShape
-from workloads.training.records import ProteinSplit, Split
+from seqlm.proteins.alphabet import CLS, FIRST_RESIDUE, NUM_STANDARD_RESIDUES
+from seqlm.proteins.families.esm2.model import PackedEsm, published_config
+from seqlm.proteins.model.masking import mask_pack
+from seqlm.proteins.model.packed_model import Pack
+from seqlm.proteins.model.pretrained import with_weights
+from seqlm.proteins.model.protein_packs import ProteinStream
+from seqlm.proteins.pretraining.objective import Pretraining
+from seqlm.runs.run_file import ModelConfig, RunFile
+from seqlm.training.config import OptimConfig, TrainConfig
+from seqlm.training.objective import Objective
+from seqlm.training.packing import PackShape
+from seqlm.training.records import ProteinSplit, Split
 
 HEAD_SIZES = (16, 24, 32, 64, 128)
 """Head sizes of ESM-2 from 8M to 15B."""

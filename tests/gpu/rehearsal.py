@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import varlen
 
-from workloads.esm2 import attention
+from seqlm.proteins.model import attention
 
 COMPILE = nn.Module.compile
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from seqlm.language.attention import packed_causal_attention
+from seqlm.proteins.model.attention import Segments, packed_attention, uses_flash
 from tests.gpu.conftest import Within
 from tests.gpu.drawn import HEAD_SIZES, Scale, difference
-from workloads.causal_lm.attention import packed_causal_attention
-from workloads.esm2.attention import Segments, packed_attention, uses_flash
 
 FORWARD, BACKWARD = 1e-2, 2e-2
 """bf16 rounds to 2^-9 (0.2 %) of a number at most. The forward pass rounds rotated queries and keys,

@@ -14,13 +14,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._dynamo.utils import counters
 
+from seqlm.training.checkpoint import Checkpointer
+from seqlm.training.parallel import bare
+from seqlm.training.processes import Processes, processes
+from seqlm.training.tracking.progress import Progress
+from seqlm.training.trainer import NonFiniteLossError, Trainer
 from tests.gpu.conftest import Within
 from tests.gpu.drawn import DrawnPretraining, Scale
-from workloads.training.checkpoint import Checkpointer
-from workloads.training.parallel import bare
-from workloads.training.processes import Processes, processes
-from workloads.training.tracking.progress import Progress
-from workloads.training.trainer import NonFiniteLossError, Trainer
 
 SYNCS_PER_STEP = 1
 """The host reads the loss of a step, at whatever time. With four micro-batches a step, one wait in each would

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from seqlm.proteins.families.esm2.model import PackedEsm, published_config
+from seqlm.training.optimizer import build_optimizers
 from tests.gpu.conftest import Within
 from tests.tools.plan.test_memory_model import layout_of, loss_of, masked_pack, run_config
 from tools.plan.memory import memory
-from workloads.esm2.model import PackedEsm, published_config
-from workloads.training.optimizer import build_optimizers
 
 AS_PLANNED = 0.15
 """The allocator rounds up, cuBLAS keeps a workspace, and the model counts the tensors of a layer alone."""

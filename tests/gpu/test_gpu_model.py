@@ -9,6 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import EsmForMaskedLM
 
+from seqlm.proteins.alphabet import CLS, EOS
+from seqlm.proteins.families.esm2.model import PackedEsm
+from seqlm.proteins.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
+from seqlm.proteins.model.packed_model import Pack
 from tests.gpu.conftest import Within
 from tests.gpu.drawn import (
     HEAD_SIZES,
@@ -24,10 +28,6 @@ from tests.gpu.drawn import (
     two_layers,
     worst_difference,
 )
-from workloads.esm2.alphabet import CLS, EOS
-from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
-from workloads.esm2.model import PackedEsm
-from workloads.esm2.packed_model import Pack
 
 EXACT_LOGITS, EXACT_GRADIENTS = 1e-5, 1e-4
 """fp32 rounds to 6e-8 of a number. Sums of up to 512 numbers in another order differ by some 1e-6, and those

@@ -11,13 +11,13 @@ import pytest
 
 from collectors import discover_nodes
 from node_setup.steps import exporters, gpu_exporter, managed_mlflow, metrics_collector
-from tests.lifecycle.node import StandIns, resource_config
-from workloads.training.tracking.metrics_port import (
+from seqlm.training.tracking.metrics_port import (
     FIRST_SLURM_PORT,
     NUM_SLURM_PORTS,
     SLURM_COMMENT,
     slurm_port,
 )
+from tests.lifecycle.node import StandIns, resource_config
 
 GROUPS = {
     "controller": {"role": "controller", "num_gpus": 0},
@@ -212,7 +212,7 @@ def test_ports_of_training_runs_are_used_by_nothing_else() -> None:
     services = (exporters.NODE_PORT, gpu_exporter.PORT, managed_mlflow.PORT, prometheus)
     assert not any(port in ports for port in services)
     # Read, since it imports torch.
-    agent = Path("workloads/launch/node_agent.py").read_text()
+    agent = Path("workloads/seqlm/launch/node_agent.py").read_text()
     meeting = re.search(r"^FIRST_PORT, NUM_PORTS = ([\d_]+), ([\d_]+)$", agent, re.MULTILINE)
     assert meeting and ports.stop <= int(meeting[1]) and int(meeting[1]) + int(meeting[2]) <= 32768
     assert slurm_port(611) != slurm_port(611 + 500)

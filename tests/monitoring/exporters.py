@@ -10,7 +10,7 @@ from pathlib import Path
 from prometheus_client import generate_latest
 
 from collectors import efa_metrics, slurm_metrics
-from workloads.training.tracking.training_metrics import TrainingMetrics
+from seqlm.training.tracking.training_metrics import TrainingMetrics
 
 RECORDED = Path(__file__).parent / "recorded"
 JOB_ID, RUN = "4711", "run"

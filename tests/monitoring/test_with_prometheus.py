@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from seqlm.training.tracking.metrics_port import JOB_ID, PORT
+from seqlm.training.tracking.run_log import RunLog
 from tests.lifecycle.node import StandIns
 from tests.lifecycle.slurm_answers import answer_for_slurm
 from tests.monitoring import exporters
@@ -17,8 +19,6 @@ from tests.monitoring.prometheus_run import Prometheus, free_port, lacking, runn
 from tests.monitoring.test_dashboards import SCHEDULERS, expressions
 from tests.workloads.conftest import family, prepared, run_file, tiny_config, tiny_model
 from tests.workloads.training.training_runs import train_here
-from workloads.training.tracking.metrics_port import JOB_ID, PORT
-from workloads.training.tracking.run_log import RunLog
 
 __all__ = ["family", "prepared", "run_file", "tiny_config", "tiny_model"]
 pytestmark = [
@@ -41,7 +41,7 @@ def test_every_query_is_answered_with_data(
     monkeypatch.setenv(PORT, str(port))
     monkeypatch.setenv(JOB_ID, exporters.JOB_ID)
     # As on GPUs whose data sheet is known.
-    monkeypatch.setattr("workloads.training.train.peak_flops", lambda device: 1e12)
+    monkeypatch.setattr("seqlm.training.train.peak_flops", lambda device: 1e12)
     answer_for_slurm(stand_ins, tmp_path)
     evaluation, began = RunLog.evaluation, time.monotonic()
     silent: list[str] = []

@@ -127,7 +127,7 @@ def test_settings_scripts_and_code_are_what_is_uploaded(file: str) -> None:
     assert any(path.parent.parent.parent == scripts for path in below)
     for script in below:
         assert uploaded[script.relative_to(scripts).as_posix()].read_bytes() == script.read_bytes()
-    assert {"train.py", "training/train.py"} <= set(uploaded)
+    assert {"seqlm/commands/train.py", "seqlm/training/train.py"} <= set(uploaded)
     assert not [name for name in uploaded if "__pycache__" in name]
 
 

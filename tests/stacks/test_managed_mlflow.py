@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from config.resource_names import JOB_ENVIRONMENT, JOB_SERVICE_ACCOUNT, job_namespaces
+from seqlm.launch import pod_job
 from stacks.remaining_costs import remaining_costs
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import load, resources, templates
-from workloads.launch import pod_job
 
 SLURM, EKS = "clusters/slurm-p5.yaml", "clusters/eks-p5.yaml"
 LOG_RUNS = [

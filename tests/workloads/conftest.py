@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import PretrainedConfig
 
-from tests.workloads.esm2 import tiny_models
-from tests.workloads.esm2.tiny_models import save_tiny_model
+from seqlm.proteins.alphabet import STANDARD_RESIDUES
+from seqlm.proteins.data.prepare import prepare
+from seqlm.training import precision
+from seqlm.training.tracking import mirror
+from tests.workloads.proteins import tiny_models
+from tests.workloads.proteins.tiny_models import save_tiny_model
 from tests.workloads.training.training_runs import write_run_file
-from workloads.esm2.alphabet import STANDARD_RESIDUES
-from workloads.esm2.data.prepare import prepare
-from workloads.training import precision
-from workloads.training.tracking import mirror
 
 FAMILIES = ("esm2", "esmc")
 

@@ -13,19 +13,19 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from tests.workloads.esm2.inference.conftest import configured, fasta, here, sequences  # noqa: F401
-from tests.workloads.esm2.inference.test_predictions import save_head
-from tests.workloads.esm2.inference.written import rows
-from workloads.api import Model, load
-from workloads.esm2.contacts import head as contact_head
-from workloads.esm2.contacts.command import contacts
-from workloads.esm2.contacts.head import ContactHead
-from workloads.esm2.inference.embed import embed
-from workloads.esm2.inference.predict import predict
-from workloads.esm2.inference.variants import variants
-from workloads.esm2.pretrained import load_model
-from workloads.run_file import RunFile
-from workloads.training.processes import Processes
+from seqlm.api import Model, load
+from seqlm.proteins.contacts import head as contact_head
+from seqlm.proteins.contacts.command import contacts
+from seqlm.proteins.contacts.head import ContactHead
+from seqlm.proteins.inference.embed import embed
+from seqlm.proteins.inference.predict import predict
+from seqlm.proteins.inference.variants import variants
+from seqlm.proteins.model.pretrained import load_model
+from seqlm.runs.run_file import RunFile
+from seqlm.training.processes import Processes
+from tests.workloads.proteins.inference.conftest import configured, fasta, here, sequences  # noqa: F401
+from tests.workloads.proteins.inference.test_predictions import save_head
+from tests.workloads.proteins.inference.written import rows
 
 BOTH_FAMILIES = True
 WILD = "MKTAYIAKQRQISFVKSHFSRQ"

@@ -20,9 +20,9 @@ from typing import Any
 from config.facts.price_list import COLUMNS, FOLDER
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.loader import load_cluster
+from seqlm.training.whole_file import write_whole
 from tools.aws_session import all_items, aws_client, open_session
 from tools.command_line import cluster_parser, run_command
-from workloads.training.whole_file import write_whole
 
 REGION = r"(?:[A-Z]{2,4}\d?-|[a-z]{2}-[a-z]+-\d-)?"
 """Only the region's prefix; local zones and S3's tables and vectors have usage types with the same ending."""

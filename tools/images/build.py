@@ -36,7 +36,7 @@ class Framework:
 
 
 FRAMEWORKS = {
-    "esm2": Framework("esm2-training", Path("workloads/esm2/Dockerfile"), Path("docker/versions.json"), ""),
+    "esm2": Framework("esm2-training", Path("workloads/Dockerfile"), Path("docker/versions.json"), ""),
     **{
         name: Framework(
             f"esm2-{name}",

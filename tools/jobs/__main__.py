@@ -9,14 +9,14 @@ from pathlib import Path
 
 from config.eks_cluster import EksCluster
 from config.reading.loader import load_cluster, load_eks_cluster, load_slurm_cluster
+from seqlm.runs.run_file import load_config
+from seqlm.runs.stages import STAGES
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.code_version import code_revision
 from tools.jobs.kubernetes.jobs import KubernetesJobs
 from tools.jobs.scheduler import Scheduler
 from tools.jobs.slurm.jobs import SlurmJobs
 from tools.jobs.work import NamedRun
-from workloads.run_file import load_config
-from workloads.stages import STAGES
 
 SUBMIT = "submit"
 COMMANDS = {

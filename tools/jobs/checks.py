@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any, Self
 
 from config.facts.instance_catalogue import InstanceType
-from workloads.launch.neuron import STAGES as NEURON_STAGES
-from workloads.stages import STAGES
+from seqlm.launch.neuron import STAGES as NEURON_STAGES
+from seqlm.runs.stages import STAGES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from seqlm.bionemo.command import batch_problems, unsupported
+from seqlm.bionemo.files import export_files
+from seqlm.launch.network.expectation import Expectation, Published
+from seqlm.proteins.data.sources import PROTEINS
+from seqlm.proteins.inference.output_file import output_file
+from seqlm.runs.kinds import kind_of
+from seqlm.runs.run_file import RunFile, xla_violations
+from seqlm.runs.stages import STAGES
+from seqlm.training.data.manifest import MANIFEST_FILE
+from seqlm.training.data.transfer import local_files
 from tools.jobs.checks import Share, SharedFiles, Wanted, listed
-from workloads.bionemo.command import batch_problems, unsupported
-from workloads.bionemo.files import export_files
-from workloads.esm2.data.sources import PROTEINS
-from workloads.esm2.inference.output_file import output_file
-from workloads.launch.network.expectation import Expectation, Published
-from workloads.run_file import RunFile, xla_violations
-from workloads.run_kinds import kind_of
-from workloads.stages import STAGES
-from workloads.training.data.manifest import MANIFEST_FILE
-from workloads.training.data.transfer import local_files
 
 NamedRun = tuple[RunFile, str]
 """A run with its overrides, and the text of its file."""

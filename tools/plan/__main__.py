@@ -7,6 +7,7 @@ from pathlib import Path
 
 from config.cluster_kinds import AnyCluster
 from config.reading.loader import load_cluster
+from seqlm.runs.run_file import load_config, xla_violations
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.checks import listed
 from tools.plan import report
@@ -15,7 +16,6 @@ from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
 from tools.plan.placement import find_place
 from tools.plan.speed import read_measured, residues_of, speed
-from workloads.run_file import load_config, xla_violations
 
 DOES_NOT_FIT = 1
 """Exit status; 2 is for wrong usage."""

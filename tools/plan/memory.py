@@ -1,7 +1,7 @@
 """Memory of a device at the peak of a step, counted from the tensors that this trainer keeps.
 
 Bytes for T tokens per pack, C hidden size, H heads and L layers; s is the size of a number in the arithmetic,
-2 for bf16. Autograd keeps these tensors per layer (``workloads/esm2/model.py``):
+2 for bf16. Autograd keeps these tensors per layer (``workloads/seqlm/proteins/families/esm2/model.py``):
 
 * 4 TC: the input, which is the residual stream in fp32, for the layer norm
 * s TC: the normed input, for the products of queries, keys and values
@@ -13,7 +13,7 @@ Bytes for T tokens per pack, C hidden size, H heads and L layers; s is the size 
 Other devices and settings:
 
 * On a CPU, attention keeps 5s TC and the probabilities.
-* On NeuronCores (``workloads/esm2/window_attention.py``) attention keeps 8s TC, because keys and values are
+* On NeuronCores (``proteins/model/window_attention.py``) attention keeps 8s TC, because keys and values are
   stored with their neighbors. It also keeps the probabilities over three times the longest protein, in fp32
   and in s. The compiler may keep less than PyTorch would.
 * The last layer's feed-forward block and the head process only the predicted tokens. At the start of the
@@ -25,10 +25,10 @@ Other devices and settings:
 from dataclasses import dataclass
 from typing import Literal
 
+from seqlm.proteins.families.esm2.facts import ModelShape, num_rows
+from seqlm.runs.run_file import RunFile
+from seqlm.training.config import LoraConfig
 from tools.plan.model_size import Parameters
-from workloads.esm2.shapes import ModelShape, num_rows
-from workloads.run_file import RunFile
-from workloads.training.config import LoraConfig
 
 FP32 = 4
 ADAM_STATE = 2 * FP32
@@ -169,7 +169,7 @@ def layer_bytes(shape: ModelShape, size: int, attention: Attention, lora: LoraCo
 
 
 def window_keys(config: RunFile) -> int:
-    """Return the number of keys per query in ``workloads/esm2/window_attention.py``."""
+    """Return the number of keys per query in ``workloads/seqlm/proteins/model/window_attention.py``."""
     return min(config.train.tokens_per_pack, 3 * (config.model.max_residues + 2))
 
 

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from workloads.esm2.shapes import ModelShape
-from workloads.families import MODEL_FAMILIES, saved_config
-from workloads.run_file import RunFile
+from seqlm.proteins.families.esm2.facts import ModelShape
+from seqlm.runs.families import MODEL_FAMILIES, saved_config
+from seqlm.runs.run_file import RunFile
 
 
 @dataclass(frozen=True)

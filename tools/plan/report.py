@@ -10,6 +10,7 @@ from typing import Any
 
 from config.cluster_kinds import AnyCluster
 from config.facts.price_list import load_prices
+from seqlm.runs.run_file import RunFile
 from tools.command_line import format_table
 from tools.cost.bill import Usage, hourly_usd, make_bill
 from tools.cost.cluster_items import cluster_items
@@ -17,7 +18,6 @@ from tools.plan.checkpoints import Checkpoints, checkpoint_bytes
 from tools.plan.memory import USABLE, Layout, Memory, memory
 from tools.plan.placement import Place
 from tools.plan.speed import Speed, residues_of
-from workloads.run_file import RunFile
 
 BOARD_WATTS = {"A10G": 300, "L4": 72, "L40S": 350, "A100": 400, "H100": 700, "H200": 700, "B200": 1000}
 """Power of a GPU at full load, from NVIDIA's data sheets."""

@@ -9,10 +9,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from seqlm.runs.families import MODEL_FAMILIES
+from seqlm.runs.run_file import RunFile
+from seqlm.training.peak_rates import NEURON_CORE_BF16_FLOPS, PEAK_BF16_FLOPS
 from tools.plan.memory import Layout, window_keys
-from workloads.families import MODEL_FAMILIES
-from workloads.run_file import RunFile
-from workloads.training.peak_rates import NEURON_CORE_BF16_FLOPS, PEAK_BF16_FLOPS
 
 NEMO = "published: BioNeMo 2's documentation, chart of pre-training throughput"
 MEAN_LENGTH = 414.0

@@ -23,7 +23,7 @@ from collectors.text_files import repeat, write
 
 NODE_PORT, GPU_PORT = 9100, 9400
 JOB_COMMENT, FIRST_JOB_PORT, NUM_JOB_PORTS = "prometheus", 10_000, 10_000
-"""Equal to those of ``workloads/training/tracking/metrics_port.py``."""
+"""Equal to those of ``workloads/seqlm/training/tracking/metrics_port.py``."""
 UNREADABLE = (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, AttributeError)
 """Exceptions for a missing or incomplete list, and for Slurm that does not answer."""
 Nodes = dict[str, dict[str, str]]

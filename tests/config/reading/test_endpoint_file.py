@@ -13,8 +13,8 @@ import yaml
 from config.endpoint import Limits
 from config.reading.endpoint_file import load_endpoint
 from config.reading.schema import ENDPOINT_SCHEMA, endpoint_schema_text
+from seqlm.proteins.serving.settings import ServeSettings
 from tests.config.cluster_documents import mistakes
-from workloads.esm2.serving.settings import ServeSettings
 
 FILES = sorted(Path("endpoints").glob("*.yaml"))
 IMAGE = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/esm2/training@sha256:{'a' * 64}"

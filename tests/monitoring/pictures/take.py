@@ -18,16 +18,16 @@ import time
 from pathlib import Path
 
 from monitoring.dashboards import dashboards
+from seqlm.training.tracking.metrics_port import JOB_ID, PORT
 from tests.lifecycle.node import StandIns
 from tests.lifecycle.slurm_answers import answer_for_slurm
 from tests.monitoring import exporters
 from tests.monitoring.prometheus_run import free_port, lacking, running, send_by_efa
 from tests.monitoring.test_dashboards import SCHEDULERS
-from workloads.training.tracking.metrics_port import JOB_ID, PORT
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
-CONFIG = "workloads/esm2/configs/esm2_8m_sample.yaml"
+CONFIG = "workloads/seqlm/configs/esm2_8m_sample.yaml"
 RUN = (
     *("train.max_steps=2000", "train.tokens_per_pack=2048", "train.tokens_per_step=2048"),
     *("train.log_every_steps=1", "train.save_every_steps=20", "train.eval_every_steps=50"),
@@ -91,7 +91,7 @@ def start_training(folder: Path, port: int) -> subprocess.Popen[bytes]:
     ]
 
     def stage(name: str, *overrides: str) -> list[str]:
-        return [sys.executable, "-m", "workloads", name, "--config", CONFIG, *places, *overrides]
+        return [sys.executable, "-m", "seqlm", name, "--config", CONFIG, *places, *overrides]
 
     variables = {PORT: str(port), JOB_ID: exporters.JOB_ID, "OMP_NUM_THREADS": "1"}
     with (folder / "training.log").open("wb") as log:

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
+from seqlm.runs.run_file import load_config
 from tests.tools.documents.document_commands import REPOSITORY, commands
-from workloads.run_file import load_config
 
 DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 CDK_COMMANDS = {"bootstrap", "deploy", "destroy", "diff", "list", "synth"}
 REPLACED = {
     r"\$\(make push\)|<[^<>]*>": "filled",
-    r"\$CONFIG": "workloads/esm2/configs/esm2_8m.yaml",
+    r"\$CONFIG": "workloads/seqlm/configs/esm2_8m.yaml",
     r"IMAGE=\.\.\.": "IMAGE=/fsx/x.sqsh",
     r"\b(CONFIG|CLUSTER)=\.\.\.": "",
     r"\.\.\.": "",
@@ -55,7 +55,7 @@ def programs(command: str) -> Iterator[tuple[str, list[str]]]:
     done = subprocess.run(words, cwd=REPOSITORY, env=clean, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, f"{command}: {done.stderr}"
     for line in done.stdout.replace("\\\n", " ").splitlines():
-        if found := re.search(r"-m ((?:tools|workloads|benchmarks)\.[\w.]+)(.*)", line):
+        if found := re.search(r"-m ((?:tools|seqlm|benchmarks)\.[\w.]+)(.*)", line):
             yield found[1], shlex.split(found[2])
 
 
@@ -82,12 +82,12 @@ def test_every_command_is_taken(
             assert command.removeprefix("npx ").split()[1] in CDK_COMMANDS, command
             continue
         for module, words in programs(command):
-            if module.startswith("workloads.") and words[:1] == ["--config"]:
+            if module.startswith("seqlm.") and words[:1] == ["--config"]:
                 words = [word for word in words if word not in ("--dry-run", "--help")]
                 config = Path(words[1])
                 told = config.parts[0] == "runs" or f"`{config}` is a whole task file" in document.read_text()
                 assert config.is_file() or told, command
-                load_config(config if config.is_file() else "workloads/esm2/configs/esm2_8m.yaml", words[2:])
+                load_config(config if config.is_file() else "workloads/seqlm/configs/esm2_8m.yaml", words[2:])
                 continue
             monkeypatch.setattr(sys, "argv", [module, *words])
             found = importlib.util.find_spec(module)

@@ -27,7 +27,7 @@ def make_repository(folder: Path) -> Path:
     repository = folder / "repository"
     files = {
         "docker/versions.json": f'{{"base": {str(BASE).replace(chr(39), chr(34))}}}',
-        "workloads/esm2/Dockerfile": "FROM scratch\n",
+        "workloads/Dockerfile": "FROM scratch\n",
         "docker/bionemo/Dockerfile": "FROM scratch\n",
         "docker/bionemo/versions.json": OTHER_BASE,
         "config/cluster.py": "x = 1\n",

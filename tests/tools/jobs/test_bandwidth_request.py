@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from config.facts.instance_catalogue import INSTANCE_TYPES
+from seqlm.launch.network.expectation import wire_limit_gb_s
 from tests.tools.cluster_files import shipped
 from tools.jobs.slurm.request import SlurmWanted, job_request, user_folder
 from tools.jobs.work import PUBLISHED
-from workloads.launch.network.expectation import wire_limit_gb_s
 
 CLUSTER, P5 = shipped("slurm"), shipped("slurm-p5")
 

@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from seqlm.launch.kubernetes_job import job_manifest
+from seqlm.launch.pod_job import PodJob
+from seqlm.runs.run_file import load_config
+from seqlm.runs.stages import STAGES, program_of
 from tests.job_schemas.validation import check, pod_templates
 from tests.tools.cluster_files import shipped as slurm_cluster
 from tests.tools.jobs.kubernetes.eks_jobs_made import IMAGE, shipped
@@ -14,12 +18,8 @@ from tools.images.build import FRAMEWORK_OF, FRAMEWORKS
 from tools.jobs.kubernetes.jobs import pod_job
 from tools.jobs.kubernetes.placement import EksWanted
 from tools.jobs.slurm.request import SlurmWanted, job_request
-from workloads.launch.kubernetes_job import job_manifest
-from workloads.launch.pod_job import PodJob
-from workloads.run_file import load_config
-from workloads.stages import STAGES, program_of
 
-RUN = Path("workloads/esm2/configs/esm2_650m.yaml")
+RUN = Path("workloads/seqlm/configs/esm2_650m.yaml")
 
 
 def slurm(*overrides: str, stage: str = "train-bionemo") -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_on_slurm_it_takes_all_gpus_of_all_nodes_and_its_own_data() -> None:
     assert "--nodes=8" in found["sbatch"] and job["efa"]
     assert job["data_manifest"].endswith("/data/uniref50-bionemo/export.json")
     stage = STAGES["train-bionemo"]
-    assert stage.resumes and stage.data_program == ("workloads.bionemo.data",)
+    assert stage.resumes and stage.data_program == ("seqlm.bionemo.data",)
     assert slurm(stage="convert-bionemo")["job"]["data_manifest"] == ""
 
 
@@ -63,7 +63,7 @@ def test_in_pods_data_are_exported_first(operator: str) -> None:
     check(manifest)
     spec = pod_templates(manifest)[0]["spec"]
     _, data = spec["initContainers"]
-    assert data["command"] == ["python3", "-m", "workloads.bionemo.data"]
+    assert data["command"] == ["python3", "-m", "seqlm.bionemo.data"]
     (main,) = spec["containers"]
     words = [*main["command"], *main["args"]]
     assert program_of("train-bionemo")[0] in words and "--nproc-per-node=8" in words

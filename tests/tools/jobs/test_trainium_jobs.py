@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
+from seqlm.language.config import ChatConfig
+from seqlm.launch.kubernetes_job import job_manifest
+from seqlm.runs.run_file import load_config, xla_violations
 from tests.job_schemas.validation import check, pod_templates
 from tests.tools.cluster_files import shipped, shipped_eks
 from tests.tools.jobs.kubernetes.eks_jobs_made import made
 from tools.images.build import FRAMEWORKS, base_image
 from tools.jobs.kubernetes.jobs import framework_of
 from tools.jobs.slurm.request import SlurmWanted, job_request
-from workloads.causal_lm.config import ChatConfig
-from workloads.launch.kubernetes_job import job_manifest
-from workloads.run_file import load_config, xla_violations
 
-RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")
+RUN = Path("workloads/seqlm/configs/esm2_8m_sample.yaml")
 TRN1, TRN2 = shipped("slurm-trn1"), shipped_eks("eks-trn2")
 OF_NVIDIA = ("NCCL", "NVIDIA", "nvidia", "CUDA")
 

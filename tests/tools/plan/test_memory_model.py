@@ -14,29 +14,29 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from transformers import EsmcConfig, PretrainedConfig
 
+from seqlm.proteins.families.esm2.facts import ModelShape, num_rows
+from seqlm.proteins.families.esm2.model import PackedEsm, published_config
+from seqlm.proteins.families.esmc.model import PackedEsmcModel
+from seqlm.proteins.finetune.task_kinds import TASK_KINDS
+from seqlm.proteins.finetune.tasks import task_class
+from seqlm.proteins.model import attention, packed_model
+from seqlm.proteins.model.attention import Segments
+from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack, PackedModel
+from seqlm.proteins.model.pretrained import of_config, on_meta
+from seqlm.runs.families import MODEL_FAMILIES
+from seqlm.runs.run_file import RunFile, TaskConfig, load_config
+from seqlm.training.adapters.adapters import add_adapters, shrink_frozen
+from seqlm.training.config import LoraConfig, ParallelConfig, TrainConfig
+from seqlm.training.parallel import parallelize
+from seqlm.training.processes import processes
 from tools.plan.memory import Attention, Layout, head_bytes, memory
 from tools.plan.model_size import parameters_of, shape_of
 from tools.plan.report import remedies
-from workloads.esm2 import attention, packed_model
-from workloads.esm2.attention import Segments
-from workloads.esm2.finetune.task_kinds import TASK_KINDS
-from workloads.esm2.finetune.tasks import task_class
-from workloads.esm2.model import PackedEsm, published_config
-from workloads.esm2.packed_model import MaskedLanguageModel, Pack, PackedModel
-from workloads.esm2.pretrained import of_config, on_meta
-from workloads.esm2.shapes import ModelShape, num_rows
-from workloads.esmc.model import PackedEsmcModel
-from workloads.families import MODEL_FAMILIES
-from workloads.run_file import RunFile, TaskConfig, load_config
-from workloads.training.adapters.adapters import add_adapters, shrink_frozen
-from workloads.training.config import LoraConfig, ParallelConfig, TrainConfig
-from workloads.training.parallel import parallelize
-from workloads.training.processes import processes
 
 LENGTH = 128
 KINDS: dict[int, Attention] = {2: "segments", 4: "flash"}
 """Kind of attention on a CPU, by the bytes of a number. In fp32 it is a flash kernel, as on a GPU."""
-CONFIGS = Path("workloads/esm2/configs")
+CONFIGS = Path("workloads/seqlm/configs")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from seqlm.proteins.families.esm2.facts import model_shape
+from seqlm.proteins.model.window_attention import window_attention
+from seqlm.runs.run_file import ModelConfig, RunFile
+from seqlm.training import device_runtime
+from seqlm.training.config import TrainConfig
 from tools.plan import __main__ as command
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of
-from workloads.esm2.shapes import model_shape
-from workloads.esm2.window_attention import window_attention
-from workloads.run_file import ModelConfig, RunFile
-from workloads.training import device_runtime
-from workloads.training.config import TrainConfig
 
-CONFIGS = Path("workloads/esm2/configs")
+CONFIGS = Path("workloads/seqlm/configs")
 NUMBER_BYTES = 2
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import pandas
 
-from workloads.bionemo.installed import OPTIONS_FILE
+from seqlm.bionemo.installed import OPTIONS_FILE
 
 STEP_SECONDS = "STAND_IN_STEP_SECONDS"
 KILLED_AT = "STAND_IN_KILLED_AT"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from seqlm.bionemo.command import Data, Devices, arguments, batch_problems, conversion, unsupported
+from seqlm.bionemo.files import ExportFiles
+from seqlm.language.config import ChatConfig
+from seqlm.proteins.families.esm2.facts import SHAPES
+from seqlm.runs.run_file import RunFile, load_config
 from tests.workloads.bionemo.stand_in_bionemo import check_conversion, get_parser
-from workloads.bionemo.command import Data, Devices, arguments, batch_problems, conversion, unsupported
-from workloads.bionemo.files import ExportFiles
-from workloads.causal_lm.config import ChatConfig
-from workloads.esm2.shapes import SHAPES
-from workloads.run_file import RunFile, load_config
 
-CONFIGS = Path(__file__).parents[3] / "workloads/esm2/configs"
+CONFIGS = Path(__file__).parents[3] / "workloads/seqlm/configs"
 SIZES = ("8M", "35M", "150M", "650M", "3B")
 DEVICES = (Devices(1, 1), Devices(1, 8), Devices(2, 8), Devices(4, 4))
 DATA = Data(ExportFiles(Path("/fsx/data/uniref50-bionemo")), num_validation=300_000, num_classes=3)

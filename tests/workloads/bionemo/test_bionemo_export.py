@@ -11,18 +11,18 @@ import numpy as np
 import pandas
 import pytest
 
-from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
-from workloads.bionemo import export
-from workloads.bionemo.export import Facts, class_order, export_run, is_exported
-from workloads.bionemo.files import ExportFiles, export_files
-from workloads.bionemo.installed import DATA_MODULE
-from workloads.esm2.alphabet import TOKENS
-from workloads.esm2.data.prepare import prepare
-from workloads.esm2.finetune.labelled import LabelledSplit
-from workloads.run_file import RunFile, load_config
-from workloads.run_kinds import prepare as prepare_run
-from workloads.training.data.manifest import SPLITS, Manifest
-from workloads.training.records import ProteinSplit, Split
+from seqlm.bionemo import export
+from seqlm.bionemo.export import Facts, class_order, export_run, is_exported
+from seqlm.bionemo.files import ExportFiles, export_files
+from seqlm.bionemo.installed import DATA_MODULE
+from seqlm.proteins.alphabet import TOKENS
+from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.finetune.labelled import LabelledSplit
+from seqlm.runs.kinds import prepare as prepare_run
+from seqlm.runs.run_file import RunFile, load_config
+from seqlm.training.data.manifest import SPLITS, Manifest
+from seqlm.training.records import ProteinSplit, Split
+from tests.workloads.proteins.finetune.labelled_proteins import write_task_file
 
 
 def of_data(folder: Path) -> RunFile:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from seqlm.bionemo.files import checkpoint_step
+from seqlm.launch.kubernetes_job import config_map, job_manifest
+from seqlm.training.heartbeat import BEAT_LINES
 from tests.tools.jobs.kubernetes.eks_jobs_made import made, shipped
 from tests.workloads.bionemo.stand_in_bionemo import make_packages
 from tests.workloads.launch.pods_here import Pods
 from tests.workloads.training.training_runs import lines
-from workloads.bionemo.files import checkpoint_step
-from workloads.launch.kubernetes_job import config_map, job_manifest
-from workloads.training.heartbeat import BEAT_LINES
 
 pytestmark = pytest.mark.long
 

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 import yaml
 
+from seqlm.bionemo import convert, data, train
+from seqlm.bionemo.files import checkpoint_step, checkpoints_folder, newest_checkpoint
+from seqlm.bionemo.installed import main as check_installed
+from seqlm.runs.run_file import RunFile, load_config
+from seqlm.training.checksums import DamagedError, write_sums
+from seqlm.training.command_line import RunError
+from seqlm.training.data.locks import try_lock
+from seqlm.training.heartbeat import BEATS_FOLDER
+from seqlm.training.tracking.run_log import read_metrics
 from tests.workloads.bionemo.stand_in_bionemo import CONVERTER_STATUS, KILLED_AT, make_packages
-from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
+from tests.workloads.proteins.finetune.labelled_proteins import write_task_file
 from tests.workloads.training.training_runs import write_run_file
-from workloads.bionemo import convert, data, train
-from workloads.bionemo.files import checkpoint_step, checkpoints_folder, newest_checkpoint
-from workloads.bionemo.installed import main as check_installed
-from workloads.run_file import RunFile, load_config
-from workloads.training.checksums import DamagedError, write_sums
-from workloads.training.command_line import RunError
-from workloads.training.data.locks import try_lock
-from workloads.training.heartbeat import BEATS_FOLDER
-from workloads.training.tracking.run_log import read_metrics
 
 CHANGES = {
     "optim": {"warmup_steps": 2, "lr": 4e-4},
@@ -189,7 +189,7 @@ def test_a_run_is_trained_once_at_a_time(config: RunFile) -> None:
 @pytest.mark.usefixtures("bionemo")
 def test_data_must_have_been_exported(config: RunFile) -> None:
     with pytest.raises(
-        ValueError, match=r"data-bionemo does not exist or was not made from .* python -m workloads"
+        ValueError, match=r"data-bionemo does not exist or was not made from .* python -m seqlm"
     ):
         train.main(config)
 
@@ -267,9 +267,7 @@ def test_each_step_writes_a_heartbeat(
     config: RunFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, bool]] = []
-    monkeypatch.setattr(
-        "workloads.bionemo.recorder.beat", lambda doing, slow=False: seen.append((doing, slow))
-    )
+    monkeypatch.setattr("seqlm.bionemo.recorder.beat", lambda doing, slow=False: seen.append((doing, slow)))
     assert BEATS_FOLDER not in os.environ
     data.export_run(config)
     train.main(config)

@@ -93,7 +93,7 @@ class Pods:
             text = re.sub(r"^--server-port=\d+$", f"--server-port={port}", text)
             return re.sub(r"^--(gpus|efa)=\d+$", r"--\1=0", text)
 
-        paths = [str(REPOSITORY), str(AGENT_PACKAGES), os.environ.get("PYTHONPATH", "")]
+        paths = [f"{REPOSITORY}/workloads", str(AGENT_PACKAGES), os.environ.get("PYTHONPATH", "")]
         environment = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": ":".join(filter(None, paths)),

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from workloads.launch.job_file import Job
+from seqlm.launch.job_file import Job
 
 REPOSITORY = Path(__file__).parents[3]
-BATCH_FILE = REPOSITORY / "workloads/launch/train.sbatch"
+BATCH_FILE = REPOSITORY / "workloads/seqlm/launch/train.sbatch"
 SRUN = """#!{python} -S
 import json, os, sys, time
 here = {folder!r}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workloads.esm2.alphabet import STANDARD_RESIDUES, encode
-from workloads.esm2.data.prepare import prepare
-from workloads.esm2.protein_packs import ProteinStream
-from workloads.training.packing import PackShape
-from workloads.training.records import ProteinSplit
+from seqlm.proteins.alphabet import STANDARD_RESIDUES, encode
+from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.model.protein_packs import ProteinStream
+from seqlm.training.packing import PackShape
+from seqlm.training.records import ProteinSplit
 
 NUM_CLUSTERS, MEMBERS = 60, 4
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from workloads.launch.hang_report import (
+from seqlm.launch.hang_report import (
     Blame,
     Frame,
     Observed,
@@ -18,14 +18,12 @@ from workloads.launch.hang_report import (
     place_of,
     report,
 )
-from workloads.training.processes import Processes
+from seqlm.training.processes import Processes
 
 RECORDED = Path(__file__).with_name("recorded_stacks")
 NODES = ("node-1", "node-2", "node-3")
 WAITING = Observed("node-1", 0, "S", 301.0, "training", "all_reduce (torch/distributed/c10d.py:1)", True)
-STANDING = replace(
-    WAITING, node="node-2", rank=1, place="load (workloads/training/loader.py:79)", waits=False
-)
+STANDING = replace(WAITING, node="node-2", rank=1, place="load (seqlm/training/loader.py:79)", waits=False)
 THIRD = replace(WAITING, node="node-3", rank=2)
 
 
@@ -38,29 +36,28 @@ def recorded(name: str) -> list[Frame]:
     [
         (
             "ddp_backward",
-            "_engine_run_backward (torch/autograd/graph.py:979) "
-            "called by step (workloads/training/train.py:109)",
+            "_engine_run_backward (torch/autograd/graph.py:979) called by step (seqlm/training/train.py:109)",
             True,
         ),
         (
             "ddp_flags",
             "all_reduce (torch/distributed/distributed_c10d.py:3252) called by "
-            "sum_on_host (workloads/training/processes.py:41)",
+            "sum_on_host (seqlm/training/processes.py:41)",
             True,
         ),
         (
             "fsdp_gather",
             "all_gather_single (torch/distributed/distributed_c10d.py:4394) called by "
-            "logits (workloads/esm2/model.py:158)",
+            "logits (seqlm/proteins/families/esm2/model.py:158)",
             True,
         ),
         (
             "fsdp_norm",
             "wait_tensor (torch/distributed/_functional_collectives.py:142) called by "
-            "clip_gradients (workloads/training/parallel.py:168)",
+            "clip_gradients (seqlm/training/parallel.py:168)",
             True,
         ),
-        ("loader", "__iter__ (workloads/training/loader.py:79)", False),
+        ("loader", "__iter__ (seqlm/training/loader.py:79)", False),
     ],
 )
 def test_where_a_process_is_and_whether_it_waits(name: str, place: str, waits: bool) -> None:
@@ -117,7 +114,7 @@ def test_the_report_of_many_processes_is_short() -> None:
     assert lines == [
         "hung: 512 processes, the longest without an advance for 301 s",
         "to blame is node-1, process 9, it does not wait for others, as 511 of 512 do; state S, training, "
-        "load (workloads/training/loader.py:79)",
+        "load (seqlm/training/loader.py:79)",
         "511 in all_reduce (torch/distributed/c10d.py:1)",
     ]
     assert len(report([replace(p, waits=not p.rank) for p in processes], Blame(tuple(processes)))) < 20

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from seqlm.launch import hang_watch
+from seqlm.launch.hang_watch import HangWatch, flight_recorder
+from seqlm.launch.slurm_attempts import hung_processes
+from seqlm.training.heartbeat import BEATS_FOLDER
 from tests.cluster.patience import wait_until
 from tests.workloads.launch.slurm_stand_ins import REPOSITORY
-from workloads.launch import hang_watch
-from workloads.launch.hang_watch import HangWatch, flight_recorder
-from workloads.launch.slurm_attempts import hung_processes
-from workloads.training.heartbeat import BEATS_FOLDER
 
 pytestmark = pytest.mark.long
 
 BEATING = """
 import os, sys, threading, time
-from workloads.training.heartbeat import beat
+from seqlm.training.heartbeat import beat
 
 def listen():
     rank = os.environ["RANK"]

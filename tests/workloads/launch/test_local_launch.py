@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from workloads.esm2.alphabet import STANDARD_RESIDUES
-from workloads.launch import local
-from workloads.training.command_line import ERROR_FILE
+from seqlm.launch import local
+from seqlm.proteins.alphabet import STANDARD_RESIDUES
+from seqlm.training.command_line import ERROR_FILE
 
 pytestmark = pytest.mark.long
 
@@ -32,7 +32,7 @@ def launch(run_file: Path, tmp_path: Path) -> Launch:
     fasta.write_text("".join(lines))
 
     def start(*overrides: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "workloads", "train", "--config", str(run_file)]
+        command = [sys.executable, "-m", "seqlm", "train", "--config", str(run_file)]
         command += [f"data.source={fasta}", f"data.path={tmp_path}/own", *overrides]
         return subprocess.Popen(
             command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from seqlm.launch.network_check import Outcome, blame, outcomes_of, ring_rounds
+from seqlm.launch.slurm_attempts import State, read_state
 from tests.workloads.launch.slurm_stand_ins import Slurm
-from workloads.launch.network_check import Outcome, blame, outcomes_of, ring_rounds
-from workloads.launch.slurm_attempts import State, read_state
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from seqlm.launch import neuron
+from seqlm.launch.node_check import check
+from seqlm.training.heartbeat import SLOW_SECONDS, slow_seconds
 from tests.workloads.launch.slurm_stand_ins import Slurm
-from workloads.launch import neuron
-from workloads.launch.node_check import check
-from workloads.training.heartbeat import SLOW_SECONDS, slow_seconds
 
 
 @pytest.fixture

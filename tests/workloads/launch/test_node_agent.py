@@ -11,14 +11,14 @@ import pytest
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 from torch.distributed.launcher.api import LaunchConfig
 
-from tests.workloads.launch.slurm_stand_ins import Slurm
-from workloads.launch.node_agent import (
+from seqlm.launch.node_agent import (
     CHECK,
     CHECK_MEETING_VARIABLE,
     find_group,
     launch_config,
     wait_for_first,
 )
+from tests.workloads.launch.slurm_stand_ins import Slurm
 
 
 def test_a_node_meets_its_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

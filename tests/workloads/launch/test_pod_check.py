@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from workloads.launch.pod_check import device_problems
+from seqlm.launch.pod_check import device_problems
 
 REPOSITORY = Path(__file__).parents[3]
 NODE = "hyperpod-i-0123"
@@ -23,7 +23,7 @@ def check(folder: Path, *, gpus: int = 0, nvidia_smi: str = "") -> subprocess.Co
     if nvidia_smi:
         (programs / "nvidia-smi").write_text(f"#!/bin/bash\n{nvidia_smi}\n")
         (programs / "nvidia-smi").chmod(0o755)
-    command = [sys.executable, "-m", "workloads.launch.pod_check", f"--gpus={gpus}", "--neuron=0"]
+    command = [sys.executable, "-m", "seqlm.launch.pod_check", f"--gpus={gpus}", "--neuron=0"]
     return subprocess.run(
         [*command, "--efa=0", f"--folder={folder}/fsx/esm2"],
         cwd=REPOSITORY,

@@ -16,18 +16,18 @@ from typing import Any
 
 import pytest
 
+from seqlm.launch.kubernetes_job import config_map, job_manifest
+from seqlm.launch.pod_job import AGENT_FOLDER, SAVE_SECONDS, PodJob
+from seqlm.runs.kinds import prepare as prepare_run
+from seqlm.runs.run_file import load_config
+from seqlm.training.command_line import STOPPED_BY_SIGNAL
+from seqlm.training.heartbeat import BEAT_LINES
 from tests.job_schemas.validation import pod_templates
 from tests.tools.jobs.kubernetes.eks_jobs_made import made, shipped
-from tests.workloads.esm2.finetune.labelled_proteins import NUM_PROTEINS, write_table
 from tests.workloads.launch.operator_stand_in import post, start, stop, wait_for
 from tests.workloads.launch.pods_here import AGENT_PACKAGES, Pod, Pods
+from tests.workloads.proteins.finetune.labelled_proteins import NUM_PROTEINS, write_table
 from tests.workloads.training.training_runs import free_port, lines, train_here
-from workloads.launch.kubernetes_job import config_map, job_manifest
-from workloads.launch.pod_job import AGENT_FOLDER, SAVE_SECONDS, PodJob
-from workloads.run_file import load_config
-from workloads.run_kinds import prepare as prepare_run
-from workloads.training.command_line import STOPPED_BY_SIGNAL
-from workloads.training.heartbeat import BEAT_LINES
 
 SECONDS = 240
 SMALL = (
@@ -272,4 +272,4 @@ def test_a_process_that_stands_still_is_a_fault_to_the_agents(
 def children(pid: int) -> list[int]:
     """Processes that it has started and that train."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in found if "workloads\0train" in Path(f"/proc/{child}/cmdline").read_text()]
+    return [int(child) for child in found if "seqlm\0train" in Path(f"/proc/{child}/cmdline").read_text()]

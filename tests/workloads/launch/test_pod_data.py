@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
-from workloads import prepare as prepare_data
-from workloads import run_kinds
-from workloads.run_file import RunFile, load_config
-from workloads.run_kinds import prepare
-from workloads.training.data.transfer import BeingFetched
-from workloads.training.data.workspace import BeingPrepared
+from seqlm.commands import prepare as prepare_data
+from seqlm.runs import kinds as run_kinds
+from seqlm.runs.kinds import prepare
+from seqlm.runs.run_file import RunFile, load_config
+from seqlm.training.data.transfer import BeingFetched
+from seqlm.training.data.workspace import BeingPrepared
+from tests.workloads.proteins.finetune.labelled_proteins import write_task_file
 
-RUN = "workloads/esm2/configs/esm2_8m_sample.yaml"
+RUN = "workloads/seqlm/configs/esm2_8m_sample.yaml"
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from seqlm.launch.slurm_attempts import State, read_state
 from tests.workloads.launch.slurm_stand_ins import BATCH_FILE, Slurm, answers
-from workloads.launch.slurm_attempts import State, read_state
 
 
 @pytest.fixture
@@ -270,7 +270,7 @@ def test_processes_that_had_to_be_killed_have_not_saved(slurm: Slurm) -> None:
 def test_data_are_prepared_first_on_one_node_where_they_are_missing(slurm: Slurm) -> None:
     Path(slurm.job.data_manifest).unlink()
     assert slurm.run({"status": 0}, {"status": 0})[0] == 0
-    data = next(words for words in slurm.said_to("srun") if {"workloads", "data"} <= {*words})
+    data = next(words for words in slurm.said_to("srun") if {"seqlm", "data"} <= {*words})
     assert "--nodes=1" in data and "name=run" in data
     assert len(slurm.train_steps) == 1
 

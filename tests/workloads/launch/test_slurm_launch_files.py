@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from seqlm.launch import slurm_submit
+from seqlm.launch.job_file import read_job
+from seqlm.launch.network_check import judge_nodes
+from seqlm.launch.node_check import check
+from seqlm.launch.slurm_submit import submit
+from seqlm.training.tracking.metrics_port import SLURM_COMMENT
 from tests.workloads.launch.slurm_stand_ins import REPOSITORY, Slurm
-from workloads.launch import slurm_submit
-from workloads.launch.job_file import read_job
-from workloads.launch.network_check import judge_nodes
-from workloads.launch.node_check import check
-from workloads.launch.slurm_submit import submit
-from workloads.training.tracking.metrics_port import SLURM_COMMENT
 
 
 @pytest.fixture
@@ -144,18 +144,22 @@ def test_the_nodes_own_python_is_enough(module: str) -> None:
     """Nothing but the standard library, and no syntax that Ubuntu 22.04's Python 3.10 lacks."""
     ask = f"""
 import ast, sys
-import workloads.launch.{module}
+import seqlm.launch.{module}
 for name, found in list(sys.modules.items()):
-    if name.startswith("workloads") and found.__file__:
+    if name.startswith("seqlm") and found.__file__:
         ast.parse(open(found.__file__).read(), feature_version=(3, 10))
         print(name)
 """
     # -S: no installed package is found.
     done = subprocess.run(
-        [sys.executable, "-S", "-s", "-c", ask], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+        [sys.executable, "-S", "-s", "-c", ask],
+        cwd=REPOSITORY / "workloads",
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert f"workloads.launch.{module}\n" in done.stdout
+    assert f"seqlm.launch.{module}\n" in done.stdout
 
 
 NODES = ("a", "b", "c")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workloads.launch import slurm_supervisor
-from workloads.launch.slurm_supervisor import insist
+from seqlm.launch import slurm_supervisor
+from seqlm.launch.slurm_supervisor import insist
 
 SCONTROL = """#!/bin/sh
 cd "$(dirname "$0")"

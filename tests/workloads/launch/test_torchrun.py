@@ -15,7 +15,7 @@ from tests.workloads.launch.slurm_stand_ins import REPOSITORY
 
 AGENT = """
 import pathlib, sys
-from workloads.launch.torchrun import elastic_config, run_processes
+from seqlm.launch.torchrun import elastic_config, run_processes
 
 meeting = {"nproc_per_node": 1, "run_id": "1", "rdzv_endpoint": "localhost:0"}
 config = elastic_config(num_nodes=1, shutdown_timeout=60, **meeting)

@@ -21,13 +21,13 @@ from unittest import mock
 
 import torch
 
+from seqlm.proteins.model.masking import mask_pack
+from seqlm.proteins.pretraining import objective as pretraining
+from seqlm.runs import kinds as run_kinds
+from seqlm.runs.run_file import RunFile, load_config
+from seqlm.training import train
+from seqlm.training.processes import Processes, processes
 from tests.workloads.training.training_runs import REPOSITORY, free_port
-from workloads import run_kinds
-from workloads.esm2 import pretraining
-from workloads.esm2.masking import mask_pack
-from workloads.run_file import RunFile, load_config
-from workloads.training import train
-from workloads.training.processes import Processes, processes
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([__name__])
@@ -71,7 +71,9 @@ def forked(
     number: int, target: Callable[..., None], *arguments: Any, log: Path, **environment: str
 ) -> Iterator[Forked]:
     """Start processes that call ``target(*arguments)`` in torchrun's environment; end those that are left."""
-    with mock.patch.dict(os.environ, PYTHONPATH=str(REPOSITORY)):  # whatever folder the first test is in
+    with mock.patch.dict(
+        os.environ, PYTHONPATH=f"{REPOSITORY}/workloads:{REPOSITORY}"
+    ):  # whatever folder the first test is in
         forkserver.ensure_running()
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(number)}
     place = {**os.environ, **place, **environment}

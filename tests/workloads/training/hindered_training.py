@@ -15,10 +15,11 @@ import time
 from itertools import count
 from typing import Any
 
-from workloads.esm2 import evaluation, pretraining
-from workloads.esm2.masking import mask_pack
-from workloads.run_file import run_stage
-from workloads.train import train
+from seqlm.commands.train import train
+from seqlm.proteins.model.masking import mask_pack
+from seqlm.proteins.pretraining import evaluation
+from seqlm.proteins.pretraining import objective as pretraining
+from seqlm.runs.run_file import run_stage
 
 calls, evaluated = count(1), count(1)
 

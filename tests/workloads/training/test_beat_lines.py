@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from workloads.training import heartbeat
-from workloads.training.heartbeat import BeatLines
+from seqlm.training import heartbeat
+from seqlm.training.heartbeat import BeatLines
 
 EVERY, SECONDS = 0.02, 10.0
 

@@ -19,8 +19,15 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from transformers import EsmConfig
 
-from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
-from tests.workloads.esm2.model_folders import (
+from seqlm.commands.evaluate import main as evaluate
+from seqlm.proteins.inference.embed import embed
+from seqlm.proteins.serving.model import open_model
+from seqlm.proteins.serving.settings import ServeSettings
+from seqlm.training import checkpoint as checkpoint_module
+from seqlm.training.checkpoint_reader import ALLOWED, Reader, Record, _Unpickler, weights_of
+from seqlm.training.processes import processes
+from tests.workloads.proteins.finetune.labelled_proteins import write_task_file
+from tests.workloads.proteins.model_folders import (
     Payload,
     plant_in_byte_entry,
     plant_in_metadata,
@@ -29,13 +36,6 @@ from tests.workloads.esm2.model_folders import (
     write_checkpoint,
 )
 from tests.workloads.training.training_runs import losses, train_here, write_run_file
-from workloads.esm2.inference.embed import embed
-from workloads.esm2.serving.model import open_model
-from workloads.esm2.serving.settings import ServeSettings
-from workloads.evaluate import main as evaluate
-from workloads.training import checkpoint as checkpoint_module
-from workloads.training.checkpoint_reader import ALLOWED, Reader, Record, _Unpickler, weights_of
-from workloads.training.processes import processes
 
 Plant = Callable[[Path, Payload], None]
 PLANTS = (plant_in_metadata, plant_in_byte_entry, plant_in_tensor_entry)

@@ -17,16 +17,16 @@ import huggingface_hub
 import pytest
 from transformers import AutoTokenizer, EsmConfig, EsmForMaskedLM
 
-from tests.workloads.esm2.model_folders import write_checkpoint
+from seqlm.commands.evaluate import main as evaluate
+from seqlm.proteins.model.pretrained import load_model, starting_config
+from seqlm.proteins.serving.model import open_model
+from seqlm.proteins.serving.settings import ServeSettings
+from seqlm.runs.run_file import ModelConfig
+from seqlm.training import checksums
+from seqlm.training.checksums import DamagedError, verified
+from seqlm.training.processes import Processes
+from tests.workloads.proteins.model_folders import write_checkpoint
 from tests.workloads.training.training_runs import train_here
-from workloads.esm2.pretrained import load_model, starting_config
-from workloads.esm2.serving.model import open_model
-from workloads.esm2.serving.settings import ServeSettings
-from workloads.evaluate import main as evaluate
-from workloads.run_file import ModelConfig
-from workloads.training import checksums
-from workloads.training.checksums import DamagedError, verified
-from workloads.training.processes import Processes
 
 WEIGHTS = "model.safetensors"
 

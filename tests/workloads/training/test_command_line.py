@@ -18,12 +18,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch.distributed.checkpoint.api import CheckpointException
 
-from workloads.prepare import main as prepare_data
-from workloads.run_file import run_stage
-from workloads.training.command_line import ERROR_FILE, one_line_errors, tell
+from seqlm.commands.prepare import main as prepare_data
+from seqlm.runs.run_file import run_stage
+from seqlm.training.command_line import ERROR_FILE, one_line_errors, tell
 
 REPOSITORY = Path(__file__).parents[3]
-PACKAGE = REPOSITORY / "workloads"
+PACKAGE = REPOSITORY / "workloads/seqlm"
 NOBODY = 65534
 PROTEINS = "".join(f">p{number}\nMKVLA{'GILVMK' * number}\n" for number in range(60))
 
@@ -195,7 +195,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **keywords: object) -> None:
         raise AssertionError("work began")
 
-    monkeypatch.setattr("workloads.esm2.data.prepare.fetch", fail)
+    monkeypatch.setattr("seqlm.proteins.data.prepare.fetch", fail)
 
 
 @pytest.mark.parametrize("exists", [True, False], ids=["link", "dangling"])

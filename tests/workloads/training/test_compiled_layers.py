@@ -9,13 +9,13 @@ import torch
 from torch._dynamo.utils import counters
 from transformers import PretrainedConfig
 
-from workloads.esm2.attention import Segments
-from workloads.esm2.packed_model import Pack, PackedModel
-from workloads.esm2.pretrained import of_config
-from workloads.training.adapters.adapters import add_adapters, shrink_frozen, with_adapters
-from workloads.training.adapters.four_bit import quantize_layers
-from workloads.training.config import LoraConfig
-from workloads.training.saved_model import assigned
+from seqlm.proteins.model.attention import Segments
+from seqlm.proteins.model.packed_model import Pack, PackedModel
+from seqlm.proteins.model.pretrained import of_config
+from seqlm.training.adapters.adapters import add_adapters, shrink_frozen, with_adapters
+from seqlm.training.adapters.four_bit import quantize_layers
+from seqlm.training.config import LoraConfig
+from seqlm.training.saved_model import assigned
 
 LENGTHS = (40, 60, 20, 8)
 BOTH_FAMILIES = {"test_layers_share_graphs"}

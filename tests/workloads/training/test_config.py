@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from workloads.esm2.model import SHAPES
-from workloads.run_file import load_config
-from workloads.training.config import LoraConfig
-from workloads.training.strict_yaml import shown
+from seqlm.proteins.families.esm2.model import SHAPES
+from seqlm.runs.run_file import load_config
+from seqlm.training.config import LoraConfig
+from seqlm.training.strict_yaml import shown
 
-FOLDER = Path(__file__).parents[3] / "workloads/esm2/configs"
+FOLDER = Path(__file__).parents[3] / "workloads/seqlm/configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
 TASKS = sorted((FOLDER / "finetune").glob("*.yaml"))
 

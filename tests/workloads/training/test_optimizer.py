@@ -16,10 +16,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Muon, Optimizer
 
+from seqlm.training import optimizer
+from seqlm.training.config import OptimConfig
+from seqlm.training.optimizer import BatchedMuon, build_optimizers
 from tests.workloads.training.forked_processes import forked
-from workloads.training import optimizer
-from workloads.training.config import OptimConfig
-from workloads.training.optimizer import BatchedMuon, build_optimizers
 
 SHAPES = [(24, 24), (33, 24), (24, 33)]
 """Square, tall and wide; two processes share 33 rows as 17 and 16."""

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from workloads.esm2.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD
-from workloads.esm2.masking import mask_pack
-from workloads.esm2.packed_model import Pack
-from workloads.esm2.protein_packs import ProteinStream
-from workloads.esm2.shapes import num_rows
-from workloads.training.hashing import hash64, mix64, mix64_on_device
-from workloads.training.loader import read_ahead, step_packs
-from workloads.training.packing import PackShape, Position, pack_lengths
-from workloads.training.records import ProteinSplit
+from seqlm.proteins.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD
+from seqlm.proteins.families.esm2.facts import num_rows
+from seqlm.proteins.model.masking import mask_pack
+from seqlm.proteins.model.packed_model import Pack
+from seqlm.proteins.model.protein_packs import ProteinStream
+from seqlm.training.hashing import hash64, mix64, mix64_on_device
+from seqlm.training.loader import read_ahead, step_packs
+from seqlm.training.packing import PackShape, Position, pack_lengths
+from seqlm.training.records import ProteinSplit
 
 CPU = torch.device("cpu")
 

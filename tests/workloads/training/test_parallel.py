@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from transformers import EsmConfig
 
-from workloads.esm2.pretrained import on_meta
-from workloads.training import parallel
-from workloads.training.config import ParallelConfig
-from workloads.training.processes import Processes
+from seqlm.proteins.model.pretrained import on_meta
+from seqlm.training import parallel
+from seqlm.training.config import ParallelConfig
+from seqlm.training.processes import Processes
 
 BOTH_FAMILIES = True
 

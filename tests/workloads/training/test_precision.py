@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from seqlm.training import precision
+from seqlm.training.config import TrainConfig
+from seqlm.training.precision import PRECISION_FILE, Precision, bf16_speedup, select_precision
+from seqlm.training.processes import processes
 from tests.workloads.training.forked_processes import forked
 from tests.workloads.training.training_runs import train_here
-from workloads.training import precision
-from workloads.training.config import TrainConfig
-from workloads.training.precision import PRECISION_FILE, Precision, bf16_speedup, select_precision
-from workloads.training.processes import processes
 
 CPU = torch.device("cpu")
 AUTO = TrainConfig(precision="auto")

@@ -17,17 +17,17 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PretrainedConfig
 
+from seqlm.proteins.model import attention
+from seqlm.proteins.model.attention import Segments
+from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack, PackedModel
+from seqlm.proteins.model.pretrained import of_config
+from seqlm.training import hardware, train
+from seqlm.training.hardware import executed_flops, matmul_ceiling, num_flops
+from seqlm.training.loader import StepPacks
+from seqlm.training.packing import Position
+from seqlm.training.tracking import progress
+from seqlm.training.tracking.progress import WARM_STEPS, Progress, Window
 from tests.workloads.training.training_runs import lines, train_here
-from workloads.esm2 import attention
-from workloads.esm2.attention import Segments
-from workloads.esm2.packed_model import MaskedLanguageModel, Pack, PackedModel
-from workloads.esm2.pretrained import of_config
-from workloads.training import hardware, train
-from workloads.training.hardware import executed_flops, matmul_ceiling, num_flops
-from workloads.training.loader import StepPacks
-from workloads.training.packing import Position
-from workloads.training.tracking import progress
-from workloads.training.tracking.progress import WARM_STEPS, Progress, Window
 
 BOTH_FAMILIES = {
     "test_executed_flops_are_those_that_torch_counts",

@@ -18,16 +18,16 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from workloads.training.command_line import one_line_errors, require
+from seqlm.training.command_line import one_line_errors, require
 
 REPOSITORY = Path(__file__).parents[3]
 REQUIRED = ("torch", "transformers", "numpy", "pyarrow", "safetensors", "PyYAML", "tqdm", "matplotlib")
 """Packages that README.md names."""
 LORA, SERVING, MAPS = ("peft", "bitsandbytes"), ("starlette", "uvicorn"), ("pandas",)
 EXTRA = {
-    "workloads.training.adapters.adapted_linear": LORA,
-    "workloads.esm2.serving.app": SERVING,
-    **dict.fromkeys((f"workloads.explore.{name}" for name in ("command", "projection")), MAPS),
+    "seqlm.training.adapters.adapted_linear": LORA,
+    "seqlm.proteins.serving.app": SERVING,
+    **dict.fromkeys((f"seqlm.proteins.explore.{name}" for name in ("command", "projection")), MAPS),
 }
 """Packages that modules of a single stage may need in addition."""
 IMPORT_ALL = """
@@ -54,7 +54,7 @@ stages, *names = sys.argv[1:]
 for arguments in json.loads(stages):
     sys.argv = ["seqlm", *arguments]
     try:
-        runpy.run_module("workloads", run_name="__main__")
+        runpy.run_module("seqlm", run_name="__main__")
     except SystemExit as end:
         if end.code:
             raise
@@ -97,7 +97,7 @@ def with_only(packages: Iterable[str]) -> dict[str, str]:
     distributions = with_requirements(packages)
     names = packages_distributions().items()
     visible = {name for name, owners in names if distributions & set(map(normalized, owners))}
-    folders = [Path(__file__).parent / "hidden_packages", REPOSITORY]
+    folders = [Path(__file__).parent / "hidden_packages", REPOSITORY / "workloads", REPOSITORY]
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -172,7 +172,7 @@ def test_a_missing_module_of_a_package_that_is_there_is_a_fault(capsys: pytest.C
 
 @pytest.mark.long
 def test_serving_names_what_it_misses() -> None:
-    done = python("-m", "workloads", "serve", "--model", "nowhere", packages=[*REQUIRED, "uvicorn"])
+    done = python("-m", "seqlm", "serve", "--model", "nowhere", packages=[*REQUIRED, "uvicorn"])
     assert (done.returncode, done.stdout) == (1, "")
     line = "error: the package starlette is missing; install it (pip install starlette) and try again"
     assert done.stderr.splitlines() == [line]

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from torch.distributed.checkpoint.staging import DefaultStager
 
+from seqlm.proteins.model.masking import mask_pack
+from seqlm.proteins.pretraining import evaluation
+from seqlm.training import checkpoint
+from seqlm.training.data.locks import PATIENCE, try_lock
+from seqlm.training.trainer import NonFiniteLossError
 from tests.workloads.training.training_runs import events, lines, losses, train_here
-from workloads.esm2 import evaluation
-from workloads.esm2.masking import mask_pack
-from workloads.training import checkpoint
-from workloads.training.data.locks import PATIENCE, try_lock
-from workloads.training.trainer import NonFiniteLossError
 
 BOTH_FAMILIES = {"test_a_longer_run_resumes_and_a_finished_one_is_left_alone"}
 

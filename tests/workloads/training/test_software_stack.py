@@ -1,4 +1,4 @@
-"""python -m workloads --version: from the code down to the network's libraries, on any machine."""
+"""python -m seqlm --version: from the code down to the network's libraries, on any machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from workloads.training.hardware import software_stack
+from seqlm.training.hardware import software_stack
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -56,7 +56,7 @@ def test_command_prints_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("GIT_SHA", "c0ffee")
     monkeypatch.setenv("NCCL_NET_PLUGIN", "none")
     done = subprocess.run(
-        [sys.executable, "-m", "workloads", "--version"],
+        [sys.executable, "-m", "seqlm", "--version"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

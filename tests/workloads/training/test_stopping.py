@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from seqlm.training.command_line import STOPPED_BY_SIGNAL
+from seqlm.training.tracking.run_log import read_metrics
 from tests.workloads.training import hindered_training
 from tests.workloads.training.forked_processes import forked, train_in_turn
 from tests.workloads.training.training_runs import NUM_STEPS, events, largest_difference, losses, train_here
-from workloads.training.command_line import STOPPED_BY_SIGNAL
-from workloads.training.tracking.run_log import read_metrics
 
 pytestmark = pytest.mark.long
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from seqlm.proteins.pretraining.objective import Pretraining
+from seqlm.runs.run_file import load_config
+from seqlm.training.checkpoint import Checkpointer
+from seqlm.training.processes import processes
+from seqlm.training.trainer import NonFiniteLossError, Trainer
 from tests.workloads.training.training_runs import lines, losses, train_here
-from workloads.esm2.pretraining import Pretraining
-from workloads.run_file import load_config
-from workloads.training.checkpoint import Checkpointer
-from workloads.training.processes import processes
-from workloads.training.trainer import NonFiniteLossError, Trainer
 
 BOTH_FAMILIES = {"test_the_default_family_is_not_part_of_the_identity"}
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from seqlm.proteins.finetune.objective import FineTuning
+from seqlm.proteins.model.attention import Segments, packed_attention, rotate
+from seqlm.proteins.model.window_attention import window_attention
+from seqlm.runs.run_file import load_config
+from seqlm.training import device_runtime
+from seqlm.training.device_runtime import CACHE_VARIABLE, XlaRuntime, drop_locks, register
 from tests.workloads.training.training_runs import train_here
-from workloads.esm2.attention import Segments, packed_attention, rotate
-from workloads.esm2.finetune.objective import FineTuning
-from workloads.esm2.window_attention import window_attention
-from workloads.run_file import load_config
-from workloads.training import device_runtime
-from workloads.training.device_runtime import CACHE_VARIABLE, XlaRuntime, drop_locks, register
 
 
 @pytest.mark.parametrize("max_length", [97, 64, 33])

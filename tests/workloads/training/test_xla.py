@@ -16,6 +16,10 @@ import pytest
 import torch
 from torch import nn
 
+from seqlm.training import device_runtime
+from seqlm.training.device_runtime import XlaRuntime
+from seqlm.training.processes import processes
+from seqlm.training.trainer import StepResult, Trainer
 from tests.workloads.training.training_runs import (
     NUM_STEPS,
     PACKS_PER_STEP,
@@ -25,10 +29,6 @@ from tests.workloads.training.training_runs import (
     train_here,
     write_run_file,
 )
-from workloads.training import device_runtime
-from workloads.training.device_runtime import XlaRuntime
-from workloads.training.processes import processes
-from workloads.training.trainer import StepResult, Trainer
 
 torch_xla = pytest.importorskip("torch_xla", reason="torch_xla is not installed here: make test-xla")
 metrics = pytest.importorskip("torch_xla.debug.metrics")
@@ -105,7 +105,7 @@ def trained(train_first: Callable[..., Path]) -> Trained:
     train_first("cpu", "cpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "step", counted)
-        patch.setattr("workloads.training.trainer.beat", lambda _, slow: said.append(slow))
+        patch.setattr("seqlm.training.trainer.beat", lambda _, slow: said.append(slow))
         metrics.clear_all()
         run_dir = train_first("xla", "xla")
     return Trained(run_dir.parent, counts, slow)

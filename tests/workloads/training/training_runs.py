@@ -17,13 +17,13 @@ import torch.distributed as dist
 import yaml
 from matplotlib.figure import Figure
 
-from workloads.run_file import RunFile, load_config
-from workloads.train import train as main
-from workloads.training.objective import Objective
-from workloads.training.processes import processes
-from workloads.training.report import run_report
-from workloads.training.tracking.run_log import read_metrics
-from workloads.training.trainer import Trainer
+from seqlm.commands.train import train as main
+from seqlm.runs.run_file import RunFile, load_config
+from seqlm.training.objective import Objective
+from seqlm.training.processes import processes
+from seqlm.training.report import run_report
+from seqlm.training.tracking.run_log import read_metrics
+from seqlm.training.trainer import Trainer
 
 REPOSITORY = Path(__file__).parents[3]
 NUM_STEPS, PACKS_PER_STEP = 16, 4
@@ -103,10 +103,10 @@ def changed_parameters(objective: Objective) -> set[str]:
 def start_training(
     *arguments: str,
     processes: int,
-    program: Sequence[str] = ("workloads", "train"),
+    program: Sequence[str] = ("seqlm", "train"),
     **environment: str,
 ) -> subprocess.Popen[str]:
-    """Start ``torchrun -m workloads train`` (or another module) as a user's shell would.
+    """Start ``torchrun -m seqlm train`` (or another module) as a user's shell would.
 
     Args:
         arguments: of the module.

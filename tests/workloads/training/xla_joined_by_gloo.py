@@ -15,10 +15,10 @@ import torch_xla
 from torch import Tensor
 from torch.optim import Optimizer
 
-from workloads.run_file import run_stage
-from workloads.train import train as main
-from workloads.training.device_runtime import XlaRuntime
-from workloads.training.processes import Processes
+from seqlm.commands.train import train as main
+from seqlm.runs.run_file import run_stage
+from seqlm.training.device_runtime import XlaRuntime
+from seqlm.training.processes import Processes
 
 
 @cache

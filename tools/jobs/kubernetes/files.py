@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from workloads.launch.kubernetes_job import config_map, job_manifest
-from workloads.launch.pod_job import INSTANCE_TYPE_LABEL, Manifest, PodJob
+from seqlm.launch.kubernetes_job import config_map, job_manifest
+from seqlm.launch.pod_job import INSTANCE_TYPE_LABEL, Manifest, PodJob
 
 HYP_TEMPLATE, HYP_VERSION = "hyp-pytorch-job", "1.1"
 HYP_CONFIG, HYP_MANIFEST, JOB_FILE, RUN_FILE = "config.yaml", "k8s.jinja", "job.yaml", "run.yaml"

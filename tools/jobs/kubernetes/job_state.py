@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from seqlm.launch.pod_job import QUEUE_LABEL, Operator, PodSettings
 from tools.kubernetes.kubectl import Kubectl, Refused
-from workloads.launch.pod_job import QUEUE_LABEL, Operator, PodSettings
 
 WORKLOAD_KIND, QUEUE_KIND = "workloads.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io"
 IN_ORDER = ("ContainerCreating", "PodInitializing")

@@ -12,6 +12,9 @@ from typing import Any
 from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import instance_type
 from config.resource_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UID, job_namespaces
+from seqlm.launch.kubernetes_job import config_map, job_manifest
+from seqlm.launch.pod_job import RUN_LABEL, STAGE_LABEL, PodJob
+from seqlm.runs.stages import STAGES
 from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORK_OF, NEURON
 from tools.jobs.kubernetes import placement, watch
 from tools.jobs.kubernetes.files import write_files
@@ -21,9 +24,6 @@ from tools.jobs.kubernetes.placement import EksWanted
 from tools.jobs.scheduler import Scheduler, print_found
 from tools.jobs.work import NamedRun, work_of
 from tools.kubernetes.kubectl import Kubectl, Refused, open_kubectl
-from workloads.launch.kubernetes_job import config_map, job_manifest
-from workloads.launch.pod_job import RUN_LABEL, STAGE_LABEL, PodJob
-from workloads.stages import STAGES
 
 MAX_NAME = 40
 """Operators append to a job's name, and the result is a label with 63 characters at most."""

@@ -8,9 +8,9 @@ from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.facts.instance_catalogue import InstanceType, instance_type
 from config.resource_names import COMMON_NAMESPACE
 from config.task_governance import BORROW_LIMIT_PERCENT, team_namespace
+from seqlm.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
+from seqlm.runs.stages import STAGES
 from tools.jobs.checks import Share, SharedFiles, Wanted, accelerators_of, listed, sizes_of
-from workloads.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
-from workloads.stages import STAGES
 
 IMAGE = re.compile(r"[\w.-]+(:\d+)?(/[a-z0-9._-]+)+(:[\w.-]+)?@sha256:[0-9a-f]{64}")
 RESUMED_NAMESPACE = re.compile(r"kubeflow$|hyperpod")

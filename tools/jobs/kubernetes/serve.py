@@ -12,6 +12,8 @@ from config.endpoint import Endpoint
 from config.reading.endpoint_file import load_endpoint
 from config.reading.loader import load_eks_cluster
 from config.resource_names import LUSTRE_CLAIM, TRAINING_UID
+from seqlm.launch.kubernetes_service import SERVICE_PORT, PodService, manifests
+from seqlm.proteins.serving.settings import ServeSettings
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.checks import listed
 from tools.jobs.code_version import code_revision
@@ -20,8 +22,6 @@ from tools.jobs.kubernetes.files import to_yaml
 from tools.jobs.kubernetes.image import commit_image
 from tools.jobs.kubernetes.job_state import place_problems
 from tools.kubernetes.kubectl import Refused, open_kubectl
-from workloads.esm2.serving.settings import ServeSettings
-from workloads.launch.kubernetes_service import SERVICE_PORT, PodService, manifests
 
 
 def main() -> int:

@@ -9,6 +9,14 @@ from tempfile import TemporaryFile
 from time import sleep as pause
 from typing import Any
 
+from seqlm.launch.pod_job import (
+    JOB_LABEL,
+    RUN_DIR_ANNOTATION,
+    RUN_LABEL,
+    SAVE_SECONDS,
+    STAGE_LABEL,
+    Operator,
+)
 from tools.command_line import format_table
 from tools.jobs.delivery import Delivery
 from tools.jobs.kubernetes.job_state import (
@@ -22,14 +30,6 @@ from tools.jobs.kubernetes.job_state import (
     waiting_problems,
 )
 from tools.kubernetes.kubectl import Kubectl, Manifest, Refused
-from workloads.launch.pod_job import (
-    JOB_LABEL,
-    RUN_DIR_ANNOTATION,
-    RUN_LABEL,
-    SAVE_SECONDS,
-    STAGE_LABEL,
-    Operator,
-)
 
 FETCH = Path(__file__).parents[1] / "fetch_run.sh"
 POD_SECONDS = 3600

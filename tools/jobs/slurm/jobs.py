@@ -29,10 +29,10 @@ set -euo pipefail
 top="$1/$2"
 [[ -e "$top" ]] || install --directory --owner="$2" --group="$(id --group --name "$2")" "$top"
 """
-# Python finds workloads below a folder that has a workloads, which a version's own folder is not called.
+# A version's folder is named by its hash. The link `workloads` gives it the name that jobs expect.
 _WITH_CODE = """
 set -euo pipefail
-export PYTHONPATH="$1"
+export PYTHONPATH="$1/workloads"
 mkdir -p "$1"
 ln --symbolic --force --no-target-directory "$2" "$1/workloads"
 shift 2
@@ -77,7 +77,7 @@ class SlurmJobs(Scheduler):
         named = f"{folder}/code/{code_version.code_hash()}"
         request["job"]["code"] = named
         command = ["bash", "-c", _WITH_CODE, "submit", named, code]
-        command += ["python3", "-s", "-B", "-m", "workloads.launch.slurm_submit", json.dumps(request)]
+        command += ["python3", "-s", "-B", "-m", "seqlm.launch.slurm_submit", json.dumps(request)]
         said: list[str] = []
         if head.run(user, command, said.append):
             raise ValueError("\n".join(said).removeprefix("error: "))

@@ -8,9 +8,9 @@ from typing import Any
 from config.facts.instance_catalogue import instance_type
 from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
+from seqlm.launch.job_file import Job
 from tools.jobs.checks import Share, SharedFiles, Wanted, accelerators_of, listed, sizes_of
 from tools.jobs.work import NamedRun, work_of
-from workloads.launch.job_file import Job
 
 WITHOUT_USERS = "ubuntu"
 """The image's own user, who is there when the cluster file names none."""

@@ -10,7 +10,7 @@ from node_setup.service import install_program, remove_units, run_unit
 UNIT = "job-credentials.service"
 PORT = 9911
 ENVIRONMENT = "/etc/node-setup/training_environment.json"
-"""Environment variables that the training code sets for its processes (workloads/launch/slurm_step.py)."""
+"""Environment variables that the training code sets for its processes (``seqlm.launch.slurm_step``)."""
 
 
 def apply(node: Node) -> None:

@@ -10,15 +10,15 @@ from typing import Any
 import yaml
 
 from config.eks_cluster import EksCluster
+from seqlm.launch.kubernetes_job import job_manifest
+from seqlm.launch.pod_job import PodJob
+from seqlm.runs.run_file import load_config
 from tests.job_schemas.validation import pod_templates
 from tools.jobs.kubernetes.jobs import pod_job
 from tools.jobs.kubernetes.placement import EksWanted
-from workloads.launch.kubernetes_job import job_manifest
-from workloads.launch.pod_job import PodJob
-from workloads.run_file import load_config
 
 CLUSTERS = Path(__file__).parents[4] / "clusters"
-RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")
+RUN = Path("workloads/seqlm/configs/esm2_8m_sample.yaml")
 IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/esm2-eks/training@sha256:" + "5a" * 32
 
 

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from botocore.exceptions import ClientError
 
+from seqlm.launch.kubernetes_job import config_map, job_manifest
 from tests.job_schemas.validation import check
 from tests.tools.jobs.kubernetes.eks_jobs_made import CLUSTERS, IMAGE, RUN, made, shipped
 from tools.images import image_registry
@@ -28,7 +29,6 @@ from tools.jobs.kubernetes import image as eks_image
 from tools.jobs.kubernetes.files import hyp_config, to_yaml, write_files
 from tools.kubernetes.eks_token import token
 from tools.kubernetes.kubectl import kubeconfig_of
-from workloads.launch.kubernetes_job import config_map, job_manifest
 
 DIGEST = IMAGE.partition("@")[2]
 URI = IMAGE.partition("@")[0]

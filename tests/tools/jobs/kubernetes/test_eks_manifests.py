@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from seqlm.launch.kubernetes_job import config_map, job_manifest
+from seqlm.launch.pod_job import PodJob
 from tests.job_schemas.validation import check, pod_templates
 from tests.tools.jobs.kubernetes.eks_jobs_made import IMAGE, made, pod, shipped
-from workloads.launch.kubernetes_job import config_map, job_manifest
-from workloads.launch.pod_job import PodJob
 
 TEAM = "proteins"
 RETRIES = {"train": 10, "data": 3, "evaluate": 3, "predict": 10, "bandwidth": 1}

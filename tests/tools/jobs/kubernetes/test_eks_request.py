@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from config.eks_cluster import Taint
+from seqlm.launch.kubernetes_job import job_manifest
 from tests.job_schemas.validation import check, pod_templates
 from tests.tools.jobs.kubernetes.eks_jobs_made import made, pod, shipped, with_group
-from workloads.launch.kubernetes_job import job_manifest
 
 P5 = shipped("eks-p5")
 TEAM = "proteins"

@@ -12,12 +12,12 @@ import yaml
 
 from config.endpoint import Endpoint
 from config.reading.endpoint_file import load_endpoint
+from seqlm.launch.kubernetes_service import PodService, manifests
 from tests.job_schemas.validation import check
 from tests.tools.jobs.kubernetes.eks_jobs_made import IMAGE, shipped
 from tests.tools.kubernetes_api import Objects, api_server
 from tools.jobs.kubernetes import serve as eks_serve
 from tools.jobs.kubernetes.serve import pod_service
-from workloads.launch.kubernetes_service import PodService, manifests
 
 FILE = Path("endpoints/esm2.yaml")
 MODEL = "/fsx/hyperpod-training/esm2/runs/localization/model"

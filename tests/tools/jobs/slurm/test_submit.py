@@ -23,7 +23,7 @@ from tools.jobs import code_version
 from tools.jobs.slurm import jobs
 from tools.nodes.head_node import HeadNode
 
-RUN = "workloads/esm2/configs/esm2_8m_sample.yaml"
+RUN = "workloads/seqlm/configs/esm2_8m_sample.yaml"
 BUCKET = f"sagemaker-esm2-slurm-{ACCOUNT}-us-west-2"
 FOUND = {
     "job": "12",
@@ -62,7 +62,7 @@ def uploads() -> list[str]:
 def head(monkeypatch: pytest.MonkeyPatch, uploads: list[str]) -> Any:
     aws, head = AnsweringAws("us-west-2"), Head()
     aws.answer("sts", "GetCallerIdentity", {"Account": ACCOUNT})
-    there = f"workloads/{code_version.code_hash()}/training/train.py"
+    there = f"workloads/{code_version.code_hash()}/seqlm/training/train.py"
     aws.answer("s3", "ListObjectsV2", {"Contents": [{"Key": there}]})
 
     def put(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -88,9 +88,9 @@ def test_code_goes_ahead_and_the_job_follows(
 ) -> None:
     assert run(monkeypatch, "parallel.mode=fsdp", "--nodes", "1", "optim.lr=1e-4") == 0
     version = code_version.code_hash()
-    assert f"workloads/{version}/launch/train.sbatch" in uploads
+    assert f"workloads/{version}/seqlm/launch/train.sbatch" in uploads
     # Existing files stay, and files that running the code creates are not copied.
-    assert f"workloads/{version}/training/train.py" not in uploads
+    assert f"workloads/{version}/seqlm/training/train.py" not in uploads
     assert not [key for key in uploads if "__pycache__" in key]
     brought, folder, job = head.ran
     address = f"s3://{BUCKET}/workloads/{version}"
@@ -149,7 +149,7 @@ def test_commands_run_as_the_user_and_without_roots_environment(
 )
 def test_make_passes_its_variables_on(target: str, words: str) -> None:
     asked = ["TARGET=slurm", "NODES=4", "IMAGE=/fsx/x.sqsh", "SUBMIT=--time 2:00", "ARGS=optim.lr=1e-4"]
-    config = [] if target == "bandwidth" else ["CONFIG=workloads/esm2/configs/esm2_650m.yaml"]
+    config = [] if target == "bandwidth" else ["CONFIG=workloads/seqlm/configs/esm2_650m.yaml"]
     command = ["make", "--dry-run", target, *asked, *config]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     assert re.search(words, said)

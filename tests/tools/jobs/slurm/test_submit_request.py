@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from seqlm.runs.run_file import load_config
 from tests.tools.cluster_files import shipped
 from tools.jobs.slurm.request import SlurmWanted, job_request, job_user, user_folder
-from workloads.run_file import load_config
 
-RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")
+RUN = Path("workloads/seqlm/configs/esm2_8m_sample.yaml")
 CLUSTER, P5 = shipped("slurm"), shipped("slurm-p5")
 FOLDER, IMAGE = "/fsx/ubuntu/esm2", "/fsx/images/esm2.sqsh"
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from seqlm.launch.network import check
+from seqlm.launch.network.all_reduce import Point
+from seqlm.launch.network.check import SECONDS
+from seqlm.launch.network.nccl_log import chosen_network
 from tests.workloads.training.forked_processes import forked
-from workloads.launch.network import check
-from workloads.launch.network.all_reduce import Point
-from workloads.launch.network.check import SECONDS
-from workloads.launch.network.nccl_log import chosen_network
 
 pytestmark = pytest.mark.long
 

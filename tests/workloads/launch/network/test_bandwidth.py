@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.workloads.training.forked_processes import forked
-from workloads.launch.network import bandwidth
-from workloads.launch.network.all_reduce import Point, Sweep
-from workloads.launch.network.bandwidth import SMALLEST_BYTES, sizes
-from workloads.launch.network.expectation import (
+from seqlm.launch.network import bandwidth
+from seqlm.launch.network.all_reduce import Point, Sweep
+from seqlm.launch.network.bandwidth import SMALLEST_BYTES, sizes
+from seqlm.launch.network.expectation import (
     Expectation,
     Published,
     judge,
     read_expectation,
     wire_limit_gb_s,
 )
-from workloads.training.command_line import one_line_errors
+from seqlm.training.command_line import one_line_errors
+from tests.workloads.training.forked_processes import forked
 
 FIGURE = Published(465.87, 4 << 30, 2, "github.com/someone")
 P5 = Expectation("ml.p5.48xlarge", 8, 400.0, True, FIGURE, None)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workloads.training.adapters import four_bit
+from seqlm.training.adapters import four_bit
 
 
 @pytest.fixture

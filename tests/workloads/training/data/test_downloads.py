@@ -14,12 +14,12 @@ from typing import IO
 
 import pytest
 
+from seqlm.proteins.data import sources
+from seqlm.training.checksums import digest_of
+from seqlm.training.data import remotes, transfer
+from seqlm.training.data.locks import try_lock
+from seqlm.training.data.transfer import FetchError, fetch
 from tests.workloads.training.data.faulty_site import Site, etag, serve
-from workloads.esm2.data import sources
-from workloads.training.checksums import digest_of
-from workloads.training.data import remotes, transfer
-from workloads.training.data.locks import try_lock
-from workloads.training.data.transfer import FetchError, fetch
 
 PROTEINS = b">a\nMKV\n" * 60_000
 

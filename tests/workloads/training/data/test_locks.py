@@ -9,10 +9,10 @@ from unittest import mock
 
 import pytest
 
+from seqlm.commands import prepare as prepare_data
+from seqlm.training.data import locks
+from seqlm.training.data.workspace import BeingPrepared, workspace
 from tests.workloads.training.forked_processes import forked
-from workloads import prepare as prepare_data
-from workloads.training.data import locks
-from workloads.training.data.workspace import BeingPrepared, workspace
 
 
 @pytest.fixture(autouse=True)

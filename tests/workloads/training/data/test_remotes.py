@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workloads.training.data import remotes
-from workloads.training.data.transfer import FetchError
+from seqlm.training.data import remotes
+from seqlm.training.data.transfer import FetchError
 
 
 def test_two_queries_are_two_addresses_and_a_new_signature_is_not() -> None:

@@ -14,9 +14,9 @@ import botocore.exceptions
 import pytest
 from moto import mock_aws
 
-from workloads.esm2.data import sources
-from workloads.training.data import remotes, transfer
-from workloads.training.data.transfer import FetchError, fetch
+from seqlm.proteins.data import sources
+from seqlm.training.data import remotes, transfer
+from seqlm.training.data.transfer import FetchError, fetch
 
 PROTEINS = b">a\nMKV\n" * 60_000
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from workloads.esm2.data.sources import PROTEINS
-from workloads.training.data import transfer
-from workloads.training.data.transfer import FetchError, fetch
+from seqlm.proteins.data.sources import PROTEINS
+from seqlm.training.data import transfer
+from seqlm.training.data.transfer import FetchError, fetch
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_names_stand_for_uniprots_addresses(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_sample_is_the_embedded_one(tmp_path: Path) -> None:
-    assert PROTEINS.sample.parts[-5:] == ("workloads", "esm2", "data", "sample", "proteins.fasta.gz")
+    assert PROTEINS.sample.parts[-5:] == ("seqlm", "proteins", "data", "sample", "proteins.fasta.gz")
     moved = replace(PROTEINS, sample=tmp_path / "proteins.fasta.gz")
     with pytest.raises(FetchError, match=r"sample: .* is missing; restore it with: git checkout"):
         fetch("sample", tmp_path, moved)

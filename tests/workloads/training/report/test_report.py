@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import yaml
 
+from seqlm.__main__ import write_report as main
+from seqlm.runs.kinds import report
+from seqlm.runs.run_file import RunFile
+from seqlm.training.config import TrackingConfig, TrainConfig
+from seqlm.training.data.manifest import LENGTH_BIN_RESIDUES
+from seqlm.training.report import figures as report_figures
+from seqlm.training.report.page import Card, card_block
+from seqlm.training.tracking.run_log import RunLog, write_results
 from tests.workloads.training.training_runs import figures_not_drawn
-from workloads.__main__ import write_report as main
-from workloads.run_file import RunFile
-from workloads.run_kinds import report
-from workloads.training.config import TrackingConfig, TrainConfig
-from workloads.training.data.manifest import LENGTH_BIN_RESIDUES
-from workloads.training.report import figures as report_figures
-from workloads.training.report.page import Card, card_block
-from workloads.training.tracking.run_log import RunLog, write_results
 
 HOSTILE = '<script src="https://evil.example/x.js">alert(1)</script>&"\'$x_{'
 # Elements of HTML and SVG that have no end tag.

@@ -21,9 +21,9 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from workloads.training.config import TrackingConfig
-from workloads.training.tracking import mirror
-from workloads.training.tracking.run_log import RunLog
+from seqlm.training.config import TrackingConfig
+from seqlm.training.tracking import mirror
+from seqlm.training.tracking.run_log import RunLog
 
 REPOSITORY = Path(__file__).parents[4]
 PROGRAM = REPOSITORY / "lifecycle/slurm/collectors/job_credentials.py"

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import yaml
 
-from workloads.training.config import TrackingConfig
-from workloads.training.tracking import mirror
-from workloads.training.tracking import run_log as tracking
-from workloads.training.tracking.run_log import RunLog, files_line, read_metrics, write_results
+from seqlm.training.config import TrackingConfig
+from seqlm.training.tracking import mirror
+from seqlm.training.tracking import run_log as tracking
+from seqlm.training.tracking.run_log import RunLog, files_line, read_metrics, write_results
 
 REPOSITORY = Path(__file__).parents[4]
 CONFIG = {"name": "r", "train": {"max_steps": 20, "betas": [0.9, 0.98]}, "data": {"path": None}}
@@ -290,8 +290,8 @@ def test_plain_lines_where_stderr_is_a_file(
 def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
-from workloads.training.config import TrackingConfig
-from workloads.training.tracking.run_log import RunLog
+from seqlm.training.config import TrackingConfig
+from seqlm.training.tracking.run_log import RunLog
 run_dir, uri = Path({str(tmp_path / "r")!r}), {(tmp_path / "mlruns").as_uri()!r}
 log = RunLog(run_dir, config={{}}, tracking=TrackingConfig(mlflow_uri=uri), max_steps=20, enabled=True)
 log.truncate_after(10)
@@ -324,7 +324,7 @@ log.close("FINISHED")
 def test_nothing_is_sent_home() -> None:
     """A fresh interpreter, so that no other test's settings count."""
     program = (
-        "import workloads.training.tracking.run_log, mlflow.telemetry.utils as telemetry\n"
+        "import seqlm.training.tracking.run_log, mlflow.telemetry.utils as telemetry\n"
         "telemetry._IS_IN_CI_ENV_OR_TESTING = False\n"
         "assert telemetry.is_telemetry_disabled()"
     )

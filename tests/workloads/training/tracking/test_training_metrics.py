@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from seqlm.training.tracking.metrics_port import JOB_ID, PORT
+from seqlm.training.tracking.run_log import RunLog
+from seqlm.training.tracking.training_metrics import TrainingMetrics
 from tests.workloads.training.training_runs import lines, train_here
-from workloads.training.tracking.metrics_port import JOB_ID, PORT
-from workloads.training.tracking.run_log import RunLog
-from workloads.training.tracking.training_metrics import TrainingMetrics
 
 STEPS = ("optim.warmup_steps=0", "train.max_steps=4", "train.eval_every_steps=2", "train.save_every_steps=2")
 Samples = dict[tuple[str, str], float]

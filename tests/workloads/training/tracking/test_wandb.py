@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+from seqlm.runs.run_file import load_config
+from seqlm.training.config import TrackingConfig
+from seqlm.training.tracking.run_log import RunLog, read_metrics
 from tests.workloads.training.training_runs import train_here
-from workloads.run_file import load_config
-from workloads.training.config import TrackingConfig
-from workloads.training.tracking.run_log import RunLog, read_metrics
 
 REPOSITORY = Path(__file__).parents[4]
 KEY = "0123456789abcdef" * 2 + "01234567"
@@ -156,7 +156,7 @@ def test_a_resumed_run_continues_the_same_run_and_repeats_steps(
 def test_without_server_or_account_one_warning_says_how_to_send_the_run(
     lack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from workloads.training.tracking import mirror
+    from seqlm.training.tracking import mirror
 
     monkeypatch.setattr(
         mirror, "WANDB_SETTINGS", {**mirror.WANDB_SETTINGS, "init_timeout": 3.0, "finish_timeout": 20.0}
@@ -201,9 +201,9 @@ def test_a_process_ends_soon_with_its_own_code_if_the_server_never_answers(tmp_p
     program = f"""
 import sys
 from pathlib import Path
-from workloads.run_file import load_config
-from workloads.training.config import TrackingConfig
-from workloads.training.tracking.run_log import RunLog
+from seqlm.runs.run_file import load_config
+from seqlm.training.config import TrackingConfig
+from seqlm.training.tracking.run_log import RunLog
 tracking = TrackingConfig(mlflow=False, wandb="proteins")
 log = RunLog(Path({str(tmp_path / "r")!r}), config={{}}, tracking=tracking, max_steps=2, enabled=True)
 log.train(1, loss=1.0)

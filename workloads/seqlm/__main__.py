@@ -1,0 +1,90 @@
+"""The command ``seqlm``, also ``python -m seqlm``: a subcommand for each thing to do with a model.
+
+Subcommands take a run file and changes to it. make and the launchers of a cluster start the same subcommands.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from seqlm.proteins.serving import command as serving
+from seqlm.runs.families import lazy
+from seqlm.runs.kinds import report
+from seqlm.runs.run_file import RunFile, run_stage
+from seqlm.runs.schema import SCHEMA_FILE, json_schema
+from seqlm.runs.stages import SUBCOMMANDS
+from seqlm.training.command_line import one_line_errors, stage_parser
+from seqlm.training.whole_file import write_whole
+
+
+def write_report(arguments: Sequence[str]) -> None:
+    """Write the report of a finished or running run again."""
+    parser = argparse.ArgumentParser(
+        prog="seqlm report",
+        description="Write the report of a finished or running run again: ``seqlm report RUN_DIR``.",
+    )
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run: <runs>/<name>")
+    options = parser.parse_args(arguments)
+    with one_line_errors():
+        print(report(options.run_dir))
+
+
+OTHERS: Mapping[str, tuple[str, Callable[[Sequence[str]], None]]] = {
+    "serve": ("answer requests over HTTP with a model", serving.main),
+    "report": ("write the report of a run again", write_report),
+}
+
+
+def main() -> None:
+    name, arguments = next(iter(sys.argv[1:]), ""), sys.argv[2:]
+    if name in SUBCOMMANDS:
+        stage = SUBCOMMANDS[name]
+        run_stage(lazy(stage.start), stage.usage, arguments, f"seqlm {name}")
+        return
+    if name in OTHERS:
+        OTHERS[name][1](arguments)
+        return
+    parser = _parser()
+    options = parser.parse_args()
+    if options.write_schema:
+        schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Run"}
+        write_whole(SCHEMA_FILE, json.dumps(schema | json_schema(RunFile), indent=1) + "\n")
+        print(os.path.relpath(SCHEMA_FILE))
+    elif options.version:
+        from seqlm.training.hardware import software_stack  # imports torch
+
+        stack = software_stack()
+        width = max(map(len, stack))
+        for part, found in stack.items():
+            print(f"{part:{width}}  {found or 'not found'}")
+    else:
+        parser.print_help()
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser of ``--help`` and of the shell's completion."""
+    parser = argparse.ArgumentParser(
+        prog="seqlm",
+        description="Train and use protein and language models. seqlm SUBCOMMAND --help lists its options.",
+        epilog='Completion in bash or zsh: eval "$(register-python-argcomplete seqlm)"',
+    )
+    parser.add_argument("--version", action="store_true", help="print the software stack and stop")
+    parser.add_argument("--write-schema", action="store_true", help="write the JSON schema of run files")
+    added = parser.add_subparsers(metavar="SUBCOMMAND", title="subcommands")
+    for name, stage in SUBCOMMANDS.items():
+        stage_parser(stage.usage, added.add_parser(name, help=stage.usage.summary))
+    for name, (summary, _) in OTHERS.items():
+        added.add_parser(name, help=summary)
+    if find_spec("argcomplete"):
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Python interface: a model, and the answers of the commands as numpy arrays and pandas tables.
+
+    import seqlm
+
+    model = seqlm.load("facebook/esm2_t6_8M_UR50D")
+    model.embed(["MKTAYIAKQRQISFVKSHFSRQ"])  # (1, 320)
+
+Proteins are a list of sequences, or a mapping of ids to sequences, in the letters A-Z. A protein above the
+model's longest is read in windows, as ``seqlm embed`` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from tqdm import tqdm
+
+from seqlm.commands.inference import check_head
+from seqlm.proteins.alphabet import encode
+from seqlm.proteins.contacts import head as contact_head
+from seqlm.proteins.data.plausibility import is_nucleotides
+from seqlm.proteins.inference.embed import layer_embeddings, layer_numbers
+from seqlm.proteins.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
+from seqlm.proteins.inference.masked_marginals import masked_marginals, pseudo_perplexity
+from seqlm.proteins.inference.mutations import all_single_mutants, parse_variant
+from seqlm.proteins.inference.predict import Head, predictions
+from seqlm.proteins.inference.records import Protein
+from seqlm.proteins.model.pretrained import load_model
+from seqlm.runs.families import MODEL_FAMILIES, family_of
+from seqlm.runs.kinds import check_model_name, short_training
+from seqlm.training.config import TrainConfig
+from seqlm.training.precision import select_precision
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Proteins = Sequence[str] | Mapping[str, str]
+PROGRESS_RESIDUES = 2_000
+"""Smaller amounts of work show no progress bar."""
+LEAST_PARAMETERS = 1_000_000
+"""Smaller models cannot have learned much about proteins."""
+
+
+def load(
+    name: str, *, device: str | None = None, precision: str = "auto", allow_nucleotides: bool = False
+) -> Model:
+    """Load a model.
+
+    Args:
+        name: model folder, checkpoint folder or hub id.
+        device: ``cpu`` or ``cuda:0``; by default the first GPU, or else the CPU.
+        precision: ``auto``, ``bf16`` or ``fp32``, as ``train.precision``.
+        allow_nucleotides: accept sequences that look like DNA or RNA.
+
+    Raises:
+        ValueError: if the model is missing or damaged, or its family is unknown.
+    """
+    check_model_name("model", name)
+    if precision not in ("auto", "bf16", "fp32"):
+        raise ValueError(f"precision: got {precision!r}; allowed are auto, bf16 and fp32")
+    place = torch.device(device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+    if place.type not in TOKENS_PER_PACK:
+        raise ValueError(f"device: got {device!r}; allowed are {' and '.join(TOKENS_PER_PACK)}")
+    train = TrainConfig(precision=precision)  # type: ignore[arg-type]
+    engine = Engine(
+        load_model(name),
+        device=place,
+        dtype=select_precision(train, place).dtype,
+        max_residues=MODEL_FAMILIES[family_of(name) or "esm2"].max_residues,
+        compile_from=compile_from(train, place),
+    )
+    return Model(name, engine, allow_nucleotides=allow_nucleotides)
+
+
+def sample_table() -> pd.DataFrame:
+    """Return the bundled table of 5,347 proteins with their locations in the cell.
+
+    The columns and the licence (CC BY 4.0, UniProt) are described in ``proteins/finetune/sample/README.md``.
+    """
+    import pandas as pd
+
+    from seqlm.proteins.finetune.prepare import TABLES
+
+    return pd.read_csv(TABLES.sample)
+
+
+class Model:
+    """Loaded model; ``load`` returns one."""
+
+    def __init__(self, name: str, engine: Engine, *, allow_nucleotides: bool = False) -> None:
+        self.name, self._engine, self._allow_nucleotides = name, engine, allow_nucleotides
+
+    def __repr__(self) -> str:
+        count = sum(weights.numel() for weights in self._engine.model.parameters())
+        size = f"{self.name}: {count / 1e6:,.1f} million parameters on {self._engine.device}"
+        if count < LEAST_PARAMETERS:
+            return f"{size}. This model is tiny: its figures prove only the mechanics"
+        warning = short_training(self.name)
+        return f"{size}. {warning}" if warning else size
+
+    def embed(self, proteins: Proteins, *, pooling: str = "mean", layer: int = -1) -> Array | list[Array]:
+        """Return embeddings of C features.
+
+        Args:
+            proteins: proteins.
+            pooling: ``mean``, ``max``, ``std``, ``cls``: one vector per protein; ``none``: one per residue.
+            layer: number of the layer: 0 is the embedding, and -1 the last layer with its norm.
+
+        Returns:
+            float32 array (N, C), or with ``none`` a list of arrays (L, C).
+
+        Raises:
+            ValueError: for an unknown pooling or layer, or a sequence that is no protein.
+        """
+        allowed = ("mean", "max", "std", "cls", "none")
+        if pooling not in allowed:
+            raise ValueError(f"pooling: got {pooling!r}; allowed are {', '.join(allowed)}")
+        layers = layer_numbers((layer,), len(self._engine.model.layers))
+        answer = layer_embeddings(layers, () if pooling == "none" else (pooling,))
+        found = self._run(self._read(proteins), answer)
+        if pooling == "none":
+            return found
+        size: int = self._engine.model.config.hidden_size
+        return np.stack(found) if found else np.empty((0, size), dtype=np.float32)
+
+    def predict(self, proteins: Proteins) -> pd.DataFrame:
+        """Return a fine-tuned model's labels and probabilities, in the columns of ``seqlm predict``.
+
+        Raises:
+            ValueError: if the model has not been fine-tuned, or a sequence is no protein.
+        """
+        head = Head.of(self._engine.model, self.name)
+        known = self._read(proteins)
+        values = [head.kind.values(found) for found in self._run(known, head.answer)]
+        columns = {"id": [one.id for one in known], "length": [len(one.tokens) for one in known]}
+        return pa.table({**columns, **predictions(head, values)}).to_pandas()
+
+    def variants(self, sequence: str, mutations: Sequence[str] | None = None) -> pd.DataFrame:
+        """Return the scores of variants (masked marginals, in nats), in the columns mutation and score.
+
+        Args:
+            sequence: wild type.
+            mutations: mutations such as ``A42G``, or ``A42G:K50R`` for several at once; by default every
+                single mutant.
+
+        Raises:
+            ValueError: if the model has a task, or a mutation does not fit the wild type.
+        """
+        import pandas as pd
+
+        self._check_masked()
+        [protein] = self._read({"the sequence": sequence})
+        wanted = all_single_mutants(protein)
+        if mutations is not None:
+            wanted = [parse_variant(name, protein) for name in mutations]
+        places = len({one.place for variant in wanted for one in variant.substitutions})
+        with self._progress("variants", places * min(len(sequence), self._engine.max_residues)):
+            scores = masked_marginals(self._engine, protein.tokens, wanted) if wanted else []
+        return pd.DataFrame(
+            {"mutation": [one.name for one in wanted], "score": np.array(scores, dtype=np.float32)}
+        )
+
+    def contacts(self, sequence: str) -> Array:
+        """Return the probability of a contact (C-beta below 8 A) for each pair of residues, (L, L).
+
+        Raises:
+            ValueError: if the model has no fitted contact head, or the protein is above the longest allowed.
+        """
+        [protein] = self._read({"the sequence": sequence})
+        if len(sequence) > (longest := self._engine.max_residues):
+            raise ValueError(f"the sequence has {len(sequence)} residues; allowed are {longest} for contacts")
+        head = contact_head.load(self._engine.model, self.name)
+        return head.probabilities(self._engine, protein.tokens)
+
+    def perplexity(self, proteins: Proteins) -> npt.NDArray[np.float64]:
+        """Return the pseudo-perplexity of each protein, (N,): exp of the mean of -log p, each residue masked.
+
+        Salazar et al. 2020 (doi:10.18653/v1/2020.acl-main.240).
+
+        Raises:
+            ValueError: if the model has a task, or a sequence is no protein.
+        """
+        self._check_masked()
+        known = self._read(proteins)
+        total = sum(len(one.tokens) * min(len(one.tokens), self._engine.max_residues) for one in known)
+        with self._progress("perplexity", total):
+            return np.array([pseudo_perplexity(self._engine, one.tokens) for one in known])
+
+    def _check_masked(self) -> None:
+        check_head("variants", self.name, self._engine.model.config.architectures)
+
+    def _read(self, proteins: Proteins) -> list[Protein]:
+        if isinstance(proteins, str):
+            raise ValueError("proteins: got one string; give a list of sequences, or ids and sequences")
+        named = proteins if isinstance(proteins, Mapping) else dict(enumerate(proteins))
+        found = []
+        for name, sequence in named.items():
+            shown = name if isinstance(proteins, Mapping) else f"protein {name}"
+            if not isinstance(sequence, str):
+                raise ValueError(f"{shown}: got {sequence!r}; expected a sequence as text")
+            try:
+                tokens = encode(sequence)
+            except ValueError as error:
+                raise ValueError(f"{shown}: {error}") from None
+            if not len(tokens):
+                raise ValueError(f"{shown}: the sequence is empty; give at least one residue")
+            if not self._allow_nucleotides and is_nucleotides(tokens):
+                raise ValueError(
+                    f"{shown} looks like DNA or RNA; give its translation, or load the model with "
+                    "allow_nucleotides=True"
+                )
+            found.append(Protein(str(name), tokens, ""))
+        return found
+
+    def _run(self, proteins: list[Protein], answer: Answer) -> list[Array]:
+        tokens = [protein.tokens for protein in proteins]
+        with self._progress("residues", sum(map(len, tokens))):
+            return self._engine.run(tokens, answer)
+
+    def _progress(self, title: str, total: int) -> tqdm[Any]:
+        is_small = total < PROGRESS_RESIDUES
+        bar = tqdm(total=total, desc=title, unit="residue", unit_scale=True, disable=is_small)
+        self._engine.on_residues = bar.update
+        return bar

@@ -1,0 +1,24 @@
+"""Export a run's data for BioNeMo: ``python -m seqlm.bionemo.data --config RUN.yaml [...]``.
+
+Prepares them as for our trainer and exports the result. Several pods may run it at once: one works, the
+others wait.
+"""
+
+from seqlm.commands.prepare import in_pod, once
+from seqlm.runs.run_file import RunFile, run_stage
+
+from .export import export_run, is_exported
+
+
+def main(config: RunFile) -> None:
+    """Export, or wait for another process that exports.
+
+    Raises:
+        ValueError: if the data cannot be had, or BioNeMo could not read them.
+    """
+    in_pod(config)
+    once(lambda: is_exported(config), lambda: export_run(config), f"another pod exports {config.data.path}")
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,76 @@
+"""Train a run (``seqlm train``).
+
+A run file with ``task:`` fine-tunes, one with ``chat:`` fine-tunes a causal language model, and any other
+pre-trains. The same command continues from the newest checkpoint. SIGTERM and Ctrl-C save a checkpoint first.
+
+Without torchrun, the command prepares missing data and starts one process per device of this machine. It
+reports mistakes in the run file before it imports torch and transformers, which takes seconds.
+"""
+
+import os
+import sys
+import time
+
+from seqlm.launch.local import on_every_device
+from seqlm.runs import kinds as run_kinds
+from seqlm.runs.run_file import RunFile
+from seqlm.training.heartbeat import STARTED
+from seqlm.training.tracking.run_log import RESULTS_FILE
+
+
+def main(config: RunFile) -> None:
+    """Train as one of torchrun's processes, or start these processes and exit with their status.
+
+    Raises:
+        ValueError: for mistakes that are found before the processes start.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if "RANK" in os.environ:
+        train(config)
+        return
+    os.environ.setdefault(STARTED, str(time.time()))
+    if config.model.init_from and not config.chat:
+        run_kinds.check_model_name("model.init_from", config.model.init_from)
+    kind = run_kinds.kind_of(config)
+    # This order finds a missing source, or a mistake in a table, before torch is imported.
+    is_table_or_missing = config.task or not all(map(os.path.exists, kind.paths_read(config)))
+    if is_table_or_missing:
+        run_kinds.prepare(config)
+    if config.model.init_from:
+        kind.check_start(config)
+    if not is_table_or_missing:
+        run_kinds.prepare(config)
+    if warning := run_kinds.short_training(config.model.init_from):
+        print(warning, file=sys.stderr)
+    if (config.run_dir / RESULTS_FILE).exists():
+        print(
+            f"{config.run_dir} holds a finished run; it continues only if train.max_steps is larger. "
+            "Choose another name= to start a new run",
+            file=sys.stderr,
+        )
+    raise SystemExit(on_every_device(f"training {config.name}"))
+
+
+def finetune(config: RunFile) -> None:
+    """Train a run that has a task or questions.
+
+    Raises:
+        ValueError: if it has neither, or for mistakes that are found before the processes start.
+    """
+    if not (config.task or config.chat):
+        raise ValueError(
+            "task, chat: the run file has neither; add a section task: to fine-tune a protein model or chat: "
+            "to fine-tune a language model, or pre-train with seqlm train"
+        )
+    main(config)
+
+
+def train(config: RunFile) -> None:
+    """Train in this process, which torchrun started or which runs alone."""
+    from seqlm.training.train import train_run
+
+    train_run(
+        config,
+        lambda: run_kinds.kind_of(config).objective(config),
+        lambda: run_kinds.report(config.run_dir),
+    )

@@ -1,0 +1,144 @@
+"""Causal language models for packs of conversations: transformers' modules, weights and layers.
+
+What differs from transformers' forward pass: a pack is one row of tokens whose attention stays within each
+conversation, and the head runs on the places alone whose next token is trained on.
+
+Shapes: T tokens, K predicted tokens, C hidden size, V vocabulary.
+"""
+
+import copy
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from seqlm.proteins.model.packed_model import Prediction
+from seqlm.training.adapters import adapters
+from seqlm.training.adapters.adapters import GATED_LAYER, AdaptedModules
+from seqlm.training.layered_model import LayeredModel
+
+from .attention import PACKED
+from .conversations import TokenPack
+
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+"""Model types of configurations, with the same module names and arguments of layers."""
+FAMILY = AdaptedModules(layers="model.layers", modules=GATED_LAYER)
+HEAD_ROWS = 2048
+"""Places that the head runs on at once. With a vocabulary of 152,064 their logits take 1.2 GB in fp32; those
+of a pack of 16,384 tokens, with their gradients, would take 20 GB."""
+
+
+def read_config(folder: Path, max_tokens: int) -> PretrainedConfig:
+    """Configuration of the model in a folder.
+
+    Raises:
+        ValueError: if it is of a family that is not known here, or too short for ``max_tokens``.
+    """
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"model.init_from: {folder} has no configuration that can be read: {error}"
+        ) from error
+    if config.model_type not in MODEL_TYPES:
+        raise ValueError(
+            f"model.init_from: {folder} is a model of type {config.model_type}; allowed are "
+            f"{', '.join(MODEL_TYPES)}"
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError(
+            f"model.init_from: {folder} holds quantized weights; give the model that they were made from, "
+            "and lora.quantize=nf4 for 4 bits"
+        )
+    window = getattr(config, "sliding_window", None)
+    longest = min(config.max_position_embeddings, window or config.max_position_embeddings)
+    if max_tokens > longest:
+        raise ValueError(
+            f"chat.max_tokens: got {max_tokens}; {folder} reads at most {longest} tokens"
+            + (" within its attention window" if window == longest else "")
+        )
+    config.attention_dropout = 0.0
+    return config
+
+
+def plain_class(config: PretrainedConfig) -> type[PreTrainedModel]:
+    """Return transformers' class for the model."""
+    return cast("type[PreTrainedModel]", MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
+
+
+def on_meta(config: PretrainedConfig) -> "PackedCausalLM":
+    """Return a packed model without weights."""
+    plain = plain_class(config)
+    kind: Any = type(f"Packed{plain.__name__}", (PackedCausalLM, plain), {})
+    with torch.device("meta"):
+        # A copy: transformers notes the implementation in the configuration.
+        return cast(PackedCausalLM, kind._from_config(copy.deepcopy(config), attn_implementation=PACKED))
+
+
+def shrink_frozen(model: "PackedCausalLM", dtype: torch.dtype) -> None:
+    """Keep what is not trained in the type of the arithmetic: layers, embedding and head."""
+    adapters.shrink_frozen(model, dtype)
+    model.lm_head.to(dtype)
+    model.model.embed_tokens.to(dtype)
+
+
+class PackedCausalLM(LayeredModel):
+    """A base beside one of transformers' classes, whose modules and parameter names the model has."""
+
+    model: Any
+    lm_head: nn.Linear
+    config: PretrainedConfig
+    # The head reads the trained places alone; to leave it out makes the count a lower bound.
+    uncounted = ("embed_tokens", "lm_head")
+
+    layers = property(lambda self: self.model.layers)
+
+    @property
+    def flops_per_pair(self) -> float:
+        """Half of that of full attention: a token sees those before it."""
+        config = self.config
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return 6.0 * config.num_hidden_layers * config.num_attention_heads * size
+
+    def make_buffers(self, device: torch.device) -> None:
+        self.model.rotary_emb = type(self.model.rotary_emb)(self.config).to(device)
+
+    def recompute_layers(self) -> None:
+        enable: Any = self.activation_checkpointing_enable
+        enable({"use_reentrant": False, "preserve_rng_state": False})
+
+    def forward(self, pack: TokenPack) -> Prediction:
+        """Loss sum and number of correct predictions over the pack's trained places."""
+        hidden = self.hidden(pack)[pack.rows]  # (K, C)
+        parts = list(zip(hidden.split(HEAD_ROWS), pack.targets.split(HEAD_ROWS), strict=True))
+        if len(parts) == 1 or not torch.is_grad_enabled():
+            found = [self._predict(*part) for part in parts]
+        else:  # their logits are not kept for the backward pass
+            found = [
+                checkpoint(self._predict, *part, use_reentrant=False, preserve_rng_state=False)
+                for part in parts
+            ]
+        losses, correct = zip(*found, strict=True)
+        return Prediction(torch.stack(losses).sum(), torch.stack(correct).sum())
+
+    def hidden(self, pack: TokenPack) -> Tensor:
+        """(T, C) behind the last norm."""
+        # The residual stream is fp32, whatever type FSDP gathers the embedding in.
+        embedded = self.model.embed_tokens(pack.tokens[None]).float()
+        output = self.model(
+            inputs_embeds=embedded,
+            position_ids=pack.positions[None],
+            use_cache=False,
+            segments=pack.segments,
+        )
+        return cast(Tensor, output.last_hidden_state[0])
+
+    def _predict(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.lm_head(hidden).float()  # (K, V)
+        loss = F.cross_entropy(logits, targets, reduction="sum")
+        return loss, (logits.detach().argmax(dim=-1) == targets).sum()

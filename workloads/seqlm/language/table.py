@@ -1,0 +1,179 @@
+"""Questions and answers as rows: from JSON, JSON Lines, CSV, TSV or Parquet, also of the Hugging Face hub."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seqlm.proteins.finetune import table as labelled
+from seqlm.proteins.finetune.table import Problems
+from seqlm.runs.run_file import RunFile
+from seqlm.training.data.limits import Limits
+from seqlm.training.data.remotes import FetchError
+from seqlm.training.data.source_file import open_text
+from seqlm.training.data.transfer import SourceKind, fetch, local_files
+
+from .config import ChatConfig
+
+_JSON_SUFFIXES = (".json", ".json.gz")
+_LINES_SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
+QUESTIONS = SourceKind(
+    name="table",
+    suffixes=(*_JSON_SUFFIXES, *_LINES_SUFFIXES, *labelled.CSV_DELIMITERS, *labelled.PARQUET_SUFFIXES),
+    sample=Path(__file__).parent / "sample" / "questions.jsonl.gz",
+    addresses={},
+)
+MAX_ARRAY_CHARS = 1 << 30
+"""Largest JSON file, which is read into memory as a whole; JSON Lines are read line by line."""
+
+_HUB_FILE = re.compile(r"hf://datasets/(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?/(?P<file>.+)")
+
+Cells = dict[str, str | None]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    question: str
+    reasoning: str
+    answer: str
+
+
+def table_files(location: str, downloads: Path) -> list[Path]:
+    """Return the local files of an entry of ``chat.table``.
+
+    A file of the hub, ``hf://datasets/<owner>/<name>@<revision>/<file>``, is downloaded.
+
+    Raises:
+        FetchError: (a ValueError) if it cannot be had.
+    """
+    if not location.startswith("hf://"):
+        return fetch(location, downloads, QUESTIONS)
+    from huggingface_hub import hf_hub_download  # takes a second to import
+
+    found = _HUB_FILE.fullmatch(location)
+    if found is None:
+        raise FetchError(
+            f"chat.table: got {location}; a file of the hub is hf://datasets/<owner>/<name>@<revision>/<file>"
+        )
+    repository, revision, file = found["id"], found["revision"], found["file"]
+    folder = hub_folder(downloads, f"datasets/{repository}", revision)
+    with from_hub(f"chat.table: {location}"):
+        local = hf_hub_download(repository, file, repo_type="dataset", revision=revision, local_dir=folder)
+        return [Path(local)]
+
+
+def hub_folder(downloads: Path, repository: str, revision: str | None) -> Path:
+    """Return a folder for each revision, so that no revision overwrites another."""
+    return downloads / "hub" / f"{repository.replace('/', '--')}@{revision or 'main'}"
+
+
+@contextmanager
+def from_hub(what: str) -> Iterator[None]:
+    """Turn any error of the hub's client into FetchError; ``what`` is the field and its value."""
+    try:
+        yield
+    except Exception as error:  # of whichever library the hub's client speaks HTTP by
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise FetchError(
+            f"{what} could not be had from the hub: {reason}. Check the name, the network and, for a model "
+            "with a licence to accept, HF_TOKEN (on a cluster the file huggingface/token: docs/causal-lm.md);"
+            " then start the same command again, which resumes the download"
+        ) from error
+
+
+def paths_read(config: RunFile) -> list[str]:
+    """Files and folders that preparing the questions reads, besides what is fetched or the code brings."""
+    assert config.chat is not None, "a run without chat: has no questions"
+    return local_files(config.chat.table, QUESTIONS)
+
+
+def read_conversations(files: Sequence[Path], chat: ChatConfig) -> list[Conversation]:
+    """All rows of the tables, in their order.
+
+    Raises:
+        ValueError: for files that cannot be read, missing columns, and rows without a question or an answer.
+    """
+    problems = Problems()
+    reasoning = [] if chat.reasoning_column is None else [chat.reasoning_column]
+    columns = [chat.question_column, *reasoning, chat.answer_column]
+    conversations = []
+    for path in files:
+        for where, cells in read_rows(path, columns, problems):
+            absent = [name for name in columns if not cells[name]]
+            if absent:
+                problems.add(where, f"no text in {', '.join(map(repr, absent))}")
+                continue
+            texts = [cells[name] or "" for name in columns]
+            conversations.append(Conversation(texts[0], texts[1] if reasoning else "", texts[-1]))
+    problems.raise_if_any(", ".join(path.name for path in files))
+    if not conversations:
+        raise ValueError(f"{', '.join(map(str, files))}: no question in there; give at least one")
+    return conversations
+
+
+def read_rows(
+    path: Path, columns: Sequence[str], problems: Problems | None = None
+) -> Iterator[tuple[str, Cells]]:
+    """Yield the position of each row and its text by column, None for a missing text."""
+    problems = problems or Problems()
+    name = path.name.lower()
+    if name.endswith(_LINES_SUFFIXES):
+        rows = _lines(path, problems)
+    elif name.endswith(_JSON_SUFFIXES):
+        rows = _array(path)
+    else:
+        for where, cells in labelled.read_rows(path, columns, problems):
+            yield where, {column: cell if isinstance(cell, str) else None for column, cell in cells.items()}
+        return
+    for number, (where, row) in enumerate(rows):
+        if not isinstance(row, dict):
+            problems.add(where, f"got {str(row)[:40]!r}; expected an object with {', '.join(columns)}")
+            continue
+        absent = [column for column in columns if column not in row]
+        if absent and number == 0:
+            raise ValueError(
+                f"{path} has no column {absent[0]!r}; it has {', '.join(map(repr, row))}. Name the table's "
+                "own columns in chat.question_column, chat.answer_column and chat.reasoning_column"
+            )
+        texts = {column: row.get(column) for column in columns}
+        wrong = [column for column, text in texts.items() if text is not None and not isinstance(text, str)]
+        if wrong:
+            problems.add(where, f"{wrong[0]!r} is {str(texts[wrong[0]])[:40]}; expected text in quotes")
+            continue
+        yield where, {column: (text or "").strip() or None for column, text in texts.items()}
+
+
+def _array(path: Path) -> Iterator[tuple[str, Any]]:
+    with open_text(path, "\n") as stream:  # U+2028 may stand within a string of JSON
+        text = stream.read(MAX_ARRAY_CHARS + 1)
+    if len(text) > MAX_ARRAY_CHARS:
+        raise ValueError(
+            f"{path} has more than {MAX_ARRAY_CHARS} characters; give JSON Lines (.jsonl), one object a line"
+        )
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is not JSON ({error}); one object a line is JSON Lines, whose files are called .jsonl"
+        ) from None
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: got {type(rows).__name__}; expected a list of objects: [{{...}}, ...]")
+    for number, row in enumerate(rows, start=1):
+        yield f"{path} row {number}", row
+
+
+def _lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
+    limit = Limits.for_workers(1).record_bytes
+    with open_text(path, "\n") as stream:  # U+2028 may stand within a string of JSON
+        for number, line in enumerate(iter(lambda: stream.readline(limit + 1), ""), start=1):
+            if len(line) > limit:
+                raise ValueError(f"{path}:{number}: a line of more than {limit} characters; divide it")
+            if not line.strip():
+                continue
+            try:
+                yield f"{path}:{number}", json.loads(line)
+            except (ValueError, RecursionError) as error:
+                problems.add(f"{path}:{number}", f"not JSON ({error})")

@@ -1,0 +1,233 @@
+"""Contacts from attention maps, as Rao et al. 2021 (doi:10.1101/2020.12.15.422761) predict them.
+
+The attention maps between residues are symmetrized and corrected (APC), and a logistic regression over layers
+and heads turns them into the probability of a contact. One layer is added to the logits at a time, so that
+memory grows with L**2 H. Softmax, correction and sum are in fp32.
+
+Published ESM-2 models have the regression in ``esm.contact_head``. For other models it is fitted on the
+bundled chains and stored: in ``esm.contact_head`` of an ESM-2, in ``contact_head.json`` beside an ESMC.
+
+Shapes: L residues, H heads, N layers.
+
+Bundled protein chains have known contacts and secondary structure (``sample/README.md``).
+"""
+
+import base64
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from seqlm.proteins.alphabet import encode
+from seqlm.proteins.inference.engine import Engine
+from seqlm.proteins.model.attention import rotate
+from seqlm.proteins.model.packed_model import PackedLayer, PackedModel, layer_norm, operand
+from seqlm.training.checksums import new_folder
+from seqlm.training.heartbeat import beat
+
+SHORTEST = 6
+"""Smallest |i - j| of the pairs that a regression is fitted on."""
+INVERSE_STRENGTH = 0.15
+"""Inverse strength of the L1 penalty, scikit-learn's ``C``, as in Rao et al. 2021."""
+FILE = "contact_head.json"
+PREFIX = "esm.contact_head.regression."
+Matrix = npt.NDArray[np.float32]
+STRUCTURES_FILE = Path(__file__).parent / "sample" / "structures.json"
+RANGES = {"short": (6, 11), "medium": (12, 23), "long": (24, 1 << 30)}
+"""Smallest and largest |i - j| of the classes of contacts (CASP)."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Chain of L residues."""
+
+    id: str
+    sequence: str
+    structure: str
+    """H helix, E strand, C other, ``.`` unresolved; (L,)."""
+    resolved: npt.NDArray[np.bool_]
+    """(L,) whether the residue has coordinates."""
+    contacts: npt.NDArray[np.bool_]
+    """(L, L), symmetric: C-beta atoms (C-alpha of Gly) less than 8 A apart."""
+
+    @cached_property
+    def tokens(self) -> npt.NDArray[np.uint8]:
+        return encode(self.sequence)
+
+    def pairs(self, shortest: int, longest: int = 1 << 30) -> tuple[npt.NDArray[np.int64], ...]:
+        """Return i and j of the resolved pairs with ``shortest`` <= j - i <= ``longest``."""
+        i, j = np.triu_indices(len(self.sequence), shortest)
+        kept = self.resolved[i] & self.resolved[j] & (j - i <= longest)
+        return i[kept], j[kept]
+
+
+def chains(use: Literal["fit", "score"]) -> list[Chain]:
+    """Return the chains to fit a regression, or those to score it."""
+    return [_chain(row) for row in json.loads(STRUCTURES_FILE.read_text())[use]]
+
+
+def _chain(row: dict[str, str]) -> Chain:
+    length = len(row["sequence"])
+    contacts = np.zeros((length, length), dtype=bool)
+    upper = np.triu_indices(length, 1)
+    bits = np.frombuffer(base64.b64decode(row["contacts"]), dtype=np.uint8)
+    contacts[upper] = np.unpackbits(bits, count=len(upper[0])).astype(bool)
+    resolved = np.array([letter == "1" for letter in row["resolved"]])
+    return Chain(row["id"], row["sequence"], row["structure"], resolved, contacts | contacts.T)
+
+
+def precision(chain: Chain, scores: npt.NDArray[np.floating], kind: str, share: float = 1.0) -> float:
+    """Return the share of contacts among the L * ``share`` highest scores of one class of pairs.
+
+    Args:
+        chain: chain, of which L residues are resolved.
+        scores: (L', L') scores of all pairs; L' includes unresolved residues.
+        kind: key of ``RANGES``.
+        share: 1 for the precision at L, 0.2 for that at L / 5.
+    """
+    i, j = chain.pairs(*RANGES[kind])
+    count = max(1, int(chain.resolved.sum() * share))
+    best = np.argsort(-scores[i, j], kind="stable")[:count]
+    return float(chain.contacts[i, j][best].mean())
+
+
+@dataclass(frozen=True)
+class ContactHead:
+    weights: npt.NDArray[np.float32]
+    """(N, H)."""
+    bias: float
+
+    def probabilities(self, engine: Engine, tokens: npt.NDArray[np.uint8]) -> Matrix:
+        """Return the probability of a contact for each pair of residues, (L, L)."""
+        logits = torch.full((len(tokens),) * 2, self.bias, device=engine.device)
+        weights = torch.from_numpy(self.weights).to(engine.device)
+
+        def add(layer: int, maps: Tensor) -> None:
+            logits.add_(torch.einsum("h,hij->ij", weights[layer], maps))
+
+        _each_layer(engine, tokens, add)
+        return np.asarray(logits.sigmoid().cpu().numpy())
+
+
+def fit(engine: Engine, chains: Sequence[Chain]) -> ContactHead:
+    """Fit the regression on the pairs of residues of chains with |i - j| >= 6."""
+    from sklearn.linear_model import LogisticRegression
+
+    config = engine.model.config
+    shape = (config.num_hidden_layers, config.num_attention_heads)
+    features, labels = [], []
+    for chain in chains:
+        i, j = chain.pairs(SHORTEST)
+        rows = np.empty((len(i), *shape), dtype=np.float32)
+
+        def keep(layer: int, maps: Tensor, rows: Matrix = rows, i: Any = i, j: Any = j) -> None:
+            rows[:, layer] = maps[:, i, j].T.cpu().numpy()
+
+        _each_layer(engine, chain.tokens, keep)
+        features.append(rows.reshape(len(i), -1))
+        labels.append(chain.contacts[i, j])
+    beat("fitting contacts", slow=True)
+    regression = LogisticRegression(l1_ratio=1, C=INVERSE_STRENGTH, solver="liblinear", random_state=0)
+    regression.fit(np.concatenate(features), np.concatenate(labels))
+    weights = regression.coef_.reshape(shape).astype(np.float32)
+    return ContactHead(weights, float(regression.intercept_[0]))
+
+
+def load(model: PackedModel, name: str) -> ContactHead:
+    """Return the regression of a model, which ``name`` loads.
+
+    Raises:
+        ValueError: if none has been fitted.
+    """
+    config = model.config
+    shape = (config.num_hidden_layers, config.num_attention_heads)
+    file = Path(name) / FILE
+    if file.is_file():
+        saved = json.loads(file.read_text())
+        return ContactHead(np.array(saved["weights"], dtype=np.float32).reshape(shape), saved["bias"])
+    regression = getattr(getattr(model, "esm", None), "contact_head", None)
+    # An unfitted head has transformers' first weights, whose bias is 0; that of a fitted one never is.
+    if regression is None or float(regression.regression.bias) == 0:
+        raise ValueError(
+            f"{name} has no fitted contact head; fit it on the bundled structures with "
+            "inference.fit_contacts=true, which stores it with the model folder"
+        )
+    linear = regression.regression
+    return ContactHead(linear.weight.detach().cpu().numpy().reshape(shape), float(linear.bias))
+
+
+def check_folder(name: str) -> None:
+    """Raise ValueError unless the model is a folder of transformers' format, where a fit can be stored."""
+    if not (Path(name) / "config.json").is_file():
+        raise ValueError(
+            f"inference.fit_contacts: {name} is no model folder, so the fit cannot be stored there"
+        )
+
+
+def save(model: PackedModel, name: str, head: ContactHead) -> Path:
+    """Store a regression with the model folder; return the file that was written."""
+    folder = Path(name)
+    with new_folder(folder) as new:
+        shutil.copytree(folder, new, copy_function=os.link)
+        if not hasattr(model, "esm"):
+            (new / FILE).write_text(json.dumps({"weights": head.weights.tolist(), "bias": head.bias}) + "\n")
+            return folder / FILE
+        file = next(path for path in sorted(new.glob("*.safetensors")) if _has_head(path))
+        tensors = load_file(file)
+        tensors[PREFIX + "weight"] = torch.from_numpy(head.weights.reshape(1, -1).copy())
+        tensors[PREFIX + "bias"] = torch.tensor([head.bias])
+        file.unlink()  # the old folder has the same file
+        save_file(tensors, file, metadata={"format": "pt"})
+    return folder / file.name
+
+
+def _has_head(file: Path) -> bool:
+    with safe_open(file, "pt") as tensors:
+        return PREFIX + "weight" in tensors.keys()  # noqa: SIM118
+
+
+def _each_layer(engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[int, Tensor], None]) -> None:
+    """Hand over each layer's number and its symmetrized and corrected attention maps, (H, L, L) in fp32."""
+
+    def before(number: int, layer: PackedLayer, arguments: tuple[Any, ...]) -> None:
+        beat("reading attention")
+        use(number, _corrected(_attention(layer, *arguments[:4])))
+
+    hooks = [
+        layer.register_forward_pre_hook(partial(before, number))
+        for number, layer in enumerate(engine.model.layers)
+    ]
+    try:
+        engine.encode(tokens)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _attention(layer: PackedLayer, hidden: Tensor, normed: Tensor | None, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return the attention of a layer between residues, (H, L, L), without CLS and EOS."""
+    if normed is None:
+        normed = operand(layer_norm(hidden, layer.attention_norm))
+    q, k, _ = (x.float() for x in layer.attention_operands(normed))  # (L + 2, H, D)
+    with torch.autocast(hidden.device.type, enabled=False):
+        q, k = rotate(q, cos, sin).transpose(0, 1), rotate(k, cos, sin).transpose(0, 1)
+        scores = q * q.shape[-1] ** -0.5 @ k.transpose(1, 2)
+        return scores.softmax(dim=-1)[:, 1:-1, 1:-1]
+
+
+def _corrected(maps: Tensor) -> Tensor:
+    """Return symmetrized maps less the average product of their sums (APC; Dunn et al. 2008)."""
+    maps = maps + maps.transpose(1, 2)
+    sums = maps.sum(dim=-1, keepdim=True)  # (H, L, 1)
+    return maps - sums * sums.transpose(1, 2) / sums.sum(dim=1, keepdim=True)

@@ -1,0 +1,288 @@
+"""FASTA files as numbered blocks of whole records, and blocks as lists of ids and token strings.
+
+The reader makes one pass over the file: it decompresses, hashes the raw bytes and counts lines, and
+leaves parsing to the process that gets the block. Parsing takes a few C-speed calls per record. A mistake is
+detected in the whole block first, and then located (file, line, record).
+"""
+
+import hashlib
+import io
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from seqlm.proteins.alphabet import NOT_A_RESIDUE, RESIDUE_TABLE
+from seqlm.training.data.source_file import GZIP_MAGIC, gzip_errors, gzip_problem, open_gzip, reading
+
+RECORD_START = b"\n>"
+LINE_START = b"\n"
+
+STOP = 254
+"""Token of '*' while reading. It is dropped at the end of a protein and is an error elsewhere."""
+_TABLE = bytes(STOP if byte == ord("*") else token for byte, token in enumerate(RESIDUE_TABLE))
+_SPACE = b" \t\r\n"
+_CONTROLS = bytes([*range(10), *range(11, 32), 127])
+CONTROL_CHARACTER = re.compile("[\0-\x1f\x7f-\x9f]")
+"""Characters that ids must not contain. Terminals obey some of them, and tables break at others."""
+# Joined this many records at a time, tokens are searched for bad bytes while still in the CPU's cache.
+_RECORDS_PER_CHECK = 512
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole records (or lines) of one file."""
+
+    file: str
+    first_line: int
+    """Line number of the first byte, from 1."""
+    data: bytes
+
+
+class _HashingFile(io.RawIOBase):
+    """A file that remembers the SHA-256 of what was read and reports how much."""
+
+    def __init__(self, path: Path, on_bytes: Callable[[int], object]) -> None:
+        self._path, self._file = path, path.open("rb", buffering=0)
+        self._on_bytes = on_bytes
+        self.sha256 = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        with reading(self._path):
+            count = self._file.readinto(buffer) or 0
+        self.sha256.update(memoryview(buffer)[:count])
+        self._on_bytes(count)
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class SourceReader:
+    """One pass over a FASTA file or a table, plain or gzip, recognized by content."""
+
+    def __init__(self, path: Path, *, on_bytes: Callable[[int], object] = lambda count: None) -> None:
+        self.path = path
+        self._raw = _HashingFile(path, on_bytes)
+        buffered = io.BufferedReader(self._raw, _READ_BYTES)
+        magic = buffered.peek(2)[:2]
+        self._stream: IO[bytes]
+        if magic == GZIP_MAGIC:
+            self._stream = open_gzip(buffered)
+        elif path.suffix == ".gz" and magic:
+            raise ValueError(
+                f"{path} is named .gz but is not gzip (it begins with {magic!r}); "
+                "rename it if it is plain text, or fetch it again"
+            )
+        else:
+            self._stream = buffered
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the file as it lies on disk; call after the last block."""
+        return self._raw.sha256.hexdigest()
+
+    def close(self) -> None:
+        self._raw.close()
+
+    def blocks(self, separator: bytes, block_bytes: int, max_record_bytes: int) -> Iterator[Block]:
+        """Blocks of about ``block_bytes``, cut where ``separator`` (a newline and what follows it) begins.
+
+        Raises:
+            ValueError: if the file is empty or damaged, has a record that is too long, or should be FASTA and
+                does not begin with a header.
+        """
+        line, carry, started = 1, b"", False
+        while True:
+            data, ended = self._read(carry, block_bytes)
+            if not started:
+                data, skipped_lines = _without_leading_blanks(data, separator)
+                line += skipped_lines
+                started = bool(data)
+                if started and separator == RECORD_START:
+                    _check_fasta_start(Block(str(self.path), line, data))
+            cut = len(data) if ended else data.rfind(separator, max(0, len(carry) - len(separator))) + 1
+            if cut:
+                yield Block(str(self.path), line, data[:cut])
+                line += data.count(b"\n", 0, cut)
+            carry = data[cut:]
+            if len(carry) > max_record_bytes:
+                raise ValueError(
+                    f"{self.path}:{line}: a record of more than {max_record_bytes} bytes; the longest "
+                    "proteins have some 50 thousand residues, so check that each has a header line of its own"
+                )
+            if ended:
+                break
+        if not started:
+            raise ValueError(f"{self.path} is empty; give a file with at least one record")
+
+    def _read(self, carry: bytes, num_bytes: int) -> tuple[bytes, bool]:
+        """``carry`` and about ``num_bytes`` more; whether the file ended."""
+        parts, missing = [carry], num_bytes
+        try:
+            while missing > 0:
+                part = self._stream.read(min(missing, _READ_BYTES))
+                if not part:
+                    return b"".join(parts), True
+                parts.append(part)
+                missing -= len(part)
+        except gzip_errors():
+            raise gzip_problem(self.path) from None
+        return b"".join(parts), False
+
+
+def _without_leading_blanks(data: bytes, separator: bytes) -> tuple[bytes, int]:
+    """Drop a byte order mark and blank lines at the start; how many lines went."""
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    # A table's row may have nothing but empty fields. A header begins its line: blanks before it stay.
+    blank_lines = rb"[\r\n]*" if separator == LINE_START else rb"(?:[ \t\r]*\n)*"
+    rest = re.sub(rb"\A" + blank_lines, b"", text) if text.strip() else b""
+    return rest, data.count(b"\n", 0, len(data) - len(rest))
+
+
+def _check_fasta_start(block: Block) -> None:
+    """Check that the first block of a FASTA file begins with a header.
+
+    Raises:
+        ValueError: saying whether the file has a sequence without header, or is something else.
+    """
+    if block.data.startswith(b">"):
+        return
+    first_line = block.data.partition(b"\n")[0].rstrip()
+    where = f"{block.file}:{block.first_line}"
+    if first_line.translate(RESIDUE_TABLE).find(NOT_A_RESIDUE) < 0:
+        raise ValueError(f"{where}: sequence before the first header; begin with a line '>id ...'")
+    raise ValueError(
+        f"{where}: not FASTA: the first line is {_shown(first_line)}; it must be a header, '>id ...'"
+    )
+
+
+def split_block(block: Block, max_records: int) -> Iterator[Block]:
+    """Parts of a block with about ``max_records`` records each, so that peptides do not multiply memory."""
+    # Headers such as "3'->5' exonuclease" count too: a few more parts. One byte is found faster than two.
+    num_parts = block.data.count(b">") // max_records + 1
+    step, start, line = len(block.data) // num_parts + 1, 0, block.first_line
+    while start < len(block.data):
+        end = block.data.find(RECORD_START, min(start + step, len(block.data))) + 1 or len(block.data)
+        part = block.data[start:end]
+        yield Block(block.file, line, part)
+        line, start = line + part.count(b"\n"), end
+
+
+def parse_block(block: Block) -> tuple[list[bytes], list[bytes]]:
+    """Ids (text up to the first blank of a header) and token strings of the records of a block.
+
+    Raises:
+        ValueError: for the first bad record, naming file, line and record.
+    """
+    data = block.data
+    ids: list[bytes] = []
+    tokens: list[bytes] = []
+    # Only id and tokens of a record outlive its turn: the temporaries stay in the CPU's cache.
+    for start, stop in itertools.pairwise(_record_bounds(data)):
+        header_end = data.find(b"\n", start, stop)
+        if header_end < 0:
+            header_end = stop
+        words = data[start + 1 : header_end].split(None, 1)
+        if not words:
+            raise _first_problem(block)
+        ids.append(words[0])
+        tokens.append(data[header_end + 1 : stop].translate(_TABLE, _SPACE))
+    for start in range(0, len(tokens), _RECORDS_PER_CHECK):
+        joined = b"".join(tokens[start : start + _RECORDS_PER_CHECK])
+        if STOP in joined or NOT_A_RESIDUE in joined:
+            tokens = [protein.removesuffix(bytes([STOP])) for protein in tokens]
+            if any(STOP in protein or NOT_A_RESIDUE in protein for protein in tokens):
+                raise _first_problem(block)
+            break
+    if b"" in tokens or not _are_text(ids) or _marked_twice(ids):
+        raise _first_problem(block)
+    return ids, tokens
+
+
+def record_lines(block: Block) -> Iterator[tuple[bytes, int]]:
+    """Id and header line number of every record; slow, for messages."""
+    for record in single_records(block):
+        header = record.data[1:].partition(b"\n")[0]
+        yield (header.split(None, 1) or [b""])[0], record.first_line
+
+
+def single_records(block: Block) -> Iterator[Block]:
+    """Yield each record of a block alone, so that a bad one does not affect the others."""
+    line = block.first_line
+    for start, stop in itertools.pairwise(_record_bounds(block.data)):
+        record = block.data[start:stop]
+        yield Block(block.file, line, record)
+        line += record.count(b"\n")
+
+
+def _record_bounds(data: bytes) -> list[int]:
+    """Return the start of each record of a block, and the end of the last one."""
+    array = np.frombuffer(data, dtype=np.uint8)
+    signs = np.flatnonzero(array == ord(">"))
+    # The first byte is a record's; index -1, its predecessor here, is then not looked at.
+    return [0, *signs[1:][array[signs[1:] - 1] == ord("\n")].tolist(), len(data)]
+
+
+def _are_text(ids: list[bytes]) -> bool:
+    """Check that ids are UTF-8 without control characters."""
+    joined = b"\n".join(ids)
+    if len(joined.translate(None, _CONTROLS)) < len(joined):
+        return False
+    try:
+        return joined.isascii() or not re.search("[\x80-\x9f]", joined.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _marked_twice(ids: list[bytes]) -> bool:
+    """Tell whether an id begins with the sign that begins a header."""
+    joined = b"\n".join(ids)
+    return joined.startswith(b">") or RECORD_START in joined
+
+
+def _first_problem(block: Block) -> ValueError:
+    """Say what is wrong with the first bad record of a block that has one."""
+    for record, (record_id, line) in zip(single_records(block), record_lines(block), strict=True):
+        body = record.data.partition(b"\n")[2]
+        where = f"{block.file}:{line}"
+        if not record_id:
+            return ValueError(f"{where}: header without an id; write '>id', each record its own")
+        if _marked_twice([record_id]):
+            return ValueError(f"{where}: the id {_shown(record_id)} begins with '>'; write one '>' a header")
+        if not _are_text([record_id]):
+            wrong = f"{_shown(record_id)} is not UTF-8 text or has control characters"
+            return ValueError(f"{where}: the id {wrong}; rename the record")
+        name = record_id.decode()[:60]
+        protein = body.translate(_TABLE, _SPACE).removesuffix(bytes([STOP]))
+        if not protein:
+            return ValueError(f"{where}: record {name} has no sequence; remove it or add its residues")
+        if STOP not in protein and NOT_A_RESIDUE not in protein:
+            continue
+        text = body.translate(None, _SPACE)
+        position = next(i for i, token in enumerate(protein) if token >= STOP)
+        seen = 0
+        for number, body_line in enumerate(body.split(b"\n"), start=line + 1):
+            seen += len(body_line.translate(None, _SPACE))
+            if seen > position:
+                return ValueError(
+                    f"{block.file}:{number}: {_shown(text[position : position + 1])} in record {name} is not "
+                    "a residue; allowed are the letters A-Z in either case and one '*' at the end of one; "
+                    "correct or remove the record (aligned files: remove the gaps)"
+                )
+    raise AssertionError(f"no bad record in {block.file} from line {block.first_line}")
+
+
+def _shown(raw: bytes) -> str:
+    """Bytes for a message: at most 60, escaped."""
+    text = repr(raw[:60])[1:]
+    return text if len(raw) <= 60 else text + "..."

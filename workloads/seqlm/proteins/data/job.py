@@ -1,0 +1,156 @@
+"""Shared parts of the stages of a preparation: processes, limits, folders, progress, reading of files.
+
+Worker processes end with their parent, and results of tasks come back in order.
+"""
+
+import collections
+import ctypes
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from tqdm import tqdm
+
+from seqlm.training.command_line import RunError, escaped
+from seqlm.training.data.limits import Limits
+from seqlm.training.data.manifest import Settings, SourceFile
+from seqlm.training.data.spill import Run, row_bytes
+
+from .fasta import Block, SourceReader
+from .plausibility import Implausible
+
+_M_MMAP_THRESHOLD = -3  # malloc.h of glibc
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings that every task of a preparation needs."""
+
+    folder: Path
+    """Folder in which the result is written."""
+    limits: Limits
+    settings: Settings
+    allow_nucleotides: bool
+
+    @property
+    def spill(self) -> Path:
+        return self.folder / "spill"
+
+
+@dataclass(frozen=True)
+class Job:
+    plan: Plan
+    pool: Executor
+    workers: int
+    progress: bool
+    bars: ExitStack
+    """Closes all progress bars before an error is printed, also those of suspended generators."""
+    sources: list[SourceFile] = field(default_factory=list)
+    """Grows by every file that was read to its end."""
+
+    def run(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
+        """Results of ``function(plan, *task)`` in the order of the tasks.
+
+        One task waits per worker, the rest is not made yet. Order makes the error that is raised the first
+        one of the input, whatever the timing.
+        """
+        pending: collections.deque[Future[Result]] = collections.deque()
+        try:
+            for task in tasks:
+                pending.append(self.pool.submit(function, self.plan, *task))
+                while len(pending) > self.workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        except BrokenProcessPool:
+            raise RunError(
+                "a worker process was killed from outside, most often for lack of memory; "
+                "free memory or give fewer workers, then run again"
+            ) from None
+
+    def read(self, path: Path, name: str, separator: bytes) -> Iterator[tuple[Block, bool]]:
+        """Blocks of a file, the first one marked, with a progress bar over its bytes."""
+        size, limits = path.stat().st_size, self.plan.limits
+        with (
+            self.bar(f"reading {escaped(path.name)}", size, "B") as bar,
+            closing(SourceReader(path, on_bytes=bar.update)) as reader,
+        ):
+            for number, block in enumerate(reader.blocks(separator, limits.block_bytes, limits.record_bytes)):
+                yield block, number == 0
+        self.sources.append(SourceFile(name, size, reader.sha256))
+
+    def bar(self, description: str, total: int, unit: str) -> tqdm:  # type: ignore[type-arg]
+        bar = tqdm(total=total, unit=unit, unit_scale=True, desc=description, disable=not self.progress)
+        return self.bars.enter_context(bar)
+
+
+@dataclass
+class Spilled:
+    """Output of a stage for the next one, of one task or, added up, of all tasks."""
+
+    runs: list[Run] = field(default_factory=list)
+    id_runs: list[Run] = field(default_factory=list)
+    """Runs of the ids alone, to find repeated ids."""
+    records: int = 0
+    num_bytes: int = 0
+    """Bytes of all records, with dropped duplicates, so that the sum does not depend on the cut of blocks."""
+    duplicates_dropped: int = 0
+    implausible: Implausible = field(default_factory=Implausible)
+
+    def add(self, other: "Spilled") -> None:
+        for name, found in vars(other).items():
+            setattr(self, name, getattr(self, name) + found)
+
+    def count(self, *columns: list[bytes]) -> None:
+        """Add records, given as the columns of their rows."""
+        self.records += len(columns[0])
+        self.num_bytes += row_bytes(len(columns)) * len(columns[0])
+        self.num_bytes += sum(sum(map(len, column)) for column in columns)
+
+
+@contextmanager
+def worker_pool(workers: int) -> Iterator[Executor]:
+    """``workers`` processes, or a thread for a single worker; queued tasks are dropped on an error."""
+    pool: Executor
+    if workers == 1:
+        pool = ThreadPoolExecutor(1)
+    else:
+        # Forked from a server that has imported Arrow and numpy but runs no threads: workers share those
+        # pages, which spawned ones would each load for themselves (about 60 MiB), and start in milliseconds.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["seqlm.proteins.data.shards", "seqlm.proteins.data.scatter"])
+        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _prepare_worker() -> None:
+    """Leave Ctrl-C to the parent, and end when the parent is gone (killed: it could not say so)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Allocators keep freed blocks for later, per process: over eight of them some 500 MiB. Have large ones
+    # mapped and unmapped instead, by numpy and Python (through glibc) as well as by Arrow.
+    pa.set_memory_pool(pa.system_memory_pool())
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

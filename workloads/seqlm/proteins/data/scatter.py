@@ -1,0 +1,277 @@
+"""First stages of a preparation: scatter FASTA blocks to sorted runs on disk, and join cluster members.
+
+Also the check that no id occurs twice.
+
+Real UniRef90 headers do not carry their UniRef50 cluster, so it comes from a table: UniProt's
+``idmapping_selected`` (tab-separated; many proteins, hence rows, per UniRef90 id) or two columns
+``member<TAB>cluster``. FASTA and table are both scattered to runs sorted by member; each range of
+the hash is then joined by itself and scattered again by cluster.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from seqlm.training.data.spill import (
+    SPLIT_SALT,
+    RowSlice,
+    Run,
+    SpillReader,
+    cell_ranges,
+    hash_all,
+    without_duplicates,
+    write_run,
+)
+
+from .fasta import LINE_START, RECORD_START, Block, SourceReader, parse_block, record_lines, split_block
+from .job import Job, Plan, Spilled
+from .plausibility import Implausible
+from .shards import load_runs, save_runs
+
+_IDS_PER_TASK = 2_000_000
+_LOOKED_AT = 300
+"""Records of each block but a file's first that are checked for being plausible proteins."""
+# https://ftp.uniprot.org/pub/databases/uniprot/current_release/knowledgebase/idmapping/README:
+# columns 9 and 10 of idmapping_selected.tab, counted from 1, are UniRef90 and UniRef50.
+IDMAPPING_COLUMNS = (8, 9)
+TWO_COLUMNS = (0, 1)
+SHOWN_IDS = 5
+
+
+def scatter_fasta(job: Job, paths: Sequence[Path], names: Sequence[str]) -> Spilled:
+    """Spill the records of all files."""
+    files = zip(paths, names, strict=True)
+    tasks = (task for path, name in files for task in job.read(path, name, RECORD_START))
+    total = Spilled()
+    for part in job.run(_scatter_block, tasks):
+        total.add(part)
+    return total
+
+
+def _scatter_block(plan: Plan, whole: Block, is_first: bool) -> Spilled:
+    """Spill the records of a block; all records of a file's first block are checked for plausibility.
+
+    Cluster members are sorted by id, to be joined with their clusters; others by sequence.
+    """
+    spill, result = plan.spill, Spilled()
+    for block in split_block(whole, plan.limits.block_records):
+        ids, tokens = parse_block(block)
+        every = 1 if is_first else max(1, len(ids) // _LOOKED_AT)
+        implausible = Implausible()
+        implausible.look_at(ids[::every], tokens[::every])
+        if not plan.allow_nucleotides:
+            implausible.refuse_nucleotides(f"{block.file}:{block.first_line}")
+        result.implausible += implausible
+        id_hashes = hash_all(ids, SPLIT_SALT)
+        if plan.settings.members:
+            result.runs.append(write_run(spill, "fasta", id_hashes, id_hashes, [ids, tokens]))
+        else:
+            keys = hash_all(tokens, plan.settings.seed)
+            # Here already, so that a sequence repeated a million times is never gathered as a million rows.
+            order = without_duplicates(keys, np.argsort(keys), partial(_content, ids, tokens))
+            result.runs.append(write_run(spill, "records", keys, id_hashes, [ids, tokens], order))
+            result.id_runs.append(write_run(spill, "ids", id_hashes, id_hashes, []))
+            result.duplicates_dropped += len(ids) - len(order)
+        result.count(ids, tokens)
+    return result
+
+
+def _content(ids: list[bytes], tokens: list[bytes], row: int) -> tuple[bytes, bytes, bytes]:
+    return b"", ids[row], tokens[row]
+
+
+def check_ids(job: Job, paths: Sequence[Path], spilled: Spilled) -> None:
+    """Raise a ValueError if an id occurs twice, in one file or in several."""
+    save_runs(spilled.id_runs, job.plan.spill / "ids.runs")
+    cells = cell_ranges(spilled.records // _IDS_PER_TASK + 1)
+    raise_for_repeated(job, paths, [id_hash for found in job.run(_repeated, cells) for id_hash in found])
+
+
+def _repeated(plan: Plan, first_cell: int, next_cell: int) -> list[int]:
+    """Hashes that two ids have."""
+    with SpillReader(load_runs(plan.spill / "ids.runs")) as reader:
+        slices = reader.rows(first_cell, next_cell)
+    if not slices:
+        return []
+    keys = np.sort(np.concatenate([part.keys for part in slices]))
+    return [int(key) for key in np.unique(keys[1:][keys[1:] == keys[:-1]])]
+
+
+def raise_for_repeated(job: Job, paths: Sequence[Path], hashes: Sequence[int]) -> None:
+    """Read the files again to tell where an id occurs twice; ids that only share a hash are fine."""
+    if not hashes:
+        return
+    wanted, places, limits = set(hashes), dict[bytes, str](), job.plan.limits
+    for path in paths:
+        with closing(SourceReader(path)) as reader:
+            for block in reader.blocks(RECORD_START, limits.block_bytes, limits.record_bytes):
+                located = list(record_lines(block))
+                id_hashes = hash_all([record_id for record_id, _ in located], SPLIT_SALT).tolist()
+                for (record_id, line), id_hash in zip(located, id_hashes, strict=True):
+                    if id_hash not in wanted:
+                        continue
+                    if record_id in places:
+                        raise ValueError(
+                            f"{path}:{line}: the id {record_id.decode()[:60]} was used before, at "
+                            f"{places[record_id]} ({len(wanted)} repeated id(s) in all); ids must be unique: "
+                            "rename or remove one"
+                        )
+                    places[record_id] = f"{path}:{line}"
+
+
+def scatter_table(job: Job, path: Path, name: str) -> list[Run]:
+    """Spill the membership table by member."""
+
+    def tasks() -> Iterator[tuple[Block, tuple[int, int]]]:
+        columns = TWO_COLUMNS
+        for block, first in job.read(path, name, LINE_START):
+            if first:
+                columns = table_columns(block)
+            yield block, columns
+
+    return [run for run in job.run(_scatter_table_block, tasks()) if run is not None]
+
+
+def join_members(job: Job, paths: Sequence[Path], fasta: Spilled, table: list[Run]) -> Spilled:
+    """Spill the members anew, by cluster.
+
+    Raises:
+        ValueError: for members without a cluster or with two, and for repeated ids.
+    """
+    save_runs(fasta.runs, job.plan.spill / "fasta.runs")
+    save_runs(table, job.plan.spill / "table.runs")
+    # Ids become Python objects here, several times their size.
+    table_bytes = sum(run.num_bytes for run in table)
+    cells = cell_ranges((fasta.num_bytes + 2 * table_bytes) // job.plan.limits.block_bytes + 1)
+    joined, orphans = Spilled(), 0
+    first_orphans: list[bytes] = []
+    repeated: list[int] = []
+    with job.bar("joining members", len(cells), "part") as bar:
+        for spilled, number, some_orphans, some_repeated in job.run(_join, cells):
+            bar.update()
+            orphans += number
+            first_orphans = sorted([*first_orphans, *some_orphans])[:SHOWN_IDS]
+            repeated += some_repeated
+            joined.add(spilled)
+    raise_for_repeated(job, paths, repeated)
+    if orphans:
+        raise ValueError(
+            f"{orphans} member(s) have no cluster in the membership table, the first are "
+            f"{', '.join(member.decode() for member in first_orphans)}; give the table of the same UniProt "
+            "release, or remove these members from the FASTA"
+        )
+    for spill_file in {run.path for run in (*fasta.runs, *table)}:
+        Path(spill_file).unlink()
+    return joined
+
+
+def table_columns(block: Block) -> tuple[int, int]:
+    """Return the columns of member and cluster, given the number of columns in the first row."""
+    line = block.data.partition(b"\n")[0].rstrip(b"\r")
+    num_columns = line.count(b"\t") + 1
+    if num_columns == 2:
+        return TWO_COLUMNS
+    if num_columns > max(IDMAPPING_COLUMNS):
+        return IDMAPPING_COLUMNS
+    raise ValueError(
+        f"{block.file}:{block.first_line}: a membership table has 2 tab-separated columns (member, cluster) "
+        f"or the columns of UniProt's idmapping_selected.tab, got {num_columns}; give one of these files"
+    )
+
+
+def parse_table(block: Block, columns: tuple[int, int]) -> list[tuple[bytes, bytes]]:
+    """Distinct (member, cluster) pairs of a block of table rows."""
+    member, cluster = columns
+    two_columns = columns == TWO_COLUMNS
+    pairs: dict[tuple[bytes, bytes], None] = {}
+    for number, line in enumerate(block.data.split(b"\n")):
+        fields = line.rstrip(b"\r").split(b"\t", cluster + 1)
+        if fields == [b""]:
+            continue
+        where = f"{block.file}:{block.first_line + number}"
+        if len(fields) <= cluster or (two_columns and len(fields) != 2):
+            expected = "2" if two_columns else f"more than {cluster}"
+            num_columns = line.count(b"\t") + 1
+            raise ValueError(
+                f"{where}: {num_columns} tab-separated columns, the rows before had {expected}; "
+                "correct the row or fetch the table again"
+            )
+        pair = (fields[member], fields[cluster])
+        if all(pair):
+            pairs[pair] = None
+        elif two_columns:
+            raise ValueError(f"{where}: member or cluster is empty; every row needs both")
+        # idmapping_selected has rows without UniRef ids, for proteins in no cluster yet.
+    return list(pairs)
+
+
+def _scatter_table_block(plan: Plan, block: Block, columns: tuple[int, int]) -> Run | None:
+    """Spill the pairs of a block, sorted by the hash of the member."""
+    try:
+        block.data.decode()
+    except UnicodeDecodeError as error:
+        line = block.first_line + block.data.count(b"\n", 0, error.start)
+        raise ValueError(
+            f"{block.file}:{line}: not UTF-8 text; save the table as UTF-8, and end the name of a compressed "
+            "table in .gz"
+        ) from None
+    pairs = parse_table(block, columns)
+    if not pairs:
+        return None
+    members, clusters = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    keys = hash_all(members, SPLIT_SALT)
+    return write_run(plan.spill, "table", keys, keys, [members, clusters])
+
+
+def _join(plan: Plan, first_cell: int, next_cell: int) -> tuple[Spilled, int, list[bytes], list[int]]:
+    """Give the members of one key range their clusters and spill them by the seeded hash of the cluster.
+
+    Returns:
+        What is spilled; the number of members that the table does not name, and the first ones; hashes of ids
+        that occur twice among the members.
+    """
+    with SpillReader(load_runs(plan.spill / "table.runs")) as reader:
+        table = reader.rows(first_cell, next_cell)
+        cluster_of = _cluster_of(_texts(reader, table, 0), _texts(reader, table, 1))
+    with SpillReader(load_runs(plan.spill / "fasta.runs")) as reader:
+        slices = reader.rows(first_cell, next_cell)
+        members, tokens = _texts(reader, slices, 0), _texts(reader, slices, 1)
+    spilled = Spilled()
+    if not members:
+        return spilled, 0, [], []
+    orphans = [member for member in members if member not in cluster_of]
+    repeated: list[bytes] = []
+    if len(set(members)) < len(members):
+        repeated = [a for a, b in itertools.pairwise(sorted(members)) if a == b][:SHOWN_IDS]
+    if not orphans and not repeated:
+        clusters = [cluster_of[member] for member in members]
+        keys, tags = hash_all(clusters, plan.settings.seed), hash_all(clusters, SPLIT_SALT)
+        columns = [members, tokens, clusters]
+        spilled.runs.append(write_run(plan.spill, "members", keys, tags, columns))
+        spilled.count(*columns)
+    return spilled, len(orphans), sorted(orphans)[:SHOWN_IDS], hash_all(repeated, SPLIT_SALT).tolist()
+
+
+def _texts(reader: SpillReader, slices: list[RowSlice], column: int) -> list[bytes]:
+    if not slices:
+        return []
+    values, offsets = reader.column(slices, column)
+    raw, edges = values.tobytes(), offsets.tolist()
+    return [raw[start:stop] for start, stop in itertools.pairwise(edges)]
+
+
+def _cluster_of(members: list[bytes], clusters: list[bytes]) -> dict[bytes, bytes]:
+    mapping: dict[bytes, bytes] = {}
+    for member, cluster in zip(members, clusters, strict=True):
+        other = mapping.setdefault(member, cluster)
+        if other != cluster:
+            one, two = sorted((other, cluster))
+            raise ValueError(
+                f"the membership table puts member {member.decode()} in two clusters, {one.decode()} and "
+                f"{two.decode()}; a member belongs to one: correct the table"
+            )
+    return mapping

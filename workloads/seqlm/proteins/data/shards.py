@@ -1,0 +1,249 @@
+"""Convert spilled records to Arrow shards: gather, order, deduplicate and split one range of the hash."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from seqlm.training.data.manifest import LENGTH_BIN_RESIDUES, SPLITS, Settings, ShardFile, Split
+from seqlm.training.data.spill import (
+    Ints,
+    RowSlice,
+    Run,
+    SpillReader,
+    UInt64s,
+    key_ranges,
+    row_ranges,
+    without_duplicates,
+)
+
+from .job import Plan
+
+Array = npt.NDArray[np.uint8]
+
+RECORDS_FILE = "records.runs"
+
+SCHEMA = pa.schema([("id", pa.large_string()), ("tokens", pa.large_list(pa.uint8()))])
+MEMBER_SCHEMA = SCHEMA.append(pa.field("cluster", pa.large_string())).append(
+    pa.field("cluster_size", pa.uint32())
+)
+
+
+def split_of(shards: Iterable[ShardFile], clusters: int, lengths: Counter[int]) -> Split:
+    """Describe a split by its shards, its clusters and the numbers of its records by bin of length."""
+    files = tuple(shards)
+    return Split(
+        records=sum(file.records for file in files),
+        clusters=clusters,
+        residues=sum(file.residues for file in files),
+        length_histogram={str(number * LENGTH_BIN_RESIDUES): lengths[number] for number in sorted(lengths)},
+        shards=files,
+    )
+
+
+def length_bins(lengths: Ints) -> Counter[int]:
+    """Numbers of records by bin of ``LENGTH_BIN_RESIDUES``, counted from 0."""
+    return Counter((lengths // LENGTH_BIN_RESIDUES).tolist())
+
+
+def shard_file(file: Path, records: int, residues: int) -> ShardFile:
+    """Describe a shard that is written, in the folder of its split."""
+    with file.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    return ShardFile(f"{file.parent.name}/{file.name}", records, residues, file.stat().st_size, sha256)
+
+
+@dataclass(frozen=True)
+class SplitShard:
+    """Output of one task for one split."""
+
+    split: str
+    shard: ShardFile
+    clusters: int
+    lengths: Counter[int]
+
+
+def save_runs(runs: list[Run], path: Path) -> None:
+    """Write the list of runs, which tasks get as a file: thousands of them, the same for every task."""
+    path.write_text(json.dumps([asdict(run) for run in runs]))
+
+
+@functools.lru_cache(maxsize=1)
+def load_runs(path: Path) -> list[Run]:
+    runs = json.loads(path.read_text())
+    return [Run(**{**run, "column_bytes": tuple(run["column_bytes"])}) for run in runs]
+
+
+def write_shard(plan: Plan, number: int, first_cell: int, next_cell: int) -> tuple[list[SplitShard], int]:
+    """Divide the rows of all runs in a range of cells among the splits.
+
+    Returns:
+        The shard of each split that gets any record, and how many rows were duplicates.
+    """
+    writers = [_SplitWriter(split, number, plan) for split in SPLITS]
+    dropped = 0
+    with SpillReader(load_runs(plan.spill / RECORDS_FILE)) as reader:
+        slices = reader.rows(first_cell, next_cell)
+        for first_key, next_key in key_ranges(slices, plan.limits.piece_bytes) if slices else []:
+            piece = [part.between(first_key, next_key) for part in slices]
+            dropped += _write_piece(reader, [part for part in piece if len(part.keys)], plan, writers)
+    return [part for writer in writers if (part := writer.close())], dropped
+
+
+def _write_piece(reader: SpillReader, slices: list[RowSlice], plan: Plan, writers: list[_SplitWriter]) -> int:
+    """Order and deduplicate a range of keys and pass it on by split; how many rows were duplicates."""
+    keys = np.concatenate([part.keys for part in slices])
+    tags = np.concatenate([part.tags for part in slices])
+    members, settings = plan.settings.members, plan.settings
+    columns = [reader.column(slices, number) for number in range(3 if members else 2)]
+
+    def text(column: int, row: int) -> bytes:
+        values, offsets = columns[column]
+        return values[offsets[row] : offsets[row + 1]].tobytes()
+
+    order = without_duplicates(
+        keys,
+        np.argsort(keys),
+        lambda row: (text(2, row) if members else b"", text(0, row), text(1, row)),
+    )
+    numbers = split_numbers(tags[order], settings)
+    for number, writer in enumerate(writers):
+        rows = order[numbers == number]
+        if not len(rows):
+            continue
+        token_offsets = columns[1][1]
+        lengths = token_offsets[rows + 1] - token_offsets[rows]
+        # Little at a time: the same few MiB are used again and again, and a cluster is never divided.
+        for start, stop in row_ranges(keys[rows], lengths, plan.limits.batch_residues):
+            arrays = [_take(values, offsets, rows[start:stop]) for values, offsets in columns]
+            writer.add(_batch(arrays, writer.schema))
+    return len(keys) - len(order)
+
+
+def split_numbers(tags: UInt64s, settings: Settings) -> npt.NDArray[np.int8]:
+    """Return the position in ``SPLITS`` of each hash: the test split has the lowest ones."""
+    # A fraction of exactly 0 is the bound 0, below which no tag lies.
+    shares = (settings.test_fraction + settings.validation_fraction, settings.test_fraction)
+    return np.sum([tags < np.uint64(int(share * 2**64)) for share in shares], axis=0, dtype=np.int8)
+
+
+def _take(values: Array, offsets: Ints, rows: Ints) -> pa.Array:
+    """Take the chosen rows as large_binary, back to back: one memory copy per row in C++."""
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers).take(pa.array(rows))
+
+
+def _batch(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Ids, tokens (and clusters) as the columns of a shard."""
+    ids, tokens, *clusters = arrays
+    num_rows = len(ids)
+    _, offsets, values = tokens.buffers()
+    num_residues = int(np.frombuffer(offsets, dtype=np.int64)[num_rows])
+    residues = pa.Array.from_buffers(pa.uint8(), num_residues, [None, values])
+    columns = [
+        ids.view(pa.large_string()),
+        pa.Array.from_buffers(schema.field("tokens").type, num_rows, [None, offsets], children=[residues]),
+    ]
+    if clusters:
+        names = clusters[0]
+        columns += [names.view(pa.large_string()), _cluster_sizes(names)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cluster_sizes(names: pa.Array) -> pa.Array:
+    """For rows sorted by cluster: the size of a cluster on its first row, 0 on the others."""
+    lengths = np.diff(np.frombuffer(names.buffers()[1], dtype=np.int64)[: len(names) + 1])
+    text = names.to_pylist()
+    first = np.ones(len(names), dtype=bool)
+    first[1:] = lengths[1:] != lengths[:-1]
+    first[1:] |= np.fromiter((a != b for a, b in zip(text[1:], text[:-1], strict=True)), bool, len(text) - 1)
+    starts = np.flatnonzero(first)
+    sizes = np.zeros(len(names), dtype=np.uint32)
+    sizes[starts] = np.diff(np.append(starts, len(names)))
+    return pa.array(sizes)
+
+
+@dataclass
+class _SplitWriter:
+    """Collects batches and writes them as record batches whose bounds depend on the records alone."""
+
+    split: str
+    number: int
+    plan: Plan
+    pending: list[pa.RecordBatch] = field(default_factory=list)
+    pending_residues: int = 0
+    records: int = 0
+    clusters: int = 0
+    residues: int = 0
+    lengths: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.file = self.plan.folder / self.split / f"shard-{self.number:05d}.arrow"
+        self.schema = MEMBER_SCHEMA if self.plan.settings.members else SCHEMA
+        self.batch_residues = self.plan.limits.batch_residues
+        self._stream: pa.RecordBatchStreamWriter | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.pending.append(batch)
+        self.pending_residues += len(batch.column("tokens").values)
+        if self.pending_residues >= self.batch_residues:
+            self._write(final=False)
+
+    def close(self) -> SplitShard | None:
+        """Write what is left; None if there was nothing at all."""
+        if self.pending:
+            self._write(final=True)
+        if self._stream is None:
+            return None
+        self._stream.close()
+        self._sink.close()
+        shard = shard_file(self.file, self.records, self.residues)
+        return SplitShard(self.split, shard, self.clusters, self.lengths)
+
+    def _write(self, *, final: bool) -> None:
+        """Write every complete record batch of what is pending, and the rest too if nothing follows."""
+        (batch,) = pa.Table.from_batches(self.pending).combine_chunks().to_batches()
+        tokens = batch.column("tokens")
+        offsets = tokens.offsets.to_numpy()
+        ends = offsets[1:] - offsets[0]
+        if "cluster_size" in batch.schema.names:
+            starts = np.flatnonzero(batch.column("cluster_size").to_numpy())
+        else:
+            starts = np.arange(len(batch))
+        last_rows = np.append(starts[1:], len(batch)) - 1
+        cluster_ends = ends[last_rows]
+        done, row, cluster = 0, 0, 0
+        while row < len(batch):
+            cluster = int(np.searchsorted(cluster_ends, done + self.batch_residues))
+            if cluster >= len(cluster_ends):
+                if not final:
+                    break
+                cluster = len(cluster_ends) - 1
+            stop = int(last_rows[cluster]) + 1
+            self._write_batch(batch.slice(row, stop - row), np.diff(ends[row:stop], prepend=done))
+            self.clusters += int(np.count_nonzero((starts >= row) & (starts < stop)))
+            row, done = stop, int(ends[stop - 1])
+        self.pending = [batch.slice(row)] if row < len(batch) else []
+        self.pending_residues = int(ends[-1]) - done
+
+    def _write_batch(self, batch: pa.RecordBatch, lengths: Ints) -> None:
+        if self._stream is None:
+            self.file.parent.mkdir(exist_ok=True)
+            self._sink = pa.OSFile(str(self.file), "wb")
+            self._stream = pa.ipc.new_stream(self._sink, self.schema)
+        # Copied, because Arrow writes a slice's buffers with whatever follows them as padding, so that equal
+        # records would not make equal files.
+        columns = [pa.concat_arrays([column]) for column in batch.columns]
+        self._stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        self.lengths += length_bins(lengths)
+        self.records += len(batch)
+        self.residues += int(lengths.sum())

@@ -1,0 +1,175 @@
+"""Similar proteins on both sides of a split, found by shared words of five residues.
+
+A held-out protein counts as similar if one training protein has at least ``SHARED_WORDS`` of its words. With
+substitutions alone that is an identity of about 63 %, since a word survives with the fifth power of it. Words
+are thinned by their hash to one in ``THINNED``, the same ones in every protein (scaled MinHash, Brown & Irber
+2016). At most ``MOST_HELD_OUT`` held-out proteins are compared, the same number from each split, with as many
+training residues as take a small part of the preparation's time. The result names both numbers.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from seqlm.training.data.manifest import SPLITS, Manifest, Split, describe_similar
+
+from .shards import SCHEMA
+
+WORD = 5
+"""Residues of a word; 20^5 = 3.2 million words, of which a pair of unrelated proteins shares next to none."""
+SHARED_WORDS = 0.1
+THINNED = 8
+LEAST_WORDS = 3
+"""Shared words below this number are chance: two words of repeats, or a tag."""
+MOST_HELD_OUT = 1000
+LEAST_COMPARED_RESIDUES = 2_000_000
+COMPARED_SHARE = 0.05
+"""Share of the training residues that are compared, if that is more."""
+_BITS = 5
+_BLOCK = 1 << 15
+"""Residues whose words are computed at once, so that they stay in the cache."""
+_MULTIPLIER = np.uint32(2_654_435_761)  # Knuth's: the golden ratio of 2^32, odd
+
+Tokens = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Proteins:
+    """Proteins, stored one after the other."""
+
+    ids: Sequence[str]
+    tokens: Tokens
+    """(residues,) of all."""
+    offsets: npt.NDArray[np.int64]
+    """(proteins + 1,) positions in ``tokens``."""
+
+    @classmethod
+    def of(cls, batches: Iterable[pa.RecordBatch]) -> "Proteins":
+        """Take the proteins of record batches."""
+        table = pa.Table.from_batches([batch.select(["id", "tokens"]) for batch in batches], SCHEMA)
+        tokens = table["tokens"].combine_chunks()
+        offsets = tokens.offsets.to_numpy()
+        values = tokens.values.to_numpy()[offsets[0] : offsets[-1]]
+        return cls(table["id"].to_pylist(), values, offsets - offsets[0])
+
+
+def similar_proteins(held_out: Proteins, training: Iterable[Proteins]) -> dict[str, Any]:
+    """Count the held-out proteins that have a relative in the training split.
+
+    Returns:
+        ``similar`` of ``held_out`` proteins compared with ``training`` proteins, and ``example``: the ids of
+        the most similar pair, held-out protein first, and the share of words in common; null without any.
+    """
+    words, owners = _words(held_out)
+    order = np.argsort(words, kind="stable")
+    words, owners = words[order], owners[order]
+    totals = np.bincount(owners, minlength=len(held_out.ids))
+    known = np.zeros(1 << (WORD * _BITS), dtype=bool)
+    known[words] = True
+    best = np.zeros(len(held_out.ids))
+    relatives = [""] * len(held_out.ids)
+    compared = 0
+    for proteins in training:
+        compared += len(proteins.ids)
+        pairs = _pairs(words, owners, *_words(proteins, known))
+        codes, shared = np.unique(pairs, return_counts=True)
+        held, trained = np.divmod(codes, np.int64(1) << 32)
+        shares = np.where(shared >= LEAST_WORDS, shared / totals[held], 0.0)
+        for index in np.flatnonzero(shares > best[held]).tolist():
+            if shares[index] > best[held[index]]:
+                best[held[index]] = shares[index]
+                relatives[held[index]] = proteins.ids[trained[index]]
+    similar = int((best >= SHARED_WORDS).sum())
+    top = int(best.argmax()) if similar else 0
+    example = [held_out.ids[top], relatives[top], round(float(best[top]), 3)] if similar else None
+    return {"similar": similar, "held_out": len(held_out.ids), "training": compared, "example": example}
+
+
+def similar_across_splits(folder: Path, splits: dict[str, Split]) -> dict[str, Any]:
+    """Compare the held-out splits of a folder of shards with its training split."""
+    names = [name for name in SPLITS if name != "train"]
+    most = MOST_HELD_OUT // len(names)
+    held_out = Proteins.of(batch for name in names for batch in _first(_batches(folder, splits[name]), most))
+    allowed = max(LEAST_COMPARED_RESIDUES, int(COMPARED_SHARE * splits["train"].residues))
+
+    def training() -> Iterator[Proteins]:
+        compared = 0
+        for batch in _batches(folder, splits["train"]):
+            proteins = Proteins.of([batch])
+            fitting = int(np.searchsorted(proteins.offsets, allowed - compared))
+            yield proteins if fitting >= len(proteins.ids) else Proteins.of([batch.slice(0, fitting)])
+            compared += len(proteins.tokens)
+            if compared >= allowed:
+                return
+
+    return similar_proteins(held_out, training())
+
+
+def similarity_warning(manifest: Manifest) -> list[str]:
+    """Warn if held-out proteins of prepared data resemble training proteins."""
+    if manifest.similar is None or not manifest.similar["similar"]:
+        return []
+    return [f"warning: {describe_similar(manifest.similar)}; held-out scores flatter the model"]
+
+
+def _batches(folder: Path, split: Split) -> Iterator[pa.RecordBatch]:
+    for shard in split.shards:
+        yield from pa.ipc.open_stream(pa.memory_map(str(folder / shard.file)))
+
+
+def _first(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """Yield the first ``most`` proteins."""
+    for batch in batches:
+        yield batch.slice(0, most)
+        most -= batch.num_rows
+        if most <= 0:
+            return
+
+
+def _words(
+    proteins: Proteins, known: npt.NDArray[np.bool_] | None = None
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """Thinned words (those that are known), each once a protein, and the positions of their proteins."""
+    if len(proteins.tokens) < WORD:
+        return np.zeros(0, np.uint32), np.zeros(0, np.int64)
+    places, found = [], []
+    for begin in range(0, len(proteins.tokens) - WORD + 1, _BLOCK):
+        tokens = proteins.tokens[begin : begin + _BLOCK + WORD - 1].astype(np.uint32)
+        tokens &= np.uint32((1 << _BITS) - 1)
+        stop = len(tokens) - WORD + 1
+        words = tokens[:stop].copy()
+        for place in range(1, WORD):
+            words <<= np.uint32(_BITS)
+            words |= tokens[place : place + stop]
+        kept = np.flatnonzero(words * _MULTIPLIER < np.uint32(2**32 // THINNED))
+        if known is not None:
+            kept = kept[known[words[kept]]]
+        places.append(kept + begin)
+        found.append(words[kept])
+    chosen, words = np.concatenate(places), np.concatenate(found)
+    owners = np.searchsorted(proteins.offsets, chosen, side="right") - 1
+    whole = chosen + WORD <= proteins.offsets[owners + 1]  # not across two proteins
+    keys = np.sort(owners[whole] << np.int64(32) | words[whole].astype(np.int64))
+    keys = keys[np.diff(keys, prepend=-1) != 0]
+    return (keys & np.int64(0xFFFFFFFF)).astype(np.uint32), keys >> np.int64(32)
+
+
+def _pairs(
+    words: npt.NDArray[np.uint32],
+    owners: npt.NDArray[np.int64],
+    found: npt.NDArray[np.uint32],
+    finders: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """(held-out protein << 32 | training protein) for each word that two of them share."""
+    starts = np.searchsorted(words, found)
+    counts = np.searchsorted(words, found, side="right") - starts
+    places = np.repeat(starts - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) + np.arange(
+        counts.sum()
+    )
+    held: npt.NDArray[np.int64] = owners[places]
+    return held << np.int64(32) | np.repeat(finders, counts)

@@ -1,0 +1,166 @@
+"""ESM-2 for packs of proteins, over transformers' ``EsmForMaskedLM`` and its two classifiers.
+
+Besides what ``packed_model.py`` describes, ESM-2's token dropout is applied per protein (``token_scale``),
+not per row.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import (
+    EsmConfig,
+    EsmForMaskedLM,
+    EsmForSequenceClassification,
+    EsmForTokenClassification,
+    EsmModel,
+    EsmPreTrainedModel,
+    EsmTokenizer,
+)
+from transformers.models.esm.modeling_esm import EsmLayer
+
+from seqlm.proteins.alphabet import MASK, PAD, TOKENS, VOCAB_SIZE
+from seqlm.proteins.model.architecture import Architecture, ModelClass
+from seqlm.proteins.model.packed_model import (
+    MaskedLanguageModel,
+    Pack,
+    PackedLayer,
+    PackedModel,
+    SequenceClassifier,
+    TokenClassifier,
+    refuse_others,
+)
+from seqlm.training.adapters.adapters import AdaptedModules
+
+from .facts import SHAPES
+
+_ARCHITECTURE: dict[str, Any] = {
+    "position_embedding_type": "rotary",
+    "emb_layer_norm_before": False,
+    "token_dropout": True,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "vocab_size": VOCAB_SIZE,
+}
+"""Values that distinguish ESM-2 from other models of transformers' class."""
+
+
+def published_config(size: str) -> EsmConfig:
+    """Configuration of a published ESM-2 model; bare ``EsmConfig`` defaults differ from it.
+
+    ``size`` is a key of ``SHAPES``.
+    """
+    layers, hidden_size, heads = SHAPES[size]
+    return EsmConfig(
+        **_ARCHITECTURE,
+        pad_token_id=PAD,
+        mask_token_id=MASK,
+        num_hidden_layers=layers,
+        hidden_size=hidden_size,
+        num_attention_heads=heads,
+        intermediate_size=4 * hidden_size,
+        max_position_embeddings=1026,
+        layer_norm_eps=1e-5,
+    )
+
+
+class PackedEsmLayer(PackedLayer, EsmLayer):  # type: ignore[misc]  # packed tokens have another forward
+    """One transformer layer over packed tokens."""
+
+    attention_norm = property(lambda self: self.attention.LayerNorm)
+    feed_forward_norm = property(lambda self: self.LayerNorm)
+    head_size = property(lambda self: self.attention.self.attention_head_size)
+    attention_output = property(lambda self: self.attention.output.dense)
+
+    @property
+    def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        return self.attention.self.query, self.attention.self.key, self.attention.self.value
+
+    def feed_forward(self, normed: Tensor) -> Tensor:
+        return self.output.dense(F.gelu(self.intermediate.dense(normed)))
+
+
+class PackedEsmModel(PackedModel, EsmPreTrainedModel):
+    """Base of ESM-2 models with any head.
+
+    Raises:
+        ValueError: if the configuration has a feature that ESM-2 lacks.
+    """
+
+    esm: EsmModel
+    uncounted = ("word_embeddings", "contact_head")
+
+    def __init__(self, config: EsmConfig) -> None:
+        refuse_others(config, _ARCHITECTURE | {"is_decoder": False}, "ESM-2", "facebook/esm2_*")
+        super().__init__(config)
+        self.esm.encoder.layer = nn.ModuleList(
+            PackedEsmLayer(config) for _ in range(config.num_hidden_layers)
+        )
+        # The contact head reads attention maps, and no loss here does.
+        self.esm.contact_head.requires_grad_(False)
+        # Positions come with the pack; a buffer that no checkpoint holds would stay on the meta device.
+        del self.esm.embeddings.position_ids
+        last = f".layer.{config.num_hidden_layers - 1}."
+        skipping = (last + part for part in ("attention.output", "intermediate", "output"))
+        if not isinstance(self, TokenClassifier):
+            self.on_rows = (*skipping, "lm_head", "classifier")
+            self.queries_on_rows = (last + "attention.self.query",)
+
+    layers = property(lambda self: self.esm.encoder.layer)
+    rotary_frequencies = property(lambda self: self.esm.rotary_embeddings.inv_freq)
+    last_norm = property(lambda self: self.esm.encoder.emb_layer_norm_after)
+    embedding = property(lambda self: self.esm.embeddings.word_embeddings)
+
+    def embed(self, pack: Pack) -> Tensor:
+        return self.embedding(pack.tokens) * pack.token_scale[:, None]
+
+
+class PackedEsm(MaskedLanguageModel, PackedEsmModel, EsmForMaskedLM):
+    """ESM-2 with masked-language-model head over packed tokens."""
+
+    def decode(self, hidden: Tensor) -> Tensor:
+        return super().decode(hidden) + self.lm_head.bias
+
+
+class PackedSequenceClassifier(SequenceClassifier, PackedEsmModel, EsmForSequenceClassification):
+    """ESM-2 with transformers' head on CLS."""
+
+
+class PackedTokenClassifier(TokenClassifier, PackedEsmModel, EsmForTokenClassification):
+    """ESM-2 with transformers' head on every token."""
+
+
+def _tokenizer(config: EsmConfig) -> EsmTokenizer:
+    with TemporaryDirectory() as folder:
+        vocabulary = Path(folder) / "vocab.txt"
+        vocabulary.write_text("\n".join(TOKENS))
+        return EsmTokenizer(str(vocabulary), model_max_length=config.max_position_embeddings - 2)
+
+
+def architecture() -> Architecture:
+    """Return the description of ESM-2."""
+    return Architecture(
+        name="ESM-2",
+        config=EsmConfig,
+        published=published_config,
+        masked_lm=ModelClass(EsmForMaskedLM, PackedEsm),
+        sequence_classifier=ModelClass(EsmForSequenceClassification, PackedSequenceClassifier),
+        token_classifier=ModelClass(EsmForTokenClassification, PackedTokenClassifier),
+        encoder="esm.",
+        tokenizer=_tokenizer,
+        adapted=AdaptedModules(
+            layers="esm.encoder.layer",
+            modules={
+                "query": ("attention.self.query",),
+                "key": ("attention.self.key",),
+                "value": ("attention.self.value",),
+                "attention_output": ("attention.output.dense",),
+                "intermediate": ("intermediate.dense",),
+                "output": ("output.dense",),
+            },
+            heads=("classifier",),
+        ),
+        may_lack="esm.contact_head.",
+    )

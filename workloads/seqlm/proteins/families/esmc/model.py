@@ -1,0 +1,170 @@
+"""ESMC for packs of proteins, over transformers' ``EsmcForMaskedLM`` and its two classifiers.
+
+Differences from ESM-2:
+
+* layer norms over the whole width of queries and of keys, before they are split into heads
+* SwiGLU in place of GELU, and no biases in the layers' matrices
+* both branches of a layer divided by sqrt(layers / 36)
+* a decoder of its own, over 64 tokens, of which 33 are in use
+* no token dropout, but dropout in the heads of tasks
+
+Shapes: T tokens, C hidden size, F feed-forward size, H heads, D head size, V vocabulary, L labels.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import EsmcConfig, EsmcTokenizer
+from transformers.models.esmc.modeling_esmc import (
+    EsmcForMaskedLM,
+    EsmcForSequenceClassification,
+    EsmcForTokenClassification,
+    EsmcLayer,
+    EsmcModel,
+    EsmcPreTrainedModel,
+)
+
+from seqlm.proteins.alphabet import CLS, EOS, MASK, PAD
+from seqlm.proteins.model.architecture import Architecture, ModelClass
+from seqlm.proteins.model.packed_model import (
+    MaskedLanguageModel,
+    Pack,
+    PackedLayer,
+    PackedModel,
+    SequenceClassifier,
+    TokenClassifier,
+    joined,
+    layer_norm,
+    operand,
+    refuse_others,
+)
+from seqlm.training.adapters.adapters import GATED_LAYER, AdaptedModules
+
+from .facts import SHAPES
+
+_ARCHITECTURE: dict[str, Any] = {
+    "vocab_size": 64,
+    "pad_token_id": PAD,
+    "bos_token_id": CLS,
+    "eos_token_id": EOS,
+    "mask_token_id": MASK,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_dropout": 0.0,
+    "tie_word_embeddings": False,
+}
+"""Values that distinguish ESMC from other models of transformers' class. 33 of the 64 tokens are in use."""
+
+
+def published_config(size: str) -> EsmcConfig:
+    """Configuration of a published ESMC model; ``size`` is a key of ``SHAPES``."""
+    layers, hidden_size, heads, intermediate_size = SHAPES[size]
+    return EsmcConfig(
+        num_hidden_layers=layers,
+        hidden_size=hidden_size,
+        num_attention_heads=heads,
+        intermediate_size=intermediate_size,
+    )
+
+
+class PackedEsmcLayer(PackedLayer, EsmcLayer):  # type: ignore[misc]  # packed tokens have another forward
+    """One transformer layer over packed tokens."""
+
+    def __init__(self, config: EsmcConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        self.branch_scale = 1 / self.scaling_factor
+
+    attention_norm = property(lambda self: self.input_layernorm)
+    feed_forward_norm = property(lambda self: self.post_attention_layernorm)
+    head_size = property(lambda self: self.self_attn.head_dim)
+    attention_output = property(lambda self: self.self_attn.o_proj)
+
+    @property
+    def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        return self.self_attn.q_proj, self.self_attn.k_proj, self.self_attn.v_proj
+
+    def normalized(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        q_norm, k_norm = self.self_attn.q_norm, self.self_attn.k_norm
+        return layer_norm(queries, q_norm).to(queries.dtype), layer_norm(keys, k_norm).to(keys.dtype)
+
+    def feed_forward(self, normed: Tensor) -> Tensor:
+        gate, up = joined(operand(normed), (self.mlp.gate_proj, self.mlp.up_proj)).chunk(2, dim=-1)  # (T, F)
+        return self.mlp.down_proj(F.silu(gate) * up)
+
+
+class PackedEsmcModel(PackedModel, EsmcPreTrainedModel):
+    """Base of ESMC models with any head.
+
+    Raises:
+        ValueError: if the configuration has a feature that ESMC lacks.
+    """
+
+    esmc: EsmcModel
+    uncounted = ("embed_tokens",)
+    on_vocabulary = tuple(f"esmc.layers.0.self_attn.{name}_proj" for name in "qkv")
+
+    def __init__(self, config: EsmcConfig) -> None:
+        _reject_other_architectures(config)
+        super().__init__(config)
+        layers = range(config.num_hidden_layers)
+        self.esmc.layers = nn.ModuleList(PackedEsmcLayer(config, index) for index in layers)
+        last = f".layers.{config.num_hidden_layers - 1}."
+        skipping = (last + part for part in ("self_attn.o_proj", "mlp"))
+        if not isinstance(self, TokenClassifier):
+            self.on_rows = (*skipping, "lm_head", "classifier")
+            self.queries_on_rows = (last + "self_attn.q_proj",)
+
+    layers = property(lambda self: self.esmc.layers)
+    rotary_frequencies = property(lambda self: self.esmc.rotary_emb.inv_freq)
+    last_norm = property(lambda self: self.esmc.norm)
+    embedding = property(lambda self: self.esmc.embed_tokens)
+
+    def embed(self, pack: Pack) -> Tensor:
+        return self.embedding(pack.tokens).float()
+
+    def make_buffers(self, device: torch.device) -> None:
+        self.esmc.rotary_emb = type(self.esmc.rotary_emb)(self.config).to(device)
+
+
+class PackedEsmc(MaskedLanguageModel, PackedEsmcModel, EsmcForMaskedLM):
+    """ESMC with masked-language-model head over packed tokens."""
+
+
+class PackedSequenceClassifier(SequenceClassifier, PackedEsmcModel, EsmcForSequenceClassification):
+    """ESMC with transformers' head on CLS."""
+
+
+class PackedTokenClassifier(TokenClassifier, PackedEsmcModel, EsmcForTokenClassification):
+    """ESMC with transformers' head on every token."""
+
+    def classify(self, features: Tensor) -> Tensor:
+        return self.score(self.dropout(features))
+
+
+def architecture() -> Architecture:
+    """Return the description of ESMC."""
+    return Architecture(
+        name="ESMC",
+        config=EsmcConfig,
+        published=published_config,
+        masked_lm=ModelClass(EsmcForMaskedLM, PackedEsmc),
+        sequence_classifier=ModelClass(EsmcForSequenceClassification, PackedSequenceClassifier),
+        token_classifier=ModelClass(EsmcForTokenClassification, PackedTokenClassifier),
+        encoder="esmc.",
+        tokenizer=lambda config: EsmcTokenizer(model_max_length=config.max_position_embeddings),
+        adapted=AdaptedModules(layers="esmc.layers", modules=GATED_LAYER, heads=("classifier", "score")),
+    )
+
+
+def _reject_other_architectures(config: EsmcConfig) -> None:
+    heads = config.num_attention_heads
+    expected = {
+        **_ARCHITECTURE,
+        "num_key_value_heads": heads,
+        "head_dim": config.hidden_size // heads,
+        "rope_parameters": {**(config.rope_parameters or {}), "rope_type": "default"},
+    }
+    refuse_others(config, expected, "ESMC", "biohub/ESMC-*")

@@ -1,0 +1,88 @@
+"""Baselines of a fine-tuned model: a frozen probe of the model it started from, and k-mers.
+
+Both are linear models by scikit-learn, whose penalty is chosen on validation. k-mers of proteins are counts
+of three residues in a row. Those of a residue are the residues around it.
+"""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from seqlm.proteins.alphabet import PAD, decode
+from seqlm.proteins.finetune.probes import Examples, fit_probe
+from seqlm.proteins.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
+from seqlm.proteins.model.pretrained import load_model
+from seqlm.runs.run_file import RunFile
+from seqlm.training.objective import Place
+from seqlm.training.records import Split
+from seqlm.training.whole_file import write_whole
+
+from .labelled import SampledSplit
+from .scores import scores
+from .task_kinds import TASK_KINDS
+
+FILE = "baselines.json"
+MAX_PROTEINS: dict[Split, int] = {"train": 1000, "validation": 300, "test": 300}
+"""Proteins of each split, drawn with a fixed seed."""
+RESIDUE_SHARE = 0.15
+"""Share of them for a residue task, which has an example for each residue."""
+MAX_PARAMETERS = 1_000_000_000
+"""Largest model that is probed: it must fit on one device beside nothing else."""
+WINDOW = 7
+"""Residues on either side of a residue."""
+
+
+def write_baselines(config: RunFile, place: Place) -> Path:
+    """Score the baselines of a run on its test split, or validation without one; write them to its folder."""
+    assert config.task is not None
+    share = RESIDUE_SHARE if TASK_KINDS[config.task.kind].per_residue else 1
+    parts = [SampledSplit(config.data.path, name, int(most * share)) for name, most in MAX_PROTEINS.items()]
+    scored = 2 if parts[2].proteins else 1
+    schema = parts[0].schema
+    features = {"k-mers": _kmers(parts)}
+    if start := config.model.init_from:
+        print("baselines: frozen probe and k-mers")
+        model = load_model(start)
+        if sum(parameter.numel() for parameter in model.parameters()) <= MAX_PARAMETERS:
+            engine = Engine(
+                model, device=place.here.device, dtype=place.dtype, max_residues=config.model.max_residues
+            )
+            run = partial(engine.run, answer=RESIDUE_EMBEDDINGS if schema.task.per_residue else EMBEDDING)
+            probed = [Examples(part.features(run), part.labels) for part in parts]
+            features = {"frozen probe": probed, **features}
+    found = {}
+    for name, (train, validation, test) in features.items():
+        probe = fit_probe(schema, train, validation)
+        examples = test if scored == 2 else validation
+        found[name] = scores(schema, examples.labels, probe.outputs(examples.features))
+    document = {
+        "split": list(MAX_PROTEINS)[scored],
+        "train": len(parts[0].proteins),
+        "proteins": len(parts[scored].proteins),
+        "scores": found,
+    }
+    write_whole(config.run_dir / FILE, json.dumps(document, indent=1) + "\n")
+    return config.run_dir / FILE
+
+
+def _kmers(parts: list[SampledSplit]) -> list[Examples]:
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    if parts[0].known is not None:
+        return [Examples(part.features(_windows), part.labels) for part in parts]
+    counts = CountVectorizer(analyzer="char", ngram_range=(3, 3), lowercase=False)
+    counts.fit([decode(protein) for protein in parts[0].proteins])
+    return [Examples(counts.transform([decode(p) for p in part.proteins]), part.labels) for part in parts]
+
+
+def _windows(proteins: list[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.float32]]:
+    """Return the residues around each residue, one-hot, (length, (2 * WINDOW + 1) * 33) for each protein."""
+    found = []
+    for protein in proteins:
+        padded = np.pad(protein, WINDOW, constant_values=PAD)
+        around = np.lib.stride_tricks.sliding_window_view(padded, 2 * WINDOW + 1)
+        found.append(np.eye(33, dtype=np.float32)[around].reshape(len(protein), -1))
+    return found

@@ -1,0 +1,157 @@
+"""Comparison of the memory-saving methods: one run after another, and a table of their cost and scores.
+
+``python -m seqlm.proteins.finetune.method_table --config RUN.yaml [section.field=value ...]``
+
+The rows are those of AWS's post on fine-tuning ESM-2 on SageMaker
+(https://aws.amazon.com/blogs/machine-learning/efficiently-fine-tune-the-esm-2-protein-language-model-with-amazon-sagemaker/):
+all weights in one micro-batch a device and step, then each method alone, then all together. Steps, data and
+tokens a step are the same in every row. Each is a run of its own in fresh processes, so that its peak of
+memory is its own, and is resumed or kept like any run when the command is given again.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from seqlm.launch.local import processes_and_threads
+from seqlm.runs.run_file import RunFile, run_stage
+from seqlm.training.command_line import RunError
+from seqlm.training.config import LoraConfig
+from seqlm.training.tracking.run_log import RESULTS_FILE
+from seqlm.training.whole_file import write_whole
+
+from .report import TITLES
+from .task_kinds import TASK_KINDS
+
+TABLE_FILE = "methods.md"
+FIGURES_FILE = "methods.json"
+
+
+@dataclass(frozen=True)
+class Method:
+    name: str
+    title: str
+    accumulation: bool = False
+    """Micro-batches of ``train.tokens_per_pack`` in place of one that is a device's share of a step."""
+    checkpointing: bool = False
+    lora: bool = False
+
+
+METHODS = (
+    Method("base", "base: all weights"),
+    Method("accumulation", "gradient accumulation", accumulation=True),
+    Method("checkpointing", "gradient checkpointing", checkpointing=True),
+    Method("lora", "LoRA", lora=True),
+    Method("all", "all methods together", accumulation=True, checkpointing=True, lora=True),
+)
+
+
+def method_run(config: RunFile, method: Method, num_devices: int) -> RunFile:
+    """The run of a method: the configuration with what the method changes."""
+    whole = config.train.tokens_per_step // num_devices
+    train = replace(
+        config.train,
+        tokens_per_pack=config.train.tokens_per_pack if method.accumulation else whole,
+        activation_checkpointing=method.checkpointing,
+    )
+    lora = (config.lora or LoraConfig()) if method.lora else None
+    return replace(config, name=f"{config.name}-{method.name}", train=train, lora=lora)
+
+
+def check(config: RunFile, num_devices: int) -> None:
+    """Raise a ValueError for a configuration of which the rows would not differ."""
+    if config.task is None:
+        raise ValueError(
+            "task: is missing; the table compares ways of fine-tuning, so give a run that has one"
+        )
+    train = config.train
+    if train.tokens_per_step % (2 * num_devices * train.tokens_per_pack):
+        raise ValueError(
+            f"train.tokens_per_step: got {train.tokens_per_step}; for {num_devices} device(s) with micro-"
+            f"batches of train.tokens_per_pack ({train.tokens_per_pack}) give a multiple of "
+            f"{2 * num_devices * train.tokens_per_pack}, so that each accumulates two at least"
+        )
+
+
+def launch(file: Path) -> int:
+    """Run a configuration on this machine as ``make finetune-lora`` does; the exit status."""
+    command = [sys.executable, "-m", "seqlm", "train", "--config", str(file)]
+    return subprocess.run(command, check=False).returncode
+
+
+def row(method: Method, kind: str, results: Mapping[str, Any]) -> dict[str, Any]:
+    """One line of the table, from what a run left."""
+    first, second = TASK_KINDS[kind].headlines[:2]
+    prefix = "test_" if results.get("test_samples") else "eval_"
+    return {
+        "method": method.title,
+        "minutes": results["train_runtime"] / 60,
+        first: results[prefix + first],
+        second: results[prefix + second],
+        "peak_memory_bytes": results["peak_memory_bytes"],
+        "trained_parameters": results["parameters"],
+        "residues_per_second": results["train_residues_per_second"],
+    }
+
+
+def markdown(rows: Sequence[Mapping[str, Any]], environment: Mapping[str, Any]) -> str:
+    """The table with the hardware and versions it was made on."""
+    scores = [name for name in rows[0] if name in TITLES]
+    head = ["method", "minutes", *(TITLES[name] for name in scores)]
+    head += ["peak memory, GB", "trained parameters", "residues/s"]
+    lines = [
+        [
+            str(line["method"]),
+            f"{line['minutes']:.1f}",
+            *(f"{line[name]:.3f}" for name in scores),
+            f"{line['peak_memory_bytes'] / 1e9:.2f}",
+            f"{line['trained_parameters']:,}",
+            f"{line['residues_per_second']:,.0f}",
+        ]
+        for line in rows
+    ]
+    table = "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *lines])
+    where = ", ".join(
+        f"{name} {environment[name]}"
+        for name in ("device", "cpu_cores", "python", "torch")
+        if name in environment
+    )
+    return f"{table}\n\n{where}\n"
+
+
+def main(config: RunFile) -> None:
+    num_devices, _ = processes_and_threads()
+    check(config, num_devices)
+    assert config.task is not None
+    folder = config.run_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    rows, environment = [], {}
+    for method in METHODS:
+        run = method_run(config, method, num_devices)
+        file = folder / f"{method.name}.yaml"
+        write_whole(file, yaml.safe_dump(run.to_dict(), sort_keys=False))
+        status = launch(file)
+        if status:
+            raise RunError(
+                f"the run of {method.title} ended with status {status}; the same command continues "
+                f"from there, and {file} is the configuration of this run alone"
+            )
+        results = json.loads((run.run_dir / RESULTS_FILE).read_text())
+        rows.append(row(method, config.task.kind, results))
+        environment = results["environment"]
+    write_whole(
+        folder / FIGURES_FILE, json.dumps({"rows": rows, "environment": environment}, indent=1) + "\n"
+    )
+    text = markdown(rows, environment)
+    write_whole(folder / TABLE_FILE, text)
+    print(f"{text}\n{folder / TABLE_FILE}")
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,326 @@
+"""Fine-tuning: a model with a head for a task, all of its weights trained or adapters beside them.
+
+Shapes: T tokens, S segments, L label columns.
+"""
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from seqlm.proteins.model.masking import plain_pack, to_device
+from seqlm.proteins.model.packed_model import Pack, PackedModel
+from seqlm.proteins.model.pretrained import of_config, starting_config, starting_weights, tokenizer
+from seqlm.proteins.model.protein_packs import ProteinStream
+from seqlm.proteins.pretraining.evaluation import EVALUATION_SEED, answered
+from seqlm.runs.run_file import RunFile
+from seqlm.training.adapters.adapters import AdaptedObjective
+from seqlm.training.checkpoint import check_identity
+from seqlm.training.checkpoint_reader import saved_weights
+from seqlm.training.checksums import CHECKPOINT_FILE, verified
+from seqlm.training.command_line import require
+from seqlm.training.config_rules import fine_tuning_on_xla
+from seqlm.training.heartbeat import beat
+from seqlm.training.objective import Evaluation, Place
+from seqlm.training.packing import HostPack, PackShape, PlannedPack
+from seqlm.training.precision import select_precision
+from seqlm.training.processes import Processes
+from seqlm.training.records import ProteinSplit
+from seqlm.training.saved_model import assigned
+
+from .baselines import write_baselines
+from .labelled import LabelledSplit
+from .prediction_file import Predictions, predictions_file, write_prediction_table
+from .scores import scores
+from .task_kinds import IGNORED
+from .tasks import TaskLoss, new_head, task_class, task_config
+
+
+@dataclass(frozen=True)
+class LabelledPack(HostPack):
+    """A micro-batch and its labels."""
+
+    targets: npt.NDArray[Any]
+    """(S, L) float32, NaN where there is no label; of a residue task (T,) int64, ``IGNORED`` there."""
+
+
+class LabelledStream(ProteinStream):
+    """Packs with labels. Long proteins keep their first residues, as by transformers' tokenizers."""
+
+    split: LabelledSplit
+
+    def crop_starts(
+        self, epoch: int, units: npt.NDArray[np.int64], spare: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        return np.zeros_like(units)
+
+    def load(self, pack: PlannedPack | None) -> LabelledPack:
+        host = super().load(pack)
+        units = np.zeros(0, dtype=np.int64) if pack is None else pack.units
+        if self.split.schema.task.per_residue:
+            targets: npt.NDArray[Any] = np.full(len(host.tokens), IGNORED, dtype=np.int64)
+            for index, labels in enumerate(self.split.residue_labels(units)):
+                first, kept = int(host.cumulative[index]) + 1, labels[: self.shape.max_residues]
+                targets[first : first + len(kept)] = kept
+        else:
+            targets = np.full((len(host.keys), len(self.split.schema.columns)), np.nan, dtype=np.float32)
+            targets[: len(units)] = self.split.labels(units)
+        return LabelledPack(**vars(host), targets=targets)
+
+
+def labelled_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:
+    """Return the input of the model and the loss; nothing is masked."""
+    assert isinstance(host, LabelledPack)
+    targets = to_device(torch.from_numpy(host.targets), device)
+    return dataclasses.replace(plain_pack(host, max_length, device), targets=targets)
+
+
+@dataclass(frozen=True)
+class TaskEvaluation(Evaluation):
+    predictions: Predictions
+
+
+class FineTuning(AdaptedObjective):
+    """Objective of a labelled task.
+
+    Raises:
+        ValueError: if the data belong to another kind of task, or 4-bit weights are not available.
+    """
+
+    config: RunFile
+    splits, streams = LabelledSplit, LabelledStream
+    xla_problems = (fine_tuning_on_xla("task"),)
+
+    def __init__(self, config: RunFile) -> None:
+        assert config.task is not None, "a run without a task pre-trains"
+        require("sklearn")  # for the scores
+        self.task = config.task
+        self.labelled = LabelledSplit(config.data.path, "train")
+        self.schema = self.labelled.schema
+        if self.schema.kind != self.task.kind:
+            raise ValueError(
+                f"data.path: {config.data.path} holds labels of a {self.schema.kind} task, and task.kind is "
+                f"{self.task.kind}; give another data.path, or delete that folder and run make data again"
+            )
+        self.base_config = starting_config(config.model)
+        self.esm_config = task_config(self.base_config, self.schema)
+        self.classes, architecture = task_class(self.esm_config, self.schema.task), of_config(self.esm_config)
+        self.plain, self.encoder = self.classes.plain, architecture.encoder
+        super().__init__(config, self.labelled, self.esm_config, architecture.adapted)
+        self.loss = TaskLoss(self.labelled, balanced=self.task.class_weights == "balanced")
+
+    def plain_on_meta(self) -> PackedModel:
+        with torch.device("meta"):
+            return self.classes.packed(self.esm_config)
+
+    def plain_weights(self) -> dict[str, Tensor]:
+        """Return the model to start from, without adapters, with its head if it fits, or a new one."""
+        seed, kind = self.config.train.seed, self.schema.task
+        if self.has_head:
+            start = starting_weights(self.config.model, seed, self.plain)
+            return self.loss.head_in_units(start, undo=True)
+        start = starting_weights(self.config.model, seed, encoder_only=True)
+        encoder = {name: value for name, value in start.items() if name.startswith(self.encoder)}
+        return encoder | new_head(self.esm_config, kind, seed)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the model to start from was fine-tuned for outputs of the same kinds and names."""
+        base, wanted = self.base_config, self.esm_config
+        if self.schema.task.measured and (Path(self.config.model.init_from or "") / CHECKPOINT_FILE).exists():
+            return False  # its head is in units that the checkpoint does not tell
+        return all(
+            getattr(base, name) == getattr(wanted, name)
+            for name in ("architectures", "problem_type", "id2label")
+        )
+
+    def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Pack:
+        return labelled_pack(host, shape.max_length, device)
+
+    def num_targets(self, pack: Pack) -> Tensor:
+        return self.loss.num_targets(pack.targets)
+
+    def loss_sum(self, model: nn.Module, pack: Pack) -> Tensor:
+        return self.loss(model(pack), pack.targets)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> TaskEvaluation:
+        """Scores on the first packs of a split (0: all), the same on every process.
+
+        ``eval_loss`` is a mean over all labels, weighted as in training.
+        """
+        assert isinstance(split, LabelledSplit)
+        started, loss = time.monotonic(), self.loss
+        here, shape, schema = place.here, place.shape, split.schema
+        stream = LabelledStream(split, shape, EVALUATION_SEED)
+        offsets = _row_offsets(split, shape.max_residues)
+        outputs = torch.zeros(int(offsets[-1]), schema.num_outputs)
+        seen = torch.zeros(split.num_units, dtype=torch.bool)
+        totals = torch.zeros(2, dtype=torch.float64, device=here.device)  # loss, labels
+        answers = answered(model, stream, lambda host: self.pack(host, shape, here.device), place, num_packs)
+        for packs, host, pack, found in answers:
+            totals += torch.stack(
+                [loss(found, pack.targets).double(), loss.num_targets(pack.targets).double()]
+            )
+            for mine in packs[here.rank : here.rank + 1]:
+                count, bounds = len(mine.units), host.cumulative
+                if schema.task.per_residue:  # between CLS and EOS
+                    places = _ranges(bounds[:count] + 1, bounds[1 : count + 1] - 1)
+                else:
+                    places = np.arange(count)
+                rows = _ranges(offsets[mine.units], offsets[mine.units + 1])
+                outputs[rows] = found[places].float().cpu()
+            for planned in packs:
+                seen[torch.from_numpy(planned.units)] = True
+        dist.all_reduce(totals)
+        dist.all_reduce(outputs, group=here.control)
+        units = np.flatnonzero(seen.numpy())
+        rows = _ranges(offsets[units], offsets[units + 1])
+        predictions = Predictions(
+            ids=np.array(split.ids(units), dtype=np.str_),
+            offsets=np.concatenate([[0], np.cumsum(np.diff(offsets)[units])]),
+            labels=_labels(split, units, shape.max_residues),
+            outputs=loss.in_units(outputs.numpy()[rows]),
+            lengths=split.draw(0, split.num_units, 0, 0)[1][units],
+        )
+        loss_sum, num_labels = here.to_host(totals)
+        found_scores = scores(schema, predictions.labels, predictions.outputs)
+        return TaskEvaluation(
+            values={
+                "eval_loss": loss_sum / max(1.0, num_labels),
+                **{f"eval_{name}": value for name, value in found_scores.items()},
+            },
+            num_proteins=len(units),
+            seconds=time.monotonic() - started,
+            predictions=predictions,
+        )
+
+    def as_written(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        return self.loss.head_in_units(weights)
+
+    @property
+    def tokens(self) -> PreTrainedTokenizerBase:
+        return tokenizer(self.esm_config)
+
+    def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
+        tested = {} if test is None else test.values
+        return {
+            "task": self.schema.kind,
+            "classes": list(self.schema.output_names),
+            **{name.replace("eval_", "test_", 1): value for name, value in tested.items()},
+            "test_samples": 0 if test is None else test.num_proteins,
+        }
+
+    def record(self, run_dir: Path, validation: Evaluation, test: Evaluation | None) -> None:
+        for name, evaluation in (("validation", validation), ("test", test)):
+            if isinstance(evaluation, TaskEvaluation):
+                file = predictions_file(run_dir, name)
+                evaluation.predictions.save(file)
+                write_prediction_table(file.with_suffix(".csv"), self.schema, evaluation.predictions)
+
+    def score_written(self, run_dir: Path, place: Place) -> Mapping[str, float]:
+        if self.task.baselines and place.here.is_first:
+            write_baselines(self.config, place)
+        place.here.sum_on_host(0.0)  # the others wait here, where waiting may take long
+        return {}
+
+    def summary(self, results: Mapping[str, Any]) -> str:
+        parts = []
+        for split, prefix in (("validation", "eval_"), ("test", "test_")):
+            names = [name for name in self.schema.task.headlines if prefix + name in results]
+            found = [f"{name} {results[prefix + name]:.3f}" for name in names]
+            parts += [f"{split} {', '.join(found)}"] if found else []
+        return "; ".join(parts)
+
+    def identity(self, here: Processes) -> dict[str, Any]:
+        return super().identity(here) | {
+            "task.kind": self.task.kind,
+            "task.class_weights": self.task.class_weights,
+        }
+
+
+def _row_offsets(split: LabelledSplit, max_residues: int) -> npt.NDArray[np.int64]:
+    """(units + 1,) first row of each protein: one for all of it, or one for each residue that is read."""
+    if not split.schema.task.per_residue:
+        return np.arange(split.num_units + 1)
+    _, lengths = split.draw(0, split.num_units, 0, 0)
+    return np.concatenate([[0], np.cumsum(np.minimum(lengths, max_residues))])
+
+
+def _ranges(starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the whole numbers from each start up to its stop, one range after another."""
+    return np.concatenate([np.zeros(0, dtype=np.int64), *map(np.arange, starts.tolist(), stops.tolist())])
+
+
+def _labels(split: LabelledSplit, units: npt.NDArray[np.int64], max_residues: int) -> npt.NDArray[np.float32]:
+    if not split.schema.task.per_residue:
+        return split.labels(units)
+    parts = [labels[:max_residues] for labels in split.residue_labels(units)]
+    flat = np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.float32)[:, None]
+    flat[flat == IGNORED] = np.nan
+    return flat
+
+
+def score_task(config: RunFile, here: Processes) -> dict[str, Any]:
+    """Scores of the run's model, or of the folder or checkpoint that ``inference.model`` names.
+
+    Every process calls it, and gets the same.
+
+    Raises:
+        ValueError: if there is no such model, if its outputs are not the task's, or if the checkpoint is of
+            another run.
+    """
+    name = config.inference.model or str(config.run_dir / "model")
+    beat("loading", slow=True)
+    is_checkpoint = (Path(name) / CHECKPOINT_FILE).exists()
+    objective, start = FineTuning(config) if is_checkpoint else _of_model(config, name), {}
+    if is_checkpoint and not objective.trains_all:
+        with verified(objective.start, here):  # checkpoints of adapters hold no other weights
+            start = objective.weights()
+    with verified(name, here) as source:
+        if is_checkpoint:
+            advice = "score a checkpoint with the run file and the settings of its run"
+            check_identity(Path(name), objective.identity(here), advice)
+            weights = start | saved_weights(Path(name))
+        else:
+            weights = objective.weights()
+    dtype = select_precision(config.train, here.device, here).dtype
+    empty = objective.on_meta()
+    objective.quantize(empty, weights, dtype, here.device)
+    model = assigned(empty, weights)
+    objective.loaded(model, dtype)
+    model.to(here.device).eval()
+    split = objective.open(config.evaluate.split)
+    found = objective.evaluate(model, split, Place(here, objective.pack_shape(split), dtype), 0)
+    return {
+        "model": name,
+        "model_sha256": source.sha256,
+        "data": config.data.path,
+        "split": config.evaluate.split,
+        "task": objective.schema.kind,
+        "classes": list(objective.schema.output_names),
+        **found.values,
+        "proteins": found.num_proteins,
+        "eval_runtime": found.seconds,
+    }
+
+
+def _of_model(config: RunFile, name: str) -> FineTuning:
+    """Objective of a run that starts from the model and keeps its head."""
+    start = dataclasses.replace(config.model, init_from=name)
+    objective = FineTuning(dataclasses.replace(config, model=start, lora=None))
+    if not objective.has_head:
+        raise ValueError(
+            f"{name} has not been fine-tuned for this task, whose outputs are "
+            f"{', '.join(objective.schema.output_names)}; give the model of a run with them (inference.model)"
+        )
+    return objective

@@ -1,0 +1,106 @@
+"""Predictions of a run for a split, with the labels: for its report, and as a table to look through."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from seqlm.training.whole_file import write_whole, writing_whole
+
+from .labels import UNKNOWN_RESIDUE, Floats, LabelSchema
+from .task_kinds import THRESHOLD
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """N proteins of a split, of a residue task N residues; C columns of labels, L outputs."""
+
+    ids: npt.NDArray[np.str_]
+    """(proteins,) in the order of the rows."""
+    offsets: npt.NDArray[np.int64]
+    """(proteins + 1,) first row of each."""
+    labels: Floats
+    """(N, C), NaN where there is none; of a residue task C is 1."""
+    outputs: Floats
+    """(N, L) logits, or values in the labels' units."""
+    lengths: npt.NDArray[np.int64]
+    """(proteins,) residues; 0 in files of earlier versions, which lack them."""
+
+    def save(self, path: Path) -> None:
+        """Write an npz archive, whole or not at all."""
+        with writing_whole(path) as partial:
+            np.savez_compressed(partial, **vars(self))
+
+    @staticmethod
+    def load(path: Path) -> "Predictions":
+        """Raises OSError, ValueError or KeyError for what ``save`` did not write."""
+        with np.load(path, allow_pickle=False) as arrays:
+            ids = arrays["ids"]
+            lengths = arrays["lengths"] if "lengths" in arrays else np.zeros(len(ids), np.int64)
+            return Predictions(ids, arrays["offsets"], arrays["labels"], arrays["outputs"], lengths)
+
+
+def predictions_file(run_dir: Path, split: str) -> Path:
+    return run_dir / f"predictions-{split}.npz"
+
+
+def write_prediction_table(path: Path, schema: LabelSchema, found: Predictions) -> None:
+    """Write CSV with a line a protein, whole or not at all; a cell is empty where there is no label.
+
+    Columns are those of ``make predict``, and the labels: ``id``, ``length``, ``true``, ``label`` and a
+    ``probability_<class>`` of each class; of a residue task ``true`` and ``label`` with a class a residue;
+    of a regression ``true_<measurement>`` and ``<measurement>``. Of labels that do not exclude each other
+    ``true`` joins those that a protein has by semicolons; one that is not known has a question mark behind.
+    """
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(_lines(schema, found))
+    write_whole(path, text.getvalue())
+
+
+def _lines(schema: LabelSchema, found: Predictions) -> Iterator[list[object]]:
+    proteins = list(zip(found.ids.tolist(), found.lengths.tolist(), strict=True))
+    task = schema.task
+    if task.per_residue:
+        yield ["id", "length", "true", "label"]
+        separator = residue_separator(schema.classes)
+        truth = _names(schema.classes, found.labels[:, 0], UNKNOWN_RESIDUE)
+        predicted = _names(schema.classes, found.outputs.argmax(axis=1), UNKNOWN_RESIDUE)
+        for protein, start, stop in zip(proteins, found.offsets, found.offsets[1:], strict=False):
+            yield [*protein, separator.join(truth[start:stop]), separator.join(predicted[start:stop])]
+        return
+    values = task.values(found.outputs)
+    rows = zip(proteins, found.labels.tolist(), values.tolist(), strict=True)
+    if task.measured:
+        yield ["id", "length", *(column for name in schema.columns for column in (f"true_{name}", name))]
+        for protein, labels, row in rows:
+            yield [*protein, *(_text(value) for pair in zip(labels, row, strict=True) for value in pair)]
+        return
+    names = schema.classes[1:] if task.two_classes else schema.output_names
+    yield ["id", "length", "true", "label", *(f"probability_{name}" for name in names)]
+    for protein, labels, row in rows:
+        if task.several_columns:
+            known = [f"{name}?" if np.isnan(x) else name for name, x in zip(names, labels, strict=True) if x]
+            true = ";".join(known)
+            label = ";".join(name for name, value in zip(names, row, strict=True) if value >= THRESHOLD)
+        else:
+            place = np.argmax(row) if task.one_of_many else row[0] >= THRESHOLD
+            true, label = _names(schema.classes, np.array([labels[0], place]), "")
+        yield [*protein, true, label, *map(_text, row)]
+
+
+def residue_separator(names: Sequence[str]) -> str:
+    """Return what stands between the classes of residues: nothing if each has one letter."""
+    return "" if all(len(name) == 1 for name in names) else " "
+
+
+def _names(classes: Sequence[str], places: npt.NDArray[Any], unknown: str) -> list[str]:
+    return [classes[int(place)] if np.isfinite(place) else unknown for place in places]
+
+
+def _text(value: float) -> str:
+    return f"{value:.6g}" if np.isfinite(value) else ""

@@ -1,0 +1,326 @@
+"""Sections of a task in a run's report: headline scores, figures of the predictions, table of the classes."""
+
+import itertools
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import numpy.typing as npt
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+
+from seqlm.training.records import Split
+from seqlm.training.report.figures import (
+    BLUE,
+    GREY,
+    INK,
+    NARROW_INCHES,
+    PANEL,
+    STYLE,
+    WIDE_INCHES,
+    drawing,
+    svg_text,
+)
+from seqlm.training.report.page import Card, figure_block, section, table
+from seqlm.training.report.run_report import ReportContents, last_validation
+
+from .baselines import FILE as BASELINES_FILE
+from .labels import Floats, LabelSchema, load_schema
+from .prediction_file import Predictions, predictions_file
+from .scores import ClassScore, Doubles, Truths, class_scores, confusion, one_against_others, scores
+from .task_kinds import TASK_KINDS
+
+TITLES = {
+    "accuracy": "Accuracy",
+    "mcc": "MCC",
+    "f1": "F1",
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "jaccard": "Jaccard index",
+    "exact_match": "Exact match",
+    "spearman": "Spearman",
+    "pearson": "Pearson",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R\N{SUPERSCRIPT TWO}",
+    "precision": "Precision",
+    "recall": "Recall",
+}
+LENGTH_BOUNDS = (0, 128, 256, 512, 1024, math.inf)
+"""Residues; a length class includes its upper bound."""
+AREAS = ("auroc", "auprc")
+MAX_SCATTERS = 4
+# Okabe and Ito's colours without yellow, which is faint on white; then the same again in dashes.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#1f2937")
+DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)))
+MAX_CURVES = len(COLOURS) * len(DASHES)
+MAX_CURVE_POINTS = 400
+MAX_SCATTER_POINTS = 3000
+MAX_MATRIX_CLASSES = 40
+MAX_LEGEND_COLUMNS = 4
+MAX_NAME_CHARS = 24
+MATRIX_TEXT_CLASSES = 14
+"""Larger matrices have no room for numbers."""
+
+
+@dataclass(frozen=True)
+class PredictedSplit:
+    """Predictions of a run for one split at its end."""
+
+    split: Split
+    schema: LabelSchema
+    found: Predictions
+
+
+class TaskContents(ReportContents):
+    """Report sections of a fine-tuning run: its scores, and figures of its predictions."""
+
+    predicted = None
+    parameters_note = "head included"
+    score_titles = TITLES
+
+    def __init__(self) -> None:
+        self._kind = ""
+        self._predictions: PredictedSplit | None = None
+        self._baselines: Mapping[str, Any] = {}
+
+    def read(self, run_dir: Path, config: Mapping[str, Any]) -> None:
+        """Read the predictions for the test split, or for the validation split; a running run has none."""
+        self._kind = str(config["task"].get("kind"))
+        data = config.get("data")
+        with suppress(OSError, ValueError):
+            self._baselines = json.loads((run_dir / BASELINES_FILE).read_text())
+        splits: tuple[Split, ...] = ("validation", "test")
+        for split in splits:
+            with suppress(OSError, ValueError, KeyError):  # a report shows what there is
+                schema, _ = load_schema(Path(str(data and data.get("path"))))
+                found = Predictions.load(predictions_file(run_dir, split))
+                self._predictions = PredictedSplit(split, schema, found)
+
+    def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
+        """Scores of the final predictions, or of the last evaluation of a run that is still going."""
+        validation = {
+            name.removeprefix("eval_"): value for name, value in last_validation(evaluations).items()
+        }
+        values: Mapping[str, Any] = validation
+        notes = dict.fromkeys(TITLES, "validation")
+        if (last := self._predictions) is not None:
+            values = scores(last.schema, last.found.labels, last.found.outputs)
+            notes = {name: _note(name, last, validation) for name in TITLES}
+        headlines = kind.headlines if (kind := TASK_KINDS.get(self._kind)) else ()
+        return [Card(TITLES[name], _text(values.get(name)), notes[name]) for name in headlines]
+
+    def section(self, results: Mapping[str, Any]) -> str:
+        """Figures and the table of classes of the final predictions."""
+        predictions = self._predictions
+        if predictions is None:
+            return ""
+        schema = predictions.schema
+        parts = class_scores(schema, predictions.found.labels, predictions.found.outputs)
+        unit = "residues" if schema.task.per_residue else "proteins"
+        names = [name for name in parts[0].values if any(math.isfinite(part.values[name]) for part in parts)]
+        rows = [
+            [part.name, f"{part.examples:,}", *(_text(part.values[name]) or "\N{EN DASH}" for name in names)]
+            for part in parts
+        ]
+        titles = ["measurement" if schema.task.measured else "class", unit, *(TITLES[n] for n in names)]
+        return section(
+            f"Predictions for the {predictions.split} split",
+            self._compared(predictions) + _figures(predictions, parts, unit) + table(titles, rows),
+        )
+
+    def _compared(self, predictions: PredictedSplit) -> str:
+        """Return the table of the tuned model beside the baselines; empty without them."""
+        found = self._baselines
+        if found.get("split") != predictions.split:
+            return ""
+        schema, headlines = predictions.schema, predictions.schema.task.headlines
+        tuned = scores(schema, predictions.found.labels, predictions.found.outputs)
+        rows = [
+            [name, *(_text(values.get(score)) or "\N{EN DASH}" for score in headlines)]
+            for name, values in {"tuned model": tuned, **found["scores"]}.items()
+        ]
+        note = (
+            f'<p class="note">Baselines: {found["train"]:,} proteins to fit, {found["proteins"]:,} to score. '
+            "A frozen probe is a linear model on embeddings of the model before tuning.</p>"
+        )
+        return table(["model", *(TITLES[score] for score in headlines)], rows) + note
+
+    def subtitle(self, config: Mapping[str, Any]) -> str:
+        return ", ".join(filter(None, (self._kind, super().subtitle(config))))
+
+
+def _figures(predictions: PredictedSplit, parts: Sequence[ClassScore], unit: str) -> str:
+    schema, labels, outputs = predictions.schema, predictions.found.labels, predictions.found.outputs
+    if schema.task.measured:
+        figures = [
+            figure_block(f"Predicted over measured {name}", scatter_figure(name, *_known(labels, outputs, n)))
+            for n, name in enumerate(schema.columns[:MAX_SCATTERS])
+        ]
+        return f'<div class="grid">{"".join(figures)}{_length_table(predictions, unit)}</div>'
+    ranked = [(truth, ranking) for _, truth, _, ranking in one_against_others(schema, labels, outputs)]
+    curves = figure_block("ROC and precision-recall curves", curves_figure(parts, ranked), wide=True)
+    counts = confusion(schema, labels, outputs)
+    drawn = confusion_figure(counts, schema.classes, unit) if counts is not None else None
+    matrix = figure_block("Confusion matrix", drawn)
+    return f'{curves}<div class="grid">{matrix}{_length_table(predictions, unit)}</div>'
+
+
+def _length_table(predictions: PredictedSplit, unit: str) -> str:
+    """Headline scores by length of the protein; empty if the file of an earlier version lacks lengths."""
+    schema, found, rows = predictions.schema, predictions.found, []
+    headlines, lengths = schema.task.headlines, np.repeat(found.lengths, np.diff(found.offsets))
+    for low, high in itertools.pairwise(LENGTH_BOUNDS):
+        here = (lengths > low) & (lengths <= high)
+        if here.any():
+            values = scores(schema, found.labels[here], found.outputs[here])
+            title = f"{low + 1:.0f} to {high:.0f}" if math.isfinite(high) else f"over {low:.0f}"
+            shown = (_text(values[name]) or "\N{EN DASH}" for name in headlines)
+            rows.append([title, f"{here.sum():,}", *shown])
+    return table(["protein length", unit, *(TITLES[name] for name in headlines)], rows)
+
+
+def _known(labels: Floats, outputs: Floats, column: int) -> tuple[Any, Any]:
+    known = np.isfinite(labels[:, column]) & np.isfinite(outputs[:, column])
+    return labels[known, column].astype(np.float64), outputs[known, column].astype(np.float64)
+
+
+def _note(name: str, predictions: PredictedSplit, validation: Mapping[str, Any]) -> str:
+    parts: list[str] = [predictions.split]
+    if name == "accuracy" and (majority := _majority(predictions)) is not None:
+        parts.append(f"largest class {majority:.3f}")
+    elif predictions.split == "test" and (text := _text(validation.get(name))) is not None:
+        parts.append(f"validation {text}")
+    return ", ".join(parts)
+
+
+def _majority(predictions: PredictedSplit) -> float | None:
+    """Accuracy of always guessing the commonest class."""
+    labels = predictions.found.labels[:, 0]
+    known = labels[np.isfinite(labels)]
+    if predictions.schema.task.several_columns or not len(known):
+        return None
+    return float(np.bincount(known.astype(np.int64)).max() / len(known))
+
+
+def _text(value: object) -> str | None:
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return f"{value:.3f}"
+
+
+def confusion_figure(counts: npt.NDArray[np.int64], names: Sequence[str], unit: str) -> str | None:
+    """Draw a confusion matrix, coloured by the share of each true class."""
+    size = len(names)
+    if size > MAX_MATRIX_CLASSES or not counts.sum():
+        return None
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    inches = (NARROW_INCHES[0], min(6.5, 1.6 + 0.45 * size))
+    with drawing(inches, "Confusion matrix") as (figure, axes):
+        axes.grid(visible=False)
+        # Opacity instead of tints, so that the cells follow the theme. Shapes, because the page's policy
+        # refuses pictures.
+        opacity = ListedColormap([(BLUE, share) for share in np.linspace(0.04, 1, 256)])
+        axes.pcolormesh(shares, cmap=opacity, vmin=0, vmax=1, edgecolors=PANEL, linewidth=1.5)
+        axes.invert_yaxis()
+        centres = np.arange(size) + 0.5
+        # Long names of many classes would run into each other.
+        leaning = size > 2 and max(map(len, names)) > 4
+        axes.set_xticks(
+            centres, labels=names, rotation=40 if leaning else 0, ha="right" if leaning else "center"
+        )
+        axes.set_yticks(centres, labels=names)
+        axes.tick_params(length=0)
+        axes.set_xlabel(f"predicted (colour: share of true {unit})")
+        axes.set_ylabel("true")
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        for row, column in np.ndindex(counts.shape) if size <= MATRIX_TEXT_CLASSES else ():
+            share = shares[row, column]
+            text = f"{counts[row, column]:,}" + (f"\n{share:.0%}" if size <= 6 else "")
+            looks = {"fontsize": 10 if size <= 6 else 8, "color": PANEL if share > 0.55 else INK}
+            axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", **looks)
+        return svg_text(figure, "confusion")
+
+
+def curves_figure(parts: Sequence[ClassScore], ranked: Sequence[tuple[Truths, Doubles]]) -> str | None:
+    """Draw ROC and precision-recall curves side by side, one line a class.
+
+    Args:
+        parts: scores of the classes.
+        ranked: truth and ranking of the examples, for each of them.
+    """
+    from sklearn.metrics import precision_recall_curve, roc_curve
+
+    pairs = zip(parts, ranked, strict=True)
+    shown = [pair for pair in pairs if np.isfinite([pair[0].values[name] for name in AREAS]).all()]
+    shown = shown[:MAX_CURVES]
+    if not shown:
+        return None
+    with matplotlib.rc_context(STYLE):
+        num_columns = min(MAX_LEGEND_COLUMNS, len(shown))
+        rows = -(-len(shown) // num_columns)
+        figure = Figure(figsize=(WIDE_INCHES[0], WIDE_INCHES[1] + 0.2 * rows))
+        roc, recall = figure.subplots(1, 2)
+        for number, (part, (truth, ranking)) in enumerate(shown):
+            style = {
+                "color": COLOURS[number % len(COLOURS)],
+                "linestyle": DASHES[number // len(COLOURS)],
+                "linewidth": 1.8,
+            }
+            false_rate, true_rate, _ = roc_curve(truth, ranking)
+            roc.plot(*_thinned(false_rate, true_rate), label=_label(part, len(shown)), **style)
+            precision, found, _ = precision_recall_curve(truth, ranking)
+            recall.plot(*_thinned(found, precision), **style)
+        if len(shown) == 1:
+            recall.axhline(float(truth.mean()), color=GREY, linestyle=":", linewidth=1.2)
+        roc.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1.2)
+        roc.set(title="ROC", xlabel="false positive rate", ylabel="true positive rate")
+        recall.set(title="Precision and recall", xlabel="recall", ylabel="precision")
+        for axes in (roc, recall):
+            axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.03))
+        figure.legend(*roc.get_legend_handles_labels(), loc="outside lower center", ncols=num_columns)
+        return svg_text(figure, "curves")
+
+
+def _label(part: ClassScore, num_shown: int) -> str:
+    """A name, with its areas where there is room; a dollar sign is no formula."""
+    name = part.name
+    if len(name) > MAX_NAME_CHARS:
+        name = name[: MAX_NAME_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    areas = ", ".join(f"{TITLES[area]} {part.values[area]:.3f}" for area in AREAS)
+    return name.replace("$", r"\$") + (f" ({areas})" if num_shown <= 2 else "")
+
+
+def scatter_figure(name: str, labels: Doubles, predictions: Doubles) -> str | None:
+    """Draw predicted over measured values."""
+    if len(labels) < 2:
+        return None
+    step = -(-len(labels) // MAX_SCATTER_POINTS)
+    x, y = labels[::step], predictions[::step]
+    low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
+    margin = 0.04 * (high - low) or 1.0
+    with drawing((NARROW_INCHES[0], 4.0), name[:50]) as (figure, axes):
+        axes.plot([low, high], [low, high], color=GREY, linestyle=":", linewidth=1.2)
+        axes.scatter(x, y, s=9, color=BLUE, alpha=0.35, linewidths=0)
+        axes.set(xlabel="measured", ylabel="predicted")
+        axes.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin))
+        return svg_text(figure, f"scatter-{zlib.crc32(name.encode())}")
+
+
+def _thinned(x: Doubles, y: Doubles) -> tuple[Doubles, Doubles]:
+    """At most so many points of a curve, its ends among them; all are points of the curve itself."""
+    if len(x) <= MAX_CURVE_POINTS:
+        return x, y
+    # Even along the curve, not along the array: a PR curve has most of its points at its flat end.
+    path = np.concatenate([[0.0], np.cumsum(np.hypot(np.diff(x), np.diff(y)))])
+    places = np.searchsorted(path, np.linspace(0, path[-1], MAX_CURVE_POINTS))
+    places = np.unique(np.clip(np.append(places, len(x) - 1), 0, len(x) - 1))
+    return x[places], y[places]

@@ -1,0 +1,195 @@
+"""Split of each labelled protein, by a column or by cluster, never at random.
+
+Homologous proteins share labels, so a random split leaks test answers into the training split. Every rule
+refuses equal sequences and members of one cluster in two splits.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from seqlm.proteins.data.shards import split_numbers
+from seqlm.runs.run_file import SplitConfig
+from seqlm.training.data.manifest import SPLITS, Settings
+from seqlm.training.data.spill import SPLIT_SALT, hash_all
+
+from .table import Problems, Record, first_of
+
+SplitNumbers = npt.NDArray[np.int8]
+"""Position in ``SPLITS`` of each record, shape (N,)."""
+TRAIN, VALIDATION, TEST = range(len(SPLITS))
+SHOWN_LEAKS = 5
+HOW_TO_SPLIT = (
+    "Give task.split.column with the values that are task.split.validation and task.split.test; or "
+    "task.split.cluster=auto, which clusters the proteins by similarity; or task.split.cluster_column; or "
+    "task.split.clusters, a table of two columns (protein, cluster)"
+)
+
+
+def check_rule(split: SplitConfig) -> None:
+    """Raise a ValueError unless a rule is given, and one alone."""
+    rules = [name for name in ("cluster", "cluster_column", "clusters") if getattr(split, name) is not None]
+    if len(rules) > 1:
+        raise ValueError(f"task.split: {' and '.join(rules)} are set; keep only one of them")
+    if split.column is None:
+        if split.validation or split.test:
+            raise ValueError(
+                "task.split: validation and test are values of task.split.column, which is not given"
+            )
+        if not rules:
+            raise ValueError(
+                "task.split: nothing says which proteins are held out, and a random choice would put "
+                f"relatives of the training proteins among them. {HOW_TO_SPLIT}"
+            )
+        return
+    if not split.validation:
+        raise ValueError(
+            f"task.split.validation: got none; name the values of the column {split.column!r} that are held "
+            "out for validation"
+        )
+    both = sorted(set(split.validation) & set(split.test))
+    if both:
+        raise ValueError(f"task.split: {first_of(both)} is in validation and in test; choose one")
+
+
+def split_records(
+    split: SplitConfig, records: Sequence[Record], clusters: Sequence[str] | None, settings: Settings
+) -> SplitNumbers:
+    """Assign every record to a split and refuse leakage.
+
+    Args:
+        split: the rule.
+        records: of the table.
+        clusters: of each record, from ``record_clusters``.
+        settings: shares of clusters held out where clusters decide.
+
+    Raises:
+        ValueError: if a split has no protein, or a sequence or a cluster is in two.
+    """
+    if split.column is not None:
+        numbers = _by_column(split, records)
+    else:
+        assert clusters is not None
+        # As data preparation does it, so that both hold out the same clusters.
+        numbers = split_numbers(hash_all([cluster.encode() for cluster in clusters], SPLIT_SALT), settings)
+    wanted = [TRAIN, VALIDATION]
+    wanted += [TEST] if split.test or (split.column is None and settings.test_fraction > 0) else []
+    for number in wanted:
+        if not (numbers == number).any():
+            raise ValueError(
+                f"none of the {len(records)} proteins is in the {SPLITS[number]} split; "
+                + (
+                    f"set other values of the column {split.column!r}"
+                    if split.column is not None
+                    else f"there are {len(set(clusters or ()))} clusters for data.validation_fraction "
+                    f"{settings.validation_fraction} and data.test_fraction {settings.test_fraction}: "
+                    "give more clusters, or larger shares"
+                )
+            )
+    _refuse_leaks("sequence", numbers, records, [record.tokens for record in records])
+    if clusters is not None:
+        _refuse_leaks("cluster", numbers, records, clusters)
+    return numbers
+
+
+def record_clusters(split: SplitConfig, records: Sequence[Record], table: Path | None) -> list[str] | None:
+    """Cluster of every record, from the column or from the table (None if neither is configured).
+
+    Raises:
+        ValueError: for records without a cluster.
+    """
+    if table is not None:
+        return _from_table(table, records)
+    return None if split.cluster_column is None else _texts("cluster", split.cluster_column, records)
+
+
+def _texts(what: str, column: str, records: Sequence[Record]) -> list[str]:
+    """Text of every record in a column, which needs one."""
+    problems = Problems()
+    texts = []
+    for record in records:
+        cell = record.cells[column]
+        if isinstance(cell, str):
+            texts.append(cell)
+        else:
+            problems.add(record.where, f"record {record.id} has no {what} in column {column!r}")
+    problems.raise_if_any(f"the {what} column {column!r}")
+    return texts
+
+
+def _by_column(split: SplitConfig, records: Sequence[Record]) -> SplitNumbers:
+    assert split.column is not None
+    values = _texts("split", split.column, records)
+    found = Counter(values)
+    unknown = [value for value in (*split.validation, *split.test) if value not in found]
+    if unknown:
+        some = first_of([f"{value} ({count} proteins)" for value, count in found.most_common(6)])
+        raise ValueError(
+            f"task.split: the column {split.column!r} has no value {unknown[0]!r}; it has {some}"
+        )
+    places = {value: VALIDATION for value in split.validation} | {value: TEST for value in split.test}
+    return np.array([places.get(value, TRAIN) for value in values], dtype=np.int8)
+
+
+def _from_table(path: Path, records: Sequence[Record]) -> list[str]:
+    """Look up each record in a table of two columns, in either order: mmseqs writes the cluster first."""
+    problems = Problems()
+    rows: list[tuple[str, str]] = []
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text; give a table of two tab-separated columns") from None
+    for number, line in enumerate(text.split("\n"), start=1):
+        fields = line.split("\t")
+        if len(fields) == 2 and all(fields):
+            rows.append((fields[0], fields[1]))
+        elif line:
+            problems.add(
+                f"{path}:{number}", f"{len(fields)} tab-separated fields, expected protein and cluster"
+            )
+    problems.raise_if_any(path.name)
+    ids = {record.id for record in records}
+    orphans: list[str] = []
+    for pairs in (rows, [(member, cluster) for cluster, member in rows]):
+        cluster_of = dict(pairs)
+        if any(cluster_of[member] != cluster for member, cluster in pairs if member in ids):
+            continue  # a protein in two clusters: this column is not the proteins'
+        missing = [record.id for record in records if record.id not in cluster_of]
+        if not missing:
+            return [cluster_of[record.id] for record in records]
+        orphans = min(orphans or missing, missing, key=len)
+    some = f"; without a cluster are {first_of(orphans)}" if orphans else ""
+    raise ValueError(
+        f"{path} does not give each of the {len(records)} proteins one cluster{some}. "
+        "Cluster the proteins of this very table again, under the same ids"
+    )
+
+
+def _refuse_leaks(
+    what: str, numbers: SplitNumbers, records: Sequence[Record], keys: Sequence[Hashable]
+) -> None:
+    first: dict[Hashable, int] = {}
+    pairs = [(first.setdefault(key, index), index) for index, key in enumerate(keys)]
+    leaks = [(one, two) for one, two in pairs if numbers[one] != numbers[two]]
+    if not leaks:
+        return
+    lines = [
+        f"  {keys[one] if what == 'cluster' else 'the same sequence'}: "
+        + " and ".join(
+            f"{records[index].id} ({records[index].where}, {SPLITS[numbers[index]]})" for index in (one, two)
+        )
+        for one, two in leaks[:SHOWN_LEAKS]
+    ]
+    if len(leaks) > SHOWN_LEAKS:
+        lines.append(f"  ... and {len(leaks) - SHOWN_LEAKS} more")
+    advice = (
+        "split by cluster instead (task.split.cluster_column or task.split.clusters), or move them into one"
+        if what == "cluster"
+        else "remove the copies from one split; the scores would count what was learned by heart"
+    )
+    raise ValueError(
+        f"{len(leaks)} protein(s) share a {what} with another split; {advice}:\n" + "\n".join(lines)
+    )

@@ -1,0 +1,146 @@
+"""Output of a command: the parts, and the table into which they are joined."""
+
+import csv
+import glob
+import io
+import json
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from seqlm.runs.run_file import RunFile
+from seqlm.training.heartbeat import beat
+from seqlm.training.strict_yaml import read_mapping
+from seqlm.training.whole_file import write_whole
+
+from .output_file import PARQUET, output_file, parts_folder
+from .records import Reject, input_key
+
+_REJECTS = b"rejects"
+_ROW_GROUP_ROWS = 4096
+
+
+class Output:
+    """Table, its ``<name>.json``, ``<name>.rejects.csv`` if there are rejects, and heat maps of variants."""
+
+    def __init__(self, config: RunFile, command: str) -> None:
+        self.path = path = output_file(config, command)
+        self._config, self._has_pictures = config, command == "variants"
+        self.folder = parts_folder(path)
+        self.rejects = path.with_name(path.stem + ".rejects.csv")
+        self.summary = path.with_name(path.name + ".json")
+
+    def is_finished(self, key: str) -> bool:
+        """Return whether the file holds the complete result with this key."""
+        return self.path.exists() and self._has_key(key)
+
+    def check_free(self, key: str | None = None) -> None:
+        """Refuse to replace files that the command with this key did not write.
+
+        Without a key, refuse a result of other proteins or settings, as far as this shows without the model.
+
+        Raises:
+            ValueError: naming an existing file, and the option that replaces it.
+        """
+        if self._config.inference.overwrite:
+            return
+        taken = [path for path in [*self._files(), self.summary] if path.exists()]
+        if taken and not (self._has_input() if key is None else self._has_key(key)):
+            raise ValueError(
+                f"{taken[0]} exists and is not from the same proteins, model and settings; name another "
+                "inference.output, or set inference.overwrite=true to replace it"
+            )
+
+    def _has_input(self) -> bool:
+        written, inference = read_mapping(self.summary), self._config.inference
+        known = {
+            "model": inference.model or str(self._config.run_dir / "model"),
+            "max_residues": self._config.model.max_residues,
+            "long_proteins": inference.long_proteins,
+        }
+        # Earlier versions wrote no key of the input.
+        return all(written.get(name) == value for name, value in known.items()) and (
+            "input_key" not in written or written["input_key"] == input_key(self._config)
+        )
+
+    def _has_key(self, key: str) -> bool:
+        try:
+            return bool(json.loads(self.summary.read_text())["key"] == key)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def _files(self) -> list[Path]:
+        pictures = glob.escape(self.path.stem) + ".[0-9][0-9]-*.png"
+        if not self._has_pictures:
+            return [self.path, self.rejects]
+        positions = self.path.with_name(f"{self.path.stem}.positions.csv")
+        return [self.path, self.rejects, positions, *self.path.parent.glob(pictures)]
+
+    def write_part(self, name: str, table: pa.Table, rejects: Sequence[Reject]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        listed = json.dumps([[reject.where, reject.reason] for reject in rejects]).encode()
+        partial = self.folder / f".{name}-{os.getpid()}"
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), _REJECTS: listed})
+        pq.write_table(table, partial, row_group_size=_ROW_GROUP_ROWS)
+        partial.replace(self.folder / name)
+
+    def join(self, names: Iterable[str], summary: dict[str, Any]) -> None:
+        """Write the parts in their order as one file, and the summary and the rejects.
+
+        Each file appears whole or not at all. If the command is killed here, the next one does it again: the
+        summary is written first, because its key identifies the other files, and the parts are deleted last.
+        """
+        partial = self.path.with_name(f".{self.path.name}-{os.getpid()}")
+        rejects: list[tuple[str, str]] = []
+        writer: Any = None
+        for name in names:
+            beat("joining the parts")
+            with pq.ParquetFile(self.folder / name) as part:
+                schema = part.schema_arrow
+                rejects += json.loads(schema.metadata[_REJECTS])
+                if writer is None:
+                    writer = self._writer(partial, schema, summary)
+                for batch in part.iter_batches(_ROW_GROUP_ROWS):
+                    writer.write_batch(batch.replace_schema_metadata(writer.schema.metadata))
+        writer.close()
+        for old in self._files():
+            old.unlink(missing_ok=True)
+        write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
+        if rejects:
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerows([("where", "reason"), *rejects])
+            write_whole(self.rejects, text.getvalue())
+        partial.replace(self.path)
+        shutil.rmtree(self.folder)
+
+    def _writer(self, path: Path, schema: pa.Schema, summary: dict[str, Any]) -> Any:
+        if self.path.suffix == PARQUET:
+            return pq.ParquetWriter(path, schema.with_metadata({b"esm2": json.dumps(summary).encode()}))
+        return _CsvWriter(path, schema)
+
+
+class _CsvWriter:
+    """CSV writer; lists, with one entry per residue, become text with blanks between the entries."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        fields = [pa.field(f.name, pa.string()) if pa.types.is_list(f.type) else f for f in schema]
+        self.schema = pa.schema(fields)
+        self._writer = pa.csv.CSVWriter(path, self.schema)
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        columns = [
+            pa.array([" ".join(f"{item:.4f}" for item in row) for row in column.to_pylist()])
+            if pa.types.is_list(column.type)
+            else column
+            for column in batch.columns
+        ]
+        self._writer.write_batch(pa.record_batch(columns, schema=self.schema))
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,52 @@
+"""Output path of a command of inference. Imported by job supervisors: standard library only."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from seqlm.runs.run_file import RunFile
+
+PARQUET, CSV = ".parquet", ".csv"
+OUTPUTS = {
+    "embed": ("embeddings", PARQUET),
+    "predict": ("predictions", CSV, PARQUET),
+    "variants": ("variants", CSV, PARQUET),
+    "contacts": ("contacts", CSV, PARQUET),
+    "scorecard": ("scorecard", ".html"),
+    "layers": ("layers", CSV),
+}
+"""Name of each command's file if ``inference.output`` is null, and its formats, the default one first."""
+
+
+def output_file(config: "RunFile", command: str) -> Path:
+    """Return ``inference.output``, or the command's default file.
+
+    Raises:
+        ValueError: if the name has none of the command's formats.
+    """
+    name, *formats = OUTPUTS[command]
+    path = Path(config.inference.output or default_folder(config) / f"{name}{formats[0]}")
+    if path.suffix not in formats:
+        raise ValueError(f"inference.output: got {path}; its name must end in {' or '.join(formats)}")
+    return path
+
+
+def default_folder(config: "RunFile") -> Path:
+    """Return the folder that holds the model, or the run folder of a checkpoint; else the folder of this run.
+
+    The folder of this run is used for hub ids, and if the user cannot write beside the model.
+    """
+    model = Path(config.inference.model or config.run_dir / "model")
+    holder = model.parent.parent if model.parent.name == "checkpoints" else model.parent
+    return holder if os.path.isdir(model) and os.access(holder, os.W_OK) else config.run_dir
+
+
+def parts_folder(output: Path) -> Path:
+    """Return the folder of the parts that are not joined yet."""
+    return output.with_name(output.name + ".parts")
+
+
+def num_parts(output: Path) -> int:
+    """Return the number of complete parts that are not joined yet."""
+    return sum(1 for _ in parts_folder(output).glob("[0-9]*" + PARQUET))

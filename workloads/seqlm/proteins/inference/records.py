@@ -1,0 +1,228 @@
+"""Read proteins of FASTA files and tables one after another; bad records become rejects.
+
+The proteins are cut into parts, each identified by a hash of all that its result depends on. One process
+computes a part and writes it whole or not at all, so a killed command continues with the missing parts. The
+parts depend on the input only, not on the number of processes.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from seqlm.proteins.alphabet import decode
+from seqlm.proteins.data.fasta import RECORD_START, Block, SourceReader, parse_block, single_records
+from seqlm.proteins.data.plausibility import ALLOW, NUCLEOTIDES, is_nucleotides
+from seqlm.proteins.data.sources import PROTEINS
+from seqlm.proteins.finetune.table import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems, read_rows, table_records
+from seqlm.runs.run_file import RunFile
+from seqlm.training.data.limits import MIB
+from seqlm.training.data.transfer import BeingFetched, fetch
+from seqlm.training.heartbeat import beat
+
+BLOCK_BYTES = 4 * MIB
+MAX_RECORD_BYTES = 32 * MIB
+POLL_SECONDS = 2.0
+KEY_RESIDUES = 500_000
+"""Residues that are hashed at once for the key of an input."""
+_digest = partial(hashlib.blake2b, digest_size=16)
+
+
+@dataclass(frozen=True)
+class Protein:
+    id: str
+    tokens: npt.NDArray[np.uint8]
+    """Token ids, (L,), without CLS and EOS."""
+    file: str
+
+    @property
+    def sequence(self) -> str:
+        return decode(self.tokens)
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Record that is not a valid protein."""
+
+    where: str
+    """``file:line``, or the row of a Parquet file."""
+    reason: str
+    nucleotides: str | None = None
+    """Id of a record that is rejected because it looks like DNA or RNA."""
+
+
+def read_proteins(
+    locations: Sequence[str], downloads: Path, *, id_column: str, sequence_column: str
+) -> Iterator[Protein | Reject]:
+    """Yield all records of the files that the locations name, in their order.
+
+    Args:
+        locations: files, folders and addresses, as in ``inference.input``.
+        downloads: folder for downloaded files.
+        id_column: column of a table with the ids.
+        sequence_column: column of a table with the sequences.
+
+    Raises:
+        ValueError: if a file cannot be read, or a table lacks these columns.
+    """
+    for path in [path for location in locations for path in _fetched(location, downloads)]:
+        if path.name.lower().removesuffix(".gz").endswith((*CSV_DELIMITERS, *PARQUET_SUFFIXES)):
+            yield from _of_table(path, id_column, sequence_column)
+        else:
+            with closing(SourceReader(path)) as reader:
+                for block in reader.blocks(RECORD_START, BLOCK_BYTES, MAX_RECORD_BYTES):
+                    yield from _of_block(block)
+
+
+def _fetched(location: str, downloads: Path) -> list[Path]:
+    """Return local files; one process of a command downloads, and the others wait for it."""
+    while True:
+        try:
+            return fetch(location, downloads, PROTEINS)
+        except BeingFetched:
+            beat("waiting for a download")
+            time.sleep(POLL_SECONDS)
+
+
+def records_of(config: RunFile, locations: Sequence[str] = ()) -> Iterator[Protein | Reject]:
+    """Read what ``inference.input`` names, or only these of its locations."""
+    inference, task = config.inference, config.task
+    records = read_proteins(
+        locations or inference.input,
+        Path(config.data.downloads),
+        id_column=inference.id_column or (task.id_column if task else "id"),
+        sequence_column=inference.sequence_column or (task.sequence_column if task else "sequence"),
+    )
+    return (_checked(record, config) if isinstance(record, Protein) else record for record in records)
+
+
+def _checked(protein: Protein, config: RunFile) -> Protein | Reject:
+    """Turn DNA and RNA into rejects, and long proteins if the run file says so."""
+    if not config.data.allow_nucleotides and is_nucleotides(protein.tokens):
+        return Reject(
+            protein.file,
+            f"record {protein.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
+            f"translation into protein, or allow it with {ALLOW}",
+            protein.id,
+        )
+    if config.inference.long_proteins == "reject" and len(protein.tokens) > config.model.max_residues:
+        return Reject(
+            protein.file,
+            f"record {protein.id} has {len(protein.tokens)} residues; allowed are "
+            f"{config.model.max_residues} (model.max_residues), or set inference.long_proteins to window or "
+            "crop",
+        )
+    return protein
+
+
+class _Collected(Problems):
+    """Problems that become rejects and are not counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rejects: list[Reject] = []
+
+    def add(self, where: str, text: str) -> None:
+        self.rejects.append(Reject(where, text))
+
+    def taken(self) -> list[Reject]:
+        found, self.rejects = self.rejects, []
+        return found
+
+
+def _of_table(path: Path, id_column: str, sequence_column: str) -> Iterator[Protein | Reject]:
+    problems = _Collected()
+    rows = read_rows(path, [id_column, sequence_column], problems)
+    for record in table_records(rows, id_column, sequence_column, problems):
+        yield from problems.taken()
+        yield Protein(record.id, np.frombuffer(record.tokens, dtype=np.uint8), str(path))
+    yield from problems.taken()
+
+
+def _of_block(block: Block) -> Iterator[Protein | Reject]:
+    try:
+        ids, tokens = parse_block(block)
+    except ValueError as error:
+        records = list(single_records(block))
+        if len(records) == 1:
+            where, _, reason = str(error).partition(": ")
+            yield Reject(where, reason)
+        else:
+            for record in records:
+                yield from _of_block(record)
+        return
+    for name, protein in zip(ids, tokens, strict=True):
+        yield Protein(name.decode(), np.frombuffer(protein, dtype=np.uint8), block.file)
+
+
+@dataclass
+class Part:
+    number: int
+    proteins: list[Protein] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    num_residues: int = 0
+    """Residues of all proteins, long ones in full."""
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Description of a part, without its proteins."""
+
+    file: str
+    num_proteins: int
+    num_residues: int
+    num_rejects: int
+
+
+def cut(records: Iterable[Protein | Reject], num_residues: int, settings: str) -> Iterator[Part]:
+    """Yield parts of at least ``num_residues``; the last one is shorter, and an only one may be empty.
+
+    Args:
+        records: input.
+        num_residues: number of residues after which a part ends.
+        settings: all other values that the results depend on.
+    """
+    part, digest = Part(0), _digest(settings.encode())
+    for record in records:
+        if isinstance(record, Reject):
+            part.rejects.append(record)
+            _add(digest, b"reject", record.where.encode(), record.reason.encode())
+            continue
+        part.proteins.append(record)
+        part.num_residues += len(record.tokens)
+        _add(digest, record.id.encode(), record.tokens.tobytes())
+        if part.num_residues >= num_residues:
+            part.key = digest.hexdigest()
+            yield part
+            part, digest = Part(part.number + 1), _digest(settings.encode())
+    if part.proteins or part.rejects or part.number == 0:
+        part.key = digest.hexdigest()
+        yield part
+
+
+def planned(part: Part) -> Planned:
+    file = f"{part.number:06d}-{part.key}.parquet"
+    return Planned(file, len(part.proteins), part.num_residues, len(part.rejects))
+
+
+def key_of(plan: Iterable[Planned]) -> str:
+    """Return the key of the whole result."""
+    return _digest("\n".join(part.file for part in plan).encode()).hexdigest()
+
+
+def input_key(config: RunFile) -> str:
+    """Return a hash of the whole input."""
+    return key_of(planned(part) for part in cut(records_of(config), KEY_RESIDUES, ""))
+
+
+def _add(digest: hashlib.blake2b, *fields: bytes) -> None:
+    for text in fields:
+        digest.update(len(text).to_bytes(8, "little"))
+        digest.update(text)

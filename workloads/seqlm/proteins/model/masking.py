@@ -1,0 +1,101 @@
+"""Masks drawn on the device by an integer hash of (seed, epoch, protein, residue).
+
+The same residue of the same protein gets the same mask in the same epoch on a CPU and on any GPU, at any
+world size, in any packing. Shapes: T tokens, S segments, K room for predicted tokens.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from seqlm.proteins.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD, UNK
+from seqlm.proteins.families.esm2.facts import num_rows
+from seqlm.training.hashing import GOLDEN, mix64_on_device
+from seqlm.training.packing import HostPack
+
+from .attention import Segments
+from .packed_model import Pack
+
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
+"""Shares of the predicted residues. The rest stays unchanged (Devlin et al. 2019, as in ESM-2)."""
+TRAINED_MASK_RATIO = 0.15 * MASK_SHARE
+"""ESM-2's token dropout rescales to the share of <mask> it was trained with; a constant of the model."""
+
+_GOLDEN = GOLDEN - (1 << 64)
+_FRACTION_BITS = 24
+
+
+def plain_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:
+    """Move a pack to the device as it is: ``rows`` are the segments' CLS, and there are no targets."""
+    pack = _placed(host, max_length, device)
+    return replace(pack, token_scale=token_scale(pack.tokens, pack.segments))
+
+
+def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: torch.device) -> Pack:
+    """Move a pack to the device and mask it there."""
+    pack = _placed(host, max_length, device)
+    tokens, segment = pack.tokens, pack.segments.of_token
+    keys = to_device(torch.from_numpy(host.keys), device)  # (S,)
+    starts = to_device(torch.from_numpy(host.starts), device)  # (S,)
+    num_tokens = len(tokens)
+
+    # One hash a residue; its bits decide, from the top: predicted or not, what happens, which residue.
+    residue = starts[segment] + pack.positions - 1
+    bits = mix64_on_device(keys[segment] + (residue + 1) * _GOLDEN)
+    chosen = ((bits >> 40) & ((1 << _FRACTION_BITS) - 1)) < round(mask_fraction * (1 << _FRACTION_BITS))
+    for special in (CLS, EOS, PAD, UNK):
+        chosen &= tokens != special
+    action = (bits >> 24) & 0xFFFF
+    drawn = FIRST_RESIDUE + (((bits & 0xFFFFFF) * NUM_STANDARD_RESIDUES) >> 24)
+    becomes_mask = chosen & (action < round(MASK_SHARE * 0x10000))
+    becomes_random = chosen & ~becomes_mask & (action < round((MASK_SHARE + RANDOM_SHARE) * 0x10000))
+    # masked_fill, not where with a number: on CUDA the latter copies the number there, a host sync.
+    masked = torch.where(becomes_random, drawn, tokens).masked_fill(becomes_mask, MASK)
+
+    rows = torch.nonzero_static(chosen, size=num_rows(num_tokens, mask_fraction), fill_value=-1)[:, 0]
+    targets = tokens[rows].masked_fill(rows < 0, -100)
+    # Spare rows are spread out: their gradients (of 0) would otherwise queue up to be added to one row.
+    rows = torch.where(rows < 0, torch.arange(len(rows), device=device), rows)
+    scale = token_scale(masked, pack.segments)
+    return replace(pack, tokens=masked, token_scale=scale, rows=rows, targets=targets)
+
+
+def _placed(host: HostPack, max_length: int, device: torch.device) -> Pack:
+    """Move a pack to the device, without the scale of its tokens."""
+    cumulative = to_device(torch.from_numpy(host.cumulative), device)
+    tokens = to_device(torch.from_numpy(host.tokens), device).long()
+    num_tokens, num_segments = len(tokens), len(cumulative) - 1
+    segment = torch.repeat_interleave(
+        torch.arange(num_segments, device=device), cumulative.diff().long(), output_size=num_tokens
+    )
+    return Pack(
+        tokens=tokens,
+        token_scale=torch.empty(0, device=device),
+        positions=torch.arange(num_tokens, device=device) - cumulative[segment].long(),
+        segments=Segments(cumulative, max_length, segment),
+        rows=cumulative[:-1].long().clamp(max=num_tokens - 1),
+        targets=torch.empty(0, dtype=torch.long, device=device),
+    )
+
+
+def token_scale(tokens: torch.Tensor, segments: Segments) -> torch.Tensor:
+    """ESM-2's token dropout, per protein: (T,) fp32 factors on the embeddings.
+
+    <mask> counts as dropped (factor 0); the other tokens are scaled by (1 - 0.12) / (1 - share of <mask>
+    in the protein, CLS and EOS counted), as in transformers' ``EsmEmbeddings``.
+    """
+    segment, lengths = segments.of_token, segments.cumulative.diff().long()
+    assert segment is not None  # as _placed makes them
+    is_mask = tokens == MASK
+    num_masked = torch.zeros_like(lengths).index_add_(0, segment, is_mask.long())  # (S,) exact: integers
+    # A protein of masks only has nothing left to scale.
+    kept_share = (1 - num_masked / lengths.clamp(min=1)).clamp(min=1e-6)
+    scale = ((1 - TRAINED_MASK_RATIO) / kept_share)[segment]
+    return scale.masked_fill(is_mask | (tokens == PAD), 0.0)
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy to the device without a wait of the host."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor

@@ -1,0 +1,321 @@
+"""Protein language models for packs: transformers' modules and weights, a forward pass without padding.
+
+A family's models are classes of transformers with the same parameter names. Only the arithmetic of the
+forward pass differs from transformers':
+
+* a pack of proteins is one row of T tokens, attention stays within each protein;
+* queries, keys and values come from one matrix product;
+* the first layer computes them once for each token of the vocabulary, if they depend on nothing else;
+* the last layer's feed-forward block and the head run on the tokens alone that something is predicted for,
+  and on CPUs the last layer has queries of these tokens alone.
+
+Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V vocabulary, L labels.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seqlm.training.device_runtime import runtime_of
+from seqlm.training.layered_model import LayeredModel
+
+from .attention import Segments, packed_attention, takes_rows
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Input of the model for one micro-batch; every tensor keeps its shape over a run."""
+
+    tokens: Tensor
+    """(T,) int64 ids after masking."""
+    token_scale: Tensor
+    """(T,) fp32 factor on each embedding of ESM-2: 0 for <mask> and padding, else that of token dropout."""
+    positions: Tensor
+    """(T,) int64 position within the protein, CLS at 0."""
+    segments: Segments
+    rows: Tensor
+    """(K,) int64 places of the predicted tokens; spare entries point anywhere. CLS of each segment where
+    nothing is masked."""
+    targets: Tensor
+    """(K,) int64 original ids; -100 at unused places. Of a task: its labels."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    loss_sum: Tensor
+    """() fp32 sum of the cross-entropies in nats over the predicted tokens."""
+    num_correct: Tensor
+    """() int64 predicted tokens whose most likely id is the right one."""
+
+
+class PackedLayer(nn.Module):
+    """Forward pass of a transformer layer over packed tokens; a family's layer has the parts."""
+
+    branch_scale = 1.0
+    """Factor on both branches before they are added to the residual stream."""
+
+    attention_norm: Any
+    """Norm of the attention's input."""
+    feed_forward_norm: Any
+    projections: Any
+    """Linear maps to queries, keys and values."""
+    head_size: Any
+    attention_output: Any
+    """Linear map of the attention's result, (T, C) -> (T, C)."""
+
+    def normalized(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys (T, C) as they are split into heads."""
+        return queries, keys
+
+    def attention_operands(self, normed: Tensor, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return queries, keys and values before rotation, (T, H, D), from the normed input (T, C).
+
+        With ``rows``, there are queries of these tokens alone, (K, H, D).
+        """
+        if rows is None:
+            q, k, v = joined(normed, self.projections).chunk(3, dim=-1)
+        else:
+            query, *others = self.projections
+            q, (k, v) = query(normed[rows]), joined(normed, others).chunk(2, dim=-1)
+        return tuple(x.unflatten(-1, (-1, self.head_size)) for x in (*self.normalized(q, k), v))
+
+    def feed_forward(self, normed: Tensor) -> Tensor:
+        """(T, C) -> (T, C)."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        hidden: Tensor,
+        normed: Tensor | None,
+        cos: Tensor,
+        sin: Tensor,
+        segments: Segments,
+        rows: Tensor | None = None,
+        next_norm: tuple[Tensor, Tensor] | None = None,
+        vocabulary: Tensor | None = None,
+        tokens: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute the layer and, in one compiled kernel with its last sum, the first norm of the next layer.
+
+        Args:
+            hidden: (T, C) residual stream in fp32.
+            normed: (T, C) first norm of ``hidden`` in autocast's type; None: it is computed here.
+            cos: (T, 1, D / 2) fp32 cosines of the rotary angles.
+            sin: (T, 1, D / 2) fp32 sines.
+            segments: boundaries of the proteins.
+            rows: (K,) tokens that the result is wanted of; None: all.
+            next_norm: weight and bias (C,) of the next layer's first norm. They are arguments so that all
+                layers are one compiled graph.
+            vocabulary: (V, C) table in fp32 that ``hidden`` was looked up in: queries, keys and values are
+                computed for its rows and looked up, too. None: they are computed for each token.
+            tokens: (T,) each token's row of ``vocabulary``.
+
+        Returns:
+            (T, C) residual stream, or (K, C) at ``rows``, and its next norm in autocast's type, None without
+            ``next_norm``.
+        """
+        if normed is None:
+            normed = operand(layer_norm(hidden if vocabulary is None else vocabulary, self.attention_norm))
+        queries = rows if takes_rows(normed) else None
+        if vocabulary is None or tokens is None:
+            q, k, v = self.attention_operands(normed, queries)
+        else:
+            of_queries = tokens if queries is None else tokens[queries]
+            q, k, v = map(looked_up, self.attention_operands(normed), (of_queries, tokens, tokens))
+        context = packed_attention(q, k, v, cos, sin, segments, queries).flatten(1)
+        if rows is not None:
+            context, hidden = context if queries is not None else context[rows], hidden[rows]
+        hidden = torch.add(hidden, self.attention_output(context), alpha=self.branch_scale)
+        branch = self.feed_forward(layer_norm(hidden, self.feed_forward_norm))
+        hidden = torch.add(hidden, branch, alpha=self.branch_scale)
+        if next_norm is None:
+            return hidden, None
+        return hidden, operand(layer_norm(hidden, self.attention_norm, next_norm))
+
+
+class PackedModel(LayeredModel):
+    """Base of the models of a family, beside one of transformers' classes, with any head.
+
+    Built on the meta device; ``load_state_dict(..., assign=True)`` or FSDP gives it weights. A family's
+    constructor puts its ``PackedLayer`` objects in the places of transformers' layers.
+    """
+
+    exact_head = False
+    """Compute the head in fp32 where autocast has bf16, whose answers tie: they have three digits."""
+
+    if TYPE_CHECKING:  # transformers has it
+        config: Any
+
+    embedding: Any
+    rotary_frequencies: Any
+    """Steps of the angles per position, (D / 2,)."""
+    last_norm: Any
+    """Norm behind the last layer."""
+
+    def embed(self, pack: Pack) -> Tensor:
+        """Return the embeddings of the tokens, (T, C) in fp32."""
+        raise NotImplementedError
+
+    def vocabulary(self) -> Tensor | None:
+        """Return the table of embeddings (V, C), if the first layer's operands can be looked up by token.
+
+        Positions enter behind them, with the rotation. None: something else enters before, such as the masks
+        of ESM-2's token dropout, or the dropout of an adapter.
+        """
+        drops = any(isinstance(part, nn.Dropout) for part in self.layers[0].modules())
+        return None if drops or not self.on_vocabulary else self.embedding.weight.float()
+
+    @property
+    def flops_per_pair(self) -> float:
+        return 12.0 * self.config.num_hidden_layers * self.config.hidden_size
+
+    def encode(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
+        """fp32 hidden states behind the last layer norm: (K, C) at ``rows``, or (T, C) at every token."""
+        for hidden in self.residual_stream(pack, rows):  # noqa: B007
+            pass
+        return layer_norm(hidden, self.last_norm)
+
+    def hidden_states(self, pack: Pack, layers: Collection[int]) -> Tensor:
+        """Return the fp32 hidden states behind these layers side by side, (T, len(layers) * C).
+
+        They are numbered as transformers' ``hidden_states``: 0 is the embedding, and the last one is behind
+        the last layer norm.
+        """
+        found = {index: hidden for index, hidden in enumerate(self.residual_stream(pack)) if index in layers}
+        last = len(self.layers)
+        if last in found:
+            found[last] = layer_norm(found[last], self.last_norm)
+        return torch.cat([found[index] for index in layers], dim=-1)
+
+    def residual_stream(self, pack: Pack, rows: Tensor | None = None) -> Iterator[Tensor]:
+        """Yield the embeddings and each layer's output, (T, C) in fp32; the last is (K, C) at ``rows``."""
+        hidden = self.embed(pack)  # (T, C)
+        yield hidden
+        angles = pack.positions[:, None, None].float() * self.rotary_frequencies.float()  # (T, 1, D / 2)
+        cos, sin = angles.cos(), angles.sin()
+        layers: list[Any] = list(self.layers)
+        norms = [layer.attention_norm for layer in layers]
+        normed, last = None, len(norms) - 1
+        # A norm ahead would be one more input to keep of a recomputed layer. FSDP has its weights too late.
+        is_ahead = not (self.activation_checkpointing or self.is_sharded)
+        vocabulary = self.vocabulary()
+        if is_ahead and vocabulary is None:
+            normed = operand(layer_norm(hidden, norms[0]))
+        for index, layer in enumerate(layers):
+            wanted = rows if index == last else None
+            following = norms[index + 1] if is_ahead and index != last else None
+            affine = None if following is None else (following.weight, following.bias)
+            # Two arguments: recomputation on XLA finds no tensors, and so no gradients, within a tuple.
+            lookup = (None, None) if index or vocabulary is None else (vocabulary, pack.tokens)
+            arguments = (hidden, normed, cos, sin, pack.segments, wanted, affine, *lookup)
+            if self.activation_checkpointing and torch.is_grad_enabled():
+                hidden = runtime_of(hidden.device).recomputed(layer, *arguments)
+            else:
+                hidden, normed = layer(*arguments)
+            yield hidden
+
+    def for_head(self, features: Tensor) -> AbstractContextManager[object]:
+        return torch.autocast(features.device.type, enabled=False) if self.exact_head else nullcontext()
+
+
+class MaskedLanguageModel(PackedModel):
+    """Model with the head of a masked language model."""
+
+    if TYPE_CHECKING:
+        lm_head: Any
+
+    def forward(self, pack: Pack) -> Prediction:
+        """Loss sum and number of correct predictions over the pack's predicted tokens."""
+        logits = self.logits(pack, pack.rows)  # (K, V)
+        loss_sum = F.cross_entropy(logits, pack.targets, ignore_index=-100, reduction="sum")
+        return Prediction(loss_sum, (logits.detach().argmax(dim=-1) == pack.targets).sum())
+
+    def logits(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
+        """fp32 logits (K, V) at ``rows``, or (T, V) at every token."""
+        features = self.encode(pack, rows)
+        with self.for_head(features):
+            hidden = F.gelu(self.lm_head.dense(features))
+            return self.decode(layer_norm(hidden, self.lm_head.layer_norm)).float()
+
+    def decode(self, hidden: Tensor) -> Tensor:
+        """Return the logits of the head's last layer."""
+        return self.lm_head.decoder(hidden)
+
+
+class SequenceClassifier(PackedModel):
+    """Model with transformers' head on CLS."""
+
+    if TYPE_CHECKING:
+        classifier: Any
+
+    def forward(self, pack: Pack) -> Tensor:
+        """fp32 logits (K, L) of the proteins whose CLS tokens are ``pack.rows``."""
+        features = self.encode(pack, pack.rows)
+        with self.for_head(features):
+            result: Tensor = self.classifier(features[:, None])  # takes the first of a row of tokens
+            return result.float()
+
+
+class TokenClassifier(PackedModel):
+    """Model with transformers' head on every token."""
+
+    if TYPE_CHECKING:
+        classifier: Any
+
+    def forward(self, pack: Pack) -> Tensor:
+        """fp32 logits (T, L)."""
+        features = self.encode(pack)
+        with self.for_head(features):
+            return self.classify(features).float()
+
+    def classify(self, features: Tensor) -> Tensor:
+        return self.classifier(features)
+
+
+def refuse_others(config: Any, expected: Mapping[str, Any], family: str, published: str) -> None:
+    """Raise ValueError if a configuration has other values than the family's ``expected`` ones."""
+    wrong = [
+        f"{key}={getattr(config, key)!r} ({family} has {value!r})"
+        for key, value in expected.items()
+        if (getattr(config, key) or 0) != (value or 0)
+    ]
+    if wrong:
+        listed = ", ".join(wrong)
+        raise ValueError(f"this checkpoint is not {family}: {listed}; use one of the {published} family")
+
+
+def looked_up(table: Tensor, tokens: Tensor) -> Tensor:
+    """Return rows of a table (V, H, D) at tokens (T,); a row's gradient is a sum over many, in fp32."""
+    return F.embedding(tokens, table.flatten(1).float()).to(table.dtype).view(-1, *table.shape[1:])
+
+
+def joined(x: Tensor, projections: Sequence[nn.Module]) -> Tensor:
+    """Return the outputs of several linear maps side by side, from one product if they are plain.
+
+    Adapters and 4-bit weights act in a forward pass of their own. Of joined frozen weights, a backward pass
+    would keep a copy.
+    """
+    needs_grad = torch.is_grad_enabled()
+    if not all(type(one) is nn.Linear and one.weight.requires_grad >= needs_grad for one in projections):
+        return torch.cat([one(x) for one in projections], dim=-1)
+    weights, biases = ([getattr(one, name) for one in projections] for name in ("weight", "bias"))
+    return F.linear(x, torch.cat(weights), None if biases[0] is None else torch.cat(biases))
+
+
+def layer_norm(x: Tensor, norm: nn.LayerNorm, affine: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """Layer norm in fp32, whatever the type that FSDP gathers the weights in; ``affine`` replaces them."""
+    weight, bias = affine or (norm.weight, norm.bias)
+    # Without a bias, torch's kernel for CPUs takes six times as long.
+    shift = torch.zeros_like(weight) if bias is None else bias
+    return F.layer_norm(x.float(), norm.normalized_shape, weight.float(), shift.float(), norm.eps)
+
+
+def operand(x: Tensor) -> Tensor:
+    """Cast to the type in which autocast multiplies, so that several products share one cast."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x

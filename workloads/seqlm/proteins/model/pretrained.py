@@ -1,0 +1,211 @@
+"""Weights to start from, models to use, and models written for others to load: transformers' format."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from seqlm.runs.families import MODEL_FAMILIES
+from seqlm.runs.run_file import ModelConfig, RunFile
+from seqlm.training.checkpoint_reader import weights_of
+from seqlm.training.checksums import CHECKPOINT_FILE, read_document, unreadable, verified
+from seqlm.training.processes import Processes
+from seqlm.training.saved_model import assigned, save_model
+
+from .architecture import Architecture
+from .packed_model import PackedModel
+
+ADAPTER_FILE = "adapter_config.json"
+"""Configuration in a folder of peft's format."""
+
+
+def architecture_of(model_type: str) -> Architecture:
+    """Return the architecture that transformers calls ``model_type``.
+
+    Raises:
+        ValueError: if no family has it.
+    """
+    types = {family.model_type: family for family in MODEL_FAMILIES.values()}
+    if model_type not in types:
+        raise ValueError(f"a model of type {model_type!r}; allowed are {', '.join(types)}")
+    return types[model_type].architecture()
+
+
+def of_config(config: PretrainedConfig) -> Architecture:
+    """Return the architecture of a configuration."""
+    return architecture_of(config.model_type)
+
+
+def starting_config(model: ModelConfig) -> PretrainedConfig:
+    """Shape of the model: the published one of ``model.size``, or that of ``model.init_from``.
+
+    ``init_from`` may be a hub id, a folder that transformers wrote, or one of our checkpoint folders.
+
+    Raises:
+        ValueError: if ``init_from`` cannot be read.
+    """
+    if model.init_from is None:
+        family: Architecture = MODEL_FAMILIES[model.family].architecture()
+        return family.published(model.size)
+    folder = Path(model.init_from)
+    if (folder / CHECKPOINT_FILE).exists():
+        try:
+            saved = read_document(folder)["model_config"]
+            return architecture_of(saved["model_type"]).config(**saved)
+        except Exception as error:  # transformers raises nearly anything
+            raise unreadable(folder, error) from error
+    if (folder / ADAPTER_FILE).exists():
+        raise ValueError(
+            f"model.init_from: {folder} holds an adapter and a head without the model that they belong to; "
+            "give the run's model folder, in which it is merged (lora.merge)"
+        )
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise ValueError(
+            f"model.init_from: {folder} holds neither config.json (transformers) nor {CHECKPOINT_FILE} (a "
+            "checkpoint of this project); give the model folder of a run, one of its checkpoints/step-*, "
+            "or a hub id such as facebook/esm2_t6_8M_UR50D"
+        )
+    return _read_config(model.init_from)
+
+
+def check_start(config: RunFile) -> None:
+    """Raise ValueError if the model to start from cannot be read."""
+    if config.model.init_from is not None:
+        starting_config(config.model)
+
+
+def starting_weights(
+    model: ModelConfig,
+    seed: int,
+    kind: type[PreTrainedModel] | None = None,
+    *,
+    encoder_only: bool = False,
+) -> dict[str, Tensor]:
+    """Full fp32 weights: random from ``seed``, or those of ``model.init_from``.
+
+    Args:
+        model: which.
+        seed: of random weights.
+        kind: transformers' class of the head that ``init_from`` has; by default a masked language model.
+        encoder_only: whether ``init_from`` may have another head, or none; the head's weights are any then.
+
+    Raises:
+        ValueError: if ``init_from`` cannot be read, or lacks weights.
+    """
+    if model.init_from is None:
+        # A generator state of its own: a library that draws numbers earlier must not change the weights.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            config = starting_config(model)
+            return of_config(config).masked_lm.plain(config).state_dict()
+    folder = Path(model.init_from)
+    if (folder / CHECKPOINT_FILE).exists():
+        return weights_of(folder)
+    family = of_config(_read_config(model.init_from))  # before anything large is loaded
+    loading: Any = (kind or family.masked_lm.plain).from_pretrained(
+        model.init_from, dtype=torch.float32, output_loading_info=True
+    )
+    loaded, info = loading
+    missing = sorted(
+        name
+        for name in info["missing_keys"]
+        if not name.startswith(family.may_lack) and (name.startswith(family.encoder) or not encoder_only)
+    )
+    if missing:
+        raise ValueError(
+            f"model.init_from: {model.init_from} lacks {', '.join(missing)}; give a whole model, with a "
+            "masked language head unless it is fine-tuned"
+        )
+    return dict(loaded.state_dict())
+
+
+def _read_config(init_from: str) -> PretrainedConfig:
+    try:
+        _check_reached(init_from)
+        saved, _ = PretrainedConfig.get_config_dict(init_from)
+        return architecture_of(saved.get("model_type", "")).config.from_pretrained(init_from)
+    except Exception as error:  # transformers raises nearly anything
+        if Path(init_from).is_dir():
+            raise unreadable(init_from, error) from error
+        raise ValueError(
+            f"{init_from!r} was not found as a folder here or as a model of the Hugging Face Hub. Without a "
+            f"network: make train-ddp, and then MODEL=runs/esm2_8m_sample/model. {error}"
+        ) from error
+
+
+def _check_reached(init_from: str) -> None:
+    """Raise OSError if it must come from the hub, and the hub does not answer or does not have it.
+
+    transformers would try again for half a minute and more.
+    """
+    if Path(init_from).exists() or try_to_load_from_cache(init_from, "config.json") is not None:
+        return
+    url = hf_hub_url(init_from, "config.json")
+    try:
+        get_hf_file_metadata(url)
+    except Exception as error:  # of whichever library the hub's client speaks HTTP by
+        raise OSError(f"{url}: {error}") from error
+
+
+def on_meta(config: PretrainedConfig) -> Any:
+    """A masked language model without weights; ``parallelize`` or ``assigned`` gives it some."""
+    with torch.device("meta"):
+        return of_config(config).masked_lm.packed(config)
+
+
+def with_weights(config: PretrainedConfig, weights: dict[str, Tensor]) -> Any:
+    """A masked language model on this process alone."""
+    return assigned(on_meta(config), weights)
+
+
+def load_model(name: str, here: Processes | None = None) -> PackedModel:
+    """A model on the CPU, in fp32, that computes no gradients; its head stays in fp32.
+
+    Args:
+        name: a folder that transformers wrote, a checkpoint of ours, or a hub id.
+        here: this process, if all of a job's processes load the model.
+
+    Raises:
+        ValueError: if there is none, if it is of no known family or damaged, or if it lacks weights.
+    """
+    disable_progress_bar()  # of no use once a process, or in a log
+    with verified(name, here):
+        config = starting_config(ModelConfig(init_from=name))
+        family = of_config(config)
+        architecture = (config.architectures or [family.masked_lm.plain.__name__])[0]
+        classes = family.classes
+        if architecture not in classes:
+            raise ValueError(f"{name}: a model of the kind {architecture}; allowed are {', '.join(classes)}")
+        theirs, ours = classes[architecture]
+        if config.problem_type == "regression" and (Path(name) / CHECKPOINT_FILE).exists():
+            raise ValueError(
+                f"{name} is a checkpoint of a regression, which does not tell the units of its values; give "
+                "the model folder that the run has left, or score it with make evaluate"
+            )
+        weights = starting_weights(ModelConfig(init_from=name), 0, theirs)
+        with torch.device("meta"):
+            empty = ours(config)
+        empty.exact_head = True
+        return assigned(empty, weights).requires_grad_(False).eval()
+
+
+def save_esm(
+    folder: Path,
+    config: PretrainedConfig,
+    weights: dict[str, Tensor],
+    kind: type[PreTrainedModel] | None = None,
+) -> None:
+    """Write a model with its family's tokenizer; the folder appears whole or not at all.
+
+    ``kind`` is transformers' class, by default that of a masked language model.
+    """
+    save_model(folder, config, weights, kind or of_config(config).masked_lm.plain, tokenizer(config))
+
+
+def tokenizer(config: PretrainedConfig) -> Any:
+    """Residues to ids, for those who load a model by transformers."""
+    return of_config(config).tokenizer(config)

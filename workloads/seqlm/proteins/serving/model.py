@@ -1,0 +1,87 @@
+"""Model that the server loads from a folder, and its answers for proteins."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from seqlm.proteins.finetune.prediction_file import residue_separator
+from seqlm.proteins.inference.engine import EMBEDDING, Array, Engine
+from seqlm.proteins.inference.predict import Head
+from seqlm.proteins.model.packed_model import MaskedLanguageModel
+from seqlm.proteins.model.pretrained import load_model
+from seqlm.training.config import TrainConfig
+from seqlm.training.hardware import compiles
+from seqlm.training.precision import select_precision
+
+from .batching import Tokens
+from .proteins import Answer, ResidueLabels
+from .settings import ServeSettings
+
+
+class ServedModel:
+    """Model that answers with predictions, or with mean embeddings if it has no task."""
+
+    def __init__(self, engine: Engine, head: Head | None) -> None:
+        self._engine, self._head = engine, head
+        self._wanted = head.answer if head else EMBEDDING
+        self.tokens_per_pack = engine.tokens_per_pack
+        self.answers = f"{head.kind.name} of {', '.join(head.names[:10])}" if head else "mean embeddings"
+
+    def warm_up(self) -> None:
+        """Compute each shape of a pack once. On a GPU this compiles the layers, which takes minutes.
+
+        Raises:
+            ValueError: if an answer is infinite or not a number, as after a diverged training.
+        """
+        if not all(np.isfinite(numbers).all() for numbers in self._engine.warm_up(self._wanted)):
+            raise ValueError("the model's answers are not finite; give another checkpoint of its training")
+
+    def run(self, proteins: Sequence[Tokens]) -> list[Answer]:
+        """Return the answers in the order of the proteins.
+
+        Raises:
+            FloatingPointError: if an answer is infinite or not a number, as after a diverged training.
+        """
+        found = self._engine.run(proteins, self._wanted)
+        if not all(np.isfinite(numbers).all() for numbers in found):
+            raise FloatingPointError("the model's answers are not finite")
+        return [self._answer(numbers) for numbers in found]
+
+    def _answer(self, found: Array) -> Answer:
+        if self._head is None:
+            return {"embedding": tuple(found.tolist())}
+        values, names = self._head.kind.values(found), self._head.names
+        if self._head.kind.measured:
+            return {"values": dict(zip(names, values.tolist(), strict=True))}
+        labels = self._head.labels(values)
+        if self._head.kind.per_residue:
+            each = ResidueLabels(labels)
+            each.separator = residue_separator(names)
+            return {"labels": each, "probabilities": values.max(axis=-1).tolist()}
+        probabilities = dict(zip(names, values.tolist(), strict=True))
+        if not self._head.kind.one_of_many:
+            return {"labels": labels, "probabilities": probabilities}
+        return {"label": labels[0], "probabilities": probabilities}
+
+
+def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
+    """Load the model of a folder onto the first GPU, or the CPU.
+
+    Raises:
+        ValueError: if the model is damaged or not ESM-2.
+    """
+    model = load_model(str(folder))
+    head = None if isinstance(model, MaskedLanguageModel) else Head.of(model, str(folder))
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    train = TrainConfig()
+    engine = Engine(
+        model,
+        device=device,
+        dtype=select_precision(train, device).dtype,
+        tokens_per_pack=settings.tokens_per_pack,
+        max_residues=settings.max_residues,
+        compile_from=0 if compiles(train, device) else None,
+    )
+    return ServedModel(engine, head)

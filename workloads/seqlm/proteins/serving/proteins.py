@@ -1,0 +1,269 @@
+"""Read proteins from requests in JSON or CSV, and write answers as responses.
+
+All mistakes in a request are reported at once, as problem details of HTTP (RFC 9457).
+"""
+
+import csv
+import io
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from seqlm.proteins.alphabet import encode
+from seqlm.proteins.data.plausibility import NUCLEOTIDES, is_nucleotides
+
+from .settings import PREFIX, ServeSettings
+
+JSON, CSV = "application/json", "text/csv"
+MEDIA_TYPES = (JSON, CSV)
+MAX_ID = 256
+PROBLEM_TYPE = "application/problem+json"
+MAX_TOLD = 20
+"""Largest number of faults that an answer lists; it also has their total number."""
+MAX_SHOWN = 60
+"""Largest number of characters of a client's text that an answer repeats."""
+_NOT_A_LETTER = re.compile(r"[^A-Za-z]")
+_FORM = '{"proteins": ["MKT...", {"id": "P1", "sequence": "MKT..."}]}'
+Answer = Mapping[str, Any]
+"""Answer for one protein. All answers of a model have the same names, in the same order. Values are numbers,
+texts, mappings of names to numbers, vectors (tuples of the same length for every protein), or lists, for
+example with one entry per residue."""
+
+
+class ResidueLabels(list[str]):
+    """Labels of residues, with their separator in a cell of CSV."""
+
+    separator = ""
+
+
+@dataclass(frozen=True)
+class Fault:
+    where: str
+    """Place in the request, such as ``proteins[3].sequence``."""
+    got: str
+    allowed: str
+
+
+@dataclass(eq=False)
+class Problem(Exception):
+    """Reason for which a request is refused."""
+
+    status: HTTPStatus
+    detail: str
+    faults: Sequence[Fault] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> bytes:
+        told = [vars(fault) for fault in self.faults[:MAX_TOLD]]
+        listed = {"num_faults": len(self.faults), "faults": told} if told else {}
+        return json.dumps(
+            {"title": self.status.phrase, "status": int(self.status), "detail": self.detail, **listed}
+        ).encode()
+
+
+@dataclass(frozen=True)
+class Protein:
+    id: str
+    """Id from the client, or the number of the protein in the request, from 0."""
+    tokens: npt.NDArray[np.uint8]
+    """Token ids, (L,), without CLS and EOS."""
+
+
+@dataclass(frozen=True)
+class _Record:
+    where: str
+    id: Any
+    sequence: Any
+
+
+def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list[Protein]:
+    """Return the proteins of a request.
+
+    Raises:
+        Problem: 400 if the body is not JSON or CSV of this form, 413 for too many, 422 for wrong proteins.
+    """
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _malformed(f"the body is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    parse = _from_json if media_type == JSON else _from_csv
+    records = parse(text, settings.max_proteins)
+    if not records:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the request has no protein; give at least one")
+    faults = [fault for record in records for fault in _faults(record, settings)]
+    if faults:
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, f"{len(faults)} of the request's values are not allowed", faults
+        )
+    residues = sum(len(record.sequence) for record in records)
+    if residues > settings.max_waiting_residues:
+        raise Problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the request has {residues} residues; at most {settings.max_waiting_residues} are allowed; "
+            "split it",
+        )
+    return [
+        Protein(str(index) if record.id is None else record.id, encode(record.sequence))
+        for index, record in enumerate(records)
+    ]
+
+
+def _check_number(found: Sequence[object], max_proteins: int) -> None:
+    """Refuse too many proteins before they are parsed: a million empty ones would delay answers to /ping."""
+    if len(found) > max_proteins:
+        raise Problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the request has more than {max_proteins} proteins, which is the limit; split it",
+        )
+
+
+def _from_json(text: str, max_proteins: int) -> list[_Record]:
+    try:
+        document = json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        # Python's messages about very long numbers and deep nesting would not help a client.
+        reason = str(error) if isinstance(error, json.JSONDecodeError) else "a number or nesting too large"
+        raise _malformed(f"the body is not JSON: {reason}") from None
+    if not isinstance(document, dict):
+        raise _malformed(f"the body is {shown(document)}; allowed is an object: {_FORM}")
+    unknown = [key for key in document if key != "proteins"]
+    if unknown:
+        raise _malformed(f"the body has the key {shown(unknown[0])}; allowed is {_FORM}")
+    proteins = document.get("proteins")
+    if not isinstance(proteins, list):
+        raise _malformed(f"proteins is {shown(proteins)}; allowed is a list: {_FORM}")
+    _check_number(proteins, max_proteins)
+    return [_json_record(f"proteins[{index}]", item) for index, item in enumerate(proteins)]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _malformed(f"an object has the key {shown(key)} twice; give each key once")
+        found[key] = value
+    return found
+
+
+def _json_record(where: str, item: Any) -> _Record:
+    if isinstance(item, str):
+        return _Record(where, None, item)
+    if not isinstance(item, dict):
+        raise _malformed(f"{where} is {shown(item)}; allowed is a sequence, or an object as in {_FORM}")
+    unknown = [key for key in item if key not in ("id", "sequence")]
+    if unknown or "sequence" not in item:
+        what = f"has the key {shown(unknown[0])}" if unknown else "has no sequence"
+        raise _malformed(f"{where} {what}; allowed are the keys id and sequence, and sequence is required")
+    return _Record(where, item.get("id"), item["sequence"])
+
+
+def _from_csv(text: str, max_proteins: int) -> list[_Record]:
+    """Read CSV with the header ``sequence``, and optionally ``id``; without a header, one or two columns."""
+    try:
+        filled = filter(None, csv.reader(io.StringIO(text, newline=""), strict=True))
+        # The header, and one row more than is allowed. The rest need not be read.
+        rows = list(itertools.islice(filled, max_proteins + 2))
+    except csv.Error as error:
+        raise _malformed(f"the body is not CSV: {error}") from None
+    if not rows:
+        return []
+    columns: Sequence[str] = ["sequence"] if len(rows[0]) == 1 else ["id", "sequence"]
+    if "sequence" in rows[0]:
+        columns, *rows = rows
+        if sorted(columns) not in (["sequence"], ["id", "sequence"]):
+            listed = ", ".join(map(shown, columns[:10]))
+            raise _malformed(f"the header has the columns {listed}; allowed are id and sequence")
+    _check_number(rows, max_proteins)
+    records = []
+    for number, row in enumerate(rows):
+        if len(row) != len(columns):
+            raise _malformed(
+                f"row {number} of proteins has {len(row)} columns; allowed are {len(columns)}: "
+                + ",".join(columns)
+            )
+        cells: Mapping[str, str] = dict(zip(columns, row, strict=True))
+        records.append(_Record(f"proteins[{number}]", cells.get("id"), cells["sequence"]))
+    return records
+
+
+def _faults(record: _Record, settings: ServeSettings) -> list[Fault]:
+    found = []
+    if record.id is not None:
+        is_text = isinstance(record.id, str) and 0 < len(record.id) <= MAX_ID and record.id.isprintable()
+        if not is_text:
+            allowed = f"1 to {MAX_ID} printable characters"
+            found.append(Fault(f"{record.where}.id", shown(record.id), allowed))
+    sequence, where = record.sequence, f"{record.where}.sequence"
+    if not isinstance(sequence, str):
+        return [*found, Fault(where, shown(sequence), "a text of residues, as MKT...")]
+    if not 0 < len(sequence) <= settings.max_residues:
+        found.append(Fault(where, f"{len(sequence)} residues", f"1 to {settings.max_residues} residues"))
+    bad = _NOT_A_LETTER.search(sequence)
+    if bad:
+        allowed = "the letters A-Z in either case, no gaps, blanks or stops"
+        found.append(Fault(where, f"{shown(bad[0])} at position {bad.start() + 1}", allowed))
+    elif sequence and not settings.allow_nucleotides and is_nucleotides(encode(sequence)):
+        got = f"DNA or RNA (letters {NUCLEOTIDES} only)"
+        found.append(Fault(where, got, f"a protein, or any letters with {PREFIX}ALLOW_NUCLEOTIDES=1"))
+    return found
+
+
+def _malformed(detail: str) -> Problem:
+    return Problem(HTTPStatus.BAD_REQUEST, detail)
+
+
+def write_answers(proteins: Sequence[Protein], answers: Sequence[Answer], media_type: str) -> bytes:
+    """Return the body of a response, with the answers in the order of the request."""
+    pairs = list(zip(proteins, answers, strict=True))
+    if media_type == JSON:
+        predictions = [{"id": one.id, "length": len(one.tokens), **answer} for one, answer in pairs]
+        return json.dumps({"predictions": predictions}, allow_nan=False, separators=(",", ":")).encode()
+    rows = [{"id": one.id, "length": len(one.tokens), **_columns(answer)} for one, answer in pairs]
+    lines: list[Iterable[Any]] = [rows[0], *(row.values() for row in rows)]
+    return "".join(",".join(map(_cell, line)) + "\n" for line in lines).encode()
+
+
+def _cell(value: str | int | float) -> str:
+    """Write a cell as pyarrow does for ``make predict``: text quoted, numbers with the digits of fp32."""
+    if isinstance(value, str):
+        return '"' + value.replace('"', '""') + '"'
+    return str(value) if isinstance(value, int) else np.format_float_positional(np.float32(value), trim="-")
+
+
+def _columns(answer: Answer) -> dict[str, Any]:
+    """Return the columns of ``make predict``; an embedding has one column per number."""
+    columns: dict[str, Any] = {}
+    for name, value in answer.items():
+        if name == "values" and isinstance(value, Mapping):
+            columns |= value
+        elif name == "probabilities" and isinstance(value, Mapping):
+            columns |= {f"probability_{key}": item for key, item in value.items()}
+        elif name == "probabilities" and isinstance(value, list):
+            columns["probability"] = " ".join(f"{item:.4f}" for item in value)
+        elif name == "labels" and isinstance(value, list):
+            columns["label"] = (value.separator if isinstance(value, ResidueLabels) else ";").join(value)
+        elif isinstance(value, tuple):
+            columns |= {f"{name}_{index}": item for index, item in enumerate(value)}
+        else:
+            columns[name] = value
+    return columns
+
+
+def shown(value: object) -> str:
+    """Return a client's value for a message: short, escaped, on one line."""
+    if isinstance(value, str):
+        return ascii(value[:MAX_SHOWN]) + ("..." if len(value) > MAX_SHOWN else "")
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    return "a number"

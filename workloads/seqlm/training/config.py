@@ -1,0 +1,352 @@
+"""Sections of a run file that the trainer reads, and their parser.
+
+A run is one YAML file of differences over the defaults; ``key=value`` changes single fields. It holds
+sections (``model:``, ``data:``, ...) with the fields of dataclasses; ``runs/run_file.py`` has the rest.
+Everything wrong with a configuration is reported at once, each line naming the field, the value
+it got and the values allowed.
+"""
+
+import dataclasses
+import difflib
+import math
+import os
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from .strict_yaml import read_yaml, read_yaml_file, shown
+
+T = TypeVar("T")
+Run = TypeVar("Run", bound="RunConfig")
+_NUMBER = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+
+LoraTarget = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartConfig:
+    """Fields of the section ``model`` that all families share."""
+
+    init_from: str | None = None
+    """Checkpoint folder or hub id to start from; null trains from random weights. With ``chat:`` a folder, a
+    hub id such as ``owner/name@revision``, or ``sample``, a tiny model that is made on the spot."""
+    max_residues: int = 0
+    """Longer proteins are cropped to this many residues, freshly each epoch; 0 is the longest protein of the
+    family's published models (ESM-2: 1022, ESMC: 2046)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    source: tuple[str, ...] = ("sample",)
+    """FASTA files or folders, https:// or s3:// addresses, ``sample`` (embedded) or ``uniref50``."""
+    members: tuple[str, ...] = ()
+    """FASTA of cluster members (UniRef90); when given, each epoch draws one member per cluster, and
+    ``source`` is not read."""
+    membership: str | None = None
+    """Cluster of each member: UniProt's idmapping_selected.tab[.gz], or a two-column TSV
+    (member, cluster)."""
+    path: str = ""
+    """Folder of the prepared data; empty derives its name from the sources and from the settings that shape
+    the data."""
+    downloads: str = "downloads"
+    """Folder for files fetched from https:// and s3://."""
+    seed: int = 0
+    """Seed of the global shuffle. Splits do not depend on it."""
+    validation_fraction: float = 0.05
+    """Share of clusters (or records) held out for validation."""
+    test_fraction: float = 0.05
+    """Share of clusters (or records) held out for the final test."""
+    allow_nucleotides: bool = False
+    """Take DNA and RNA for proteins, also in inference; false refuses them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    name: Literal["adamw", "muon"] = "adamw"
+    """``muon`` orthogonalises the updates of the layers' matrices; all else stays with AdamW."""
+    lr: float = 4e-4
+    """Peak learning rate (ESM-2: 4e-4). Muon scales its updates to AdamW's size, so the same value serves."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    """Decay rates of AdamW's two moments (ESM-2: 0.9, 0.98)."""
+    eps: float = 1e-8
+    """Added to the root of AdamW's second moment."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay of matrices; biases and norms have none."""
+    warmup_steps: int = 2000
+    """Optimizer steps in which the learning rate rises to its peak."""
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """Course of the learning rate after the warm-up."""
+    final_lr_fraction: float = 0.1
+    """Learning rate of the last step over the peak."""
+    clip_norm: float = 1.0
+    """Gradients are scaled down to this global norm; 0 switches clipping off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    seed: int = 0
+    """Seed of the weights, of the data order, of the crops and of the masks."""
+    max_steps: int = 500_000
+    """Optimizer steps of the whole run."""
+    tokens_per_pack: int = 16384
+    """Constant length of a micro-batch in tokens, CLS, EOS and padding included."""
+    tokens_per_step: int = 2_097_152
+    """Global token budget of one optimizer step; a multiple of ``tokens_per_pack``. Gradient accumulation
+    follows from it and from the number of devices."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """``auto`` is bf16 on GPUs and on Trainium, and on CPUs the type that is measured to be faster."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile; ``auto`` is on for CUDA."""
+    activation_checkpointing: bool = False
+    """Recompute each layer in the backward pass instead of keeping its activations."""
+    log_every_steps: int = 10
+    """Optimizer steps between two lines of the log."""
+    eval_every_steps: int = 500
+    """Optimizer steps between two scorings of the validation split."""
+    eval_packs: int = 0
+    """Packs of the validation split read at each evaluation during training; 0 reads all."""
+    save_every_steps: int = 500
+    """Optimizer steps between two checkpoints."""
+    keep_checkpoints: int = 2
+    """Number of newest checkpoints that are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    mode: Literal["ddp", "fsdp"] = "ddp"
+    """``ddp`` keeps a copy of the model on each device, ``fsdp`` (FSDP2) shards it."""
+    shard_size: int = 0
+    """Devices that share one copy of the model (HSDP); 0 is all of them. Must divide the world size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    mlflow: bool = True
+    """Copy metrics to MLflow. False saves its import, which takes seconds; ``metrics.jsonl`` has them all."""
+    mlflow_uri: str | None = None
+    """MLflow tracking URI; null is MLFLOW_TRACKING_URI or else a local store in ``mlruns``."""
+    experiment: str = "esm2"
+    """MLflow experiment."""
+    wandb: str | None = None
+    """Project of Weights & Biases to copy metrics to; null copies none. Set it if your team reads runs there.
+    It takes the package wandb, and ``wandb login`` or WANDB_API_KEY; WANDB_MODE=offline needs no account."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters (Hu et al. 2021) beside frozen weights; the head is trained as a whole."""
+
+    rank: int = 16
+    """Rank of the two matrices of an adapter."""
+    alpha: int = 32
+    """The adapters' output is scaled by alpha / rank."""
+    targets: tuple[LoraTarget, ...] = ("query", "key", "value", "attention_output", "intermediate", "output")
+    """Matrices of each layer that get an adapter."""
+    lr: float = 1e-3
+    """Peak learning rate in place of ``optim.lr``: adapters want about ten times that of full fine-tuning."""
+    quantize: Literal["none", "nf4"] = "none"
+    """``nf4`` keeps the frozen matrices of the layers in 4 bits (QLoRA, Dettmers et al. 2023)."""
+    merge: bool = True
+    """Write the model with the adapters merged into its weights too, as for full fine-tuning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Sections that the trainer reads; a run file has more of them."""
+
+    name: str
+    """Name of the run; its folder is ``<runs>/<name>``."""
+    runs: str = "runs"
+    """Folder of all runs."""
+    model: StartConfig = field(default_factory=StartConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    lora: LoraConfig | None = None
+    """``{}`` is LoRA with these defaults; null trains all weights."""
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.runs) / self.name
+
+    @property
+    def packs_per_step(self) -> int:
+        return self.train.tokens_per_step // self.train.tokens_per_pack
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and dicts, for YAML and JSON."""
+        return dataclasses.asdict(
+            self, dict_factory=lambda pairs: {k: list(v) if isinstance(v, tuple) else v for k, v in pairs}
+        )
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value of a mapping of mappings, with its name as ``section.field``."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+_OTHER_NAMES = {
+    "learning_rate": "optim.lr",
+    "batch_size": "train.tokens_per_step",
+    "epochs": "train.max_steps",
+    "max_length": "model.max_residues",
+    "gradient_checkpointing": "train.activation_checkpointing",
+}
+"""Names that other trainers use, and the field that has the same effect here."""
+
+
+def read_run(
+    cls: type[Run],
+    path: str | Path,
+    overrides: Sequence[str],
+    rules: Callable[[Run], list[str]],
+    shipped: Path,
+) -> Run:
+    """Read a run YAML, apply ``section.field=value`` overrides and check every rule.
+
+    Args:
+        cls: of the run, with its sections.
+        path: of the YAML file, or the name of one of ``shipped``.
+        overrides: of single fields.
+        rules: return what is wrong with a run whose fields have the right types.
+        shipped: folder of the bundled run files.
+
+    Raises:
+        ValueError: listing everything that is wrong with the file and the overrides.
+    """
+    path = Path(path)
+    files = [] if path.exists() else sorted(shipped.rglob("*.yaml"))
+    path = next((found for found in files if found.stem == str(path)), path)
+    try:
+        raw = read_yaml_file(path)
+    except FileNotFoundError:
+        known = {found.name: os.path.relpath(found) for found in files}
+        near = [known[name] for name in difflib.get_close_matches(path.name, known, n=1)]
+        hint = f"did you mean {near[0]}?" if near else f"{shipped} has {', '.join(known)}"
+        raise ValueError(f"there is no run file {path}; {hint}") from None
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path} must hold sections such as 'model:' and 'train:', got {shown(raw)}")
+    raw.setdefault("name", path.stem)
+    problems: list[str] = []
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            problems.append(f"{shown(override)}: an override has the form section.field=value")
+            continue
+        try:
+            _set_dotted(raw, key.strip(), read_yaml(text), problems)
+        except ValueError as error:
+            problems.append(f"{shown(override)}: {error}")
+    config = _build(cls, raw, "", problems)
+    if config is not None:
+        problems += rules(config)
+    if problems or config is None:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise ValueError(f"{path}: {len(problems)} problem(s)\n{lines}")
+    return config
+
+
+def _set_dotted(raw: dict[str, Any], key: str, value: Any, problems: list[str]) -> None:
+    *sections, name = key.split(".")
+    target = raw
+    for section in sections:
+        if target.get(section) is None:
+            target[section] = {}
+        target = target[section]
+        if not isinstance(target, dict):
+            problems.append(f"{key}: {section} is not a section")
+            return
+    target[name] = value
+
+
+def _build(cls: type[T], raw: object, prefix: str, problems: list[str]) -> T | None:
+    """An instance of a config dataclass from plain data; None (and problems) if it cannot be made."""
+    if not isinstance(raw, Mapping):
+        problems.append(f"{prefix.rstrip('.')}: expected a section (mapping) or null, got {shown(raw)}")
+        return None
+    hints = typing.get_type_hints(cls)
+    before = len(problems)
+    for unknown in sorted(raw.keys() - hints.keys(), key=str):
+        known = _OTHER_NAMES.get(str(unknown))
+        near = [known] if known else difflib.get_close_matches(str(unknown), hints, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(hints)}"
+        problems.append(f"{prefix}{shown(unknown)[1:-1]}: no such field; {hint}")
+    values: dict[str, Any] = {}
+    for name, kind in hints.items():
+        if name not in raw:
+            continue
+        section, optional = section_of(kind)
+        if section is not None:
+            given = {} if raw[name] is None and not optional else raw[name]
+            values[name] = None if given is None else _build(section, given, f"{prefix}{name}.", problems)
+        else:
+            try:
+                values[name] = _convert(kind, raw[name])
+            except (TypeError, ValueError) as error:
+                problems.append(f"{prefix}{name}: got {shown(raw[name])}; {error}")
+    for lacking in dataclasses.fields(cls):  # type: ignore[arg-type]  # a dataclass, whatever T is
+        has_default = (lacking.default, lacking.default_factory) != (dataclasses.MISSING,) * 2
+        if lacking.name not in raw and not has_default:
+            problems.append(f"{prefix}{lacking.name}: is missing; {_allowed(hints[lacking.name])}")
+    return cls(**values) if len(problems) == before else None
+
+
+def section_of(kind: Any) -> tuple[type | None, bool]:
+    """Return the dataclass of a section (None for other fields), and whether null leaves it out."""
+    arguments = typing.get_args(kind)
+    optional = types.NoneType in arguments
+    section = arguments[0] if optional else kind
+    return (section if dataclasses.is_dataclass(section) and isinstance(section, type) else None), optional
+
+
+def _allowed(kind: Any) -> str:
+    choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+    return f"allowed are {', '.join(map(str, choices))}" if choices else "it must be given"
+
+
+def _convert(kind: Any, value: Any) -> Any:
+    """Return ``value`` as the annotated type. ``1e-4`` comes as text (``read_yaml``)."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(_allowed(kind))
+        return value
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else _convert(arguments[0], value)
+    if origin is tuple:
+        if value is None or isinstance(value, Mapping):
+            raise ValueError("expected a list")
+        items = value if isinstance(value, list) else [value]
+        if arguments[-1] is not Ellipsis and len(items) != len(arguments):
+            raise ValueError(f"expected {len(arguments)} values")
+        # Classes and values of a column may be numbers.
+        is_text = arguments[0] is str
+        items = [str(item) if is_text and type(item) in (int, float) else item for item in items]
+        return tuple(_convert(arguments[0], item) for item in items)
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError("allowed are true and false")
+        return value
+    if kind is int:
+        if type(value) is not int:
+            raise ValueError("expected a whole number of at most 18 digits, none of them a leading 0")
+        return value
+    if kind is float:
+        if isinstance(value, bool) or not _NUMBER.fullmatch(str(value)) or not math.isfinite(float(value)):
+            raise ValueError("expected a finite number such as 0.01 or 1e-4")
+        return float(value)
+    if not isinstance(value, str):
+        raise ValueError("expected text; put words such as true and numbers in quotes")
+    if re.search("[\0\ud800-\udfff]", value):
+        raise ValueError("expected text without NUL and surrogates, which no file name can hold")
+    return value

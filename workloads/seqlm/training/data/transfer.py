@@ -1,0 +1,304 @@
+"""Turn one entry of a list of sources, as ``data.source``, into files on this machine.
+
+An entry is ``sample`` (a file of this repository), a word for a public data set, a file, a folder, or an
+https:// or s3:// address. A file called like one of the words is given as ``./sample``.
+
+A remote file is resumed after a break, verified, and put in place atomically. During the transfer it is
+``<name>.partial``. The note ``<name>.partial.json`` beside it records the state of the remote at the
+beginning; a complete file keeps it as ``<name>.source.json``.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from tqdm import tqdm
+
+from seqlm.training.checksums import digest_of
+from seqlm.training.command_line import escaped
+from seqlm.training.heartbeat import beat
+from seqlm.training.whole_file import write_whole
+
+from .locks import try_lock
+from .remotes import ChangedError, FetchError, HttpRemote, RemoteState, S3Remote, TransientError, s3_remotes
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 8
+"""Tries in a row that bring no new byte; with the waits below that is about two minutes of outage."""
+FIRST_BACKOFF_SECONDS = 1.0
+
+Remote = HttpRemote | S3Remote
+
+
+@dataclass(frozen=True)
+class SourceKind:
+    """Kind of files in a list of sources."""
+
+    name: str
+    """In messages, as in "no FASTA file in this folder"."""
+    suffixes: tuple[str, ...]
+    """Suffixes of files in a folder. A file given by name may have any suffix; its reader checks it."""
+    sample: Path
+    """File of this repository, which the word ``sample`` stands for."""
+    addresses: Mapping[str, str]
+    """Public data sets by the words for them."""
+
+    @property
+    def words(self) -> str:
+        return ", ".join(("sample", *self.addresses))
+
+    @property
+    def names(self) -> str:
+        return f"their names end in {', '.join(self.suffixes)}"
+
+    def has(self, name: str) -> bool:
+        """Return whether a folder's file is of this kind. Hidden files are not (macOS's ``._x.fasta``)."""
+        return name.lower().endswith(self.suffixes) and not name.startswith(".")
+
+
+class BeingFetched(FetchError):
+    """Another process downloads the same file."""
+
+
+def fetch(location: str, downloads: Path, kind: SourceKind) -> list[Path]:
+    """Return the local files of ``location``. Remote files are downloaded into ``downloads``.
+
+    Raises:
+        FetchError: (a ValueError) naming the location, what is wrong with it and what to do.
+    """
+    if location == "sample":
+        if not kind.sample.is_file():
+            raise FetchError(
+                f"sample: {kind.sample} is missing; restore it with: git checkout -- {kind.sample}"
+            )
+        return [kind.sample]
+    address = kind.addresses.get(location, location)
+    scheme, separator, _ = address.partition("://")
+    if not separator:
+        return _local_files(address, kind)
+    remotes: Sequence[Remote]
+    match scheme.lower():
+        case "https" | "http":
+            remotes = [HttpRemote(address)]
+        case "s3":
+            remotes = s3_remotes(address)
+            if address.endswith("/"):
+                remotes = [remote for remote in remotes if kind.has(remote.name)]
+            if not remotes:
+                raise FetchError(f"{address}: no {kind.name} object under this prefix; {kind.names}")
+        case _:
+            raise FetchError(
+                f"{scheme}://... cannot be read; allowed are https:// and s3:// addresses, paths of files "
+                f"and folders, {kind.words}"
+            )
+    return [download(remote, downloads) for remote in remotes]
+
+
+def _local_files(location: str, kind: SourceKind) -> list[Path]:
+    path = Path(location).expanduser()
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if kind.has(file.name) and file.is_file())
+        if not found:
+            raise FetchError(
+                f"{path}: no {kind.name} file in this folder; {kind.names} (folders inside it are not "
+                "searched)"
+            )
+        return found
+    if path.is_file():
+        return [path]
+    raise FetchError(
+        f"{location}: no such file or folder, or it is a pipe or a link to nothing (looked in {Path.cwd()}); "
+        f"give a path, an https:// or s3:// address, {kind.words}"
+    )
+
+
+def local_files(locations: Iterable[str | None], kind: SourceKind) -> list[str]:
+    """Select the locations that are local files, neither URLs nor keywords that stand for one."""
+    return [
+        location
+        for location in locations
+        if location and location != "sample" and location not in kind.addresses and "://" not in location
+    ]
+
+
+def download(remote: Remote, downloads: Path) -> Path:
+    """Download ``remote`` into ``downloads``, except for the bytes that are there, and return the file.
+
+    Raises:
+        FetchError: if the file cannot be fetched whole.
+    """
+    try:
+        downloads.mkdir(parents=True, exist_ok=True)
+        target = _place_for(remote, downloads)
+        is_stale = target.exists()
+        if is_stale and _is_current(remote, target):
+            return target
+        partial = target.with_name(target.name + ".partial")
+        if (lock := try_lock(partial)) is None:
+            raise BeingFetched(
+                f"{partial} is being written by another process; wait for it, or set data.downloads to "
+                "another folder"
+            )
+        with lock, partial.open("ab") as stream:
+            if target.exists() and not is_stale:  # another process completed it before this one had the lock
+                partial.unlink()
+                return target
+            state = _transfer(remote, stream, partial)
+            _verify(remote, state, partial)
+            # The note comes second: a kill in between costs a new download, never a wrong belief about
+            # the file.
+            os.replace(partial, target)
+            note = _as_note(remote, state) | {"bytes_on_disk": target.stat().st_size}
+            write_whole(_note_path(target, ".source"), json.dumps(note, indent=1))
+            _note_path(target, ".partial").unlink(missing_ok=True)
+    except OSError as error:
+        raise FetchError(
+            f"{remote.address}: cannot write to {downloads}: {error.strerror or error}; free space or set "
+            "data.downloads to another folder, and run again: bytes that have arrived are kept"
+        ) from None
+    return target
+
+
+def _place_for(remote: Remote, downloads: Path) -> Path:
+    """Choose the path: the remote's own name, or one marked with its address if that name is taken."""
+    target = downloads / remote.name
+    note = _read_note(target, ".source") or _read_note(target, ".partial")
+    if note is None and target.exists():
+        raise FetchError(
+            f"{remote.address}: {target} is in the way and was not downloaded by this program; to use that "
+            f"file give {target} as the source, otherwise move it away"
+        )
+    if note is None or note["address"] == remote.address:
+        return target
+    return downloads / f"{hashlib.sha256(remote.address.encode()).hexdigest()[:8]}-{remote.name}"
+
+
+def _is_current(remote: Remote, target: Path) -> bool:
+    """Return whether ``target`` is complete and the remote still has the state of its note."""
+    note = _read_note(target, ".source")
+    if note is not None and target.stat().st_size == note["bytes_on_disk"]:
+        try:
+            state = remote.head()
+        except FetchError as error:
+            log.warning("%s; using the complete copy at %s unchecked", error, target)
+            return True
+        if state.validator is not None and _as_note(remote, state).items() <= note.items():
+            log.info("%s is already at %s", remote.address, target)
+            return True
+    log.warning("%s or %s has changed since the download; downloading it again", remote.address, target)
+    return False
+
+
+def _transfer(remote: Remote, stream: BinaryIO, partial: Path) -> RemoteState:
+    """Append to ``partial`` until it is complete."""
+    furthest_bytes = failures = 0
+    while True:
+        try:
+            state = remote.head()
+            _append(remote, state, stream, _resume_offset(remote, state, stream, partial))
+            return state
+        except TransientError as error:
+            have_bytes = stream.seek(0, os.SEEK_END)
+            failures = 1 if have_bytes > furthest_bytes else failures + 1
+            if failures == MAX_ATTEMPTS:
+                raise FetchError(
+                    f"{error}, {failures} times in a row; check the network and run again, bytes that have "
+                    "arrived are kept"
+                ) from None
+            furthest_bytes = max(furthest_bytes, have_bytes)
+            if isinstance(error, ChangedError):
+                stream.truncate(0)
+            seconds = FIRST_BACKOFF_SECONDS * 2 ** (failures - 1)
+            log.warning("%s; trying again in %g s", error, seconds)
+            time.sleep(seconds)
+
+
+def _resume_offset(remote: Remote, state: RemoteState, stream: BinaryIO, partial: Path) -> int:
+    """Return the bytes of ``partial`` that the remote begins with, drop others, and update its note."""
+    have_bytes = stream.seek(0, os.SEEK_END)
+    note = _as_note(remote, state)
+    resumable = state.validator is not None and _read_note(partial) == note
+    length_bytes = have_bytes if state.length_bytes is None else state.length_bytes
+    if have_bytes and (not resumable or have_bytes > length_bytes):
+        log.warning(
+            "%s has changed since %s was begun, or cannot be resumed; starting again", remote.address, partial
+        )
+        stream.truncate(0)
+        have_bytes = 0
+    write_whole(_note_path(partial), json.dumps(note, indent=1))
+    if have_bytes:
+        log.info("%s: continuing after %d bytes", remote.address, have_bytes)
+    needed_bytes, free_bytes = length_bytes - have_bytes, shutil.disk_usage(partial.parent).free
+    if needed_bytes > free_bytes:
+        raise FetchError(
+            f"{remote.address}: {needed_bytes} bytes to download but {free_bytes} free on the disk of "
+            f"{partial.parent}; free space or set data.downloads to another disk"
+        )
+    return have_bytes
+
+
+def _append(remote: Remote, state: RemoteState, stream: BinaryIO, offset_bytes: int) -> None:
+    if state.length_bytes == offset_bytes and offset_bytes:
+        return
+    with tqdm(
+        total=state.length_bytes,
+        initial=offset_bytes,
+        desc=escaped(remote.name),
+        unit="B",
+        unit_scale=True,
+        unit_divisor=1024,
+        # A log file wants a line now and then, not ten a second.
+        mininterval=0.1 if sys.stderr.isatty() else 30,
+    ) as bar:
+        for chunk in remote.read(offset_bytes, state):
+            beat("downloading", slow=True)
+            stream.write(chunk)
+            bar.update(len(chunk))
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def _verify(remote: Remote, state: RemoteState, partial: Path) -> None:
+    """Compare size and checksum with the published ones; a wrong file is removed."""
+    checksum, got_bytes = state.checksum, partial.stat().st_size
+    problem = ""
+    if state.length_bytes not in (None, got_bytes):
+        problem = f"the server announced {state.length_bytes} bytes and sent {got_bytes}"
+    elif checksum and (got := digest_of(partial, checksum.algorithm)) != checksum.hex_digest:
+        problem = f"{checksum.algorithm} is {got}, but {checksum.published_by} says {checksum.hex_digest}"
+    if problem:
+        partial.unlink()
+        _note_path(partial).unlink(missing_ok=True)
+        raise FetchError(
+            f"{remote.address}: {problem}; the file was not kept, run again to download it anew, and report "
+            "it to the server's owner if that happens again"
+        )
+    if checksum is None:
+        log.warning("%s: no checksum of it is published, so only its length was verified", remote.address)
+    else:
+        log.info("%s: %s agrees with %s", remote.address, checksum.algorithm, checksum.published_by)
+
+
+def _note_path(file: Path, kind: str = "") -> Path:
+    return file.with_name(f"{file.name}{kind}.json")
+
+
+def _as_note(remote: Remote, state: RemoteState) -> dict[str, object]:
+    return {"address": remote.address, "validator": state.validator, "length_bytes": state.length_bytes}
+
+
+def _read_note(file: Path, kind: str = "") -> dict[str, object] | None:
+    try:
+        note = json.loads(_note_path(file, kind).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return note if isinstance(note, dict) and "address" in note else None

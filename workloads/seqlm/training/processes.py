@@ -1,0 +1,114 @@
+"""Processes of a run, without a model, so that checks of the network can use them."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from seqlm.training.data.locks import lock_when_free
+
+from .command_line import Stopped, StopSignal
+from .device_runtime import DeviceRuntime, requested_runtime, runtime_of
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Rank, device and groups of this process, as torchrun's environment describes them."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    control: dist.ProcessGroup
+    """CPU group for flags that the host reads, so that no step waits for the device because of them."""
+    stop: StopSignal = field(default_factory=StopSignal)
+    """Flag that signals set during training (``command_line.signals_to``)."""
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum_on_host(self, *values: float) -> list[float]:
+        """Return the sum of each value over all processes."""
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total, group=self.control)
+        return [float(value) for value in total]
+
+    def gather(self, mine: dict[Any, Any]) -> dict[Any, Any]:
+        """Return the union of every process's mapping."""
+        everyone: list[Any] = [None] * self.world_size
+        dist.all_gather_object(everyone, mine, group=self.control)
+        return {key: value for part in everyone for key, value in part.items()}
+
+    def check_stop(self) -> None:
+        """Check for a stop during long work between two steps. Every process calls this equally often.
+
+        Raises:
+            Stopped: on every process, if one of them got a signal to stop.
+        """
+        if self.sum_on_host(self.stop.received)[0]:
+            raise Stopped
+
+    @property
+    def runtime(self) -> DeviceRuntime:
+        return runtime_of(self.device)
+
+    def add_up(self, values: Tensor) -> None:
+        """Sum over all processes, in place, on the device of the values."""
+        on_host = values.device.type == "cpu"
+        dist.all_reduce(values, group=self.control if on_host else None)
+
+    def to_host(self, values: Tensor) -> list[float]:
+        """Wait for the device, and so for all processes whose results went into the values."""
+        return [float(value) for value in values.tolist()]
+
+
+@contextlib.contextmanager
+def processes(timeout: timedelta | None = None, *, compile_cache: Path | None = None) -> Iterator[Processes]:
+    """Join the process group that torchrun describes; without torchrun, a group of one.
+
+    NCCL for tensors on CUDA, gloo for the rest. A collective that lasts longer than ``timeout`` ends the
+    process; torch's default is 10 minutes with NCCL, 30 with gloo. With ``compile_cache``, a folder of this
+    run alone for compiled graphs, the device that PJRT_DEVICE names goes before CUDA.
+
+    Raises:
+        ValueError: if PJRT_DEVICE names a device that cannot be used, or not by several processes.
+    """
+    runtime = requested_runtime(compile_cache)
+    if "RANK" in os.environ:
+        dist.init_process_group(runtime.backend, timeout=timeout, **runtime.group_options())
+    else:
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(runtime.backend, store=store, rank=0, world_size=1)
+    control = dist.new_group(backend="gloo", timeout=timeout)
+    device = runtime.connect(compile_cache, control)
+    yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
+    # Not after an error: it would wait for processes that know nothing of it.
+    dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def exclusive(target: Path, here: Processes, when_held: str) -> Iterator[None]:
+    """Hold the lock of a file: two commands would overwrite each other's checkpoints or parts.
+
+    Args:
+        target: the file. Its folder is created.
+        here: this process; all of them call this.
+        when_held: message for who finds the lock held.
+
+    Raises:
+        ValueError: on every process, if others hold the lock for longer than ``locks.PATIENCE`` says; on the
+            first one, if the folder cannot be written.
+    """
+    lock = lock_when_free(target) if here.is_first else None
+    if here.sum_on_host(here.is_first and lock is None)[0]:
+        raise ValueError(when_held)
+    yield
+    if lock is not None:
+        lock.close()

@@ -1,0 +1,239 @@
+"""Records of a run: ``metrics.jsonl``, ``all_results.json``, a progress bar, MLflow, W&B.
+
+``metrics.jsonl`` is the record, from which all the others can be derived. It has one JSON object per line,
+``kind`` is ``train``, ``eval`` or ``event``, and ``step`` counts optimizer steps from 1.
+"""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import yaml
+from tqdm import tqdm
+
+from seqlm.training.config import TrackingConfig
+from seqlm.training.report.page import si
+from seqlm.training.whole_file import write_whole
+
+from .mirror import Mirror, MlflowMirror, RunStatus, WandbMirror
+
+METRICS_FILE = "metrics.jsonl"
+RESULTS_FILE = "all_results.json"
+CONFIG_FILE = "config.yaml"
+REPORT_FILE = "report.html"
+_WRITTEN = (
+    *("model", "adapter", "checkpoints", CONFIG_FILE, METRICS_FILE, RESULTS_FILE, REPORT_FILE),
+    *("precision.json", "predictions-*.csv", "predictions-*.npz", "answers.json"),
+)
+PLAIN_LINE_EVERY_SECONDS = 30.0
+"""Interval of progress lines if stderr is a file. A terminal gets a bar."""
+
+
+class RunLog:
+    """The record of one run, kept by rank 0; with ``enabled=False`` (all other ranks) it does nothing.
+
+    An existing record is continued. Call ``truncate_after`` with the step resumed from before the first
+    ``train``: it also drops a last line that a kill cut short. ``tokens`` is what people call them; metrics
+    have one name for all.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        config: Mapping[str, Any],
+        tracking: TrackingConfig,
+        max_steps: int,
+        enabled: bool,
+        tokens: str = "residues",
+    ) -> None:
+        self._enabled = enabled
+        if not enabled:
+            return
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_whole(run_dir / CONFIG_FILE, yaml.safe_dump(dict(config), sort_keys=False))
+        self._path = run_dir / METRICS_FILE
+        self._stream: TextIO | None = self._path.open("a", encoding="utf-8")
+        self._progress = _Progress(max_steps, tokens)
+        self._mirrors: list[Mirror] = []
+        if tracking.mlflow:
+            uri, experiment = tracking.mlflow_uri, tracking.experiment
+            self._mirrors.append(MlflowMirror(run_dir, uri=uri, experiment=experiment, params=config))
+        if tracking.wandb:
+            self._mirrors.append(WandbMirror(run_dir, project=tracking.wandb, config=config))
+
+    def train(self, step: int, **values: float | None) -> None:
+        """Record training metrics; names as in their reader, ``report/run_report.py``."""
+        if not self._enabled:
+            return
+        self._write({"kind": "train", "step": step, **values})
+        self._mirror(step, "train", values)
+        self._progress.train(step, values)
+
+    def evaluation(
+        self, step: int, split: Literal["validation", "test", "general"], **values: float | None
+    ) -> None:
+        if not self._enabled:
+            return
+        self._write({"kind": "eval", "split": split, "step": step, **values})
+        self._mirror(step, split, values)
+        shown = [f"{name} {value:.4g}" for name, value in values.items() if value is not None]
+        self._progress.say(f"step {step}: {split} {', '.join(shown)}")
+
+    def event(self, step: int, text: str, **values: int) -> None:
+        if not self._enabled:
+            return
+        self._write({"kind": "event", "step": step, "event": text, **values})
+        shown = [f", {name.replace('_', ' ')} {value}" for name, value in values.items()]
+        self._progress.say(f"step {step}: {text}{''.join(shown)}")
+
+    def truncate_after(self, step: int) -> int:
+        """Drop what a crashed attempt wrote beyond ``step``, so that the record has each step once.
+
+        MLflow and W&B cannot forget: they keep both values of a repeated step.
+
+        Returns:
+            Optimizer steps that have to be taken again, up to the last one in the record.
+        """
+        if not self._enabled:
+            return 0
+        assert self._stream is not None, "truncate_after comes before close"
+        self._stream.close()
+        lines = read_metrics(self._path)
+        # Without a checkpoint, the run scores its start again.
+        kept = [line for line in lines if line["step"] <= step and (step or line["kind"] != "eval")]
+        write_whole(self._path, "".join(_json_line(line) for line in kept))
+        self._stream = self._path.open("a", encoding="utf-8")
+        self._progress.start_at(step)
+        return max([0, *(line["step"] - step for line in lines)])
+
+    def close(self, status: RunStatus = "FINISHED") -> None:
+        """End the record; the copies mark the run FINISHED, FAILED or KILLED. A second call does nothing."""
+        if not self._enabled or self._stream is None:
+            return
+        self._stream.close()
+        self._stream = None
+        self._progress.close()
+        for mirror in self._mirrors:
+            mirror.end(status)
+        for mirror in self._mirrors:
+            mirror.wait()
+
+    def _mirror(self, step: int, kind: str, values: Mapping[str, float | None]) -> None:
+        numbers = {f"{kind}/{name}": float(value) for name, value in values.items() if value is not None}
+        for mirror in self._mirrors:
+            mirror.metrics(step, numbers)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        assert self._stream is not None, "the record is closed"
+        self._stream.write(_json_line(line))
+        # A kill must not cost the lines before it.
+        self._stream.flush()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return every complete line of ``metrics.jsonl``, without a last line that a kill cut short.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if another line is damaged.
+    """
+    text_lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = []
+    for number, text in enumerate(text_lines, start=1):
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:
+            line = None
+        if isinstance(line, dict) and isinstance(line.get("step"), int) and "kind" in line:
+            lines.append(line)
+        elif number < len(text_lines):
+            raise ValueError(
+                f"{path}:{number}: got {text[:80]!r}; expected a JSON object with kind and step; "
+                "delete that line to continue without it"
+            )
+    return lines
+
+
+def write_results(run_dir: Path, results: Mapping[str, Any], file: str = RESULTS_FILE) -> None:
+    """Write a JSON file, whole or not at all. Numbers that are not finite become null."""
+    write_whole(run_dir / file, json.dumps(_finite(results), indent=2, allow_nan=False) + "\n")
+
+
+def files_line(run_dir: Path) -> str:
+    """Return the line of a finished training that names the files and folders of the run."""
+    found = [path for pattern in _WRITTEN for path in sorted(run_dir.glob(pattern))]
+    return f"files   {run_dir}: {', '.join(path.name + '/' * path.is_dir() for path in found)}"
+
+
+class _Progress:
+    """Progress bar on a terminal, else a line every half minute."""
+
+    def __init__(self, max_steps: int, tokens: str) -> None:
+        self._max_steps, self._tokens = max_steps, tokens
+        self._is_terminal = sys.stderr.isatty()
+        self._bar = tqdm(
+            total=max_steps,
+            desc="train",
+            unit="step",
+            file=sys.stderr,
+            dynamic_ncols=True,
+            disable=not self._is_terminal,
+            bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]",
+        )
+        self._last_line_seconds = -math.inf
+        self.start_at(0)
+
+    def start_at(self, step: int) -> None:
+        self._first_step, self._start_seconds = step, time.monotonic()
+        if self._is_terminal:
+            self._bar.initial = step
+            self._bar.reset(self._max_steps)
+            self._bar.n = step
+            self._bar.refresh()
+
+    def train(self, step: int, values: Mapping[str, float | None]) -> None:
+        loss, speed = values.get("loss"), values.get("residues_per_second")
+        shown = []
+        if loss is not None:
+            shown.append(f"loss {loss:.3f}")
+        if speed is not None:
+            shown.append(f"{si(speed)} {self._tokens}/s")
+        if self._is_terminal:
+            self._bar.set_postfix_str(", ".join(shown), refresh=False)
+            self._bar.update(step - self._bar.n)
+            return
+        now = time.monotonic()
+        if now - self._last_line_seconds >= PLAIN_LINE_EVERY_SECONDS or step >= self._max_steps:
+            self._last_line_seconds = now
+            done = step - self._first_step
+            if done > 0:
+                left = (now - self._start_seconds) / done * (self._max_steps - step)
+                shown.append(f"ETA {timedelta(seconds=round(left))}")
+            self.say(f"step {step}/{self._max_steps}: {', '.join(shown)}")
+
+    def say(self, text: str) -> None:
+        tqdm.write(text, file=sys.stderr)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def _json_line(line: Mapping[str, Any]) -> str:
+    return json.dumps(_finite(line), allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """Replace NaN and infinities by None: JSON has no words for them, and other readers choke on Python's."""
+    if isinstance(value, Mapping):
+        return {str(name): _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -34,7 +34,7 @@ from seqlm.runs.families import MODEL_FAMILIES
 from seqlm.runs.run_file import ModelConfig, RunFile
 from seqlm.training.command_line import RunError
 from seqlm.training.config import DataConfig, OptimConfig, TrainConfig
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 
 MAX_STEPS = 1_000_000
 """The learning rate hardly falls while speed is measured."""
@@ -140,7 +140,7 @@ def arm_of(model: str, data: Path, micro_batch: int, folder: Path) -> BionemoArm
         bionemo=BionemoConfig(check_every_steps=MAX_STEPS),
     )
     facts = export_run(config)
-    split = ProteinSplit(data, "train")
+    split = RecordSplit(data, "train")
     _, lengths = split.draw(0, split.num_units, seed=0, epoch=0)
     return BionemoArm(
         config,

@@ -22,7 +22,7 @@ from seqlm.training.loader import StepPacks, read_ahead, step_packs
 from seqlm.training.packing import Position
 from seqlm.training.parallel import bare
 from seqlm.training.processes import processes
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 from seqlm.training.trainer import Trainer
 
 SEED = 0
@@ -77,7 +77,7 @@ def model_folder(size: str, settings: Settings, folder: Path, layers: int | None
 
 def drawn_proteins(settings: Settings, number: int) -> list[npt.NDArray[np.uint8]]:
     """Distinct proteins of the prepared folder that both sides read whole, in a drawn order."""
-    split = ProteinSplit(settings.data, "train")
+    split = RecordSplit(settings.data, "train")
     places, lengths = split.draw(0, split.num_units, SEED, 0)
     short = np.flatnonzero(lengths <= MAX_RESIDUES)
     if len(short) < number:

@@ -46,7 +46,7 @@ from seqlm.proteins.model.pretrained import of_config, starting_config, starting
 from seqlm.runs.run_file import ModelConfig
 from seqlm.training.config import TrainConfig
 from seqlm.training.packing import SPECIAL_TOKENS
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 
 GUIDANCE_TOKENS = 512
 GUIDANCE_BATCH_SIZE = 4
@@ -86,7 +86,7 @@ class Rows(Dataset[dict[str, list[int]]]):
         }
 
 
-def store_rows(split: ProteinSplit, folder: Path, num_tokens: int) -> None:
+def store_rows(split: RecordSplit, folder: Path, num_tokens: int) -> None:
     """Write the proteins of a split as rows of ``num_tokens`` ids, cut or padded, and their lengths."""
     places, lengths = split.draw(0, split.num_units, seed=0, epoch=0)
     kept = np.minimum(lengths, num_tokens - SPECIAL_TOKENS)
@@ -125,7 +125,7 @@ class Trainers:
     def run(self, gate: Gate) -> None:
         if not self.rows.exists():
             tokens = MAX_RESIDUES + SPECIAL_TOKENS if self.is_tuned else GUIDANCE_TOKENS
-            store_rows(ProteinSplit(self.data, "train"), self.rows, tokens)
+            store_rows(RecordSplit(self.data, "train"), self.rows, tokens)
         # Set beforehand, dynamic shapes save the graph that torch would make for the first length alone.
         os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"] = str(int(self.is_tuned))
         config = starting_config(self.model)

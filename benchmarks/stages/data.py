@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.case import Case, Line, Settings
 from seqlm.proteins.alphabet import TOKENS, decode, encode
 from seqlm.training.data.limits import MAX_WORKERS, default_workers
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 
 UNIREF50_RESIDUES = 20e9
 """69.5 million proteins of 288 residues on average."""
@@ -156,7 +156,7 @@ def write_input(data: Path, path: Path, *, proteins: float = math.inf, residues:
 
 def _uniref50_shaped(data: Path) -> Iterator[tuple[str, str]]:
     """Headers and sequences without end: proteins cut to pieces, each copy rotated by another amount."""
-    split = ProteinSplit(data, "train")
+    split = RecordSplit(data, "train")
     places, _ = split.draw(0, split.num_units, 0, 0)
     proteins = [decode(split.residues(place)) for place in places]
     copy = 0

@@ -29,7 +29,7 @@ from seqlm.training.config import OptimConfig, TrainConfig
 from seqlm.training.objective import Place
 from seqlm.training.packing import SPECIAL_TOKENS, PackShape
 from seqlm.training.processes import processes
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
         "perplexity": math.exp(loss),
         "seconds_are": seconds_are(settings.device),
         "points": points,
-        "unigram_loss": math.log(unigram_perplexity(ProteinSplit(settings.data, "validation"))),
+        "unigram_loss": math.log(unigram_perplexity(RecordSplit(settings.data, "validation"))),
     }
     return {**figures, **_judged(case, figures, settings)}
 
@@ -101,7 +101,7 @@ def _contestant(
     case: Case, settings: Settings, model: ModelConfig, budget: Budget, folder: Path
 ) -> tuple[Contestant, int]:
     """Return the contestant, and the steps in which it sees the budget's residues."""
-    split = ProteinSplit(settings.data, "train")
+    split = RecordSplit(settings.data, "train")
     _, lengths = split.draw(0, split.num_units, SEED, 0)
     name, rate, precision = case.contestant, float(case.values["lr"]), ceiling_of(settings.device)[1]
     longest = GUIDANCE_TOKENS - SPECIAL_TOKENS if name == "guidance" else MAX_RESIDUES
@@ -141,7 +141,7 @@ def grants_of(steps: int, folder: Path) -> list[Grant]:
 
 def _scores(files: Sequence[Path], settings: Settings, model: ModelConfig, budget: Budget) -> list[float]:
     """Held-out losses in nats of weights in files."""
-    split = ProteinSplit(settings.data, "validation")
+    split = RecordSplit(settings.data, "validation")
     losses = []
     with processes() as here:
         for file in files:

@@ -28,7 +28,7 @@ from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.runs.run_file import ModelConfig
 from seqlm.training.loader import step_packs
 from seqlm.training.packing import PackShape, Position
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 
 
 def window(seconds: float, steps: int, residues: int = 100, **other: int) -> Window:
@@ -37,7 +37,7 @@ def window(seconds: float, steps: int, residues: int = 100, **other: int) -> Win
 
 
 def test_counts_of_a_batch(data: Path, tmp_path: Path) -> None:
-    split = ProteinSplit(data, "train")
+    split = RecordSplit(data, "train")
     places, lengths = split.draw(0, split.num_units, 0, 0)
     collator = _CountingCollator(DataCollatorForLanguageModeling(tokenizer(published_config("8M"))))
     for width, padded in ((512, True), (1024, False)):
@@ -56,7 +56,7 @@ def test_counts_of_a_batch(data: Path, tmp_path: Path) -> None:
 
 
 def test_counts_of_a_pack_agree_with_its_tokens(data: Path) -> None:
-    split = ProteinSplit(data, "train")
+    split = RecordSplit(data, "train")
     steps = step_packs(ProteinStream(split, PackShape.of(split, 2048, 1022), 0), Position(), 2, 0, 1)
     for _ in range(5):
         step = next(steps)

@@ -28,7 +28,7 @@ from seqlm.runs.run_file import ModelConfig, RunFile
 from seqlm.training.config import OptimConfig, TrainConfig
 from seqlm.training.objective import Objective
 from seqlm.training.packing import PackShape
-from seqlm.training.records import ProteinSplit, Split
+from seqlm.training.records import RecordSplit, Split
 
 HEAD_SIZES = (16, 24, 32, 64, 128)
 """Head sizes of ESM-2 from 8M to 15B."""
@@ -53,7 +53,7 @@ class Scale:
         return Scale(tokens=256, max_residues=126, heads=2, model="-", steps=4)
 
 
-class DrawnSplit(ProteinSplit):
+class DrawnSplit(RecordSplit):
     """Proteins of lengths as in UniRef50 (log-normal, median 220), without files."""
 
     def __init__(self, num_proteins: int = 2000, longest: int = 1200) -> None:
@@ -102,7 +102,7 @@ class DrawnPretraining(Pretraining):
         Objective.__init__(self, config, DrawnSplit(longest=scale.max_residues + 100), self.esm_config)
         self._fails_from, self._micro_batches = fails_from, 0
 
-    def open(self, split: Split) -> ProteinSplit:
+    def open(self, split: Split) -> RecordSplit:
         return self.split
 
     def weights(self) -> dict[str, Tensor]:

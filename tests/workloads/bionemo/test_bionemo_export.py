@@ -21,7 +21,7 @@ from seqlm.proteins.finetune.labelled import LabelledSplit
 from seqlm.runs.kinds import prepare as prepare_run
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.data.manifest import SPLITS, Manifest
-from seqlm.training.records import ProteinSplit, Split
+from seqlm.training.records import RecordSplit, Split
 from tests.workloads.proteins.finetune.labelled_proteins import write_task_file
 
 
@@ -44,7 +44,7 @@ def sequences(database: Path) -> dict[str, str]:
 
 def prepared_sequences(folder: Path, split: Split) -> list[str]:
     """Return the records of each unit in order, from the reader of the training."""
-    proteins = ProteinSplit(folder, split)
+    proteins = RecordSplit(folder, split)
     letters = np.array([token if len(token) == 1 else "X" for token in TOKENS])
     places, _ = proteins.draw(0, proteins.num_units, seed=0, epoch=0)
     return ["".join(letters[proteins.residues(place)]) for place in places]

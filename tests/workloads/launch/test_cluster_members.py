@@ -9,7 +9,7 @@ from seqlm.proteins.alphabet import STANDARD_RESIDUES, encode
 from seqlm.proteins.data.prepare import prepare
 from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.training.packing import PackShape
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 
 NUM_CLUSTERS, MEMBERS = 60, 4
 
@@ -27,7 +27,7 @@ def sequences() -> dict[str, tuple[str, bytes]]:
 
 
 @pytest.fixture(scope="module")
-def split(sequences: dict[str, tuple[str, bytes]], tmp_path_factory: pytest.TempPathFactory) -> ProteinSplit:
+def split(sequences: dict[str, tuple[str, bytes]], tmp_path_factory: pytest.TempPathFactory) -> RecordSplit:
     folder = tmp_path_factory.mktemp("members")
     fasta, table = folder / "members.fasta", folder / "membership.tsv"
     fasta.write_text("".join(f">{name}\n{text.decode()}\n" for name, (_, text) in sequences.items()))
@@ -42,10 +42,10 @@ def split(sequences: dict[str, tuple[str, bytes]], tmp_path_factory: pytest.Temp
         workers=1,
         progress=False,
     )
-    return ProteinSplit(folder / "out", "train")
+    return RecordSplit(folder / "out", "train")
 
 
-def drawn(split: ProteinSplit, epoch: int) -> dict[int, bytes]:
+def drawn(split: RecordSplit, epoch: int) -> dict[int, bytes]:
     """Tokens of the member that stands for each cluster in an epoch."""
     stream = ProteinStream(split, PackShape.of(split, 256, 126), seed=0)
     return {
@@ -56,7 +56,7 @@ def drawn(split: ProteinSplit, epoch: int) -> dict[int, bytes]:
 
 
 def test_every_cluster_once_with_one_of_its_members(
-    split: ProteinSplit, sequences: dict[str, tuple[str, bytes]]
+    split: RecordSplit, sequences: dict[str, tuple[str, bytes]]
 ) -> None:
     cluster_of = {encode(text).tobytes(): cluster for cluster, text in sequences.values()}
     assert split.num_units < split.num_records
@@ -72,6 +72,6 @@ def test_every_cluster_once_with_one_of_its_members(
         )
 
 
-def test_all_members_are_drawn_in_time(split: ProteinSplit, sequences: dict[str, tuple[str, bytes]]) -> None:
+def test_all_members_are_drawn_in_time(split: RecordSplit, sequences: dict[str, tuple[str, bytes]]) -> None:
     seen = {tokens for epoch in range(40) for tokens in drawn(split, epoch).values()}
     assert len(seen) == split.num_records

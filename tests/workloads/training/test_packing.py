@@ -18,29 +18,29 @@ from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.training.hashing import hash64, mix64, mix64_on_device
 from seqlm.training.loader import read_ahead, step_packs
 from seqlm.training.packing import PackShape, Position, pack_lengths
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def split(prepared: Path) -> ProteinSplit:
-    return ProteinSplit(prepared, "train")
+def split(prepared: Path) -> RecordSplit:
+    return RecordSplit(prepared, "train")
 
 
 def stream_of(
-    split: ProteinSplit, seed: int = 0, num_tokens: int = 512, max_residues: int = 126
+    split: RecordSplit, seed: int = 0, num_tokens: int = 512, max_residues: int = 126
 ) -> ProteinStream:
     return ProteinStream(split, PackShape.of(split, num_tokens, max_residues), seed)
 
 
-def test_every_protein_once_an_epoch(split: ProteinSplit) -> None:
+def test_every_protein_once_an_epoch(split: RecordSplit) -> None:
     packs = list(stream_of(split).epoch(0))
     units = np.concatenate([pack.units for pack in packs])
     assert sorted(units.tolist()) == list(range(split.num_units))
 
 
-def test_epochs_differ_and_repeat_by_seed(split: ProteinSplit) -> None:
+def test_epochs_differ_and_repeat_by_seed(split: RecordSplit) -> None:
     def order(seed: int, epoch: int) -> list[int]:
         return [unit for pack in stream_of(split, seed).epoch(epoch) for unit in pack.units.tolist()]
 
@@ -49,7 +49,7 @@ def test_epochs_differ_and_repeat_by_seed(split: ProteinSplit) -> None:
     assert order(0, 0) != order(1, 0)
 
 
-def test_packs_hold_whole_crops_with_cls_and_eos(split: ProteinSplit) -> None:
+def test_packs_hold_whole_crops_with_cls_and_eos(split: RecordSplit) -> None:
     stream = stream_of(split)
     cropped = 0
     for pack in stream.epoch(0):
@@ -69,7 +69,7 @@ def test_packs_hold_whole_crops_with_cls_and_eos(split: ProteinSplit) -> None:
     assert cropped > 10
 
 
-def test_crops_move_from_epoch_to_epoch(split: ProteinSplit) -> None:
+def test_crops_move_from_epoch_to_epoch(split: RecordSplit) -> None:
     def starts(epoch: int) -> dict[int, int]:
         return {
             int(unit): int(start)
@@ -94,7 +94,7 @@ def test_fill_of_protein_lengths() -> None:
     assert max(len(pack) for pack in pack_lengths(lengths, 4096, max_items=5)) == 5
 
 
-def test_resume_continues_the_same_packs(split: ProteinSplit) -> None:
+def test_resume_continues_the_same_packs(split: RecordSplit) -> None:
     stream = stream_of(split)
     whole = list(islice(stream.packs(), 150))
     assert whole[-1][1].epoch >= 1, "the test must cross an epoch"
@@ -104,12 +104,12 @@ def test_resume_continues_the_same_packs(split: ProteinSplit) -> None:
             assert np.array_equal(a.units, b.units) and position_a == position_b
 
 
-def test_position_beyond_the_epoch_is_refused(split: ProteinSplit) -> None:
+def test_position_beyond_the_epoch_is_refused(split: RecordSplit) -> None:
     with pytest.raises(ValueError, match=r"epoch 0 has \d+ packs, fewer than the 99999 already consumed"):
         next(stream_of(split).packs(Position(0, 99_999)))
 
 
-def all_packs_of_step(split: ProteinSplit, world_size: int, num_steps: int) -> list[list[Pack]]:
+def all_packs_of_step(split: RecordSplit, world_size: int, num_steps: int) -> list[list[Pack]]:
     """Masked packs of each step in the plan's order, put together from what the processes get."""
     stream = stream_of(split)
     per_rank = [
@@ -125,7 +125,7 @@ def all_packs_of_step(split: ProteinSplit, world_size: int, num_steps: int) -> l
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5, 8])
-def test_ids_and_masks_do_not_depend_on_the_world_size(split: ProteinSplit, world_size: int) -> None:
+def test_ids_and_masks_do_not_depend_on_the_world_size(split: RecordSplit, world_size: int) -> None:
     for alone, shared in zip(
         all_packs_of_step(split, 1, 20), all_packs_of_step(split, world_size, 20), strict=True
     ):
@@ -133,7 +133,7 @@ def test_ids_and_masks_do_not_depend_on_the_world_size(split: ProteinSplit, worl
             assert torch.equal(a.tokens, b.tokens) and torch.equal(a.targets, b.targets)
 
 
-def test_masks_do_not_depend_on_the_packing(split: ProteinSplit) -> None:
+def test_masks_do_not_depend_on_the_packing(split: RecordSplit) -> None:
     """The same residue of the same protein in the same epoch, in packs of 256 and of 1024."""
 
     def masked_proteins(num_tokens: int) -> dict[int, list[int]]:
@@ -149,7 +149,7 @@ def test_masks_do_not_depend_on_the_packing(split: ProteinSplit) -> None:
     assert masked_proteins(256) == masked_proteins(1024)
 
 
-def test_mask_statistics(split: ProteinSplit) -> None:
+def test_mask_statistics(split: RecordSplit) -> None:
     stream = stream_of(split, num_tokens=2048)
     kinds = np.zeros(4)  # residues, masked, replaced or kept, actually changed to another residue
     for epoch in range(20):
@@ -174,7 +174,7 @@ def test_mask_statistics(split: ProteinSplit) -> None:
     assert 0.38 < changed / others < 0.5
 
 
-def test_empty_pack_predicts_nothing(split: ProteinSplit) -> None:
+def test_empty_pack_predicts_nothing(split: RecordSplit) -> None:
     pack = mask_pack(stream_of(split).load(None), 128, 0.15, CPU)
     assert (pack.targets == -100).all() and (pack.token_scale == 0).all()
     assert pack.segments.cumulative.diff().max() <= 128

@@ -27,7 +27,7 @@ from seqlm.proteins.finetune.task_kinds import IGNORED
 from seqlm.runs.run_file import RunFile
 from seqlm.training.data.manifest import MANIFEST_FILE, Manifest
 from seqlm.training.data.workspace import check_free_space, workspace
-from seqlm.training.records import ProteinSplit, Split
+from seqlm.training.records import RecordSplit, Split
 
 from .files import ExportFiles, export_files
 from .installed import numbers_classes_once
@@ -132,7 +132,7 @@ def _write_split(folder: Path, split: Split, files: ExportFiles) -> int:
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("CREATE TABLE protein (id TEXT NOT NULL, sequence TEXT NOT NULL)")
         connection.execute("BEGIN")
-        for ids, sequences, first_rows in read_batches(ProteinSplit(folder, split)):
+        for ids, sequences, first_rows in read_batches(RecordSplit(folder, split)):
             # Of training all members, of validation the one that stands for its cluster.
             rows = range(len(ids)) if is_train else first_rows
             connection.executemany(
@@ -249,7 +249,7 @@ _LETTERS = np.frombuffer(
 )
 
 
-def read_batches(split: ProteinSplit) -> Iterator[tuple[list[str], list[str], list[int]]]:
+def read_batches(split: RecordSplit) -> Iterator[tuple[list[str], list[str], list[int]]]:
     """Iterate over the records of a split in their order, without dividing a cluster.
 
     Yields:

@@ -11,7 +11,7 @@ from torch import Tensor
 from seqlm.proteins.model.attention import Segments
 from seqlm.proteins.model.masking import to_device
 from seqlm.training.packing import HostPack, PackStream, PlannedPack
-from seqlm.training.records import ProteinSplit, Split
+from seqlm.training.records import RecordSplit, Split
 
 IGNORED = -100
 """Target that torch's losses skip."""
@@ -19,7 +19,7 @@ ROW_STEP = 64
 """Predicted tokens are rounded up to this: few shapes of the largest matrix product."""
 
 
-class ConversationSplit(ProteinSplit):
+class ConversationSplit(RecordSplit):
     """One split of a folder that ``prepare_chat`` made; a unit is a conversation, a residue a token.
 
     Raises:

@@ -28,7 +28,7 @@ from seqlm.training.objective import Evaluation, Place, held_out_scores
 from seqlm.training.packing import HostPack, PackShape
 from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
-from seqlm.training.records import ProteinSplit, Split
+from seqlm.training.records import RecordSplit, Split
 from seqlm.training.saved_model import assigned
 from seqlm.training.whole_file import write_whole
 
@@ -78,13 +78,13 @@ class CausalLM(AdaptedObjective):
             assert isinstance(model, PackedCausalLM)
             shrink_frozen(model, dtype)
 
-    def pack_shape(self, split: ProteinSplit) -> PackShape:
+    def pack_shape(self, split: RecordSplit) -> PackShape:
         return PackShape.of(split, self.config.train.tokens_per_pack, self.chat.max_tokens, special_tokens=0)
 
     def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> TokenPack:
         return token_pack(host, shape.max_length, device)
 
-    def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
+    def evaluate(self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int) -> Evaluation:
         stream = self.stream(split, place.shape, EVALUATION_SEED)
         return score_packs(
             model, stream, lambda host: self.pack(host, place.shape, place.here.device), place, num_packs

@@ -15,7 +15,7 @@ from .config import RunConfig
 from .layered_model import LayeredModel
 from .packing import HostPack, PackShape, PackStream
 from .processes import Processes
-from .records import ProteinSplit, Split
+from .records import RecordSplit, Split
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Place:
 class Guard:
     """Records that a run does not train on, and whose loss should not rise."""
 
-    split: ProteinSplit
+    split: RecordSplit
     max_increase: float
     """Relative increase of the loss since the start above which a run warns."""
     stop: bool
@@ -68,7 +68,7 @@ class Objective(ABC):
         model_config: shape of the model.
     """
 
-    splits = ProteinSplit
+    splits = RecordSplit
     """Class of the splits of the prepared data."""
     streams: type[PackStream]
     """Class of the packs of a split."""
@@ -79,7 +79,7 @@ class Objective(ABC):
     trains_all = True
     """Whether checkpoints hold the whole model; else what is trained of it."""
 
-    def __init__(self, config: RunConfig, split: ProteinSplit, model_config: PretrainedConfig) -> None:
+    def __init__(self, config: RunConfig, split: RecordSplit, model_config: PretrainedConfig) -> None:
         self.config, self.split, self.model_config = config, split, model_config
         self.optim = config.optim
 
@@ -116,18 +116,18 @@ class Objective(ABC):
         """
         return
 
-    def open(self, split: Split) -> ProteinSplit:
+    def open(self, split: Split) -> RecordSplit:
         return self.splits(self.config.data.path, split)
 
     def guard(self) -> Guard | None:
         """Return what is scored to see what the model forgets; None scores nothing more."""
         return None
 
-    def pack_shape(self, split: ProteinSplit) -> PackShape:
+    def pack_shape(self, split: RecordSplit) -> PackShape:
         """Return the shape of the packs of a split."""
         return PackShape.of(split, self.config.train.tokens_per_pack, self.config.model.max_residues)
 
-    def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream:
+    def stream(self, split: RecordSplit, shape: PackShape, seed: int) -> PackStream:
         return self.streams(split, shape, seed)
 
     @abstractmethod
@@ -143,7 +143,7 @@ class Objective(ABC):
         return model(pack).loss_sum
 
     @abstractmethod
-    def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
+    def evaluate(self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int) -> Evaluation:
         """Score on the first packs of a split; 0: all. Every process calls it."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .hashing import below, hash64
-from .records import ProteinSplit
+from .records import RecordSplit
 
 SPECIAL_TOKENS = 2
 """Tokens before and after a unit's own, as <cls> and <eos> around a protein."""
@@ -44,7 +44,7 @@ class PackShape:
 
     @staticmethod
     def of(
-        split: ProteinSplit, num_tokens: int, max_residues: int, special_tokens: int = SPECIAL_TOKENS
+        split: RecordSplit, num_tokens: int, max_residues: int, special_tokens: int = SPECIAL_TOKENS
     ) -> "PackShape":
         """Room for twice the average number of proteins, and for a pack of padding only."""
         mean = max(1.0, min(max_residues, split.num_residues / split.num_records)) + special_tokens
@@ -101,7 +101,7 @@ class Position:
 class PackStream(ABC):
     """The endless sequence of packs of a split."""
 
-    def __init__(self, split: ProteinSplit, shape: PackShape, seed: int) -> None:
+    def __init__(self, split: RecordSplit, shape: PackShape, seed: int) -> None:
         self.split, self.shape, self.seed = split, shape, seed
 
     def packs(self, position: Position = Position()) -> Iterator[tuple[PlannedPack, Position]]:

@@ -32,7 +32,7 @@ class _Batch:
     """(units + 1,) first row of each unit."""
 
 
-class ProteinSplit:
+class RecordSplit:
     """One split of a prepared folder.
 
     Raises:

@@ -33,7 +33,7 @@ from .loader import StepPacks, read_ahead
 from .objective import Evaluation, Guard, Objective, Place
 from .parallel import bare
 from .processes import Processes, exclusive, processes
-from .records import ProteinSplit
+from .records import RecordSplit
 from .saved_model import full_weights
 from .tracking.progress import Progress, Window
 from .trainer import Trainer
@@ -111,7 +111,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
 def _loop(
     trainer: Trainer,
     steps: Iterator[StepPacks],
-    validation: ProteinSplit,
+    validation: RecordSplit,
     guard: Guard | None,
     checkpointer: Checkpointer,
     log: RunLog,
@@ -232,7 +232,7 @@ def _loop(
 
 
 def _finish(
-    trainer: Trainer, validation: ProteinSplit, log: RunLog, metrics: TrainingMetrics
+    trainer: Trainer, validation: RecordSplit, log: RunLog, metrics: TrainingMetrics
 ) -> dict[str, Any]:
     """Final scores, and the model for others to load."""
     config, here, progress, objective = trainer.config, trainer.here, trainer.progress, trainer.objective

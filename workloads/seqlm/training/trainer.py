@@ -22,7 +22,7 @@ from .packing import Position
 from .parallel import accumulating, bare, clip_gradients, parallelize
 from .precision import select_precision
 from .processes import Processes
-from .records import ProteinSplit
+from .records import RecordSplit
 from .tracking.progress import Progress
 
 DROPOUT_SALT = 0x64726F70
@@ -211,6 +211,6 @@ class Trainer:
         here = self.here
         return step_packs(stream, position, self.config.packs_per_step, here.rank, here.world_size)
 
-    def evaluate(self, split: ProteinSplit, num_packs: int = 0) -> Evaluation:
+    def evaluate(self, split: RecordSplit, num_packs: int = 0) -> Evaluation:
         self.settle()
         return self.objective.evaluate(self.model, split, Place(self.here, self.shape, self.dtype), num_packs)

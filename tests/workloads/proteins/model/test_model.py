@@ -18,7 +18,7 @@ from seqlm.proteins.model.packed_model import Pack
 from seqlm.proteins.model.pretrained import of_config, on_meta, save_esm, with_weights
 from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.training.packing import PackShape
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 from tests.workloads.proteins.tiny_models import tiny_config
 
 BOTH_FAMILIES = True
@@ -26,7 +26,7 @@ BOTH_FAMILIES = True
 
 @pytest.fixture
 def pack(prepared: Path) -> Pack:
-    split = ProteinSplit(prepared, "train")
+    split = RecordSplit(prepared, "train")
     stream = ProteinStream(split, PackShape.of(split, 512, 126), seed=3)
     planned = next(iter(stream.epoch(0)))
     assert len(planned.units) > 3
@@ -102,7 +102,7 @@ def test_activation_checkpointing_changes_nothing(packed: Any, pack: Pack) -> No
 
 @pytest.mark.long
 def test_compiled_layers_do_not_recompile_after_the_first_pack(packed: Any, prepared: Path) -> None:
-    split = ProteinSplit(prepared, "train")
+    split = RecordSplit(prepared, "train")
     stream = ProteinStream(split, PackShape.of(split, 512, 126), seed=3)
     packs = [
         mask_pack(stream.load(planned), 128, 0.15, torch.device("cpu"))

@@ -40,7 +40,7 @@ from seqlm.runs.run_file import ModelConfig, load_config
 from seqlm.training.objective import Place
 from seqlm.training.packing import PackShape
 from seqlm.training.processes import processes
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 from seqlm.training.tracking import progress as work_progress
 from tests.workloads.training.training_runs import REPOSITORY, train_here
 
@@ -68,7 +68,7 @@ def reference(tiny_model: Path) -> Any:
 
 @torch.no_grad()
 def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, reference: Any) -> None:
-    split = ProteinSplit(prepared, "validation")
+    split = RecordSplit(prepared, "validation")
     with processes() as here:
         model = with_weights(reference.config, {k: v.clone() for k, v in reference.state_dict().items()})
         result = score(
@@ -102,7 +102,7 @@ def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, referen
 
 @torch.no_grad()
 def test_pseudo_perplexity_masks_one_residue_at_a_time(prepared: Path, reference: Any) -> None:
-    split = ProteinSplit(prepared, "validation")
+    split = RecordSplit(prepared, "validation")
     model = with_weights(reference.config, {k: v.clone() for k, v in reference.state_dict().items()})
     got = pseudo_perplexity(
         model,
@@ -133,7 +133,7 @@ def test_split_without_a_masked_residue_has_no_score(tiny_model: Path, tmp_path:
     lines = [f">P{n}\nM{'ACDEFGHIKLNP'[n]}\n" for n in range(12)]
     fasta.write_text("".join(lines))
     prepare([fasta], tmp_path / "out", seed=0, validation_fraction=0.4, test_fraction=0, progress=False)
-    split = ProteinSplit(tmp_path / "out", "validation")
+    split = RecordSplit(tmp_path / "out", "validation")
     model = with_weights(
         starting_config(ModelConfig(init_from=str(tiny_model))),
         starting_weights(ModelConfig(init_from=str(tiny_model)), 0),
@@ -150,7 +150,7 @@ def test_split_without_a_masked_residue_has_no_score(tiny_model: Path, tmp_path:
 
 
 def test_unigram_perplexity(prepared: Path) -> None:
-    split = ProteinSplit(prepared, "validation")
+    split = RecordSplit(prepared, "validation")
     places, _ = split.draw(0, split.num_units, 0, 0)
     residues = np.concatenate([split.residues(place) for place in places])
     frequencies = np.bincount(residues) / len(residues)

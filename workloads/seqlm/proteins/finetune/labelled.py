@@ -1,6 +1,6 @@
 """Labelled proteins: shards as those of pre-training with a column of labels, written and read alike.
 
-A split of them is a ``ProteinSplit`` whose units have labels.
+A split of them is a ``RecordSplit`` whose units have labels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ LABEL_COLUMN = "labels"
 """A fixed-size list of float32 a protein, or a list of int16 with a class a residue."""
 
 
-class LabelledSplit(proteins.ProteinSplit):
+class LabelledSplit(proteins.RecordSplit):
     """One split of a folder that ``prepare_table`` made; unit n is protein n.
 
     Raises:

@@ -34,7 +34,7 @@ from seqlm.training.objective import Evaluation, Place
 from seqlm.training.packing import HostPack, PackShape, PlannedPack
 from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 from seqlm.training.saved_model import assigned
 
 from .baselines import write_baselines
@@ -153,7 +153,7 @@ class FineTuning(AdaptedObjective):
         return self.loss(model(pack), pack.targets)
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> TaskEvaluation:
+    def evaluate(self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int) -> TaskEvaluation:
         """Scores on the first packs of a split (0: all), the same on every process.
 
         ``eval_loss`` is a mean over all labels, weighted as in training.

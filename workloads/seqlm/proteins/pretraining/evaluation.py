@@ -26,7 +26,7 @@ from seqlm.training.packing import HostPack, PackShape, PackStream, PlannedPack
 from seqlm.training.parallel import bare
 from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 from seqlm.training.tracking.progress import WorkProgress
 
 EVALUATION_SEED = 20_230_317
@@ -42,7 +42,7 @@ class Score(Evaluation):
 
 
 def score(
-    model: nn.Module, split: ProteinSplit, place: Place, *, mask_fraction: float, num_packs: int = 0
+    model: nn.Module, split: RecordSplit, place: Place, *, mask_fraction: float, num_packs: int = 0
 ) -> Score:
     """Score a model on the first ``num_packs`` packs of a split (0: all of them)."""
     longest, device = place.shape.max_length, place.here.runtime.packs_on
@@ -110,7 +110,7 @@ def answered(
         inner.train(was_training)
 
 
-def unigram_perplexity(split: ProteinSplit) -> float:
+def unigram_perplexity(split: RecordSplit) -> float:
     """Perplexity of guessing each residue from the split's own composition: what a model must beat."""
     counts = split.token_counts().astype(float)
     frequencies = counts[counts > 0] / counts.sum()
@@ -120,7 +120,7 @@ def unigram_perplexity(split: ProteinSplit) -> float:
 @torch.no_grad()
 def pseudo_perplexity(
     model: MaskedLanguageModel,
-    split: ProteinSplit,
+    split: RecordSplit,
     shape: PackShape,
     *,
     num_proteins: int,
@@ -151,7 +151,7 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
     """
     name = config.inference.model or config.model.init_from or str(config.run_dir / "model")
     model_config = dataclasses.replace(config.model, init_from=name)
-    split = ProteinSplit(config.data.path, config.evaluate.split)
+    split = RecordSplit(config.data.path, config.evaluate.split)
     with verified(name, here) as source:
         model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
     model.to(here.device)

@@ -14,7 +14,7 @@ from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.runs.run_file import RunFile
 from seqlm.training.objective import Evaluation, Guard, Objective, Place, held_out_scores
 from seqlm.training.packing import HostPack, PackShape
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 
 from .evaluation import score, unigram_perplexity
 
@@ -27,7 +27,7 @@ class Pretraining(Objective):
 
     def __init__(self, config: RunFile) -> None:
         self.esm_config = starting_config(config.model)
-        super().__init__(config, ProteinSplit(config.data.path, "train"), self.esm_config)
+        super().__init__(config, RecordSplit(config.data.path, "train"), self.esm_config)
 
     def on_meta(self) -> PackedModel:
         return on_meta(self.esm_config)
@@ -39,12 +39,12 @@ class Pretraining(Objective):
         guard = self.config.guard
         if guard is None:
             return None
-        return Guard(ProteinSplit(guard.path, "validation"), guard.max_increase, guard.stop)
+        return Guard(RecordSplit(guard.path, "validation"), guard.max_increase, guard.stop)
 
     def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Pack:
         return mask_pack(host, shape.max_length, self.config.model.mask_fraction, device)
 
-    def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
+    def evaluate(self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int) -> Evaluation:
         return score(model, split, place, mask_fraction=self.config.model.mask_fraction, num_packs=num_packs)
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:

@@ -25,7 +25,7 @@ from seqlm.training.config import LoraConfig, LoraTarget, RunConfig
 from seqlm.training.layered_model import LayeredModel
 from seqlm.training.objective import Objective
 from seqlm.training.processes import Processes
-from seqlm.training.records import ProteinSplit
+from seqlm.training.records import RecordSplit
 from seqlm.training.saved_model import fingerprint, save_model
 
 from . import four_bit
@@ -141,7 +141,7 @@ class AdaptedObjective(Objective):
     plain: type[PreTrainedModel]
 
     def __init__(
-        self, config: RunConfig, split: ProteinSplit, model_config: PretrainedConfig, family: AdaptedModules
+        self, config: RunConfig, split: RecordSplit, model_config: PretrainedConfig, family: AdaptedModules
     ) -> None:
         super().__init__(config, split, model_config)
         self.lora, self.family = config.lora, family

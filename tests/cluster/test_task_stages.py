@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForSequenceClassification
 
-from seqlm.proteins.inference.output_file import num_parts
+from seqlm.launch.progress import complete_parts
 from tests.cluster.cluster import Cluster
 from tests.cluster.patience import wait_until
 from tests.cluster.training import HOME, USER, log_of, submit, tool, wait_for_end
@@ -48,7 +48,9 @@ def predicted(cluster: Cluster, home: Path, results: dict[str, Any]) -> dict[str
     job = submit(cluster, *TASK, *PREDICT, stage="predict", nodes="1")
     output, log = home / "runs/tuned/predictions.csv", log_of(cluster, job)
     assert job["results"] == f"{HOME}/runs/tuned/predictions.csv"
-    wait_until(lambda: num_parts(output) > 1, "some parts", seconds=240, pause_seconds=0.05)
+    wait_until(
+        lambda: complete_parts(output.parent, str(output)) > 1, "some parts", seconds=240, pause_seconds=0.05
+    )
     # As Slurm does before a time limit.
     cluster.login.run(["scancel", "--batch", "--signal=USR1", job["job"]], user=USER)
     assert wait_for_end(cluster, job["job"], log)["Restarts"] == "1"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seqlm.bionemo.files import checkpoint_step
+from seqlm.launch.progress import bionemo_step
 from tests.cluster.cluster import Cluster
 from tests.cluster.patience import wait_until
 from tests.cluster.training import GID, HOME, PYTHON, UID, USER, log_of, nodes_of, submit, wait_for_end
@@ -40,7 +40,7 @@ def job(cluster: Cluster, home: Path) -> dict[str, str]:
 
 def reach(run_dir: Path, step: int, log: Path) -> None:
     try:
-        wait_until(lambda: checkpoint_step(run_dir) >= step, "a checkpoint", seconds=300)
+        wait_until(lambda: bionemo_step(run_dir) >= step, "a checkpoint", seconds=300)
     except TimeoutError as error:
         raise AssertionError(log.read_text()) from error
 
@@ -52,7 +52,7 @@ def test_resumes_from_bionemos_checkpoint(cluster: Cluster, home: Path, job: dic
     nodes = nodes_of(cluster, job["job"])
     nodes[-1].run(["pkill", "--signal=KILL", "--newest", "--full", PROCESS])
     wait_until(lambda: "crash 1 of 3" in log.read_text(), "the crash to be counted", seconds=240)
-    reach(run_dir, checkpoint_step(run_dir) + SAVE_EVERY, log)
+    reach(run_dir, bionemo_step(run_dir) + SAVE_EVERY, log)
     # As Slurm does before a time limit.
     cluster.login.run(["scancel", "--batch", "--signal=USR1", job["job"]], user=USER)
     found = wait_for_end(cluster, job["job"], log)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from seqlm.runs.stages import newest_checkpoint
+from seqlm.launch.progress import newest_checkpoint
 from tests.cluster.cluster import Cluster
 from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.machine import Machine
@@ -97,7 +97,7 @@ class Jobs:
             pause_seconds=0.5,
         )
         (training,), (process,) = processes_of(node, TRAIN), processes_of(node, module)
-        step = newest_checkpoint(str(self.run_dir)) + SAVE_EVERY
+        step = newest_checkpoint(self.run_dir) + SAVE_EVERY
         what = [f"{HOME}/runs/harmed", str(step), str(step + 2), signal, process]
         node.run(["sh", "-c", SIGNAL_BEHIND, "sh", *what], seconds=240)
         assert max(losses(self.run_dir)) < NUM_STEPS
@@ -114,7 +114,7 @@ def through_its_limit(
 ) -> dict[str, Any]:
     """Let a run reach its time limit and resume, cancel it once it is scraped, and return the metrics."""
     job, run_dir, log = limited["job"], home / "runs/limited", log_of(cluster, limited)
-    wait_until(lambda: newest_checkpoint(str(run_dir)) >= SAVE_EVERY, "a checkpoint", seconds=240)
+    wait_until(lambda: newest_checkpoint(run_dir) >= SAVE_EVERY, "a checkpoint", seconds=240)
     # The owner shortens the limit, so that Slurm's signal, 300 s before it, is due now instead of in hours.
     cluster.login.run(["scontrol", "update", f"JobId={job}", "TimeLimit=6"], user=USER)
     wait_until(lambda: "requeue 1" in log.read_text(), "Slurm's signal, and the requeue", seconds=240)
@@ -127,8 +127,8 @@ def through_its_limit(
         seconds=120,
         pause_seconds=1,
     )
-    reached = newest_checkpoint(str(run_dir))
-    wait_until(lambda: newest_checkpoint(str(run_dir)) > reached, "steps after the requeue", seconds=240)
+    reached = newest_checkpoint(run_dir)
+    wait_until(lambda: newest_checkpoint(run_dir) > reached, "steps after the requeue", seconds=240)
     made = f'last_over_time(esm2_training_step{{run="limited", job_id="{job}", job="training"}}[15m])'
     wait_until(lambda: workspace.query(made), "metrics of the training", seconds=SECONDS_TO_SCRAPE)
     tool(cluster, "tools.jobs", "cancel", job)
@@ -194,8 +194,8 @@ def test_a_hung_process_is_named_and_the_job_resumes(jobs: Jobs) -> None:
 
 def test_the_death_of_the_first_node_requeues_the_job(jobs: Jobs) -> None:
     """With it die the batch script, and where the others meet."""
-    step = newest_checkpoint(str(jobs.run_dir)) + SAVE_EVERY
-    wait_until(lambda: newest_checkpoint(str(jobs.run_dir)) >= step, f"a checkpoint: {jobs.log}", seconds=240)
+    step = newest_checkpoint(jobs.run_dir) + SAVE_EVERY
+    wait_until(lambda: newest_checkpoint(jobs.run_dir) >= step, f"a checkpoint: {jobs.log}", seconds=240)
     jobs.dead = jobs.nodes[0]
     jobs.lost = jobs.dead.hostname
     jobs.cluster.kill(jobs.dead)
@@ -220,7 +220,7 @@ def test_at_the_time_limit_it_saves_and_resumes(cluster: Cluster, home: Path, jo
     ), log
     again = [line for line in lines(run_dir, "event") if line["event"] == "resumed"]
     assert again[0]["step"] == int(saved[1]) and {line["lost_steps"] for line in again} == {0}
-    assert set(losses(run_dir)) == set(range(1, newest_checkpoint(str(run_dir)) + 1))
+    assert set(losses(run_dir)) == set(range(1, newest_checkpoint(run_dir) + 1))
 
 
 def test_a_job_that_lacks_a_node_waits_for_the_new_one_which_is_scraped(

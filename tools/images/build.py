@@ -48,8 +48,6 @@ FRAMEWORKS = {
     },
 }
 DEFAULT_FRAMEWORK, NEURON = "esm2", "neuron"
-FRAMEWORK_OF = {"train-bionemo": "bionemo", "convert-bionemo": "bionemo"}
-"""Frameworks of stages that the default image lacks."""
 NOT_COMMITTED = "check out a commit: only committed images are pushed"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from config.eks_cluster import EksCluster
 from config.reading.loader import load_cluster, load_eks_cluster, load_slurm_cluster
-from seqlm.runs.run_file import load_config
+from seqlm.runs.run_file import load_config, run_file_path
 from seqlm.runs.stages import STAGES
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.code_version import code_revision
@@ -84,13 +84,13 @@ def named_run(options: argparse.Namespace) -> NamedRun | None:
         ValueError: if there is a file where none belongs, none where one does, or one with mistakes.
     """
     path: Path | None = options.config
-    if options.stage == "bandwidth":
+    if not STAGES[options.stage].reads_run_file:
         if path:
-            raise ValueError(f"--config: got {path}; the bandwidth job runs no training")
+            raise ValueError(f"--config: got {path}; the {options.stage} job runs no training")
         return None
     if not path:
         raise ValueError(f"--config: name the YAML file of the run to {options.stage}")
-    return load_config(path, options.overrides), path.read_text()
+    return load_config(path, options.overrides), run_file_path(path).read_text()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import Any, Self
 
 from config.facts.instance_catalogue import InstanceType
-from seqlm.launch.neuron import STAGES as NEURON_STAGES
 from seqlm.runs.stages import STAGES
 
 
@@ -58,6 +57,10 @@ class Share:
         return max(1, self.accelerators * self.hardware.processes_per_accelerator)
 
 
+DATA_CPUS = 8
+"""Cores for a preparation of data; more do not help (docs/architecture.md, "Data")."""
+
+
 @dataclass(frozen=True)
 class SharedFiles:
     """File systems that all nodes or pods of a cluster have."""
@@ -84,14 +87,16 @@ def listed(problems: list[str]) -> str:
 
 def accelerators_of(hardware: InstanceType, wanted: Wanted, problems: list[str], *, option: str) -> int:
     """Return the accelerators that a job takes of each node; ``option`` is the one that chose the nodes."""
-    stage, found = wanted.stage, hardware.num_accelerators
-    if stage == "data":
+    stage = STAGES[wanted.stage]
+    found = hardware.num_accelerators
+    if stage.one_process:
         return 0
     number = found if wanted.gpus_per_node is None else wanted.gpus_per_node
-    if hardware.is_neuron and number and stage not in NEURON_STAGES:
+    if hardware.is_neuron and number and not stage.on_neuron:
+        allowed = ", ".join(name for name, each in STAGES.items() if each.on_neuron)
         problems.append(
-            f"{option}: {hardware.name} has {hardware.accelerator}, on which only {', '.join(NEURON_STAGES)} "
-            f"runs; {stage} takes NVIDIA GPUs, or CPUs with --gpus-per-node 0"
+            f"{option}: {hardware.name} has {hardware.accelerator}, on which only {allowed} "
+            f"runs; {wanted.stage} takes NVIDIA GPUs, or CPUs with --gpus-per-node 0"
         )
     elif hardware.is_neuron and number not in (0, found):
         problems.append(
@@ -113,14 +118,13 @@ def sizes_of(wanted: Wanted, there: int, problems: list[str], *, own: int | None
         own: number of nodes that training takes without ``nodes``; all that are there by default.
         who: the partition or groups with these nodes, for messages.
     """
-    stage = wanted.stage
-    takes_all = STAGES[stage].trains or stage == "bandwidth"
-    asked = wanted.nodes or str(min(there, own or there) if takes_all else 1)
+    stage = STAGES[wanted.stage]
+    asked = wanted.nodes or str(min(there, own or there) if stage.on_all_nodes else 1)
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", asked)
     fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if found is None or not 1 <= fewest <= most:
         problems.append(f"NODES: got {asked}; expected a number from 1, or a range such as 2-3")
-    elif stage == "data" and most != 1:
+    elif stage.one_process and most != 1:
         problems.append(f"NODES: got {asked}; data are prepared on 1 node")
     elif most > there:
         problems.append(f"NODES: got {asked}; {who} has {there} in the cluster file")

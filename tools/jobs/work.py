@@ -4,9 +4,9 @@ All detectable mistakes are errors here, before any request to a cluster.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 
 from seqlm.bionemo.command import batch_problems, unsupported
 from seqlm.bionemo.files import export_files
@@ -49,7 +49,7 @@ class Work:
     output: str = ""
     """Table that a stage of inference writes, by its whole path; empty for other stages."""
     data_manifest: str = ""
-    """File that is there once the data of the stage are; empty where it reads none."""
+    """File that exists when the stage's data are prepared; empty if it reads none."""
     needed: tuple[str, ...] = ()
     """Files and folders that the stage reads and nothing fetches."""
 
@@ -94,7 +94,7 @@ def work_of(
             # The file has another name on the cluster, and a model there may decide on the output.
             overrides=(*overrides, f"name={config.name}", *decided),
             output=output,
-            data_manifest="" if output else _data_manifest(config, wanted.stage, folder),
+            data_manifest=_data_manifest(config, wanted.stage, folder),
             needed=_needed(config, wanted.stage, folder) if output else (),
         )
     if problems:
@@ -128,13 +128,14 @@ def _path_problems(config: RunFile, stage: str, folder: str, shared: SharedFiles
     """Paths that nodes or pods could not read or write."""
     who, where = shared.who, shared.where
     is_inference = STAGES[stage].writes_table
+    reads_model = STAGES[stage].reads_model
     # A hub id looks like a relative path, and is taken for one below the folder.
     below: list[tuple[str, str | None]] = [
         ("runs", config.runs),
         ("data.downloads", config.data.downloads),
         *([] if is_inference else [("data.path", config.data.path)]),
         *([("inference.output", config.inference.output)] if is_inference else []),
-        *([("inference.model", config.inference.model)] if is_inference or stage == "evaluate" else []),
+        *([("inference.model", config.inference.model)] if reads_model else []),
     ]
     problems = [
         f"{name}: got {path}; {who} share {where}. Relative paths are below {folder}"
@@ -154,7 +155,7 @@ def _path_problems(config: RunFile, stage: str, folder: str, shared: SharedFiles
         if not shared.has(path)
     ]
     mutations = config.inference.mutations
-    if stage == "variants" and mutations is not None and not shared.has(mutations):
+    if STAGES[stage].reads_mutations and mutations is not None and not shared.has(mutations):
         problems.append(f"inference.mutations: {mutations} is on this machine; {who} read below {where}")
     return problems
 
@@ -176,33 +177,50 @@ def _needed(config: RunFile, stage: str, folder: str) -> tuple[str, ...]:
     """
     inference = config.inference
     model = inference.model or str(PurePosixPath(folder) / config.run_dir / "model")
-    mutations = [inference.mutations] if stage == "variants" and inference.mutations else []
+    mutations = [inference.mutations] if STAGES[stage].reads_mutations and inference.mutations else []
     models = [model] if PurePosixPath(model).is_absolute() else []
     return (*local_files(inference.input, PROTEINS), *mutations, *models)
 
 
 def _size_problems(config: RunFile, stage: str, place: Share) -> Iterator[str]:
     """Settings that do not fit every number of nodes on which the job may run."""
-    totals = {size: size * place.num_processes for size in place.sizes}
-    if stage == "train-bionemo":
-        yield from unsupported(config)
-        for total in totals.values():
-            yield from batch_problems(config, total)
-    if stage == "train":
-        shard_size = config.parallel.shard_size
-        for size, total in totals.items():
-            if shard_size and total % shard_size:
-                yield (
-                    f"parallel.shard_size: got {shard_size}; it must divide the number of processes, which "
-                    f"is {total} on {size} node(s)"
-                )
-        if place.neuron_devices:
-            yield from xla_violations(config)
+    yield from _SIZE_PROBLEMS[STAGES[stage].trained_by](config, place)
+
+
+def _bionemo_size_problems(config: RunFile, place: Share) -> Iterator[str]:
+    yield from unsupported(config)
+    for size in place.sizes:
+        yield from batch_problems(config, size * place.num_processes)
+
+
+def _own_size_problems(config: RunFile, place: Share) -> Iterator[str]:
+    shard_size = config.parallel.shard_size
+    for size in place.sizes:
+        total = size * place.num_processes
+        if shard_size and total % shard_size:
+            yield (
+                f"parallel.shard_size: got {shard_size}; it must divide the number of processes, which "
+                f"is {total} on {size} node(s)"
+            )
+    if place.neuron_devices:
+        yield from xla_violations(config)
+
+
+_SIZE_PROBLEMS: Mapping[str, Callable[[RunFile, Share], Iterable[str]]] = {
+    "": lambda config, place: (),
+    "seqlm": _own_size_problems,
+    "bionemo": _bionemo_size_problems,
+}
+"""Checks of the number of nodes, by the software that trains."""
+_DATA_FILES: Mapping[str, Callable[[str], PurePath | str]] = {
+    "": lambda data_path: "",
+    "prepared": lambda data_path: PurePosixPath(data_path) / MANIFEST_FILE,
+    "bionemo": lambda data_path: export_files(data_path).facts,
+}
+"""File that is complete when the data are, by the form of the data; empty for stages that read none."""
 
 
 def _data_manifest(config: RunFile, stage: str, folder: str) -> str:
-    if stage == "convert-bionemo":
-        return ""
-    if stage == "train-bionemo":
-        return str(PurePosixPath(folder) / export_files(config.data.path).facts)
-    return str(PurePosixPath(folder) / config.data.path / MANIFEST_FILE)
+    """Return the file that exists when the stage's data are prepared; empty if it reads none."""
+    file = str(_DATA_FILES[STAGES[stage].reads_data](config.data.path))
+    return str(PurePosixPath(folder) / file) if file else ""

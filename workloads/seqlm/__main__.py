@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def main() -> None:
     name, arguments = next(iter(sys.argv[1:]), ""), sys.argv[2:]
     if name in SUBCOMMANDS:
         stage = SUBCOMMANDS[name]
-        run_stage(lazy(stage.start), stage.usage, arguments, f"seqlm {name}")
+        main = partial(lazy(stage.start), *stage.arguments)
+        run_stage(main, stage.usage, arguments, f"seqlm {name}")
         return
     if name in OTHERS:
         OTHERS[name][1](arguments)

@@ -20,18 +20,20 @@ import pyarrow as pa
 import torch
 from tqdm import tqdm
 
-from seqlm.commands.inference import check_head
 from seqlm.proteins.alphabet import encode
 from seqlm.proteins.contacts import head as contact_head
 from seqlm.proteins.data.plausibility import is_nucleotides
 from seqlm.proteins.inference.embed import layer_embeddings, layer_numbers
 from seqlm.proteins.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
 from seqlm.proteins.inference.masked_marginals import masked_marginals, pseudo_perplexity
+from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.inference.mutations import all_single_mutants, parse_variant
+from seqlm.proteins.inference.poolings import pooling_of
 from seqlm.proteins.inference.predict import Head, predictions
 from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.model.pretrained import load_model
 from seqlm.runs.families import MODEL_FAMILIES, family_of
+from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.kinds import check_model_name, short_training
 from seqlm.training.config import TrainConfig
 from seqlm.training.precision import select_precision
@@ -108,22 +110,19 @@ class Model:
 
         Args:
             proteins: proteins.
-            pooling: ``mean``, ``max``, ``std``, ``cls``: one vector per protein; ``none``: one per residue.
+            pooling: name of ``seqlm.proteins.inference.poolings.POOLINGS``, as of ``inference.pooling``.
             layer: number of the layer: 0 is the embedding, and -1 the last layer with its norm.
 
         Returns:
-            float32 array (N, C), or with ``none`` a list of arrays (L, C).
+            float32 array (N, C), or a list of arrays (L, C) if the pooling keeps one vector per residue.
 
         Raises:
             ValueError: for an unknown pooling or layer, or a sequence that is no protein.
         """
-        allowed = ("mean", "max", "std", "cls", "none")
-        if pooling not in allowed:
-            raise ValueError(f"pooling: got {pooling!r}; allowed are {', '.join(allowed)}")
         layers = layer_numbers((layer,), len(self._engine.model.layers))
-        answer = layer_embeddings(layers, () if pooling == "none" else (pooling,))
+        answer = layer_embeddings(layers, (pooling,))
         found = self._run(self._read(proteins), answer)
-        if pooling == "none":
+        if pooling_of(pooling).per_residue:
             return found
         size: int = self._engine.model.config.hidden_size
         return np.stack(found) if found else np.empty((0, size), dtype=np.float32)
@@ -192,7 +191,7 @@ class Model:
             return np.array([pseudo_perplexity(self._engine, one.tokens) for one in known])
 
     def _check_masked(self) -> None:
-        check_head("variants", self.name, self._engine.model.config.architectures)
+        check_head("variants", self.name, self._engine.model.config.architectures or [MASKED_LM])
 
     def _read(self, proteins: Proteins) -> list[Protein]:
         if isinstance(proteins, str):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from transformers import EsmcConfig, PretrainedConfig
 
+from seqlm.proteins.config import TaskConfig
 from seqlm.proteins.families.esm2.facts import ModelShape, num_rows
 from seqlm.proteins.families.esm2.model import PackedEsm, published_config
 from seqlm.proteins.families.esmc.model import PackedEsmcModel
@@ -24,7 +25,7 @@ from seqlm.proteins.model.attention import Segments
 from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack, PackedModel
 from seqlm.proteins.model.pretrained import of_config, on_meta
 from seqlm.runs.families import MODEL_FAMILIES
-from seqlm.runs.run_file import RunFile, TaskConfig, load_config
+from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.adapters.adapters import add_adapters, shrink_frozen
 from seqlm.training.config import LoraConfig, ParallelConfig, TrainConfig
 from seqlm.training.parallel import parallelize

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from seqlm.bionemo.files import checkpoint_step
 from seqlm.launch.kubernetes_job import config_map, job_manifest
+from seqlm.launch.progress import bionemo_step
 from seqlm.training.heartbeat import BEAT_LINES
 from tests.tools.jobs.kubernetes.eks_jobs_made import made, shipped
 from tests.workloads.bionemo.stand_in_bionemo import make_packages
@@ -43,7 +43,7 @@ def test_a_pod_exports_trains_and_says_that_it_advances(
     folder = shared / Path(job.work_folder).relative_to("/fsx")
     assert (folder / "data/sample-bionemo/export.json").exists()
     run_dir = folder / "runs/pods"
-    assert checkpoint_step(run_dir) == 30
+    assert bionemo_step(run_dir) == 30
     assert json.loads((run_dir / "all_results.json").read_text())["steps"] == 30
     assert [line["step"] for line in lines(run_dir, "train")] == list(range(1, 31))
     assert "advances: " in pods[0].log, f"HyperPod's agent looks for such lines ({BEAT_LINES})"

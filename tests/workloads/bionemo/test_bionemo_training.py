@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from seqlm.bionemo import convert, data, train
-from seqlm.bionemo.files import checkpoint_step, checkpoints_folder, newest_checkpoint
+from seqlm.bionemo.files import checkpoints_folder, newest_checkpoint
 from seqlm.bionemo.installed import main as check_installed
+from seqlm.launch.progress import bionemo_step
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.checksums import DamagedError, write_sums
 from seqlm.training.command_line import RunError
@@ -69,7 +70,7 @@ def test_a_stopped_run_resumes(
         train.main(config)
     assert stopped.value.code == 143
     assert "stopped at step 13 of 30" in capsys.readouterr().err
-    assert checkpoint_step(config.run_dir) == 13
+    assert bionemo_step(config.run_dir) == 13
     monkeypatch.delenv(KILLED_AT)
     train.main(config)
     lines = read_metrics(config.run_dir / "metrics.jsonl")
@@ -200,7 +201,7 @@ def test_unfinished_checkpoints_do_not_count(tmp_path: Path) -> None:
         (folder / name).mkdir(parents=True)
     (folder / "epoch=0-step=199-consumed_samples=1600.0-last-unfinished").touch()
     assert newest_checkpoint(tmp_path) == folder / "epoch=0-step=99-consumed_samples=800.0"
-    assert checkpoint_step(tmp_path) == 100 and checkpoint_step(tmp_path / "other") == 0
+    assert bionemo_step(tmp_path) == 100 and bionemo_step(tmp_path / "other") == 0
 
 
 def test_conversions_name_what_they_make(config: RunFile, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from config.resource_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UI
 from seqlm.launch.kubernetes_job import config_map, job_manifest
 from seqlm.launch.pod_job import RUN_LABEL, STAGE_LABEL, PodJob
 from seqlm.runs.stages import STAGES
-from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORK_OF, NEURON
+from tools.images.build import DEFAULT_FRAMEWORK, NEURON
 from tools.jobs.kubernetes import placement, watch
 from tools.jobs.kubernetes.files import write_files
 from tools.jobs.kubernetes.image import FILL_IN, commit_image, image_note, image_or_placeholder
@@ -118,7 +118,7 @@ def framework_of(cluster: EksCluster, stage: str, group: str | None) -> str:
     """Key of ``FRAMEWORKS``: whose image a stage takes, by the nodes that it runs on."""
     groups = placement.groups_of_type(cluster, group, [])
     is_neuron = bool(groups) and instance_type(groups[0].instance_type).is_neuron
-    return FRAMEWORK_OF.get(stage, NEURON if is_neuron else DEFAULT_FRAMEWORK)
+    return STAGES[stage].framework or (NEURON if is_neuron else DEFAULT_FRAMEWORK)
 
 
 def check_place(kubectl: Kubectl, job: PodJob) -> None:

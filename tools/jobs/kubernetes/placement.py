@@ -10,14 +10,14 @@ from config.resource_names import COMMON_NAMESPACE
 from config.task_governance import BORROW_LIMIT_PERCENT, team_namespace
 from seqlm.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
 from seqlm.runs.stages import STAGES
-from tools.jobs.checks import Share, SharedFiles, Wanted, accelerators_of, listed, sizes_of
+from tools.jobs.checks import DATA_CPUS, Share, SharedFiles, Wanted, accelerators_of, listed, sizes_of
 
 IMAGE = re.compile(r"[\w.-]+(:\d+)?(/[a-z0-9._-]+)+(:[\w.-]+)?@sha256:[0-9a-f]{64}")
 RESUMED_NAMESPACE = re.compile(r"kubeflow$|hyperpod")
 """SageMaker developer guide, "Automatic node recovery and auto-resume"."""
 MIN_HANG_SECONDS = 60
 """The operator's agent looks once a second; a process writes five lines in this time at most."""
-DATA_CPUS, DATA_MEMORY_GIB = 8, 16
+DATA_MEMORY_GIB = 16
 MOST_RETRIES = 1000
 TOPOLOGIES = (
     *(f"topology.k8s.aws/network-node-layer-{layer}" for layer in (1, 2, 3)),
@@ -75,7 +75,7 @@ class Placement(Share):
         hardware, per_core = self.hardware, self.hardware.threads_per_core
         cpus = min(hardware.vcpus * (group.threads_per_core or per_core) // per_core for group in self.groups)
         cpus, memory = max(1, cpus * 9 // 10 - 1), max(1, int(hardware.memory_gib * 0.85) - 1)
-        if stage == "data":
+        if STAGES[stage].one_process:
             return min(DATA_CPUS, cpus), min(DATA_MEMORY_GIB, memory)
         part = self.accelerators / hardware.num_accelerators if self.accelerators else 1.0
         return max(1, int(cpus * part)), max(1, int(memory * part))
@@ -257,7 +257,7 @@ def _sizes(
             f"NODES: got {wanted.nodes}; the team's quota of {groups[0].instance_type} is {own} node(s), "
             f"{with_borrowed} with all that it may borrow"
         )
-    if len(sizes) > 1 and wanted.stage != "train":
+    if len(sizes) > 1 and not STAGES[wanted.stage].resizes:
         problems.append(f"NODES: got {wanted.nodes}; only training continues with another number of nodes")
     if len(sizes) > 1 and cluster.training_operator == "hyperpod":
         # SageMaker developer guide, "Using elastic training in Amazon SageMaker HyperPod".

@@ -9,7 +9,8 @@ from config.facts.instance_catalogue import instance_type
 from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
 from seqlm.launch.job_file import Job
-from tools.jobs.checks import Share, SharedFiles, Wanted, accelerators_of, listed, sizes_of
+from seqlm.runs.stages import STAGES
+from tools.jobs.checks import DATA_CPUS, Share, SharedFiles, Wanted, accelerators_of, listed, sizes_of
 from tools.jobs.work import NamedRun, work_of
 
 WITHOUT_USERS = "ubuntu"
@@ -124,8 +125,10 @@ class Placement(Share):
         options = [f"--job-name={wanted.stage}-{name}", f"--partition={self.partition}"]
         options += [f"--nodes={fewest}-{most}" if most > fewest else f"--nodes={fewest}"]
         options += [f"--gpus-per-node={self.gpus}"] if self.gpus else []
-        options += ["--cpus-per-task=8"] if wanted.stage == "data" and self.hardware.vcpus >= 8 else []
-        options += ["--exclusive"] if wanted.stage != "data" else []
+        if not STAGES[wanted.stage].one_process:
+            options.append("--exclusive")
+        elif self.hardware.vcpus >= DATA_CPUS:
+            options.append(f"--cpus-per-task={DATA_CPUS}")
         options += [f"--time={wanted.time}"] if wanted.time else []
         return options
 

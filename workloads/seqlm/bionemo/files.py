@@ -4,40 +4,30 @@ Standard library alone.
 """
 
 import json
-import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from seqlm.launch.progress import BIONEMO_CHECKPOINTS, bionemo_checkpoints, steps_of, unfinished_mark
 from seqlm.training.whole_file import write_whole
 
-EXPERIMENT = "bionemo"
+EXPERIMENT = BIONEMO_CHECKPOINTS.parts[0]
 """Folder below the run's."""
 CONTEXT, WEIGHTS = "context", "weights"
 """Folders in every checkpoint of NeMo 2."""
 ADAPTER_FILE, BASE_MODEL = "adapter_metadata.json", "model_ckpt_path"
 """File that names the base checkpoint of adapter weights (NeMo's ``WrappedAdapterIO``)."""
-_UNFINISHED = "-unfinished"
-"""Suffix of the file that NeMo keeps beside a checkpoint until it is whole (NeMo's ModelCheckpoint)."""
 _LAST = "-last"
 """Suffix of checkpoints from which NeMo's AutoResume continues. Others are the best by their loss."""
-_STEP = re.compile(r"\bstep=(\d+)")
 
 
 def checkpoints_folder(run_dir: Path) -> Path:
-    return run_dir / EXPERIMENT / "checkpoints"
+    return run_dir / BIONEMO_CHECKPOINTS
 
 
 def newest_checkpoint(run_dir: Path) -> Path | None:
     """Return the complete checkpoint of the last step, or None if there is none."""
-    return max(_checkpoints(run_dir), key=lambda path: (_steps(path), path.name), default=None)
-
-
-def checkpoint_step(run_dir: Path) -> int:
-    """Return the optimizer steps of the newest complete checkpoint, or 0 if there is none."""
-    newest = newest_checkpoint(run_dir)
-    return _steps(newest) if newest else 0
+    return max(bionemo_checkpoints(run_dir), key=lambda path: (steps_of(path), path.name), default=None)
 
 
 def make_resumable(run_dir: Path, base_model: str | None) -> None:
@@ -47,11 +37,11 @@ def make_resumable(run_dir: Path, base_model: str | None) -> None:
     during the first save. And it looks for the frozen weights where the adapters' file says, which says
     "None", for BioNeMo reads them from ``base_model`` by itself.
     """
-    whole = [path for path in _checkpoints(run_dir) if path.name.endswith(_LAST)]
+    whole = [path for path in bionemo_checkpoints(run_dir) if path.name.endswith(_LAST)]
     if not whole:
         for path in checkpoints_folder(run_dir).glob(f"*{_LAST}"):
             shutil.rmtree(path)
-            _mark(path).unlink(missing_ok=True)
+            unfinished_mark(path).unlink(missing_ok=True)
     for path in whole:
         file = path / WEIGHTS / ADAPTER_FILE
         if base_model is None or not file.exists():
@@ -59,24 +49,6 @@ def make_resumable(run_dir: Path, base_model: str | None) -> None:
         found = json.loads(file.read_text())
         if not Path(found[BASE_MODEL]).is_dir():
             write_whole(file, json.dumps(found | {BASE_MODEL: str(Path(base_model).resolve())}))
-
-
-def _checkpoints(run_dir: Path) -> Iterator[Path]:
-    """Return the complete checkpoints."""
-    for path in checkpoints_folder(run_dir).glob("*"):
-        if _STEP.search(path.name) and path.is_dir() and not _mark(path).exists():
-            yield path
-
-
-def _mark(path: Path) -> Path:
-    return path.with_name(path.name + _UNFINISHED)
-
-
-def _steps(path: Path) -> int:
-    step = _STEP.search(path.name)
-    assert step is not None, "a checkpoint's name has its step"
-    # NeMo counts from 0.
-    return int(step[1]) + 1
 
 
 @dataclass(frozen=True)

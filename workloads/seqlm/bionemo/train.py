@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from seqlm.launch.local import on_every_device
+from seqlm.launch.progress import bionemo_step
 from seqlm.runs.kinds import report
 from seqlm.runs.run_file import RunFile, run_stage
 from seqlm.training.command_line import STOPPED_BY_SIGNAL, RunError, Usage, tell
@@ -31,7 +32,7 @@ from seqlm.training.tracking.run_log import (
 from . import data as export_data
 from .command import Data, Devices, arguments, entry_point_of, step_proteins, unsupported
 from .export import Facts, is_exported, read_facts
-from .files import CONTEXT, checkpoint_step, export_files, make_resumable
+from .files import CONTEXT, export_files, make_resumable
 from .installed import recorded_release, require, run_entry_point
 from .recorder import EVALUATED, Recorder, registered
 
@@ -101,7 +102,7 @@ def main(config: RunFile) -> None:
 
 def _train(config: RunFile, words: list[str], recorder: Recorder, is_first: bool) -> None:
     """Train to the last step, or until NeMo has saved after a signal."""
-    done = checkpoint_step(config.run_dir)
+    done = bionemo_step(config.run_dir)
     if done >= config.train.max_steps:
         # Killed after its last save. BioNeMo refuses to start without proteins left to draw.
         recorder.begin(done)
@@ -158,7 +159,7 @@ def _finish(config: RunFile, steps: int, devices: Devices, facts: Facts, seconds
         "train_samples": proteins,
         "epoch": proteins / facts.num_train,
         "last_start_runtime": seconds,
-        "newest_checkpoint_step": checkpoint_step(run_dir),
+        "newest_checkpoint_step": bionemo_step(run_dir),
         "world_size": devices.world_size,
         **{name: value for name, value in last.get("eval", {}).items() if name in EVALUATED.values()},
     }

@@ -1,58 +1,77 @@
-"""Start a command of inference; most mistakes are reported before torch is imported."""
+"""Run a command of inference; most mistakes are reported before torch is imported."""
 
+import dataclasses
 import os
 import sys
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from seqlm.launch.local import on_every_device, processes_and_threads
 from seqlm.proteins.data.sources import PROTEINS
+from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.inference.output_file import output_file
-from seqlm.runs import families
-from seqlm.runs.families import INFERENCE
-from seqlm.runs.kinds import check_model_name, short_training
+from seqlm.runs.families import lazy, saved_config
+from seqlm.runs.inference_commands import FEW_BYTES, MASKED_LM, InferenceCommand, inference_command
+from seqlm.runs.kinds import check_model_name, prepare, short_training
 from seqlm.runs.run_file import RunFile
+from seqlm.training.data.manifest import MANIFEST_FILE
 from seqlm.training.data.transfer import fetch, local_files
 from seqlm.training.heartbeat import beat
-
-SMALL_BYTES = {"embed": 30_000, "predict": 30_000, "variants": 1_000, "contacts": 30_000}
-"""Largest input that this process computes alone, because starting others would take longer. All mutants of
-a protein of L residues take the arithmetic of about L**2 residues."""
-
-MASKED_LM, FINE_TUNED = "ForMaskedLM", ("ForSequenceClassification", "ForTokenClassification")
-"""Ends of the architectures' names of models without and with a task."""
 
 
 def run_inference(name: str, config: RunFile) -> None:
     """Run a command of inference, with one process per device unless the input is small.
 
     Raises:
-        ValueError: if the model, the input or the output cannot be used.
+        ValueError: if the model, the input or the output cannot be used, or data are missing and cannot be
+            prepared.
     """
+    command = inference_command(name)
+    if command.needs_task and config.task is None:
+        raise ValueError(f"task: make {name} needs a labelled table; set CONFIG to the run file of a task")
+    config = _with_model(command, config)
     output_file(config, name)
-    for location in local_files([*config.inference.input, config.inference.mutations], PROTEINS):
-        fetch(location, Path(config.data.downloads), PROTEINS)
+    if command.by_parts:
+        for location in local_files([*config.inference.input, config.inference.mutations], PROTEINS):
+            fetch(location, Path(config.data.downloads), PROTEINS)
     check_model(config)
-    check_head(name, config.inference.model or str(config.run_dir / "model"))
+    model = config.inference.model or str(config.run_dir / "model")
+    if saved := saved_config(Path(model)):  # a model of the hub is checked when it is loaded
+        check_head(name, model, saved.get("architectures") or [MASKED_LM])
     if "RANK" not in os.environ:
-        _check_files(name, config)
-        if warning := short_training(config.inference.model or str(config.run_dir / "model")):
-            print(warning, file=sys.stderr)
-        if not _is_small(name, config) and processes_and_threads()[0] > 1:
-            raise SystemExit(on_every_device(f"{name} {config.name}"))
-    from seqlm.training.processes import processes
+        _before_processes(name, command, config, model)
+    from seqlm.training.processes import processes  # imports torch
 
     beat("starting", slow=True)
     with processes() as here:
-        INFERENCE[name](config, here)
+        lazy(command.run)(config, here)
+        if not command.by_parts:
+            here.sum_on_host(0.0)  # a job on Kubernetes ends when one of its pods does, so all wait here
 
 
-# The subcommands that workloads/seqlm/runs/stages.py names.
-embed = partial(run_inference, "embed")
-predict = partial(run_inference, "predict")
-variants = partial(run_inference, "variants")
-contacts = partial(run_inference, "contacts")
+def _with_model(command: InferenceCommand, config: RunFile) -> RunFile:
+    """Return the run file with the model that the command uses by default."""
+    start = config.model.init_from
+    if not command.uses_starting_model or config.inference.model or not start:
+        return config
+    return dataclasses.replace(config, inference=dataclasses.replace(config.inference, model=start))
+
+
+def _before_processes(name: str, command: InferenceCommand, config: RunFile, model: str) -> None:
+    """Check what needs no model, prepare missing data, and start one process per device for large inputs.
+
+    Raises:
+        ValueError: for a mistake in the input or the output, or data that cannot be prepared.
+        SystemExit: with the status of the processes, if this started them.
+    """
+    if command.by_parts:
+        _check_files(name, command, config)
+    if warning := short_training(model):
+        print(warning, file=sys.stderr)
+    if command.reads_prepared_data and not (Path(config.data.path) / MANIFEST_FILE).exists():
+        prepare(config)
+    if not is_small(command, config) and processes_and_threads()[0] > 1:
+        raise SystemExit(on_every_device(f"{name} {config.name}"))
 
 
 def check_model(config: RunFile) -> None:
@@ -69,31 +88,7 @@ def check_model(config: RunFile) -> None:
         check_model_name("inference.model", name)
 
 
-def check_head(command: str, model: str, architectures: Sequence[str] | None = None) -> None:
-    """Raise ValueError if the model has no task for ``predict``, or one for ``variants``.
-
-    Args:
-        command: command of inference.
-        model: folder, or hub id.
-        architectures: names in its config.json; by default those of the folder, if it is one.
-    """
-    if architectures is None:
-        if not (saved := families.saved_config(Path(model))):
-            return
-        architectures = saved.get("architectures") or [MASKED_LM]
-    if command == "predict" and any(name.endswith(MASKED_LM) for name in architectures):
-        raise ValueError(
-            f"{model} is a masked language model without a task, so it has nothing to predict; "
-            "fine-tune it first (make finetune-lora), or use make embed or make variants"
-        )
-    if command == "variants" and any(name.endswith(FINE_TUNED) for name in architectures):
-        raise ValueError(
-            f"{model} has been fine-tuned for a task and predicts no residues; give a masked "
-            "language model, as facebook/esm2_t6_8M_UR50D or the model of a pre-training run"
-        )
-
-
-def _check_files(name: str, config: RunFile) -> None:
+def _check_files(name: str, command: InferenceCommand, config: RunFile) -> None:
     """Raise ValueError for mistakes in local inputs and the output that can be found without the model."""
     from seqlm.proteins.inference.mutations import read_mutations
     from seqlm.proteins.inference.output import Output
@@ -102,15 +97,25 @@ def _check_files(name: str, config: RunFile) -> None:
     locations = local_files(config.inference.input, PROTEINS)
     for location in locations:
         next(records_of(config, [location]), None)
-    if config.inference.mutations is not None:
+    if command.reads_mutations and config.inference.mutations is not None:
         read_mutations(Path(config.inference.mutations))
     if len(locations) == len(config.inference.input):
         Output(config, name).check_free()
 
 
-def _is_small(name: str, config: RunFile) -> bool:
-    paths = [Path(location) for location in config.inference.input]
+def is_small(command: InferenceCommand, config: RunFile) -> bool:
+    """Return whether this process computes the inputs alone, because starting others would take longer."""
+    paths = [Path(location) for field in command.inputs for location in _values(config, field)]
     if not all(path.is_file() and path.suffix != ".gz" for path in paths):
         return False
-    wild_types = SMALL_BYTES["embed" if config.inference.mutations else name]
-    return sum(path.stat().st_size for path in paths) <= wild_types
+    has_list = command.reads_mutations and config.inference.mutations is not None
+    limit = FEW_BYTES if has_list else command.small_bytes
+    return sum(path.stat().st_size for path in paths) <= limit
+
+
+def _values(config: RunFile, field: str) -> tuple[str, ...]:
+    """Return the locations in a field of the run file."""
+    value: Any = config
+    for part in field.split("."):
+        value = getattr(value, part)
+    return tuple(value)

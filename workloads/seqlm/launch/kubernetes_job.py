@@ -38,7 +38,6 @@ RESTART_WINDOW_SECONDS = 6 * 3600
 RESIZE_SECONDS = 300
 """Time for a lost pod to return on a spare node, which fetches the image, before a job continues without it.
 Also the time between more available nodes and a start with them. Both cost a save and a start."""
-OLDER_TORCH = ("train-bionemo", "convert-bionemo")
 """Stages in BioNeMo's image, which has torch 2.8; torch-neuronx has 2.9."""
 JOIN_SECONDS = 3600
 """torchrun's wait for all pods. HyperPod replaces a node in 20 to 30 minutes."""
@@ -94,7 +93,9 @@ def _hyperpod_job(job: PodJob) -> Manifest:
                     "numRestartBeforeFullJobRestart": max(1, _restarts_in_place(job)),
                     "maxFullJobRestarts": job.max_retries,
                 },
-                **({} if job.stage == "data" else {"logMonitoringConfiguration": [_hang_rule(job)]}),
+                **(
+                    {} if STAGES[job.stage].one_process else {"logMonitoringConfiguration": [_hang_rule(job)]}
+                ),
             },
         },
     }
@@ -202,10 +203,10 @@ def _torchrun_command(job: PodJob) -> list[str]:
         f"--nproc-per-node={job.num_processes}",
         *meeting,
         f"--max-restarts={_restarts_in_place(job)}",
-        # Older releases have no such option, and give processes 30 s to save.
+        # The older torch of other frameworks' images has no such option, and gives processes 30 s to save.
         *(
             []
-            if job.num_neuron_devices or job.stage in OLDER_TORCH
+            if job.num_neuron_devices or STAGES[job.stage].framework
             else [f"--shutdown-timeout={SHUTDOWN_TIMEOUT_SECONDS}"]
         ),
         *_stage(job),

@@ -9,8 +9,6 @@ from seqlm.training.heartbeat import SLOW_VARIABLE
 
 DEVICE_RESOURCE = "aws.amazon.com/neuron"
 """Kubernetes resource: a device with all of its cores. Up to Neuron 2.19, AWS's plugin had another name."""
-STAGES = ("train",)
-"""Stages that run on NeuronCores; the others run on CPUs and NVIDIA GPUs."""
 COMPILING_SECONDS = 7200
 """Bound of slow phases, such as the first step. It is an estimate, because the compilation of these graphs
 has not been measured."""

@@ -186,7 +186,7 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
     main = made(container_name, command, all_sizes, job.work_folder)
     # By the name of its port, those who collect metrics know whom to ask.
     ports = {"agent": AGENT_PORT} if agent else {}
-    ports |= {METRICS_PORT_NAME: POD_PORT} if job.stage == "train" else {}
+    ports |= {METRICS_PORT_NAME: POD_PORT} if STAGES[job.stage].has_metrics else {}
     if ports:
         main["ports"] = [{"name": name, "containerPort": port} for name, port in ports.items()]
     # It sees the devices that the main container gets, and makes the working folder, which would be root's if
@@ -245,7 +245,7 @@ def pod_base(pods: PodSettings, grace_seconds: int) -> Manifest:
 
 def run_arguments(job: PodJob) -> list[str]:
     """Return the arguments of every module that reads the run file."""
-    results = ["--to", job.run_dir] if job.stage == "bandwidth" else []
+    results = [] if STAGES[job.stage].reads_run_file else ["--to", job.run_dir]
     return ["--config", f"{CONFIG_FOLDER}/{CONFIG_FILE}", *results, *job.overrides]
 
 
@@ -262,7 +262,7 @@ def environment(job: PodJob) -> dict[str, str]:
         PATIENCE: str(LOCK_SECONDS),
         BEAT_LINES: str(max(1, job.hang_seconds // LINES_A_HANG)),
     }
-    if job.stage == "train":
+    if STAGES[job.stage].has_metrics:
         variables |= {JOB_ID: job.name, PORT: str(POD_PORT)}
     if job.num_gpus:
         # nvidia-smi, which the check asks, is put in from the node only for those who want utilities.

@@ -11,6 +11,7 @@ from seqlm.training.whole_file import write_whole
 
 from .hang_report import Observed
 from .job_file import Job
+from .progress import PROGRESS
 
 STATE_FILE = "state.json"
 CANCELLED_FILE = "cancelled"
@@ -65,7 +66,7 @@ def read_state(folder: Path) -> State:
 
 def progress(job: Job) -> int:
     """Return the job's progress: step of the last whole checkpoint, or number of parts of its table."""
-    return STAGES[job.stage].progress(job.run_dir, job.output)
+    return PROGRESS[STAGES[job.stage].progress](Path(job.run_dir), job.output)
 
 
 def endings_folder(folder: Path, attempt: str) -> Path:

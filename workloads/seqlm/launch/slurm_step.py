@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from seqlm.runs.stages import STAGES
 from seqlm.training.tracking.metrics_port import JOB_ID, PORT, slurm_port
 
 from . import neuron
@@ -72,7 +73,7 @@ def srun(num_nodes: int) -> list[str]:
 
 
 def stage_arguments(job: Job, folder: Path) -> list[str]:
-    results = ["--to", job.run_dir] if job.stage == "bandwidth" else []
+    results = [] if STAGES[job.stage].reads_run_file else ["--to", job.run_dir]
     return ["--config", str(folder / CONFIG_FILE), *results, *job.overrides]
 
 

@@ -63,7 +63,7 @@ def submit(config: str, job: Job, sbatch_options: list[str]) -> dict[str, str]:
         )
     log = folder / "job.log"
     command = ["sbatch", "--parsable", f"--chdir={job.work_folder}", f"--output={log}"]
-    if job.stage == "train":
+    if STAGES[job.stage].has_metrics:
         command.append(f"--comment={SLURM_COMMENT}")
     command += sbatch_options
     variables = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}

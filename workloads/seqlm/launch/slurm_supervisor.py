@@ -56,6 +56,7 @@ class Supervisor:
     def __init__(self, job_file: Path) -> None:
         self.job_file, self.folder = job_file, job_file.parent
         self.job: Job = read_job(job_file)
+        self.stage = STAGES[self.job.stage]
         self.job_id = os.environ["SLURM_JOB_ID"]
         shown = ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]]
         self.nodes = subprocess.check_output(shown, text=True, timeout=REQUEST_SECONDS).split()
@@ -110,7 +111,7 @@ class Supervisor:
         """
         verdict = check_nodes(self.job_file, self.nodes)
         num_processes = len(self.nodes) * self.job.processes_per_node
-        is_checked = self.job.stage != "data" and num_processes > 1 and not self.job.neuron_devices
+        is_checked = num_processes > 1 and not (self.stage.one_process or self.job.neuron_devices)
         if not verdict.is_well or self.stop is not None or not is_checked:
             return verdict
         check = NetworkCheck(
@@ -122,11 +123,11 @@ class Supervisor:
         """Prepare the data if need be, then run the stage; its status."""
         arguments = stage_arguments(self.job, self.folder)
         lacks_data = bool(self.job.data_manifest) and not Path(self.job.data_manifest).exists()
-        if self.job.stage == "data" or lacks_data:
-            prepare = STAGES[self.job.stage].data_program
-            command = step_command(self.job, options, num_nodes=1, arguments=["-m", *prepare, *arguments])
+        if self.stage.one_process or lacks_data:
+            program = ["-m", *self.stage.data_program, *arguments]
+            command = step_command(self.job, options, num_nodes=1, arguments=program)
             status = self._run(command)
-            if self.job.stage == "data" or status:
+            if self.stage.one_process or status:
                 return status
             if self.stop is not None:
                 return ENDED_BY_SLURM

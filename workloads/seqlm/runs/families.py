@@ -123,15 +123,6 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     ),
 }
 """Values of ``model.family``."""
-INFERENCE: Mapping[str, Callable[[Any, Processes], None]] = {
-    "embed": lazy("proteins.inference.embed:embed"),
-    "predict": lazy("proteins.inference.predict:predict"),
-    "variants": lazy("proteins.inference.variants:variants"),
-    "contacts": lazy("proteins.contacts.command:contacts"),
-    "scorecard": lazy("proteins.scorecard.command:scorecard"),
-    "layers": lazy("proteins.scorecard.layers:layers"),
-}
-"""Commands of inference, which load models of every family."""
 
 
 def run_kind(*, task: object, chat: object) -> RunKind:

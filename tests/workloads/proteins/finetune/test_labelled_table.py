@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from seqlm.proteins.alphabet import decode
+from seqlm.proteins.config import SplitConfig, TaskConfig
 from seqlm.proteins.finetune.labelled import LabelledSplit
 from seqlm.proteins.finetune.prepare import prepare_table
-from seqlm.runs.run_file import RunFile, SplitConfig, TaskConfig, load_config
+from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.config import DataConfig
 from seqlm.training.data.manifest import SPLITS, Manifest
 

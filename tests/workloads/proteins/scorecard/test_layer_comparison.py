@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from seqlm.commands import evaluate as stage
+from seqlm.commands.inference import run_inference
 from seqlm.proteins.finetune import probes
 from seqlm.proteins.finetune.labelled import LabelledSplit
 from seqlm.proteins.finetune.probes import Examples, fit_probe
@@ -106,4 +106,4 @@ def test_residues_have_layers_without_pooling(
 
 def test_a_run_file_without_a_task_or_a_model_is_refused(run_file: Path) -> None:
     with pytest.raises(ValueError, match=r"task: make layers needs a labelled table"):
-        stage.layers(load_config(run_file))
+        run_inference("layers", load_config(run_file))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seqlm.commands import evaluate as stage
+from seqlm.commands import inference
 from seqlm.proteins.contacts.head import chains
 from seqlm.proteins.scorecard import command
 from seqlm.runs.run_file import RunFile, load_config
@@ -38,11 +38,11 @@ def test_a_scorecard_has_every_part(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stage, "processes_and_threads", lambda: (1, 1))
+    monkeypatch.setattr(inference, "processes_and_threads", lambda: (1, 1))
     model = tmp_path / "run" / "model"
     shutil.copytree(tiny_model, model)
     gym = write_release(tmp_path / "gym")
-    stage.scorecard(configured(run_file, model, f"scorecard.proteingym=[{gym}]"))
+    inference.run_inference("scorecard", configured(run_file, model, f"scorecard.proteingym=[{gym}]"))
     document = json.loads((tmp_path / "run" / "scorecard.json").read_text())
     found = {row["name"]: row for row in document["scores"]}
     assert 1 < found["perplexity"]["value"] < 200 and 1 < found["pseudo-perplexity"]["value"] < 200

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from seqlm.proteins.alphabet import TOKENS
+from seqlm.proteins.config import TaskConfig
 from seqlm.proteins.data.plausibility import Implausible
 from seqlm.proteins.data.prepare import one_file
 from seqlm.proteins.data.similarity import similar_across_splits, similarity_warning
 from seqlm.proteins.data.sources import PROTEINS
-from seqlm.runs.run_file import RunFile, TaskConfig
+from seqlm.runs.run_file import RunFile
 from seqlm.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
 from seqlm.training.data.spill import hash_all
 from seqlm.training.data.transfer import fetch, local_files

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from seqlm.proteins.config import SplitConfig
 from seqlm.proteins.data.shards import split_numbers
-from seqlm.runs.run_file import SplitConfig
 from seqlm.training.data.manifest import SPLITS, Settings
 from seqlm.training.data.spill import SPLIT_SALT, hash_all
 

@@ -8,7 +8,7 @@ behind its norm (``last_hidden_state``). With several layers or poolings, the co
 """
 
 import itertools
-from typing import Literal
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from seqlm.training.processes import Processes
 
 from .engine import Answer
 from .job import Command
+from .poolings import pooling_of
 from .records import Protein
 
 MAX_PART_BYTES = 256 << 20
@@ -34,11 +35,11 @@ def embed(config: RunFile, here: Processes) -> None:
     command = Command(config, here, "embed")
     size = command.engine.model.config.hidden_size
     layers = layer_numbers(inference.layers, len(command.engine.model.layers))
-    pooled = inference.pooling != ("none",)
+    pooled = not pooling_of(inference.pooling[0]).per_residue
     names = [f"layer{layer}_{pooling}" for pooling, layer in itertools.product(inference.pooling, layers)]
     names = ["embedding"] if len(names) == 1 else names
     command.settings |= {"pooling": inference.pooling, "layers": layers, "stored_as": inference.stored_as}
-    answer = layer_embeddings(layers, inference.pooling) if pooled else layer_embeddings(layers)
+    answer = layer_embeddings(layers, inference.pooling)
 
     def tabulate(proteins: list[Protein]) -> pa.Table:
         found = command.answers(proteins, answer)
@@ -57,10 +58,23 @@ def embed(config: RunFile, here: Processes) -> None:
     command.run(tabulate, part_residues)
 
 
-def layer_embeddings(layers: tuple[int, ...], poolings: tuple[str, ...] = ()) -> Answer:
-    """Return the answer with the hidden states of layers, (poolings * layers * C,), or (L, layers * C)."""
-    each: Literal["pooled", "residue"] = "pooled" if poolings else "residue"
-    return Answer(lambda model, pack: model.hidden_states(pack, layers), each, poolings)
+def layer_embeddings(layers: tuple[int, ...], poolings: Sequence[str]) -> Answer:
+    """Return the answer with the hidden states of layers, (poolings * layers * C,), or (L, layers * C).
+
+    Args:
+        layers: numbers of the layers.
+        poolings: names of ``POOLINGS``; one with a vector per residue stands alone.
+
+    Raises:
+        ValueError: if there is no such pooling.
+    """
+    chosen = tuple(pooling_of(name) for name in poolings)
+    per_residue = any(pooling.per_residue for pooling in chosen)
+    return Answer(
+        lambda model, pack: model.hidden_states(pack, layers),
+        "residue" if per_residue else "pooled",
+        () if per_residue else chosen,
+    )
 
 
 def layer_numbers(layers: tuple[int, ...], num_layers: int) -> tuple[int, ...]:

@@ -25,6 +25,8 @@ from seqlm.training.hardware import compiles
 from seqlm.training.heartbeat import beat
 from seqlm.training.packing import SPECIAL_TOKENS, HostPack, PackShape
 
+from .poolings import POOLINGS, PackedRows, Pooling, Statistic
+
 TOKENS_PER_PACK = {"cpu": 2048, "cuda": 65_536}
 """Default number of tokens per pack. On a CPU the activations of such a pack stay in the cache
 (docs/inference.md has the figures). On a GPU the matrix products of the smallest model need that many
@@ -54,15 +56,13 @@ class Answer:
     """Returns fp32 rows of shape (T, C), or (S, C) for ``protein``."""
     each: Literal["protein", "pooled", "residue"]
     """One row of ``compute`` per protein, its rows pooled, or one row per residue."""
-    poolings: tuple[str, ...] = ("mean",)
-    """``mean``, ``max`` and ``std`` (population) over the residues, without CLS and EOS; ``cls`` is the row
-    of CLS. Several stand side by side."""
+    poolings: tuple[Pooling, ...] = (POOLINGS["mean"],)
+    """Poolings of ``pooled`` rows, side by side in the answer."""
 
     @property
-    def statistics(self) -> tuple[str, ...]:
-        """Return what is kept of each window: the poolings, and mean squares for ``std``."""
-        parts = {"std": ("mean", "square")}
-        return tuple(dict.fromkeys(part for name in self.poolings for part in parts.get(name, (name,))))
+    def statistics(self) -> tuple[Statistic, ...]:
+        """Return the statistics that the poolings need of each window, each of them once."""
+        return tuple(dict.fromkeys(one for pooling in self.poolings for one in pooling.statistics))
 
 
 EMBEDDING = Answer(lambda model, pack: model.encode(pack), "pooled")
@@ -162,8 +162,8 @@ class Engine:
     def run(self, proteins: Sequence[npt.NDArray[np.uint8]], answer: Answer) -> list[Array]:
         """Return the answer for every protein, (C,) or (L, C).
 
-        For a protein that is read in windows, each residue's row comes from the window that answers for it,
-        ``mean``, ``max`` and ``std`` are those of these rows, and ``cls`` is that of the first window.
+        For a protein that is read in windows, each residue's row comes from the window that answers for it.
+        Poolings are those of these rows, and the row of CLS is that of the first window.
 
         Args:
             proteins: token ids without CLS and EOS, at least one residue each.
@@ -266,7 +266,8 @@ class Engine:
         if answer.each == "pooled":
             bounds = to_device(torch.from_numpy(answered), self.device)
             firsts = to_device(torch.from_numpy(host.cumulative[:-1]), self.device)
-            rows = torch.cat([_statistic(name, rows, bounds, firsts) for name in answer.statistics], dim=-1)
+            packed = PackedRows(rows, bounds, firsts)
+            rows = torch.cat([statistic.of_windows(packed) for statistic in answer.statistics], dim=-1)
         rows = rows.to("cpu", non_blocking=True)
         done = None
         if self.device.type == "cuda":
@@ -336,34 +337,20 @@ def _assembled(
 
 
 def _joined(parts: list[tuple[Window, Array]], answer: Answer) -> Array:
-    if len(parts) == 1 and "std" not in answer.poolings:
+    """Return a protein's answer from the rows of its windows."""
+    if len(parts) == 1 and all(pooling.result is None for pooling in answer.poolings):
         return parts[0][1]
     parts.sort(key=lambda part: part[0].start)
     if answer.each == "residue":
         return np.concatenate([part for _, part in parts])
-    weights = [window.num_answered for window, _ in parts]
-    names = answer.statistics
-    columns = [
-        np.stack(each) for each in zip(*(np.split(part, len(names)) for _, part in parts), strict=True)
-    ]
-    found = {}
-    for name, values in zip(names, columns, strict=True):  # (windows, C)
-        whole = {"max": values.max(axis=0), "cls": values[0]}
-        found[name] = whole.get(name, np.average(values, axis=0, weights=weights))
-    if "std" in answer.poolings:
-        found["std"] = np.sqrt(np.maximum(found["square"] - found["mean"] ** 2, 0))
-    return np.concatenate([found[name] for name in answer.poolings]).astype(np.float32)
-
-
-def _statistic(name: str, rows: Tensor, bounds: Tensor, firsts: Tensor) -> Tensor:
-    """Return a statistic of the rows within each of the bounds, (S, C); ``firsts`` are the rows of CLS.
-
-    Every other segment lies between two windows. A segment's rows are reduced in their order, so that the
-    result is the same in any pack. Sums of atomic additions would differ.
-    """
-    if name == "cls":
-        return rows[firsts.clamp(max=len(rows) - 1)]
-    values = rows.double() ** 2 if name == "square" else rows  # differences of squares lose digits
-    reduction = "max" if name == "max" else "sum"
-    found = torch.segment_reduce(values, reduction, offsets=bounds.flatten(), axis=0, unsafe=True)[::2]
-    return found if name == "max" else found / bounds.diff(dim=1).clamp(min=1)
+    weights = np.array([window.num_answered for window, _ in parts])
+    of_windows = np.split(np.stack([part for _, part in parts]), len(answer.statistics), axis=1)
+    joined = {
+        statistic: statistic.joined(values, weights)
+        for statistic, values in zip(answer.statistics, of_windows, strict=True)
+    }
+    vectors = []
+    for pooling in answer.poolings:
+        found = [joined[statistic] for statistic in pooling.statistics]
+        vectors.append(pooling.result(*found) if pooling.result else found[0])
+    return np.concatenate(vectors).astype(np.float32)

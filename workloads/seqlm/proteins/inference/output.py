@@ -14,12 +14,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from seqlm.launch.progress import parts_folder
+from seqlm.runs.inference_commands import PARQUET, inference_command
 from seqlm.runs.run_file import RunFile
 from seqlm.training.heartbeat import beat
 from seqlm.training.strict_yaml import read_mapping
 from seqlm.training.whole_file import write_whole
 
-from .output_file import PARQUET, output_file, parts_folder
+from .output_file import output_file
 from .records import Reject, input_key
 
 _REJECTS = b"rejects"
@@ -31,7 +33,8 @@ class Output:
 
     def __init__(self, config: RunFile, command: str) -> None:
         self.path = path = output_file(config, command)
-        self._config, self._has_pictures = config, command == "variants"
+        self._config = config
+        self._has_pictures = inference_command(command).draws
         self.folder = parts_folder(path)
         self.rejects = path.with_name(path.stem + ".rejects.csv")
         self.summary = path.with_name(path.name + ".json")

@@ -4,19 +4,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seqlm.runs.inference_commands import inference_command
+
 if TYPE_CHECKING:
     from seqlm.runs.run_file import RunFile
-
-PARQUET, CSV = ".parquet", ".csv"
-OUTPUTS = {
-    "embed": ("embeddings", PARQUET),
-    "predict": ("predictions", CSV, PARQUET),
-    "variants": ("variants", CSV, PARQUET),
-    "contacts": ("contacts", CSV, PARQUET),
-    "scorecard": ("scorecard", ".html"),
-    "layers": ("layers", CSV),
-}
-"""Name of each command's file if ``inference.output`` is null, and its formats, the default one first."""
 
 
 def output_file(config: "RunFile", command: str) -> Path:
@@ -25,8 +16,9 @@ def output_file(config: "RunFile", command: str) -> Path:
     Raises:
         ValueError: if the name has none of the command's formats.
     """
-    name, *formats = OUTPUTS[command]
-    path = Path(config.inference.output or default_folder(config) / f"{name}{formats[0]}")
+    record = inference_command(command)
+    formats = record.formats
+    path = Path(config.inference.output or default_folder(config) / f"{record.output_name}{formats[0]}")
     if path.suffix not in formats:
         raise ValueError(f"inference.output: got {path}; its name must end in {' or '.join(formats)}")
     return path
@@ -40,13 +32,3 @@ def default_folder(config: "RunFile") -> Path:
     model = Path(config.inference.model or config.run_dir / "model")
     holder = model.parent.parent if model.parent.name == "checkpoints" else model.parent
     return holder if os.path.isdir(model) and os.access(holder, os.W_OK) else config.run_dir
-
-
-def parts_folder(output: Path) -> Path:
-    """Return the folder of the parts that are not joined yet."""
-    return output.with_name(output.name + ".parts")
-
-
-def num_parts(output: Path) -> int:
-    """Return the number of complete parts that are not joined yet."""
-    return sum(1 for _ in parts_folder(output).glob("[0-9]*" + PARQUET))

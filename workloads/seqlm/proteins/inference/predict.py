@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from seqlm.commands.inference import MASKED_LM, check_head
 from seqlm.proteins.finetune.prediction_file import residue_separator
 from seqlm.proteins.finetune.task_kinds import KIND_OF_PROBLEM, THRESHOLD, TaskKind
+from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.model.packed_model import PackedModel, TokenClassifier
+from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
 

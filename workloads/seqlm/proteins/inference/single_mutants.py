@@ -25,9 +25,8 @@ import pyarrow.parquet as pq
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
+from seqlm.runs.inference_commands import PARQUET
 from seqlm.training.whole_file import write_whole, writing_whole
-
-from .output_file import PARQUET
 
 ROWS = "GAVLIMPFWYSTCNQDEHKR"
 """Mutant residues by chemical kind: small, aliphatic, aromatic, polar, charged."""

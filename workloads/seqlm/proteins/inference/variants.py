@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from seqlm.commands.inference import check_head
+from seqlm.proteins.inference.model_head import check_head
+from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
 
@@ -37,7 +38,7 @@ def variants(config: RunFile, here: Processes) -> None:
     """
     inference = config.inference
     command = Command(config, here, "variants")
-    check_head("variants", command.model_name, command.engine.model.config.architectures)
+    check_head("variants", command.model_name, command.engine.model.config.architectures or [MASKED_LM])
     asked = None if inference.mutations is None else read_mutations(Path(inference.mutations))
     command.settings["mutations_fingerprint"] = None if asked is None else asked.fingerprint
 

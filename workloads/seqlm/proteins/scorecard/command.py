@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from seqlm.commands.inference import check_head
 from seqlm.proteins.alphabet import encode
 from seqlm.proteins.contacts import head as contact_head
 from seqlm.proteins.contacts.head import RANGES, Chain, chains, precision
@@ -28,10 +27,12 @@ from seqlm.proteins.finetune.scores import scores
 from seqlm.proteins.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
 from seqlm.proteins.inference.job import Command, await_all
 from seqlm.proteins.inference.masked_marginals import masked_marginals
+from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.inference.mutations import all_single_mutants
 from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.model.packed_model import MaskedLanguageModel
 from seqlm.proteins.pretraining.evaluation import pseudo_perplexity, score_model
+from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.run_file import RunFile
 from seqlm.training.hardware import environment
 from seqlm.training.packing import PackShape
@@ -79,7 +80,7 @@ def scorecard(config: RunFile, here: Processes) -> None:
         ValueError: if the model or ProteinGym's files cannot be read, or the output is of another model.
     """
     command = Command(config, here, "scorecard")
-    check_head("variants", command.model_name, command.engine.model.config.architectures)
+    check_head("scorecard", command.model_name, command.engine.model.config.architectures or [MASKED_LM])
     path = command.output.path
     _check_free(config, path, command.model_name)
     seconds, rows = dict[str, float](), list[Row]()

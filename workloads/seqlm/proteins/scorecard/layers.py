@@ -25,6 +25,7 @@ from seqlm.proteins.finetune.table import Record
 from seqlm.proteins.inference.embed import layer_embeddings
 from seqlm.proteins.inference.engine import Answer, Engine
 from seqlm.proteins.inference.job import Command
+from seqlm.proteins.inference.poolings import POOLED, POOLINGS
 from seqlm.runs.run_file import RunFile
 from seqlm.training.heartbeat import beat
 from seqlm.training.processes import Processes
@@ -33,12 +34,14 @@ from seqlm.training.tracking.progress import WorkProgress
 from seqlm.training.whole_file import write_whole
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-POOLINGS = ("mean", "max", "std", "cls")
 MAX_PROTEINS = {"train": 1000, "validation": 500, "test": 500}
 """Proteins of each split, drawn with a fixed seed."""
 RESIDUE_SHARE = 0.15
 """Share of them for a residue task, which has an example for each residue."""
 STRENGTHS = (1e-3, 1e-1)
+"""Inverse penalties of the probes that are tried."""
+RESIDUES = tuple(name for name in POOLINGS if name not in POOLED)
+"""Poolings of a residue task, whose examples are residues."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,24 +61,22 @@ def layers(config: RunFile, here: Processes) -> None:
     Raises:
         ValueError: if the model, the data or the output cannot be used.
     """
-    name = config.inference.model or config.model.init_from
-    if name is None:
-        raise ValueError("inference.model: make layers needs a model; set MODEL to a folder or a hub id")
-    inference = dataclasses.replace(config.inference, model=name)
-    command = Command(dataclasses.replace(config, inference=inference), here, "layers")
-    path, engine = command.output.path, command.engine
-    if path.exists() and not inference.overwrite:
+    command = Command(config, here, "layers")
+    name = command.model_name
+    path = command.output.path
+    engine = command.engine
+    if path.exists() and not config.inference.overwrite:
         raise ValueError(f"{path} exists; name another inference.output, or set inference.overwrite=true")
     if not here.is_first:
         return
     data = LabelledSplit(config.data.path, "train")
     schema, numbers = data.schema, tuple(range(len(engine.model.layers) + 1))
-    poolings = ("none",) if schema.task.per_residue else POOLINGS
+    poolings = RESIDUES if schema.task.per_residue else POOLED
     share = RESIDUE_SHARE if schema.task.per_residue else 1
     parts = [SampledSplit(config.data.path, name, int(MAX_PROTEINS[name] * share)) for name in SPLITS]
     if not all(len(part.labels) for part in parts):
         raise ValueError(f"{config.data.path} has an empty split; make layers needs all three")
-    answer = layer_embeddings(numbers, () if schema.task.per_residue else poolings)
+    answer = layer_embeddings(numbers, poolings)
     features = [_features(part, name, engine, answer) for name, part in zip(SPLITS, parts, strict=True)]
     clusters = _clusters(parts[2])
     counts = (f"{name} {len(part.labels):,}" for name, part in zip(SPLITS, parts, strict=True))
@@ -150,7 +151,7 @@ def _figure(rows: list[dict[str, Any]], best: Choice, headline: str, model: str)
         keys = ("layer", "test", "test_low", "test_high")
         x, y, low, high = (np.array([row[key] for row in mine]) for key in keys)
         bars = np.maximum([y - low, high - y], 0)
-        label = "residues" if pooling == "none" else pooling
+        label = "residues" if pooling in RESIDUES else pooling
         axis.errorbar(x + 0.08 * (place - len(poolings) / 2), y, bars, marker="o", capsize=2, label=label)
     axis.axvline(best.layer, color="#5b6472", linestyle=":", label=f"chosen on validation: {best.pooling}")
     axis.set(xlabel="layer (0: embedding)", ylabel=f"test {headline}, 95 % intervals over clusters")

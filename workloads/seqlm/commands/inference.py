@@ -8,8 +8,8 @@ from pathlib import Path
 
 from seqlm.launch.local import on_every_device, processes_and_threads
 from seqlm.proteins.data.sources import PROTEINS
+from seqlm.proteins.families.table import saved_config
 from seqlm.proteins.inference.output_file import output_file
-from seqlm.runs import families
 from seqlm.runs.families import INFERENCE
 from seqlm.runs.kinds import check_model_name, short_training
 from seqlm.runs.run_file import RunFile
@@ -78,7 +78,7 @@ def check_head(command: str, model: str, architectures: Sequence[str] | None = N
         architectures: names in its config.json; by default those of the folder, if it is one.
     """
     if architectures is None:
-        if not (saved := families.saved_config(Path(model))):
+        if not (saved := saved_config(Path(model))):
             return
         architectures = saved.get("architectures") or [MASKED_LM]
     if command == "predict" and any(name.endswith(MASKED_LM) for name in architectures):

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Literal
 
 from seqlm.bionemo.config import BionemoConfig
 from seqlm.language.config import ChatConfig, chat_rules
+from seqlm.proteins.families.table import MODEL_FAMILIES, family_of
 from seqlm.proteins.finetune.task_kinds import TASK_KINDS
-from seqlm.runs.families import MODEL_FAMILIES, family_of, run_kind
+from seqlm.runs.families import run_kind
 from seqlm.runs.schema import dry_run_text, fields_text
 from seqlm.training import config_rules
 from seqlm.training.command_line import NO_USAGE, Usage, one_line_errors, overrides_of, stage_parser

@@ -51,7 +51,7 @@ from benchmarks.case import (
     say,
 )
 from benchmarks.contestant import use_one_device
-from seqlm.runs.families import MODEL_FAMILIES
+from seqlm.proteins.families.table import MODEL_FAMILIES
 
 STAGES = "ceilings,parity,hygiene,profile,speed,versus,quality,finetune,embed,serve"
 LINES_FILE = "acceptance.jsonl"

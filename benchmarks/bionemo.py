@@ -29,8 +29,7 @@ from seqlm.bionemo.export import export_run
 from seqlm.bionemo.files import export_files
 from seqlm.bionemo.installed import recorded_release, require, run_entry_point
 from seqlm.bionemo.recorder import TRAIN_LOSS, registered
-from seqlm.proteins.families.esm2.facts import SHAPES
-from seqlm.runs.families import MODEL_FAMILIES
+from seqlm.proteins.families.esm2.facts import ESM2
 from seqlm.runs.run_file import ModelConfig, RunFile
 from seqlm.training.command_line import RunError
 from seqlm.training.config import DataConfig, OptimConfig, TrainConfig
@@ -121,7 +120,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def arm_of(model: str, data: Path, micro_batch: int, folder: Path) -> BionemoArm:
     """A step of one micro batch."""
-    max_residues = MODEL_FAMILIES["esm2"].max_residues
+    max_residues = ESM2.max_residues
     tokens = micro_batch * (max_residues + SPECIAL_TOKENS)
     config = RunFile(
         name="benchmark",
@@ -198,7 +197,7 @@ def _parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", choices=SHAPES, default="8M")
+    parser.add_argument("--model", choices=ESM2.sizes, default="8M")
     parser.add_argument("--data", type=Path, default=Path("data/sample"), help="prepared folder")
     parser.add_argument("--micro-batch", type=int, nargs="+", default=list(MICRO_BATCHES))
     parser.add_argument("--rounds", type=int, default=5, help="windows of each micro batch size")

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import torch
 
 from benchmarks.contestant import Window
-from seqlm.proteins.families.esm2.facts import num_rows
 from seqlm.proteins.model.pretrained import on_meta, starting_config
+from seqlm.proteins.model.shape import num_rows
 from seqlm.runs.run_file import ModelConfig
 from seqlm.training.hardware import executed_flops, matmul_ceiling, num_flops, peak_flops
 from seqlm.training.packing import SPECIAL_TOKENS

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from benchmarks.case import Settings
 from benchmarks.contestant import Gate, training_state
+from seqlm.proteins.families.table import MODEL_FAMILIES
 from seqlm.proteins.model.pretrained import save_esm
 from seqlm.proteins.pretraining.objective import Pretraining
-from seqlm.runs.families import MODEL_FAMILIES
 from seqlm.runs.run_file import ModelConfig, ModelFamilyName, ModelSize, RunFile
 from seqlm.training.config import DataConfig, OptimConfig, TrainConfig
 from seqlm.training.loader import StepPacks, read_ahead, step_packs

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.case import Case, Line, Settings
 from benchmarks.figures import DTYPES, precisions_of
-from seqlm.proteins.families.esm2.facts import SHAPES
+from seqlm.proteins.families.esm2.facts import ESM2
 
 PACKAGES = ("accelerate", "bitsandbytes", "peft", "pyarrow", "safetensors", "triton")
 SIZES = ("8M", "650M", "3B")
@@ -34,7 +34,7 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     largest, tokens, size, seconds = (8192, 16384, 1 << 30, 0.5) if is_cuda else (256, 16, 1 << 20, 0.01)
     shapes = {"largest": (largest, largest, largest)}
     for name in SIZES:
-        hidden = SHAPES[name][1]
+        hidden = ESM2.sizes[name].hidden
         for part, inner, columns in (("q, k, v", 1, 3), ("projection", 1, 1), ("in", 1, 4), ("out", 4, 1)):
             shapes[f"{name} {part}"] = (tokens, inner * hidden, columns * hidden)
     dtype = DTYPES[precisions_of(device)[0]]

@@ -11,20 +11,19 @@ from transformers import PretrainedConfig
 
 from seqlm.proteins.alphabet import STANDARD_RESIDUES
 from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.families.table import MODEL_FAMILIES
 from seqlm.training import precision
 from seqlm.training.tracking import mirror
 from tests.workloads.proteins import tiny_models
 from tests.workloads.proteins.tiny_models import save_tiny_model
 from tests.workloads.training.training_runs import write_run_file
 
-FAMILIES = ("esm2", "esmc")
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run the tests in a module's ``BOTH_FAMILIES`` for each family. True names all with a tiny model."""
     both = getattr(metafunc.module, "BOTH_FAMILIES", ())
     if "family" in metafunc.fixturenames and (both is True or metafunc.function.__name__ in both):
-        metafunc.parametrize("family", FAMILIES, indirect=True, scope="session")
+        metafunc.parametrize("family", MODEL_FAMILIES, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")

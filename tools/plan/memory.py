@@ -25,7 +25,7 @@ Other devices and settings:
 from dataclasses import dataclass
 from typing import Literal
 
-from seqlm.proteins.families.esm2.facts import ModelShape, num_rows
+from seqlm.proteins.model.shape import ModelShape, num_rows
 from seqlm.runs.run_file import RunFile
 from seqlm.training.config import LoraConfig
 from tools.plan.model_size import Parameters

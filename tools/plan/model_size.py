@@ -1,14 +1,14 @@
 """Number of a run's parameters, and of those that it trains.
 
-The counts follow the modules of transformers' models (``shapes.py`` of each family).
+The counts follow the modules of transformers' models (``facts.py`` of each family).
 """
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqlm.proteins.families.esm2.facts import ModelShape
-from seqlm.runs.families import MODEL_FAMILIES, saved_config
+from seqlm.proteins.families.table import MODEL_FAMILIES, saved_config
+from seqlm.proteins.model.shape import ModelShape
 from seqlm.runs.run_file import RunFile
 
 
@@ -41,11 +41,11 @@ def shape_of(config: RunFile) -> ModelShape:
         )
     start, family = config.model.init_from, MODEL_FAMILIES[config.model.family]
     if start is None:
-        return family.sizes[config.model.size]
+        return family.published_shape(config.model.size)
     if settings := saved_config(Path(start)):
-        return family.shape_of(settings)
+        return family.shape_of_config(settings)
     if match := re.search(family.published_name, start):
-        return family.sizes[match[1]]
+        return family.published_shape(match[1])
     raise ValueError(
         f"model.init_from: got {start}, whose size is unknown; set a folder with a config.json, or the hub id"
         " of a published model, as facebook/esm2_t6_8M_UR50D or biohub/ESMC-300M"

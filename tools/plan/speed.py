@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqlm.runs.families import MODEL_FAMILIES
+from seqlm.proteins.families.table import MODEL_FAMILIES
 from seqlm.runs.run_file import RunFile
 from seqlm.training.peak_rates import NEURON_CORE_BF16_FLOPS, PEAK_BF16_FLOPS
 from tools.plan.memory import Layout, window_keys
@@ -87,8 +87,8 @@ def speed(
         raise ValueError(f"--measured: the run was on {measured[0]}, and the cluster has {gpu}; set --mfu")
     config, shape, world_size = layout.config, layout.shape, layout.world_size
     counted = flops_per_residue(layout)
-    sizes = MODEL_FAMILIES[config.model.family].sizes
-    size = next((name for name, known in sizes.items() if known == shape), None)
+    family = MODEL_FAMILIES[config.model.family]
+    size = next((name for name in family.sizes if family.published_shape(name) == shape), None)
     if mfu is not None:
         low = high = mfu
         source = "given by --mfu"

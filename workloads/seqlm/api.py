@@ -23,6 +23,7 @@ from tqdm import tqdm
 from seqlm.proteins.alphabet import encode
 from seqlm.proteins.contacts import head as contact_head
 from seqlm.proteins.data.plausibility import is_nucleotides
+from seqlm.proteins.families.table import family_of_type
 from seqlm.proteins.inference.embed import layer_embeddings, layer_numbers
 from seqlm.proteins.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
 from seqlm.proteins.inference.masked_marginals import masked_marginals, pseudo_perplexity
@@ -32,7 +33,6 @@ from seqlm.proteins.inference.poolings import pooling_of
 from seqlm.proteins.inference.predict import Head, predictions
 from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.model.pretrained import load_model
-from seqlm.runs.families import MODEL_FAMILIES, family_of
 from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.kinds import check_model_name, short_training
 from seqlm.training.config import TrainConfig
@@ -69,11 +69,12 @@ def load(
     if place.type not in TOKENS_PER_PACK:
         raise ValueError(f"device: got {device!r}; allowed are {' and '.join(TOKENS_PER_PACK)}")
     train = TrainConfig(precision=precision)  # type: ignore[arg-type]
+    model = load_model(name)
     engine = Engine(
-        load_model(name),
+        model,
         device=place,
         dtype=select_precision(train, place).dtype,
-        max_residues=MODEL_FAMILIES[family_of(name) or "esm2"].max_residues,
+        max_residues=family_of_type(model.config.model_type).max_residues,
         compile_from=compile_from(train, place),
     )
     return Model(name, engine, allow_nucleotides=allow_nucleotides)

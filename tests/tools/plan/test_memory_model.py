@@ -15,16 +15,16 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import EsmcConfig, PretrainedConfig
 
 from seqlm.proteins.config import TaskConfig
-from seqlm.proteins.families.esm2.facts import ModelShape, num_rows
 from seqlm.proteins.families.esm2.model import PackedEsm, published_config
 from seqlm.proteins.families.esmc.model import PackedEsmcModel
+from seqlm.proteins.families.table import MODEL_FAMILIES, family_of_type
 from seqlm.proteins.finetune.task_kinds import TASK_KINDS
 from seqlm.proteins.finetune.tasks import task_class
 from seqlm.proteins.model import attention, packed_model
 from seqlm.proteins.model.attention import Segments
 from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack, PackedModel
 from seqlm.proteins.model.pretrained import of_config, on_meta
-from seqlm.runs.families import MODEL_FAMILIES
+from seqlm.proteins.model.shape import ModelShape, num_rows
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.adapters.adapters import add_adapters, shrink_frozen
 from seqlm.training.config import LoraConfig, ParallelConfig, TrainConfig
@@ -74,8 +74,7 @@ def small_config(family: str) -> PretrainedConfig:
 
 
 def shape_of_config(config: PretrainedConfig) -> ModelShape:
-    family = next(each for each in MODEL_FAMILIES.values() if each.model_type == config.model_type)
-    return family.shape_of(config.to_dict())
+    return family_of_type(config.model_type).shape_of_config(config.to_dict())
 
 
 def layout_of(

@@ -18,7 +18,7 @@ from config.eks_cluster import EksCluster
 from config.facts.price_list import load_prices
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.loader import load_cluster
-from seqlm.proteins.families.esm2.facts import SHAPES, model_shape
+from seqlm.proteins.families.esm2.facts import ESM2
 from seqlm.proteins.families.esm2.model import PackedEsm, published_config
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.hardware import num_flops
@@ -77,7 +77,7 @@ def test_the_mean_length_matches_the_distribution() -> None:
 
 def test_published_shares_are_of_known_gpus_and_sizes() -> None:
     for (gpu, size), (low, high, source) in PUBLISHED.items():
-        assert gpu in PEAK_BF16_FLOPS and size in SHAPES
+        assert gpu in PEAK_BF16_FLOPS and size in ESM2.sizes
         assert 0 < low <= high < 1 and source.startswith("published: ")
 
 
@@ -95,11 +95,12 @@ def test_published_shares_follow_from_the_published_rates(
     gpu: str, size: str, tokens_per_second: float, end: str
 ) -> None:
     """Padded rows of 1,024 tokens attend to 1,024 tokens, and packed rows (H200) to the mean length."""
-    layers, hidden, heads = SHAPES[size]
-    shape = model_shape(layers, hidden, heads)
+    shape = ESM2.published_shape(size)
     attended = MEAN_LENGTH if gpu == "H200" else 1024
-    weights = layers * shape.layer_parameters + shape.language_head
-    share = tokens_per_second * (6 * weights + 12 * layers * hidden * attended) / PEAK_BF16_FLOPS[gpu]
+    weights = shape.layers * shape.layer_parameters + shape.language_head
+    share = (
+        tokens_per_second * (6 * weights + 12 * shape.layers * shape.hidden * attended) / PEAK_BF16_FLOPS[gpu]
+    )
     low, high, _ = PUBLISHED[gpu, size]
     assert share == pytest.approx(low if end == "low" else high, abs=0.04)
 

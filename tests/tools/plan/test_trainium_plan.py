@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqlm.proteins.families.esm2.facts import model_shape
+from seqlm.proteins.families.esm2.facts import ESM2
+from seqlm.proteins.model.shape import Dimensions
 from seqlm.proteins.model.window_attention import window_attention
 from seqlm.runs.run_file import ModelConfig, RunFile
 from seqlm.training import device_runtime
@@ -121,7 +122,8 @@ def test_agrees_with_the_tensors_of_window_attention() -> None:
         model=ModelConfig(max_residues=longest - 2),
         train=TrainConfig(tokens_per_pack=tokens, tokens_per_step=tokens),
     )
-    shape = model_shape(1, heads * size, heads)
+    width = heads * size
+    shape = ESM2.shape(Dimensions(layers=1, hidden=width, heads=heads, feed_forward=4 * width))
     layout = Layout(config, shape, parameters_of(config, shape), 1, NUMBER_BYTES, "window")
     kept: dict[int, Tensor] = {}
 

@@ -11,7 +11,7 @@ import pytest
 from seqlm.bionemo.command import Data, Devices, arguments, batch_problems, conversion, unsupported
 from seqlm.bionemo.files import ExportFiles
 from seqlm.language.config import ChatConfig
-from seqlm.proteins.families.esm2.facts import SHAPES
+from seqlm.proteins.families.esm2.facts import ESM2
 from seqlm.runs.run_file import RunFile, load_config
 from tests.workloads.bionemo.stand_in_bionemo import check_conversion, get_parser
 
@@ -38,13 +38,13 @@ def parsed(config: RunFile, devices: Devices = DEVICES[1]) -> argparse.Namespace
 def test_every_published_size_pre_trains(size: str, devices: Devices) -> None:
     """The run file of our trainer gives the same proteins per step on any number of devices."""
     options = parsed(published(size), devices)
-    layers, hidden_size, heads = SHAPES[size]
+    layers, hidden_size, heads, feed_forward = ESM2.sizes[size]
     assert (options.num_layers, options.hidden_size, options.num_attention_heads) == (
         layers,
         hidden_size,
         heads,
     )
-    assert options.ffn_hidden_size == 4 * hidden_size
+    assert options.ffn_hidden_size == feed_forward
     assert (options.num_nodes, options.num_gpus) == (devices.num_nodes, devices.gpus_per_node)
     step = options.micro_batch_size * options.accumulate_grad_batches * devices.world_size
     assert step * options.max_seq_length == 2_097_152

@@ -8,17 +8,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+HEAD_SIZE = 8
+
 
 def tiny_config(layers: int = 2, width: int = 32, family: str = "esm2") -> PretrainedConfig:
-    """A family's architecture with four heads (one per eight channels)."""
-    from seqlm.runs.families import MODEL_FAMILIES
+    """Return a family's configuration with four heads (one per eight channels)."""
+    from seqlm.proteins.families.table import MODEL_FAMILIES
 
     each = MODEL_FAMILIES[family]
     config = each.architecture().published(next(iter(each.sizes)))
-    if family == "esmc":
-        config.head_dim, config.num_key_value_heads = 8, width // 8
-    config.num_hidden_layers, config.hidden_size = layers, width
-    config.num_attention_heads, config.intermediate_size = width // 8, 2 * width
+    heads = width // HEAD_SIZE
+    wanted = {
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": HEAD_SIZE,
+        "intermediate_size": 2 * width,
+    }
+    for name, value in wanted.items():
+        if hasattr(config, name):
+            setattr(config, name, value)
     return config
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from seqlm.proteins.families.esm2.model import SHAPES
+from seqlm.proteins.families.esm2.facts import ESM2
 from seqlm.runs.run_file import load_config
 from seqlm.training.config import LoraConfig
 from seqlm.training.strict_yaml import shown
@@ -29,7 +29,7 @@ def test_shipped_run_loads(path: Path) -> None:
 
 
 def test_all_published_sizes_are_shipped() -> None:
-    assert {load_config(path).model.size for path in CONFIGS} == set(SHAPES)
+    assert {load_config(path).model.size for path in CONFIGS} == set(ESM2.sizes)
 
 
 def test_every_kind_of_task_has_an_example() -> None:

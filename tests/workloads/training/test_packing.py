@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from seqlm.proteins.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD
-from seqlm.proteins.families.esm2.facts import num_rows
 from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.model.packed_model import Pack
 from seqlm.proteins.model.protein_packs import ProteinStream
+from seqlm.proteins.model.shape import num_rows
 from seqlm.training.hashing import hash64, mix64, mix64_on_device
 from seqlm.training.loader import read_ahead, step_packs
 from seqlm.training.packing import PackShape, Position, pack_lengths

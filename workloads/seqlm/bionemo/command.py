@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from seqlm.proteins.families.esm2.facts import SHAPES
+from seqlm.proteins.families.esm2.facts import ESM2
 from seqlm.runs.run_file import RunFile
 
 from .config import BionemoConfig
@@ -190,7 +190,7 @@ def _evaluation_steps(config: RunFile, num_validation: int) -> int:
 
 
 def _pretraining(config: RunFile, files: ExportFiles) -> dict[str, Any]:
-    layers, hidden_size, heads = SHAPES[config.model.size]
+    layers, hidden_size, heads, _ = ESM2.sizes[config.model.size]
     return {
         "train-cluster-path": files.clusters("train"),
         "train-database-path": files.proteins("train"),

@@ -8,9 +8,10 @@ from typing import Any
 
 from seqlm.launch.local import on_every_device, processes_and_threads
 from seqlm.proteins.data.sources import PROTEINS
+from seqlm.proteins.families.table import saved_config
 from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.inference.output_file import output_file
-from seqlm.runs.families import lazy, saved_config
+from seqlm.runs.families import lazy
 from seqlm.runs.inference_commands import FEW_BYTES, MASKED_LM, InferenceCommand, inference_command
 from seqlm.runs.kinds import check_model_name, prepare, short_training
 from seqlm.runs.run_file import RunFile

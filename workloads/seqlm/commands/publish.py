@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 
 from seqlm.commands.inference import check_model
+from seqlm.proteins.families.table import MODEL_FAMILIES, family_of, saved_config
 from seqlm.proteins.inference.output_file import default_folder
-from seqlm.runs.families import MODEL_FAMILIES, family_of, saved_config
 from seqlm.runs.kinds import MAX_BASES, may_be_hub_id
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checksums import CARD_FILE, CHECKPOINT_FILE, SUMS_FILE, new_folder, verified
@@ -31,8 +31,6 @@ from seqlm.training.tracking.mirror import without_login
 from seqlm.training.tracking.run_log import CONFIG_FILE, RESULTS_FILE
 
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "LICENSE*", "NOTICE*")
-LICENSES = {"facebook/esm2_": "mit", "biohub/ESMC-": "mit"}
-"""Licences of published models (docs/models.md), by the beginning of their hub ids."""
 REFUSED = (401, 403)
 CAUSAL = "ForCausalLM"
 HEADS = {
@@ -62,9 +60,7 @@ def main(config: RunFile) -> None:
     folder = Path(config.publish.folder or default_folder(config) / "hub")
     _check_model(model)
     base = base_of(model)
-    license = config.publish.license or next(
-        (found for start, found in LICENSES.items() if base and base.startswith(start)), None
-    )
+    license = config.publish.license or license_of(base)
     if license is None:
         raise ValueError(
             f"publish.license: got null, and the licence of the starting model ({base or 'none'}) is not "
@@ -87,6 +83,14 @@ def base_of(model: Path) -> str | None:
             is_hub_id = may_be_hub_id(known) and not known.startswith("runs/")
             return known.partition("@")[0] if is_hub_id else None
         model = Path(start)
+    return None
+
+
+def license_of(base: str | None) -> str | None:
+    """Return the licence of the published model that a training began with; None if it is not known."""
+    for family in MODEL_FAMILIES.values():
+        if base and base.startswith(family.hub_prefix):
+            return family.license
     return None
 
 

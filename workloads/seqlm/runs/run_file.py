@@ -25,7 +25,8 @@ from seqlm.proteins.config import (
     TaskConfig,
     protein_rules,
 )
-from seqlm.runs.families import MODEL_FAMILIES, family_of, run_kind
+from seqlm.proteins.families.table import MODEL_FAMILIES, family_of
+from seqlm.runs.families import run_kind
 from seqlm.runs.schema import dry_run_text, fields_text
 from seqlm.training import config_rules
 from seqlm.training.command_line import NO_USAGE, Usage, one_line_errors, overrides_of, stage_parser

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, EsmcConfig, EsmcForMaskedLM, EsmcTokenizer
 
 from seqlm.proteins.alphabet import encode
-from seqlm.proteins.families.esmc.facts import SHAPES
+from seqlm.proteins.families.esmc.facts import ESMC
 from seqlm.proteins.families.esmc.model import published_config
 from seqlm.proteins.model.pretrained import load_model, on_meta, save_esm
 from tests.workloads.proteins.families.test_esmc_parity import packed_model, plain_model, random_pack
@@ -24,7 +24,7 @@ def test_published_sizes(size: str, published: float) -> None:
 
 
 def test_6b_is_the_default_of_transformers() -> None:
-    assert published_config("6B").to_dict() == EsmcConfig().to_dict() and "6B" in SHAPES
+    assert published_config("6B").to_dict() == EsmcConfig().to_dict() and "6B" in ESMC.sizes
 
 
 @pytest.mark.parametrize(

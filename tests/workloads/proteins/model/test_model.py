@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, EsmConfig, EsmForMaskedLM, PretrainedConfig
 
 from seqlm.proteins.alphabet import MASK
-from seqlm.proteins.families.esm2.model import SHAPES, published_config
+from seqlm.proteins.families.esm2.facts import ESM2
+from seqlm.proteins.families.esm2.model import published_config
 from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.model.packed_model import Pack
 from seqlm.proteins.model.pretrained import of_config, on_meta, save_esm, with_weights
@@ -144,7 +145,7 @@ def test_tied_weight_is_one_parameter() -> None:
     assert packed.lm_head.decoder.weight is packed.esm.embeddings.word_embeddings.weight
 
 
-@pytest.mark.parametrize("size", SHAPES)
+@pytest.mark.parametrize("size", ESM2.sizes)
 def test_published_sizes(size: str) -> None:
     # Parameters of the released checkpoints as transformers counts them, contact head included.
     published = {"8M": 7.5e6, "35M": 33.5e6, "150M": 148e6, "650M": 651e6, "3B": 2.84e9, "15B": 15.1e9}

@@ -35,7 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def configured(folder: Path, model: Path, kind: str) -> RunFile:
-    overrides = ["train.precision=fp32", f"inference.output={folder}/layers.csv"]
+    overrides = ["train.precision=fp32", f"inference.output={folder}/layers.csv", f"inference.model={model}"]
     return load_config(write_task_file(folder, model, kind), overrides)
 
 

@@ -30,6 +30,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from seqlm.proteins.alphabet import encode
+from seqlm.proteins.families.table import family_of_type
 from seqlm.proteins.inference.engine import Engine
 from seqlm.proteins.model.attention import rotate
 from seqlm.proteins.model.packed_model import PackedLayer, PackedModel, layer_norm, operand
@@ -41,7 +42,8 @@ SHORTEST = 6
 INVERSE_STRENGTH = 0.15
 """Inverse strength of the L1 penalty, scikit-learn's ``C``, as in Rao et al. 2021."""
 FILE = "contact_head.json"
-PREFIX = "esm.contact_head.regression."
+REGRESSION = "regression"
+"""Name of the linear map in transformers' contact heads."""
 Matrix = npt.NDArray[np.float32]
 STRUCTURES_FILE = Path(__file__).parent / "sample" / "structures.json"
 RANGES = {"short": (6, 11), "medium": (12, 23), "long": (24, 1 << 30)}
@@ -156,14 +158,14 @@ def load(model: PackedModel, name: str) -> ContactHead:
     if file.is_file():
         saved = json.loads(file.read_text())
         return ContactHead(np.array(saved["weights"], dtype=np.float32).reshape(shape), saved["bias"])
-    regression = getattr(getattr(model, "esm", None), "contact_head", None)
-    # An unfitted head has transformers' first weights, whose bias is 0; that of a fitted one never is.
-    if regression is None or float(regression.regression.bias) == 0:
+    module = family_of_type(config.model_type).contact_head
+    linear: Any = None if module is None else model.get_submodule(f"{module}.{REGRESSION}")
+    # An unfitted head has transformers' first weights with a bias of 0. The bias of a fitted one is never 0.
+    if linear is None or float(linear.bias) == 0:
         raise ValueError(
             f"{name} has no fitted contact head; fit it on the bundled structures with "
             "inference.fit_contacts=true, which stores it with the model folder"
         )
-    linear = regression.regression
     return ContactHead(linear.weight.detach().cpu().numpy().reshape(shape), float(linear.bias))
 
 
@@ -178,23 +180,25 @@ def check_folder(name: str) -> None:
 def save(model: PackedModel, name: str, head: ContactHead) -> Path:
     """Store a regression with the model folder; return the file that was written."""
     folder = Path(name)
+    module = family_of_type(model.config.model_type).contact_head
     with new_folder(folder) as new:
         shutil.copytree(folder, new, copy_function=os.link)
-        if not hasattr(model, "esm"):
+        if module is None:
             (new / FILE).write_text(json.dumps({"weights": head.weights.tolist(), "bias": head.bias}) + "\n")
             return folder / FILE
-        file = next(path for path in sorted(new.glob("*.safetensors")) if _has_head(path))
+        weight, bias = (f"{module}.{REGRESSION}.{name}" for name in ("weight", "bias"))
+        file = next(path for path in sorted(new.glob("*.safetensors")) if _has_tensor(path, weight))
         tensors = load_file(file)
-        tensors[PREFIX + "weight"] = torch.from_numpy(head.weights.reshape(1, -1).copy())
-        tensors[PREFIX + "bias"] = torch.tensor([head.bias])
+        tensors[weight] = torch.from_numpy(head.weights.reshape(1, -1).copy())
+        tensors[bias] = torch.tensor([head.bias])
         file.unlink()  # the old folder has the same file
         save_file(tensors, file, metadata={"format": "pt"})
     return folder / file.name
 
 
-def _has_head(file: Path) -> bool:
+def _has_tensor(file: Path, name: str) -> bool:
     with safe_open(file, "pt") as tensors:
-        return PREFIX + "weight" in tensors.keys()  # noqa: SIM118
+        return name in tensors.keys()  # noqa: SIM118
 
 
 def _each_layer(engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[int, Tensor], None]) -> None:

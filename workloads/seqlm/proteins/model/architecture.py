@@ -22,8 +22,6 @@ class ModelClass(NamedTuple):
 class Architecture:
     """Family of models in transformers' format."""
 
-    name: str
-    """Name for messages."""
     config: type[PretrainedConfig]
     published: Callable[[str], PretrainedConfig]
     """Configuration of a published size."""

@@ -9,12 +9,12 @@ from dataclasses import replace
 import torch
 
 from seqlm.proteins.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD, UNK
-from seqlm.proteins.families.esm2.facts import num_rows
 from seqlm.training.hashing import GOLDEN, mix64_on_device
 from seqlm.training.packing import HostPack
 
 from .attention import Segments
 from .packed_model import Pack
+from .shape import num_rows
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
 """Shares of the predicted residues. The rest stays unchanged (Devlin et al. 2019, as in ESM-2)."""

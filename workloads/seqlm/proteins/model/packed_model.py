@@ -278,7 +278,14 @@ class TokenClassifier(PackedModel):
 
 
 def refuse_others(config: Any, expected: Mapping[str, Any], family: str, published: str) -> None:
-    """Raise ValueError if a configuration has other values than the family's ``expected`` ones."""
+    """Raise ValueError if a configuration has other values than the family's ``expected`` ones.
+
+    Args:
+        config: configuration of a model.
+        expected: values that all models of the family have, by the names of their fields.
+        family: name of the family in the message.
+        published: pattern of the hub ids of the published models.
+    """
     wrong = [
         f"{key}={getattr(config, key)!r} ({family} has {value!r})"
         for key, value in expected.items()

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from seqlm.runs.families import MODEL_FAMILIES
+from seqlm.proteins.families.table import MODEL_FAMILIES, family_of_type
 from seqlm.runs.run_file import ModelConfig, RunFile
 from seqlm.training.checkpoint_reader import weights_of
 from seqlm.training.checksums import CHECKPOINT_FILE, read_document, unreadable, verified
@@ -29,10 +29,7 @@ def architecture_of(model_type: str) -> Architecture:
     Raises:
         ValueError: if no family has it.
     """
-    types = {family.model_type: family for family in MODEL_FAMILIES.values()}
-    if model_type not in types:
-        raise ValueError(f"a model of type {model_type!r}; allowed are {', '.join(types)}")
-    return types[model_type].architecture()
+    return family_of_type(model_type).architecture()
 
 
 def of_config(config: PretrainedConfig) -> Architecture:
@@ -49,8 +46,7 @@ def starting_config(model: ModelConfig) -> PretrainedConfig:
         ValueError: if ``init_from`` cannot be read.
     """
     if model.init_from is None:
-        family: Architecture = MODEL_FAMILIES[model.family].architecture()
-        return family.published(model.size)
+        return MODEL_FAMILIES[model.family].architecture().published(model.size)
     folder = Path(model.init_from)
     if (folder / CHECKPOINT_FILE).exists():
         try:

@@ -20,6 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from seqlm.proteins.alphabet import encode
+from seqlm.proteins.families.family import ProteinGymScores
+from seqlm.proteins.families.table import MODEL_FAMILIES
 from seqlm.proteins.inference.engine import Engine
 from seqlm.proteins.inference.masked_marginals import masked_marginals
 from seqlm.proteins.inference.mutations import Variant, parse_variant
@@ -34,17 +36,10 @@ RELEASES = {"3120c929e5b4c1723a5299d6601cd25d244c68c2125763fe6323ffea248879e6": 
 NOT_COMPARABLE = "not comparable"
 TOLERANCE = 0.005
 """Differences between correct programs: types of numbers, windows of the longest proteins, rounding."""
-PUBLISHED = {
-    # Summary table of ProteinGym v1.3 (substitutions, zero-shot, Spearman), and its row of one assay.
-    "facebook/esm2_t6_8M_UR50D": (0.226, 0.399),
-    "facebook/esm2_t12_35M_UR50D": (0.321, 0.557),
-    "facebook/esm2_t30_150M_UR50D": (0.387, 0.661),
-    "facebook/esm2_t33_650M_UR50D": (0.414, 0.731),
-    "facebook/esm2_t36_3B_UR50D": (0.406, 0.589),
-    "facebook/esm2_t48_15B_UR50D": (0.400, 0.430),
+PUBLISHED: Mapping[str, ProteinGymScores] = {
+    hub_id: scores for family in MODEL_FAMILIES.values() for hub_id, scores in family.proteingym.items()
 }
-"""Mean over all assays, and the correlation of ``ONE_ASSAY``, by hub id. Those of ESMC are left out: they
-were most likely made with the checkpoints of December 2024."""
+"""Published scores of all families, by hub id."""
 ONE_ASSAY = "BLAT_ECOLX_Stiffler_2015"
 PUBLISHED_RELEASE = "v1.3"
 PUBLISHED_RESIDUES = 1022
@@ -193,7 +188,9 @@ def published(model: str, release: str | None, max_residues: int, assay: str | N
     }
     if reason := next((text for text, holds in reasons.items() if holds), None):
         return f"{NOT_COMPARABLE}: {reason}"
-    return f"{PUBLISHED[model][assay is not None]:.3f} \N{PLUS-MINUS SIGN} {TOLERANCE}"
+    scores = PUBLISHED[model]
+    correlation = scores.mean if assay is None else scores.one_assay
+    return f"{correlation:.3f} \N{PLUS-MINUS SIGN} {TOLERANCE}"
 
 
 def _rows(source: Path, member: str) -> Iterator[dict[str, str]]:

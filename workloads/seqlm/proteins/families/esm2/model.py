@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.models.esm.modeling_esm import EsmLayer
 
-from seqlm.proteins.alphabet import MASK, PAD, TOKENS, VOCAB_SIZE
+from seqlm.proteins.alphabet import MASK, PAD, TOKENS
 from seqlm.proteins.model.architecture import Architecture, ModelClass
 from seqlm.proteins.model.packed_model import (
     MaskedLanguageModel,
@@ -34,7 +34,7 @@ from seqlm.proteins.model.packed_model import (
 )
 from seqlm.training.adapters.adapters import AdaptedModules
 
-from .facts import SHAPES
+from .facts import ESM2, VOCABULARY
 
 _ARCHITECTURE: dict[str, Any] = {
     "position_embedding_type": "rotary",
@@ -42,7 +42,7 @@ _ARCHITECTURE: dict[str, Any] = {
     "token_dropout": True,
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
-    "vocab_size": VOCAB_SIZE,
+    "vocab_size": VOCABULARY,
 }
 """Values that distinguish ESM-2 from other models of transformers' class."""
 
@@ -50,17 +50,18 @@ _ARCHITECTURE: dict[str, Any] = {
 def published_config(size: str) -> EsmConfig:
     """Configuration of a published ESM-2 model; bare ``EsmConfig`` defaults differ from it.
 
-    ``size`` is a key of ``SHAPES``.
+    Args:
+        size: value of ``model.size``.
     """
-    layers, hidden_size, heads = SHAPES[size]
+    dimensions = ESM2.sizes[size]
     return EsmConfig(
         **_ARCHITECTURE,
         pad_token_id=PAD,
         mask_token_id=MASK,
-        num_hidden_layers=layers,
-        hidden_size=hidden_size,
-        num_attention_heads=heads,
-        intermediate_size=4 * hidden_size,
+        num_hidden_layers=dimensions.layers,
+        hidden_size=dimensions.hidden,
+        num_attention_heads=dimensions.heads,
+        intermediate_size=dimensions.feed_forward,
         max_position_embeddings=1026,
         layer_norm_eps=1e-5,
     )
@@ -93,7 +94,7 @@ class PackedEsmModel(PackedModel, EsmPreTrainedModel):
     uncounted = ("word_embeddings", "contact_head")
 
     def __init__(self, config: EsmConfig) -> None:
-        refuse_others(config, _ARCHITECTURE | {"is_decoder": False}, "ESM-2", "facebook/esm2_*")
+        refuse_others(config, _ARCHITECTURE | {"is_decoder": False}, ESM2.title, f"{ESM2.hub_prefix}*")
         super().__init__(config)
         self.esm.encoder.layer = nn.ModuleList(
             PackedEsmLayer(config) for _ in range(config.num_hidden_layers)
@@ -142,7 +143,6 @@ def _tokenizer(config: EsmConfig) -> EsmTokenizer:
 def architecture() -> Architecture:
     """Return the description of ESM-2."""
     return Architecture(
-        name="ESM-2",
         config=EsmConfig,
         published=published_config,
         masked_lm=ModelClass(EsmForMaskedLM, PackedEsm),
@@ -162,5 +162,5 @@ def architecture() -> Architecture:
             },
             heads=("classifier",),
         ),
-        may_lack="esm.contact_head.",
+        may_lack=f"{ESM2.contact_head}.",
     )

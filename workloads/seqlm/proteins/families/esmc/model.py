@@ -42,10 +42,10 @@ from seqlm.proteins.model.packed_model import (
 )
 from seqlm.training.adapters.adapters import GATED_LAYER, AdaptedModules
 
-from .facts import SHAPES
+from .facts import ESMC, VOCABULARY
 
 _ARCHITECTURE: dict[str, Any] = {
-    "vocab_size": 64,
+    "vocab_size": VOCABULARY,
     "pad_token_id": PAD,
     "bos_token_id": CLS,
     "eos_token_id": EOS,
@@ -56,17 +56,21 @@ _ARCHITECTURE: dict[str, Any] = {
     "attention_dropout": 0.0,
     "tie_word_embeddings": False,
 }
-"""Values that distinguish ESMC from other models of transformers' class. 33 of the 64 tokens are in use."""
+"""Values that distinguish ESMC from other models of transformers' class."""
 
 
 def published_config(size: str) -> EsmcConfig:
-    """Configuration of a published ESMC model; ``size`` is a key of ``SHAPES``."""
-    layers, hidden_size, heads, intermediate_size = SHAPES[size]
+    """Return the configuration of a published ESMC model.
+
+    Args:
+        size: value of ``model.size``.
+    """
+    dimensions = ESMC.sizes[size]
     return EsmcConfig(
-        num_hidden_layers=layers,
-        hidden_size=hidden_size,
-        num_attention_heads=heads,
-        intermediate_size=intermediate_size,
+        num_hidden_layers=dimensions.layers,
+        hidden_size=dimensions.hidden,
+        num_attention_heads=dimensions.heads,
+        intermediate_size=dimensions.feed_forward,
     )
 
 
@@ -147,7 +151,6 @@ class PackedTokenClassifier(TokenClassifier, PackedEsmcModel, EsmcForTokenClassi
 def architecture() -> Architecture:
     """Return the description of ESMC."""
     return Architecture(
-        name="ESMC",
         config=EsmcConfig,
         published=published_config,
         masked_lm=ModelClass(EsmcForMaskedLM, PackedEsmc),
@@ -167,4 +170,4 @@ def _reject_other_architectures(config: EsmcConfig) -> None:
         "head_dim": config.hidden_size // heads,
         "rope_parameters": {**(config.rope_parameters or {}), "rope_type": "default"},
     }
-    refuse_others(config, expected, "ESMC", "biohub/ESMC-*")
+    refuse_others(config, expected, ESMC.title, f"{ESMC.hub_prefix}*")

@@ -1,0 +1,55 @@
+"""Table of the model families, and look-ups of a model's family.
+
+Standard library only, because machines without torch read it.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .esm2.facts import ESM2
+from .esmc.facts import ESMC
+from .family import ModelFamily
+
+MODEL_FAMILIES: Mapping[str, ModelFamily] = {family.name: family for family in (ESM2, ESMC)}
+"""Families by the values of ``model.family``."""
+
+
+def family_of(name: str) -> str | None:
+    """Return the family of a model folder, a checkpoint folder or a published model's hub id.
+
+    A folder that does not exist yet may contain a hub id in its name. None: the family cannot be told without
+    loading the model.
+    """
+    model_type = saved_config(Path(name)).get("model_type")
+    for family in MODEL_FAMILIES.values():
+        if model_type == family.model_type:
+            return family.name
+        if not model_type and re.search(family.published_name, name):
+            return family.name
+    return None
+
+
+def family_of_type(model_type: str) -> ModelFamily:
+    """Return the family that transformers calls ``model_type``.
+
+    Raises:
+        ValueError: if no family has this type.
+    """
+    by_type = {family.model_type: family for family in MODEL_FAMILIES.values()}
+    if model_type not in by_type:
+        raise ValueError(f"a model of type {model_type!r}; allowed are {', '.join(by_type)}")
+    return by_type[model_type]
+
+
+def saved_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of a model or checkpoint folder; empty if there is none that can be read."""
+    for file, key in (("config.json", None), ("checkpoint.json", "model_config")):
+        try:
+            document = json.loads((folder / file).read_text())
+            return dict(document[key] if key else document)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue  # the loader reports damaged files
+    return {}

@@ -86,7 +86,7 @@ def say(text: str) -> None:
 def prepare_unless_there(data: Path) -> None:
     """Prepare the embedded proteins in a folder that does not exist."""
     if not data.exists():
-        from seqlm.runs.kinds import prepare
+        from seqlm.commands.kinds import prepare
         from seqlm.runs.run_file import RunFile
         from seqlm.training.config import DataConfig
 

@@ -14,9 +14,9 @@ from typing import Any
 from benchmarks.case import Case, Settings
 from benchmarks.contestant import REHEARSED, STEADY, synchronize
 from benchmarks.ours import model_folder
+from seqlm.commands.kinds import prepare as prepare_run
 from seqlm.proteins.finetune.method_table import METHODS, Method, method_run
 from seqlm.proteins.finetune.objective import FineTuning
-from seqlm.runs.kinds import prepare as prepare_run
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.hardware import peak_memory_bytes
 from seqlm.training.processes import processes

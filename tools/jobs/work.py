@@ -10,10 +10,10 @@ from pathlib import PurePath, PurePosixPath
 
 from seqlm.bionemo.command import batch_problems, unsupported
 from seqlm.bionemo.files import export_files
+from seqlm.commands.kinds import kind_of
 from seqlm.launch.network.expectation import Expectation, Published
 from seqlm.proteins.data.sources import PROTEINS
 from seqlm.proteins.inference.output_file import output_file
-from seqlm.runs.kinds import kind_of
 from seqlm.runs.run_file import RunFile, xla_violations
 from seqlm.runs.stages import STAGES
 from seqlm.training.data.manifest import MANIFEST_FILE

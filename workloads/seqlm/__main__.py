@@ -12,9 +12,9 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from seqlm.commands.functions import function_named
+from seqlm.commands.kinds import paths_read, report
 from seqlm.proteins.serving import command as serving
-from seqlm.runs.families import lazy
-from seqlm.runs.kinds import report
 from seqlm.runs.run_file import RunFile, run_stage
 from seqlm.runs.schema import SCHEMA_FILE, json_schema
 from seqlm.runs.stages import SUBCOMMANDS
@@ -44,8 +44,8 @@ def main() -> None:
     name, arguments = next(iter(sys.argv[1:]), ""), sys.argv[2:]
     if name in SUBCOMMANDS:
         stage = SUBCOMMANDS[name]
-        main = partial(lazy(stage.start), *stage.arguments)
-        run_stage(main, stage.usage, arguments, f"seqlm {name}")
+        main = partial(function_named(stage.start), *stage.arguments)
+        run_stage(main, stage.usage, arguments, name=f"seqlm {name}", paths_read=paths_read)
         return
     if name in OTHERS:
         OTHERS[name][1](arguments)

@@ -34,7 +34,7 @@ from seqlm.proteins.inference.predict import Head, predictions
 from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.model.pretrained import load_model
 from seqlm.runs.inference_commands import MASKED_LM
-from seqlm.runs.kinds import check_model_name, short_training
+from seqlm.runs.model_names import check_model_name, short_training
 from seqlm.training.config import TrainConfig
 from seqlm.training.precision import select_precision
 

@@ -15,10 +15,10 @@ from seqlm.bionemo import export
 from seqlm.bionemo.export import Facts, class_order, export_run, is_exported
 from seqlm.bionemo.files import ExportFiles, export_files
 from seqlm.bionemo.installed import DATA_MODULE
+from seqlm.commands.kinds import prepare as prepare_run
 from seqlm.proteins.alphabet import TOKENS
 from seqlm.proteins.data.prepare import prepare
 from seqlm.proteins.finetune.labelled import LabelledSplit
-from seqlm.runs.kinds import prepare as prepare_run
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.data.manifest import SPLITS, Manifest
 from seqlm.training.records import RecordSplit, Split

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from seqlm.commands.kinds import prepare as prepare_run
 from seqlm.launch.kubernetes_job import config_map, job_manifest
 from seqlm.launch.pod_job import AGENT_FOLDER, SAVE_SECONDS, PodJob
-from seqlm.runs.kinds import prepare as prepare_run
 from seqlm.runs.run_file import load_config
 from seqlm.training.command_line import STOPPED_BY_SIGNAL
 from seqlm.training.heartbeat import BEAT_LINES

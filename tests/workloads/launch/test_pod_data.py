@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from seqlm.commands import kinds
 from seqlm.commands import prepare as prepare_data
-from seqlm.runs import kinds as run_kinds
-from seqlm.runs.kinds import prepare
+from seqlm.commands.kinds import prepare
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.data.transfer import BeingFetched
 from seqlm.training.data.workspace import BeingPrepared
@@ -79,7 +79,7 @@ def test_other_pods_wait_for_the_first_one(
             prepare(config)
         raise busy("another process does")
 
-    monkeypatch.setattr(run_kinds, "prepare", prepare_later)
+    monkeypatch.setattr(kinds, "prepare", prepare_later)
     monkeypatch.setattr(prepare_data, "POLL_SECONDS", 0.0)
     prepare_data.in_pod(config)
     assert len(asked) == 3

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from seqlm.commands.inference import check_model
-from seqlm.runs.kinds import short_training
+from seqlm.runs.model_names import short_training
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.runs.schema import SCHEMA_FILE, fields_text, json_schema
 

@@ -21,9 +21,9 @@ from unittest import mock
 
 import torch
 
+from seqlm.commands import kinds
 from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.pretraining import objective as pretraining
-from seqlm.runs import kinds as run_kinds
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training import train
 from seqlm.training.processes import Processes, processes
@@ -133,7 +133,7 @@ def _train_and_record(config: RunFile, here: Processes) -> None:
             return pack
 
         with mock.patch.object(pretraining, "mask_pack", recording_mask_pack):
-            train.train(run_kinds.kind_of(config).objective(config), here)
+            train.train(kinds.kind_of(config).objective(config), here)
 
 
 def recorded_packs(run_dir: Path, processes: int, *, packs_per_step: int, num_steps: int) -> list[Any]:

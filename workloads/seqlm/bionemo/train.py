@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from seqlm.commands.kinds import report
 from seqlm.launch.local import on_every_device
 from seqlm.launch.progress import bionemo_step
-from seqlm.runs.kinds import report
 from seqlm.runs.run_file import RunFile, run_stage
 from seqlm.training.command_line import STOPPED_BY_SIGNAL, RunError, Usage, tell
 from seqlm.training.data.locks import lock_when_free

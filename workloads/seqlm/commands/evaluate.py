@@ -14,9 +14,10 @@ import re
 import sys
 from pathlib import Path
 
+from seqlm.commands import kinds
 from seqlm.commands.inference import check_model
 from seqlm.proteins.inference.output_file import default_folder
-from seqlm.runs import kinds as run_kinds
+from seqlm.runs.model_names import short_training
 from seqlm.runs.run_file import RunFile
 from seqlm.training.data.manifest import MANIFEST_FILE
 from seqlm.training.heartbeat import beat
@@ -39,7 +40,7 @@ def main(config: RunFile) -> None:
 
     beat("starting", slow=True)
     with processes() as here:
-        scores = run_kinds.kind_of(config).score(config, here)
+        scores = kinds.kind_of(config).score(config, here)
         if not here.is_first:
             return
         for name, value in scores.items():
@@ -58,7 +59,7 @@ def _prepare(config: RunFile, model: str | None) -> None:
     """Warn of a model that was hardly trained, and prepare missing data, unless torchrun started this."""
     if "RANK" in os.environ:
         return
-    if warning := run_kinds.short_training(model):
+    if warning := short_training(model):
         print(warning, file=sys.stderr)
     if not (Path(config.data.path) / MANIFEST_FILE).exists():
-        run_kinds.prepare(config)
+        kinds.prepare(config)

@@ -6,14 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from seqlm.commands.functions import function_named
+from seqlm.commands.kinds import prepare
 from seqlm.launch.local import on_every_device, processes_and_threads
 from seqlm.proteins.data.sources import PROTEINS
 from seqlm.proteins.families.table import saved_config
 from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.inference.output_file import output_file
-from seqlm.runs.families import lazy
 from seqlm.runs.inference_commands import FEW_BYTES, MASKED_LM, InferenceCommand, inference_command
-from seqlm.runs.kinds import check_model_name, prepare, short_training
+from seqlm.runs.model_names import check_model_name, short_training
 from seqlm.runs.run_file import RunFile
 from seqlm.training.data.manifest import MANIFEST_FILE
 from seqlm.training.data.transfer import fetch, local_files
@@ -45,7 +46,7 @@ def run_inference(name: str, config: RunFile) -> None:
 
     beat("starting", slow=True)
     with processes() as here:
-        lazy(command.run)(config, here)
+        function_named(command.run)(config, here)
         if not command.by_parts:
             here.sum_on_host(0.0)  # a job on Kubernetes ends when one of its pods does, so all wait here
 

@@ -8,7 +8,7 @@ gone when a job starts again.
 import time
 from collections.abc import Callable
 
-from seqlm.runs import kinds as run_kinds
+from seqlm.commands import kinds
 from seqlm.runs.run_file import RunFile, run_stage
 from seqlm.training.data.transfer import BeingFetched
 from seqlm.training.data.workspace import BeingPrepared
@@ -18,8 +18,8 @@ POLL_SECONDS = 5.0
 
 def main(config: RunFile) -> None:
     """Prepare the data and print the size of each split."""
-    kind = run_kinds.kind_of(config)
-    for name, split in run_kinds.prepare(config).splits.items():
+    kind = kinds.kind_of(config)
+    for name, split in kinds.prepare(config).splits.items():
         counts = f"{split.records:>12,} {kind.records} {split.residues:>15,} {kind.tokens}"
         print(f"{name:10} {counts} {len(split.shards):>5} shards")
 
@@ -31,8 +31,8 @@ def in_pod(config: RunFile) -> None:
         ValueError: if the data cannot be fetched or prepared, or the folder holds other data.
     """
     once(
-        lambda: run_kinds.kind_of(config).is_prepared(config),
-        lambda: run_kinds.prepare(config),
+        lambda: kinds.kind_of(config).is_prepared(config),
+        lambda: kinds.prepare(config),
         f"another pod prepares {config.data.path}",
     )
 

@@ -22,7 +22,7 @@ import yaml
 from seqlm.commands.inference import check_model
 from seqlm.proteins.families.table import MODEL_FAMILIES, family_of, saved_config
 from seqlm.proteins.inference.output_file import default_folder
-from seqlm.runs.kinds import MAX_BASES, may_be_hub_id
+from seqlm.runs.model_names import MAX_BASES, may_be_hub_id
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checksums import CARD_FILE, CHECKPOINT_FILE, SUMS_FILE, new_folder, verified
 from seqlm.training.data.manifest import MANIFEST_FILE

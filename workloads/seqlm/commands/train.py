@@ -11,8 +11,9 @@ import os
 import sys
 import time
 
+from seqlm.commands import kinds
 from seqlm.launch.local import on_every_device
-from seqlm.runs import kinds as run_kinds
+from seqlm.runs.model_names import check_model_name, short_training
 from seqlm.runs.run_file import RunFile
 from seqlm.training.heartbeat import STARTED
 from seqlm.training.tracking.run_log import RESULTS_FILE
@@ -30,17 +31,17 @@ def main(config: RunFile) -> None:
         return
     os.environ.setdefault(STARTED, str(time.time()))
     if config.model.init_from and not config.chat:
-        run_kinds.check_model_name("model.init_from", config.model.init_from)
-    kind = run_kinds.kind_of(config)
+        check_model_name("model.init_from", config.model.init_from)
+    kind = kinds.kind_of(config)
     # This order finds a missing source, or a mistake in a table, before torch is imported.
     is_table_or_missing = config.task or not all(map(os.path.exists, kind.paths_read(config)))
     if is_table_or_missing:
-        run_kinds.prepare(config)
+        kinds.prepare(config)
     if config.model.init_from:
         kind.check_start(config)
     if not is_table_or_missing:
-        run_kinds.prepare(config)
-    if warning := run_kinds.short_training(config.model.init_from):
+        kinds.prepare(config)
+    if warning := short_training(config.model.init_from):
         print(warning, file=sys.stderr)
     if (config.run_dir / RESULTS_FILE).exists():
         print(
@@ -71,6 +72,6 @@ def train(config: RunFile) -> None:
 
     train_run(
         config,
-        lambda: run_kinds.kind_of(config).objective(config),
-        lambda: run_kinds.report(config.run_dir),
+        lambda: kinds.kind_of(config).objective(config),
+        lambda: kinds.report(config.run_dir),
     )

@@ -26,7 +26,6 @@ from seqlm.proteins.config import (
     protein_rules,
 )
 from seqlm.proteins.families.table import MODEL_FAMILIES, family_of
-from seqlm.runs.families import run_kind
 from seqlm.runs.schema import dry_run_text, fields_text
 from seqlm.training import config_rules
 from seqlm.training.command_line import NO_USAGE, Usage, one_line_errors, overrides_of, stage_parser
@@ -145,7 +144,9 @@ def run_stage(
     main: Callable[[RunFile], None],
     usage: Usage = NO_USAGE,
     arguments: Sequence[str] | None = None,
+    *,
     name: str | None = None,
+    paths_read: Callable[[RunFile], Sequence[str]] = lambda config: (),
 ) -> None:
     """Run a stage with the run file that the command line names, in ``one_line_errors``.
 
@@ -154,6 +155,7 @@ def run_stage(
         usage: what it reads, and options of its command line.
         arguments: arguments of the command line; by default those of this process.
         name: name of the command.
+        paths_read: function that returns the files that a stage without ``inference`` reads, for a dry run.
     """
     is_help, reads = {"-h", "--help"} & {*sys.argv}, usage.reads or TRAINING
     parser = argparse.ArgumentParser(
@@ -168,8 +170,7 @@ def run_stage(
         if not parsed.dry_run:
             main(config)
             return
-        kind = run_kind(task=config.task, chat=config.chat)
-        inputs = config.inference.input if "inference" in reads else kind.paths_read(config)
+        inputs = config.inference.input if "inference" in reads else paths_read(config)
         print(dry_run_text(config, reads, inputs))
 
 

@@ -21,8 +21,8 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import normalize
 
+from seqlm.commands.kinds import prepare as prepare_run
 from seqlm.proteins.finetune.prepare import TABLES
-from seqlm.runs.kinds import prepare as prepare_run
 from seqlm.runs.run_file import load_config
 from tests.workloads.training.training_runs import train_here
 

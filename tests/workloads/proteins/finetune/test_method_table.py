@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from seqlm.commands.kinds import prepare as prepare_run
 from seqlm.commands.train import train
 from seqlm.proteins.finetune import method_table
 from seqlm.proteins.finetune.method_table import METHODS, main, method_run
-from seqlm.runs.kinds import prepare as prepare_run
 from seqlm.runs.run_file import RunFile, load_config
 from tests.workloads.proteins.finetune.test_labelled_table import write_csv
 from tests.workloads.training.training_runs import figures_not_drawn

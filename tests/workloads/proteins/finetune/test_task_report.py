@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import yaml
 
+from seqlm.commands.kinds import report
 from seqlm.proteins.finetune.labels import LabelSchema, save_schema
 from seqlm.proteins.finetune.prediction_file import Predictions, predictions_file, write_prediction_table
 from seqlm.proteins.finetune.scores import class_scores, confusion, scores
-from seqlm.runs.kinds import report
 from tests.workloads.training.training_runs import curves_not_drawn
 
 NAN = math.nan

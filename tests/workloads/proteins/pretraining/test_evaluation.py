@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForMaskedLM
 
+from seqlm.commands import kinds
 from seqlm.commands.evaluate import main
 from seqlm.proteins.alphabet import CLS, EOS, MASK
 from seqlm.proteins.data.prepare import prepare
@@ -35,7 +36,6 @@ from seqlm.proteins.pretraining.evaluation import (
     score,
     unigram_perplexity,
 )
-from seqlm.runs import kinds as run_kinds
 from seqlm.runs.run_file import ModelConfig, load_config
 from seqlm.training.objective import Place
 from seqlm.training.packing import PackShape
@@ -228,7 +228,7 @@ def test_missing_data_are_prepared_and_the_scores_lie_beside_the_model(
     assert (tmp_path / "new" / "manifest.json").exists()
     written = json.loads((tmp_path / "mine" / "evaluation-validation.json").read_text())
     assert written["model"] == str(model)
-    monkeypatch.setattr(run_kinds, "prepare", lambda config: None)
+    monkeypatch.setattr(kinds, "prepare", lambda config: None)
     with pytest.raises(ValueError, match=r"none holds no prepared data: .* run make data first"):
         scores_of(run_file, f"data.path={tmp_path / 'none'}")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seqlm.runs.kinds import prepare
+from seqlm.commands.kinds import prepare
 from seqlm.runs.run_file import load_config
 from seqlm.training.command_line import RunError
 from tests.workloads.training.training_runs import lines, train_here

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from seqlm.__main__ import write_report as main
-from seqlm.runs.kinds import report
+from seqlm.commands.kinds import report
 from seqlm.runs.run_file import RunFile
 from seqlm.training.config import TrackingConfig, TrainConfig
 from seqlm.training.data.manifest import LENGTH_BIN_RESIDUES

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seqlm.runs.kinds import short_training
+from seqlm.runs.model_names import short_training
 from seqlm.training.command_line import USAGE_ERROR, one_line_errors
 
 from .settings import ServeSettings, check_folder, settings_text

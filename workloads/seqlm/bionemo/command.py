@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from seqlm.proteins.families.esm2.facts import SHAPES
+from seqlm.runs.families import MODEL_FAMILIES
 from seqlm.runs.run_file import RunFile
 
 from .config import BionemoConfig
@@ -190,7 +190,7 @@ def _evaluation_steps(config: RunFile, num_validation: int) -> int:
 
 
 def _pretraining(config: RunFile, files: ExportFiles) -> dict[str, Any]:
-    layers, hidden_size, heads = SHAPES[config.model.size]
+    shape = MODEL_FAMILIES["esm2"].sizes[config.model.size]
     return {
         "train-cluster-path": files.clusters("train"),
         "train-database-path": files.proteins("train"),
@@ -200,10 +200,10 @@ def _pretraining(config: RunFile, files: ExportFiles) -> dict[str, Any]:
         "min-seq-length": row_tokens(config),
         "warmup-steps": config.optim.warmup_steps,
         "random-mask-strategy": "amino_acids_only",
-        "num-layers": layers,
-        "hidden-size": hidden_size,
-        "num-attention-heads": heads,
-        "ffn-hidden-size": 4 * hidden_size,
+        "num-layers": shape.layers,
+        "hidden-size": shape.hidden,
+        "num-attention-heads": shape.heads,
+        "ffn-hidden-size": 4 * shape.hidden,
     }
 
 

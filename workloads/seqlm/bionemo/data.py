@@ -4,8 +4,9 @@ Prepares them as for our trainer and exports the result. Several pods may run it
 others wait.
 """
 
-from seqlm.commands.prepare import in_pod, once
+from seqlm.runs.kinds import prepare_once
 from seqlm.runs.run_file import RunFile, run_stage
+from seqlm.training.data.waiting import once
 
 from .export import export_run, is_exported
 
@@ -16,7 +17,7 @@ def main(config: RunFile) -> None:
     Raises:
         ValueError: if the data cannot be had, or BioNeMo could not read them.
     """
-    in_pod(config)
+    prepare_once(config)
     once(lambda: is_exported(config), lambda: export_run(config), f"another pod exports {config.data.path}")
 
 

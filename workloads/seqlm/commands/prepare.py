@@ -5,15 +5,8 @@ missing data, and the others wait. Data that are already prepared are used witho
 gone when a job starts again.
 """
 
-import time
-from collections.abc import Callable
-
 from seqlm.runs import kinds as run_kinds
 from seqlm.runs.run_file import RunFile, run_stage
-from seqlm.training.data.transfer import BeingFetched
-from seqlm.training.data.workspace import BeingPrepared
-
-POLL_SECONDS = 5.0
 
 
 def main(config: RunFile) -> None:
@@ -24,32 +17,5 @@ def main(config: RunFile) -> None:
         print(f"{name:10} {counts} {len(split.shards):>5} shards")
 
 
-def in_pod(config: RunFile) -> None:
-    """Return when the data are prepared. There is no time limit, because downloads can be slow.
-
-    Raises:
-        ValueError: if the data cannot be fetched or prepared, or the folder holds other data.
-    """
-    once(
-        lambda: run_kinds.kind_of(config).is_prepared(config),
-        lambda: run_kinds.prepare(config),
-        f"another pod prepares {config.data.path}",
-    )
-
-
-def once(is_done: Callable[[], bool], do: Callable[[], object], when_waiting: str) -> None:
-    """Let one of several pods do the work; the others print ``when_waiting`` once and wait."""
-    is_told = False
-    while not is_done():
-        try:
-            do()
-            return
-        except (BeingPrepared, BeingFetched):
-            if not is_told:
-                print(when_waiting, flush=True)
-            is_told = True
-            time.sleep(POLL_SECONDS)
-
-
 if __name__ == "__main__":
-    run_stage(in_pod)
+    run_stage(run_kinds.prepare_once)

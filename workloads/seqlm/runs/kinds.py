@@ -5,6 +5,7 @@ from pathlib import Path
 from seqlm.runs.families import RunKind, run_kind
 from seqlm.runs.run_file import RunFile
 from seqlm.training.data.manifest import MANIFEST_FILE, Manifest
+from seqlm.training.data.waiting import once
 from seqlm.training.data.workspace import check_place
 from seqlm.training.strict_yaml import read_mapping
 from seqlm.training.tracking.run_log import CONFIG_FILE
@@ -59,6 +60,19 @@ def prepare(config: RunFile) -> Manifest:
     if not (out / MANIFEST_FILE).exists():
         check_place(out)  # before a download of hours
     return kind_of(config).prepare(config)
+
+
+def prepare_once(config: RunFile) -> None:
+    """Return when the data are prepared, by this pod or by another one.
+
+    Raises:
+        ValueError: if the data cannot be fetched or prepared, or the folder holds other data.
+    """
+    once(
+        lambda: kind_of(config).is_prepared(config),
+        lambda: prepare(config),
+        f"another pod prepares {config.data.path}",
+    )
 
 
 def report(run_dir: Path) -> Path:

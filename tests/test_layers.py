@@ -22,9 +22,13 @@ FAMILIES = tuple(
         "runs.run_file",
     )
 )
+TOP = ("seqlm.api", "seqlm.commands")
 FORBIDDEN = {
     "workloads/seqlm/training": (*FAMILIES, "seqlm.launch", "seqlm.runs.stages"),
     "workloads/seqlm/launch": FAMILIES,
+    "workloads/seqlm/proteins": ("seqlm.bionemo", "seqlm.language", "seqlm.api"),
+    "workloads/seqlm/language": ("seqlm.bionemo", "seqlm.proteins", *TOP),
+    "workloads/seqlm/bionemo": ("seqlm.language", "seqlm.proteins", *TOP),
     "workloads": ("config", "constructs", "functions", "manifests", "monitoring", "stacks", "tools", "tests"),
     "config": ("constructs", "functions", "manifests", "monitoring", "stacks", "tools", "seqlm"),
 }

@@ -16,7 +16,7 @@ from tests.cluster.training import GID, HOME, PYTHON, UID, USER, log_of, nodes_o
 from tests.workloads.bionemo.stand_in_bionemo import STEP_SECONDS, make_packages
 from tests.workloads.training.training_runs import lines
 
-PROCESS = "seqlm.bionemo.train --config"
+PROCESS = "seqlm.commands.train_bionemo --config"
 NUM_STEPS, SAVE_EVERY = 80, 10
 RUN = (
     *("name=stand-in", "model.init_from=null", f"train.max_steps={NUM_STEPS}"),

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import varlen
 
-from seqlm.proteins.model import attention
+from seqlm.language import attention as causal
+from seqlm.proteins.model import attention as bidirectional
+from seqlm.training import device_runtime
 
 COMPILE = nn.Module.compile
 
@@ -21,7 +23,8 @@ def begin() -> None:
     """Have bf16 attention take the varlen operator, and layers compile without a C++ compiler."""
     varlen._varlen_attn.register_kernel("cpu")(_forward)
     varlen._varlen_attn_backward.register_kernel("cpu")(_backward)
-    attention.uses_flash = lambda x: x.dtype in (torch.bfloat16, torch.float16)
+    for module in (device_runtime, bidirectional, causal):
+        module.uses_flash = lambda x: x.dtype in (torch.bfloat16, torch.float16)
     nn.Module.compile = lambda self, *, dynamic=None, **options: COMPILE(
         self, dynamic=dynamic, backend="aot_eager"
     )

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from seqlm.language.attention import packed_causal_attention
-from seqlm.proteins.model.attention import Segments, packed_attention, uses_flash
+from seqlm.proteins.model.attention import packed_attention
+from seqlm.training.device_runtime import uses_flash
+from seqlm.training.layered_model import Segments
 from tests.gpu.conftest import Within
 from tests.gpu.drawn import HEAD_SIZES, Scale, difference
 

@@ -44,7 +44,7 @@ def test_on_slurm_it_takes_all_gpus_of_all_nodes_and_its_own_data() -> None:
     assert "--nodes=8" in found["sbatch"] and job["efa"]
     assert job["data_manifest"].endswith("/data/uniref50-bionemo/export.json")
     stage = STAGES["train-bionemo"]
-    assert stage.resumes and stage.data_program == ("seqlm.bionemo.data",)
+    assert stage.resumes and stage.data_program == ("seqlm.commands.bionemo_data",)
     assert slurm(stage="convert-bionemo")["job"]["data_manifest"] == ""
 
 
@@ -63,7 +63,7 @@ def test_in_pods_data_are_exported_first(operator: str) -> None:
     check(manifest)
     spec = pod_templates(manifest)[0]["spec"]
     _, data = spec["initContainers"]
-    assert data["command"] == ["python3", "-m", "seqlm.bionemo.data"]
+    assert data["command"] == ["python3", "-m", "seqlm.commands.bionemo_data"]
     (main,) = spec["containers"]
     words = [*main["command"], *main["args"]]
     assert program_of("train-bionemo")[0] in words and "--nproc-per-node=8" in words

@@ -21,13 +21,13 @@ from seqlm.proteins.families.table import MODEL_FAMILIES, family_of_type
 from seqlm.proteins.finetune.task_kinds import TASK_KINDS
 from seqlm.proteins.finetune.tasks import task_class
 from seqlm.proteins.model import attention, packed_model
-from seqlm.proteins.model.attention import Segments
 from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack, PackedModel
 from seqlm.proteins.model.pretrained import of_config, on_meta
 from seqlm.proteins.model.shape import ModelShape, num_rows
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.adapters.adapters import add_adapters, shrink_frozen
 from seqlm.training.config import LoraConfig, ParallelConfig, TrainConfig
+from seqlm.training.layered_model import Segments
 from seqlm.training.parallel import parallelize
 from seqlm.training.processes import processes
 from tools.plan.memory import Attention, Layout, head_bytes, memory

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from seqlm.bionemo import convert, data, train
+from seqlm.bionemo import convert
 from seqlm.bionemo.files import checkpoints_folder, newest_checkpoint
 from seqlm.bionemo.installed import main as check_installed
+from seqlm.commands import bionemo_data as data
+from seqlm.commands import train_bionemo as train
 from seqlm.launch.progress import bionemo_step
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.checksums import DamagedError, write_sums

@@ -12,9 +12,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from seqlm.language.conversations import IGNORED, ConversationSplit, ConversationStream, token_pack
+from seqlm.language.conversations import ConversationSplit, ConversationStream, token_pack
 from seqlm.language.model import MODEL_TYPES, on_meta
 from seqlm.runs.run_file import load_config
+from seqlm.training.data.manifest import IGNORED
 from seqlm.training.packing import PackShape
 from seqlm.training.saved_model import assigned
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqlm.language import attention
-from seqlm.proteins.model.attention import Segments
+from seqlm.training.layered_model import Segments
 
 
 def varlen_2_11(

@@ -100,6 +100,13 @@ def test_data_prepared_otherwise_is_not_taken(run_file: Path) -> None:
         prepare_chat(load_config(run_file, ["chat.prompt='Q: {question}'"]))
 
 
+def test_a_table_without_a_column_names_the_fields_of_chat(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("question,answer\na,b\n")
+    with pytest.raises(ValueError, match=r"no column 'Question'.*columns in chat\.question_column"):
+        read_conversations([table], ChatConfig(question_column="Question"))
+
+
 @pytest.mark.parametrize(
     ("found", "message"),
     [

@@ -18,7 +18,7 @@ def test_processes_on_a_cluster_start_the_subcommand_or_a_program_of_their_own()
     programs = {stage: program_of(stage) for stage in STAGES}
     own = {stage: program for stage, program in programs.items() if program[0] != "seqlm"}
     assert own == {
-        "train-bionemo": ("seqlm.bionemo.train",),
+        "train-bionemo": ("seqlm.commands.train_bionemo",),
         "bandwidth": ("seqlm.launch.network.bandwidth",),
     }
     assert all(program == ("seqlm", stage) for stage, program in programs.items() if stage not in own)

@@ -9,12 +9,12 @@ import torch
 from torch._dynamo.utils import counters
 from transformers import PretrainedConfig
 
-from seqlm.proteins.model.attention import Segments
 from seqlm.proteins.model.packed_model import Pack, PackedModel
 from seqlm.proteins.model.pretrained import of_config
 from seqlm.training.adapters.adapters import add_adapters, shrink_frozen, with_adapters
 from seqlm.training.adapters.four_bit import quantize_layers
 from seqlm.training.config import LoraConfig
+from seqlm.training.layered_model import Segments
 from seqlm.training.saved_model import assigned
 
 LENGTHS = (40, 60, 20, 8)

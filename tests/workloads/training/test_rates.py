@@ -18,11 +18,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PretrainedConfig
 
 from seqlm.proteins.model import attention
-from seqlm.proteins.model.attention import Segments
 from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack, PackedModel
 from seqlm.proteins.model.pretrained import of_config
 from seqlm.training import hardware, train
 from seqlm.training.hardware import executed_flops, matmul_ceiling, num_flops
+from seqlm.training.layered_model import Segments
 from seqlm.training.loader import StepPacks
 from seqlm.training.packing import Position
 from seqlm.training.tracking import progress

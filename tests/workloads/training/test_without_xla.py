@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from seqlm.proteins.finetune.objective import FineTuning
-from seqlm.proteins.model.attention import Segments, packed_attention, rotate
+from seqlm.proteins.model.attention import packed_attention, rotate
 from seqlm.proteins.model.window_attention import window_attention
 from seqlm.runs.run_file import load_config
 from seqlm.training import device_runtime
 from seqlm.training.device_runtime import CACHE_VARIABLE, XlaRuntime, drop_locks, register
+from seqlm.training.layered_model import Segments
 from tests.workloads.training.training_runs import train_here
 
 

@@ -190,7 +190,7 @@ def _evaluation_steps(config: RunFile, num_validation: int) -> int:
 
 
 def _pretraining(config: RunFile, files: ExportFiles) -> dict[str, Any]:
-    layers, hidden_size, heads, _ = ESM2.sizes[config.model.size]
+    size = ESM2.sizes[config.model.size]
     return {
         "train-cluster-path": files.clusters("train"),
         "train-database-path": files.proteins("train"),
@@ -200,10 +200,10 @@ def _pretraining(config: RunFile, files: ExportFiles) -> dict[str, Any]:
         "min-seq-length": row_tokens(config),
         "warmup-steps": config.optim.warmup_steps,
         "random-mask-strategy": "amino_acids_only",
-        "num-layers": layers,
-        "hidden-size": hidden_size,
-        "num-attention-heads": heads,
-        "ffn-hidden-size": 4 * hidden_size,
+        "num-layers": size.layers,
+        "hidden-size": size.hidden,
+        "num-attention-heads": size.heads,
+        "ffn-hidden-size": 4 * size.hidden,
     }
 
 

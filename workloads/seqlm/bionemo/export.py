@@ -21,11 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from seqlm.proteins.alphabet import TOKENS
-from seqlm.proteins.finetune.labelled import LabelledSplit
-from seqlm.proteins.finetune.task_kinds import IGNORED
 from seqlm.runs.run_file import RunFile
-from seqlm.training.data.manifest import MANIFEST_FILE, Manifest
+from seqlm.training.data.labelled_records import LabelledRecords
+from seqlm.training.data.manifest import IGNORED, MANIFEST_FILE, Manifest
 from seqlm.training.data.workspace import check_free_space, workspace
 from seqlm.training.records import RecordSplit, Split
 
@@ -175,7 +173,7 @@ def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:
     for name in names:
         if not manifest.splits[name].records:
             continue
-        split = LabelledSplit(folder, name)
+        split = LabelledRecords(folder, name)
         classes = split.schema.classes
         labels = _label_texts(split)
         if name != "test" and split.schema.kind != "regression":
@@ -196,7 +194,7 @@ def class_order(labels: Iterable[str], *, per_residue: bool) -> list[str]:
     return [str(number) for number in sorted({int(label) for label in labels})]
 
 
-def _label_texts(split: LabelledSplit) -> list[str]:
+def _label_texts(split: LabelledRecords) -> list[str]:
     """Return numbers of classes or measurements, or one letter per residue for a residue task."""
     units = np.arange(split.num_units)
     schema = split.schema
@@ -213,7 +211,7 @@ def _label_texts(split: LabelledSplit) -> list[str]:
     return [str(int(value)) for value in column]
 
 
-def _residue_texts(split: LabelledSplit, units: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str]:
+def _residue_texts(split: LabelledRecords, units: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str]:
     classes: Sequence[str] = split.schema.classes
     # Of digits alone pandas, by which BioNeMo reads the file, makes numbers.
     if wrong := [name for name in classes if len(name) != 1 or not name.isalpha()]:
@@ -221,7 +219,7 @@ def _residue_texts(split: LabelledSplit, units: np.ndarray[tuple[int], np.dtype[
             f"task.classes: {', '.join(wrong)}; BioNeMo's residue classes have names of one letter"
         )
     texts = []
-    for name, numbers in zip(split.ids(units), split.residue_labels(units), strict=True):
+    for name, numbers in zip(split.ids(units), split.token_labels(units), strict=True):
         if (numbers == IGNORED).any():
             raise ValueError(
                 f"{name} has residues without a class; BioNeMo would need a column of masks, which pandas "
@@ -244,9 +242,6 @@ def _check_classes(folder: Path, seen: dict[str, list[str]]) -> None:
 
 UNKNOWN = "X"
 """Letter for residues without a token. BioNeMo's tokenizer has this letter, too."""
-_LETTERS = np.frombuffer(
-    "".join(token if len(token) == 1 else UNKNOWN for token in TOKENS).encode(), dtype=np.uint8
-)
 
 
 def read_batches(split: RecordSplit) -> Iterator[tuple[list[str], list[str], list[int]]]:
@@ -255,10 +250,12 @@ def read_batches(split: RecordSplit) -> Iterator[tuple[list[str], list[str], lis
     Yields:
         Ids, sequences, and the first row of each cluster, or every row if the data have no clusters.
     """
+    tokens_as_text = "".join(token if len(token) == 1 else UNKNOWN for token in split.manifest.vocabulary)
+    letters = np.frombuffer(tokens_as_text.encode(), dtype=np.uint8)
     for batch in split.record_batches:
         tokens = batch.column("tokens")
         offsets = tokens.offsets.to_numpy().tolist()
-        text = _LETTERS[tokens.values.to_numpy(zero_copy_only=False)].tobytes().decode()
+        text = letters[tokens.values.to_numpy(zero_copy_only=False)].tobytes().decode()
         base = offsets[0]
         sequences = [text[start - base : stop - base] for start, stop in itertools.pairwise(offsets)]
         first_rows = list(range(len(batch)))

@@ -5,15 +5,9 @@ missing data, and the others wait. Data that are already prepared are used witho
 gone when a job starts again.
 """
 
-import time
-from collections.abc import Callable
-
 from seqlm.commands import kinds
 from seqlm.runs.run_file import RunFile, run_stage
-from seqlm.training.data.transfer import BeingFetched
-from seqlm.training.data.workspace import BeingPrepared
-
-POLL_SECONDS = 5.0
+from seqlm.training.data.waiting import once
 
 
 def main(config: RunFile) -> None:
@@ -35,20 +29,6 @@ def in_pod(config: RunFile) -> None:
         lambda: kinds.prepare(config),
         f"another pod prepares {config.data.path}",
     )
-
-
-def once(is_done: Callable[[], bool], do: Callable[[], object], when_waiting: str) -> None:
-    """Let one of several pods do the work; the others print ``when_waiting`` once and wait."""
-    is_told = False
-    while not is_done():
-        try:
-            do()
-            return
-        except (BeingPrepared, BeingFetched):
-            if not is_told:
-                print(when_waiting, flush=True)
-            is_told = True
-            time.sleep(POLL_SECONDS)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from seqlm.proteins.model import attention
-from seqlm.proteins.model.attention import Segments
+from seqlm.training.device_runtime import uses_flash
+from seqlm.training.layered_model import Segments
 
 PACKED = "packed_causal"
 """transformers' name for it: ``config._attn_implementation``."""
@@ -50,7 +50,7 @@ def packed_causal_attention(
         (1, T, H, D), and no attention weights.
     """
     assert attention_mask is None, "segments stand in its place"
-    if attention.uses_flash(value):
+    if uses_flash(value):
         return _all_at_once(query, key, value, scaling, segments), None
     return _one_by_one(query, key, value, scaling, segments.cumulative), None
 

@@ -8,13 +8,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from seqlm.proteins.model.attention import Segments
-from seqlm.proteins.model.masking import to_device
+from seqlm.training.data.manifest import IGNORED
+from seqlm.training.device_runtime import to_device
+from seqlm.training.layered_model import Segments
 from seqlm.training.packing import HostPack, PackStream, PlannedPack
 from seqlm.training.records import RecordSplit, Split
 
-IGNORED = -100
-"""Target that torch's losses skip."""
 ROW_STEP = 64
 """Predicted tokens are rounded up to this: few shapes of the largest matrix product."""
 

@@ -17,10 +17,9 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from seqlm.proteins.model.packed_model import Prediction
 from seqlm.training.adapters import adapters
 from seqlm.training.adapters.adapters import GATED_LAYER, AdaptedModules
-from seqlm.training.layered_model import LayeredModel
+from seqlm.training.layered_model import LayeredModel, Prediction
 
 from .attention import PACKED
 from .conversations import TokenPack

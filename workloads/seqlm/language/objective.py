@@ -16,11 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from seqlm.proteins.model.pretrained import ADAPTER_FILE
-from seqlm.proteins.pretraining.evaluation import EVALUATION_SEED, score_packs
 from seqlm.runs.run_file import RunFile
 from seqlm.training.adapters.adapters import AdaptedObjective
-from seqlm.training.checksums import verified, write_sums
+from seqlm.training.checksums import ADAPTER_FILE, verified, write_sums
 from seqlm.training.config_rules import fine_tuning_on_xla
 from seqlm.training.heartbeat import beat
 from seqlm.training.layered_model import LayeredModel
@@ -30,6 +28,7 @@ from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
 from seqlm.training.records import RecordSplit, Split
 from seqlm.training.saved_model import assigned
+from seqlm.training.scoring import EVALUATION_SEED, score_packs
 from seqlm.training.whole_file import write_whole
 
 from .config import ChatConfig

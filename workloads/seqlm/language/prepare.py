@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from seqlm.proteins.data.shards import split_numbers
-from seqlm.proteins.finetune.labelled import write_shards
 from seqlm.runs.run_file import RunFile
 from seqlm.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
 from seqlm.training.data.spill import SPLIT_SALT, hash_all
+from seqlm.training.data.split_shards import split_numbers, write_shards
 from seqlm.training.data.workspace import (
     check_same,
     differences_of,

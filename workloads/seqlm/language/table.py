@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seqlm.proteins.finetune import table as labelled
-from seqlm.proteins.finetune.table import Problems
 from seqlm.runs.run_file import RunFile
+from seqlm.training.data import table_rows
 from seqlm.training.data.limits import Limits
 from seqlm.training.data.remotes import FetchError
 from seqlm.training.data.source_file import open_text
+from seqlm.training.data.table_rows import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems, TableUse
 from seqlm.training.data.transfer import SourceKind, fetch, local_files
 
 from .config import ChatConfig
@@ -22,10 +22,13 @@ _JSON_SUFFIXES = (".json", ".json.gz")
 _LINES_SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
 QUESTIONS = SourceKind(
     name="table",
-    suffixes=(*_JSON_SUFFIXES, *_LINES_SUFFIXES, *labelled.CSV_DELIMITERS, *labelled.PARQUET_SUFFIXES),
+    suffixes=(*_JSON_SUFFIXES, *_LINES_SUFFIXES, *CSV_DELIMITERS, *PARQUET_SUFFIXES),
     sample=Path(__file__).parent / "sample" / "questions.jsonl.gz",
     addresses={},
 )
+COLUMN_FIELDS = "chat.question_column, chat.answer_column and chat.reasoning_column"
+"""Fields of the run file that name the columns of a table."""
+TABLE_USE = TableUse(COLUMN_FIELDS, f"for questions, {', '.join([*_JSON_SUFFIXES, *_LINES_SUFFIXES])}")
 MAX_ARRAY_CHARS = 1 << 30
 """Largest JSON file, which is read into memory as a whole; JSON Lines are read line by line."""
 
@@ -125,7 +128,7 @@ def read_rows(
     elif name.endswith(_JSON_SUFFIXES):
         rows = _array(path)
     else:
-        for where, cells in labelled.read_rows(path, columns, problems):
+        for where, cells in table_rows.read_rows(path, columns, problems, TABLE_USE):
             yield where, {column: cell if isinstance(cell, str) else None for column, cell in cells.items()}
         return
     for number, (where, row) in enumerate(rows):
@@ -136,7 +139,7 @@ def read_rows(
         if absent and number == 0:
             raise ValueError(
                 f"{path} has no column {absent[0]!r}; it has {', '.join(map(repr, row))}. Name the table's "
-                "own columns in chat.question_column, chat.answer_column and chat.reasoning_column"
+                f"own columns in {COLUMN_FIELDS}"
             )
         texts = {column: row.get(column) for column in columns}
         wrong = [column for column, text in texts.items() if text is not None and not isinstance(text, str)]

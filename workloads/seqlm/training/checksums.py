@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .processes import Processes
 
 CHECKPOINT_FILE = "checkpoint.json"
+ADAPTER_FILE = "adapter_config.json"
+"""Configuration in a folder of peft's format."""
 SUMS_FILE = "SHA256SUMS"
 """In every model folder that this project writes; ``sha256sum -c SHA256SUMS`` reads it as well."""
 CARD_FILE = "README.md"

@@ -248,6 +248,18 @@ class XlaRuntime(DeviceRuntime):
         return NEURON_CORE_BF16_FLOPS[chip] if chip and self.has_bf16 else None
 
 
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to the device, without making the host wait."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor
+
+
+def uses_flash(x: Tensor) -> bool:
+    """Return whether torch's varlen flash kernel computes attention for the device and type of ``x``."""
+    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
+
+
 @cache
 def runtime_of(device: torch.device) -> DeviceRuntime:
     """Return the runtime of a device."""

@@ -1,9 +1,34 @@
 """Interface between the trainer and a model of any architecture."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Positions of the records in a pack.
+
+    ``cumulative`` is int32 of shape (S + 1,), starting with 0 and ending with T; trailing segments may be
+    empty. ``max_length`` bounds every segment and is constant over a run (it is a compile-time constant).
+    """
+
+    cumulative: Tensor
+    max_length: int
+    of_token: Tensor | None = None
+    """(T,) int64 number of each token's segment; only XLA devices read it."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Answer of a language model to a pack."""
+
+    loss_sum: Tensor
+    """() fp32 sum of the cross-entropies in nats over the predicted tokens."""
+    num_correct: Tensor
+    """() int64 number of the predicted tokens whose most likely id is the right one."""
 
 
 class LayeredModel(nn.Module):

@@ -138,7 +138,7 @@ def test_residue_labels_stand_at_their_residues(tmp_path: Path) -> None:
     prepare_table(run_of(tmp_path, write_csv(tmp_path / "t.csv"), "residue", label_columns=("state",)))
     train = LabelledSplit(tmp_path / "prepared", "train")
     assert train.schema.classes == ("C", "H")
-    by_id = dict(zip(train.ids(np.arange(2)), train.residue_labels(np.arange(2)), strict=True))
+    by_id = dict(zip(train.ids(np.arange(2)), train.token_labels(np.arange(2)), strict=True))
     assert by_id["p0"].tolist() == [1, 1, 0, -100] and by_id["p1"].tolist() == [0, 0, 0, 0]
     assert train.class_counts().tolist() == [[5, 2]]
 
@@ -149,7 +149,7 @@ def test_residue_labels_have_names_between_blanks_too(tmp_path: Path) -> None:
     prepare_table(run_of(tmp_path, write_csv(tmp_path / "t.csv", rows), "residue", label_columns=("state",)))
     split = LabelledSplit(tmp_path / "prepared", "test")
     assert split.schema.classes == ("coil", "helix")
-    assert split.residue_labels(np.array([0]))[0].tolist() == [-100, 1, 1, 0, 0, -100]
+    assert split.token_labels(np.array([0]))[0].tolist() == [-100, 1, 1, 0, 0, -100]
 
 
 def test_residue_labels_come_as_lists_too(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_residue_labels_come_as_lists_too(tmp_path: Path) -> None:
     prepare_table(run_of(tmp_path, tmp_path / "t.parquet", "residue", label_columns=("state",)))
     split = LabelledSplit(tmp_path / "prepared", "test")
     assert split.schema.classes == ("0", "1")
-    assert split.residue_labels(np.array([0]))[0].tolist() == [-100, 1, 1, 0, 0, -100]
+    assert split.token_labels(np.array([0]))[0].tolist() == [-100, 1, 1, 0, 0, -100]
 
 
 def test_the_same_again_is_known_and_something_else_refused(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_outputs_and_loss_are_those_of_transformers(
 def test_labels_of_a_pack_are_those_of_its_proteins(split: LabelledSplit) -> None:
     _, host, units = loaded(split)
     if split.schema.kind == "residue":
-        for index, labels in enumerate(split.residue_labels(units)):
+        for index, labels in enumerate(split.token_labels(units)):
             start, stop = host.cumulative[index : index + 2]
             assert host.targets[start] == host.targets[stop - 1] == -100, "CLS and EOS have none"
             assert host.targets[start + 1 : stop - 1].tolist() == labels[:MAX_RESIDUES].tolist()
@@ -104,7 +104,7 @@ def test_class_weights_are_those_of_the_training_split(split: LabelledSplit) -> 
     if kind == "regression":
         return  # without classes
     units = np.arange(split.num_units)
-    flat = np.concatenate(split.residue_labels(units)) if kind == "residue" else split.labels(units)
+    flat = np.concatenate(split.token_labels(units)) if kind == "residue" else split.labels(units)
     rng = np.random.default_rng(0)
     outputs = torch.from_numpy(rng.normal(size=(4, split.schema.num_outputs)).astype(np.float32))
     balanced, plain = TaskLoss(split, balanced=True), TaskLoss(split, balanced=False)

@@ -7,7 +7,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from seqlm.proteins.model import attention
-from seqlm.proteins.model.attention import Segments, packed_attention, rotate
+from seqlm.proteins.model.attention import packed_attention, rotate
+from seqlm.training.layered_model import Segments
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

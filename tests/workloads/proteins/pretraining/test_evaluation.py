@@ -30,17 +30,13 @@ from seqlm.proteins.data.prepare import prepare
 from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.model.pretrained import starting_config, starting_weights, with_weights
 from seqlm.proteins.model.protein_packs import ProteinStream
-from seqlm.proteins.pretraining.evaluation import (
-    EVALUATION_SEED,
-    pseudo_perplexity,
-    score,
-    unigram_perplexity,
-)
+from seqlm.proteins.pretraining.evaluation import pseudo_perplexity, score, unigram_perplexity
 from seqlm.runs.run_file import ModelConfig, load_config
 from seqlm.training.objective import Place
 from seqlm.training.packing import PackShape
 from seqlm.training.processes import processes
 from seqlm.training.records import RecordSplit
+from seqlm.training.scoring import EVALUATION_SEED
 from seqlm.training.tracking import progress as work_progress
 from tests.workloads.training.training_runs import REPOSITORY, train_here
 

@@ -9,8 +9,7 @@ from unittest import mock
 
 import pytest
 
-from seqlm.commands import prepare as prepare_data
-from seqlm.training.data import locks
+from seqlm.training.data import locks, waiting
 from seqlm.training.data.workspace import BeingPrepared, workspace
 from tests.workloads.training.forked_processes import forked
 
@@ -80,8 +79,8 @@ def prepare_once(out: Path, is_local: bool) -> None:
                 time.sleep(0.05)
         print("prepared", flush=True)
 
-    with mock.patch.object(prepare_data, "POLL_SECONDS", 0.05):
-        prepare_data.once(out.exists, prepare, "waiting")
+    with mock.patch.object(waiting, "POLL_SECONDS", 0.05):
+        waiting.once(out.exists, prepare, "waiting")
 
 
 def test_a_folder_completed_by_another_process_is_left_alone(tmp_path: Path) -> None:

@@ -20,13 +20,14 @@ from seqlm.training.data.limits import Limits, default_workers
 from seqlm.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
 from seqlm.training.data.source_file import GZIP_MAGIC, reading
 from seqlm.training.data.spill import cell_ranges
+from seqlm.training.data.split_shards import split_of
 from seqlm.training.data.transfer import SourceKind, fetch, local_files
 from seqlm.training.data.workspace import check_free_space, existing_manifest, say, workspace
 from seqlm.training.report.page import size_text
 
 from .job import Job, Plan, Spilled, worker_pool
 from .scatter import check_ids, join_members, scatter_fasta, scatter_table
-from .shards import RECORDS_FILE, SplitShard, save_runs, split_of, write_shard
+from .shards import RECORDS_FILE, SplitShard, save_runs, write_shard
 from .similarity import similar_across_splits, similarity_warning
 from .sources import PROTEINS
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -14,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from seqlm.training.data.manifest import LENGTH_BIN_RESIDUES, SPLITS, Settings, ShardFile, Split
+from seqlm.training.data.manifest import SPLITS, ShardFile
 from seqlm.training.data.spill import (
     Ints,
     RowSlice,
     Run,
     SpillReader,
-    UInt64s,
     key_ranges,
     row_ranges,
     without_duplicates,
 )
+from seqlm.training.data.split_shards import length_bins, shard_file, split_numbers
 
 from .job import Plan
 
@@ -36,30 +34,6 @@ SCHEMA = pa.schema([("id", pa.large_string()), ("tokens", pa.large_list(pa.uint8
 MEMBER_SCHEMA = SCHEMA.append(pa.field("cluster", pa.large_string())).append(
     pa.field("cluster_size", pa.uint32())
 )
-
-
-def split_of(shards: Iterable[ShardFile], clusters: int, lengths: Counter[int]) -> Split:
-    """Describe a split by its shards, its clusters and the numbers of its records by bin of length."""
-    files = tuple(shards)
-    return Split(
-        records=sum(file.records for file in files),
-        clusters=clusters,
-        residues=sum(file.residues for file in files),
-        length_histogram={str(number * LENGTH_BIN_RESIDUES): lengths[number] for number in sorted(lengths)},
-        shards=files,
-    )
-
-
-def length_bins(lengths: Ints) -> Counter[int]:
-    """Numbers of records by bin of ``LENGTH_BIN_RESIDUES``, counted from 0."""
-    return Counter((lengths // LENGTH_BIN_RESIDUES).tolist())
-
-
-def shard_file(file: Path, records: int, residues: int) -> ShardFile:
-    """Describe a shard that is written, in the folder of its split."""
-    with file.open("rb") as stream:
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    return ShardFile(f"{file.parent.name}/{file.name}", records, residues, file.stat().st_size, sha256)
 
 
 @dataclass(frozen=True)
@@ -127,13 +101,6 @@ def _write_piece(reader: SpillReader, slices: list[RowSlice], plan: Plan, writer
             arrays = [_take(values, offsets, rows[start:stop]) for values, offsets in columns]
             writer.add(_batch(arrays, writer.schema))
     return len(keys) - len(order)
-
-
-def split_numbers(tags: UInt64s, settings: Settings) -> npt.NDArray[np.int8]:
-    """Return the position in ``SPLITS`` of each hash: the test split has the lowest ones."""
-    # A fraction of exactly 0 is the bound 0, below which no tag lies.
-    shares = (settings.test_fraction + settings.validation_fraction, settings.test_fraction)
-    return np.sum([tags < np.uint64(int(share * 2**64)) for share in shares], axis=0, dtype=np.int8)
 
 
 def _take(values: Array, offsets: Ints, rows: Ints) -> pa.Array:

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from seqlm.proteins.config import ExploreConfig
 from seqlm.proteins.finetune.prepare import TABLES
-from seqlm.proteins.finetune.table import CSV_DELIMITERS, PARQUET_SUFFIXES
 from seqlm.proteins.inference.output_file import output_file
 from seqlm.runs.run_file import RunFile
+from seqlm.training.data.table_rows import CSV_DELIMITERS, PARQUET_SUFFIXES
 from seqlm.training.whole_file import write_whole, writing_whole
 
 from .projection import Floats, Projection, Transfer, neighbors, projections, transfer

@@ -15,13 +15,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .table import Cell, Problems, Record
-from .task_kinds import IGNORED, TASK_KINDS, TaskKind
+from seqlm.training.data.labelled_records import LABELS_FILE, LabelNames
+from seqlm.training.data.manifest import IGNORED
+from seqlm.training.data.table_rows import Cell, Problems
+
+from .table import Record
+from .task_kinds import TASK_KINDS, TaskKind
 
 Floats = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.int16]
 
-LABELS_FILE = "labels.json"
 UNKNOWN_RESIDUE = "-"
 """Name of a residue's label that is not known, unless a class is called so."""
 MAX_CLASSES = 1000
@@ -29,15 +32,8 @@ _TRUTH = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
 
 
 @dataclass(frozen=True)
-class LabelSchema:
-    """The outputs of a task, by name."""
-
-    kind: str
-    """Name of one of ``TASK_KINDS``."""
-    columns: tuple[str, ...]
-    """Label columns of the table."""
-    classes: tuple[str, ...] = ()
-    """Names of the classes; of a binary task (negative, positive); empty for multilabel and regression."""
+class LabelSchema(LabelNames):
+    """The outputs of a task, by name; ``kind`` is one of ``TASK_KINDS``."""
 
     @property
     def task(self) -> TaskKind:
@@ -123,28 +119,6 @@ def class_counts(schema: LabelSchema, arrays: Iterable[npt.NDArray[Any]]) -> npt
 
 def save_schema(folder: Path, schema: LabelSchema, facts: dict[str, Any]) -> None:
     (folder / LABELS_FILE).write_text(json.dumps({**asdict(schema), **facts}, indent=1) + "\n")
-
-
-def load_schema(folder: Path) -> tuple[LabelSchema, dict[str, Any]]:
-    """The schema of a prepared folder, and what else was noted with it.
-
-    Raises:
-        ValueError: if the folder has no labels or a damaged note of them.
-    """
-    path = folder / LABELS_FILE
-    try:
-        raw = json.loads(path.read_text())
-        schema = LabelSchema(raw.pop("kind"), tuple(raw.pop("columns")), tuple(raw.pop("classes")))
-    except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(
-            f"{folder} holds no labelled proteins: no {LABELS_FILE}; run make data with the fine-tuning "
-            "configuration first, or choose another data.path"
-        ) from None
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path} is damaged ({error!r}); delete the folder and run make data again"
-        ) from None
-    return schema, raw
 
 
 def _check_columns(kind: TaskKind, columns: Sequence[str], classes: Sequence[str]) -> None:

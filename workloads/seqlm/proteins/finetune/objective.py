@@ -17,11 +17,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from seqlm.proteins.model.masking import plain_pack, to_device
+from seqlm.proteins.model.masking import plain_pack
 from seqlm.proteins.model.packed_model import Pack, PackedModel
 from seqlm.proteins.model.pretrained import of_config, starting_config, starting_weights, tokenizer
 from seqlm.proteins.model.protein_packs import ProteinStream
-from seqlm.proteins.pretraining.evaluation import EVALUATION_SEED, answered
 from seqlm.runs.run_file import RunFile
 from seqlm.training.adapters.adapters import AdaptedObjective
 from seqlm.training.checkpoint import check_identity
@@ -29,6 +28,8 @@ from seqlm.training.checkpoint_reader import saved_weights
 from seqlm.training.checksums import CHECKPOINT_FILE, verified
 from seqlm.training.command_line import require
 from seqlm.training.config_rules import fine_tuning_on_xla
+from seqlm.training.data.manifest import IGNORED
+from seqlm.training.device_runtime import to_device
 from seqlm.training.heartbeat import beat
 from seqlm.training.objective import Evaluation, Place
 from seqlm.training.packing import HostPack, PackShape, PlannedPack
@@ -36,12 +37,12 @@ from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
 from seqlm.training.records import RecordSplit
 from seqlm.training.saved_model import assigned
+from seqlm.training.scoring import EVALUATION_SEED, answered
 
 from .baselines import write_baselines
 from .labelled import LabelledSplit
 from .prediction_file import Predictions, predictions_file, write_prediction_table
 from .scores import scores
-from .task_kinds import IGNORED
 from .tasks import TaskLoss, new_head, task_class, task_config
 
 
@@ -68,7 +69,7 @@ class LabelledStream(ProteinStream):
         units = np.zeros(0, dtype=np.int64) if pack is None else pack.units
         if self.split.schema.task.per_residue:
             targets: npt.NDArray[Any] = np.full(len(host.tokens), IGNORED, dtype=np.int64)
-            for index, labels in enumerate(self.split.residue_labels(units)):
+            for index, labels in enumerate(self.split.token_labels(units)):
                 first, kept = int(host.cumulative[index]) + 1, labels[: self.shape.max_residues]
                 targets[first : first + len(kept)] = kept
         else:
@@ -264,7 +265,7 @@ def _ranges(starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> npt.NDArray[np
 def _labels(split: LabelledSplit, units: npt.NDArray[np.int64], max_residues: int) -> npt.NDArray[np.float32]:
     if not split.schema.task.per_residue:
         return split.labels(units)
-    parts = [labels[:max_residues] for labels in split.residue_labels(units)]
+    parts = [labels[:max_residues] for labels in split.token_labels(units)]
     flat = np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.float32)[:, None]
     flat[flat == IGNORED] = np.nan
     return flat

@@ -18,6 +18,7 @@ from seqlm.proteins.data.prepare import one_file
 from seqlm.proteins.data.similarity import similar_across_splits, similarity_warning
 from seqlm.proteins.data.sources import PROTEINS
 from seqlm.runs.run_file import RunFile
+from seqlm.training.data.labelled_records import LABELS_FILE
 from seqlm.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
 from seqlm.training.data.spill import hash_all
 from seqlm.training.data.transfer import fetch, local_files
@@ -32,7 +33,7 @@ from seqlm.training.data.workspace import (
 
 from .clustering import similarity_clusters
 from .labelled import write_split
-from .labels import LABELS_FILE, Labels, class_counts, load_schema, read_labels, save_schema
+from .labels import Labels, LabelSchema, class_counts, read_labels, save_schema
 from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
 from .table import first_of, read_records
 from .task_kinds import TASK_KINDS
@@ -181,7 +182,7 @@ def _data_fields(task: TaskConfig) -> dict[str, Any]:
 
 
 def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
-    return differences_of(load_schema(out)[1].get("task", {}), wanted, "task.")
+    return differences_of(LabelSchema.load(out)[1].get("task", {}), wanted, "task.")
 
 
 def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) -> None:

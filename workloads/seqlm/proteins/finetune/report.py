@@ -32,7 +32,7 @@ from seqlm.training.report.page import Card, figure_block, section, table
 from seqlm.training.report.run_report import ReportContents, last_validation
 
 from .baselines import FILE as BASELINES_FILE
-from .labels import Floats, LabelSchema, load_schema
+from .labels import Floats, LabelSchema
 from .prediction_file import Predictions, predictions_file
 from .scores import ClassScore, Doubles, Truths, class_scores, confusion, one_against_others, scores
 from .task_kinds import TASK_KINDS
@@ -100,7 +100,7 @@ class TaskContents(ReportContents):
         splits: tuple[Split, ...] = ("validation", "test")
         for split in splits:
             with suppress(OSError, ValueError, KeyError):  # a report shows what there is
-                schema, _ = load_schema(Path(str(data and data.get("path"))))
+                schema, _ = LabelSchema.load(Path(str(data and data.get("path"))))
                 found = Predictions.load(predictions_file(run_dir, split))
                 self._predictions = PredictedSplit(split, schema, found)
 

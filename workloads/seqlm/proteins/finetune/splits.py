@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from seqlm.proteins.config import SplitConfig
-from seqlm.proteins.data.shards import split_numbers
 from seqlm.training.data.manifest import SPLITS, Settings
 from seqlm.training.data.spill import SPLIT_SALT, hash_all
+from seqlm.training.data.split_shards import split_numbers
+from seqlm.training.data.table_rows import Problems
 
-from .table import Problems, Record, first_of
+from .table import Record, first_of
 
 SplitNumbers = npt.NDArray[np.int8]
 """Position in ``SPLITS`` of each record, shape (N,)."""

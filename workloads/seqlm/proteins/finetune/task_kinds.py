@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from seqlm.training.data.manifest import IGNORED
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from torch import Tensor
 
     Array = npt.NDArray[np.float32]
-
-IGNORED = -100
-"""Class of a residue without a label; torch's cross entropy skips it."""
 
 THRESHOLD = 0.5
 """Smallest probability at which a protein has a label, for labels that do not exclude each other."""

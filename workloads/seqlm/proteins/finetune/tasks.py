@@ -13,10 +13,11 @@ from transformers import PretrainedConfig
 
 from seqlm.proteins.model.architecture import ModelClass
 from seqlm.proteins.model.pretrained import of_config
+from seqlm.training.data.manifest import IGNORED
 
 from .labelled import LabelledSplit
 from .labels import LabelSchema
-from .task_kinds import IGNORED, TaskKind
+from .task_kinds import TaskKind
 
 HEAD_WEIGHT, HEAD_BIAS = (f"classifier.out_proj.{part}" for part in ("weight", "bias"))
 """transformers' names of the last layer of a sequence classifier."""

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from seqlm.proteins.alphabet import CLS, EOS, MASK, PAD, encode
-from seqlm.proteins.model.masking import plain_pack, to_device
+from seqlm.proteins.model.masking import plain_pack
 from seqlm.proteins.model.packed_model import Pack, PackedModel
 from seqlm.training.config import TrainConfig
+from seqlm.training.device_runtime import to_device
 from seqlm.training.hardware import compiles
 from seqlm.training.heartbeat import beat
 from seqlm.training.packing import SPECIAL_TOKENS, HostPack, PackShape

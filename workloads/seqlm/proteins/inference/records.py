@@ -20,9 +20,10 @@ from seqlm.proteins.alphabet import decode
 from seqlm.proteins.data.fasta import RECORD_START, Block, SourceReader, parse_block, single_records
 from seqlm.proteins.data.plausibility import ALLOW, NUCLEOTIDES, is_nucleotides
 from seqlm.proteins.data.sources import PROTEINS
-from seqlm.proteins.finetune.table import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems, read_rows, table_records
+from seqlm.proteins.finetune.table import read_rows, table_records
 from seqlm.runs.run_file import RunFile
 from seqlm.training.data.limits import MIB
+from seqlm.training.data.table_rows import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems
 from seqlm.training.data.transfer import BeingFetched, fetch
 from seqlm.training.heartbeat import beat
 

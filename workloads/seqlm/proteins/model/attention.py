@@ -23,6 +23,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from seqlm.training.device_runtime import uses_flash
+from seqlm.training.layered_model import Segments
+
 from .window_attention import window_attention
 
 try:
@@ -40,20 +43,6 @@ LENGTH_STEP = 32
 0.7 MB each), and 32 lengths fit its cache where a thousand do not."""
 
 
-@dataclass(frozen=True)
-class Segments:
-    """Positions of the proteins in a pack.
-
-    ``cumulative`` is int32 of shape (S + 1,), starting with 0 and ending with T; trailing segments may be
-    empty. ``max_length`` bounds every segment and is constant over a run (it is a compile-time constant).
-    """
-
-    cumulative: Tensor
-    max_length: int
-    of_token: Tensor | None = None
-    """(T,) int64 number of each token's segment; XLA devices alone read it."""
-
-
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary embedding (Su et al. 2021) of x (T, H, D) with cos and sin (T, 1, D / 2), in x's type.
 
@@ -61,11 +50,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
-
-
-def uses_flash(x: Tensor) -> bool:
-    """Return whether torch's varlen flash kernel computes attention for the device and type of ``x``."""
-    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 
 
 def uses_cpu_kernel(x: Tensor) -> bool:

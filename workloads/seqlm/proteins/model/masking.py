@@ -9,10 +9,11 @@ from dataclasses import replace
 import torch
 
 from seqlm.proteins.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD, UNK
+from seqlm.training.device_runtime import to_device
 from seqlm.training.hashing import GOLDEN, mix64_on_device
+from seqlm.training.layered_model import Segments
 from seqlm.training.packing import HostPack
 
-from .attention import Segments
 from .packed_model import Pack
 from .shape import num_rows
 
@@ -92,10 +93,3 @@ def token_scale(tokens: torch.Tensor, segments: Segments) -> torch.Tensor:
     kept_share = (1 - num_masked / lengths.clamp(min=1)).clamp(min=1e-6)
     scale = ((1 - TRAINED_MASK_RATIO) / kept_share)[segment]
     return scale.masked_fill(is_mask | (tokens == PAD), 0.0)
-
-
-def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy to the device without a wait of the host."""
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor

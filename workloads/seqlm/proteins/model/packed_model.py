@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqlm.training.device_runtime import runtime_of
-from seqlm.training.layered_model import LayeredModel
+from seqlm.training.layered_model import LayeredModel, Prediction, Segments
 
-from .attention import Segments, packed_attention, takes_rows
+from .attention import packed_attention, takes_rows
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,6 @@ class Pack:
     nothing is masked."""
     targets: Tensor
     """(K,) int64 original ids; -100 at unused places. Of a task: its labels."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    loss_sum: Tensor
-    """() fp32 sum of the cross-entropies in nats over the predicted tokens."""
-    num_correct: Tensor
-    """() int64 predicted tokens whose most likely id is the right one."""
 
 
 class PackedLayer(nn.Module):

@@ -12,15 +12,12 @@ from transformers.utils.logging import disable_progress_bar
 from seqlm.proteins.families.table import MODEL_FAMILIES, family_of_type
 from seqlm.runs.run_file import ModelConfig, RunFile
 from seqlm.training.checkpoint_reader import weights_of
-from seqlm.training.checksums import CHECKPOINT_FILE, read_document, unreadable, verified
+from seqlm.training.checksums import ADAPTER_FILE, CHECKPOINT_FILE, read_document, unreadable, verified
 from seqlm.training.processes import Processes
 from seqlm.training.saved_model import assigned, save_model
 
 from .architecture import Architecture
 from .packed_model import PackedModel
-
-ADAPTER_FILE = "adapter_config.json"
-"""Configuration in a folder of peft's format."""
 
 
 def architecture_of(model_type: str) -> Architecture:

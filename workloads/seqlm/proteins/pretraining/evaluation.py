@@ -1,12 +1,6 @@
 """Masked-language-model scores of a split under fixed masks, so that any two models compare."""
 
 import dataclasses
-import math
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,25 +14,13 @@ from seqlm.proteins.model.pretrained import starting_config, starting_weights, w
 from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checksums import verified
-from seqlm.training.heartbeat import beat
-from seqlm.training.objective import Evaluation, Place
-from seqlm.training.packing import HostPack, PackShape, PackStream, PlannedPack
-from seqlm.training.parallel import bare
+from seqlm.training.objective import Place
+from seqlm.training.packing import PackShape
 from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
 from seqlm.training.records import RecordSplit
+from seqlm.training.scoring import EVALUATION_SEED, Score, score_packs
 from seqlm.training.tracking.progress import WorkProgress
-
-EVALUATION_SEED = 20_230_317
-"""Seed of masks, crops and drawn members of every evaluation. It never changes, so scores stay comparable."""
-
-
-@dataclass(frozen=True)
-class Score(Evaluation):
-    """``eval_loss`` (mean cross-entropy in nats), ``eval_accuracy`` and ``perplexity``."""
-
-    num_predicted: int
-    """Residues that the scores are means over."""
 
 
 def score(
@@ -50,64 +32,6 @@ def score(
     return score_packs(
         model, stream, lambda host: mask_pack(host, longest, mask_fraction, device), place, num_packs
     )
-
-
-@torch.no_grad()
-def score_packs(
-    model: nn.Module, stream: PackStream, pack_of: Callable[[HostPack], Any], place: Place, num_packs: int
-) -> Score:
-    """Score a model that answers a pack with a ``Prediction`` on the first packs of a stream (0: all).
-
-    ``pack_of`` makes what the model reads, whose ``targets`` are -100 where nothing is predicted.
-    """
-    started, here = time.monotonic(), place.here
-    totals = torch.zeros(3, dtype=torch.float64, device=here.runtime.packs_on)  # loss, correct, predicted
-    proteins = 0
-    for planned, _, pack, prediction in answered(model, stream, pack_of, place, num_packs):
-        proteins += sum(len(one.units) for one in planned)
-        found = (prediction.loss_sum, prediction.num_correct, (pack.targets != -100).sum())
-        totals += torch.stack([value.to(totals.device).double() for value in found])
-    here.add_up(totals)
-    loss, correct, predicted = here.to_host(totals)
-    # A split of a few short proteins may have no masked residue: not a number, and not an error.
-    loss, accuracy = (total / predicted if predicted else math.nan for total in (loss, correct))
-    values = {"eval_loss": loss, "eval_accuracy": accuracy, "perplexity": math.exp(loss)}
-    return Score(values, proteins, time.monotonic() - started, int(predicted))
-
-
-def answered(
-    model: nn.Module, stream: PackStream, pack_of: Callable[[HostPack], Any], place: Place, num_packs: int
-) -> Iterator[tuple[list[PlannedPack], HostPack, Any, Any]]:
-    """Run a model on the first packs of a stream (0: all), one pack per process at a time.
-
-    Every process calls the model equally often. The progress in the split is printed regularly.
-
-    Yields:
-        The packs of all processes, this process's pack before and after ``pack_of``, and the answer.
-
-    Raises:
-        Stopped: between two packs, if the run received a signal to stop.
-    """
-    here, inner = place.here, bare(model)
-    progress = WorkProgress("scoring", stream.split.num_units, shows=here.is_first)
-    packs = islice(stream.epoch(0), num_packs or None)
-    beat("evaluating", slow=True)  # layers may be compiled for it
-    was_training = inner.training
-    inner.eval()  # without the dropout of heads
-    try:
-        while planned := list(islice(packs, here.world_size)):
-            here.check_stop()
-            host = stream.load(planned[here.rank] if here.rank < len(planned) else None)
-            pack = pack_of(host)
-            enabled = place.dtype == torch.bfloat16
-            with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=enabled):
-                answer = inner(here.runtime.place(pack))
-            here.runtime.flush()
-            yield planned, host, pack, answer
-            beat("evaluating")
-            progress.add(sum(len(one.units) for one in planned))
-    finally:
-        inner.train(was_training)
 
 
 def unigram_perplexity(split: RecordSplit) -> float:

@@ -12,6 +12,8 @@ PACKAGE_VERSION = "0.1.0"
 MANIFEST_FILE = "manifest.json"
 SPLITS = ("train", "validation", "test")
 LENGTH_BIN_RESIDUES = 64
+IGNORED = -100
+"""Label of a token without a known one. It is also the target that torch's losses skip."""
 
 
 @dataclass(frozen=True, order=True)

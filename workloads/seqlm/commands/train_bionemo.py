@@ -1,6 +1,6 @@
 """Train a run by BioNeMo, in its image: ``seqlm train-bionemo``.
 
-It starts a process for each GPU by ``torchrun -m seqlm.bionemo.train --config RUN.yaml [...]``. The same
+It starts a process for each GPU: ``torchrun -m seqlm.commands.train_bionemo --config RUN.yaml``. The same
 command continues from BioNeMo's newest checkpoint. After SIGTERM, NeMo saves before it ends.
 """
 
@@ -12,6 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from seqlm.bionemo.command import Data, Devices, arguments, entry_point_of, step_proteins, unsupported
+from seqlm.bionemo.export import Facts, is_exported, read_facts
+from seqlm.bionemo.files import CONTEXT, export_files, make_resumable
+from seqlm.bionemo.installed import recorded_release, require, run_entry_point
+from seqlm.bionemo.recorder import EVALUATED, Recorder, registered
+from seqlm.commands import bionemo_data as export_data
 from seqlm.commands.kinds import report
 from seqlm.launch.local import on_every_device
 from seqlm.launch.progress import bionemo_step
@@ -29,13 +35,6 @@ from seqlm.training.tracking.run_log import (
     write_results,
 )
 
-from . import data as export_data
-from .command import Data, Devices, arguments, entry_point_of, step_proteins, unsupported
-from .export import Facts, is_exported, read_facts
-from .files import CONTEXT, export_files, make_resumable
-from .installed import recorded_release, require, run_entry_point
-from .recorder import EVALUATED, Recorder, registered
-
 
 def start(config: RunFile) -> None:
     """Prepare, export, then train in processes of this machine, and exit with their status.
@@ -48,7 +47,7 @@ def start(config: RunFile) -> None:
     if problems := unsupported(config):
         raise ValueError("BioNeMo cannot train this run:\n" + "\n".join(f"  {line}" for line in problems))
     export_data.main(config)
-    program = ["seqlm.bionemo.train", *sys.argv[2:]]
+    program = ["seqlm.commands.train_bionemo", *sys.argv[2:]]
     raise SystemExit(on_every_device(f"training {config.name} by BioNeMo", program))
 
 
@@ -125,7 +124,7 @@ def exported(config: RunFile) -> tuple[Data, Facts]:
     if facts is None:
         raise ValueError(
             f"{files.folder} does not exist or was not made from {config.data.path}; create it with python "
-            "-m seqlm.bionemo.data and the arguments of this command"
+            "-m seqlm.commands.bionemo_data and the arguments of this command"
         )
     return Data(files, facts.num_validation, len(facts.classes)), facts
 

@@ -1,13 +1,13 @@
-"""Export a run's data for BioNeMo: ``python -m seqlm.bionemo.data --config RUN.yaml [...]``.
+"""Export a run's data for BioNeMo: ``python -m seqlm.commands.bionemo_data --config RUN.yaml [...]``.
 
 Prepares them as for our trainer and exports the result. Several pods may run it at once: one works, the
 others wait.
 """
 
-from seqlm.commands.prepare import in_pod, once
+from seqlm.bionemo.export import export_run, is_exported
+from seqlm.commands.prepare import in_pod
 from seqlm.runs.run_file import RunFile, run_stage
-
-from .export import export_run, is_exported
+from seqlm.training.data.waiting import once
 
 
 def main(config: RunFile) -> None:

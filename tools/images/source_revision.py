@@ -1,6 +1,7 @@
 """Commit of a working tree, and a folder with exactly its files that go into an image."""
 
 import io
+import re
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from tools.archives import extract
 
 IMAGE_PATHS = (".dockerignore", "LICENSE", "docker", "workloads")
 """Paths that images are built from; changes elsewhere do not change the image."""
+PACKAGE = "workloads/seqlm/__init__.py"
+"""File that commits lack whose package had another name."""
 NUM_SHOWN = 5
 
 
@@ -59,6 +62,17 @@ def require_clean(revision: Revision, *, instead: str) -> None:
         + (f"  and {more} more\n" if more > 0 else "")
         + f"commit them, or {instead}"
     )
+
+
+def has_package(repository: Path, commit: str) -> bool | None:
+    """Return whether a commit has the package ``seqlm``; None if the repository does not have the commit."""
+    if not re.fullmatch(r"[0-9a-f]{7,40}", commit):
+        return None
+    try:
+        _git(repository, "cat-file", "-e", f"{commit}^{{commit}}")
+    except ValueError:
+        return None
+    return bool(_git(repository, "ls-tree", commit, PACKAGE))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from config.resource_names import ResourceNames
 from tools.aws_session import is_denied
 from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORKS, REPOSITORY, registry_tag
 from tools.images.image_registry import find_repository
-from tools.images.source_revision import read_revision
+from tools.images.source_revision import has_package, read_revision
 
 
 def commit_image(cluster: EksCluster, profile: str | None, framework: str = DEFAULT_FRAMEWORK) -> str:
@@ -56,7 +56,8 @@ def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | No
     """Return a note about an image for the submitter; None if it is this commit's.
 
     Raises:
-        ValueError: if it is of the cluster's own repository, which has no such digest.
+        ValueError: if it is of the cluster's own repository, which has no such digest, or if its code is of a
+            commit before the package was called ``seqlm``, so that the job could not start.
     """
     name, _, digest = image.partition("@")
     uri = re.sub(r":[\w.-]+$", "", name)
@@ -72,8 +73,16 @@ def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | No
     if tags is None:
         raise ValueError(f"IMAGE: {uri} has no image {digest}; make push prints the one of a commit")
     here = read_revision(REPOSITORY)
-    if here.tag in {tag.partition("-")[0] for tag in tags}:
+    commits = [tag.partition("-")[0] for tag in tags]
+    if here.tag in commits:
         return None
+    for commit in commits:
+        if has_package(REPOSITORY, commit) is False:
+            raise ValueError(
+                f"IMAGE: {image} has the code of commit {commit[:12]}, which has no package seqlm; check "
+                "that commit out to submit it, or use this commit's image: make image push, and leave IMAGE= "
+                "out"
+            )
     return (
         f"the image has the code of commit {', '.join(tag[:12] for tag in tags) or 'unknown'}, this checkout "
         f"is {here.sha[:12]}{' with changes' if here.changes else ''}; what runs is the image's"

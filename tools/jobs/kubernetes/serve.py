@@ -19,7 +19,7 @@ from tools.jobs.checks import listed
 from tools.jobs.code_version import code_revision
 from tools.jobs.kubernetes import placement
 from tools.jobs.kubernetes.files import to_yaml
-from tools.jobs.kubernetes.image import commit_image
+from tools.jobs.kubernetes.image import commit_image, image_note
 from tools.jobs.kubernetes.job_state import place_problems
 from tools.kubernetes.kubectl import Refused, open_kubectl
 
@@ -31,6 +31,9 @@ def main() -> int:
     endpoint = load_endpoint(options.endpoint, {"image": image, "model": options.model}, "eks")
     service = pod_service(cluster, endpoint, options, version=code_revision())
     objects = manifests(service)
+    is_new = not (options.to or options.delete or options.kubeconfig)
+    if options.image and is_new and (note := image_note(cluster, image, options.profile)):
+        print(f"note: {note}")
     if options.to:
         options.to.mkdir(parents=True, exist_ok=True)
         path = options.to / f"{service.name}.yaml"

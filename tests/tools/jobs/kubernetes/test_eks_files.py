@@ -23,7 +23,7 @@ from seqlm.launch.kubernetes_job import config_map, job_manifest
 from tests.job_schemas.validation import check
 from tests.tools.jobs.kubernetes.eks_jobs_made import CLUSTERS, IMAGE, RUN, made, shipped
 from tools.images import image_registry
-from tools.images.source_revision import Revision
+from tools.images.source_revision import Revision, has_package
 from tools.jobs import __main__ as jobs
 from tools.jobs.kubernetes import image as eks_image
 from tools.jobs.kubernetes.files import hyp_config, to_yaml, write_files
@@ -205,6 +205,40 @@ def test_what_is_known_of_another_image(monkeypatch: pytest.MonkeyPatch) -> None
         eks_image.commit_image(shipped(), None)
     with pytest.raises(ValueError, match=r"no FRAMEWORK=bionemo image .* make image push FRAMEWORK=bionemo"):
         eks_image.commit_image(shipped(), None, "bionemo")
+
+
+@pytest.mark.usefixtures("at_commit")
+@pytest.mark.parametrize("has", [False, None])
+def test_an_image_of_before_the_package_had_its_name_is_refused(
+    monkeypatch: pytest.MonkeyPatch, has: bool | None
+) -> None:
+    monkeypatch.setattr(eks_image, "read_revision", lambda repository: Revision("f" * 40, 0, ()))
+    monkeypatch.setattr(eks_image, "has_package", lambda repository, commit: has)
+    if has is None:  # a commit that this clone does not have
+        assert "what runs is the image's" in str(eks_image.image_note(shipped(), IMAGE, None))
+        return
+    with pytest.raises(ValueError, match=f"code of commit {COMMIT[:12]}, which has no package seqlm; check"):
+        eks_image.image_note(shipped(), IMAGE, None)
+
+
+def test_a_commit_is_known_by_its_package(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.example", *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init", "--quiet")
+    (tmp_path / "workloads/seqlm").mkdir(parents=True)
+    (tmp_path / "workloads/__main__.py").write_text("")
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "before")
+    before = git("rev-parse", "HEAD")
+    (tmp_path / "workloads/seqlm/__init__.py").write_text("")
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "after")
+    assert has_package(tmp_path, before) is False and has_package(tmp_path, git("rev-parse", "HEAD")) is True
+    assert has_package(tmp_path, "0" * 40) is None and has_package(tmp_path, "latest") is None
 
 
 @pytest.mark.usefixtures("at_commit")

@@ -14,6 +14,9 @@ from tests.tools.jobs.kubernetes.submissions import KINDS, SPACE, Run, add_pod, 
 from tests.tools.kubernetes_api import Objects
 from tools.jobs.kubernetes import watch as eks_jobs
 
+RECORDED = Path(__file__).parents[1] / "recorded/kubernetes_objects.json"
+"""Objects of a job that commit a69db5705423 submitted."""
+
 
 def test_status_lists_jobs_and_how_far_they_are(objects: Objects, run: Run, cluster: Path) -> None:
     name = submitted(objects, run, cluster)
@@ -193,3 +196,23 @@ def test_a_server_that_is_not_reached(run: Run, server: tuple[Objects, Path], tm
     (path := tmp_path / "kubeconfig").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"does not answer \(.*refused.*reached from the VPC"):
         run("status", kubeconfig=path)
+
+
+def test_a_job_that_an_earlier_version_submitted_is_followed(
+    objects: Objects, run: Run, tmp_path: Path
+) -> None:
+    for each in json.loads(RECORDED.read_text()):
+        objects.kept[each["kind"], each["namespace"], each["name"]] = each["object"]
+    (name,) = (name for kind, _, name in objects.kept if kind in KINDS.values())
+    add_pod(objects, name, "step 3\n", phase="Succeeded")
+    status, said = run("status")
+    assert status == 0 and name in said
+    assert "step 3" in run("tail", name)[1]
+    objects.shared = tmp_path / "fsx"
+    run_dir = objects.shared / SPACE / "esm2/runs/esm2_8m_sample"
+    run_dir.mkdir(parents=True)
+    (run_dir / "metrics.jsonl").write_text("{}\n")
+    assert run("fetch", name, "--to", str(tmp_path / "runs"))[0] == 0
+    assert (tmp_path / "runs/esm2_8m_sample/metrics.jsonl").read_text() == "{}\n"
+    assert run("cancel", name)[0] == 0
+    assert any(name in deleted for deleted in objects.deleted)

@@ -12,10 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from seqlm.launch.job_file import JOB_FILE, read_job
+from seqlm.launch.slurm_attempts import progress
+from seqlm.launch.slurm_step import run_environment, stage_arguments
 from tools.jobs import __main__ as command
 from tools.jobs.slurm import jobs
 
 Run = Callable[..., tuple[int, str]]
+RECORDED = Path(__file__).parents[1] / "recorded/slurm_job.json"
+"""Record of a job that commit a69db5705423 submitted."""
 SQUEUE = """#!/bin/bash
 [[ "$*" == *--user=* ]] && { echo "JOBID NAME STATE"; exit; }
 cat "$(dirname "$0")/state" 2>/dev/null && exit
@@ -229,3 +234,23 @@ def test_a_run_without_results_says_so(place: Place, run: Run) -> None:
     place.add("12", "new", seconds=200)
     with pytest.raises(ValueError, match="has no report and no results yet"):
         run("fetch")
+
+
+def test_a_job_that_an_earlier_version_submitted_is_followed(
+    place: Place, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = place.add("12", "esm2_8m_sample", seconds=100)
+    folder = run_dir / "jobs/of-12"
+    (folder / JOB_FILE).write_text(RECORDED.read_text())
+    (run_dir / "metrics.jsonl").write_text('{"kind": "train", "step": 5}\n')
+    assert "job 12  run esm2_8m_sample" in run("status")[1]
+    assert "log of 12" in run("tail")[1]
+    assert "job 12 is not in the queue any more" in run("cancel", "12")[1]
+    assert run("fetch", "12")[0] == 0
+    assert (tmp_path / "fetched/esm2_8m_sample/metrics.jsonl").exists()
+    # The supervisor and the processes of a job read the same record.
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    job = read_job(folder / JOB_FILE)
+    assert stage_arguments(job, folder)[-1] == "name=esm2_8m_sample"
+    assert run_environment(job)["PYTHONPATH"] == "/fsx/ben/esm2/code/0123456789abcdef/workloads"
+    assert progress(job) == 0

@@ -84,8 +84,8 @@ def shared_folder(cluster: SlurmCluster, wanted: str | None) -> str:
         ValueError: if the nodes do not share it, or make could not be given it.
     """
     folder = str(PurePosixPath(wanted or f"{cluster.storage.lustre.mount_path}/{FOLDER}"))
-    if problems := shared_files(cluster).folder_problems(folder):
-        raise ValueError(problems[0])
+    for problem in shared_files(cluster).folder_problems(folder):
+        raise ValueError(problem)
     if not re.fullmatch(r"[\w./+-]+", folder):
         raise ValueError(f"--folder: got {folder}; allowed are letters, digits and . _ + - /")
     return folder

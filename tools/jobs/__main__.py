@@ -45,10 +45,10 @@ def main() -> int:
         # Options may stand between the overrides.
         options = parser.parse_intermixed_args(words)
         return scheduler.submit(named_run(options), options, version=code_revision())
-    parser.add_argument("job", nargs="?", default="", help="as submit printed it; the last one, if not given")
     parser.add_argument(
-        "--to", type=Path, default=Path("runs"), help="folder for what is fetched (%(default)s)"
+        "job", nargs="?", default="", help="job id that submit printed; by default the last one"
     )
+    parser.add_argument("--to", type=Path, default=Path("runs"), help="folder to fetch to (%(default)s)")
     options = parser.parse_args(words)
     if command == "cancel" and not options.job:
         raise ValueError("cancel: name the job, make cancel JOB=<job>; make status lists them")
@@ -57,31 +57,31 @@ def main() -> int:
 
 def _parser(description: str | None, *, add_help: bool = True) -> argparse.ArgumentParser:
     parser = cluster_parser(description or "", add_help=add_help)
-    parser.add_argument("--target", choices=[name for name in LOADERS if name], help="refuse other clusters")
+    parser.add_argument("--target", choices=[name for name in LOADERS if name], help="required scheduler")
     return parser
 
 
 def _add_submit_options(parser: argparse.ArgumentParser, scheduler: Scheduler) -> None:
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--config", type=Path, help="YAML file of the run; bandwidth has none")
+    parser.add_argument("--config", type=Path, help="YAML file of the run, or name of a bundled one")
     parser.add_argument("--nodes", help=scheduler.nodes_help)
     parser.add_argument("--image", help=scheduler.image_help)
-    parser.add_argument("--gpus-per-node", type=int, help="all that there are; 0 trains on CPUs")
+    parser.add_argument("--gpus-per-node", type=int, help="GPUs per node; by default all; 0 uses CPUs")
     parser.add_argument(
         "--hang-seconds",
         type=int,
         default=scheduler.hang_seconds,
-        help="without an advance: the job has hung (%(default)s)",
+        help="seconds without progress after which a job counts as hung (%(default)s)",
     )
     scheduler.add_submit_options(parser)
     parser.add_argument("overrides", nargs="*", metavar="section.field=value")
 
 
 def named_run(options: argparse.Namespace) -> NamedRun | None:
-    """The run with its overrides, and the text of its file; None for a bandwidth job, which has none.
+    """Return the run with its overrides, and the text of its file; None for a stage without a run file.
 
     Raises:
-        ValueError: if there is a file where none belongs, none where one does, or one with mistakes.
+        ValueError: if --config is missing, not allowed for this stage, or invalid.
     """
     path: Path | None = options.config
     if not STAGES[options.stage].reads_run_file:
@@ -90,7 +90,7 @@ def named_run(options: argparse.Namespace) -> NamedRun | None:
         return None
     if not path:
         raise ValueError(f"--config: name the YAML file of the run to {options.stage}")
-    return load_config(path, options.overrides), run_file_path(path).read_text()
+    return NamedRun(load_config(path, options.overrides), run_file_path(path).read_text())
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ PREFIX = "workloads"
 
 
 def code_hash() -> str:
+    """Return the version of the code, a hash of its contents."""
     return content_hash(WORKLOADS, {})
 
 
@@ -31,7 +32,7 @@ def deployed_folder(cluster: SlurmCluster) -> Path:
 
 
 def copy_here(cluster: SlurmCluster, folder: str) -> str:
-    """On a machine of the cluster: the deployed version, or else a copy of the user's own; where it is.
+    """Return the folder of the code on the cluster: the deployed version, or a new copy of the user's own.
 
     Raises:
         ValueError: if it cannot be written.

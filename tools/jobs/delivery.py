@@ -1,4 +1,4 @@
-"""A run's files as a cluster's machine sends them (``fetch_run.sh``), line by line, and into their folder."""
+"""Files of a run that a machine of the cluster sends as lines of text (``fetch_run.sh``)."""
 
 import base64
 import binascii
@@ -16,10 +16,10 @@ SHOWN_LINES = 20
 
 
 class Delivery:
-    """Takes lines: of the run, of what is left out, ``files``, and an archive in base64.
+    """Receives a run's files as text: header lines, the line ``files``, then a base64 tar archive.
 
     Args:
-        archive: where that goes meanwhile, an empty file.
+        archive: empty file that receives the archive.
     """
 
     def __init__(self, archive: IO[bytes]) -> None:
@@ -30,7 +30,7 @@ class Delivery:
         self._archive = archive
 
     def take(self, line: str) -> None:
-        """One of the lines."""
+        """Take the next line."""
         if not self._has_files:
             self._said.append(line)
             self._has_files = line == "files"
@@ -49,11 +49,11 @@ class Delivery:
 
         Args:
             to: folder of runs.
-            status: of who sent them.
-            instead: what to do for what is left out.
+            status: exit status of the sender.
+            instead: advice for files that are left out.
 
         Raises:
-            ValueError: with what was said, if there is nothing to bring or it came damaged.
+            ValueError: with the sender's message if it has nothing to send, or if the archive is damaged.
         """
         if status or not self._has_files:
             raise ValueError("\n".join(self._said[:SHOWN_LINES]).removeprefix("error: "))

@@ -11,7 +11,9 @@ class Scheduler(ABC):
     """Jobs of one cluster."""
 
     nodes_help: str
+    """Text of ``--help`` for ``--nodes``."""
     image_help: str
+    """Text of ``--help`` for ``--image``."""
     hang_seconds: int
     """Default of ``--hang-seconds``."""
 
@@ -21,14 +23,14 @@ class Scheduler(ABC):
 
     @abstractmethod
     def add_submit_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add those of submit alone."""
+        """Add the options of ``submit`` alone."""
 
     @abstractmethod
     def submit(self, run: NamedRun | None, options: argparse.Namespace, *, version: str) -> int:
-        """Submit a stage; without a run, of a bandwidth job.
+        """Submit a stage; ``run`` is None for a bandwidth job.
 
         Raises:
-            ValueError: listing all that does not fit together, or with the scheduler's refusal.
+            ValueError: listing everything that does not fit together, or with the scheduler's refusal.
         """
 
     @abstractmethod
@@ -36,7 +38,7 @@ class Scheduler(ABC):
         """Run ``status``, ``tail``, ``cancel`` or ``fetch``.
 
         Raises:
-            ValueError: if there is no such job, or nothing of it to fetch, or that came damaged.
+            ValueError: if the job does not exist, has nothing to fetch, or its files arrive damaged.
         """
 
 
@@ -44,8 +46,8 @@ def print_found(found: Mapping[str, str], *, follow: str) -> None:
     """Print a job and where its files are.
 
     Args:
-        found: by name; ``job`` is one of them.
-        follow: what to type next.
+        found: values to print, by name; ``job`` is one of them.
+        follow: commands to type next.
     """
     for name, value in found.items():
         print(f"{name:8} {value}")

@@ -15,13 +15,20 @@ from seqlm.launch.network.expectation import Expectation, Published
 from seqlm.proteins.data.sources import PROTEINS
 from seqlm.proteins.inference.output_file import output_file
 from seqlm.runs.run_file import RunFile, xla_violations
-from seqlm.runs.stages import STAGES
+from seqlm.runs.stages import STAGES, Stage
 from seqlm.training.data.manifest import MANIFEST_FILE
 from seqlm.training.data.transfer import local_files
-from tools.jobs.checks import Share, SharedFiles, Wanted, listed
+from tools.jobs.checks import Share, SharedFiles, Wanted
 
-NamedRun = tuple[RunFile, str]
-"""A run with its overrides, and the text of its file."""
+
+@dataclass(frozen=True)
+class NamedRun:
+    """Run with its overrides, and the text of its file."""
+
+    config: RunFile
+    text: str
+
+
 _AWS = "github.com/aws-samples/awsome-distributed-training, micro-benchmarks/nccl-tests/README.md"
 PUBLISHED = {
     # The first from a user, with versions of 2022.
@@ -43,157 +50,178 @@ class Work:
     run: str
     """Name of the run."""
     run_dir: str
+    """Folder of the run on the cluster."""
     config: str
-    """Text of the run file; of a bandwidth job the expected bandwidth."""
+    """Text of the run file; the expected bandwidth for a bandwidth job."""
     overrides: tuple[str, ...] = ()
     output: str = ""
-    """Table that a stage of inference writes, by its whole path; empty for other stages."""
+    """Absolute path of the table that a stage of inference writes; empty for other stages."""
     data_manifest: str = ""
     """File that exists when the stage's data are prepared; empty if it reads none."""
     needed: tuple[str, ...] = ()
-    """Files and folders that the stage reads and nothing fetches."""
+    """Files and folders that the stage reads and that are not fetched."""
 
 
-def work_of(
-    run: NamedRun | None,
-    overrides: Sequence[str],
-    wanted: Wanted,
-    place: Share,
-    folder: str,
-    shared: SharedFiles,
-    problems: list[str],
-) -> Work:
-    """Return what a job is to do.
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """Stage to run, and where."""
 
-    Args:
-        run: the run; None for a bandwidth job.
-        overrides: settings of the run; of a bandwidth job ``at_least=<GB/s>``, or nothing.
-        wanted: the job's options.
-        place: its nodes.
-        folder: what relative paths of the run are relative to.
-        shared: file systems of those who run the job.
-        problems: what is known to be wrong already.
+    run: NamedRun | None
+    """Run of the stage; None for a bandwidth job."""
+    settings: Sequence[str]
+    """Overrides of the run; ``at_least=<GB/s>`` or nothing for a bandwidth job."""
+    wanted: Wanted
+    """Options of the job."""
+    place: Share
+    """Nodes of the job."""
+    folder: str
+    """Folder to which the run's relative paths are relative."""
+    shared: SharedFiles
+    """File systems of the nodes or pods."""
 
-    Raises:
-        ValueError: listing all that does not fit together.
-    """
-    if run is None:
-        expected = _expectation(place, overrides, problems)
-        name = f"bandwidth-{place.hardware.name.removeprefix('ml.')}"
-        work = Work(run=name, run_dir=str(PurePosixPath(folder) / "runs" / name), config=expected.text())
-    else:
-        config, text = run
-        output = _output(config, wanted.stage, folder, problems)
-        problems += _path_problems(config, wanted.stage, folder, shared)
-        problems += _size_problems(config, wanted.stage, place)
-        decided = [f"inference.output={output}"] if output else []
-        work = Work(
-            run=config.name,
-            run_dir=str(PurePosixPath(folder) / config.run_dir),
-            config=text,
-            # The file has another name on the cluster, and a model there may decide on the output.
-            overrides=(*overrides, f"name={config.name}", *decided),
-            output=output,
-            data_manifest=_data_manifest(config, wanted.stage, folder),
-            needed=_needed(config, wanted.stage, folder) if output else (),
-        )
-    if problems:
-        raise ValueError(listed(problems))
-    return work
+    @property
+    def stage(self) -> Stage:
+        """Return the record of the stage."""
+        return STAGES[self.wanted.stage]
+
+    def path(self, path: str | PurePath) -> str:
+        """Return a path of the run file as the nodes or pods see it."""
+        return str(PurePosixPath(self.folder) / path)
 
 
-def _expectation(place: Share, settings: Sequence[str], problems: list[str]) -> Expectation:
-    """Expected bandwidth of all-reduces: the file that a bandwidth job has in place of a run file."""
-    at_least: float | None = None
-    for setting in settings:
-        name, _, value = setting.partition("=")
-        if name == "at_least" and re.fullmatch(r"\d+(\.\d+)?", value):
-            at_least = float(value)
-        else:
-            problems.append(f"{setting}: the bandwidth job takes at_least=<GB/s>, a number, and nothing else")
-    if place.sizes and place.sizes[-1] * place.num_processes == 1:
-        problems.append("NODES: got 1, with one process; an all-reduce needs two")
-    hardware = place.hardware
+def work_of(order: Order) -> Work:
+    """Return what a job is to do, of an order without problems."""
+    if order.run is None:
+        name = f"bandwidth-{order.place.hardware.name.removeprefix('ml.')}"
+        run_dir = order.path(PurePosixPath("runs") / name)
+        return Work(run=name, run_dir=run_dir, config=_expectation(order).text())
+    config = order.run.config
+    # The file has another name on the cluster, and a model there may decide on the output.
+    overrides = [*order.settings, f"name={config.name}"]
+    output = ""
+    needed: tuple[str, ...] = ()
+    if order.stage.writes_table:
+        output = order.path(output_file(config, order.wanted.stage))
+        overrides.append(f"inference.output={output}")
+        needed = _needed(order, config)
+    return Work(
+        run=config.name,
+        run_dir=order.path(config.run_dir),
+        config=order.run.text,
+        overrides=tuple(overrides),
+        output=output,
+        data_manifest=_data_manifest(order, config),
+        needed=needed,
+    )
+
+
+def work_problems(order: Order) -> Iterator[str]:
+    """Yield what does not fit together in an order."""
+    if order.run is None:
+        yield from _bandwidth_problems(order)
+        return
+    config = order.run.config
+    if order.stage.writes_table:
+        try:
+            output_file(config, order.wanted.stage)
+        except ValueError as error:
+            yield str(error)
+    yield from _folder_problems(order, config)
+    yield from _read_problems(order, config)
+    yield from _SIZE_PROBLEMS[order.stage.trained_by](config, order.place)
+
+
+def _at_least(setting: str) -> float | None:
+    """Return the bandwidth of ``at_least=<GB/s>``; None if the setting is another one."""
+    name, _, value = setting.partition("=")
+    return float(value) if name == "at_least" and re.fullmatch(r"\d+(\.\d+)?", value) else None
+
+
+def _bandwidth_problems(order: Order) -> Iterator[str]:
+    for setting in order.settings:
+        if _at_least(setting) is None:
+            yield f"{setting}: the bandwidth job takes at_least=<GB/s>, a number, and nothing else"
+    if order.place.sizes and order.place.sizes[-1] * order.place.num_processes == 1:
+        yield "NODES: got 1, with one process; an all-reduce needs two"
+
+
+def _expectation(order: Order) -> Expectation:
+    """Return the expected bandwidth of all-reduces, which a bandwidth job has in place of a run file."""
+    hardware = order.place.hardware
+    at_least = [_at_least(setting) for setting in order.settings]
     return Expectation(
         instance_type=hardware.name,
         gpus_per_node=hardware.num_accelerators,
         network_gb_s=hardware.network_gbps / 8,
-        has_efa=bool(place.gpus and hardware.num_efa),
+        has_efa=bool(order.place.gpus and hardware.num_efa),
         published=PUBLISHED.get(hardware.name),
-        at_least_gb_s=at_least,
+        at_least_gb_s=at_least[-1] if at_least else None,
     )
 
 
-def _path_problems(config: RunFile, stage: str, folder: str, shared: SharedFiles) -> list[str]:
-    """Paths that nodes or pods could not read or write."""
-    who, where = shared.who, shared.where
-    is_inference = STAGES[stage].writes_table
-    reads_model = STAGES[stage].reads_model
-    # A hub id looks like a relative path, and is taken for one below the folder.
-    below: list[tuple[str, str | None]] = [
-        ("runs", config.runs),
-        ("data.downloads", config.data.downloads),
-        *([] if is_inference else [("data.path", config.data.path)]),
-        *([("inference.output", config.inference.output)] if is_inference else []),
-        *([("inference.model", config.inference.model)] if reads_model else []),
-    ]
-    problems = [
-        f"{name}: got {path}; {who} share {where}. Relative paths are below {folder}"
-        for name, path in below
-        if path is not None and not shared.has(str(PurePosixPath(folder) / path))
-    ]
-    if is_inference:
-        name, read = "inference.input", local_files(config.inference.input, PROTEINS)
+def _folder_problems(order: Order, config: RunFile) -> Iterator[str]:
+    """Yield the run's own places that are not on a shared file system."""
+    places: dict[str, str | None] = {"runs": config.runs, "data.downloads": config.data.downloads}
+    if order.stage.writes_table:
+        places["inference.output"] = config.inference.output
     else:
-        name, read = "data", kind_of(config).paths_read(config)
+        places["data.path"] = config.data.path
+    if order.stage.reads_model:
+        # A hub id looks like a relative path, and is taken for one below the folder.
+        places["inference.model"] = config.inference.model
+    for name, path in places.items():
+        if path is not None and not order.shared.has(order.path(path)):
+            yield (
+                f"{name}: got {path}; {order.shared.who} share {order.shared.where}. Relative paths are "
+                f"below {order.folder}"
+            )
+
+
+def _read_problems(order: Order, config: RunFile) -> Iterator[str]:
+    """Yield files that the stage reads and that only this machine has."""
+    shared = order.shared
+    who_reads = f"is on this machine; {shared.who} read below {shared.where}"
     start = config.model.init_from or ""
     if PurePosixPath(start).is_absolute() and not shared.has(start):
-        problems.append(f"model.init_from: {start} is on this machine; {who} read below {where}, and the hub")
-    problems += [
-        f"{name}: {path} is on this machine; {who} read below {where}, https:// and s3://"
-        for path in read
-        if not shared.has(path)
-    ]
+        yield f"model.init_from: {start} {who_reads}, and the hub"
+    if order.stage.writes_table:
+        name = "inference.input"
+        read = local_files(config.inference.input, PROTEINS)
+    else:
+        name = "data"
+        read = kind_of(config).paths_read(config)
+    for path in read:
+        if not shared.has(path):
+            yield f"{name}: {path} {who_reads}, https:// and s3://"
     mutations = config.inference.mutations
-    if STAGES[stage].reads_mutations and mutations is not None and not shared.has(mutations):
-        problems.append(f"inference.mutations: {mutations} is on this machine; {who} read below {where}")
-    return problems
+    if order.stage.reads_mutations and mutations is not None and not shared.has(mutations):
+        yield f"inference.mutations: {mutations} {who_reads}"
 
 
-def _output(config: RunFile, stage: str, folder: str, problems: list[str]) -> str:
-    if not STAGES[stage].writes_table:
-        return ""
-    try:
-        return str(PurePosixPath(folder) / output_file(config, stage))
-    except ValueError as error:
-        problems.append(str(error))
-        return ""
-
-
-def _needed(config: RunFile, stage: str, folder: str) -> tuple[str, ...]:
-    """Input, mutations and model of a stage of inference.
+def _needed(order: Order, config: RunFile) -> tuple[str, ...]:
+    """Return input, mutations and model of a stage of inference.
 
     A relative ``inference.model`` is left out: it may be a hub id.
     """
     inference = config.inference
-    model = inference.model or str(PurePosixPath(folder) / config.run_dir / "model")
-    mutations = [inference.mutations] if STAGES[stage].reads_mutations and inference.mutations else []
-    models = [model] if PurePosixPath(model).is_absolute() else []
-    return (*local_files(inference.input, PROTEINS), *mutations, *models)
-
-
-def _size_problems(config: RunFile, stage: str, place: Share) -> Iterator[str]:
-    """Settings that do not fit every number of nodes on which the job may run."""
-    yield from _SIZE_PROBLEMS[STAGES[stage].trained_by](config, place)
+    needed = list(local_files(inference.input, PROTEINS))
+    if order.stage.reads_mutations and inference.mutations:
+        needed.append(inference.mutations)
+    model = inference.model or order.path(config.run_dir / "model")
+    if PurePosixPath(model).is_absolute():
+        needed.append(model)
+    return tuple(needed)
 
 
 def _bionemo_size_problems(config: RunFile, place: Share) -> Iterator[str]:
+    """Yield the settings with which BioNeMo does not run on every number of nodes."""
     yield from unsupported(config)
     for size in place.sizes:
         yield from batch_problems(config, size * place.num_processes)
 
 
 def _own_size_problems(config: RunFile, place: Share) -> Iterator[str]:
+    """Yield the settings with which our trainer does not run on every number of nodes."""
     shard_size = config.parallel.shard_size
     for size in place.sizes:
         total = size * place.num_processes
@@ -220,7 +248,7 @@ _DATA_FILES: Mapping[str, Callable[[str], PurePath | str]] = {
 """File that is complete when the data are, by the form of the data; empty for stages that read none."""
 
 
-def _data_manifest(config: RunFile, stage: str, folder: str) -> str:
+def _data_manifest(order: Order, config: RunFile) -> str:
     """Return the file that exists when the stage's data are prepared; empty if it reads none."""
-    file = str(_DATA_FILES[STAGES[stage].reads_data](config.data.path))
-    return str(PurePosixPath(folder) / file) if file else ""
+    file = _DATA_FILES[order.stage.reads_data](config.data.path)
+    return order.path(file) if file else ""

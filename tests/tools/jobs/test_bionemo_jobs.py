@@ -18,6 +18,7 @@ from tools.images.build import FRAMEWORKS
 from tools.jobs.kubernetes.jobs import pod_job
 from tools.jobs.kubernetes.placement import EksWanted
 from tools.jobs.slurm.request import SlurmWanted, job_request
+from tools.jobs.work import NamedRun
 
 RUN = Path("workloads/seqlm/configs/esm2_650m.yaml")
 
@@ -27,14 +28,14 @@ def slurm(*overrides: str, stage: str = "train-bionemo") -> dict[str, Any]:
     lustre = cluster.storage.lustre.mount_path
     options = SlurmWanted(stage=stage, folder=f"{lustre}/ubuntu/esm2", image=f"{lustre}/images/i.sqsh")
     config = load_config(RUN, overrides)
-    return job_request(cluster, (config, RUN.read_text()), list(overrides), options, version="abc")
+    return job_request(cluster, NamedRun(config, RUN.read_text()), list(overrides), options, version="abc")
 
 
 def pods(operator: str, *overrides: str, stage: str = "train-bionemo", nodes: str = "2") -> PodJob:
     cluster = shipped("eks-p5", training_operator=operator)
     wanted = EksWanted(stage=stage, image=IMAGE, nodes=nodes, team="proteins")
     config = load_config(RUN, overrides)
-    return pod_job(cluster, (config, RUN.read_text()), list(overrides), wanted, version="abc")
+    return pod_job(cluster, NamedRun(config, RUN.read_text()), list(overrides), wanted, version="abc")
 
 
 def test_on_slurm_it_takes_all_gpus_of_all_nodes_and_its_own_data() -> None:

@@ -19,6 +19,7 @@ from tests.tools.jobs.kubernetes.eks_jobs_made import made
 from tools.images.build import FRAMEWORKS, base_image
 from tools.jobs.kubernetes.jobs import framework_of
 from tools.jobs.slurm.request import SlurmWanted, job_request
+from tools.jobs.work import NamedRun
 
 RUN = Path("workloads/seqlm/configs/esm2_8m_sample.yaml")
 TRN1, TRN2 = shipped("slurm-trn1"), shipped_eks("eks-trn2")
@@ -31,7 +32,9 @@ def wanted(**changes: Any) -> SlurmWanted:
 
 def request(*overrides: str, **changes: Any) -> dict[str, Any]:
     config = load_config(RUN, overrides)
-    return job_request(TRN1, (config, RUN.read_text()), list(overrides), wanted(**changes), version="abc")
+    return job_request(
+        TRN1, NamedRun(config, RUN.read_text()), list(overrides), wanted(**changes), version="abc"
+    )
 
 
 def test_slurm_gives_whole_nodes() -> None:

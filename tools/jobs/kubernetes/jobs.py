@@ -16,13 +16,14 @@ from seqlm.launch.kubernetes_job import config_map, job_manifest
 from seqlm.launch.pod_job import RUN_LABEL, STAGE_LABEL, PodJob
 from seqlm.runs.stages import STAGES
 from tools.images.build import DEFAULT_FRAMEWORK, NEURON
+from tools.jobs.checks import listed
 from tools.jobs.kubernetes import placement, watch
 from tools.jobs.kubernetes.files import write_files
 from tools.jobs.kubernetes.image import FILL_IN, commit_image, image_note, image_or_placeholder
 from tools.jobs.kubernetes.job_state import KINDS, has_ended, list_jobs, place_problems
 from tools.jobs.kubernetes.placement import EksWanted
 from tools.jobs.scheduler import Scheduler, print_found
-from tools.jobs.work import NamedRun, work_of
+from tools.jobs.work import NamedRun, Order, work_of, work_problems
 from tools.kubernetes.kubectl import Kubectl, Refused, open_kubectl
 
 MAX_NAME = 40
@@ -32,38 +33,45 @@ LONGEST_STAGE = max(map(len, STAGES))
 
 
 class KubernetesJobs(Scheduler):
-    nodes_help = "a number or a range (2-3); else the team's quota, or all of the group, to train; else 1"
-    image_help = "by digest; the one of this commit in the cluster's repository"
+    nodes_help = "number or range of nodes (2-3); by default the team's quota or the group to train, else 1"
+    image_help = "image by digest; by default that of this commit"
     hang_seconds = EksWanted.hang_seconds
 
     def __init__(self, cluster: EksCluster) -> None:
         self._cluster, self._operator = cluster, cluster.training_operator
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--team", help="whose jobs, by their quota, queue and namespace")
-        parser.add_argument("--namespace", help="another one than the team's")
-        parser.add_argument("--kubeconfig", type=Path, help="instead of the caller's AWS credentials")
+        parser.add_argument("--team", help="team of the jobs: its quota, queue and namespace")
+        parser.add_argument("--namespace", help="namespace; by default the team's")
+        parser.add_argument(
+            "--kubeconfig", type=Path, help="kubeconfig, instead of the caller's AWS credentials"
+        )
 
     def add_submit_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--folder", help="of runs, data and downloads on the shared file system")
+        parser.add_argument("--folder", help="folder of runs, data and downloads on the shared file system")
         parser.add_argument("--priority", help="one of the cluster file's priority_classes")
         parser.add_argument(
             "--preferred-topology",
             metavar="LABEL",
-            help="of nodes near each other, if there are: as hyp has it",
+            help="prefer nodes that share this topology label, as with hyp",
         )
         parser.add_argument(
-            "--required-topology", metavar="LABEL", help="the same; without them the job waits"
+            "--required-topology", metavar="LABEL", help="wait for nodes that share this topology label"
         )
-        parser.add_argument("--group", help="instance group; the first one with GPUs")
-        parser.add_argument("--service-account", help="whose rights to AWS the pods have (pod identity)")
+        parser.add_argument("--group", help="instance group; by default the first one with GPUs")
+        parser.add_argument("--service-account", help="service account with the pods' permissions in AWS")
         parser.add_argument(
-            "--max-retries", type=int, help="retries by the operator; 10 for stages that resume"
+            "--max-retries", type=int, help="restarts by the operator; by default 10 for stages that resume"
         )
-        parser.add_argument("--to", type=Path, metavar="FOLDER", help="write the manifests there instead")
+        parser.add_argument(
+            "--to",
+            type=Path,
+            metavar="FOLDER",
+            help="folder for the manifests, instead of submitting",
+        )
 
     def submit(self, run: NamedRun | None, options: argparse.Namespace, *, version: str) -> int:
-        """With ``--to`` it writes the manifests, for kubectl and for HyperPod's own command line (hyp)."""
+        """Submit a stage, or with ``--to`` write its manifests for kubectl and HyperPod's hyp."""
         cluster = self._cluster
         framework = framework_of(cluster, options.stage, options.group)
         find_image = image_or_placeholder if options.to else commit_image
@@ -94,10 +102,10 @@ class KubernetesJobs(Scheduler):
         return 0
 
     def follow_up(self, command: str, options: argparse.Namespace) -> int:
-        problems: list[str] = []
-        team = placement.chosen_team(self._cluster, options.team, problems)
-        if problems and not options.namespace:
-            raise ValueError(problems[0])
+        if not options.namespace:
+            for problem in placement.team_problems(self._cluster, options.team):
+                raise ValueError(problem)
+        team = placement.chosen_team(self._cluster, options.team)
         namespace = placement.chosen_namespace(options.namespace, team)
         with self._kubectl(options, namespace) as kubectl:
             match command:
@@ -115,14 +123,14 @@ class KubernetesJobs(Scheduler):
 
 
 def framework_of(cluster: EksCluster, stage: str, group: str | None) -> str:
-    """Key of ``FRAMEWORKS``: whose image a stage takes, by the nodes that it runs on."""
-    groups = placement.groups_of_type(cluster, group, [])
+    """Return the framework of the image that a stage needs on its nodes, a key of ``FRAMEWORKS``."""
+    groups = placement.groups_of_type(cluster, group)
     is_neuron = bool(groups) and instance_type(groups[0].instance_type).is_neuron
     return STAGES[stage].framework or (NEURON if is_neuron else DEFAULT_FRAMEWORK)
 
 
 def check_place(kubectl: Kubectl, job: PodJob) -> None:
-    """Whether the cluster has what the job needs, and nothing that is in its way.
+    """Check that the cluster has what the job needs, and no job that trains the same run.
 
     Raises:
         ValueError: listing what is missing.
@@ -147,10 +155,10 @@ def check_place(kubectl: Kubectl, job: PodJob) -> None:
 
 
 def create(kubectl: Kubectl, job: PodJob) -> None:
-    """Make the job and its run file, which goes when the job goes.
+    """Create the job, and a ConfigMap with its run file that the job owns.
 
     Raises:
-        ValueError: if the cluster refuses one of them; then neither is there.
+        ValueError: if the cluster refuses one of them; then neither exists.
     """
     manifest, kind = job_manifest(job), KINDS[job.operator]
     try:
@@ -173,11 +181,11 @@ def create(kubectl: Kubectl, job: PodJob) -> None:
 
 
 def dropped(sent: Any, kept: Any, path: str) -> list[str]:
-    """Fields that Kubernetes has left out without a word, as it does those that a kind has not."""
+    """Return the fields that the API server dropped silently because the resource does not define them."""
     if isinstance(sent, list) and isinstance(kept, list) and len(sent) == len(kept):
         pairs = [(f"{path}[{n}]", *pair) for n, pair in enumerate(zip(sent, kept, strict=True))]
     elif isinstance(sent, dict) and isinstance(kept, dict):
-        # What is empty is as good as not there.
+        # An empty field is equal to a missing one.
         if lost := [f"{path}.{name}" for name, value in sent.items() if value and name not in kept]:
             return lost
         pairs = [(f"{path}.{name}", value, kept.get(name)) for name, value in sent.items()]
@@ -189,22 +197,36 @@ def dropped(sent: Any, kept: Any, path: str) -> list[str]:
 def pod_job(
     cluster: EksCluster, run: NamedRun | None, overrides: Sequence[str], wanted: EksWanted, *, version: str
 ) -> PodJob:
-    """Return a job with a name of its own.
+    """Return a job with a unique name.
 
     Args:
-        cluster: has the nodes.
-        run: the run; None for a bandwidth job.
-        overrides: settings, as ``work_of`` takes them.
-        wanted: the job's options.
-        version: of the code.
+        cluster: cluster file.
+        run: run of the stage; None for a bandwidth job.
+        overrides: overrides of the run, or settings of a bandwidth job.
+        wanted: options of the job.
+        version: version of the code.
 
     Raises:
-        ValueError: listing all that does not fit together.
+        ValueError: listing everything that does not fit together.
     """
-    problems: list[str] = []
-    place = placement.placement(cluster, wanted, problems)
-    work = work_of(run, overrides, wanted, place, place.folder, placement.shared_files(cluster), problems)
-    cpus, memory_gib = place.share(wanted.stage)
+    problems = list(placement.placement_problems(cluster, wanted))
+    groups = placement.groups_of_type(cluster, wanted.group)
+    if not groups:
+        raise ValueError(listed(problems))
+    place = placement.placement(cluster, groups, wanted)
+    order = Order(
+        run=run,
+        settings=overrides,
+        wanted=wanted,
+        place=place,
+        folder=place.folder,
+        shared=placement.shared_files(cluster),
+    )
+    problems += work_problems(order)
+    if problems:
+        raise ValueError(listed(problems))
+    work = work_of(order)
+    share = place.share(wanted.stage)
     has_account = cluster.mlflow and place.namespace in job_namespaces(cluster)
     queue, priority = placement.queue_names(place.team, place.priority)
     run_name = _slug(work.run)
@@ -223,8 +245,8 @@ def pod_job(
         num_neuron_devices=place.neuron_devices,
         processes_per_device=place.hardware.processes_per_accelerator,
         num_efa=place.num_efa,
-        num_cpus=cpus,
-        memory_gib=memory_gib,
+        num_cpus=share.cpus,
+        memory_gib=share.memory_gib,
         node_labels=placement.node_labels(place.groups, by_name=wanted.group is not None),
         tolerations=placement.tolerations(place.groups),
         claim=LUSTRE_CLAIM,
@@ -246,7 +268,7 @@ def pod_job(
 
 
 def _slug(name: str) -> str:
-    """A DNS label of a run's name. Of a long one it has the beginning, and a hash for the rest."""
+    """Return a DNS label of a run's name: of a long name, the beginning and a hash of the rest."""
     label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
     if len(label) <= MAX_LABEL:
         return label

@@ -5,6 +5,7 @@ The same command again brings what runs to what the file says. ``--to FOLDER`` w
 """
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from config.eks_cluster import EksCluster
@@ -65,15 +66,20 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = cluster_parser("Serve a model by pods of the cluster.")
     parser.add_argument("--endpoint", type=Path, required=True, help="endpoint file")
-    parser.add_argument("--model", help="folder of the model on the cluster's file system; else the file's")
-    parser.add_argument("--image", help="by digest; the one of this commit in the cluster's repository")
-    parser.add_argument("--team", help="whose namespace and quota")
-    parser.add_argument("--priority", help="class of the cluster file, for a team's pods")
-    parser.add_argument("--namespace", help="another one than the team's")
-    parser.add_argument("--group", help="instance group; the first one with GPUs")
-    parser.add_argument("--kubeconfig", type=Path, help="instead of the caller's AWS credentials")
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help="write the manifests there instead")
-    parser.add_argument("--delete", action="store_true", help="end it")
+    parser.add_argument(
+        "--model",
+        help="folder of the model on Lustre; by default that of the endpoint file",
+    )
+    parser.add_argument("--image", help="image by digest; by default that of this commit")
+    parser.add_argument("--team", help="team: its namespace and quota")
+    parser.add_argument("--priority", help="priority class of the cluster file, for a team's pods")
+    parser.add_argument("--namespace", help="namespace; by default the team's")
+    parser.add_argument("--group", help="instance group; by default the first one with GPUs")
+    parser.add_argument("--kubeconfig", type=Path, help="kubeconfig, instead of the caller's AWS credentials")
+    parser.add_argument(
+        "--to", type=Path, metavar="FOLDER", help="folder for the manifests, instead of serving"
+    )
+    parser.add_argument("--delete", action="store_true", help="end the service")
     return parser.parse_args()
 
 
@@ -83,26 +89,23 @@ def pod_service(
     """Return the service of the endpoint file on nodes of the cluster.
 
     Args:
-        cluster: has the nodes.
-        endpoint: what is served.
-        options: ``team``, ``priority``, ``namespace`` and ``group`` of the command line.
-        version: of the code.
+        cluster: cluster file.
+        endpoint: endpoint file.
+        options: command line, with ``team``, ``priority``, ``namespace`` and ``group``.
+        version: version of the code.
 
     Raises:
-        ValueError: listing all that does not fit together.
+        ValueError: listing everything that does not fit together.
     """
     asked = endpoint.kubernetes
-    assert asked is not None  # load_endpoint has seen to it
-    problems: list[str] = []
-    team = placement.chosen_team(cluster, options.team, problems) if options.namespace is None else None
-    priority = placement.chosen_priority(cluster, options.priority, team, problems)
-    queue, priority = placement.queue_names(team, priority)
-    mount, model = cluster.storage.lustre.mount_path, PurePosixPath(endpoint.model)
-    if not placement.shared_files(cluster).has(endpoint.model) or model == PurePosixPath(mount):
-        problems.append(f"MODEL: got {endpoint.model}; pods read folders below {mount}")
-    groups = placement.groups_of_type(cluster, options.group, problems)
-    if problems:
+    assert asked is not None  # load_endpoint requires the section
+    if problems := list(_problems(cluster, endpoint, options)):
         raise ValueError(listed(problems))
+    team = _team(cluster, options)
+    queue, priority = placement.queue_names(team, options.priority)
+    mount = cluster.storage.lustre.mount_path
+    model = PurePosixPath(endpoint.model)
+    groups = placement.groups_of_type(cluster, options.group)
     limits = ServeSettings.of(endpoint.limits.environment)
     return PodService(
         name=endpoint.name,
@@ -125,6 +128,23 @@ def pod_service(
         queue=queue,
         priority=priority,
     )
+
+
+def _team(cluster: EksCluster, options: argparse.Namespace) -> str | None:
+    """Return the team of the pods; None if a namespace is given."""
+    return placement.chosen_team(cluster, options.team) if options.namespace is None else None
+
+
+def _problems(cluster: EksCluster, endpoint: Endpoint, options: argparse.Namespace) -> Iterator[str]:
+    """Yield what does not fit together."""
+    if options.namespace is None:
+        yield from placement.team_problems(cluster, options.team)
+    yield from placement.priority_problems(cluster, options.priority, _team(cluster, options))
+    mount = cluster.storage.lustre.mount_path
+    is_mount = PurePosixPath(endpoint.model) == PurePosixPath(mount)
+    if is_mount or not placement.shared_files(cluster).has(endpoint.model):
+        yield f"MODEL: got {endpoint.model}; pods read folders below {mount}"
+    yield from placement.group_problems(cluster, options.group)
 
 
 if __name__ == "__main__":

@@ -41,22 +41,22 @@ exec "$@"
 
 
 class SlurmJobs(Scheduler):
-    nodes_help = "a number or a range (2-3); else all of the partition to train, 1 for the rest"
-    image_help = "container: a .sqsh file on the shared file system, or a reference"
+    nodes_help = "number or range of nodes (2-3); by default all of the partition to train, else 1"
+    image_help = "container image: a .sqsh file on the shared file system, or a reference"
     hang_seconds = SlurmWanted.hang_seconds
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self._cluster = cluster
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--user", help="whose jobs, from outside of the cluster")
-        parser.add_argument("--folder", help="of runs, data and downloads on the shared file system")
+        parser.add_argument("--user", help="user of the jobs, if this runs outside of the cluster")
+        parser.add_argument("--folder", help="folder of runs, data and downloads on the shared file system")
 
     def add_submit_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--partition", help="the first one with GPUs")
-        parser.add_argument("--time", help="limit, as Slurm takes it: 2-00:00:00")
+        parser.add_argument("--partition", help="partition; by default the first one with GPUs")
+        parser.add_argument("--time", help="time limit in Slurm's form, such as 2-00:00:00")
         parser.add_argument(
-            "--python", help="instead of an image: Python of an environment that all nodes see"
+            "--python", help="Python of an environment that all nodes see, instead of an image"
         )
 
     def submit(self, run: NamedRun | None, options: argparse.Namespace, *, version: str) -> int:

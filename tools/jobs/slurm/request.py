@@ -1,7 +1,7 @@
-"""A job of Slurm from a run file and a cluster file."""
+"""Request for a Slurm job, from a run file and a cluster file."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,16 +10,28 @@ from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
 from seqlm.launch.job_file import Job
 from seqlm.runs.stages import STAGES
-from tools.jobs.checks import DATA_CPUS, Share, SharedFiles, Wanted, accelerators_of, listed, sizes_of
-from tools.jobs.work import NamedRun, work_of
+from tools.jobs.checks import (
+    DATA_CPUS,
+    AvailableNodes,
+    Share,
+    SharedFiles,
+    Wanted,
+    accelerator_problems,
+    accelerators_of,
+    listed,
+    size_problems,
+    sizes_of,
+)
+from tools.jobs.work import NamedRun, Order, work_of, work_problems
 
 WITHOUT_USERS = "ubuntu"
-"""The image's own user, who is there when the cluster file names none."""
+"""User of HyperPod's image, for clusters without users in their file."""
 MIN_MINUTES = 10
 """Shortest time limit. Slurm's signal to stop comes 300 s before it, or up to 60 s earlier."""
 HANG_SECONDS = {"cpu": range(10, 86_401), "gpu": range(150, 541)}
-"""Well above the second in which the processes are looked at. On GPUs a process that waits for a crashed one
-has not hung: torchrun ends it after 120 s. What waits for 600 s, NCCL ends without stacks."""
+"""Allowed values of ``--hang-seconds``, well above the second between two looks at the processes. On GPUs a
+process that waits for a crashed one has not hung: torchrun ends it after 120 s. NCCL ends processes that wait
+for 600 s, without stacks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,29 +49,27 @@ def job_user(cluster: SlurmCluster, user: str | None, here: str | None = None) -
     """Return the user of the job.
 
     Args:
-        cluster: has the users.
-        user: who was named, if anybody.
-        here: who asks, on a machine of the cluster, where everybody submits for themselves.
+        cluster: cluster file.
+        user: value of ``--user``.
+        here: login name if this runs on the cluster, where everybody submits for themselves.
 
     Raises:
-        ValueError: if the cluster has several users and none was named, or one that it has not.
+        ValueError: if the cluster has several users and none was given, or if it does not have the given one.
     """
     if here is not None:
         if user not in (None, here):
-            raise ValueError(
-                f"--user: got {user}; on the cluster jobs are {here}'s, who asks: log in as {user}"
-            )
+            raise ValueError(f"--user: got {user}; on the cluster, jobs belong to {here}: log in as {user}")
         return here
     names = [found.name for found in cluster.access.users] or [WITHOUT_USERS]
     if user is None and len(names) > 1:
-        raise ValueError(f"--user: name one of {', '.join(names)}: whose job is it?")
+        raise ValueError(f"--user: got none; give the user of the job: {', '.join(names)}")
     if user is not None and user not in {*names, WITHOUT_USERS}:
         raise ValueError(f"--user: got {user}; the cluster file has {', '.join(names)}")
     return user or names[0]
 
 
 def user_folder(cluster: SlurmCluster, user: str) -> str:
-    """Return the folder of a user's runs, data and downloads: on Lustre, below the home if it is there."""
+    """Return the folder of a user's runs, data and downloads on Lustre, below the home if Lustre has it."""
     lustre = cluster.storage.lustre.mount_path
     has_home = user in {found.name for found in cluster.access.users} and cluster.storage.home is None
     return f"{lustre}/home/{user}/esm2" if has_home else f"{lustre}/{user}/esm2"
@@ -76,19 +86,28 @@ def job_request(
     """Return the request for slurm_submit.py on the cluster; the code's path is added after its upload.
 
     Args:
-        cluster: has the nodes.
-        run: the run; None for a bandwidth job.
-        overrides: settings, as ``work_of`` takes them.
-        wanted: the job's options.
-        version: of the code.
+        cluster: cluster file.
+        run: run of the stage; None for a bandwidth job.
+        overrides: overrides of the run, or settings of a bandwidth job.
+        wanted: options of the job.
+        version: version of the code.
 
     Raises:
-        ValueError: listing all that does not fit together.
+        ValueError: listing everything that does not fit together.
     """
     shared = shared_files(cluster)
-    problems = shared.folder_problems(wanted.folder)
-    place = placement(cluster, wanted, shared, problems)
-    work = work_of(run, overrides, wanted, place, wanted.folder, shared, problems)
+    problems = [*shared.folder_problems(wanted.folder), *placement_problems(cluster, wanted, shared)]
+    groups = partition_groups(cluster, wanted.partition)
+    if not groups:
+        raise ValueError(listed(problems))
+    place = placement(groups, wanted)
+    order = Order(
+        run=run, settings=overrides, wanted=wanted, place=place, folder=wanted.folder, shared=shared
+    )
+    problems += work_problems(order)
+    if problems:
+        raise ValueError(listed(problems))
+    work = work_of(order)
     job = Job(
         stage=wanted.stage,
         code="",
@@ -118,31 +137,74 @@ class Placement(Share):
     """Nodes of a job, and its share of them."""
 
     partition: str
+    """Partition of the nodes."""
 
     def options(self, wanted: SlurmWanted, name: str) -> list[str]:
         """Return the options of sbatch."""
-        fewest, most = self.sizes[0], self.sizes[-1]
-        options = [f"--job-name={wanted.stage}-{name}", f"--partition={self.partition}"]
-        options += [f"--nodes={fewest}-{most}" if most > fewest else f"--nodes={fewest}"]
-        options += [f"--gpus-per-node={self.gpus}"] if self.gpus else []
+        fewest = self.sizes[0]
+        most = self.sizes[-1]
+        nodes = f"{fewest}-{most}" if most > fewest else str(fewest)
+        options = [
+            f"--job-name={wanted.stage}-{name}",
+            f"--partition={self.partition}",
+            f"--nodes={nodes}",
+        ]
+        if self.gpus:
+            options.append(f"--gpus-per-node={self.gpus}")
         if not STAGES[wanted.stage].one_process:
             options.append("--exclusive")
         elif self.hardware.vcpus >= DATA_CPUS:
             options.append(f"--cpus-per-task={DATA_CPUS}")
-        options += [f"--time={wanted.time}"] if wanted.time else []
+        if wanted.time:
+            options.append(f"--time={wanted.time}")
         return options
 
 
-def placement(
-    cluster: SlurmCluster, wanted: SlurmWanted, shared: SharedFiles, problems: list[str]
-) -> Placement:
-    """Find the nodes, and add to the problems what does not fit.
+def placement(groups: Sequence[SlurmInstanceGroup], wanted: SlurmWanted) -> Placement:
+    """Return the nodes of a job on the groups of a partition."""
+    hardware = instance_type(groups[0].instance_type)
+    return Placement(
+        hardware=hardware,
+        partition=str(groups[0].partition),
+        accelerators=accelerators_of(hardware, wanted),
+        sizes=sizes_of(wanted, _available(groups)),
+    )
 
-    Raises:
-        ValueError: listing all problems, if there is no such partition.
-    """
+
+def placement_problems(cluster: SlurmCluster, wanted: SlurmWanted, shared: SharedFiles) -> Iterator[str]:
+    """Yield what is wrong with the software and the nodes of a job."""
+    yield from _software_problems(wanted, shared)
+    minutes = _minutes(wanted.time or "")
+    if minutes is not None and minutes < MIN_MINUTES:
+        yield (
+            f"--time: got {wanted.time}, to Slurm {minutes:g} minute(s); give at least {MIN_MINUTES}, "
+            "because jobs are stopped 5 minutes before the limit, to resume later. Two hours are 2:00:00"
+        )
+    groups = partition_groups(cluster, wanted.partition)
+    if not groups:
+        names = _partitions(cluster)
+        given = wanted.partition or "none"
+        yield f"partition: got {given}; the cluster file has {', '.join(names) or 'none'}"
+        return
+    types = sorted({group.instance_type for group in groups})
+    if len(types) > 1:
+        yield f"partition: {groups[0].partition} has {', '.join(types)}; a run needs nodes of one type"
+    hardware = instance_type(groups[0].instance_type)
+    yield from accelerator_problems(hardware, wanted, option="partition")
+    has_gpus = accelerators_of(hardware, wanted) and not hardware.is_neuron
+    bounds = HANG_SECONDS["gpu" if has_gpus else "cpu"]
+    if wanted.hang_seconds not in bounds:
+        yield (
+            f"--hang-seconds: got {wanted.hang_seconds}; give {bounds[0]} to {bounds[-1]}, "
+            "and more than a step takes"
+        )
+    yield from size_problems(wanted, _available(groups))
+
+
+def _software_problems(wanted: SlurmWanted, shared: SharedFiles) -> Iterator[str]:
+    """Yield what is wrong with the image or the Python of a job."""
     if bool(wanted.image) == bool(wanted.python):
-        problems.append(
+        yield (
             "image, python: give one of them: IMAGE=<.sqsh file or image> for containers (make image "
             "TARGET=slurm makes such a file and prints its path), or SUBMIT='--python <file>' of an "
             "environment that all nodes see"
@@ -151,59 +213,38 @@ def placement(
     # A file has a slash or dot at the start, as in pyxis, or the suffix of a file.
     is_file = image.startswith(("/", ".")) or image.endswith((".sqsh", ".squashfs"))
     if is_file and not shared.has(image):
-        problems.append(
+        yield (
             f"IMAGE: got {wanted.image}; nodes share {shared.where}. make image "
             "TARGET=slurm makes such a file and prints its path"
         )
-    minutes = _minutes(wanted.time or "")
-    if minutes is not None and minutes < MIN_MINUTES:
-        problems.append(
-            f"--time: got {wanted.time}, to Slurm {minutes:g} minute(s); give at least {MIN_MINUTES}, since "
-            "jobs are stopped 5 minutes before the limit, to resume later. Two hours are 2:00:00"
-        )
-    groups = _groups(cluster, wanted.partition, problems)
-    if not groups:
-        raise ValueError(listed(problems))
-    hardware = instance_type(groups[0].instance_type)
-    accelerators = accelerators_of(hardware, wanted, problems, option="partition")
-    bounds = HANG_SECONDS["gpu" if accelerators and not hardware.is_neuron else "cpu"]
-    if wanted.hang_seconds not in bounds:
-        problems.append(
-            f"--hang-seconds: got {wanted.hang_seconds}; give {bounds[0]} to {bounds[-1]}, "
-            "and more than a step takes"
-        )
-    partition, there = str(groups[0].partition), sum(group.num_instances for group in groups)
-    return Placement(
-        hardware=hardware,
-        partition=partition,
-        accelerators=accelerators,
-        sizes=sizes_of(wanted, there, problems, who=f"partition {partition}"),
-    )
+
+
+def _available(groups: Sequence[SlurmInstanceGroup]) -> AvailableNodes:
+    number = sum(group.num_instances for group in groups)
+    return AvailableNodes(number, name=f"partition {groups[0].partition}")
 
 
 def shared_files(cluster: SlurmCluster) -> SharedFiles:
+    """Return the file systems that all nodes mount."""
     home = [HOME_MOUNT_PATH] if cluster.storage.home else []
     return SharedFiles([cluster.storage.lustre.mount_path, *home], who="nodes")
 
 
 def worker_groups(cluster: SlurmCluster) -> list[SlurmInstanceGroup]:
-    """Those in a partition, the ones with accelerators first."""
+    """Return the worker groups of partitions, those with accelerators first."""
     workers = [group for group in cluster.instance_groups if group.role == "worker" and group.partition]
     return sorted(workers, key=lambda group: instance_type(group.instance_type).num_accelerators == 0)
 
 
-def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -> list[SlurmInstanceGroup]:
-    """Worker groups of the partition, or of the first one with accelerators."""
-    workers = worker_groups(cluster)
-    names = list(dict.fromkeys(str(group.partition) for group in workers))
-    chosen = partition or next(iter(names), None)
-    if chosen not in names:
-        problems.append(f"partition: got {chosen}; the cluster file has {', '.join(names) or 'none'}")
-        return []
-    groups = [group for group in workers if group.partition == chosen]
-    if len(types := sorted({group.instance_type for group in groups})) > 1:
-        problems.append(f"partition: {chosen} has {', '.join(types)}; a run needs nodes of one type")
-    return groups
+def _partitions(cluster: SlurmCluster) -> list[str]:
+    """Return the names of the partitions, those with accelerators first."""
+    return list(dict.fromkeys(str(group.partition) for group in worker_groups(cluster)))
+
+
+def partition_groups(cluster: SlurmCluster, partition: str | None) -> list[SlurmInstanceGroup]:
+    """Return the worker groups of a partition; by default of the first one with accelerators."""
+    chosen = partition or next(iter(_partitions(cluster)), None)
+    return [group for group in worker_groups(cluster) if group.partition == chosen]
 
 
 def _minutes(time: str) -> float | None:

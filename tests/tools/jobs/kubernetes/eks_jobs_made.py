@@ -16,6 +16,7 @@ from seqlm.runs.run_file import load_config
 from tests.job_schemas.validation import pod_templates
 from tools.jobs.kubernetes.jobs import pod_job
 from tools.jobs.kubernetes.placement import EksWanted
+from tools.jobs.work import NamedRun
 
 CLUSTERS = Path(__file__).parents[4] / "clusters"
 RUN = Path("workloads/seqlm/configs/esm2_8m_sample.yaml")
@@ -45,7 +46,7 @@ def with_group(cluster: EksCluster, group_name: str, **changes: Any) -> EksClust
 def made(*overrides: str, stage: str = "train", cluster: EksCluster | None = None, **wanted: Any) -> PodJob:
     cluster = cluster or shipped()
     options = EksWanted(**{"stage": stage, "image": IMAGE, **wanted})
-    run = None if stage == "bandwidth" else (load_config(RUN, overrides), RUN.read_text())
+    run = None if stage == "bandwidth" else NamedRun(load_config(RUN, overrides), RUN.read_text())
     return pod_job(cluster, run, list(overrides), options, version="abc")
 
 

@@ -205,6 +205,9 @@ def test_a_job_that_an_earlier_version_submitted_is_followed(
         objects.kept[each["kind"], each["namespace"], each["name"]] = each["object"]
     (name,) = (name for kind, _, name in objects.kept if kind in KINDS.values())
     add_pod(objects, name, "step 3\n", phase="Succeeded")
+    objects.kept["hyperpodpytorchjobs", SPACE, name]["status"] = {
+        "conditions": [{"type": "Completed", "status": "True"}]
+    }
     status, said = run("status")
     assert status == 0 and name in said
     assert "step 3" in run("tail", name)[1]

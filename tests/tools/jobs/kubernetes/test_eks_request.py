@@ -164,7 +164,7 @@ def test_names_are_labels_and_never_the_same() -> None:
         ([], {"gpus_per_node": 2}, "--gpus-per-node: got 2; ml.g5.8xlarge has 1"),
         ([], {"team": "a"}, "--team: got a; the cluster file has no teams"),
         ([], {"priority": "urgent"}, "--priority: got urgent; the cluster file has none"),
-        ([], {"cluster": P5}, "--team: name one of proteins, structure"),
+        ([], {"cluster": P5}, "--team: got none; give the team of the job: proteins, structure"),
         ([], {"cluster": P5, "team": "x"}, "--team: got x; the cluster file has proteins, structure"),
         (
             [],

@@ -10,6 +10,7 @@ import pytest
 from seqlm.runs.run_file import load_config
 from tests.tools.cluster_files import shipped
 from tools.jobs.slurm.request import SlurmWanted, job_request, job_user, user_folder
+from tools.jobs.work import NamedRun
 
 RUN = Path("workloads/seqlm/configs/esm2_8m_sample.yaml")
 CLUSTER, P5 = shipped("slurm"), shipped("slurm-p5")
@@ -19,7 +20,7 @@ FOLDER, IMAGE = "/fsx/ubuntu/esm2", "/fsx/images/esm2.sqsh"
 def request(*overrides: str, cluster: Any = CLUSTER, **wanted: Any) -> dict[str, Any]:
     return job_request(
         cluster,
-        (load_config(RUN, overrides), RUN.read_text()),
+        NamedRun(load_config(RUN, overrides), RUN.read_text()),
         list(overrides),
         SlurmWanted(**{"stage": "train", "folder": FOLDER, "image": IMAGE, **wanted}),
         version="abc",
@@ -204,7 +205,7 @@ def test_whose_job_it_is() -> None:
 
 def test_on_the_cluster_everybody_submits_for_themselves() -> None:
     assert job_user(P5, None, "ada") == job_user(P5, "ada", "ada") == "ada"
-    with pytest.raises(ValueError, match="--user: got ben; on the cluster jobs are ada's"):
+    with pytest.raises(ValueError, match="--user: got ben; on the cluster, jobs belong to ada"):
         job_user(P5, "ben", "ada")
 
 

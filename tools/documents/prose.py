@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description="Check the project's English.")
     parser.add_argument("paths", nargs="*", help="tracked files, folders or patterns; default all")
-    parser.add_argument("--fragments", action="store_true", help="also check entries, help texts and alerts")
+    parser.add_argument("--fragments", action="store_true", help="check entries, help texts and alerts, too")
     arguments = parser.parse_args()
     rules = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
     listed = subprocess.run(

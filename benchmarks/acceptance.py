@@ -3,14 +3,14 @@
 ``python -m benchmarks.acceptance --stages speed,versus --until 540 --out FOLDER --done FILE --data PREPARED``
 
 A case is a stage, a published size of a model, a contestant and a shape. Each runs in a process of its own,
-with a deadline of twice its expected time and a minute. The moment it ends, a line of JSON is appended to
-``acceptance.jsonl`` in FOLDER: device, versions, commit, figures, verdict, and the last lines of output of
-a case that failed. A case that fails, hangs or runs out of memory does not end any other.
+with a deadline of twice its expected time and a minute. When it ends, a line of JSON is appended to
+``acceptance.jsonl`` in FOLDER. The line has the device, versions, commit, figures and verdict, and the last
+lines of output if the case failed. A case that fails, hangs or runs out of memory does not end other cases.
 
 ``--family`` selects the models. ``speed`` and ``versus`` have cases for each family.
 
-Cases that ``--done`` has for this device are not run again, whatever the commit. Failed ones are, after those
-that have not been tried. A case whose expected time passes ``--until`` is not started.
+Cases that ``--done`` has for this device are not run again, whatever the commit. Failed cases run again,
+after those that have not been tried. A case is not started if its expected time would pass ``--until``.
 
 ``--report FILE`` runs nothing. It writes the tables of README.md and docs/ from the lines of the files
 given and of ``benchmarks/results/``, between markers such as ``<!-- acceptance:speed -->``.
@@ -42,6 +42,7 @@ import torch
 
 from benchmarks.case import (
     Case,
+    Line,
     Settings,
     Stage,
     case_id,
@@ -55,8 +56,10 @@ from seqlm.proteins.families.table import MODEL_FAMILIES
 
 STAGES = "ceilings,parity,hygiene,profile,speed,versus,quality,finetune,embed,serve"
 LINES_FILE = "acceptance.jsonl"
-GRACE_SECONDS, UNTIL_GRACE_SECONDS = 60, 30
-"""Beside twice the expected time, and beyond ``--until``, before a case is ended."""
+GRACE_SECONDS = 60
+"""Time beyond twice the expected time, after which a case is ended."""
+UNTIL_GRACE_SECONDS = 30
+"""Time beyond ``--until``, after which a case is ended."""
 ERROR_LINES = 15
 
 
@@ -65,16 +68,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parse(given)
     if options.report is not None:
-        from benchmarks.report import write_tables  # needs nothing of what runs cases
+        from benchmarks.report import write_tables  # needs none of the packages that run cases
 
         print("\n".join(write_tables(options.report)))
         return
-    # The Trainer would spread over all GPUs by itself; everything is measured on one.
+    # The Trainer would use all GPUs. Everything is measured on one.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     lines = options.out / LINES_FILE
-    settings = Settings(options.data, device, options.rehearsal, (*options.done, lines))
+    settings = Settings(
+        data=options.data, device=device, rehearsal=options.rehearsal, lines=(*options.done, lines)
+    )
     if options.case:
         _run_here(options.case, settings, options.result)
         return
@@ -96,57 +101,76 @@ def main(arguments: Sequence[str] | None = None) -> None:
         say(f"{case.id}: started, about {case.seconds:.0f} s")
         began = time.monotonic()
         result = _run_apart(case, given, limit)
-        line = {
-            **{name: getattr(case, name) for name in ("stage", "size", "contestant", "shape")},
+        line: Line = {
+            "stage": case.stage,
+            "size": case.size,
+            "contestant": case.contestant,
+            "shape": case.shape,
             "verdict": result.pop("verdict", "measured"),
             "seconds": round(time.monotonic() - began, 1),
-            **({"error": result.pop("error")} if "error" in result else {}),
+        }
+        if "error" in result:
+            line["error"] = result.pop("error")
+        line |= {
             "figures": result,
             **machine,
             "command": shlex.join(["python", "-m", "benchmarks.acceptance", *given]),
             "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        with lines.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        _append(lines, line)
         say(f"{case.id}: {line['verdict']} in {line['seconds']:.0f} s {line.get('error', '')}")
         verdicts.append(str(line["verdict"]))
-    say("; ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)) or "nothing to do")
+    counts = [f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)]
+    say("; ".join(counts) or "nothing to do")
     if "failed" in verdicts:
         sys.exit(1)
+
+
+def _append(lines: Path, line: Line) -> None:
+    """Write a line to the disk at once, because the machine may be taken away during the next case."""
+    with lines.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--stages", default=STAGES, help="stages, with commas; default: %(default)s")
-    parser.add_argument("--family", choices=MODEL_FAMILIES, default="esm2", help="default: %(default)s")
-    parser.add_argument("--only", nargs="+", default=[], help="only cases whose name has one of these in it")
-    until = "seconds from the start after which no case may end"
+    parser.add_argument("--stages", default=STAGES, help="stages, separated by commas (%(default)s)")
+    parser.add_argument(
+        "--family", choices=MODEL_FAMILIES, default="esm2", help="family of models (%(default)s)"
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="run only cases with one of these texts in their name"
+    )
+    until = "time from the start, in seconds, by which every case must end"
     parser.add_argument("--until", type=float, default=math.inf, help=until)
     parser.add_argument("--out", type=Path, default=Path("runs/acceptance"), help="folder for the lines")
     parser.add_argument(
-        "--done", type=Path, nargs="+", default=[], help="lines whose cases are not run again"
+        "--done", type=Path, nargs="+", default=[], help="files with lines of cases that are not run again"
     )
-    parser.add_argument("--data", type=Path, default=Path("data/sample"), help="prepared folder")
-    parser.add_argument("--rehearsal", action="store_true", help="tiny shapes, to show that every case runs")
-    parser.add_argument("--report", type=Path, nargs="+", help="write tables from these files of lines")
-    # Of the process of one case.
+    parser.add_argument("--data", type=Path, default=Path("data/sample"), help="folder of prepared proteins")
+    parser.add_argument(
+        "--rehearsal", action="store_true", help="use tiny shapes, to show that every case runs"
+    )
+    parser.add_argument("--report", type=Path, nargs="+", help="files of lines; only write tables from them")
+    # For the process of one case.
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
 def _machine(device: torch.device) -> dict[str, Any]:
-    from seqlm.training.hardware import environment  # brings transformers, which not every case needs
+    from seqlm.training.hardware import environment  # imports transformers, which not every case needs
 
     found = environment(device)
-    name, commit = found.pop("device"), found.pop("git_sha") or "unknown"
+    gpu = found.pop("device")
+    commit = found.pop("git_sha") or "unknown"
     processor = _processor()
     return {
-        "device": name if device.type == "cuda" else processor,
+        "device": gpu if device.type == "cuda" else processor,
         "processor": processor,
         "commit": commit,
         "versions": found,
@@ -154,12 +178,14 @@ def _machine(device: torch.device) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """Name, family and model: virtual machines give one name to processors of several generations."""
+    """Return name, family and model, because virtual machines give one name to several generations."""
     file = Path("/proc/cpuinfo")
     text = file.read_text() if file.is_file() else ""
     found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
     name = found.get("model name", platform.machine())
-    return f"{name}, family {found['cpu family']}, model {found['model']}" if "cpu family" in found else name
+    if "cpu family" not in found:
+        return name
+    return f"{name}, family {found['cpu family']}, model {found['model']}"
 
 
 def _stage(name: str) -> Stage:
@@ -167,12 +193,12 @@ def _stage(name: str) -> Stage:
 
 
 def _cases(name: str, settings: Settings) -> list[Case]:
-    """Return a stage's cases; one that fails as they do if the stage cannot even be imported."""
+    """Return a stage's cases. A stage that cannot be imported has one case, which fails in the same way."""
     try:
         return _stage(name).cases(settings)
     except Exception as error:
         say(f"{name}: {type(error).__name__}: {error}")
-        return [Case(name, "-", "-", "-", 1)]
+        return [Case(stage=name, size="-", contestant="-", shape="-", seconds=1)]
 
 
 def _wanted(cases: list[Case], options: argparse.Namespace, machine: dict[str, Any]) -> list[Case]:
@@ -182,12 +208,14 @@ def _wanted(cases: list[Case], options: argparse.Namespace, machine: dict[str, A
         for line in read_lines(options.done)
         if (line["device"], line["rehearsal"]) == (machine["device"], machine["rehearsal"])
     }
-    of_family = [case for case in cases if case.size in ("-", *MODEL_FAMILIES[options.family].sizes)]
-    wanted = [c for c in of_family if not options.only or any(text in c.id for text in options.only)]
+    wanted = [case for case in cases if case.size in ("-", *MODEL_FAMILIES[options.family].sizes)]
+    if options.only:
+        wanted = [case for case in wanted if any(text in case.id for text in options.only)]
     done = [case for case in wanted if before.get(case.id, "failed") != "failed"]
     if done:
         say(f"done before: {', '.join(case.id for case in done)}")
-    return sorted((case for case in wanted if case not in done), key=lambda case: case.id in before)
+    pending = [case for case in wanted if case not in done]
+    return sorted(pending, key=lambda case: case.id in before)
 
 
 def _run_apart(case: Case, arguments: Sequence[str], limit: float) -> dict[str, Any]:
@@ -208,13 +236,16 @@ def _run_apart(case: Case, arguments: Sequence[str], limit: float) -> dict[str, 
         echo.start()
         problem = ""
         try:
-            if (status := process.wait(limit)) != 0:
-                name = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-                problem = f"ended with {name}"
+            status = process.wait(limit)
+            if status < 0:
+                problem = f"ended with signal {signal.Signals(-status).name}"
+            elif status > 0:
+                problem = f"ended with status {status}"
         except subprocess.TimeoutExpired:
             problem = f"still running after {limit:.0f} s and ended"
         finally:
-            with suppress(ProcessLookupError):  # contestants and loaders, too
+            # Contestants and loaders are in the same group.
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         echo.join(5)

@@ -2,10 +2,11 @@
 
 ``python -m benchmarks.bionemo [--model 650M] [--data FOLDER] [--micro-batch 8 16] [--beside LINES.jsonl]``
 
-In BioNeMo's image, where our trainer does not run, as its torch is older: measure that with ``make gpu
-ARGS="--stages speed"`` in our image on the same machine and data, and give the lines as ``--beside``.
-Residues are real ones, as there: no CLS, EOS or padding, nothing cut off. BioNeMo does not tell which
-proteins it has drawn, so they are the mean over the training split, times the proteins of the steps.
+It runs in BioNeMo's image. Our trainer does not run there, because the image's torch is older. Measure it
+with ``make gpu ARGS="--stages speed"`` in our image on the same machine and data, and pass the lines as
+``--beside``. As there, only real residues count: no CLS, EOS or padding, and no cut-off residues. BioNeMo
+does not report which proteins it has drawn. So their number of residues is the mean over the training split,
+times the proteins of the steps.
 """
 
 import argparse
@@ -22,7 +23,14 @@ import numpy as np
 import torch
 
 from benchmarks.case import Line, prepare_unless_there, read_lines, say
-from benchmarks.contestant import ContestantFailedError, ContestantProcess, Gate, Grant, Window
+from benchmarks.contestant import (
+    REHEARSED,
+    ContestantFailedError,
+    ContestantProcess,
+    Gate,
+    Grant,
+    Window,
+)
 from seqlm.bionemo.command import SPECIAL_TOKENS, Data, Devices, arguments, row_tokens, step_proteins
 from seqlm.bionemo.config import BionemoConfig
 from seqlm.bionemo.export import export_run
@@ -36,13 +44,16 @@ from seqlm.training.config import DataConfig, OptimConfig, TrainConfig
 from seqlm.training.records import RecordSplit
 
 MAX_STEPS = 1_000_000
-"""The learning rate hardly falls while speed is measured."""
+"""Steps of the schedule, so many that the learning rate hardly falls while speed is measured."""
 MICRO_BATCHES = (8, 16, 32, 64)
+WARMUP = Grant(seconds=10, steps=40)
+STEADY = Grant(seconds=4, steps=10)
+"""Shortest window after the warm-up."""
 
 
 @dataclass(frozen=True)
 class BionemoArm:
-    """``train_esm2`` on one device, held between windows by a callback of Lightning's."""
+    """``train_esm2`` on one device. A callback of Lightning holds it between windows."""
 
     config: RunFile
     data: Data
@@ -86,10 +97,11 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The windows of each micro batch size; one that does not fit into memory is left out."""
+    """Measure windows of each micro batch size; sizes that do not fit into memory are left out."""
     prepare_unless_there(options.data)
     found: dict[int, list[Window]] = {}
-    warmup, grant = (Grant(steps=1),) * 2 if options.quick else (Grant(10, 40), Grant(4, 10))
+    warmup = REHEARSED if options.quick else WARMUP
+    grant = REHEARSED if options.quick else STEADY
     for size in options.micro_batch:
         arm = arm_of(options.model, options.data, size, folder / str(size))
         try:
@@ -100,7 +112,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 raise SystemExit(f"error: {error}") from None
             say(f"micro batches of {size} do not fit")
     if not found:
-        raise ValueError(f"none of the micro batches {options.micro_batch} fits; --micro-batch names others")
+        raise ValueError(f"--micro-batch: none of {options.micro_batch} fits into memory; set smaller sizes")
     rates = {
         size: statistics.median(window.residues_per_second for window in windows)
         for size, windows in found.items()
@@ -119,7 +131,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def arm_of(model: str, data: Path, micro_batch: int, folder: Path) -> BionemoArm:
-    """A step of one micro batch."""
+    """Return a contestant with steps of one micro batch."""
     max_residues = ESM2.max_residues
     tokens = micro_batch * (max_residues + SPECIAL_TOKENS)
     config = RunFile(
@@ -128,7 +140,7 @@ def arm_of(model: str, data: Path, micro_batch: int, folder: Path) -> BionemoArm
         model=ModelConfig(size=model),
         data=DataConfig(path=str(data)),
         optim=OptimConfig(warmup_steps=0),
-        # Nothing is logged, as in our arm, and the evaluation at the end is short.
+        # As in our contestant, nothing is logged, and the evaluation at the end is short.
         train=TrainConfig(
             max_steps=MAX_STEPS,
             tokens_per_pack=tokens,
@@ -142,16 +154,16 @@ def arm_of(model: str, data: Path, micro_batch: int, folder: Path) -> BionemoArm
     split = RecordSplit(data, "train")
     _, lengths = split.draw(0, split.num_units, seed=0, epoch=0)
     return BionemoArm(
-        config,
-        Data(export_files(data), facts.num_validation),
-        step_counts(lengths, step_proteins(config), row_tokens(config)),
+        config=config,
+        data=Data(export_files(data), facts.num_validation),
+        counts=step_counts(lengths, proteins=step_proteins(config), tokens=row_tokens(config)),
     )
 
 
 def step_counts(
     lengths: np.ndarray[Any, np.dtype[np.int64]], proteins: int, tokens: int
 ) -> tuple[float, ...]:
-    """``COUNTS`` of a step with so many proteins in rows of so many tokens, cut off there."""
+    """Return the ``COUNTS`` of a step, for a number of proteins in rows that are cut off at ``tokens``."""
     cut = np.minimum(lengths + SPECIAL_TOKENS, tokens)
     residues = float((cut - SPECIAL_TOKENS).mean()) * proteins
     attended_pairs = float((cut.astype(np.float64) ** 2).mean()) * proteins
@@ -159,35 +171,33 @@ def step_counts(
 
 
 def beside(result: dict[str, Any], lines: Sequence[Line]) -> dict[str, Any]:
-    """Return how much faster our trainer is in one-pack steps, at its best, from lines of the acceptance run.
+    """Return the best rate of our trainer in one-pack steps, from lines of the acceptance run, and the ratio.
 
     Raises:
-        ValueError: if none is of the same model, data and device.
+        ValueError: if no line has the same model, data and device.
     """
-    rates = [
-        float(line["figures"]["one_pack_steps"]["residues_per_second"])
-        for line in lines
-        if (line["stage"], line["size"], line["device"]) == ("speed", result["model"], result["device"])
-        and Path(line["data"]).name == Path(result["data"]).name
-        and "one_pack_steps" in line["figures"]
-    ]
+    model = result["model"]
+    data = result["data"]
+    device = result["device"]
+    rates: list[float] = []
+    for line in lines:
+        is_same = (line["stage"], line["size"], line["device"]) == ("speed", model, device)
+        has_same_data = Path(line["data"]).name == Path(data).name
+        if is_same and has_same_data and "one_pack_steps" in line["figures"]:
+            rates.append(float(line["figures"]["one_pack_steps"]["residues_per_second"]))
     if not rates:
-        model, data, device = (result[name] for name in ("model", "data", "device"))
         raise ValueError(
             f"--beside: has no speed of {model} on {data} and {device}; measure it there: "
             f'make gpu ARGS="--stages speed --only /{model}/ --data {data}"'
         )
-    return {"residues_per_second": max(rates), "ratio": max(rates) / result["residues_per_second"]}
+    best = max(rates)
+    return {"residues_per_second": best, "ratio": best / result["residues_per_second"]}
 
 
 def table(result: dict[str, Any]) -> str:
-    lines = [
-        f"BioNeMo {result['release']}, ESM-2 {result['model']} on {result['data']}, {result['device']}",
-        *(
-            f"  micro batch {size:>3}: {rate:>12,.0f} real residues/s"
-            for size, rate in result["by_micro_batch"].items()
-        ),
-    ]
+    lines = [f"BioNeMo {result['release']}, ESM-2 {result['model']} on {result['data']}, {result['device']}"]
+    for size, rate in result["by_micro_batch"].items():
+        lines.append(f"  micro batch {size:>3}: {rate:>12,.0f} real residues/s")
     if found := result.get("beside"):
         lines.append(f"  ours          : {found['residues_per_second']:>12,.0f}, {found['ratio']:.2f}x")
     return "\n".join(lines)
@@ -198,12 +208,12 @@ def _parse(given: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", choices=ESM2.sizes, default="8M")
-    parser.add_argument("--data", type=Path, default=Path("data/sample"), help="prepared folder")
+    parser.add_argument("--data", type=Path, default=Path("data/sample"), help="folder of prepared proteins")
     parser.add_argument("--micro-batch", type=int, nargs="+", default=list(MICRO_BATCHES))
     parser.add_argument("--rounds", type=int, default=5, help="windows of each micro batch size")
-    parser.add_argument("--beside", type=Path, help="lines of the acceptance run, to compare with")
-    parser.add_argument("--json", type=Path, help="write everything here")
-    parser.add_argument("--quick", action="store_true", help="one step a window, to see that it works")
+    parser.add_argument("--beside", type=Path, help="file with lines of the acceptance run for comparison")
+    parser.add_argument("--json", type=Path, help="file for all figures")
+    parser.add_argument("--quick", action="store_true", help="use windows of one step, to test the setup")
     return parser.parse_args(given)
 
 

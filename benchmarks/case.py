@@ -1,4 +1,4 @@
-"""Cases of the acceptance run, and what a stage needs to run one."""
+"""Cases of the acceptance run, their settings, and helpers of the stages."""
 
 import json
 import sys
@@ -15,6 +15,10 @@ Line = dict[str, Any]
 ``device``, ``verdict``, ``seconds``, ``figures`` and more."""
 
 
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""Parts of messages of other exceptions for a lack of memory."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One measurement, run in a process of its own with a deadline."""
@@ -26,10 +30,10 @@ class Case:
     contestant: str
     """Measured program or kernel, such as ``ours``, ``lora`` or ``varlen``."""
     shape: str
-    """Shape or setting that sets the case apart, such as ``tokens_per_pack=16384``; several with commas."""
+    """Settings that distinguish the case, such as ``tokens_per_pack=16384``, separated by commas."""
     seconds: float
-    """Expected wall time in seconds, including imports and compilation: on one H100, or on one core for the
-    cases that a stage has for CPUs."""
+    """Expected wall time in seconds, including imports and compilation, on one H100 or, for cases of CPUs, on
+    one core."""
 
     @property
     def id(self) -> str:
@@ -55,15 +59,16 @@ class Settings:
 
     @property
     def as_on_gpu(self) -> bool:
-        """Whether to list the cases of a GPU: on one, and in a rehearsal."""
+        """Whether the cases of a GPU are listed, which a rehearsal does on a CPU, too."""
         return self.device.type == "cuda" or self.rehearsal
 
 
 class Stage(Protocol):
     """Module of ``benchmarks/stages`` with the cases of one stage.
 
-    It may also have ``rows(lines: list[Line]) -> list[dict[str, str]]``: rows of its table from the lines
-    of one device, cells by heading. Without it, the table has one row per case with all scalar figures.
+    It may also have ``rows(lines: list[Line]) -> list[dict[str, str]]``, which returns the rows of its table
+    from the lines of one device, with cells by heading. Without it, the table has one row per case with all
+    scalar figures.
     """
 
     def cases(self, settings: Settings) -> list[Case]:
@@ -73,10 +78,16 @@ class Stage(Protocol):
         """Run one case in the current process.
 
         Returns:
-            Figures as JSON values. ``verdict`` is ``passed``, ``missed``, ``measured`` or ``out of memory``;
-            ``failed`` with an ``error`` keeps the figures of a case that failed in part. The default is
-            ``measured``.
+            Figures as JSON values. ``verdict`` is ``passed``, ``missed``, ``measured`` (the default) or
+            ``out of memory``. It is ``failed``, with an ``error``, for figures of a case that failed in part.
         """
+
+
+def judged(*, has_goal: bool, is_met: bool) -> str:
+    """Return the verdict of a case."""
+    if not has_goal:
+        return "measured"
+    return "passed" if is_met else "missed"
 
 
 def say(text: str) -> None:
@@ -98,9 +109,11 @@ def read_lines(files: Iterable[Path]) -> list[Line]:
 
     A line that was cut off, because the run was killed while writing it, is left out.
     """
-    found = []
+    found: list[Line] = []
     for file in files:
-        for text in file.read_text().splitlines() if file.exists() else ():
+        if not file.exists():
+            continue
+        for text in file.read_text().splitlines():
             try:
                 found.append(json.loads(text))
             except ValueError:
@@ -113,8 +126,7 @@ def case_id(line: Line) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, on the device or on the host."""
-    text = str(error)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
-        part in text for part in ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    )
+    """Return whether an exception means that memory ran out, on the device or on the host."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return any(part in str(error) for part in OUT_OF_MEMORY)

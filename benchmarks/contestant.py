@@ -1,13 +1,14 @@
-"""Contestant of a benchmark: something that trains, but only while a window is granted.
+"""Contestant of a benchmark, which trains only while a window is granted.
 
-In a comparison each contestant is a fresh interpreter, so that compiled code, allocator and thread pools
-stay apart. Between windows it waits at the end of a step and uses no processor. On CUDA its parameters and
-optimizer state are on the host then, so that each contestant has the device to itself.
+In a comparison, each contestant is a fresh interpreter, so that compiled code, allocator and thread pools
+stay separate. Between windows, it waits at the end of a step and uses no processor. On CUDA, its parameters
+and optimizer state are then on the host, so that each contestant has the device alone.
 """
 
 import contextlib
 import multiprocessing
 import os
+import signal
 import sys
 import time
 import traceback
@@ -27,7 +28,7 @@ COUNTS = ("proteins", "residues", "attended_pairs", "slots")
 """Contents of a batch: real residues (no CLS, EOS, padding), sum over its proteins of the squared length with
 CLS and EOS, and positions that the model computes on."""
 READY_TIMEOUT_SECONDS = 900
-"""For imports, weights and data; a machine with other work to do takes minutes."""
+"""Time limit for imports, weights and data. A machine with other work takes minutes."""
 
 
 class ContestantFailedError(RuntimeError):
@@ -35,7 +36,8 @@ class ContestantFailedError(RuntimeError):
 
     def __init__(self, message: str, out_of_memory: bool) -> None:
         super().__init__(message, out_of_memory)  # both, so that it can be sent to another process
-        self.message, self.out_of_memory = message, out_of_memory
+        self.message = message
+        self.out_of_memory = out_of_memory
 
     def __str__(self) -> str:
         return f"{'out of memory: ' * self.out_of_memory}{self.message}"
@@ -63,7 +65,7 @@ class Window:
 
     @staticmethod
     def total(windows: Sequence["Window"]) -> "Window":
-        """Windows added up, with the loss of the last."""
+        """Return the sum of windows, with the loss of the last one."""
         names = ("seconds", "steps", *COUNTS)
         sums = {name: sum(getattr(window, name) for window in windows) for name in names}
         peak = max(window.peak_bytes for window in windows)
@@ -77,7 +79,7 @@ class Grant:
     seconds: float = 0.0
     steps: int = 1
     packs_per_step: int | None = None
-    """Micro-batches of a step of our contestant; None is what its configuration says."""
+    """Micro-batches of a step of our contestant; None for the number in its configuration."""
     weights_to: Path | None = None
     """File for the weights at the end of the window."""
 
@@ -85,8 +87,8 @@ class Grant:
 STEADY = Grant(seconds=20, steps=20)
 """Shortest window of a steady state, after compilation."""
 REHEARSED = Grant(steps=1)
-Ask = Callable[[Window | None], Grant | None]
-"""Takes a window (None at the start) and returns the next grant, or None when there is nothing more to do."""
+NextGrant = Callable[[Window | None], Grant | None]
+"""Function of the last window (None at the start) that returns the next grant, or None at the end."""
 
 
 def synchronize(device: torch.device) -> None:
@@ -95,29 +97,30 @@ def synchronize(device: torch.device) -> None:
 
 
 def clock(device: torch.device) -> float:
-    """Seconds: wall time on CUDA, CPU time of this process elsewhere."""
+    """Return wall time on CUDA, and CPU time of this process elsewhere, in seconds."""
     return time.perf_counter() if device.type == "cuda" else time.process_time()
 
 
 class Gate:
-    """The contestant's side: it reports every step, and is held between windows."""
+    """Gate that a contestant passes at every step; between windows, the contestant waits in it."""
 
-    def __init__(self, ask: Ask, *, parks: bool = False) -> None:
+    def __init__(self, next_grant: NextGrant, *, parks: bool = False) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.packs_per_step: int | None = None
         self.weights: Callable[[], dict[str, Tensor]] = dict
-        """Returns the model's weights; the contestant sets it, like the next two."""
+        """Function that returns the model's weights. The contestant sets this and the next two."""
         self.state: Callable[[], Iterable[Tensor]] = tuple
-        """Returns the tensors that leave the device between windows."""
+        """Function that returns the tensors that leave the device between windows."""
         self.loss_sum: Callable[[], float] | None = None
-        """Returns the sum of the losses of all steps so far; not needed if ``count`` is given the losses."""
-        self._ask, self._parks = ask, parks
-        # Added up on the device: reading a count would make the host wait for every step.
+        """Function that returns the sum of the losses of all steps; None if ``count`` gets the losses."""
+        self._next_grant = next_grant
+        self._parks = parks
+        # The sums are on the device, because reading a count would make the host wait for every step.
         self._totals = torch.zeros(len(COUNTS) + 1, dtype=torch.float64, device=self.device)
         self._grant: Grant | None = None
 
     def enter(self) -> bool:
-        """Wait for the first window; False if there is none."""
+        """Wait for the first window, and return False if no window is granted."""
         return self._wait(None)
 
     def count(self, counts: Tensor, loss: Tensor | None = None) -> None:
@@ -127,30 +130,40 @@ class Gate:
             self._totals[-1] += loss.detach().to(self.device, non_blocking=True)
 
     def step_done(self) -> bool:
-        """End a step. False: there is nothing more to do."""
+        """End a step, and return False if the training must end."""
         grant = self._grant
         if grant is None:  # closed before the first window
             return False
         self._steps += 1
         if self._steps < grant.steps or clock(self.device) - self._started < grant.seconds:
             return True
-        losses = self.loss_sum() - self._losses_before if self.loss_sum else None
+        window_loss = self.loss_sum() - self._losses_before if self.loss_sum else None
         synchronize(self.device)
         seconds = clock(self.device) - self._started
-        *counts, counted = self._totals.tolist()
+        *counts, counted_loss = self._totals.tolist()
+        if window_loss is None:
+            window_loss = counted_loss
         if grant.weights_to is not None:
             torch.save({name: tensor.cpu() for name, tensor in self.weights().items()}, grant.weights_to)
         named = {name: int(value) for name, value in zip(COUNTS, counts, strict=True)}
-        loss = (counted if losses is None else losses) / self._steps
-        from seqlm.training.hardware import peak_memory_bytes  # brings transformers
+        from seqlm.training.hardware import peak_memory_bytes  # imports transformers
 
-        peak = peak_memory_bytes(self.device)
-        return self._wait(Window(seconds, self._steps, **named, loss=loss, peak_bytes=peak))
+        window = Window(
+            seconds=seconds,
+            steps=self._steps,
+            **named,
+            loss=window_loss / self._steps,
+            peak_bytes=peak_memory_bytes(self.device),
+        )
+        return self._wait(window)
 
     def _wait(self, window: Window | None) -> bool:
-        bring_back = park(self.state()) if self._parks else lambda: None
-        self._grant = self._ask(window)
-        bring_back()
+        if self._parks:
+            bring_back = park(self.state())
+            self._grant = self._next_grant(window)
+            bring_back()
+        else:
+            self._grant = self._next_grant(window)
         self._steps = 0
         self._totals.zero_()
         self._losses_before = self.loss_sum() if self.loss_sum else 0.0
@@ -163,7 +176,7 @@ class Gate:
 
 
 def training_state(model: nn.Module, optimizers: Iterable[Optimizer]) -> Iterator[Tensor]:
-    """Parameters, buffers and optimizer state; gradients are not kept between steps."""
+    """Yield parameters, buffers and optimizer state; gradients are not kept between steps."""
     yield from model.parameters()
     yield from model.buffers()
     for optimizer in optimizers:
@@ -172,15 +185,18 @@ def training_state(model: nn.Module, optimizers: Iterable[Optimizer]) -> Iterato
 
 
 def park(tensors: Iterable[Tensor]) -> Callable[[], None]:
-    """Move the contents of tensors to the host and free their memory; returns a function that undoes it.
+    """Move the contents of tensors to the host and free their memory; return a function that undoes it.
 
-    The tensors stay the same objects, for optimizers and compiled code refer to them.
+    The tensors stay the same objects, because optimizers and compiled code refer to them.
     """
-    storages = {storage.data_ptr(): storage for storage in (tensor.untyped_storage() for tensor in tensors)}
-    copies = [
-        (storage, torch.UntypedStorage(storage.nbytes()).copy_(storage)) for storage in storages.values()
-    ]
-    for storage, _ in copies:
+    # Several tensors may share one storage.
+    storages: dict[int, torch.UntypedStorage] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage
+    copies: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
+    for storage in storages.values():
+        copies.append((storage, torch.UntypedStorage(storage.nbytes()).copy_(storage)))
         storage.resize_(0)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -194,10 +210,10 @@ def park(tensors: Iterable[Tensor]) -> Callable[[], None]:
 
 
 class Contestant(Protocol):
-    """Something that trains; picklable, because it travels to the process that runs it."""
+    """Training loop; picklable, because it is sent to the process that runs it."""
 
     def run(self, gate: Gate) -> None:
-        """Call ``gate.enter()``, then train until the gate says that there is nothing more to do."""
+        """Call ``gate.enter()``, then train until ``gate.step_done()`` returns False."""
 
 
 def windows_of(contestant: Contestant, grants: Iterable[Grant]) -> list[Window]:
@@ -205,20 +221,20 @@ def windows_of(contestant: Contestant, grants: Iterable[Grant]) -> list[Window]:
     windows: list[Window] = []
     pending = iter(grants)
 
-    def ask(window: Window | None) -> Grant | None:
+    def next_grant(window: Window | None) -> Grant | None:
         if window is not None:
             windows.append(window)
         return next(pending, None)
 
-    contestant.run(Gate(ask))
+    contestant.run(Gate(next_grant))
     return windows
 
 
 class ContestantProcess:
-    """The case's side of a contestant in a process of its own, which has had its first window.
+    """Contestant in a process of its own, after its first window.
 
     Raises:
-        ContestantFailedError: if it ends before that, or is not ready for it in time.
+        ContestantFailedError: if it ends before the first window, or is not ready for it in time.
     """
 
     def __init__(self, name: str, contestant: Contestant, warmup: Grant) -> None:
@@ -234,7 +250,8 @@ class ContestantProcess:
         try:
             if not self._connection.poll(READY_TIMEOUT_SECONDS):
                 raise ContestantFailedError(
-                    f"{name} was not ready after {READY_TIMEOUT_SECONDS} s; see its messages above", False
+                    f"{name} was not ready after {READY_TIMEOUT_SECONDS} s; see its messages above",
+                    out_of_memory=False,
                 )
             self._receive()  # it is loaded and waits
             self.window(warmup)
@@ -243,7 +260,7 @@ class ContestantProcess:
             raise
 
     def window(self, grant: Grant) -> Window:
-        with contextlib.suppress(BrokenPipeError):  # its last message says why
+        with contextlib.suppress(BrokenPipeError):  # its last message has the reason
             self._connection.send(grant)
         window = self._receive()
         assert isinstance(window, Window)
@@ -264,10 +281,11 @@ class ContestantProcess:
             message = self._connection.recv()
         except EOFError:
             self._process.join()
-            # 137 is SIGKILL, which is what the kernel sends when memory runs out.
+            # The kernel sends SIGKILL when memory runs out.
             status = self._process.exitcode
             raise ContestantFailedError(
-                f"{self.name} ended without a message (status {status}); was it out of memory?", status == -9
+                f"{self.name} ended without a message (status {status}); was it out of memory?",
+                out_of_memory=status == -signal.SIGKILL,
             ) from None
         if isinstance(message, ContestantFailedError):
             raise message
@@ -275,7 +293,7 @@ class ContestantProcess:
 
 
 def use_one_device() -> torch.device:
-    """Prepare this process: one GPU, or one thread of a CPU."""
+    """Restrict this process to one GPU, or to one thread of a CPU, and return the device."""
     if torch.cuda.is_available():
         torch.cuda.set_device(0)
         return torch.device("cuda", 0)
@@ -288,16 +306,16 @@ def _serve(name: str, contestant: Contestant, connection: Connection) -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     device = use_one_device()
 
-    def ask(window: Window | None) -> Grant | None:
+    def next_grant(window: Window | None) -> Grant | None:
         connection.send(window)
         try:
             grant: Grant | None = connection.recv()
         except EOFError:
-            return None  # the parent has gone
+            return None  # the parent has ended
         return grant
 
     try:
-        contestant.run(Gate(ask, parks=device.type == "cuda"))
+        contestant.run(Gate(next_grant, parks=device.type == "cuda"))
     except BaseException as error:
         out_of_memory = is_out_of_memory(error)
         if not out_of_memory:

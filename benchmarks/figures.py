@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -19,6 +19,13 @@ Precision = Literal["bf16", "fp32"]
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
+class Ceiling(NamedTuple):
+    """Measured speed of a plain matrix product, in the type in which it is faster."""
+
+    flops_per_second: float
+    precision: Precision
+
+
 def precisions_of(device: torch.device) -> tuple[Precision, ...]:
     """Return the types worth trying."""
     if device.type == "cuda":
@@ -26,9 +33,9 @@ def precisions_of(device: torch.device) -> tuple[Precision, ...]:
     return ("bf16", "fp32") if has_bf16_instructions() else ("fp32",)
 
 
-def ceiling_of(device: torch.device) -> tuple[float, Precision]:
-    """FLOP/s of a plain product in the type in which it is faster, and that type."""
-    return max((matmul_ceiling(device, DTYPES[name]), name) for name in precisions_of(device))
+def ceiling_of(device: torch.device) -> Ceiling:
+    """Measure plain products in each type worth trying, and return the fastest."""
+    return max(Ceiling(matmul_ceiling(device, DTYPES[name]), name) for name in precisions_of(device))
 
 
 def figures_of(
@@ -45,24 +52,27 @@ def figures_of(
     MFU is a share of the nominal peak, or of the measured ceiling on a device without one, such as a CPU.
 
     Args:
-        windows: at least one.
-        model: what was trained.
-        device: where.
+        windows: windows, at least one.
+        model: trained model.
+        device: device of the training.
         ceilings: FLOP/s of plain products measured around the windows.
-        tokens_per_pack: of our loop, whose last layer skips tokens that nothing is predicted for; None
-            computes on all.
+        tokens_per_pack: tokens of a pack of our loop, which computes the last layer only on predicted tokens;
+            None for a loop that computes it on all tokens.
         recomputed: whether layers compute their forward pass twice.
     """
-    total, ceiling = Window.total(windows), statistics.median(ceilings)
+    total = Window.total(windows)
+    ceiling = statistics.median(ceilings)
     esm = on_meta(starting_config(model))
     rows = None
     if tokens_per_pack is not None:
-        rows = total.slots // tokens_per_pack * num_rows(tokens_per_pack, model.mask_fraction)
+        num_packs = total.slots // tokens_per_pack
+        rows = num_packs * num_rows(tokens_per_pack, model.mask_fraction)
     pairs = total.attended_pairs
     counted = num_flops(esm, total.residues, pairs) / total.seconds
-    on_cpu = device.type == "cpu"
-    executed = executed_flops(esm, total.slots, rows, pairs, recomputed=recomputed, on_cpu=on_cpu)
-    executed /= total.seconds
+    num_executed = executed_flops(
+        esm, total.slots, rows, pairs, recomputed=recomputed, on_cpu=device.type == "cpu"
+    )
+    executed = num_executed / total.seconds
     peak = peak_flops(device)
     rates = [window.residues_per_second for window in windows]
     done = Progress(proteins=total.proteins, residues=total.residues, attended_pairs=pairs)
@@ -94,13 +104,14 @@ def seconds_are(device: torch.device) -> str:
 
 
 def shown(figures: dict[str, Any]) -> dict[str, str]:
-    """Return the cells of a table that every rate has beside it, by heading."""
-    peak = {"peak GB": f"{figures['peak_gb']:.1f}"} if figures["seconds_are"] == "wall" else {}
-    return {
+    """Return the cells that accompany every rate in a table, by heading."""
+    cells = {
         "MFU, model": f"{figures['model_mfu']:.1%}",
         "MFU, executed": f"{figures['executed_mfu']:.1%}",
         "of the measured ceiling": f"{figures['share_of_ceiling']:.0%}",
         "fill": f"{figures['fill']:.2f}",
         "mean length": f"{figures['mean_length']:.0f}",
-        **peak,
     }
+    if figures["seconds_are"] == "wall":
+        cells["peak GB"] = f"{figures['peak_gb']:.1f}"
+    return cells

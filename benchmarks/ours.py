@@ -76,9 +76,9 @@ def model_folder(size: str, settings: Settings, folder: Path, layers: int | None
 
 
 def drawn_proteins(settings: Settings, number: int) -> list[npt.NDArray[np.uint8]]:
-    """Distinct proteins of the prepared folder that both sides read whole, in a drawn order."""
+    """Return distinct proteins of the prepared folder that fit every contestant, in a random order."""
     split = RecordSplit(settings.data, "train")
-    places, lengths = split.draw(0, split.num_units, SEED, 0)
+    places, lengths = split.draw(0, split.num_units, seed=SEED, epoch=0)
     short = np.flatnonzero(lengths <= MAX_RESIDUES)
     if len(short) < number:
         raise ValueError(
@@ -99,13 +99,13 @@ def run_config(
 
 @contextmanager
 def trainer_of(config: RunFile) -> Iterator[Trainer]:
-    """Trainer of this process alone."""
+    """Yield a trainer of this process alone."""
     with processes() as here:
         yield Trainer(_OnDevice(config, here.device), here)
 
 
 class _OnDevice(Pretraining):
-    """Pre-training whose random weights are drawn on the device: on the host, 3B would take minutes."""
+    """Pre-training with random weights drawn on the device, because 3B would take minutes on the host."""
 
     def __init__(self, config: RunFile, device: torch.device) -> None:
         super().__init__(config)
@@ -131,15 +131,16 @@ class Ours:
             gate.weights = bare(trainer.model).state_dict
             gate.state = lambda: training_state(trainer.model, trainer.optimizers)
             gate.loss_sum = lambda: _losses(trainer)
-            working = gate.enter()
-            while working:
+            may_work = gate.enter()
+            while may_work:
+                # A window may change the size of steps, which needs another stream of them.
                 packs_per_step = gate.packs_per_step
                 with steps_of(trainer, packs_per_step or self.config.packs_per_step) as steps:
-                    while working and gate.packs_per_step == packs_per_step:
+                    while may_work and gate.packs_per_step == packs_per_step:
                         step = next(steps)
                         trainer.step(step)
                         gate.count(counts_of(step))
-                        working = gate.step_done()
+                        may_work = gate.step_done()
 
 
 def _losses(trainer: Trainer) -> float:
@@ -149,13 +150,14 @@ def _losses(trainer: Trainer) -> float:
 
 @contextmanager
 def steps_of(trainer: Trainer, packs_per_step: int) -> Iterator[Iterator[StepPacks]]:
-    """Steps of so many packs from where the run stands.
+    """Yield steps of ``packs_per_step`` packs from the run's position.
 
-    On CUDA they come from the loop's own read-ahead. On a CPU it would read between windows, uncounted.
+    On CUDA they come from the loop's own read-ahead. On a CPU it would also read between windows, where its
+    time is not counted.
     """
     stream = trainer.objective.stream(trainer.objective.split, trainer.shape, trainer.config.train.seed)
     position = Position(trainer.progress.epoch, trainer.progress.pack)
-    steps = step_packs(stream, position, packs_per_step, 0, 1)
+    steps = step_packs(stream, position, packs_per_step, rank=0, world_size=1)
     if trainer.here.device.type != "cuda":
         yield steps
         return
@@ -164,6 +166,6 @@ def steps_of(trainer: Trainer, packs_per_step: int) -> Iterator[Iterator[StepPac
 
 
 def counts_of(step: StepPacks) -> Tensor:
-    """``COUNTS`` of a step of one process."""
+    """Return the ``COUNTS`` of a step of one process."""
     counts = (step.num_proteins, step.num_residues, step.num_attended_pairs, step.num_tokens)
     return torch.tensor(counts, dtype=torch.float64)

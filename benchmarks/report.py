@@ -17,10 +17,10 @@ _MARKED = re.compile(r"(<!-- acceptance:(\w+) -->\n).*?(<!-- /acceptance:\2 -->)
 
 
 def write_tables(files: Sequence[Path], documents: Iterable[Path] | None = None) -> list[str]:
-    """Replace what is between the markers of documents.
+    """Replace the text between the markers of documents.
 
     Args:
-        files: lines of acceptance runs; those of ``benchmarks/results`` count besides, where these have none.
+        files: lines of acceptance runs. They replace lines of the same case in ``benchmarks/results``.
         documents: Markdown files; None is the README and docs.
 
     Returns:
@@ -35,14 +35,17 @@ def write_tables(files: Sequence[Path], documents: Iterable[Path] | None = None)
     for line in read_lines([*sorted(RESULTS.glob("*.jsonl")), *files]):
         if not line["rehearsal"] and line["verdict"] != "failed":
             newest[line["device"], case_id(line)] = line
+
+    def with_tables(marked: re.Match[str]) -> str:
+        begin, stage, end = marked.groups()
+        return begin + tables(stage, list(newest.values())) + end
+
     if documents is None:
         documents = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
     changed = []
     for document in documents:
         before = document.read_text()
-        after = _MARKED.sub(
-            lambda found: found[1] + tables(found[2], list(newest.values())) + found[3], before
-        )
+        after = _MARKED.sub(with_tables, before)
         if after != before:
             document.write_text(after)
             changed.append(str(document))
@@ -52,19 +55,20 @@ def write_tables(files: Sequence[Path], documents: Iterable[Path] | None = None)
 def tables(stage: str, lines: Sequence[Line]) -> str:
     """Return a stage's tables in Markdown, one per device."""
     mine = [line for line in lines if line["stage"] == stage]
-    parts = []
+    parts: list[str] = []
     for device in dict.fromkeys(line["device"] for line in mine):
         here = [line for line in mine if line["device"] == device]
         measured = [line for line in here if line["verdict"] != "out of memory"]
-        rows = (
-            getattr(import_module(f"benchmarks.stages.{stage}"), "rows", _rows)(measured) if measured else []
-        )
+        rows: list[dict[str, str]] = []
+        if measured:
+            rows_of = getattr(import_module(f"benchmarks.stages.{stage}"), "rows", _rows)
+            rows = rows_of(measured)
         parts.append(f"{_heading(here)}\n\n{_table(rows)}{_not_fitting(here)}")
     return "\n".join(parts) or "Not measured yet.\n"
 
 
 def _heading(lines: Sequence[Line]) -> str:
-    """Device, versions, commits and kind of seconds of the lines."""
+    """Return the device, the versions and the commits of the lines."""
     line = lines[-1]
     versions = line["versions"]
     commits = ", ".join(dict.fromkeys(line["commit"][:7] for line in lines))
@@ -78,9 +82,13 @@ def _heading(lines: Sequence[Line]) -> str:
 
 
 def _table(rows: Sequence[dict[str, str]]) -> str:
+    if not rows:
+        return ""
     headings = list(dict.fromkeys(heading for row in rows for heading in row))
-    cells = [headings, ["---"] * len(headings), *([row.get(name, "") for name in headings] for row in rows)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in cells) if rows else ""
+    table = [headings, ["---"] * len(headings)]
+    for row in rows:
+        table.append([row.get(name, "") for name in headings])
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in table)
 
 
 def _not_fitting(lines: Sequence[Line]) -> str:
@@ -89,17 +97,16 @@ def _not_fitting(lines: Sequence[Line]) -> str:
 
 
 def _rows(lines: Sequence[Line]) -> list[dict[str, str]]:
-    """One row per case: its scalar figures."""
-    return [
-        {
-            "model": line["size"],
-            "case": f"{line['contestant']} {line['shape']}",
-            **{
-                name.replace("_", " "): f"{value:,.4g}" if isinstance(value, float) else str(value)
-                for name, value in line["figures"].items()
-                if isinstance(value, int | float | str)
-            },
-            "verdict": line["verdict"],
-        }
-        for line in lines
-    ]
+    """Return one row per case with its scalar figures."""
+    rows: list[dict[str, str]] = []
+    for line in lines:
+        row = {"model": line["size"], "case": f"{line['contestant']} {line['shape']}"}
+        for name, value in line["figures"].items():
+            heading = name.replace("_", " ")
+            if isinstance(value, float):
+                row[heading] = f"{value:,.4g}"
+            elif isinstance(value, int | str):
+                row[heading] = str(value)
+        row["verdict"] = line["verdict"]
+        rows.append(row)
+    return rows

@@ -1,21 +1,26 @@
-"""Protein language models under transformers' ``Trainer`` as contestants, in two set-ups.
+"""Protein language models under transformers' ``Trainer`` as contestants, in two configurations.
 
 ``guidance`` is the procedure of AWS's guidance for protein language models on HyperPod (its ``train.py``
-under its ``train_ddp.sh``), on the transformers at hand; the guidance pins 4.42.4, whose Trainer arguments
-no longer exist. Every protein is a stored row of exactly 512 ids, cut or padded;
-``DataCollatorForLanguageModeling`` masks 15 %; batch size 4, AdamW with the Trainer's defaults, learning
-rate 5e-5 falling linearly without warm-up, bf16, and ``torch_compile``. Two defaults that cost it time
-stay: ``remove_unused_columns`` drops the stored special-tokens mask, which the collator then works out
-again, and attention is whatever transformers chooses.
+under its ``train_ddp.sh``), on the installed transformers. The guidance pins 4.42.4, and the arguments of
+that version's Trainer no longer exist. Its settings are:
 
-``tuned`` is the best that the same Trainer was found to do with all of its switches, and no code of one's
-own: rows without padding, batches grouped by length and padded to their longest, up to 1022 residues, the
-stored mask kept, fused AdamW, sdpa, no NaN filter (it waits for the device each step), compiled for dynamic
-shapes.
+* Every protein is a stored row of exactly 512 ids, cut or padded.
+* ``DataCollatorForLanguageModeling`` masks 15 %, and the batch size is 4.
+* AdamW has the Trainer's defaults. The learning rate falls linearly from 5e-5 without warm-up.
+* The model computes in bf16, with ``torch_compile``.
+* Two defaults that cost time stay. ``remove_unused_columns`` drops the stored special-tokens mask, which the
+  collator then computes again. Attention is the implementation that transformers chooses.
+
+``tuned`` is the fastest configuration found for the same Trainer with its own switches and no other code:
+
+* Rows have no padding. Batches are grouped by length and padded to their longest, up to 1022 residues.
+* The stored mask is kept. AdamW is fused, and attention is sdpa.
+* The NaN filter is off, because it waits for the device at each step.
+* The model is compiled for dynamic shapes.
 
 Rows come from a memory-mapped array, which costs less than the tables of ``datasets`` that the guidance
-stores. What is not measured is left out: checkpoints, evaluation, reporting, progress bars. The incomplete
-last batch of an epoch is dropped, which spares the compiled model a new graph.
+stores. Checkpoints, evaluation, reporting and progress bars are left out, because they are not measured. The
+incomplete last batch of an epoch is dropped, so that the compiled model needs no new graph.
 """
 
 import os
@@ -53,10 +58,11 @@ GUIDANCE_BATCH_SIZE = 4
 GUIDANCE_LEARNING_RATE = 5e-5
 GUIDANCE_WORKERS = 2
 TUNED_WORKERS = 8
-"""On CUDA, where the collator would hold the device up. On a CPU one process does and counts all work."""
+"""Workers on CUDA, so that the device does not wait for the collator. A CPU has none: one process does all
+work, and its time is counted."""
 PAD_TO_MULTIPLE_OF = 8
-"""Multiple of ``tuned``. Tensor cores need it, and a CPU gets fewer shapes: 1.33 k residues/s, 1.23 k with
-1 and 1.30 k with 32, in turns on a Zen 4 core."""
+"""Multiple of ``tuned``. Tensor cores need it, and a CPU gets fewer shapes. On a Zen 4 core, interleaved runs
+reached 1.33 k residues/s with 8, 1.23 k with 1 and 1.30 k with 32."""
 TUNED_OPTIONS: dict[str, Any] = {
     "train_sampling_strategy": "group_by_length",
     "optim": "adamw_torch_fused",
@@ -67,7 +73,7 @@ GOLDEN_RATIO = 0.6180339887498949
 
 
 class Rows(Dataset[dict[str, list[int]]]):
-    """Stored rows of ids: padded to their width, or each as long as its protein."""
+    """Stored rows of ids, padded to their width or as long as their proteins."""
 
     def __init__(self, folder: Path, *, padded: bool) -> None:
         self._ids = np.load(folder / "ids.npy", mmap_mode="r")
@@ -82,7 +88,8 @@ class Rows(Dataset[dict[str, list[int]]]):
         return {
             "input_ids": row.tolist(),
             "attention_mask": (row != PAD).astype(np.uint8).tolist(),
-            "special_tokens_mask": (row <= EOS).astype(np.uint8).tolist(),  # CLS, PAD and EOS come first
+            # CLS, PAD and EOS have the lowest ids.
+            "special_tokens_mask": (row <= EOS).astype(np.uint8).tolist(),
         }
 
 
@@ -102,13 +109,13 @@ def store_rows(split: RecordSplit, folder: Path, num_tokens: int) -> None:
 
 @dataclass(frozen=True)
 class Trainers:
-    """One of the two set-ups of the Trainer."""
+    """One of the two configurations of the Trainer."""
 
     name: str
     """``guidance`` or ``tuned``."""
     model: ModelConfig
     rows: Path
-    """Folder for rows; written unless it is there, before any time is taken."""
+    """Folder of rows. If it is missing, it is written before any time is measured."""
     data: Path
     batch_size: int
     precision: Precision
@@ -126,16 +133,15 @@ class Trainers:
         if not self.rows.exists():
             tokens = MAX_RESIDUES + SPECIAL_TOKENS if self.is_tuned else GUIDANCE_TOKENS
             store_rows(RecordSplit(self.data, "train"), self.rows, tokens)
-        # Set beforehand, dynamic shapes save the graph that torch would make for the first length alone.
+        # Without this, torch would first compile a graph for the length of the first batch alone.
         os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"] = str(int(self.is_tuned))
         config = starting_config(self.model)
         with gate.device:
             model = of_config(config).masked_lm.plain(config)
             model.load_state_dict(starting_weights(self.model, SEED))
         gate.weights = model.state_dict
-        collator = DataCollatorForLanguageModeling(
-            tokenizer(config), pad_to_multiple_of=PAD_TO_MULTIPLE_OF if self.is_tuned else None
-        )
+        multiple = PAD_TO_MULTIPLE_OF if self.is_tuned else None
+        collator = DataCollatorForLanguageModeling(tokenizer(config), pad_to_multiple_of=multiple)
         with tempfile.TemporaryDirectory(prefix="bench-trainer-") as output:
             trainer = _GatedTrainer(
                 model=model,
@@ -151,13 +157,16 @@ class Trainers:
 
     def _arguments(self, output: str, device: torch.device) -> TrainingArguments:
         is_cuda = device.type == "cuda"
-        workers = (TUNED_WORKERS if self.is_tuned else GUIDANCE_WORKERS) if is_cuda else 0
-        rate = LEARNING_RATE if self.is_tuned else GUIDANCE_LEARNING_RATE
+        workers = TUNED_WORKERS if self.is_tuned else GUIDANCE_WORKERS
+        if not is_cuda:
+            workers = 0
+        default_rate = LEARNING_RATE if self.is_tuned else GUIDANCE_LEARNING_RATE
+        options = TUNED_OPTIONS if self.is_tuned else {}
         return TrainingArguments(
             output_dir=output,
             per_device_train_batch_size=self.batch_size,
             gradient_accumulation_steps=self.accumulation,
-            learning_rate=self.learning_rate or rate,
+            learning_rate=self.learning_rate or default_rate,
             lr_scheduler_type="linear",
             warmup_steps=self.warmup_steps,
             max_steps=self.max_steps,
@@ -172,12 +181,12 @@ class Trainers:
             save_strategy="no",
             logging_strategy="no",
             disable_tqdm=True,
-            **(TUNED_OPTIONS if self.is_tuned else {}),
+            **options,
         )
 
 
 class _CountingCollator:
-    """Counts what the collator has put into a batch."""
+    """Collator that adds the ``COUNTS`` of the batch to it."""
 
     def __init__(self, collator: DataCollatorForLanguageModeling) -> None:
         self._collator = collator
@@ -209,7 +218,7 @@ class _GatedTrainer(Trainer):
             return super()._get_train_sampler(train_dataset)
         batch_size = self.args.train_batch_size
         assert isinstance(self.train_dataset, Rows)
-        # As the Trainer makes it, but with lengths that it would get by reading every row.
+        # The Trainer creates the same sampler, but reads every row for the lengths.
         sampler = LengthGroupedSampler(
             batch_size * self.args.gradient_accumulation_steps, lengths=self.train_dataset.lengths
         )
@@ -217,22 +226,26 @@ class _GatedTrainer(Trainer):
 
 
 class _SpreadBatches(Sampler[int]):
-    """The length-grouped batches of the Trainer's sampler, so ordered that any few of them cover all lengths.
+    """Length-grouped batches of the Trainer's sampler, in an order in which a few batches cover all lengths.
 
-    Its own order descends from long to short over fifty batches: a window would see one end of it, and so
-    would training, to the disadvantage of ``tuned``. The first batch stays: it holds the longest protein, and
-    memory that does not suffice shows at once. An incomplete batch stays last, where the loader drops it.
+    The sampler's own order descends from long to short over fifty batches. A window would see only one end of
+    it, and so would training, to the disadvantage of ``tuned``. The first batch stays first, because it has
+    the longest protein and shows at once whether memory suffices. An incomplete batch stays last, where the
+    loader drops it.
     """
 
     def __init__(self, sampler: LengthGroupedSampler, batch_size: int) -> None:
-        self._sampler, self._batch_size = sampler, batch_size
+        self._sampler = sampler
+        self._batch_size = batch_size
 
     def __len__(self) -> int:
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[int]:
-        indices, size, lengths = list(self._sampler), self._batch_size, self._sampler.lengths
-        first, *batches = [indices[i : i + size] for i in range(0, len(indices), size)]
+        size = self._batch_size
+        lengths = self._sampler.lengths
+        indices = list(self._sampler)
+        first, *batches = [indices[start : start + size] for start in range(0, len(indices), size)]
         incomplete = [batches.pop()] if batches and len(batches[-1]) < size else []
         batches.sort(key=lambda batch: max(lengths[index] for index in batch))
         # Multiples of the golden ratio, modulo 1, fill the interval evenly from the first few on.

@@ -1,9 +1,9 @@
-"""Data preparation beside transformers' tokenizer and the AWS guidance's two scripts, per core-second.
+"""Data preparation compared with transformers' tokenizer and the AWS guidance's two scripts, per core-second.
 
 The input is a FASTA.gz of UniRef50's shape: headers of its form, and the proteins of the prepared folder cut
-so that the mean length is near its 288 residues, in copies that differ. Contestants take turns. A core-second
-is a second of CPU time of a process and all its descendants. It includes our startup and imports, which
-runs in a process of its own, and excludes those of the others.
+so that the mean length is near its 288 residues, in copies that differ. Contestants are interleaved. A
+core-second is a second of CPU time of a process and all its descendants. Our preparation runs in a process of
+its own, so that its startup and imports count. Those of the others do not count.
 """
 
 import csv
@@ -25,44 +25,59 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.case import Case, Line, Settings
+from benchmarks.case import Case, Line, Settings, judged
 from seqlm.proteins.alphabet import TOKENS, decode, encode
 from seqlm.training.data.limits import MAX_WORKERS, default_workers
 from seqlm.training.records import RecordSplit
 
 UNIREF50_RESIDUES = 20e9
-"""69.5 million proteins of 288 residues on average."""
+"""Residues of 69.5 million proteins, 288 on average."""
 MAX_PIECE_RESIDUES = 400
 GUIDANCE_LENGTH = 512
 INPUT_RESIDUES = 200_000_000
 SUBSET_PROTEINS = 10_000
-"""Proteins for the slow contestants, about five seconds' work."""
+"""Proteins for the slow contestants, which take about five seconds."""
 ROUNDS = 3
+REHEARSED_RESIDUES = 20_000
+REHEARSED_SUBSET = 50
+SECONDS_BETWEEN_SAMPLES = 0.02
+"""Interval at which the memory is read."""
 LOOK_UPS = 20
 """Repetitions of a lookup in a turn, because one lookup is shorter than the clock's resolution."""
-TOKENIZER, LOOK_UP = "transformers' EsmTokenizer", "our lookup"
+TOKENIZER = "transformers' EsmTokenizer"
+LOOK_UP = "our lookup"
 SCRIPTS = ("guidance 1: pyfastx to CSV", "guidance 2: CSV, tokenized and padded to 512, to Arrow")
 GOALS = {LOOK_UP: 200, "ours": 40}
-"""Least ratios to the tokenizer, and to the guidance's scripts together."""
+"""Least ratio of our lookup to the tokenizer, and of ours to the guidance's scripts together."""
 PR_SET_CHILD_SUBREAPER = 36
+# Program of our preparation. Its arguments are the input, the output folder and the workers. It prints the
+# CPU time of the process that reads and decompresses.
 PREPARE = """
 import sys, time
 from pathlib import Path
 from seqlm.proteins.data.prepare import prepare
 if __name__ == "__main__":
-    source, out, workers = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    fractions = dict(validation_fraction=0.01, test_fraction=0.01)
-    prepare([source], out, seed=0, workers=workers, progress=False, **fractions)
+    prepare(
+        [Path(sys.argv[1])],
+        Path(sys.argv[2]),
+        seed=0,
+        validation_fraction=0.01,
+        test_fraction=0.01,
+        workers=int(sys.argv[3]),
+        progress=False,
+    )
     print(time.process_time())
 """
 
 
 @dataclass(frozen=True)
 class Turn:
+    """Work of a contestant in one round."""
+
     residues: int
     core_seconds: float
     reading_seconds: float = 0.0
-    """Core-seconds of the one process that reads and decompresses, which more cores do not shorten."""
+    """Core-seconds of the one process that reads and decompresses. More cores do not shorten them."""
 
     @property
     def rate(self) -> float:
@@ -74,15 +89,15 @@ def cases(settings: Settings) -> list[Case]:
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
-    # Descendants whose parent has gone become this process's children, so that their CPU time is counted.
+    # Orphaned descendants become this process's children, so that their CPU time is counted.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    residues, subset, rounds = (
-        (20_000, 50, 1) if settings.rehearsal else (INPUT_RESIDUES, SUBSET_PROTEINS, ROUNDS)
-    )
+    wanted_residues = REHEARSED_RESIDUES if settings.rehearsal else INPUT_RESIDUES
+    subset = REHEARSED_SUBSET if settings.rehearsal else SUBSET_PROTEINS
+    rounds = 1 if settings.rehearsal else ROUNDS
     cores = default_workers()
     with TemporaryDirectory(prefix="bench-data-") as name:
         folder = Path(name)
-        residues = write_input(settings.data, folder / "whole.fasta.gz", residues=residues)
+        residues = write_input(settings.data, folder / "whole.fasta.gz", residues=wanted_residues)
         contestants = _contestants(settings.data, subset, folder, residues, cores)
         turns: dict[str, list[Turn]] = {name: [] for name in contestants}
         for _ in range(rounds):
@@ -95,21 +110,19 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     rates = {name: statistics.median(turn.rate for turn in found) for name, found in turns.items()}
     guidance = 1 / sum(1 / rates[name] for name in SCRIPTS)
     ours = [name for name in rates if name.startswith("ours")]
-    ratios = {
-        LOOK_UP: rates[LOOK_UP] / rates[TOKENIZER],
-        **{name: rates[name] / guidance for name in ours},
-    }
-    met = all(ratio >= GOALS[LOOK_UP if name == LOOK_UP else "ours"] for name, ratio in ratios.items())
+    lookup_ratio = rates[LOOK_UP] / rates[TOKENIZER]
+    ratios = {name: rates[name] / guidance for name in ours}
+    is_met = lookup_ratio >= GOALS[LOOK_UP] and all(ratio >= GOALS["ours"] for ratio in ratios.values())
     return {
         "residues_per_core_second": {**rates, "guidance 1 and 2": guidance},
         "slowest_and_fastest": {
             name: [min(turn.rate for turn in found), max(turn.rate for turn in found)]
             for name, found in turns.items()
         },
-        "ratios": ratios,
+        "ratios": {LOOK_UP: lookup_ratio, **ratios},
         "peak_memory_mib": peaks,
-        "uniref50_minutes": {n: _uniref50_minutes(turns[ours[-1]][-1], n) for n in (2, 16)},
-        "verdict": "measured" if settings.rehearsal else "passed" if met else "missed",
+        "uniref50_minutes": {cores: _uniref50_minutes(turns[ours[-1]][-1], cores) for cores in (2, 16)},
+        "verdict": judged(has_goal=not settings.rehearsal, is_met=is_met),
     }
 
 
@@ -125,23 +138,28 @@ def _contestants(
     few = folder / "subset.fasta.gz"
     few_residues = write_input(data, few, proteins=subset)
     sequences = [sequence for _, sequence in _records(few)]
+    to_csv, to_arrow = SCRIPTS
+
+    def look_up() -> None:
+        for _ in range(LOOK_UPS):
+            for sequence in sequences:
+                encode(sequence)
+
     return {
         TOKENIZER: lambda: _timed(few_residues, lambda: tokenizer(sequences, add_special_tokens=False)),
-        LOOK_UP: lambda: _timed(
-            LOOK_UPS * few_residues, lambda: [encode(text) for _ in range(LOOK_UPS) for text in sequences]
-        ),
-        SCRIPTS[0]: lambda: _timed(few_residues, lambda: fasta_to_csv(few, folder)),
-        SCRIPTS[1]: lambda: _timed(few_residues, lambda: tokenize_csv(folder, tokenizer)),
+        LOOK_UP: lambda: _timed(LOOK_UPS * few_residues, look_up),
+        to_csv: lambda: _timed(few_residues, lambda: fasta_to_csv(few, folder)),
+        to_arrow: lambda: _timed(few_residues, lambda: tokenize_csv(folder, tokenizer)),
         "ours, FASTA.gz to shards, 1 process": lambda: _prepare(folder, 1, residues),
         f"ours, FASTA.gz to shards, {cores} workers": lambda: _prepare(folder, cores, residues),
     }
 
 
 def write_input(data: Path, path: Path, *, proteins: float = math.inf, residues: float = math.inf) -> int:
-    """Write proteins of a prepared folder, shaped as UniRef50's, until one of the limits.
+    """Write proteins of a prepared folder in the form of UniRef50, up to a number of proteins or residues.
 
     Returns:
-        The number of residues.
+        The number of residues written.
     """
     written = 0
     with gzip.open(path, "wt", compresslevel=6) as file:
@@ -155,14 +173,15 @@ def write_input(data: Path, path: Path, *, proteins: float = math.inf, residues:
 
 
 def _uniref50_shaped(data: Path) -> Iterator[tuple[str, str]]:
-    """Headers and sequences without end: proteins cut to pieces, each copy rotated by another amount."""
+    """Yield headers and sequences endlessly: pieces of proteins, rotated by another amount in each copy."""
     split = RecordSplit(data, "train")
-    places, _ = split.draw(0, split.num_units, 0, 0)
+    places, _ = split.draw(0, split.num_units, seed=0, epoch=0)
     proteins = [decode(split.residues(place)) for place in places]
     copy = 0
     while True:
         for index, sequence in enumerate(proteins):
-            size = -(-len(sequence) // -(-len(sequence) // MAX_PIECE_RESIDUES))
+            num_pieces = math.ceil(len(sequence) / MAX_PIECE_RESIDUES)
+            size = math.ceil(len(sequence) / num_pieces)
             shift = copy % len(sequence)
             rotated = sequence[shift:] + sequence[:shift]
             for number, start in enumerate(range(0, len(rotated), size)):
@@ -182,19 +201,20 @@ def _timed(residues: int, work: Callable[[], object]) -> Turn:
 
 
 def _core_seconds() -> float:
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 def _records(fasta: Path) -> Iterator[tuple[str, str]]:
-    """Headers and sequences by the reader of the guidance's first script."""
+    """Yield headers and sequences with the reader of the guidance's first script."""
     import pyfastx
 
     yield from pyfastx.Fasta(str(fasta), build_index=False)
 
 
 def fasta_to_csv(fasta: Path, folder: Path) -> None:
-    """First script of the guidance: pyfastx, all rows in memory, shuffled, to CSV."""
+    """Run the guidance's first script: read with pyfastx, shuffle all rows in memory, and write CSV."""
     rows = list(_records(fasta))
     random.Random(0).shuffle(rows)
     with (folder / "x000.csv").open("w", newline="") as file:
@@ -204,10 +224,11 @@ def fasta_to_csv(fasta: Path, folder: Path) -> None:
 
 
 def tokenize_csv(folder: Path, tokenizer: Callable[..., Any]) -> None:
-    """Second script of the guidance: CSV through the tokenizer, every row padded to 512, to Arrow."""
+    """Run the guidance's second script: tokenize CSV, pad every row to 512, and write Arrow."""
     import datasets
 
-    with TemporaryDirectory(dir=folder) as fresh:  # datasets would find the rows of an earlier turn
+    # In an existing folder, datasets would find the rows of an earlier turn.
+    with TemporaryDirectory(dir=folder) as fresh:
         rows = datasets.load_dataset(
             "csv", data_files=[str(folder / "x000.csv")], cache_dir=f"{fresh}/cache", split="train"
         )
@@ -221,7 +242,7 @@ def tokenize_csv(folder: Path, tokenizer: Callable[..., Any]) -> None:
 
 
 def _prepare(folder: Path, workers: int, residues: int) -> Turn:
-    """Prepare in a process of its own, whose descendants are waited for here."""
+    """Prepare in a process of its own, and wait for its descendants."""
     import psutil
 
     process = psutil.Process()
@@ -230,14 +251,14 @@ def _prepare(folder: Path, workers: int, residues: int) -> Turn:
     with TemporaryDirectory(dir=folder) as fresh:
         command = [sys.executable, "-c", PREPARE, f"{folder}/whole.fasta.gz", f"{fresh}/out", str(workers)]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    # The workers are children of a fork server, which outlives the run for a moment.
+    # The workers are children of a fork server, which ends a moment after the run.
     while left := set(process.children()) - others:
         psutil.wait_procs(left)
     return Turn(residues, _core_seconds() - before, float(printed))
 
 
 def peak_memory_mib(work: Callable[[], object]) -> float:
-    """Largest sum of proportional set sizes of all descendants while ``work`` runs, sampled."""
+    """Run ``work``, and return the largest sampled sum of proportional set sizes of all descendants."""
     import psutil
 
     peak = 0
@@ -247,34 +268,37 @@ def peak_memory_mib(work: Callable[[], object]) -> float:
             with suppress(psutil.Error):  # a process has ended meanwhile
                 children = psutil.Process().children(recursive=True)
                 peak = max(peak, sum(child.memory_full_info().pss for child in children))
-            time.sleep(0.02)
-    working.result()  # raises what the work has raised
+            time.sleep(SECONDS_BETWEEN_SAMPLES)
+    working.result()  # raises the exception of a failed work
     return peak / 2**20
 
 
 def _uniref50_minutes(turn: Turn, cores: int) -> list[float]:
-    """Projected wall time if reading overlaps everything else, and if nothing overlaps it."""
+    """Return the projected wall time if reading overlaps everything else, and if nothing overlaps it."""
     scale = UNIREF50_RESIDUES / turn.residues / 60
-    serial, total = turn.reading_seconds * scale, turn.core_seconds * scale
+    serial = turn.reading_seconds * scale
+    total = turn.core_seconds * scale
     usable = min(cores, MAX_WORKERS + 1)
     return [max(serial, total / usable), serial + (total - serial) / usable]
 
 
 def rows(lines: list[Line]) -> list[dict[str, str]]:
-    """One row per contestant, then memory and the projection to UniRef50."""
+    """Return one row per contestant, then memory and the projection to UniRef50."""
     figures = lines[-1]["figures"]
     ratios = figures["ratios"]
-    peaks = ", ".join(f"{mib:.0f} ({n})" for n, mib in figures["peak_memory_mib"].items())
-    minutes = ", ".join(f"{late:.1f} ({n})" for n, (_, late) in figures["uniref50_minutes"].items())
-    return [
-        *(
+    heading = "M residues per core-second"
+    found: list[dict[str, str]] = []
+    for name, rate in figures["residues_per_core_second"].items():
+        ratio = f"{ratios[name]:.0f}x" if name in ratios else ""
+        found.append(
             {
                 "": name,
-                "M residues per core-second": f"{rate / 1e6:.2f}",
-                "over the tokenizer, or over both scripts": f"{ratios[name]:.0f}x" if name in ratios else "",
+                heading: f"{rate / 1e6:.2f}",
+                "over the tokenizer, or over both scripts": ratio,
             }
-            for name, rate in figures["residues_per_core_second"].items()
-        ),
-        {"": "peak memory, MiB (workers)", "M residues per core-second": peaks},
-        {"": "UniRef50, projected minutes (cores)", "M residues per core-second": minutes},
-    ]
+        )
+    peaks = [f"{mib:.0f} ({workers})" for workers, mib in figures["peak_memory_mib"].items()]
+    minutes = [f"{late:.1f} ({cores})" for cores, (_, late) in figures["uniref50_minutes"].items()]
+    found.append({"": "peak memory, MiB (workers)", heading: ", ".join(peaks)})
+    found.append({"": "UniRef50, projected minutes (cores)", heading: ", ".join(minutes)})
+    return found

@@ -10,23 +10,29 @@ from xml.etree import ElementTree
 from benchmarks.case import Case, Settings
 
 TESTS = Path(__file__).parents[2] / "tests/gpu"
+OUTCOMES = {"skipped": "skipped", "failure": "failed", "error": "error"}
+"""Outcome of a test by the element of JUnit XML that it contains."""
 
 
 def cases(settings: Settings) -> list[Case]:
-    """One case for each file of tests."""
-    return [Case("parity", "-", "attention", "tests", 50), Case("parity", "-", "model", "tests", 100)]
+    """Return one case for each file of tests."""
+    return [
+        Case("parity", "-", "attention", "tests", seconds=50),
+        Case("parity", "-", "model", "tests", seconds=100),
+    ]
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
     """Run the GPU tests ``test_gpu_<contestant>.py`` in this process.
 
     Returns:
-        Under ``tests`` the outcome of each test, its message unless it passed, and the errors and tolerances
-        that it recorded. The verdict is ``missed`` if a test failed, or if all were skipped on a GPU.
+        Outcomes of the tests as ``tests``, each with its message unless it passed, and with the errors and
+        tolerances that it recorded. The verdict is ``missed`` if a test failed, or if all were skipped on a
+        GPU.
     """
-    import pytest  # stages that run no tests do without it
+    import pytest  # only the stages with tests need it
 
-    # Read when the tests' conftest is imported, which is after this.
+    # The tests' conftest reads the variable when pytest imports it.
     os.environ["REHEARSE_GPU_TESTS"] = str(int(settings.rehearsal))
     with TemporaryDirectory(prefix="gpu-tests-") as folder:
         report = Path(folder) / "report.xml"
@@ -47,12 +53,15 @@ def outcomes(report: Path) -> dict[str, dict[str, Any]]:
     tests: dict[str, dict[str, Any]] = {}
     for element in ElementTree.parse(report).iter("testcase"):
         test: dict[str, Any] = {"outcome": "passed", "seconds": float(element.get("time", "0"))}
-        for kind, outcome in (("skipped", "skipped"), ("failure", "failed"), ("error", "error")):
-            if (problem := element.find(kind)) is not None:
+        for kind, outcome in OUTCOMES.items():
+            problem = element.find(kind)
+            if problem is not None:
                 test |= {"outcome": outcome, "message": problem.get("message", "")}
         for item in element.iter("property"):
-            name, value = item.get("name", ""), item.get("value", "")
-            try:  # the worst, if a test measures the same several times
+            name = item.get("name", "")
+            value = item.get("value", "")
+            try:
+                # A test may record the same figure several times. The worst counts.
                 test[name] = max(float(value), test.get(name, -math.inf))
             except ValueError:
                 test[name] = value

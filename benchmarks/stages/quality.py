@@ -1,7 +1,7 @@
 """Stage 6: held-out loss of our trainer and of transformers' Trainer at equal numbers of real residues.
 
-All start from the same weights and are scored alike, on the validation split under fixed masks. Scoring is
-not part of their time, nor is compiling: the first steps count at the pace of the later ones.
+All start from the same weights and are scored in the same way, on the validation split under fixed masks.
+Their time includes neither scoring nor compiling, because the first steps count at the pace of later ones.
 """
 
 import itertools
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.case import Case, Line, Settings, read_lines
+from benchmarks.case import Case, Line, Settings, judged, read_lines
 from benchmarks.contestant import Contestant, Grant, Window, windows_of
 from benchmarks.figures import ceiling_of, seconds_are
 from benchmarks.ours import MAX_RESIDUES, SEED, Ours, model_of, run_config
@@ -34,7 +34,7 @@ from seqlm.training.records import RecordSplit
 
 @dataclass(frozen=True)
 class Budget:
-    """Amount of training, and its steps."""
+    """Amount of training, and the size of its steps."""
 
     residues: int
     tokens_per_pack: int
@@ -42,29 +42,42 @@ class Budget:
     batch_size: int
     """Rows of the batch of ``tuned``."""
     scoring_packs: int = 0
-    """Packs of the validation split that are scored; 0 is all."""
+    """Number of scored packs of the validation split; 0 for all."""
     compiled: bool = True
 
 
-GPU = Budget(90_000_000, 65536, 524_288, 128)
-CPU = Budget(600_000, 1280, 1280, 4, scoring_packs=8)
-"""Steps as large as the guidance's: in a run this short the number of steps decides. A CPU would take
-longer to score the whole split than to train."""
-REHEARSED = Budget(30_000, 1280, 2560, 2, scoring_packs=2, compiled=False)
-GPU_RATES, CPU_RATES = (2e-3, 1e-3), (1e-4, 4e-4)
+GPU = Budget(residues=90_000_000, tokens_per_pack=65536, tokens_per_step=524_288, batch_size=128)
+CPU = Budget(residues=600_000, tokens_per_pack=1280, tokens_per_step=1280, batch_size=4, scoring_packs=8)
+"""Budget of a CPU. Its steps are as large as the guidance's, because the number of steps decides in such a
+short run. A CPU would take longer to score the whole split than to train."""
+REHEARSED = Budget(
+    residues=30_000,
+    tokens_per_pack=1280,
+    tokens_per_step=2560,
+    batch_size=2,
+    scoring_packs=2,
+    compiled=False,
+)
+# Learning rates.
+GPU_RATES = (2e-3, 1e-3)
+CPU_RATES = (1e-4, 4e-4)
+# Contestants with the expected wall time of a case.
 GPU_SECONDS = {"tuned": 200, "adamw": 120, "muon": 120}
 CPU_SECONDS = {"guidance": 900, "tuned": 800, "adamw": 500, "muon": 600}
 WARMUP_SHARE = 0.05
-"""Share of the steps; ``guidance`` has no warm-up."""
+"""Share of the steps in which the learning rate rises; ``guidance`` has no warm-up."""
 COMPILING_STEPS = 3
 NUM_POINTS = 4
 SCORING_TOKENS_PER_PACK = 4096
 MAX_LOSS_RATIO = 1.005
-"""Our loss over that of ``tuned`` that is accepted."""
+"""Largest accepted ratio of our loss to that of ``tuned``."""
+THEIRS = ("guidance", "tuned")
+"""Contestants with transformers' Trainer."""
 
 
 def cases(settings: Settings) -> list[Case]:
-    rates, expected = (GPU_RATES, GPU_SECONDS) if settings.as_on_gpu else (CPU_RATES, CPU_SECONDS)
+    rates = GPU_RATES if settings.as_on_gpu else CPU_RATES
+    expected = GPU_SECONDS if settings.as_on_gpu else CPU_SECONDS
     return [
         Case("quality", "8M", contestant, f"lr={rate:g}", seconds)
         for rate in rates
@@ -74,7 +87,9 @@ def cases(settings: Settings) -> list[Case]:
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
     """Train one contestant at one learning rate, and score it at quarters of its steps."""
-    budget = REHEARSED if settings.rehearsal else GPU if settings.device.type == "cuda" else CPU
+    budget = GPU if settings.device.type == "cuda" else CPU
+    if settings.rehearsal:
+        budget = REHEARSED
     with TemporaryDirectory(prefix="bench-quality-") as name:
         folder = Path(name)
         model = model_of(case.size, settings, folder)
@@ -101,48 +116,62 @@ def _contestant(
     case: Case, settings: Settings, model: ModelConfig, budget: Budget, folder: Path
 ) -> tuple[Contestant, int]:
     """Return the contestant, and the steps in which it sees the budget's residues."""
+    name = case.contestant
+    rate = float(case.values["lr"])
+    precision = ceiling_of(settings.device).precision
     split = RecordSplit(settings.data, "train")
-    _, lengths = split.draw(0, split.num_units, SEED, 0)
-    name, rate, precision = case.contestant, float(case.values["lr"]), ceiling_of(settings.device)[1]
+    _, lengths = split.draw(0, split.num_units, seed=SEED, epoch=0)
     longest = GUIDANCE_TOKENS - SPECIAL_TOKENS if name == "guidance" else MAX_RESIDUES
-    mean = float(np.minimum(lengths, longest).mean())
-    rows = budget.tokens_per_step / (mean + SPECIAL_TOKENS)
-    if name in ("guidance", "tuned"):
-        batch = GUIDANCE_BATCH_SIZE if name == "guidance" else budget.batch_size
-        accumulation = 1 if name == "guidance" else max(1, round(rows / batch))
-        rows = batch * accumulation
-    steps = max(2 * NUM_POINTS, round(budget.residues / (rows * mean)))
-    warmup = 0 if name == "guidance" else round(steps * WARMUP_SHARE)
-    if name in ("guidance", "tuned"):
-        trained = folder / "rows", settings.data, batch, precision, budget.compiled
-        return Trainers(name, model, *trained, accumulation, rate, steps, warmup), steps
+    mean_length = float(np.minimum(lengths, longest).mean())
+    batch_size = GUIDANCE_BATCH_SIZE if name == "guidance" else budget.batch_size
+    accumulation = 1
+    proteins_per_step = budget.tokens_per_step / (mean_length + SPECIAL_TOKENS)
+    if name == "tuned":
+        accumulation = max(1, round(proteins_per_step / batch_size))
+    if name in THEIRS:
+        proteins_per_step = batch_size * accumulation
+    steps = max(2 * NUM_POINTS, round(budget.residues / (proteins_per_step * mean_length)))
+    warmup_steps = 0 if name == "guidance" else round(steps * WARMUP_SHARE)
+    if name in THEIRS:
+        trainers = Trainers(
+            name=name,
+            model=model,
+            rows=folder / "rows",
+            data=settings.data,
+            batch_size=batch_size,
+            precision=precision,
+            compiled=budget.compiled,
+            accumulation=accumulation,
+            learning_rate=rate,
+            max_steps=steps,
+            warmup_steps=warmup_steps,
+        )
+        return trainers, steps
     train = TrainConfig(
         max_steps=steps,
         tokens_per_pack=budget.tokens_per_pack,
         tokens_per_step=budget.tokens_per_step,
         precision=precision,
     )
-    optim = OptimConfig(name="muon" if name == "muon" else "adamw", lr=rate, warmup_steps=warmup)
+    optimizer: Literal["muon", "adamw"] = "muon" if name == "muon" else "adamw"
+    optim = OptimConfig(name=optimizer, lr=rate, warmup_steps=warmup_steps)
     return Ours(run_config(model, settings.data, train, optim)), steps
 
 
 def grants_of(steps: int, folder: Path) -> list[Grant]:
-    """Windows that end after compilation, and with weights at quarters of the steps."""
+    """Return a window for compilation, and one with weights at its end for each quarter of the steps."""
     quarters = [steps * number // NUM_POINTS for number in range(1, NUM_POINTS + 1)]
-    compiled = min(COMPILING_STEPS, quarters[0] - 1)
-    return [
-        Grant(steps=compiled),
-        *(
-            Grant(steps=end - start, weights_to=folder / f"{end}.pt")
-            for start, end in itertools.pairwise([compiled, *quarters])
-        ),
-    ]
+    compiling_steps = min(COMPILING_STEPS, quarters[0] - 1)
+    grants = [Grant(steps=compiling_steps)]
+    for start, end in itertools.pairwise([compiling_steps, *quarters]):
+        grants.append(Grant(steps=end - start, weights_to=folder / f"{end}.pt"))
+    return grants
 
 
 def _scores(files: Sequence[Path], settings: Settings, model: ModelConfig, budget: Budget) -> list[float]:
-    """Held-out losses in nats of weights in files."""
+    """Return the held-out losses of weights in files, in nats."""
     split = RecordSplit(settings.data, "validation")
-    losses = []
+    losses: list[float] = []
     with processes() as here:
         for file in files:
             scored: nn.Module = with_weights(starting_config(model), torch.load(file))
@@ -163,33 +192,37 @@ def _scores(files: Sequence[Path], settings: Settings, model: ModelConfig, budge
 
 
 def points_of(windows: Sequence[Window], losses: Sequence[float]) -> list[dict[str, float]]:
-    """Add windows up; the first, in which much is compiled, counts at the pace of the others."""
+    """Return cumulative residues and seconds with each loss; compilation counts at the later pace."""
     compiling, *scored = windows
-    pace = statistics.median(window.seconds / window.steps for window in scored)
-    residues, seconds, points = compiling.residues, compiling.steps * pace, []
+    seconds_per_step = statistics.median(window.seconds / window.steps for window in scored)
+    residues = compiling.residues
+    seconds = compiling.steps * seconds_per_step
+    points: list[dict[str, float]] = []
     for window, loss in zip(scored, losses, strict=True):
-        residues, seconds = residues + window.residues, seconds + window.seconds
+        residues += window.residues
+        seconds += window.seconds
         points.append({"residues": residues, "seconds": seconds, "loss": loss})
     return points
 
 
 def _judged(case: Case, figures: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """Compare with the best run of ``tuned`` on the same kind of device, if there is one."""
-    same = ("budget_residues", "seconds_are")
-    losses = [
-        line["figures"]["loss"]
-        for line in read_lines(settings.lines)
-        if (line["stage"], line["contestant"], line["verdict"]) == ("quality", "tuned", "measured")
-        and all(line["figures"][name] == figures[name] for name in same)
-    ]
-    if case.contestant in ("guidance", "tuned") or settings.rehearsal or not losses:
+    losses: list[float] = []
+    for line in read_lines(settings.lines):
+        if (line["stage"], line["contestant"], line["verdict"]) != ("quality", "tuned", "measured"):
+            continue
+        theirs = line["figures"]
+        if all(theirs[name] == figures[name] for name in ("budget_residues", "seconds_are")):
+            losses.append(theirs["loss"])
+    if case.contestant in THEIRS or settings.rehearsal or not losses:
         return {"verdict": "measured"}
     ratio = figures["loss"] / min(losses)
-    return {"loss_over_tuned": ratio, "verdict": "passed" if ratio <= MAX_LOSS_RATIO else "missed"}
+    verdict = judged(has_goal=True, is_met=ratio <= MAX_LOSS_RATIO)
+    return {"loss_over_tuned": ratio, "verdict": verdict}
 
 
 def seconds_to(points: Sequence[dict[str, float]], target: float) -> float | None:
-    """Return when the loss first falls to the target, on straight lines between points; None if never."""
+    """Return the time at which the interpolated loss first falls to the target; None if it does not."""
     before: dict[str, float] | None = None
     for point in points:
         if point["loss"] <= target:
@@ -202,18 +235,19 @@ def seconds_to(points: Sequence[dict[str, float]], target: float) -> float | Non
 
 
 def rows(lines: list[Line]) -> list[dict[str, str]]:
-    """One row per contestant, at its best learning rate; times are compared with the first one's."""
+    """Return one row per contestant at its best learning rate, with the time to the first one's loss."""
     best: dict[str, Any] = {}
     for line in sorted(lines, key=lambda line: -line["figures"]["loss"]):
         best[line["contestant"]] = line["figures"]
     order = [key for key in CPU_SECONDS if key in best]
-    found = []
+    found: list[dict[str, str]] = []
     for key in order:
-        figures, last = best[key], best[key]["points"][-1]
+        figures = best[key]
+        last = figures["points"][-1]
         needed = seconds_to(figures["points"], best[order[0]]["loss"])
         found.append(
             {
-                "contestant": key if key in ("guidance", "tuned") else f"ours, {key}",
+                "contestant": key if key in THEIRS else f"ours, {key}",
                 "learning rate": f"{figures['learning_rate']:g}",
                 "residues": f"{last['residues']:,}",
                 "held-out loss": f"{figures['loss']:.3f}",

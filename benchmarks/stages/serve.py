@@ -1,4 +1,4 @@
-"""Stage 9: the server over loopback with 1, 8 and 64 users, who send the next request on an answer."""
+"""Stage 9: the server over loopback with 1, 8 and 64 users. Each sends the next request after an answer."""
 
 import http.client
 import importlib.util
@@ -17,18 +17,28 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.case import Case, Settings
 from benchmarks.ours import drawn_proteins, model_folder
 from seqlm.proteins.alphabet import decode
 
-SECONDS = 20
-SETTLE_SECONDS = 2
-"""Seconds that are not counted, until all users have connected."""
+SECONDS = 20.0
+"""Time in which answers count."""
+SETTLE_SECONDS = 2.0
+"""Time before that, until all users have connected."""
 NUM_PROTEINS = 2000
+REHEARSED_SECONDS = 1.0
+REHEARSED_PROTEINS = 20
 START_SECONDS = 120
 TIMEOUT_SECONDS = 60
+
+
+class Answer(NamedTuple):
+    """Answer to a request of one protein."""
+
+    seconds: float
+    residues: int
 
 
 def cases(settings: Settings) -> list[Case]:
@@ -36,7 +46,7 @@ def cases(settings: Settings) -> list[Case]:
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
-    """Load a server in a process of its own; ``failed`` with one message if its packages are missing."""
+    """Load a server in a process of its own. The verdict is ``failed`` if its packages are missing."""
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         return {
@@ -44,24 +54,24 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
             "error": f"not installed: {', '.join(missing)}, which the server needs; install requirements.txt",
         }
     users = int(case.contestant.removeprefix("users="))
-    seconds, settle, number = (
-        (1.0, 0.0, 20) if settings.rehearsal else (SECONDS, SETTLE_SECONDS, NUM_PROTEINS)
-    )
-    proteins = [decode(tokens) for tokens in drawn_proteins(settings, number)]
-    with (
-        TemporaryDirectory(prefix="bench-serve-") as name,
-        serving(model_folder(case.size, settings, Path(name))) as port,
-    ):
-        figures = load(port, users, proteins, settle, seconds)
-    return {**figures, "verdict": "missed" if figures["errors"] or not figures["requests"] else "measured"}
+    seconds = REHEARSED_SECONDS if settings.rehearsal else SECONDS
+    settle = 0.0 if settings.rehearsal else SETTLE_SECONDS
+    num_proteins = REHEARSED_PROTEINS if settings.rehearsal else NUM_PROTEINS
+    proteins = [decode(tokens) for tokens in drawn_proteins(settings, num_proteins)]
+    with TemporaryDirectory(prefix="bench-serve-") as folder:
+        model = model_folder(case.size, settings, Path(folder))
+        with serving(model) as port:
+            figures = load(port, users, proteins, settle, seconds)
+    has_failed = figures["errors"] or not figures["requests"]
+    return {**figures, "verdict": "missed" if has_failed else "measured"}
 
 
 @contextmanager
 def serving(model: Path) -> Iterator[int]:
-    """Serve a model for as long as the context lasts; its port.
+    """Serve a model while the context lasts, and yield the port.
 
     Raises:
-        RuntimeError: if ``GET /ping`` is not answered with 200 in time.
+        RuntimeError: if the server does not answer ``GET /ping`` with 200 in time.
     """
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -85,44 +95,43 @@ def serving(model: Path) -> Iterator[int]:
 def _is_ready(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=TIMEOUT_SECONDS):
-            return True  # any other status than 2xx is an error
+            return True  # urlopen raises for statuses other than 2xx
     except OSError:
         return False
 
 
 def load(port: int, users: int, proteins: Sequence[str], settle: float, seconds: float) -> dict[str, Any]:
-    """Have users send requests for ``seconds`` after ``settle``; times of answers are in seconds."""
+    """Send requests of ``users`` for ``seconds`` after ``settle``, and return times of answers in seconds."""
     begin = time.monotonic() + settle
+
+    def use(seed: int) -> list[Answer | str]:
+        return list(_use(port, proteins, begin, begin + seconds, seed))
+
     with ThreadPoolExecutor(users) as pool:
-        users_results = pool.map(
-            lambda seed: list(_use(port, proteins, begin, begin + seconds, seed)), range(users)
-        )
-        found = list(itertools.chain.from_iterable(users_results))
+        found = list(itertools.chain.from_iterable(pool.map(use, range(users))))
     errors = [error for error in found if isinstance(error, str)]
     answers = [answer for answer in found if not isinstance(answer, str)]
-    times = sorted(time for time, _ in answers)
+    times = sorted(answer.seconds for answer in answers)
     return {
         "users": users,
         "requests": len(times),
         "p50_seconds": statistics.median(times) if times else None,
         "p99_seconds": times[len(times) * 99 // 100] if times else None,
-        "residues_per_second": sum(residues for _, residues in answers) / seconds,
+        "residues_per_second": sum(answer.residues for answer in answers) / seconds,
         "errors": len(errors),
         "first_error": errors[0] if errors else None,
     }
 
 
-def _use(
-    port: int, proteins: Sequence[str], begin: float, end: float, seed: int
-) -> Iterator[tuple[float, int] | str]:
-    """Send requests until the end; yield errors, and seconds and residues of answers after the beginning."""
+def _use(port: int, proteins: Sequence[str], begin: float, end: float, seed: int) -> Iterator[Answer | str]:
+    """Send requests until ``end``, and yield errors, and the answers to requests from ``begin`` on."""
     draw = random.Random(seed)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
     while (started := time.monotonic()) < end:
         protein = draw.choice(proteins)
         try:
-            body, kind = json.dumps({"proteins": [protein]}), {"Content-Type": "application/json"}
-            connection.request("POST", "/invocations", body, kind)
+            body = json.dumps({"proteins": [protein]})
+            connection.request("POST", "/invocations", body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             text = answer.read().decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
@@ -132,5 +141,5 @@ def _use(
         if answer.status != http.HTTPStatus.OK:
             yield f"{answer.status}: {text[:200]}"
         elif started >= begin and (now := time.monotonic()) <= end:
-            yield now - started, len(protein)
+            yield Answer(seconds=now - started, residues=len(protein))
     connection.close()

@@ -2,143 +2,183 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.case import Case, Line, Settings
+from benchmarks.case import Case, Line, Settings, judged
 from benchmarks.contestant import REHEARSED, STEADY, Grant, Window, windows_of
 from benchmarks.figures import ceiling_of, figures_of, shown
 from benchmarks.ours import LEARNING_RATE, RECIPE_TOKENS, Ours, model_of, run_config
 from seqlm.training.config import OptimConfig, TrainConfig
 
+
+class Shape(NamedTuple):
+    """Shape of a case."""
+
+    size: str
+    tokens_per_pack: int
+    seconds: float
+    """Expected wall time."""
+    more: str = ""
+    """Further settings."""
+
+
 SHAPES = (
-    # Size, tokens per pack, further settings, expected seconds. The likely best shape of a size comes first.
-    ("8M", 65536, "", 85),
-    ("650M", 16384, "", 115),
-    ("35M", 65536, "", 90),
-    ("150M", 32768, "", 110),
-    ("3B", 4096, ",recompute=0", 130),
-    ("3B", 16384, ",recompute=1", 140),
-    ("650M", 16384, ",optimizer=muon", 115),
-    ("8M", 131072, "", 85),
-    ("8M", 32768, "", 85),
-    ("35M", 32768, "", 90),
-    ("150M", 65536, "", 110),
-    ("650M", 32768, "", 115),
-    ("300M", 16384, "", 110),
-    ("600M", 16384, "", 115),
-    ("300M", 32768, "", 110),
+    # The likely best shape of a size comes first.
+    Shape("8M", 65536, seconds=85),
+    Shape("650M", 16384, seconds=115),
+    Shape("35M", 65536, seconds=90),
+    Shape("150M", 32768, seconds=110),
+    Shape("3B", 4096, seconds=130, more=",recompute=0"),
+    Shape("3B", 16384, seconds=140, more=",recompute=1"),
+    Shape("650M", 16384, seconds=115, more=",optimizer=muon"),
+    Shape("8M", 131072, seconds=85),
+    Shape("8M", 32768, seconds=85),
+    Shape("35M", 32768, seconds=90),
+    Shape("150M", 65536, seconds=110),
+    Shape("650M", 32768, seconds=115),
+    Shape("300M", 16384, seconds=110),
+    Shape("600M", 16384, seconds=115),
+    Shape("300M", 32768, seconds=110),
 )
-CPU_SHAPES = (("8M", 4096, "", 300), ("300M", 4096, ",layers=4", 900))
-"""On a Zen 4 core packs of 2,048 and 4,096 tokens made 2.11 and 2.18 k residues/s."""
+CPU_SHAPES = (
+    Shape("8M", 4096, seconds=300),
+    Shape("300M", 4096, seconds=900, more=",layers=4"),
+)
+"""On a Zen 4 core, packs of 2,048 and 4,096 tokens reached 2.11 and 2.18 k residues/s."""
+REHEARSED_TOKENS = 2048
+REHEARSED_PACKS = 2
+# Residues/s of ESM-2's recipe on one H100. An H200 has the same arithmetic and more bandwidth.
 FLOORS = {"8M": 1.4e6, "35M": 0.6e6, "150M": 200e3, "650M": 84e3, "3B": 22.6e3}
 GOALS = {"8M": 2.0e6, "35M": 0.8e6, "150M": 250e3, "650M": 101e3, "3B": 26e3}
-"""Residues/s of ESM-2's recipe on one H100; an H200 has the same arithmetic and more bandwidth."""
 RUN_RECIPE = ("8M", "35M", "150M")
-"""Sizes whose recipe's steps are run; steps of the others would take most of a minute."""
+"""Sizes for which steps of the recipe are run. A step of the others would take most of a minute."""
 FEW_PACKS = 4
+"""Packs of a step from which the recipe's rate is computed for the other sizes."""
 WARMUP_STEPS = 3
 
 
 def cases(settings: Settings) -> list[Case]:
+    shapes = SHAPES if settings.as_on_gpu else CPU_SHAPES
     return [
-        Case("speed", size, "ours", f"tokens_per_pack={tokens}{more}", seconds)
-        for size, tokens, more, seconds in (SHAPES if settings.as_on_gpu else CPU_SHAPES)
+        Case(
+            "speed", shape.size, "ours", f"tokens_per_pack={shape.tokens_per_pack}{shape.more}", shape.seconds
+        )
+        for shape in shapes
     ]
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
     """Measure steps of one pack, and steps of the recipe (2 M tokens).
 
-    Where the recipe's rate is computed, it follows from two measured times: a step of one pack is a pack
-    and what a step does once (clipping, the optimizer); a step of four packs is four packs and that.
+    If the recipe's rate is computed, it follows from the times of steps of one pack and of four packs. A step
+    has work per pack, and work that is done once (clipping, the optimizer).
     """
-    device, values = settings.device, case.values
-    tokens = 2048 if settings.rehearsal else int(values["tokens_per_pack"])
-    packs = 2 if settings.rehearsal else RECIPE_TOKENS // tokens
+    device = settings.device
+    values = case.values
+    tokens = REHEARSED_TOKENS if settings.rehearsal else int(values["tokens_per_pack"])
+    packs = REHEARSED_PACKS if settings.rehearsal else RECIPE_TOKENS // tokens
     is_computed = not settings.as_on_gpu or case.size not in RUN_RECIPE
     several = min(packs, FEW_PACKS) if is_computed else packs
     recomputed = values.get("recompute") == "1"
-    ceiling, precision = ceiling_of(device)
+    ceiling = ceiling_of(device)
     train = TrainConfig(
         tokens_per_pack=tokens,
         tokens_per_step=tokens,
-        precision=precision,
+        precision=ceiling.precision,
         activation_checkpointing=recomputed,
     )
-    muon = values.get("optimizer") == "muon"
-    optim = OptimConfig(name="muon" if muon else "adamw", lr=LEARNING_RATE, warmup_steps=0)
-    steady = REHEARSED if settings.rehearsal else STEADY
-    more = replace(steady, steps=-(-steady.steps // several), packs_per_step=several)
+    is_muon = values.get("optimizer") == "muon"
+    optim = OptimConfig(name="muon" if is_muon else "adamw", lr=LEARNING_RATE, warmup_steps=0)
+    one_pack_grant = REHEARSED if settings.rehearsal else STEADY
+    recipe_grant = replace(one_pack_grant, steps=-(-one_pack_grant.steps // several), packs_per_step=several)
     with TemporaryDirectory() as folder:
         model = model_of(case.size, settings, Path(folder), int(values.get("layers", 0)))
         ours = Ours(run_config(model, settings.data, train, optim))
-        _, one, recipe = windows_of(ours, (Grant(steps=WARMUP_STEPS), steady, more))
-        ceilings = [ceiling, ceiling_of(device)[0]]
-        one_pack, measured = (
-            figures_of([found], model, device, ceilings, tokens_per_pack=tokens, recomputed=recomputed)
-            for found in (one, recipe)
+        grants = (Grant(steps=WARMUP_STEPS), one_pack_grant, recipe_grant)
+        _, one_pack, recipe = windows_of(ours, grants)
+        ceilings = [ceiling.flops_per_second, ceiling_of(device).flops_per_second]
+        measured = partial(
+            figures_of,
+            model=model,
+            device=device,
+            ceilings=ceilings,
+            tokens_per_pack=tokens,
+            recomputed=recomputed,
         )
-    pack, once = split_time(one, recipe, several)
+        one_pack_figures = measured([one_pack])
+        recipe_figures = measured([recipe])
+    step_time = split_time(one_pack, recipe, several)
     rate = recipe.residues_per_second
     if is_computed:
-        rate *= (recipe.seconds / recipe.steps / several) / (pack + once / packs)
-    scaled = ("model_mfu", "executed_mfu", "share_of_ceiling")
+        measured_per_pack = recipe.seconds / recipe.steps / several
+        rate *= measured_per_pack / (step_time.per_pack + step_time.once / packs)
+    recipe_figures |= {"residues_per_second": rate, "is_computed": is_computed}
+    for name in ("model_mfu", "executed_mfu", "share_of_ceiling"):
+        recipe_figures[name] *= rate / recipe.residues_per_second
     return {
-        "recipe": {
-            **measured,
-            "residues_per_second": rate,
-            **{name: measured[name] * rate / recipe.residues_per_second for name in scaled},
-            "is_computed": is_computed,
-        },
-        "one_pack_steps": one_pack,
-        "seconds_per_pack": pack,
-        "seconds_per_step_beside_packs": once,
-        "precision": precision,
+        "recipe": recipe_figures,
+        "one_pack_steps": one_pack_figures,
+        "seconds_per_pack": step_time.per_pack,
+        "seconds_per_step_beside_packs": step_time.once,
+        "precision": ceiling.precision,
         "verdict": verdict(case.size, rate, settings),
     }
 
 
-def split_time(one: Window, recipe: Window, packs: int) -> tuple[float, float]:
-    """Seconds of a pack, and of what a step does once, from steps of one pack and of ``packs``."""
-    single, several = one.seconds / one.steps, recipe.seconds / recipe.steps
-    pack = min(single, (several - single) / (packs - 1))
-    return pack, single - pack
+class StepTime(NamedTuple):
+    """Seconds of a step."""
+
+    per_pack: float
+    once: float
+    """Time of the work that a step does once."""
+
+
+def split_time(one_pack: Window, recipe: Window, packs: int) -> StepTime:
+    """Return the time of a step from windows with steps of one pack and of ``packs``."""
+    single = one_pack.seconds / one_pack.steps
+    several = recipe.seconds / recipe.steps
+    per_pack = min(single, (several - single) / (packs - 1))
+    return StepTime(per_pack, once=single - per_pack)
 
 
 def verdict(size: str, rate: float, settings: Settings) -> str:
-    """Judge by the floor on an H100 or H200; elsewhere there is none."""
-    if settings.device.type != "cuda" or not re.search(
-        r"H[12]00", torch.cuda.get_device_name(settings.device)
-    ):
+    """Judge by the floor, which only an H100 and an H200 have."""
+    is_cuda = settings.device.type == "cuda"
+    has_floor = is_cuda and re.search(r"H[12]00", torch.cuda.get_device_name(settings.device))
+    if not has_floor or size not in FLOORS:
         return "measured"
-    if size not in FLOORS:
-        return "measured"
-    return "passed" if rate >= FLOORS[size] else "missed"
+    return judged(has_goal=True, is_met=rate >= FLOORS[size])
 
 
 def rows(lines: list[Line]) -> list[dict[str, str]]:
-    """One row per shape."""
-    return [
-        {
-            "model": line["size"],
-            "shape": line["shape"].replace(",", ", ").replace("_", " "),
-            "residues/s, recipe's steps": f"{line['figures']['recipe']['residues_per_second']:,.0f}"
-            + " (computed)" * line["figures"]["recipe"]["is_computed"],
-            "one-pack steps": f"{line['figures']['one_pack_steps']['residues_per_second']:,.0f}",
-            **shown(line["figures"]["recipe"]),
-            "floor, goal": _target(line),
-        }
-        for line in lines
-    ]
+    """Return one row per shape."""
+    found: list[dict[str, str]] = []
+    for line in lines:
+        recipe = line["figures"]["recipe"]
+        note = " (computed)" if recipe["is_computed"] else ""
+        found.append(
+            {
+                "model": line["size"],
+                "shape": line["shape"].replace(",", ", ").replace("_", " "),
+                "residues/s, recipe's steps": f"{recipe['residues_per_second']:,.0f}{note}",
+                "one-pack steps": f"{line['figures']['one_pack_steps']['residues_per_second']:,.0f}",
+                **shown(recipe),
+                "floor, goal": _target(line),
+            }
+        )
+    return found
 
 
 def _target(line: Line) -> str:
     if line["verdict"] not in ("passed", "missed"):
         return "-"
     rate = line["figures"]["recipe"]["residues_per_second"]
-    reached = "goal reached" if rate >= GOALS[line["size"]] else line["verdict"]
-    return f"{FLOORS[line['size']]:,.0f}, {GOALS[line['size']]:,.0f}: {reached}"
+    floor = FLOORS[line["size"]]
+    goal = GOALS[line["size"]]
+    reached = "goal reached" if rate >= goal else line["verdict"]
+    return f"{floor:,.0f}, {goal:,.0f}: {reached}"

@@ -1,18 +1,18 @@
-"""Stage 5: our trainer beside transformers' Trainer, on the same proteins from the same weights, in turns.
+"""Stage 5: our trainer and transformers' Trainer, interleaved on the same proteins from the same weights.
 
 The contestants are ``guidance`` and ``tuned`` (``benchmarks/trainers.py``), both compiled, and ours. Each
-is a process that works only in its turn, A B C C B A and so on, so that a machine that is slower for a
-while is slower for all; ratios are taken within a round. On a CPU each has one thread, a second is one of
-its process's CPU time, and each computes in the type that was faster for it in a short trial.
+is a process that works only in its turn, in the order A B C C B A. A machine that is slower for a while is
+thus slower for all, and ratios are taken within a round. On a CPU, each contestant has one thread, seconds
+are CPU time of its process, and it computes in the type that was faster for it in a short trial.
 """
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.case import Case, Line, Settings
+from benchmarks.case import Case, Line, Settings, judged
 from benchmarks.contestant import (
     REHEARSED,
     STEADY,
@@ -29,15 +29,33 @@ from benchmarks.trainers import GUIDANCE_BATCH_SIZE, Trainers
 from seqlm.runs.run_file import ModelConfig
 from seqlm.training.config import TrainConfig
 
+
+class Shape(NamedTuple):
+    """Shape of a case."""
+
+    size: str
+    tuned_batch: int
+    """Batch size of ``tuned``."""
+    tokens_per_pack: int
+    """Tokens per pack of ours."""
+    seconds: float
+    """Expected wall time."""
+    more: str = ""
+    """Further settings."""
+
+
 SHAPES = (
-    ("8M", 256, 65536, "", 230),
-    ("650M", 32, 16384, "", 290),
-    ("8M", 64, 65536, "", 230),
-    ("300M", 64, 16384, "", 270),
+    Shape("8M", tuned_batch=256, tokens_per_pack=65536, seconds=230),
+    Shape("650M", tuned_batch=32, tokens_per_pack=16384, seconds=290),
+    Shape("8M", tuned_batch=64, tokens_per_pack=65536, seconds=230),
+    Shape("300M", tuned_batch=64, tokens_per_pack=16384, seconds=270),
 )
-"""Size, batch size of ``tuned``, tokens per pack of ours, further settings, expected seconds."""
-CPU_SHAPES = (("8M", 8, 4096, "", 1500), ("300M", 8, 4096, ",layers=4", 3000))
-"""For ``tuned``, batches of 4, 8 and 16 in turns on a Zen 4 core made 1.30, 1.33 and 1.32 k residues/s."""
+CPU_SHAPES = (
+    Shape("8M", tuned_batch=8, tokens_per_pack=4096, seconds=1500),
+    Shape("300M", tuned_batch=8, tokens_per_pack=4096, seconds=3000, more=",layers=4"),
+)
+"""On a Zen 4 core, interleaved runs of ``tuned`` with batches of 4, 8 and 16 reached 1.30, 1.33 and 1.32 k
+residues/s."""
 GOALS = {
     ("cuda", "8M"): {"guidance": 4.0, "tuned": 2.0},
     ("cuda", "650M"): {"guidance": 3.0, "tuned": 1.3},
@@ -50,42 +68,53 @@ LEAST = {"guidance": GUIDANCE_BATCH_SIZE, "tuned": 1, OURS: 2048}
 """Smallest batches that are tried when memory runs out."""
 ROUNDS = {"cuda": 2, "cpu": 3}
 WARMUP = Grant(steps=6)
-"""Compilation, kernels made at the first sight of a shape, allocator."""
+"""Window for compilation, for kernels that the first batch of a shape compiles, and for the allocator."""
 TRIAL = Grant(seconds=5, steps=2)
 
 
 def cases(settings: Settings) -> list[Case]:
-    return [
-        Case("versus", size, "all", f"tuned_batch={batch},tokens_per_pack={tokens}{more}", seconds)
-        for size, batch, tokens, more, seconds in (SHAPES if settings.as_on_gpu else CPU_SHAPES)
-    ]
+    found: list[Case] = []
+    for shape in SHAPES if settings.as_on_gpu else CPU_SHAPES:
+        text = f"tuned_batch={shape.tuned_batch},tokens_per_pack={shape.tokens_per_pack}{shape.more}"
+        found.append(Case("versus", shape.size, "all", text, shape.seconds))
+    return found
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A contestant by name, with what is settled before the first round."""
+    """Contestant by name, with the choices made before the first round."""
 
     name: str
     model: ModelConfig
     data: Path
     folder: Path
     batch: int
-    """Rows; of ours, tokens per pack."""
+    """Rows of a batch; for ours, tokens per pack."""
     compiled: bool
     precision: Precision = "bf16"
 
     def contestant(self) -> Contestant:
         if self.name != OURS:
-            rows, precision = self.folder / self.name, self.precision
-            return Trainers(self.name, self.model, rows, self.data, self.batch, precision, self.compiled)
+            return Trainers(
+                name=self.name,
+                model=self.model,
+                rows=self.folder / self.name,
+                data=self.data,
+                batch_size=self.batch,
+                precision=self.precision,
+                compiled=self.compiled,
+            )
         train = TrainConfig(tokens_per_pack=self.batch, tokens_per_step=self.batch, precision=self.precision)
         return Ours(run_config(self.model, self.data, train))
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
     """Run the rounds. Batches that do not fit are halved; the others continue when one contestant fails."""
-    rehearsal, device = settings.rehearsal, settings.device
-    trial, warmup, steady = (REHEARSED,) * 3 if rehearsal else (TRIAL, WARMUP, STEADY)
+    device = settings.device
+    rehearsal = settings.rehearsal
+    trial = REHEARSED if rehearsal else TRIAL
+    warmup = REHEARSED if rehearsal else WARMUP
+    steady = REHEARSED if rehearsal else STEADY
     batches = {"guidance": GUIDANCE_BATCH_SIZE, "tuned": 4, OURS: LEAST[OURS]}
     if not rehearsal:
         batches |= {"tuned": int(case.values["tuned_batch"]), OURS: int(case.values["tokens_per_pack"])}
@@ -104,24 +133,29 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
             except ContestantFailedError as error:
                 errors[key] = str(error)
         windows: dict[str, list[Window]] = {key: [] for key in running}
-        ceilings = []
+        ceilings: list[float] = []
         for number in range(ROUNDS[device.type]):
-            ceilings.append(ceiling_of(device)[0])
-            for key in list(running)[:: 1 if number % 2 == 0 else -1]:
+            ceilings.append(ceiling_of(device).flops_per_second)
+            # Every second round has the reverse order.
+            order = list(running) if number % 2 == 0 else list(reversed(running))
+            for key in order:
                 try:
                     windows[key].append(running[key].window(steady))
                 except ContestantFailedError as error:
                     errors[key] = str(error)
-                    del running[key], windows[key]
-            rates = (f"{key} {found[-1].residues_per_second:,.0f}" for key, found in windows.items())
+                    del running[key]
+                    del windows[key]
+            rates = [f"{key} {found[-1].residues_per_second:,.0f}" for key, found in windows.items()]
             print(f"round {number + 1}: {', '.join(rates)}", flush=True)
-        contestants = {}
+        contestants: dict[str, dict[str, Any]] = {}
         for key, found in windows.items():
             batch = entries[key].batch
-            tokens = batch if key == OURS else None
-            figures = figures_of(found, model, device, ceilings, tokens_per_pack=tokens)
+            tokens_per_pack = batch if key == OURS else None
+            figures = figures_of(found, model, device, ceilings, tokens_per_pack=tokens_per_pack)
             contestants[key] = {**figures, "batch": batch, "precision": entries[key].precision}
-    goals = GOALS.get((device.type, case.size), {}) if not rehearsal else {}
+    goals: dict[str, float] = {}
+    if not rehearsal:
+        goals = GOALS.get((device.type, case.size), {})
     return {"contestants": contestants, **compared(windows, goals, errors)}
 
 
@@ -129,10 +163,11 @@ def _in_faster_type(entry: Entry, precisions: tuple[Precision, ...], grant: Gran
     """Return the entry in the type in which it is faster, without compilation."""
     if len(precisions) == 1:
         return replace(entry, precision=precisions[0])
-    rates = {}
+    rates: dict[Precision, float] = {}
     for precision in precisions:
         tried = replace(entry, precision=precision, compiled=False)
-        rates[precision] = windows_of(tried.contestant(), (REHEARSED, grant))[1].residues_per_second
+        _, measured = windows_of(tried.contestant(), (REHEARSED, grant))
+        rates[precision] = measured.residues_per_second
     return replace(entry, precision=max(rates, key=lambda name: rates[name]))
 
 
@@ -152,14 +187,14 @@ def compared(
     windows: dict[str, list[Window]], goals: dict[str, float], errors: dict[str, str]
 ) -> dict[str, Any]:
     """Return our ratios to the others by round, and the verdict."""
-    ratios = {}
+    ratios: dict[str, dict[str, float]] = {}
     for key, found in windows.items():
         if key != OURS and OURS in windows:
             pairs = zip(windows[OURS], found, strict=True)
             by_round = [ours.residues_per_second / theirs.residues_per_second for ours, theirs in pairs]
             ratios[key] = extent(by_round)
-    met = [ratios[key]["median"] >= goal for key, goal in goals.items() if key in ratios]
-    verdict = "measured" if not met else "passed" if all(met) else "missed"
+    are_met = [ratios[key]["median"] >= goal for key, goal in goals.items() if key in ratios]
+    verdict = judged(has_goal=bool(are_met), is_met=all(are_met))
     result: dict[str, Any] = {"ratios": ratios, "goals": goals, "errors": errors, "verdict": verdict}
     if failed := [error for error in errors.values() if not error.startswith("out of memory")]:
         return {**result, "verdict": "failed", "error": "; ".join(failed)}
@@ -167,17 +202,18 @@ def compared(
 
 
 def rows(lines: list[Line]) -> list[dict[str, str]]:
-    """One row per contestant."""
-    found = []
+    """Return one row per contestant."""
+    found: list[dict[str, str]] = []
     for line in lines:
         figures = line["figures"]
         for key, one in figures["contestants"].items():
             ratio = figures["ratios"].get(key)
+            unit = "tokens" if key == OURS else "rows"
             found.append(
                 {
                     "model": line["size"],
                     "contestant": key,
-                    "batch": f"{one['batch']:,} {'tokens' if key == OURS else 'rows'}, {one['precision']}",
+                    "batch": f"{one['batch']:,} {unit}, {one['precision']}",
                     "residues/s": f"{one['residues_per_second']:,.0f}",
                     "slowest - fastest": f"{one['slowest']:,.0f} - {one['fastest']:,.0f}",
                     **shown(one),

@@ -6,8 +6,8 @@
 # Runs at every boot; existing rules stay.
 set -euo pipefail
 
-# PREROUTING of mangle comes before whatever the CNI and kube-proxy, which write iptables too, put into FORWARD; their
-# own rules there only mark. kubelet needs iptables, so images of EKS have it (amazon-eks-ami, install-worker.sh).
+# PREROUTING of mangle comes before the rules of the CNI and of kube-proxy in FORWARD. Their rules in PREROUTING only
+# mark packets. kubelet needs iptables, so images of EKS have it (amazon-eks-ami, install-worker.sh).
 drop() {
     local command="$1" rule=(--destination "$2" --jump DROP)
     "${command}" --wait 60 --table mangle --check PREROUTING "${rule[@]}" 2>/dev/null ||

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # HyperPod runs this as root, once on each new node of an EKS cluster, before the node joins. A status other
-# than 0 fails the node. It may be run again at any time. It keeps pods from the node's credentials, puts what
-# containers write on the local disk, and sets up EFA to Lustre. Amazon Linux 2 and 2023. DESTDIR is set by tests alone.
+# than 0 fails the node. It may be run again at any time. It keeps pods from the node's credentials, puts files of
+# containers on the local disk, and sets up EFA to Lustre. For Amazon Linux 2 and 2023. Only tests set DESTDIR.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 readonly here
 readonly log_file="${DESTDIR:-}/var/log/provision/provisioning.log"
 readonly storage=container-storage.service rules=keep-pods-from-metadata.service
-# The service ships the log in intervals; a node that fails at once leaves none behind.
+# The service ships the log in intervals, so that a node that fails at once would leave no log.
 readonly seconds_to_ship_log=60
 
 log() {
     printf '%s on_create: %s\n' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$*"
 }
 
-# Containers that run would lose the files that they have open.
+# Running containers would lose their open files.
 containers_run() {
     [[ -n "$(ctr --namespace k8s.io tasks list --quiet 2>/dev/null)" ]]
 }
@@ -35,7 +35,8 @@ main() {
         install_service "${rules}" keep_pods_from_metadata.sh
     fi
     systemctl daemon-reload
-    # At every boot before containerd and kubelet: rules are gone, and instance store may come up empty.
+    # Both run at every boot before containerd and kubelet. The rules are lost at a boot, and the instance store may
+    # be empty.
     systemctl enable "${storage}"
     [[ -e "${here}/pods_reach_metadata" ]] || keep_pods_from_metadata
     if "${DESTDIR:-}/usr/local/sbin/place-container-storage" --check; then
@@ -69,14 +70,14 @@ keep_pods_from_metadata() {
 
 move() {
     local active="" service
-    # Kubelet first, which would start containerd again; it is not there yet when the node is new.
+    # Kubelet comes first, because it would start containerd again. A new node has no kubelet yet.
     for service in kubelet containerd; do
         if systemctl is-active --quiet "${service}"; then
             systemctl stop "${service}"
             active="${service} ${active}"
         fi
     done
-    # By systemd, so that the mounts are made where all of the system sees them.
+    # systemd runs it, so that the whole system sees the mounts.
     systemctl restart "${storage}"
     for service in ${active}; do
         systemctl start "${service}"
@@ -88,7 +89,7 @@ move() {
 }
 
 mkdir -p "$(dirname "${log_file}")"
-# As the last command its status is the script's, and -e stays in force in main; `if ! main` would lift it.
+# The pipeline is the last command, so that its status is the script's. In `if ! main`, -e would not apply to main.
 trap 'log "failed; the lines above say where; log: ${log_file}" | tee --append "${log_file}"
     sleep "${seconds_to_ship_log}"' ERR
 main 2>&1 | tee --append "${log_file}"

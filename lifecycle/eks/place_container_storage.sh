@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Mounts folders of a local disk over containerd's and kubelet's: images, layers and pods' files leave the
-# root volume of 100 GB. Mounts, because the configuration is another file on each Amazon Linux, which the
-# node's own start writes anew. `--check` says by its status whether all is done. DESTDIR is set by tests.
+# root volume of 100 GB. The configuration is not changed, because it is another file on each Amazon Linux, which
+# the node's start overwrites. The status of `--check` is 0 if all is done. Only tests set DESTDIR.
 set -euo pipefail
 
 readonly root="${DESTDIR:-}"
@@ -17,7 +17,7 @@ device_of() {
     findmnt --noheadings --output MAJ:MIN --target "$1" | tail --lines=1 | tr --delete ' '
 }
 
-# A folder of the right name on the root volume is no disk.
+# A folder of this name on the root volume is not a disk.
 is_local_disk() {
     findmnt --mountpoint "$1" >/dev/null && [[ "$(device_of "$1")" != "$(device_of "${root}/")" ]]
 }
@@ -33,11 +33,11 @@ local_disk() {
     return 1
 }
 
-# Formatting takes a while, and volumes may come late: waited for on a new node, and where one was before.
+# Formatting takes a while, and volumes may come late. A new node waits, and a node that had a disk before.
 wait_for_disks() {
     local waited state
     for ((waited = 0; waited < seconds_for_disks; waited += 5)); do
-        # An image without the service says inactive, as one does whose service has ended.
+        # The state is inactive if the service has ended, and also if the image has no such service.
         state="$(systemctl show --property=ActiveState dlami-nvme.service 2>/dev/null || true)"
         if [[ "${state}" != ActiveState=activating ]]; then
             [[ ! -s "${id_file}" || -s "${disk_file}" ]] || return 0
@@ -47,7 +47,7 @@ wait_for_disks() {
     done
 }
 
-# Where containerd keeps images: the first configuration that says so, of Amazon Linux 2023 and of 2.
+# Folder of containerd's images, from the first configuration that sets it (Amazon Linux 2023, then 2).
 containerd_root() {
     local file found
     for file in /etc/containerd/config.toml /etc/eks/containerd/containerd-config.toml; do
@@ -63,7 +63,7 @@ is_placed() {
     [[ "$(device_of "$1")" != "$(device_of "${root}/")" ]]
 }
 
-# What an earlier root volume has left on the disk fits another image: only what this one put there is used.
+# Files that belong to an earlier root volume fit another image, so they are removed.
 forget_what_others_left() {
     local storage="$1"
     if ! cmp --quiet "${id_file}" "${storage}/id"; then

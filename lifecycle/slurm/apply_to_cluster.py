@@ -27,6 +27,7 @@ from workers.progress import Progress
 from workers.worker_run import Outcome, Source, run_on_worker
 
 BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
+LOCK = "/run/node-setup-apply.lock"
 PARALLEL = 32
 """Workers on which the scripts run at the same time."""
 WORKERS_UNDONE = 3
@@ -37,11 +38,12 @@ def main() -> int:
     options = _options()
     host = this_host()
     host.path(LOG).parent.mkdir(parents=True, exist_ok=True)
-    with host.path(LOG).open("a") as log, open_lock(host, "/run/node-setup-apply.lock") as lock:
+    with host.path(LOG).open("a") as log, open_lock(host, LOCK) as lock:
         progress = Progress(log, sys.stdout)
         if not take(lock):
             progress.say(
-                f"ERROR: another one is at work. What to do: wait for its end; `tail --follow {LOG}` here"
+                "ERROR: another run of this command holds the lock. What to do: wait for its end; "
+                f"`tail --follow {LOG}` on this node shows its progress"
             )
             return 1
         try:
@@ -53,13 +55,13 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run the scripts on the controller, then on every worker.")
-    parser.add_argument("--source", required=True, metavar="S3_URI", help="where workers fetch the scripts")
-    parser.add_argument("--nodes", default="", help="only these workers, by host name, with commas between")
+    parser.add_argument("--source", required=True, metavar="S3_URI", help="scripts that workers fetch")
+    parser.add_argument("--nodes", default="", help="host names of workers, separated by commas; default all")
     parser.add_argument(
         "--wait-minutes",
         type=float,
         default=10,
-        help="how long a node's jobs may keep ours waiting (%(default)s)",
+        help="limit of the wait for free resources on a busy worker (%(default)s)",
     )
     return parser.parse_args()
 
@@ -82,12 +84,17 @@ def _apply(host: Host, settings: Settings, options: argparse.Namespace, progress
         status = _run_here(progress)
     if status != 0:
         raise SetupError(
-            "the controller is not done, and no worker was begun",
-            "see its failed step above; repair that, and repeat this command",
+            "the scripts failed on the controller, and no worker was started",
+            "see the failed step above; repair it, and repeat this command",
         )
     progress.say("controller: done")
-    workers = _workers(host, settings, [name for name in options.nodes.split(",") if name])
-    source = Source(settings.region, options.source.rstrip("/"), (FILES / "run_from_s3.sh").read_text())
+    wanted = [name for name in options.nodes.split(",") if name]
+    workers = _workers(host, settings, wanted)
+    source = Source(
+        region=settings.region,
+        s3_uri=options.source.rstrip("/"),
+        fetch_script=(FILES / "run_from_s3.sh").read_text(),
+    )
     wait_seconds = options.wait_minutes * 60 * host.patience
     with progress.alive():
         outcomes = _run_all(host, workers, source, wait_seconds, progress)
@@ -126,8 +133,8 @@ def _workers(host: Host, settings: Settings, wanted: Sequence[str]) -> list[Slur
     unknown = [name for name in wanted if name not in nodes]
     if unknown:
         raise SetupError(
-            f"no worker {', '.join(unknown)} in Slurm; there are {', '.join(nodes) or 'none'}",
-            "name those that `sinfo --Node` shows",
+            f"Slurm has no worker {', '.join(unknown)}; its workers are {', '.join(nodes) or 'none'}",
+            "name workers that `sinfo --Node` shows",
         )
     chosen = [nodes[name] for name in wanted] or list(nodes.values())
     # Busy nodes would keep the idle ones waiting.
@@ -137,19 +144,33 @@ def _workers(host: Host, settings: Settings, wanted: Sequence[str]) -> list[Slur
 def _run_all(
     host: Host, workers: Sequence[SlurmNode], source: Source, wait_seconds: float, progress: Progress
 ) -> list[Outcome]:
-    absent = [Outcome(node.name, False, 1, why) for node in workers if (why := why_unreachable(node))]
-    reachable = [node for node in workers if why_unreachable(node) is None]
+    absent: list[Outcome] = []
+    reachable: list[SlurmNode] = []
+    for node in workers:
+        why = why_unreachable(node)
+        if why is None:
+            reachable.append(node)
+        else:
+            absent.append(Outcome(node.name, begun=False, status=1, summary=why))
     progress.say(f"{len(reachable)} workers to do, {len(absent)} that cannot be reached")
     held = [node for node in reachable if is_held_by_us(node)]
     with reserved(host, held, wait_seconds=wait_seconds) as reservation:
 
         def run(node: SlurmNode) -> Outcome:
-            through = reservation if is_held_by_us(node) else None
-            once = partial(run_on_worker, host, node, source, wait_seconds, through, progress.say)
+            is_held = is_held_by_us(node)
+            once = partial(
+                run_on_worker,
+                host,
+                node,
+                source,
+                wait_seconds=wait_seconds,
+                reservation=reservation if is_held else None,
+                say=progress.say,
+            )
             try:
-                outcome = run_held(host, node, once) if is_held_by_us(node) else once()
+                outcome = run_held(host, node, once) if is_held else once()
             except SetupError as error:
-                outcome = Outcome(node.name, False, 1, str(error))
+                outcome = Outcome(node.name, begun=False, status=1, summary=str(error))
             progress.say(f"{node.name}: {'done' if outcome.is_done else 'NOT DONE'}: {outcome.summary}")
             return outcome
 

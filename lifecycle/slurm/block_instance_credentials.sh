@@ -5,21 +5,23 @@
 # Runs at every boot; existing rules stay.
 set -euo pipefail
 
-# OUTPUT sees the processes of this network namespace, enroot's and host-network containers included: the owner is
-# the user outside the container. What Docker bridges is forwarded, with no owner; PREROUTING of mangle sees it
-# before the rules that Docker puts on top of FORWARD whenever it starts, and can drop but not reject.
+# OUTPUT sees the processes of this network namespace, including containers of enroot and with the host's network.
+# Their owner is the user outside the container. Packets from Docker's bridges are forwarded and have no owner.
+# PREROUTING of mangle sees them before the rules that Docker puts on top of FORWARD at each start. It can drop
+# packets, but not reject them.
 block() {
     local command="$1" address="$2"
     local from_users=(filter OUTPUT --destination "${address}" --match owner ! --uid-owner 0)
     ensure "${command}" "${from_users[@]}" --jump REJECT
-    # Inserted before it: the kernel's log names the user, at most ten times a minute. Refusal needs no log.
+    # This rule comes before the refusal. The kernel's log names the user, at most ten times a minute. A node whose
+    # kernel cannot log refuses too.
     ensure "${command}" "${from_users[@]}" --match limit --limit 10/minute \
         --jump LOG --log-prefix "instance-credentials: " --log-uid ||
         printf 'attempts on %s are refused but not logged\n' "${address}" >&2
     ensure "${command}" mangle PREROUTING --destination "${address}" --jump DROP
 }
 
-# First in its chain: a rule added to the end would come after those that accept.
+# The rule is the first of its chain, because a rule at the end would come after those that accept.
 ensure() {
     local command="$1" table="$2" chain="$3"
     shift 3

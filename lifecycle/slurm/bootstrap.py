@@ -21,6 +21,8 @@ from node_setup.steps.hold import keep_held
 
 SLURM_PROGRAMS = "/opt/slurm/bin:/opt/slurm/sbin"
 """Folders of Slurm in HyperPod's image, which are not on the PATH of the platform's scripts."""
+DEFAULT_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+"""PATH if the caller's environment has none."""
 
 
 def main() -> int:
@@ -30,14 +32,15 @@ def main() -> int:
     try:
         with only_run(host):
             return set_up(host)
-    except Exception as error:  # the exit status alone tells the platform of any failure
-        _tell("facts", error)
+    except Exception as error:  # the platform sees only the exit status
+        _report("facts", error)
         return 1
 
 
 def this_host() -> Host:
     """Return this machine, after adding Slurm's folders to the PATH."""
-    os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}:{SLURM_PROGRAMS}"
+    path = os.environ.get("PATH", DEFAULT_PATH)
+    os.environ["PATH"] = f"{path}:{SLURM_PROGRAMS}"
     patience = float(os.environ.get("LIFECYCLE_PATIENCE", "1"))
     return Host(root=Path(os.environ.get("DESTDIR") or "/"), patience=patience)
 
@@ -56,9 +59,10 @@ def set_up(host: Host) -> int:
     results: list[StepResult] = []
     try:
         run_steps(steps_for(STEPS, facts.role, settings), node, results)
-    except Exception as error:  # unexpected failures too: such a node must not get jobs
-        _tell(results[-1].name, error)
-        keep_held(node, failed_step=results[-1].name)
+    except Exception as error:  # unexpected failures too, because such a node must not get jobs
+        failed_step = results[-1].name
+        _report(failed_step, error)
+        keep_held(node, failed_step=failed_step)
         _remember(host, facts, results)
         return 1
     _remember(host, facts, results)
@@ -67,7 +71,7 @@ def set_up(host: Host) -> int:
     return 0
 
 
-def _tell(step: str, error: Exception) -> None:
+def _report(step: str, error: Exception) -> None:
     if not isinstance(error, SetupError):
         # An unexpected failure needs the traceback.
         log("".join(traceback.format_exception(type(error), error, error.__traceback__)))

@@ -12,12 +12,12 @@ shift 2
 fail() {
     mkdir --parents "$(dirname "${log_file}")"
     printf 'ERROR: %s\n' "$1" | tee --append "${log_file}"
-    # The service ships the log in intervals; a new node that fails at once leaves none behind.
+    # The service ships the log in intervals, so that a new node that fails at once would leave no log.
     sleep "${SECONDS_TO_SHIP_LOG:-0}"
     exit 1
 }
 
-# Hundreds of nodes fetch at once. In the cluster's own region: a closed network reaches no other.
+# Hundreds of nodes fetch at once, so the aws command retries. A closed network reaches only the cluster's region.
 copy() {
     AWS_RETRY_MODE=adaptive AWS_MAX_ATTEMPTS=10 aws s3 cp --region "${region}" --only-show-errors "$@" ||
         fail "the scripts could not be fetched from ${uri}. What to do: see the message above; the role of the \

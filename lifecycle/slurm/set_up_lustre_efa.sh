@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sets up the EFA client of FSx for Lustre with FSx's own program, and mounts a mounted file system again over EFA.
 # Usage: set_up_lustre_efa.sh URL SHA256 [MOUNT_POINT], where SHA256 is "unknown" until it is pinned. Status 0: Lustre
-# uses EFA. Status 3: Lustre stays on TCP, and standard error says why; a mount is as it was before.
-# Procedure: FSx for Lustre user guide, "Configuring EFA clients". DESTDIR is set by tests alone.
+# uses EFA. Status 3: Lustre stays on TCP, standard error has the reason, and a mount is as it was before.
+# Procedure: FSx for Lustre user guide, "Configuring EFA clients". Only tests set DESTDIR.
 set -euo pipefail
 
 readonly url="$1" sha256="$2" mount_point="${3:-}"

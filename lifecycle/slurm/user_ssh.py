@@ -20,6 +20,8 @@ END = "# END keys of the cluster file"
 KEY_NAME = "id_ed25519"
 MOST_BYTES = 1 << 20
 """Largest file that is read, enough for thousands of keys."""
+WRITABLE_BY_OTHERS = 0o022
+"""Mode bits that let the group or all users write."""
 
 
 def main() -> int:
@@ -30,7 +32,7 @@ def main() -> int:
     folder.mkdir(mode=0o700, exist_ok=True)
     os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
     # sshd ignores keys in a folder that others can write to.
-    if folder.stat().st_mode & 0o022:
+    if folder.stat().st_mode & WRITABLE_BY_OTHERS:
         folder.chmod(0o700)
         print(f"{folder}: mode 0700")
     try:
@@ -46,7 +48,8 @@ def main() -> int:
 
 def _own_key(folder: Path, comment: str) -> str:
     """Return the public half of the user's key for logins between nodes; create the key if it is missing."""
-    private, public = folder / KEY_NAME, folder / f"{KEY_NAME}.pub"
+    private = folder / KEY_NAME
+    public = folder / f"{KEY_NAME}.pub"
     if not os.path.lexists(private):
         with tempfile.TemporaryDirectory(dir=folder, prefix=f".{socket.gethostname()}.") as name:
             made = Path(name) / KEY_NAME
@@ -69,10 +72,10 @@ def _keygen(*arguments: str) -> str:
 
 
 def _read(path: Path) -> str:
-    """Return a file's text.
+    """Return the text of a regular file.
 
     Raises:
-        OSError: also if it is a link, a pipe, a device or too large.
+        OSError: if it cannot be read, is a link, a pipe or a device, or is too large.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         data = file.read(MOST_BYTES + 1)
@@ -83,12 +86,13 @@ def _read(path: Path) -> str:
 
 def _authorize(path: Path, keys: list[str]) -> None:
     # A link is replaced, and its target stays unchanged.
-    text = _read(path) if os.path.lexists(path) and not path.is_symlink() else ""
+    is_kept = os.path.lexists(path) and not path.is_symlink()
+    text = _read(path) if is_kept else ""
     wanted = with_block(text, keys)
     if wanted != text:
         _replace(path, wanted)
         print(f"{path}: keys of the cluster file")
-    elif path.stat().st_mode & 0o022:
+    elif path.stat().st_mode & WRITABLE_BY_OTHERS:
         path.chmod(0o600)
         print(f"{path}: mode 0600")
 
@@ -96,7 +100,9 @@ def _authorize(path: Path, keys: list[str]) -> None:
 def with_block(text: str, keys: list[str]) -> str:
     """Return the file's text with only these keys between the marks at its top, and all other lines."""
     # sshd splits at newlines only, because other separators can be part of a key's comment.
-    lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    lines = []
+    if text:
+        lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
     if BEGIN in lines and END in lines[lines.index(BEGIN) :]:
         begin = lines.index(BEGIN)
         del lines[begin : lines.index(END, begin) + 1]

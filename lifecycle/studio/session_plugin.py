@@ -23,13 +23,15 @@ def install_plugin(space: Space) -> None:
         return
     package = json.loads(TABLE.read_text())["packages"].get(platform.machine())
     if not package:
-        raise SpaceError(f"{NAME} is not known for {platform.machine()}: start the space on another type")
+        raise SpaceError(
+            f"there is no {NAME} for {platform.machine()}: start the space on another instance type"
+        )
     try:
         with urllib.request.urlopen(package["url"], timeout=60) as response:
             data = response.read()
     except OSError as error:
         raise SpaceError(
-            f"{package['url']} cannot be reached: {error}; without a way to the internet, take an image with"
+            f"{package['url']} cannot be reached: {error}; without internet access, use an image with"
             f" {NAME}, or a login space"
         ) from None
     digest = hashlib.sha256(data).hexdigest()

@@ -43,15 +43,15 @@ def set_up(space: Space) -> None:
 def folder(space: Space) -> str:
     """Link the partition at the nodes' path, so that paths are the same in scripts and jobs."""
     mounted = space.path(f"{MOUNTS}/{space.settings['file_system_id']}")
-    there = partition(space)
+    own = partition(space)
     if not mounted.is_dir():
-        print(f"the file system is not attached: attach it to the space to have {there}")
+        print(f"the file system is not attached: attach it to the space to have {own}")
         return ""
-    target = space.path(there)
+    target = space.path(own)
     if not target.is_symlink():
         space.as_root("mkdir", "--parents", str(target.parent))
         space.as_root("ln", "--symbolic", "--no-dereference", "--force", str(mounted), str(target))
-    return f"export CLUSTER_FOLDER={there}"
+    return f"export CLUSTER_FOLDER={own}"
 
 
 def partition(space: Space) -> str:
@@ -74,7 +74,7 @@ def mlflow(space: Space) -> str:
 
 
 def slurm(space: Space) -> None:
-    """Install Slurm's programs in a login space, elsewhere wrappers that run them on the controller."""
+    """Install Slurm's programs in a login space; in other spaces, install wrappers for the controller's."""
     person = space.settings["profiles"].get(space.profile)
     if not person:
         print(f"studio.profiles has no cluster_user for {space.profile}: this space submits no jobs")
@@ -86,9 +86,13 @@ def slurm(space: Space) -> None:
     for name in ("slurm_session.py", "space.py"):
         space.install(f"{LIBRARY}/{name}", (FILES / name).read_text(), 0o755)
     session = {
-        key: space.settings[key] for key in ("cluster_name", "region", "controller_group", "file_system_id")
+        "cluster_name": space.settings["cluster_name"],
+        "region": space.settings["region"],
+        "controller_group": space.settings["controller_group"],
+        "file_system_id": space.settings["file_system_id"],
+        "document": person["document"],
+        "partition": partition(space),
     }
-    session |= {"document": person["document"], "partition": partition(space)}
     space.install(f"{LIBRARY}/session.json", json.dumps(session))
     for command in COMMANDS:
         text = f'#!/bin/sh\nexec python3 {LIBRARY}/slurm_session.py {command} "$@"\n'
@@ -113,8 +117,14 @@ def kubernetes(space: Space) -> None:
     space.aws("eks", "update-kubeconfig", "--name", cluster, "--kubeconfig", str(kubeconfig))
     kubectl = str(space.path("/usr/local/bin/kubectl"))
     namespace = space.settings["namespaces"][0]
-    current = ("config", "set-context", "--current", f"--namespace={namespace}")
-    space.run(kubectl, *current, f"--kubeconfig={kubeconfig}")
+    space.run(
+        kubectl,
+        "config",
+        "set-context",
+        "--current",
+        f"--namespace={namespace}",
+        f"--kubeconfig={kubeconfig}",
+    )
     kubeconfig.chmod(0o600)
 
 

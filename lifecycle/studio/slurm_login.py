@@ -1,4 +1,4 @@
-"""Make a space a login node of Slurm: the controller's commands, munge with the cluster's key, and one user.
+"""Set up a space as a login node of Slurm: commands of the controller, munge with its key, and one user.
 
 The key allows its holder to act as any user on the cluster, and the user of a space is root in it. Such
 spaces are only for administrators of the cluster. lifecycle/slurm/studio/login_bundle.py publishes the files.
@@ -14,7 +14,8 @@ from typing import Any
 
 from space import Space, SpaceError
 
-LIBRARIES, BIN = "/opt/studio-slurm/lib", "/opt/studio-slurm/bin"
+LIBRARIES = "/opt/studio-slurm/lib"
+BIN = "/opt/studio-slurm/bin"
 CONFIGURATION = "/opt/studio-slurm/etc"
 KEY = "/etc/munge/munge.key"
 COMMANDS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "sprio", "sshare")
@@ -56,22 +57,39 @@ def set_up(space: Space, person: dict[str, Any], partition: str) -> None:
     for name in COMMANDS:
         if not space.path(f"{BIN}/{name}").exists():
             continue
-        places = {"libraries": LIBRARIES, "conf": f"{CONFIGURATION}/slurm.conf", "bin": BIN}
-        text = _COMMAND.format(**person, **places, name=name, partition=partition, sudo=sudo)
+        text = _COMMAND.format(
+            **person,
+            name=name,
+            partition=partition,
+            sudo=sudo,
+            libraries=LIBRARIES,
+            conf=f"{CONFIGURATION}/slurm.conf",
+            bin=BIN,
+        )
         space.install(f"/usr/local/bin/{name}", text, 0o755)
     found = space.run("/usr/local/bin/sinfo", "--version").strip()
     if found != secret["version"]:
-        raise SpaceError(f"Slurm is {found} here, and {secret['version']} on the controller: start again")
+        raise SpaceError(
+            f"Slurm is {found} here and {secret['version']} on the controller: restart the space"
+        )
     space.run("/usr/local/bin/sinfo", "--noheader")
     print(f"login node of {space.settings['cluster_name']}: {found}, as {person['user']}")
 
 
 def _secret(space: Space, arn: str) -> dict[str, Any]:
-    asked = ("--secret-id", arn, "--query", "SecretString", "--output", "text")
-    answer = space.aws("secretsmanager", "get-secret-value", *asked)
+    answer = space.aws(
+        "secretsmanager",
+        "get-secret-value",
+        "--secret-id",
+        arn,
+        "--query",
+        "SecretString",
+        "--output",
+        "text",
+    )
     # Secrets Manager's initial value of a new secret is not JSON.
     if '"munge_key"' not in answer:
-        raise SpaceError("the controller has published nothing yet: see `make logs`, then start again")
+        raise SpaceError("the controller has published nothing yet: see `make logs`, then restart the space")
     return json.loads(answer)
 
 
@@ -89,9 +107,8 @@ def _unpack_client(space: Space, secret: dict[str, Any]) -> None:
 
 def _configure(space: Space, secret: dict[str, Any]) -> None:
     for name, text in secret["configuration"].items():
-        space.install(
-            f"{CONFIGURATION}/{Path(name).name}", gzip.decompress(base64.b64decode(text)).decode(), 0o644
-        )
+        content = gzip.decompress(base64.b64decode(text)).decode()
+        space.install(f"{CONFIGURATION}/{Path(name).name}", content, 0o644)
     hosts = space.path("/etc/hosts")
     known = hosts.read_text() if hosts.exists() else ""
     lines = [f"{address} {name}" for name, address in secret["hosts"].items()]
@@ -103,18 +120,30 @@ def _configure(space: Space, secret: dict[str, Any]) -> None:
 
 def _add_user(space: Space, person: dict[str, Any]) -> None:
     """Add the names of the user's numbers, which Slurm's commands look up."""
-    user, uid, gid, home = (str(person[key]) for key in ("user", "uid", "gid", "home"))
-    for file, line in (
-        ("/etc/group", f"{user}:x:{gid}:"),
-        ("/etc/passwd", f"{user}:x:{uid}:{gid}::{home}:/bin/bash"),
-    ):
-        path, number = space.path(file), line.split(":")[2]
-        taken = [entry.split(":") for entry in path.read_text().splitlines() if entry.count(":") > 1]
-        same = [entry for entry in taken if entry[2] == number or entry[0] == user]
-        if not same:
-            space.as_root("bash", "-c", 'printf "%s\\n" "$1" >>"$2"', "names", line, str(path))
-        elif same[0][:3:2] != [user, number]:
-            raise SpaceError(f"{file} of this image has {':'.join(same[0][:3])} in the place of {line}")
+    user = str(person["user"])
+    uid = str(person["uid"])
+    gid = str(person["gid"])
+    _add_entry(space, "/etc/group", user, gid, f"{user}:x:{gid}:")
+    _add_entry(space, "/etc/passwd", user, uid, f"{user}:x:{uid}:{gid}::{person['home']}:/bin/bash")
+
+
+def _add_entry(space: Space, file: str, name: str, number: str, line: str) -> None:
+    """Add a line for a name and its number to /etc/passwd or /etc/group, unless it is there.
+
+    Raises:
+        SpaceError: if the name or the number has another line.
+    """
+    path = space.path(file)
+    for existing in path.read_text().splitlines():
+        if existing.count(":") < 2:
+            continue
+        known_name, password, known_number, *_ = existing.split(":")
+        if (known_name, known_number) == (name, number):
+            return
+        if known_name == name or known_number == number:
+            found = f"{known_name}:{password}:{known_number}"
+            raise SpaceError(f"{file} of this image has {found} in the place of {line}")
+    space.as_root("bash", "-c", 'printf "%s\\n" "$1" >>"$2"', "names", line, str(path))
 
 
 def _start_munge(space: Space, key: bytes) -> None:

@@ -16,16 +16,21 @@ from typing import Any
 
 from space import Space, SpaceError
 
-BEGINS, ENDS = "slurm-answer-begins", "slurm-answer-ends"
+SETTINGS = Path(__file__).with_name("session.json")
+# First words of the lines around the answer, as in lifecycle/slurm/studio/submit.py.
+BEGINS = "slurm-answer-begins"
+ENDS = "slurm-answer-ends"
 MAX_REQUEST = 40_000
 """Limit in characters. Session Manager allows 65,535 (``SessionManagerParameterValue``), a document fewer."""
+SHOWN_CHARACTERS = 600
+"""Length of the shown end of a session without an answer."""
 FLAGS = frozenset("HhIkOQsVvWX")
 """One-letter options of sbatch without a value."""
 _CONTROL = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
 def main() -> int:
-    space = Space(json.loads(Path(__file__).with_name("session.json").read_text()))
+    space = Space(json.loads(SETTINGS.read_text()))
     try:
         return run(space, sys.argv[1], sys.argv[2:])
     except SpaceError as error:
@@ -36,20 +41,26 @@ def main() -> int:
 def run(space: Space, program: str, arguments: list[str]) -> int:
     """Run the command on the controller, and return its exit status."""
     token = secrets.token_hex(8)
-    request: dict[str, Any] = {"token": token, "program": program, "arguments": arguments}
-    request["folder"] = folder(space, Path.cwd())
+    request: dict[str, Any] = {
+        "token": token,
+        "program": program,
+        "arguments": arguments,
+        "folder": folder(space, Path.cwd()),
+    }
     if program == "sbatch":
         request["script"] = batch_script(arguments)
     text = base64.b64encode(json.dumps(request).encode()).decode()
     if len(text) > MAX_REQUEST:
         raise SpaceError(
-            f"the script and its arguments make a request of {len(text)} characters, and {MAX_REQUEST} are"
-            " allowed; keep what is long in a file of the partition, and have the script run that"
+            f"the request with the script and its arguments has {len(text)} characters; at most {MAX_REQUEST}"
+            " are allowed: move long parts to a file in the partition, and run that from the script"
         )
     said = session(start_session(space, text))
     answer = re.search(rf"^{BEGINS} {token}\n(.*)^{ENDS} {token} (\d+)$", said, re.DOTALL | re.MULTILINE)
     if not answer:
-        raise SpaceError(f"the controller has not answered: {said.strip()[-600:] or 'it said nothing'}")
+        raise SpaceError(
+            f"the controller has not answered: {said.strip()[-SHOWN_CHARACTERS:] or 'no output'}"
+        )
     sys.stdout.write(answer[1].removesuffix("\n"))
     return int(answer[2])
 
@@ -82,14 +93,19 @@ def batch_script(arguments: list[str]) -> dict[str, Any] | None:
             path = Path(argument)
             if not path.is_file():
                 raise SpaceError(
-                    f"{argument} is taken for the script, and is no file here; write options with their"
-                    " values as --nodes=2"
+                    f"{argument} would be the script, and is not a file here; write an option with its"
+                    " value as --nodes=2"
                 )
             return {"index": index, "name": path.name, "text": path.read_text()}
     raise SpaceError("name a script, or --wrap='command'")
 
 
 def start_session(space: Space, request: str) -> list[str]:
+    """Return the command that starts a session on the running controller.
+
+    Raises:
+        SpaceError: if the controller is not running.
+    """
     settings = space.settings
     cluster = ("--cluster-name", settings["cluster_name"], "--output", "json")
     arn = json.loads(space.aws("sagemaker", "describe-cluster", *cluster))["ClusterArn"]
@@ -104,9 +120,17 @@ def start_session(space: Space, request: str) -> list[str]:
         raise SpaceError(f"the cluster's controller (group {group}) is not running")
     target = f"sagemaker-cluster:{arn.rsplit('/', 1)[1]}_{group}-{running[0]}"
     return [
-        *("aws", "ssm", "start-session", "--region", settings["region"], "--target", target),
-        *("--document-name", settings["document"]),
-        *("--parameters", json.dumps({"request": [request]})),
+        "aws",
+        "ssm",
+        "start-session",
+        "--region",
+        settings["region"],
+        "--target",
+        target,
+        "--document-name",
+        settings["document"],
+        "--parameters",
+        json.dumps({"request": [request]}),
     ]
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 METADATA = "/opt/ml/metadata/resource-metadata.json"
 """SageMaker's file with the owner of the space."""
+SHOWN_CHARACTERS = 600
+"""Length of the shown end of a failed command's output."""
 
 
 class SpaceError(Exception):
@@ -17,7 +19,7 @@ class SpaceError(Exception):
 
 @dataclass
 class Space:
-    """Space whose ``root`` differs from / only in tests."""
+    """A space. Its ``root`` differs from / only in tests."""
 
     settings: dict[str, Any]
     root: Path = field(default_factory=lambda: Path(os.environ.get("SPACE_ROOT", "/")))
@@ -36,9 +38,17 @@ class Space:
         metadata = json.loads(self.path(METADATA).read_text())
         name = metadata.get("UserProfileName")
         if not name:
-            space = ("--domain-id", metadata["DomainId"], "--space-name", metadata["SpaceName"])
-            described = json.loads(self.aws("sagemaker", "describe-space", *space, "--output", "json"))
-            name = described.get("OwnershipSettings", {}).get("OwnerUserProfileName")
+            described = self.aws(
+                "sagemaker",
+                "describe-space",
+                "--domain-id",
+                metadata["DomainId"],
+                "--space-name",
+                metadata["SpaceName"],
+                "--output",
+                "json",
+            )
+            name = json.loads(described).get("OwnershipSettings", {}).get("OwnerUserProfileName")
         if not name:
             raise SpaceError("the space has no owner: create a private one")
         return str(name).lower()
@@ -55,13 +65,17 @@ class Space:
         done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout)
         if done.returncode:
             said = done.stderr.strip() or done.stdout.strip()
-            raise SpaceError(f"{' '.join(command[:3])} ended with {done.returncode}: {said[-600:]}")
+            raise SpaceError(
+                f"{' '.join(command[:3])} ended with {done.returncode}: {said[-SHOWN_CHARACTERS:]}"
+            )
         return done.stdout
 
     def as_root(self, *command: str, text: str = "") -> str:
         """Run a command as root, which the user of a space may become in it."""
-        sudo = () if os.geteuid() == 0 or self.root != Path("/") else ("sudo", "--non-interactive")
-        return self.run(*sudo, *command, text=text)
+        is_test = self.root != Path("/")
+        if os.geteuid() == 0 or is_test:
+            return self.run(*command, text=text)
+        return self.run("sudo", "--non-interactive", *command, text=text)
 
     def install(self, path: str, text: str, mode: int = 0o644) -> None:
         """Write a system file."""

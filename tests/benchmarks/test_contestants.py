@@ -16,7 +16,7 @@ from benchmarks.case import Settings
 from benchmarks.contestant import Gate, Grant, Window, park, training_state
 from benchmarks.figures import figures_of
 from benchmarks.ours import counts_of, model_of
-from benchmarks.stages.profile import kind_of, summary
+from benchmarks.stages.profile import Kernel, kind_of, summary
 from benchmarks.stages.quality import grants_of, points_of, seconds_to
 from benchmarks.stages.speed import split_time
 from benchmarks.stages.versus import Entry, compared
@@ -172,7 +172,11 @@ def test_verdict_of_a_comparison() -> None:
 
 
 def test_profile_of_overlapping_kernels() -> None:
-    kernels = [("nvjet_gemm", 0.0, 40.0), ("flash_fwd", 30.0, 50.0), ("Memcpy HtoD", 80.0, 100.0)]
+    kernels = [
+        Kernel("nvjet_gemm", 0.0, 40.0),
+        Kernel("flash_fwd", 30.0, 50.0),
+        Kernel("Memcpy HtoD", 80.0, 100.0),
+    ]
     found = summary(kernels, wall=200.0)
     assert found["busy_share"] == 0.35
     assert found["shares"]["products"] == 0.5 and found["shares"]["copies"] == 0.25

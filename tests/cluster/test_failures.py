@@ -83,7 +83,7 @@ def test_a_mirror_without_the_file(
     key = bucket.download_of("node_exporter")
     bucket.remove(key)
     try:
-        fails(cluster, lifecycle, node, "node-exporter", "is missing, or not for this node's role")
+        fails(cluster, lifecycle, node, "node-exporter", "is missing, or this node's role may not read it")
     finally:
         bucket.restore(key)
 
@@ -144,7 +144,7 @@ def empty_workers(groups: list[dict[str, object]]) -> None:
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
-        (lambda text: text[: len(text) // 2], "is truncated or no JSON"),
+        (lambda text: text[: len(text) // 2], "is truncated or not JSON"),
         (lambda text: edited(text, rename_workers), "group unheard-of of this node is unknown"),
         (lambda text: edited(text, empty_workers), "has none of this node's addresses"),
     ],

@@ -86,7 +86,7 @@ def test_a_controller_that_fails_stops_all(cluster: Cluster) -> None:
     assert result.status == 1
     assert cluster.visits == ["controller"]
     assert "ERROR: step touch failed: it is broken. What to do: mend it" in result.output
-    assert "the controller is not done, and no worker was begun" in result.output
+    assert "the scripts failed on the controller, and no worker was started" in result.output
 
 
 def test_a_worker_that_fails_is_named_with_its_step_and_output(cluster: Cluster) -> None:
@@ -184,7 +184,7 @@ def test_it_is_drained_again_if_the_scripts_do_not_get_that_far(cluster: Cluster
 def test_only_nodes_that_are_there_can_be_chosen(cluster: Cluster) -> None:
     result = cluster.apply("--nodes", "ip-10-0-0-31,ip-10-9-9-9")
     assert result.status == 1 and cluster.visits == ["controller"]
-    assert "no worker ip-10-9-9-9 in Slurm; there are ip-10-0-0-31, ip-10-0-0-32" in result.output
+    assert "Slurm has no worker ip-10-9-9-9; its workers are ip-10-0-0-31, ip-10-0-0-32" in result.output
 
 
 def test_it_runs_on_the_primary_controller_alone(cluster: Cluster) -> None:
@@ -203,7 +203,7 @@ def test_one_at_a_time(cluster: Cluster) -> None:
         fcntl.flock(other, fcntl.LOCK_EX)
         result = cluster.apply()
     assert result.status == 1 and cluster.visits == []
-    assert "ERROR: another one is at work. What to do: wait for its end" in result.output
+    assert "ERROR: another run of this command holds the lock. What to do: wait for its end" in result.output
 
 
 @pytest.mark.long

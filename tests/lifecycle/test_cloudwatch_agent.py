@@ -125,7 +125,7 @@ def test_metrics_are_left_out_where_the_agent_has_another_namespace(agent: Path,
 def test_an_agent_that_stops_gets_its_own_configuration_back(agent: Path, tmp_path: Path) -> None:
     control(agent, status="stopped")
     warning = apply(tmp_path).warnings[0]
-    assert "which was taken back: it does not run after 90 s: its status is stop" in warning
+    assert "which was removed: it does not run after 90 s: its status is stop" in warning
     assert calls(agent)[-1] == "remove-config"
     assert not (agent / "etc/amazon-cloudwatch-agent.d/file_cloudwatch-agent.json").exists()
     control(agent)
@@ -135,7 +135,7 @@ def test_an_agent_that_stops_gets_its_own_configuration_back(agent: Path, tmp_pa
 def test_a_configuration_that_the_agent_refuses_is_taken_back(agent: Path, tmp_path: Path) -> None:
     control(agent, append="echo 'E! Invalid Json' >&2; exit 1")
     node = apply(tmp_path)
-    assert "taken back: E! Invalid Json" in node.warnings[0]
+    assert "which was removed: E! Invalid Json" in node.warnings[0]
     assert "CloudWatch agent configured" not in node.changes
     assert calls(agent) == ["append-config", "remove-config"]
 

@@ -101,14 +101,14 @@ def test_a_node_without_docker_and_enroot_passes(machine: ContainerNode, stand_i
 
 def test_a_broken_daemon_json_is_not_overwritten(machine: ContainerNode) -> None:
     machine.write("/etc/docker/daemon.json", "{")
-    with pytest.raises(SetupError, match=r"daemon.json is no JSON"):
+    with pytest.raises(SetupError, match=r"daemon.json is not JSON"):
         container_storage.place(machine.node)
     assert machine.read("/etc/docker/daemon.json") == "{"
 
 
 def test_a_move_without_effect_fails(machine: ContainerNode, stand_ins: StandIns) -> None:
     stand_ins.command("docker", '[[ $1 != info ]] || echo "\\"/var/lib/docker\\" []"')
-    with pytest.raises(SetupError, match="data root is /var/lib/docker still, not /opt/dlami/nvme/docker"):
+    with pytest.raises(SetupError, match="data root is still /var/lib/docker, not /opt/dlami/nvme/docker"):
         container_storage.place(machine.node)
 
 

@@ -135,9 +135,9 @@ def test_one_address_in_two_groups_fails(platform: Platform) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"InstanceGroups": [{"Na', "is truncated or no JSON"),
-        ("", "is truncated or no JSON"),
-        ("[]", "holds no object but list"),
+        ('{"InstanceGroups": [{"Na', "is truncated or not JSON"),
+        ("", "is truncated or not JSON"),
+        ("[]", "has a JSON list, expected an object"),
         ('{"InstanceGroups": [{"Instances": [{"InstanceId": "i-1"}]}]}', "has another shape than HyperPod's"),
         ('{"InstanceGroups": ["workers"]}', "has another shape than HyperPod's"),
         ("{}", "has none of this node's addresses"),

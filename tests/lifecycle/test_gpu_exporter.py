@@ -133,7 +133,9 @@ def test_an_image_that_cannot_be_had(
 def test_warns_of_a_missing_gpu(node: Node) -> None:
     node.facts = replace(node.facts, hardware=replace(node.facts.hardware, num_gpus=8))
     gpu_exporter.run_exporter(node)
-    assert node.warnings[0].startswith("metrics of 1 GPUs, and ml.g5.8xlarge has 8: see `nvidia-smi")
+    assert node.warnings[0].startswith(
+        "dcgm-exporter has metrics of 1 GPUs, and ml.g5.8xlarge has 8: see `nvidia-smi"
+    )
 
 
 def test_without_hyperpods_prolog_there_are_no_job_ids(node: Node) -> None:

@@ -217,7 +217,7 @@ def test_a_workspace_that_refuses_is_a_warning_with_advice(
 def test_a_workspace_that_is_slow_is_a_warning(node: Node, prometheus: Prometheus) -> None:
     prometheus.sent_each_time = 0
     metrics_collector.run_collector(node)
-    assert "has taken no metrics after 120 s: its log says nothing of it" in node.warnings[0]
+    assert "has taken no metrics after 120 s: its log has no message about that" in node.warnings[0]
 
 
 def test_a_workspace_that_takes_all_needs_no_wait_for_more(node: Node, prometheus: Prometheus) -> None:

@@ -1,4 +1,4 @@
-"""A shared file system is there when it is mounted, of its type, and gives back what was written to it."""
+"""A shared file system is there when it is mounted, of its type, and a written file can be read back."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_file_system_that_does_not_take_the_file_fails(
     complaint: str, node: Node, lustre: Path, stand_ins: StandIns
 ) -> None:
     stand_ins.command("python3", f'touch "${{@: -1}}"; echo "{complaint}" >&2; exit 1')
-    assert f"it does not give back what was written to it: {complaint}" in fails(node)
+    assert f"a file could not be written and read back: {complaint}" in fails(node)
     assert list(lustre.iterdir()) == []
 
 

@@ -161,7 +161,7 @@ def test_settings_of_another_version_are_refused(
     assert "upload scripts and settings together" in result.output
 
 
-@pytest.mark.parametrize(("text", "why"), [("{", "is no JSON"), (None, "cannot be read")])
+@pytest.mark.parametrize(("text", "why"), [("{", "is not JSON"), (None, "cannot be read")])
 def test_settings_that_are_not_there_are_refused(tmp_path: Path, text: str | None, why: str) -> None:
     node = bundle(tmp_path)
     path = node.folder / "deployment.json"
@@ -171,7 +171,7 @@ def test_settings_that_are_not_there_are_refused(tmp_path: Path, text: str | Non
     assert "deployment.json" in result.output and why in result.output
 
 
-def test_a_run_beside_another_waits_and_says_for_whom(tmp_path: Path) -> None:
+def test_a_run_beside_another_waits_and_reports_the_lock(tmp_path: Path) -> None:
     node = bundle(tmp_path)
     lock = node.root / "run/node-setup.lock"
     lock.parent.mkdir()

@@ -116,7 +116,7 @@ def test_rules_that_do_not_work_do_not_stay(worker: Worker, user: str, status: i
     """28 is PAM's answer where a module does not load."""
     before = worker.files()
     worker.pam_says(**{**{"root": 0, "ubuntu": 0, "nobody": 6}, user: status})
-    assert f"{user}, and says: said ({status}); the rules have been taken back" in worker.fails()
+    assert f"{user}, but answers: said ({status}); the rules have been removed" in worker.fails()
     assert (worker.sshd, worker.files()) == (SSHD, before)
 
 
@@ -151,7 +151,7 @@ def test_slurm_that_cannot_adopt_fails_before_anything_is_written(
 
 def test_sshd_that_does_not_ask_pam_fails(worker: Worker, stand_ins: StandIns) -> None:
     stand_ins.command("sshd", "echo usepam no")
-    assert "sshd does not ask PAM" in worker.fails()
+    assert "sshd does not use PAM" in worker.fails()
 
 
 def test_rules_of_another_form_fail(worker: Worker) -> None:

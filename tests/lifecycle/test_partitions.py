@@ -43,7 +43,7 @@ esac
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Below it no one needs to be root: folders are given to who they belong to anyway."""
+    """Root folder for which the tests need no root, because folders keep their owner."""
     monkeypatch.setattr(partitions, "STUDIO_UID", os.geteuid())
     monkeypatch.setattr(partitions, "STUDIO_GID", os.getegid())
     try:
@@ -175,7 +175,7 @@ def test_a_folder_on_the_way_that_is_somebodys_is_not_used(
     (root / "users").mkdir(parents=True)
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    with pytest.raises(PermissionError, match=f"must be a folder of root's: it is of uid {owner}"):
+    with pytest.raises(PermissionError, match=f"must belong to root: its owner is uid {owner}"):
         partitions.make_partition(root, "users/ada", [])
 
 

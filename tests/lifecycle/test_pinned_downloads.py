@@ -198,8 +198,10 @@ def test_only_https_is_followed(tmp_path: Path, source: Source, url: str) -> Non
         request.end_headers()
 
     source.answers = [elsewhere]
-    assert "is no https:// address, or leads to one that is none" in fails(node_with_table(tmp_path, url))
-    assert "is no https:// address" in fails(node_with_table(tmp_path, "http://127.0.0.1:1"))
+    assert "does not begin with https://, or redirects to an address that does not" in fails(
+        node_with_table(tmp_path, url)
+    )
+    assert "does not begin with https://" in fails(node_with_table(tmp_path, "http://127.0.0.1:1"))
 
 
 def test_the_environments_proxy_is_used(
@@ -252,7 +254,7 @@ def test_reports_why_the_bucket_refuses(
 def test_reports_a_changed_copy_in_the_bucket(tmp_path: Path, stand_ins: StandIns) -> None:
     stand_ins.command("aws", 'echo changed > "${@: -1}"')
     message = fails(node_with_table(tmp_path, "https://x.invalid", downloads="artifact_bucket"))
-    assert "somebody changed the copy" in message
+    assert "someone changed the copy" in message
 
 
 @pytest.mark.parametrize("content", [archive(other=b"x"), archive(**{"tool-1.0/bin/tool": b"x"})])

@@ -32,12 +32,13 @@ def test_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
         assert heard.came.wait(timeout=60)
 
 
-def test_who_speaks_need_not_be_reminded() -> None:
-    log, watcher = io.StringIO(), io.StringIO()
-    told = Progress(log, watcher)
-    with told.alive():
-        told.say("begun")
-        told.pass_on("a line of somebody's")
+def test_other_output_replaces_a_reminder() -> None:
+    log = io.StringIO()
+    watcher = io.StringIO()
+    progress = Progress(log, watcher)
+    with progress.alive():
+        progress.say("begun")
+        progress.pass_on("a line of somebody's")
     first, second = watcher.getvalue().splitlines()
     assert first.endswith("Z apply: begun") and second == "a line of somebody's"
     # The other line is in a log already.

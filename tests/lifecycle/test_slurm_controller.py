@@ -140,16 +140,16 @@ def test_accounting_as_it_should_be_passes(node: Node) -> None:
 
 def test_jobs_that_are_not_recorded_fail(node: Node, slurm: SlurmCommands) -> None:
     slurm.configure(AccountingStorageType="accounting_storage/none")
-    with pytest.raises(SetupError, match="AccountingStorageType is accounting_storage/none, not"):
+    with pytest.raises(SetupError, match="AccountingStorageType is accounting_storage/none, expected"):
         accounting.verify(node)
 
 
 @pytest.mark.parametrize(
     ("shown", "why"),
     [
-        ("other|10.0.0.9", "it has other"),
+        ("other|10.0.0.9", "registered clusters: other"),
         ("hyperpod|", "slurmctld has not connected to slurmdbd"),
-        ("", "it has none"),
+        ("", "registered clusters: none"),
     ],
 )
 def test_a_cluster_that_is_not_registered_fails(
@@ -170,7 +170,7 @@ def test_slurmdbd_that_does_not_answer_fails(node: Node, stand_ins: StandIns) ->
 
 def test_accounting_on_rds_must_not_be_on_the_controller(tmp_path: Path, slurm: SlurmCommands) -> None:
     node = node_of(tmp_path, "controller", external_accounting=True)
-    with pytest.raises(SetupError, match="on RDS, and slurmdbd keeps it on localhost"):
+    with pytest.raises(SetupError, match="on RDS, but slurmdbd keeps it on localhost"):
         accounting.verify(node)
 
 

@@ -56,7 +56,7 @@ def test_reports_another_version_of_slurm(
     run = space.run
     found = "slurm 22.05.8\n"
     monkeypatch.setattr(space, "run", lambda *c: found if c[0].endswith("/sinfo") else run(*c))
-    with pytest.raises(SpaceError, match=r"Slurm is slurm 22\.05\.8 here, and slurm 25\.11\.1 on the contr"):
+    with pytest.raises(SpaceError, match=r"Slurm is slurm 22\.05\.8 here and slurm 25\.11\.1 on the contr"):
         slurm_login.set_up(space, PERSON, "/fsx/studio/users/ada")
 
 

@@ -135,7 +135,7 @@ def test_no_script_is_needed_to_wrap_a_command() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [([], "name a script"), (["--nodes", "2", "job.sh"], "2 is taken for the script.*--nodes=2")],
+    [([], "name a script"), (["--nodes", "2", "job.sh"], "2 would be the script.*--nodes=2")],
 )
 def test_reports_a_missing_script(arguments: list[str], message: str) -> None:
     with pytest.raises(SpaceError, match=message):
@@ -156,7 +156,7 @@ def test_a_script_that_is_too_long_is_refused_before_a_session(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("job.sh").write_text("x" * slurm_session.MAX_REQUEST)
-    with pytest.raises(SpaceError, match="keep what is long in a file of the partition"):
+    with pytest.raises(SpaceError, match="move long parts to a file in the partition"):
         slurm_session.run(space, "sbatch", ["job.sh"])
 
 

@@ -131,7 +131,7 @@ def test_a_new_version_leaves_the_one_that_jobs_use(deployed: Deployed) -> None:
 def test_what_is_not_whole_never_gets_its_name(deployed: Deployed, fault: str) -> None:
     deployed.aws(fault)
     with pytest.raises(
-        SetupError, match=r"what came has the hash [0-9a-f]{16}\. What to do: files are missing"
+        SetupError, match=r"the downloaded files have the hash [0-9a-f]{16}\. What to do: files are missing"
     ):
         workload_code.sync(deployed.node)
     assert list((deployed.fsx / "workloads").iterdir()) == []
@@ -140,7 +140,7 @@ def test_what_is_not_whole_never_gets_its_name(deployed: Deployed, fault: str) -
 def test_an_empty_prefix_fails(deployed: Deployed) -> None:
     deployed.aws("exit 0")
     with pytest.raises(
-        SetupError, match=r"not to be had from s3://.* after 300 s: nothing is there.*make deploy"
+        SetupError, match=r"cannot be downloaded from s3://.* after 300 s: nothing is there.*make deploy"
     ):
         workload_code.sync(deployed.node)
 

@@ -16,14 +16,23 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from collectors.text_files import repeat, write
 
-NODE_PORT, GPU_PORT = 9100, 9400
-JOB_COMMENT, FIRST_JOB_PORT, NUM_JOB_PORTS = "prometheus", 10_000, 10_000
-"""Equal to those of ``workloads/seqlm/training/tracking/metrics_port.py``."""
+SECONDS_PER_COMMAND = 25
+"""Time limit of one query. slurmctld's own clients wait 10 s for each message."""
+NODE_PORT = 9100
+"""Port of node_exporter."""
+GPU_PORT = 9400
+"""Port of dcgm-exporter."""
+# The next three are equal to those of workloads/seqlm/training/tracking/metrics_port.py.
+JOB_COMMENT = "prometheus"
+"""Comment of a job that publishes metrics."""
+FIRST_JOB_PORT = 10_000
+NUM_JOB_PORTS = 10_000
 UNREADABLE = (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, AttributeError)
 """Exceptions for a missing or incomplete list, and for Slurm that does not answer."""
 Nodes = dict[str, dict[str, str]]
@@ -51,7 +60,7 @@ def platform_nodes(resource_config: Path, groups: dict[str, Any]) -> Nodes:
 def slurm_nodes() -> Nodes:
     """Return the names of workers and login nodes, from slurmctld; raise one of UNREADABLE if that fails."""
     nodes: Nodes = {}
-    for line in _ask("scontrol", "--oneliner", "show", "nodes"):
+    for line in _query("scontrol", "--oneliner", "show", "nodes"):
         fields: dict[str, str] = dict(
             re.findall(r"(?:^| )(NodeName|NodeAddr|NodeHostName|State)=(\S+)", line)
         )
@@ -59,8 +68,9 @@ def slurm_nodes() -> Nodes:
         # Entries for nodes that do not exist yet.
         if "NodeName" not in fields or "FUTURE" in state or "POWERED_DOWN" in state:
             continue
-        address = _address(fields.get("NodeAddr", fields["NodeName"]))
-        nodes[address] = {"instance": fields.get("NodeHostName", fields["NodeName"])}
+        name = fields["NodeName"]
+        address = _address(fields.get("NodeAddr", name))
+        nodes[address] = {"instance": fields.get("NodeHostName", name)}
     return nodes
 
 
@@ -72,7 +82,7 @@ def job_targets(nodes: Nodes) -> list[dict[str, Any]]:
     """
     addresses = {labels["instance"]: address for address, labels in nodes.items()}
     found: list[dict[str, Any]] = []
-    for line in _ask("squeue", "--all", "--noheader", "--states=RUNNING", "--sort=i", "--format=%A|%B|%k"):
+    for line in _query("squeue", "--all", "--noheader", "--states=RUNNING", "--sort=i", "--format=%A|%B|%k"):
         job_id, _, rest = line.partition("|")
         host, _, comment = rest.partition("|")
         address = addresses.get(host)
@@ -82,11 +92,17 @@ def job_targets(nodes: Nodes) -> list[dict[str, Any]]:
     return found
 
 
-def _ask(*command: str) -> list[str]:
-    """Return the lines of Slurm's answer."""
-    return subprocess.run(
-        command, check=True, capture_output=True, text=True, errors="replace", timeout=25
-    ).stdout.splitlines()
+def _query(*command: str) -> list[str]:
+    """Return the lines that a command of Slurm prints."""
+    done = subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=SECONDS_PER_COMMAND,
+    )
+    return done.stdout.splitlines()
 
 
 def _address(name: str) -> str:
@@ -103,34 +119,39 @@ def discover(resource_config: Path, groups: dict[str, Any], former: dict[str, No
     ``former`` keeps both lists from one call to the next, and replaces a list that cannot be read now. An
     incomplete file must not change the labels of all nodes.
     """
-    answers = 0
-    for source, read in (
-        (str(resource_config), lambda: platform_nodes(resource_config, groups)),
-        ("scontrol", slurm_nodes),
-    ):
+    platform = str(resource_config)
+    sources: dict[str, Callable[[], Nodes]] = {
+        platform: lambda: platform_nodes(resource_config, groups),
+        "scontrol": slurm_nodes,
+    }
+    num_answers = 0
+    for source, read in sources.items():
         try:
             former[source] = read()
-            answers += 1
+            num_answers += 1
         except UNREADABLE as error:
-            _complain(source, error)
-    nodes = dict(former.get(str(resource_config), {}))
+            _report(source, error)
+    if num_answers == 0:
+        return None
+    nodes = dict(former.get(platform, {}))
     for address, labels in former.get("scontrol", {}).items():
-        # Slurm lists login nodes too. The platform's role takes precedence, and Slurm's name.
+        # Slurm lists login nodes too. The role comes from the platform, and the name from Slurm.
         nodes[address] = {"role": "worker", **nodes.get(address, {}), **labels}
-    return nodes if answers else None
+    return nodes
 
 
-def _complain(source: str, error: Exception) -> None:
+def _report(source: str, error: Exception) -> None:
     said = (getattr(error, "stderr", None) or "").strip()
     print(f"{source}: {type(error).__name__} {error} {said}".strip(), file=sys.stderr, flush=True)
 
 
 def targets(nodes: Nodes, port: int) -> list[dict[str, Any]]:
     """Return the targets in the form of Prometheus' file_sd."""
-    return [
-        {"targets": [f"{address}:{port}"], "labels": {key: value for key, value in labels.items() if value}}
-        for address, labels in sorted(nodes.items())
-    ]
+    found: list[dict[str, Any]] = []
+    for address, labels in sorted(nodes.items()):
+        known_labels = {key: value for key, value in labels.items() if value}
+        found.append({"targets": [f"{address}:{port}"], "labels": known_labels})
+    return found
 
 
 def has_gpus(labels: dict[str, str], groups: dict[str, Any]) -> bool:
@@ -158,12 +179,12 @@ def run_once(config: dict[str, Any], output: Path, text_file: Path | None, forme
         jobs = job_targets(nodes)
     except (OSError, subprocess.SubprocessError) as error:
         # The former list stays. Jobs that have ended meanwhile do not answer.
-        _complain("squeue", error)
+        _report("squeue", error)
     else:
         write_targets(output / "jobs.json", jobs)
     with_gpus = {address: labels for address, labels in nodes.items() if has_gpus(labels, groups)}
-    for name, found, port in (("nodes", nodes, NODE_PORT), ("gpus", with_gpus, GPU_PORT)):
-        write_targets(output / f"{name}.json", targets(found, port))
+    write_targets(output / "nodes.json", targets(nodes, NODE_PORT))
+    write_targets(output / "gpus.json", targets(with_gpus, GPU_PORT))
     if text_file:
         write(text_file, f"node_discovery_last_success_timestamp_seconds {round(time.time())}\n")
     return True
@@ -171,8 +192,10 @@ def run_once(config: dict[str, Any], output: Path, text_file: Path | None, forme
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", type=Path, required=True, help="JSON: instance_groups, resource_config")
-    parser.add_argument("--text-file", type=Path, help="for node_exporter: when it last went well")
+    parser.add_argument(
+        "--config", type=Path, required=True, help="JSON with instance_groups and resource_config"
+    )
+    parser.add_argument("--text-file", type=Path, help="metric with the time of the last success")
     former: dict[str, Nodes] = {}
 
     def run(options: argparse.Namespace) -> bool:

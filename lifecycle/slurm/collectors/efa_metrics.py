@@ -22,14 +22,16 @@ def metrics(devices: Path) -> str:
     samples: list[Sample] = []
     for device in devices.glob("*"):
         info = {label: _read(device / file) for label, file in INFO.items()}
-        samples.append((f"{PREFIX}info", {"device": device.name, **info}, 1))
+        samples.append(Sample(f"{PREFIX}info", {"device": device.name, **info}, 1))
         for counter in device.glob("ports/*/hw_counters/*"):
+            # The path is ports/<port>/hw_counters/<counter>.
             labels = {"device": device.name, "port": counter.parts[-3]}
             try:
-                samples.append((f"{PREFIX}{counter.name}", labels, int(_read(counter))))
+                value = int(_read(counter))
             except ValueError:
-                # The firmware has no number for this counter, or the adapter disappears meanwhile.
+                # The firmware has no number for this counter, or the adapter has just disappeared.
                 continue
+            samples.append(Sample(f"{PREFIX}{counter.name}", labels, value))
     return format_samples(samples, lambda name: name not in GAUGES)
 
 

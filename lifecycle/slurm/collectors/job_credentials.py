@@ -18,6 +18,7 @@ SESSION = timedelta(hours=1)
 """Limit of STS for a caller that has assumed a role itself."""
 RENEWED = timedelta(minutes=30)
 """Time before expiry at which they are renewed. SDKs request new ones when 15 minutes are left."""
+SECONDS_FOR_STS = 30
 
 
 class Credentials:
@@ -25,9 +26,19 @@ class Credentials:
 
     def __init__(self, role_arn: str, session_name: str, region: str) -> None:
         self._command = [
-            *("aws", "sts", "assume-role", "--role-arn", role_arn, "--role-session-name", session_name),
-            *("--duration-seconds", str(round(SESSION.total_seconds())), "--region", region),
-            *("--output", "json"),
+            "aws",
+            "sts",
+            "assume-role",
+            "--role-arn",
+            role_arn,
+            "--role-session-name",
+            session_name,
+            "--duration-seconds",
+            str(round(SESSION.total_seconds())),
+            "--region",
+            region,
+            "--output",
+            "json",
         ]
         self._lock = threading.Lock()
         self._held: dict[str, str] | None = None
@@ -41,11 +52,13 @@ class Credentials:
         """
         with self._lock:
             if self._held is None or _ends(self._held) - datetime.now(timezone.utc) < RENEWED:
-                self._held = self._ask()
+                self._held = self._assume_role()
             return self._held
 
-    def _ask(self) -> dict[str, str]:
-        done = subprocess.run(self._command, capture_output=True, text=True, check=True, timeout=30)
+    def _assume_role(self) -> dict[str, str]:
+        done = subprocess.run(
+            self._command, capture_output=True, text=True, check=True, timeout=SECONDS_FOR_STS
+        )
         given = json.loads(done.stdout)["Credentials"]
         return {
             "AccessKeyId": given["AccessKeyId"],
@@ -90,9 +103,9 @@ def _ends(held: dict[str, str]) -> datetime:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--role-arn", required=True)
-    parser.add_argument("--session-name", required=True, help="by which CloudTrail tells nodes apart")
-    parser.add_argument("--region", required=True, help="of STS")
-    parser.add_argument("--port", type=int, required=True, help="of 127.0.0.1")
+    parser.add_argument("--session-name", required=True, help="name of this node in CloudTrail")
+    parser.add_argument("--region", required=True, help="region of STS")
+    parser.add_argument("--port", type=int, required=True, help="port on 127.0.0.1")
     options = parser.parse_args()
     credentials = Credentials(options.role_arn, options.session_name, options.region)
     with ThreadingHTTPServer(("127.0.0.1", options.port), handler(credentials)) as server:

@@ -33,7 +33,7 @@ CYCLES = {
 SCHEDULER: dict[str, tuple[str, dict[str, str]]] = {
     "Server thread count": ("slurm_scheduler_threads", {}),
     "Agent queue size": ("slurm_scheduler_agent_queue_size", {}),
-    # Since midnight UTC or slurmctld's start, whichever was last: a counter that begins again.
+    # Counters that start again at midnight UTC and with slurmctld.
     **{
         f"Jobs {event}": ("slurm_scheduler_jobs_total", {"event": event})
         for event in ("submitted", "started", "completed", "canceled", "failed")
@@ -42,13 +42,13 @@ SCHEDULER: dict[str, tuple[str, dict[str, str]]] = {
 """Metric and labels of the values that sdiag prints once."""
 
 
-def ask(*command: str) -> str:
+def query(*command: str) -> str:
     """Return a command's output.
 
     Raises:
-        OSError, subprocess.SubprocessError: if there is no such command, it fails, or takes too long.
+        OSError, subprocess.SubprocessError: if the command is missing, fails, or takes too long.
     """
-    # Times in UTC, and none of an administrator's own formats.
+    # Times are in UTC. An administrator's own output formats must not apply.
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SQUEUE_"))
     }
@@ -68,7 +68,7 @@ def node_samples() -> list[Sample]:
     nodes: Counter[str] = Counter(dict.fromkeys(NODE_STATES, 0))
     amounts: Counter[tuple[str, str]] = Counter()
     in_partition: Counter[tuple[str, str, str]] = Counter()
-    for line in ask("scontrol", "--details", "--oneliner", "show", "nodes").splitlines():
+    for line in query("scontrol", "--details", "--oneliner", "show", "nodes").splitlines():
         if not line.startswith("NodeName="):
             continue
         state = node_state(value_of(line, "State"))
@@ -76,26 +76,31 @@ def node_samples() -> list[Sample]:
         partitions = [name for name in value_of(line, "Partitions").split(",") if name]
         for partition in partitions:
             in_partition["nodes", partition, state] += 1
-        for kind, used, total in (
-            ("gpus", gpus(value_of(line, "GresUsed")), gpus(value_of(line, "Gres"))),
-            ("cpus", int(value_of(line, "CPUAlloc") or 0), int(value_of(line, "CPUTot") or 0)),
-        ):
-            rest = "unavailable" if state in UNUSABLE else "idle"
-            for use, amount in (("allocated", used), (rest, total - used)):
-                amounts[kind, use] += amount
-                for partition in partitions:
-                    in_partition[kind, partition, use] += amount
-    samples: list[Sample] = [
-        ("slurm_cluster_nodes", {"state": state}, count) for state, count in nodes.items()
-    ]
+        for (kind, use), amount in amounts_of(line, is_usable=state not in UNUSABLE).items():
+            amounts[kind, use] += amount
+            for partition in partitions:
+                in_partition[kind, partition, use] += amount
+    samples = [Sample("slurm_cluster_nodes", {"state": state}, count) for state, count in nodes.items()]
     for kind in ("gpus", "cpus"):
         for use in ("allocated", "idle", "unavailable"):
-            samples.append((f"slurm_cluster_{kind}", {"state": use}, amounts[kind, use]))
-    samples += [
-        (f"slurm_cluster_partition_{kind}", {"partition": partition, "state": state}, count)
-        for (kind, partition, state), count in in_partition.items()
-    ]
+            samples.append(Sample(f"slurm_cluster_{kind}", {"state": use}, amounts[kind, use]))
+    for (kind, partition, state), count in in_partition.items():
+        labels = {"partition": partition, "state": state}
+        samples.append(Sample(f"slurm_cluster_partition_{kind}", labels, count))
     return samples
+
+
+def amounts_of(line: str, *, is_usable: bool) -> dict[tuple[str, str], int]:
+    """Return numbers of GPUs and CPUs of a node, by kind and use, from scontrol's line."""
+    rest = "idle" if is_usable else "unavailable"
+    used_gpus = gpus(value_of(line, "GresUsed"))
+    used_cpus = int(value_of(line, "CPUAlloc") or 0)
+    return {
+        ("gpus", "allocated"): used_gpus,
+        ("gpus", rest): gpus(value_of(line, "Gres")) - used_gpus,
+        ("cpus", "allocated"): used_cpus,
+        ("cpus", rest): int(value_of(line, "CPUTot") or 0) - used_cpus,
+    }
 
 
 def value_of(line: str, key: str) -> str:
@@ -127,8 +132,8 @@ def job_samples() -> list[Sample]:
     jobs: Counter[tuple[str, str, str]] = Counter()
     oldest: dict[str, float] = {}
     now = time.time()
-    # A waiting array is one line, at any length.
-    for line in ask("squeue", "--all", "--noheader", "--format", "%T|%P|%a|%V|%r").splitlines():
+    # A waiting array of any length is one line.
+    for line in query("squeue", "--all", "--noheader", "--format", "%T|%P|%a|%V|%r").splitlines():
         fields = line.split("|", 4)
         if len(fields) != 5:
             continue
@@ -137,27 +142,27 @@ def job_samples() -> list[Sample]:
         if state == "PENDING" and reason not in NOT_WAITING:
             since = datetime.fromisoformat(submitted).replace(tzinfo=timezone.utc).timestamp()
             oldest[partition] = max(oldest.get(partition, 0), now - since)
-    samples: list[Sample] = [
-        ("slurm_cluster_jobs", {"state": state, "partition": partition, "account": account}, count)
-        for (state, partition, account), count in jobs.items()
-    ]
-    samples += [
-        ("slurm_queue_longest_wait_seconds", {"partition": partition}, round(seconds))
-        for partition, seconds in oldest.items()
-    ]
+    samples: list[Sample] = []
+    for (state, partition, account), count in jobs.items():
+        labels = {"state": state, "partition": partition, "account": account}
+        samples.append(Sample("slurm_cluster_jobs", labels, count))
+    for partition, seconds in oldest.items():
+        labels = {"partition": partition}
+        samples.append(Sample("slurm_queue_longest_wait_seconds", labels, round(seconds)))
     return samples
 
 
 def scheduler_samples() -> list[Sample]:
-    main, _, backfill = ask("sdiag").partition("Backfilling stats")
+    main, _, backfill = query("sdiag").partition("Backfilling stats")
     samples: list[Sample] = []
     for scheduler, text in (("main", main), ("backfill", backfill)):
         for key, value in re.findall(r"^\s*(\w[\w ]*):\s+(\d+)$", text, re.M):
             if key in CYCLES:
                 metric, scale = CYCLES[key]
-                samples.append((metric, {"scheduler": scheduler}, int(value) * scale))
+                samples.append(Sample(metric, {"scheduler": scheduler}, int(value) * scale))
             elif key in SCHEDULER:
-                samples.append((*SCHEDULER[key], int(value)))
+                metric, labels = SCHEDULER[key]
+                samples.append(Sample(metric, labels, int(value)))
     return samples
 
 
@@ -173,13 +178,14 @@ def collect() -> str:
     samples: list[Sample] = []
     for source, read in SOURCES.items():
         try:
-            found, success = read(), 1
+            samples += read()
+            success = 1
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             said = (getattr(error, "stderr", None) or "").strip()
             print(f"{source}: {error} {said}".strip(), file=sys.stderr, flush=True)
-            found, success = [], 0
-        samples += [*found, ("slurm_collector_success", {"source": source}, success)]
-    samples.append(("slurm_collector_last_run_timestamp_seconds", {}, round(time.time())))
+            success = 0
+        samples.append(Sample("slurm_collector_success", {"source": source}, success))
+    samples.append(Sample("slurm_collector_last_run_timestamp_seconds", {}, round(time.time())))
     return format_samples(samples, lambda name: name.endswith("_total"))
 
 

@@ -8,8 +8,11 @@ from node_setup.failure import SetupError
 from node_setup.host import Host
 from node_setup.node import Node
 
-INSTANCE_STORE, SECOND_VOLUME = "/opt/dlami/nvme", "/opt/sagemaker"
-"""Mount points of HyperPod's NVMe drives and of the EBS volume that the cluster file sets (`ebs_gib`)."""
+MOUNTS = "/proc/self/mountinfo"
+INSTANCE_STORE = "/opt/dlami/nvme"
+"""Mount point of the NVMe drives in HyperPod's image."""
+SECOND_VOLUME = "/opt/sagemaker"
+"""Mount point of the EBS volume that the cluster file sets (``ebs_gib``)."""
 INSTANCE_STORE_SERVICE = "dlami-nvme.service"
 SECONDS_FOR_INSTANCE_STORE = 300
 """The image formats the drives of a large node while the scripts are already running."""
@@ -26,8 +29,10 @@ def mount_of(host: Host, path: str) -> Mount:
     """Return the mount that holds this path, or would hold it if it existed."""
     root = os.path.realpath(host.root)
     real = os.path.realpath(host.path(path))
-    inside = real[len(root.rstrip("/")) :] or "/" if real.startswith(root) else real
-    # The longest mount point; of several mounts on one path the last is on top.
+    inside = real
+    if real.startswith(root):
+        inside = real.removeprefix(root.rstrip("/")) or "/"
+    # The longest mount point counts. If several mounts are on one path, the last one is on top.
     found = Mount(device="", path="")
     for mount in _mounts(host):
         below = mount.path.rstrip("/") + "/"
@@ -58,8 +63,12 @@ def largest_local_disk(node: Node) -> str | None:
         # A folder of this name on the root volume is not a disk.
         if mount_of(node.host, path).path == path and not is_on_root_volume(node.host, path)
     ]
-    sizes = ("df", "--output=size", "--block-size=1")
-    return max(disks, key=lambda path: int(node.host.run(*sizes, path).split()[-1]), default=None)
+
+    def num_bytes(path: str) -> int:
+        shown = node.host.run("df", "--output=size", "--block-size=1", path)
+        return int(shown.split()[-1])
+
+    return max(disks, key=num_bytes, default=None)
 
 
 def _instance_store_is_done(host: Host) -> bool:
@@ -77,11 +86,14 @@ def _instance_store_is_done(host: Host) -> bool:
 
 
 def _mounts(host: Host) -> list[Mount]:
-    # Fields: id, parent, major:minor, root, mount point, ...; blanks in it are written as \040.
-    lines = [line.split(" ") for line in host.path("/proc/self/mountinfo").read_text().splitlines()]
     octal = re.compile(r"\\([0-7]{3})")
-    return [
-        Mount(device=line[2], path=octal.sub(lambda match: chr(int(match[1], 8)), line[4]))
-        for line in lines
-        if len(line) > 4
-    ]
+    mounts: list[Mount] = []
+    for line in host.path(MOUNTS).read_text().splitlines():
+        # id, parent, major:minor, root, mount point, ...
+        fields = line.split(" ")
+        if len(fields) <= 4:
+            continue
+        # Blanks in a mount point are written as \040.
+        path = octal.sub(lambda match: chr(int(match[1], 8)), fields[4])
+        mounts.append(Mount(device=fields[2], path=path))
+    return mounts

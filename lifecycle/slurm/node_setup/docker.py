@@ -73,9 +73,12 @@ def _state(node: Node) -> DockerState:
     )
     root, _, status = text.partition(" ")
     try:
-        return DockerState(json.loads(root), "io.containerd.snapshotter.v1" in str(json.loads(status)))
+        return DockerState(
+            data_root=json.loads(root),
+            images_in_containerd="io.containerd.snapshotter.v1" in str(json.loads(status)),
+        )
     except ValueError:
-        raise SetupError(f"`docker info` says {text.strip()!r}, which is no JSON", LOOK) from None
+        raise SetupError(f"`docker info` prints {text.strip()!r}, which is not JSON", LOOK) from None
 
 
 def _may_restart(node: Node, state: DockerState) -> bool:
@@ -115,9 +118,11 @@ def _set_data_root(node: Node, path: str) -> None:
     try:
         config: Any = json.loads(file.read_text()) if file.exists() else {}
     except ValueError as error:
-        raise SetupError(f"{DAEMON_CONFIG} is no JSON: {error}", "repair it; Docker needs it too") from None
+        raise SetupError(f"{DAEMON_CONFIG} is not JSON: {error}", "repair it; Docker needs it too") from None
     if not isinstance(config, dict):
-        raise SetupError(f"{DAEMON_CONFIG} holds no object but {type(config).__name__}", "repair it")
+        raise SetupError(
+            f"{DAEMON_CONFIG} has a JSON {type(config).__name__}, expected an object", "repair it"
+        )
     # "graph" is the older name of the same setting. Docker refuses both at once.
     config.pop("graph", None)
     node.install(DAEMON_CONFIG, json.dumps({**config, "data-root": path}, indent=4) + "\n")
@@ -125,8 +130,8 @@ def _set_data_root(node: Node, path: str) -> None:
 
 def _containerd_root(node: Node) -> str:
     # Versions before 2 print nothing without a configuration file, and use the default.
-    said = node.host.try_run("containerd", "config", "dump").output
-    found = re.search(r"""^root = ["'](.+)["']$""", said, re.MULTILINE)
+    shown = node.host.try_run("containerd", "config", "dump").output
+    found = re.search(r"""^root = ["'](.+)["']$""", shown, re.MULTILINE)
     return found.group(1) if found else "/var/lib/containerd"
 
 
@@ -134,15 +139,20 @@ def _set_containerd_root(node: Node, path: str) -> None:
     """Set the key ``root`` of the top level, which ends where the first table begins."""
     file = node.host.path(CONTAINERD_CONFIG)
     lines = file.read_text().splitlines() if file.exists() else ["version = 2"]
-    end = next((number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
-    top = [line for line in lines[:end] if not re.match(r"\s*root\s*=", line)]
-    node.install(CONTAINERD_CONFIG, "\n".join([*top, f'root = "{path}"', *lines[end:]]) + "\n")
+    end_of_top = len(lines)
+    for number, line in enumerate(lines):
+        if line.lstrip().startswith("["):
+            end_of_top = number
+            break
+    top = [line for line in lines[:end_of_top] if not re.match(r"\s*root\s*=", line)]
+    new_lines = [*top, f'root = "{path}"', *lines[end_of_top:]]
+    node.install(CONTAINERD_CONFIG, "\n".join(new_lines) + "\n")
 
 
 def _verify(node: Node, config: dict[str, str]) -> None:
     state = _running_state(node)
     assert state is not None
     if "docker" in config and state.data_root != config["docker"]:
-        raise SetupError(f"Docker's data root is {state.data_root} still, not {config['docker']}", LOOK)
+        raise SetupError(f"Docker's data root is still {state.data_root}, not {config['docker']}", LOOK)
     if "containerd" in config and not any(node.host.path(config["containerd"]).glob("io.containerd.*")):
         raise SetupError(f"containerd does not use {config['containerd']}", LOOK)

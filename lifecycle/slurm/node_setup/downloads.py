@@ -26,14 +26,20 @@ PAUSES_SECONDS = (5, 10, 20, 40)
 DOWNLOADS_PREFIX = "downloads"
 """Prefix in the artifact bucket, which ``make mirror-downloads`` fills."""
 SECONDS_WITHOUT_DATA = 60
+"""Time after which curl gives up on a server that sends nothing."""
 SECONDS_PER_TRY = 900
 """Time limit of one try, also for a server that sends so slowly that no connection timeout applies."""
-CURL_PROTOCOL, CURL_HTTP_ERROR, CURL_CANNOT_WRITE = 1, 22, 23
-"""Exit statuses with causes other than a failing network."""
+CHUNK_BYTES = 1 << 20
+# Exit statuses of curl with causes other than a failing network.
+CURL_PROTOCOL = 1
+CURL_HTTP_ERROR = 22
+CURL_CANNOT_WRITE = 23
 PASSING_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 """HTTP statuses after which another try may succeed."""
-OPEN_THE_WAY = (
-    "give the node a way out (NAT gateway, or a proxy in https_proxy); in a closed network set "
+MISSING_OBJECT = ("404", "403", "NoSuchKey", "AccessDenied", "NoSuchBucket")
+"""Parts of the aws command's messages for a missing object, or for one that the node's role may not read."""
+ALLOW_INTERNET = (
+    "give the node internet access (NAT gateway, or a proxy in https_proxy); in a closed network set "
     "node_setup.downloads: artifact_bucket and run `make mirror-downloads`"
 )
 
@@ -72,7 +78,11 @@ class Image:
 
 
 def find_download(node: Node, name: str) -> Download:
-    """Raise SetupError unless there is one for this node's architecture."""
+    """Return the download for this node's architecture.
+
+    Raises:
+        SetupError: if the table has none for it.
+    """
     machine = platform.machine()
     found = [Download(**entry) for entry in _table(node)["files"] if entry["name"] == name]
     for download in found:
@@ -86,7 +96,11 @@ def find_download(node: Node, name: str) -> Download:
 
 
 def find_image(node: Node, name: str) -> Image:
-    """Raise SetupError unless the image is made for this node's architecture."""
+    """Return the image of this name.
+
+    Raises:
+        SetupError: if it does not support this node's architecture.
+    """
     entry = next(entry for entry in _table(node)["images"] if entry["name"] == name)
     image = Image(**{**entry, "architectures": tuple(entry["architectures"])})
     if platform.machine() not in image.architectures:
@@ -115,7 +129,7 @@ def fetch(node: Node, name: str) -> Path:
         _check(node, download, partial)
         os.replace(partial, kept)
     finally:
-        # It exists only after a failure, and is useless then: each try starts from the beginning.
+        # It exists only after a failure. Each try starts from the beginning, so it is useless.
         partial.unlink(missing_ok=True)
     return kept
 
@@ -124,7 +138,7 @@ def install_binaries(node: Node, name: str, binaries: tuple[str, ...]) -> bool:
     """Install programs of an archive in /usr/local/bin, and return whether they changed.
 
     Raises:
-        SetupError: as ``fetch`` does, or if the archive lacks one of them.
+        SetupError: from ``fetch``, or if the archive lacks one of them.
     """
     download = find_download(node, name)
     record = node.host.path(f"{RECORDS}/{name}.json")
@@ -154,7 +168,7 @@ def install_binaries(node: Node, name: str, binaries: tuple[str, ...]) -> bool:
 def sha256_of(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
+        while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
 
@@ -193,7 +207,7 @@ def _check(node: Node, download: Download, partial: Path) -> None:
     )
     if node.settings.downloads != "internet":
         source = f"{download.file_name} in bucket {node.deployment.artifact_bucket}"
-        remedy = "somebody changed the copy: delete it there, and run `make mirror-downloads` again"
+        remedy = "someone changed the copy: delete it there, and run `make mirror-downloads` again"
     raise SetupError(
         f"{source} has another SHA-256 than downloads.json says: {found}, expected {download.sha256}; "
         "it was not installed",
@@ -203,8 +217,10 @@ def _check(node: Node, download: Download, partial: Path) -> None:
 
 def _installed(node: Node, download: Download, binaries: tuple[str, ...]) -> dict[str, Any]:
     """Return the archive's checksum and those of the installed programs, including ones installed by hand."""
-    places = {binary: node.host.path(f"/usr/local/bin/{binary}") for binary in binaries}
-    sums = {binary: sha256_of(place) if place.is_file() else None for binary, place in places.items()}
+    sums: dict[str, str | None] = {}
+    for binary in binaries:
+        program = node.host.path(f"/usr/local/bin/{binary}")
+        sums[binary] = sha256_of(program) if program.is_file() else None
     return {"version": download.version, "archive": download.sha256, "programs": sums}
 
 
@@ -233,30 +249,46 @@ def _from_internet(host: Host, url: str, target: Path) -> None:
     """
     done = host.try_run(
         # HTTPS only, also after redirects: others on the route could change unencrypted answers.
-        *("curl", "--silent", "--show-error", "--fail", "--location", "--proto", "=https"),
-        *("--connect-timeout", str(SECONDS_WITHOUT_DATA), "--max-time", str(SECONDS_PER_TRY)),
-        *("--speed-time", str(SECONDS_WITHOUT_DATA), "--speed-limit", "1"),
-        *("--write-out", "%{http_code}", "--output", target, url),
+        "curl",
+        "--silent",
+        "--show-error",
+        "--fail",
+        "--location",
+        "--proto",
+        "=https",
+        "--connect-timeout",
+        str(SECONDS_WITHOUT_DATA),
+        "--max-time",
+        str(SECONDS_PER_TRY),
+        "--speed-time",
+        str(SECONDS_WITHOUT_DATA),
+        "--speed-limit",
+        "1",
+        "--write-out",
+        "%{http_code}",
+        "--output",
+        target,
+        url,
         timeout_seconds=SECONDS_PER_TRY + 60,
     )
     if done.status == 0:
         return
     if done.status == CURL_PROTOCOL:
         raise SetupError(
-            f"{url} is no https:// address, or leads to one that is none: {done.said}",
-            "downloads.json takes HTTPS alone: correct the URL",
+            f"{url} does not begin with https://, or redirects to an address that does not: {done.said}",
+            "only HTTPS is allowed: correct the URL in downloads.json",
         )
     if done.status == CURL_CANNOT_WRITE:
         raise _cannot_write(str(target.parent), done.said)
-    # 000 means that a proxy has refused.
+    # The status 000 means that a proxy has refused.
     if done.status == CURL_HTTP_ERROR and done.output != "000":
         kind = PassingFault if int(done.output) in PASSING_STATUSES else SetupError
         raise kind(
             f"{url} answers {done.output}",
-            "open the URL on another machine: if it is gone, downloads.json needs another version; if it is "
-            "there, a proxy or firewall refuses it",
+            "open the URL on another machine: if it fails there too, downloads.json needs another version; "
+            "otherwise a proxy or firewall refuses it",
         )
-    raise PassingFault(f"{url} cannot be reached: {done.said}", OPEN_THE_WAY)
+    raise PassingFault(f"{url} cannot be reached: {done.said}", ALLOW_INTERNET)
 
 
 def _from_s3(host: Host, uri: str, target: Path, *, region: str) -> None:
@@ -267,17 +299,24 @@ def _from_s3(host: Host, uri: str, target: Path, *, region: str) -> None:
         SetupError: if it will not.
     """
     done = host.try_run(
-        *("aws", "s3", "cp", "--only-show-errors", "--region", region, uri, target),
+        "aws",
+        "s3",
+        "cp",
+        "--only-show-errors",
+        "--region",
+        region,
+        uri,
+        target,
         timeout_seconds=SECONDS_PER_TRY,
     )
     if done.status == 0:
         return
     if "No space left on device" in done.said:
         raise _cannot_write(str(target.parent), done.said)
-    # S3 reports a missing object as forbidden to callers who may not list the bucket.
-    if any(sign in done.said for sign in ("404", "403", "NoSuchKey", "AccessDenied", "NoSuchBucket")):
+    # S3 reports a missing object as forbidden if the caller may not list the bucket.
+    if any(sign in done.said for sign in MISSING_OBJECT):
         raise SetupError(
-            f"{uri} is missing, or not for this node's role: {done.said}",
+            f"{uri} is missing, or this node's role may not read it: {done.said}",
             "run `make mirror-downloads` with this cluster's file, on a machine with internet access",
         )
     raise PassingFault(

@@ -9,6 +9,7 @@ from node_setup.failure import SetupError
 from node_setup.node import Node
 
 LONGEST_ANSWER_BYTES = 64 << 20
+SECONDS_PER_REQUEST = 10
 
 
 def http_get(url: str) -> str:
@@ -19,7 +20,7 @@ def http_get(url: str) -> str:
     """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=10) as response:
+        with opener.open(url, timeout=SECONDS_PER_REQUEST) as response:
             answer: bytes = response.read(LONGEST_ANSWER_BYTES)
             return answer.decode(errors="replace")
     except urllib.error.HTTPError as error:
@@ -53,18 +54,17 @@ def wait_for_metric(node: Node, url: str, pattern: str, *, unit: str, timeout_se
 def require_free_port(node: Node, port: int, what: str) -> None:
     """Raise SetupError, with the program's name, if one listens on this TCP port of the node's address."""
     listening = node.host.run(
-        *("ss", "--no-header", "--listening", "--tcp", "--numeric", "--processes"), f"sport = :{port}"
+        "ss", "--no-header", "--listening", "--tcp", "--numeric", "--processes", f"sport = :{port}"
     )
-    # State, two queues, local address and port, the other side's, processes.
     ours = (node.facts.address, "0.0.0.0", "*", "[::]")
-    listeners = [
-        line
-        for line in listening.splitlines()
-        if line.split()[3].rpartition(":")[0].partition("%")[0] in ours
-    ]
-    if listeners:
-        raise SetupError(
-            f"port {port}, for {what}, is taken: {' '.join(listeners[0].split())}",
-            "another exporter runs here, perhaps one that was set up by hand: find it with `docker ps` and "
-            "`systemctl list-units`, stop and disable it; or set prometheus: false in the cluster file",
-        )
+    for line in listening.splitlines():
+        # State, two queues, local address and port, remote address and port, processes.
+        fields = line.split()
+        address = fields[3].rpartition(":")[0].partition("%")[0]
+        if address in ours:
+            raise SetupError(
+                f"port {port}, for {what}, is taken: {' '.join(fields)}",
+                "another exporter runs on this node, perhaps one that was set up by hand: find it with "
+                "`docker ps` and `systemctl list-units`, stop and disable it; or set prometheus: false in "
+                "the cluster file",
+            )

@@ -8,7 +8,9 @@ from node_setup.node import Node
 from node_setup.root_folder import make_root_folder
 from node_setup.slurm import runs_jobs
 
-CONFIG, DROP_INS = "/etc/enroot/enroot.conf", "/etc/enroot/enroot.conf.d"
+CONFIG = "/etc/enroot/enroot.conf"
+DROP_INS = "/etc/enroot/enroot.conf.d"
+"""Folder of further files with settings."""
 UNIT = "container-folders.service"
 PLACES = {
     "ENROOT_RUNTIME_PATH": "runtime/user-$(id -u)",
@@ -46,8 +48,8 @@ def place_enroot(node: Node, disk: str) -> None:
     ]
     if misplaced and runs_jobs(node.host, node.facts.host_name):
         node.warn(
-            f"enroot keeps {', '.join(misplaced)} on the root volume while jobs run, whose containers are "
-            "there: apply the scripts again when the node is idle"
+            f"enroot keeps {', '.join(misplaced)} on the root volume while jobs with containers there run: "
+            "apply the scripts again when the node is idle"
         )
         return
     _move(node, misplaced, disk)
@@ -72,6 +74,10 @@ def _settings(node: Node) -> dict[str, list[str]]:
     return settings
 
 
+def _all_values(node: Node) -> list[str]:
+    return [value for values in _settings(node).values() for value in values]
+
+
 def _files(node: Node) -> list[str]:
     drop_ins = sorted(file.name for file in node.host.path(DROP_INS).glob("*.conf"))
     return [CONFIG, *(f"{DROP_INS}/{name}" for name in drop_ins)]
@@ -79,14 +85,14 @@ def _files(node: Node) -> list[str]:
 
 def _move(node: Node, keys: list[str], disk: str) -> None:
     wanted = {key: f"{disk}/enroot/{PLACES[key]}" for key in keys}
+
+    def with_new_value(setting: re.Match[str]) -> str:
+        key = setting[2]
+        return f"{key} {wanted[key]}" if key in wanted else setting[0]
+
     for file in _files(node):
         text = node.host.path(file).read_text()
-        lines = [
-            _SETTING.sub(
-                lambda found: f"{found[2]} {wanted[found[2]]}" if found[2] in wanted else found[0], line
-            )
-            for line in text.splitlines()
-        ]
+        lines = [_SETTING.sub(with_new_value, line) for line in text.splitlines()]
         if file == CONFIG:
             known = _settings(node)
             lines += [f"{key} {value}" for key, value in wanted.items() if key not in known]
@@ -97,19 +103,20 @@ def _move(node: Node, keys: list[str], disk: str) -> None:
 
 def _make_folders(node: Node) -> None:
     """Create the parents now and at every boot, because the instance store may be empty after a boot."""
-    values = [value for values in _settings(node).values() for value in values]
-    ours = [
-        disk
-        for disk in (INSTANCE_STORE, SECOND_VOLUME)
-        if any(v.startswith(f"{disk}/enroot/") for v in values)
+    values = _all_values(node)
+    parents = [
+        parent
+        for parent in (f"{INSTANCE_STORE}/enroot", f"{SECOND_VOLUME}/enroot")
+        if any(value.startswith(f"{parent}/") for value in values)
     ]
-    if not ours:
+    if not parents:
         return
-    folders = [f"{disk}/enroot/{place.split('/')[0]}" for disk in ours for place in PLACES.values()]
-    parents = " ".join(f"{disk}/enroot" for disk in ours)
-    for parent in parents.split():
-        make_root_folder(node.host, parent)  # before the unit gives its folders to all
-    if node.install_unit(UNIT, parents=parents, folders=" ".join(folders)):
+    folders: list[str] = []
+    for parent in parents:
+        folders += [f"{parent}/{place.split('/')[0]}" for place in PLACES.values()]
+        # This comes before the unit opens the folders in it to all users.
+        make_root_folder(node.host, parent)
+    if node.install_unit(UNIT, parents=" ".join(parents), folders=" ".join(folders)):
         node.host.run("systemctl", "daemon-reload")
     node.host.run("systemctl", "enable", "--quiet", UNIT)
     node.host.run("systemctl", "restart", UNIT)
@@ -117,9 +124,11 @@ def _make_folders(node: Node) -> None:
 
 def _use(node: Node) -> str:
     """Return why user nobody cannot use enroot; empty if it can."""
-    paths = _evaluate(node, [value for values in _settings(node).values() for value in values])
+    paths = _evaluate(node, _all_values(node))
     done = node.host.try_run(*_as_nobody(USE, [str(node.host.path(path)) for path in paths]))
-    return "" if done.status == 0 else done.said or f"`enroot list` ended with {done.status}"
+    if done.status == 0:
+        return ""
+    return done.said or f"`enroot list` ended with {done.status}"
 
 
 def _evaluate(node: Node, values: list[str]) -> list[str]:

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from node_setup.failure import SetupError
 from node_setup.host import Host
@@ -43,29 +43,39 @@ class Instance:
     address: str
 
 
+class PlatformFiles(NamedTuple):
+    """Contents of the platform's files, and this node's entry in the first."""
+
+    resource_config: dict[str, Any]
+    parameters: dict[str, Any]
+    """provisioning_parameters.json; empty if the file is missing."""
+    this_node: Instance
+
+
 def read_facts(host: Host, settings: Settings) -> NodeFacts:
     """Find this node in the platform's list by its address, and its role by its group.
 
-    Running services do not tell the role, because scripts may run before Slurm starts.
+    Running services do not show the role, because scripts may run before Slurm starts.
 
     Raises:
         SetupError: if the platform's files stay unreadable or without this node, or contradict the settings.
     """
     addresses = host.run("hostname", "--all-ip-addresses").split()
-    config, parameters, this = host.wait_for(
+    platform = host.wait_for(
         lambda: _find(host, addresses),
         timeout_seconds=SECONDS_FOR_PLATFORM_FILES,
         what="the platform's files do not say what this node is",
         remedy=f"look at {RESOURCE_CONFIG}; replace the node if it stays so",
     )
+    this = platform.this_node
     group = settings.instance_groups.get(this.group)
     if group is None:
         raise SetupError(
             f"group {this.group} of this node is unknown; the cluster file has "
             f"{', '.join(sorted(settings.instance_groups))}",
-            "these scripts are of another cluster file: `make deploy` with the one that has the group",
+            "these scripts belong to another cluster file: `make deploy` with the one that has the group",
         )
-    _cross_check(parameters, this.group, group.role)
+    _cross_check(platform.parameters, this.group, group.role)
     return NodeFacts(
         group=this.group,
         role=group.role,
@@ -73,7 +83,7 @@ def read_facts(host: Host, settings: Settings) -> NodeFacts:
         instance_id=this.instance_id,
         address=this.address,
         host_name=host.run("hostname", "--short").strip(),
-        controller_addresses=_controllers(config, settings),
+        controller_addresses=_controllers(platform.resource_config, settings),
     )
 
 
@@ -85,11 +95,11 @@ def addresses_of_role(host: Host, settings: Settings, *roles: Role) -> frozenset
     """
     groups = {name for name, group in settings.instance_groups.items() if group.role in roles}
     config = _read_json(host, os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", RESOURCE_CONFIG))
-    return frozenset(i.address for i in _instances(config) if i.group in groups and i.address)
+    in_groups = [instance for instance in _instances(config) if instance.group in groups]
+    return frozenset(instance.address for instance in in_groups if instance.address)
 
 
-def _find(host: Host, addresses: list[str]) -> tuple[dict[str, Any], dict[str, Any], Instance]:
-    """Return the platform's two files, and this node's entry in the first."""
+def _find(host: Host, addresses: list[str]) -> PlatformFiles:
     path = os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", RESOURCE_CONFIG)
     config = _read_json(host, path)
     try:
@@ -103,7 +113,7 @@ def _find(host: Host, addresses: list[str]) -> tuple[dict[str, Any], dict[str, A
     if len(groups) > 1:
         raise SetupError(
             f"{path} lists this node's address {found[0].address} in several groups: {', '.join(groups)}",
-            "one entry is of a node that is gone; the platform's next copy of the file drops it",
+            "one entry belongs to a removed node; the platform's next copy of the file drops it",
         )
     if not found:
         raise SetupError(
@@ -111,10 +121,11 @@ def _find(host: Host, addresses: list[str]) -> tuple[dict[str, Any], dict[str, A
             "the copy is stale, or the node has left the cluster: replace it if it stays so",
         )
     # Clusters created through the API may have no such file.
-    there = host.path(PROVISIONING_PARAMETERS).exists()
-    parameters = _read_json(host, PROVISIONING_PARAMETERS) if there else {}
+    parameters: dict[str, Any] = {}
+    if host.path(PROVISIONING_PARAMETERS).exists():
+        parameters = _read_json(host, PROVISIONING_PARAMETERS)
     # The last of several entries counts: a replaced node's address may belong to its successor.
-    return config, parameters, found[-1]
+    return PlatformFiles(resource_config=config, parameters=parameters, this_node=found[-1])
 
 
 def _read_json(host: Host, path: str) -> dict[str, Any]:
@@ -125,9 +136,9 @@ def _read_json(host: Host, path: str) -> dict[str, Any]:
     except OSError as error:
         raise SetupError(f"{path} cannot be read: {error.strerror}", remedy) from None
     except ValueError as error:
-        raise SetupError(f"{path} is truncated or no JSON: {error}", remedy) from None
+        raise SetupError(f"{path} is truncated or not JSON: {error}", remedy) from None
     if not isinstance(value, dict):
-        raise SetupError(f"{path} holds no object but {type(value).__name__}", remedy)
+        raise SetupError(f"{path} has a JSON {type(value).__name__}, expected an object", remedy)
     return value
 
 
@@ -167,5 +178,6 @@ def _controllers(config: dict[str, Any], settings: Settings) -> tuple[str, ...]:
     named = [address for address in (slurm.get("PrimaryControllerIp"), *secondary) if address]
     if named:
         return tuple(named)
-    roles = {name: group.role for name, group in settings.instance_groups.items()}
-    return tuple(i.address for i in _instances(config) if roles.get(i.group) == "controller" and i.address)
+    controllers = {name for name, group in settings.instance_groups.items() if group.role == "controller"}
+    in_groups = [instance for instance in _instances(config) if instance.group in controllers]
+    return tuple(instance.address for instance in in_groups if instance.address)

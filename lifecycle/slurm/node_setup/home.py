@@ -1,7 +1,7 @@
 """A user's home on the shared file system, which many nodes create at the same moment.
 
 Root works only in the folder of all homes, in which users cannot create anything. Work inside a home runs as
-its user, who could put symbolic links to anywhere there.
+its user, because users could put symbolic links to any place there.
 """
 
 import os
@@ -17,6 +17,8 @@ from node_setup.root_folder import root_folder
 
 HOME_MODE = 0o700
 """Mode of a new home; the owner may open it for others."""
+SKELETON = "/etc/skel"
+"""Folder of the files that a new home begins with."""
 
 
 def make_home(host: Host, path: str, uid: int, gid: int) -> bool:
@@ -32,7 +34,7 @@ def make_home(host: Host, path: str, uid: int, gid: int) -> bool:
                 return _make(host, home, uid, gid)
             except OSError as error:
                 raise SetupError(
-                    f"{path} cannot be made: {error.strerror}",
+                    f"{path} cannot be created: {error.strerror}",
                     "the file system is full or read-only, or does not let root of the nodes be root "
                     "(no_root_squash)",
                 ) from None
@@ -50,7 +52,7 @@ def _make(host: Host, home: Path, uid: int, gid: int) -> bool:
     """Create the whole home beside its place, and move it there unless another node was first."""
     partial = Path(tempfile.mkdtemp(prefix=f".{home.name}.", dir=home.parent))
     try:
-        skeleton = host.path("/etc/skel")
+        skeleton = host.path(SKELETON)
         if skeleton.is_dir():
             shutil.copytree(skeleton, partial, symlinks=True, dirs_exist_ok=True)
         for folder, _, files in os.walk(partial, topdown=False):

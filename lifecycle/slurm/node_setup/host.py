@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -30,7 +32,8 @@ class Finished:
     @property
     def said(self) -> str:
         """End of the output on one line, for a message."""
-        return " ".join((self.errors.strip() or self.output.strip()).split())[-SHOWN_CHARACTERS:]
+        text = self.errors.strip() or self.output.strip()
+        return " ".join(text.split())[-SHOWN_CHARACTERS:]
 
 
 @dataclass(frozen=True)
@@ -70,18 +73,18 @@ class Host:
         except FileNotFoundError:
             raise SetupError(
                 f"there is no command {words[0]} on this node",
-                "HyperPod's image brings it: use one of its images",
+                "HyperPod's images have it: use one of them",
             ) from None
         try:
             output, errors = process.communicate(stdin, timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
             # A surviving child would hold the pipes and block this script, so the whole session ends.
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, 9)
+                os.killpg(process.pid, signal.SIGKILL)
             process.kill()
             raise SetupError(
                 f"`{' '.join(words)}` did not end within {timeout_seconds:g} s",
-                "what it asks does not answer, or the node is overloaded: run it by hand on the node",
+                "its service does not answer, or the node is overloaded: run it by hand on the node",
             ) from None
         return Finished(process.returncode, output, errors)
 
@@ -101,14 +104,17 @@ class Host:
         done = self.try_run(*command, timeout_seconds=timeout_seconds, stdin=stdin, env=env)
         if done.status != 0:
             words = " ".join(str(word) for word in command)
-            raise SetupError(f"`{words}` ended with {done.status}: {done.said or 'it said nothing'}", remedy)
+            raise SetupError(
+                f"`{words}` ended with {done.status}: {done.said or 'it printed nothing'}", remedy
+            )
         return done.output
 
     def write_text(self, path: str | Path, text: str, mode: int = 0o644) -> bool:
         """Create a file with this text and mode, whole or not at all, and return whether anything changed."""
         target = self.path(path)
-        if target.is_file() and not target.is_symlink() and target.read_text(errors="replace") == text:
-            changed = (target.stat().st_mode & 0o7777) != mode
+        is_plain = target.is_file() and not target.is_symlink()
+        if is_plain and target.read_text(errors="replace") == text:
+            changed = stat.S_IMODE(target.stat().st_mode) != mode
             target.chmod(mode)
             return changed
         with self.replaced(path, mode) as file:
@@ -153,13 +159,15 @@ class Host:
         """
         deadline = time.monotonic() + timeout_seconds * self.patience
         while True:
-            last_look = time.monotonic() >= deadline
-            reason, advice = "", remedy
+            is_last = time.monotonic() >= deadline
+            reason = ""
+            advice = remedy
             try:
                 if found := look():
                     return found
             except SetupError as error:
-                reason, advice = f": {error.problem}", error.remedy or remedy
-            if last_look:
+                reason = f": {error.problem}"
+                advice = error.remedy or remedy
+            if is_last:
                 raise SetupError(f"{what} after {timeout_seconds:g} s{reason}", advice)
             self.sleep(every_seconds)

@@ -9,12 +9,13 @@ from node_setup.node import Node
 from node_setup.settings import User, UserGroup
 
 EXPIRED = "1"
-"""Expiry date in days since 1970-01-01, long past; getent shows it in the eighth field of the account."""
+"""Expiry date in days since 1970-01-01, long past."""
+EXPIRY_FIELD = 7
+"""Index of the expiry date in a line of the shadow database."""
 NOT_FOUND = 2
 """getent's status for a missing key."""
-
 USER_IS_BUSY = 8
-"""usermod's status for a user who has processes."""
+"""usermod's status for a user with running processes."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,10 @@ class Account:
 def find_user(host: Host, name: str) -> Account | None:
     """Return the user of this name from any database, or None."""
     found = _entry(host, "passwd", name)
-    return Account(found[0], int(found[2]), int(found[3]), found[5]) if found else None
+    if found is None:
+        return None
+    name, _, uid, gid, _, home, *_ = found
+    return Account(name, int(uid), int(gid), home)
 
 
 def _entry(host: Host, database: str, key: str | int) -> list[str] | None:
@@ -57,13 +61,16 @@ def bring_group(node: Node, group: UserGroup) -> None:
 
 def check_number(host: Host, kind: Literal["user", "group"], name: str, number: int) -> bool:
     """Return whether the name exists; raise SetupError if name and number do not belong together."""
-    database, number_kind = ("passwd", "uid") if kind == "user" else ("group", "gid")
-    named, numbered = _entry(host, database, name), _entry(host, database, number)
+    database = "passwd" if kind == "user" else "group"
+    number_kind = "uid" if kind == "user" else "gid"
+    named = _entry(host, database, name)
+    numbered = _entry(host, database, number)
+    # The first field is the name, and the third one the number, in both databases.
     if named and int(named[2]) != number:
         raise SetupError(
             f"{kind} {name} has {number_kind} {named[2]} on this node, and {number} in the cluster file",
             f"write {number_kind} {named[2]} or another name into the cluster file; a {kind}'s number cannot "
-            "change, since files have it",
+            "change, because files have it",
         )
     if numbered and numbered[0] != name:
         raise SetupError(
@@ -79,8 +86,17 @@ def bring_user(node: Node, user: User, gid: int, home: str) -> None:
     found = find_user(host, user.name)
     if found is None:
         host.run(
-            *("useradd", "--uid", str(user.uid), "--gid", str(gid), "--home-dir", home),
-            *("--no-create-home", "--shell", "/bin/bash", user.name),
+            "useradd",
+            "--uid",
+            str(user.uid),
+            "--gid",
+            str(gid),
+            "--home-dir",
+            home,
+            "--no-create-home",
+            "--shell",
+            "/bin/bash",
+            user.name,
         )
         node.changed(f"user {user.name} ({user.uid})")
         found = Account(user.name, user.uid, gid, home)
@@ -99,13 +115,15 @@ def _move(node: Node, user: User, found: Account, gid: int, home: str) -> Accoun
     """Change a user's primary group or home, except while processes of that user run: usermod refuses."""
     # usermod gives all files of the home to the new group, on every node, which takes hours in a large home.
     # It looks for them in the recorded home, so the record changes first.
-    group = [("--home", "/nonexistent"), ("--gid", str(gid))] if found.gid != gid else []
-    for option in (*group, ("--home", home)):
+    options = [("--home", home)]
+    if found.gid != gid:
+        options = [("--home", "/nonexistent"), ("--gid", str(gid)), *options]
+    for option in options:
         done = node.host.try_run("usermod", *option, user.name)
         if done.status == USER_IS_BUSY:
             node.warn(
                 f"user {user.name} keeps group {found.gid} and home {found.home} here, instead of {gid} and "
-                f"{home}, while processes of his run: apply the scripts again when there are none"
+                f"{home}, because the user has running processes: apply the scripts again without them"
             )
             return found
         if done.status != 0:
@@ -126,7 +144,7 @@ def further_groups(host: Host, name: str, gid: int) -> set[str]:
 
 def is_expired(host: Host, name: str) -> bool:
     found = _entry(host, "shadow", name)
-    return bool(found and len(found) > 7 and found[7] == EXPIRED)
+    return bool(found and len(found) > EXPIRY_FIELD and found[EXPIRY_FIELD] == EXPIRED)
 
 
 def shut_out(node: Node, name: str) -> None:

@@ -14,7 +14,7 @@ SECONDS_FOR_OTHER_RUN = 1800
 
 
 def open_lock(host: Host, path: str) -> TextIO:
-    """Open a lock file for root alone. Any user who can read a file can lock it and block the others."""
+    """Open a lock file for root alone, because any user who can read a file can lock it."""
     lock = host.path(path)
     lock.parent.mkdir(parents=True, exist_ok=True)
     file = open(lock, "a", opener=lambda name, flags: os.open(name, flags, mode=0o600))  # noqa: SIM115

@@ -47,10 +47,11 @@ def _names_pyxis(host: Host, file: Path, read: set[Path]) -> bool:
         words = line.split("#")[0].split()
         if len(words) >= 2 and words[0].lower() == "include":
             # A relative pattern counts from the file's folder.
-            absolute = words[1].startswith("/")
-            folder, pattern = (host.root, words[1].lstrip("/")) if absolute else (file.parent, words[1])
+            pattern = words[1]
+            folder = host.root if pattern.startswith("/") else file.parent
             # A change in any included file counts, so all are read.
-            named |= any([_names_pyxis(host, included, read) for included in sorted(folder.glob(pattern))])
+            for included in sorted(folder.glob(pattern.lstrip("/"))):
+                named |= _names_pyxis(host, included, read)
         else:
             named |= any("pyxis" in word for word in words)
     return named

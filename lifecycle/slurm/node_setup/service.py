@@ -54,6 +54,24 @@ def remove_units(node: Node, units: Sequence[str]) -> None:
         node.host.run("systemctl", "daemon-reload")
 
 
+def have_system_user(node: Node, name: str) -> None:
+    """Create a system user for a service, without a home and without logins, if it is missing."""
+    if node.host.try_run("id", "--user", name).status == 0:
+        return
+    node.host.run(
+        "useradd",
+        "--system",
+        "--user-group",
+        "--no-create-home",
+        "--home-dir",
+        "/nonexistent",
+        "--shell",
+        "/usr/sbin/nologin",
+        name,
+    )
+    node.changed(f"user {name}")
+
+
 def is_running(node: Node, unit: str) -> bool:
     return node.host.try_run("systemctl", "is-active", "--quiet", unit).status == 0
 
@@ -99,4 +117,5 @@ def install_program(node: Node, name: str) -> bool:
     """Install a collector and its shared module, and return whether either changed."""
     shared = "collectors/text_files.py"
     changed = node.install(f"{FOLDER}/{shared}", node.template(shared))
-    return node.install(f"{FOLDER}/{name}.py", node.template(f"collectors/{name}.py")) or changed
+    changed |= node.install(f"{FOLDER}/{name}.py", node.template(f"collectors/{name}.py"))
+    return changed

@@ -58,7 +58,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Studio:
-    """SageMaker Studio, whose spaces see folders of the Lustre file system."""
+    """SageMaker Studio. Its spaces see folders of the Lustre file system."""
 
     partitions: Literal["shared", "per_profile"]
     shared_uids: tuple[int, ...]
@@ -146,7 +146,7 @@ def read_section(path: Path, kind: type[Section]) -> Section:
     except OSError as error:
         raise SetupError(f"{path} cannot be read: {error.strerror}", remedy) from None
     except json.JSONDecodeError as error:
-        raise SetupError(f"{path} is no JSON: {error}", remedy) from None
+        raise SetupError(f"{path} is not JSON: {error}", remedy) from None
     except ValueError as error:
         raise SetupError(f"{path}: {error}", remedy) from None
 
@@ -155,7 +155,8 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
     """Convert ``value`` to ``kind``, or raise ValueError."""
     if is_dataclass(kind):
         return _section(value, kind, where)
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if origin is Literal and value in arguments:
         return value
     if origin in (Union, types.UnionType):
@@ -166,7 +167,9 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
         return {key: _typed(item, arguments[1], f"{where}.{key}") for key, item in value.items()}
     if origin is None and type(value) is kind:
         return value
-    wanted = " or ".join(map(repr, arguments)) if origin is Literal else getattr(kind, "__name__", str(kind))
+    wanted = getattr(kind, "__name__", str(kind))
+    if origin is Literal:
+        wanted = " or ".join(map(repr, arguments))
     raise ValueError(f"{where.lstrip('.')}: got {value!r}; expected {wanted}")
 
 

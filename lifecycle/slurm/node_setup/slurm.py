@@ -15,17 +15,27 @@ SECONDS_FOR_CONTROLLER = 600
 """Time limit. Workers may start before the controller has set up its database and started slurmctld."""
 TOPOLOGIES = ("topology/tree", "topology/block", "topology/3d_torus")
 """Plugins for which slurmctld needs a description of the network."""
-# States and flags with which a node gets no jobs. The other flags describe its current jobs.
 UNAVAILABLE = frozenset(
     {
-        *("DOWN", "DRAIN", "ERROR", "FAIL", "FUTURE", "INVAL", "INVALID_REG", "NOT_RESPONDING"),
-        *("POWERED_DOWN", "POWERING_DOWN", "UNKNOWN"),
+        "DOWN",
+        "DRAIN",
+        "ERROR",
+        "FAIL",
+        "FUTURE",
+        "INVAL",
+        "INVALID_REG",
+        "NOT_RESPONDING",
+        "POWERED_DOWN",
+        "POWERING_DOWN",
+        "UNKNOWN",
     }
 )
+"""States and flags with which a node gets no jobs. The other flags describe its current jobs."""
 # Paths of HyperPod, then of Debian's and Ubuntu's packages.
 CONFIGURATIONS = ("/opt/slurm/etc/slurm.conf", "/etc/slurm/slurm.conf")
 LOGS = ("/var/log/slurm/slurmctld.log", "/var/log/slurmctld.log")
 TAIL_BYTES = 65536
+"""Length of the end of the log that is searched for causes."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ def wait_for_controller(host: Host) -> None:
     def answers() -> bool:
         ping = host.try_run("scontrol", "ping")
         if not re.search(r"\bUP\b", ping.output):
-            raise SetupError(f"scontrol ping says: {ping.said}", "")
+            raise SetupError(f"scontrol ping prints: {ping.said}", "")
         return True
 
     try:
@@ -84,8 +94,13 @@ def wait_for_controller(host: Host) -> None:
 def configuration(host: Host) -> dict[str, str]:
     """Return the running configuration of slurmctld, with the names of slurm.conf."""
     lines = host.run("scontrol", "show", "config").splitlines()
-    pairs = (line.partition("=") for line in lines if "=" in line)
-    return {name.strip(): "" if value.strip() == "(null)" else value.strip() for name, _, value in pairs}
+    values: dict[str, str] = {}
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if equals:
+            shown = value.strip()
+            values[name.strip()] = "" if shown == "(null)" else shown
+    return values
 
 
 def show_node(host: Host, name: str) -> SlurmNode:
@@ -95,7 +110,11 @@ def show_node(host: Host, name: str) -> SlurmNode:
         SetupError: if slurmctld does not answer, or does not know the node.
     """
     shown = host.run(
-        *("scontrol", "--oneliner", "show", "node", name),
+        "scontrol",
+        "--oneliner",
+        "show",
+        "node",
+        name,
         remedy=f"on the controller look for {name} in `sinfo` and slurm.conf; the service adds a node before "
         "its scripts run: replace the node if it stays unknown",
     )
@@ -109,7 +128,10 @@ def show_nodes(host: Host) -> list[SlurmNode]:
         SetupError: if slurmctld does not answer.
     """
     shown = host.run(
-        *("scontrol", "--oneliner", "show", "node"),
+        "scontrol",
+        "--oneliner",
+        "show",
+        "node",
         remedy="see `systemctl status slurmctld` on the controller",
     )
     # A cluster without nodes prints "No nodes in the system" and succeeds.
@@ -144,7 +166,9 @@ def runs_jobs(host: Host, name: str) -> bool:
     """
     listed = host.try_run("squeue", "--noheader", "--nodelist", name, "--format=%A")
     if listed.status != 0 and "Invalid node name" not in listed.errors:
-        raise SetupError(f"squeue cannot say what runs on {name}: {listed.said}", "see `squeue` on the node")
+        raise SetupError(
+            f"squeue does not list the jobs on {name}: {listed.said}", "run `squeue` on the node"
+        )
     return bool(set(listed.output.split()) - {os.environ.get("SLURM_JOB_ID", "")})
 
 
@@ -158,13 +182,11 @@ def topology_problem(host: Host, partition: str, name: str) -> str | None:
     if plugin not in TOPOLOGIES:
         return None
     shown = host.try_run("scontrol", "show", "topology").output
-    for group in set(re.findall(r" Nodes=(\S+)", shown)):
-        if name in host.run("scontrol", "show", "hostnames", group).split():
-            break
-    else:
+    groups = set(re.findall(r" Nodes=(\S+)", shown))
+    if not any(name in host.run("scontrol", "show", "hostnames", group).split() for group in groups):
         return f"{name} is not in the topology that {plugin} needs"
     test = host.try_run(
-        *("sbatch", "--test-only", f"--partition={partition}", f"--nodelist={name}", "--wrap=true")
+        "sbatch", "--test-only", f"--partition={partition}", f"--nodelist={name}", "--wrap=true"
     )
     return test.said if test.status != 0 and "topology" in test.said.lower() else None
 
@@ -172,27 +194,28 @@ def topology_problem(host: Host, partition: str, name: str) -> str | None:
 def why_controller_is_down(host: Host) -> SetupError | None:
     """Return a diagnosis, if slurmctld's log on this node has one; other nodes have no such log."""
     settings = _slurm_conf(host)
-    told = _log(host, settings.get("slurmctldlogfile"))
+    text = _log(host, settings.get("slurmctldlogfile"))
     # Lines before the last start no longer apply.
-    told = told[max(0, told.rfind("slurmctld version ")) :]
-    if "CLUSTER ID MISMATCH" in told:
+    start = max(0, text.rfind("slurmctld version "))
+    text = text[start:]
+    if "CLUSTER ID MISMATCH" in text:
         folder = settings.get("statesavelocation", "the StateSaveLocation of slurm.conf")
         return SetupError(
-            f"slurmctld ends with CLUSTER ID MISMATCH: {folder} and the accounting database know this "
-            "cluster by different numbers. Accounting was set up after slurmctld's first start, or the "
+            f"slurmctld ends with CLUSTER ID MISMATCH: {folder} and the accounting database have "
+            "different numbers for this cluster. Accounting was set up after slurmctld's first start, or the "
             "database was another cluster's",
             "make sure that no other controller uses this folder or this cluster name in the database; "
             f"then on the controller `sudo systemctl stop slurmctld`, `sudo mv {folder}/clustername "
             f"{folder}/clustername.old`, `sudo systemctl start slurmctld`; jobs and nodes are kept",
         )
-    if re.search(r"(cannot stat|read|open).*topology\.(conf|yaml)", told, re.IGNORECASE):
+    if re.search(r"(cannot stat|read|open).*topology\.(conf|yaml)", text, re.IGNORECASE):
         return SetupError(
             "slurmctld waits for a topology file that does not exist: slurm.conf names a TopologyPlugin",
             "on the controller comment TopologyPlugin out in slurm.conf and `sudo systemctl restart "
             "slurmctld`; the service writes both for instance types that have a topology",
         )
     # A message may have several lines. The next entry begins with its time.
-    fatal = re.findall(r"fatal: (.*?)(?=\n\[|\Z)", told, re.DOTALL)
+    fatal = re.findall(r"fatal: (.*?)(?=\n\[|\Z)", text, re.DOTALL)
     if fatal:
         return SetupError(
             f"slurmctld ends with: {' '.join(fatal[-1].split())}",
@@ -206,8 +229,8 @@ def _slurm_conf(host: Host) -> dict[str, str]:
     for path in CONFIGURATIONS:
         file = host.path(path)
         if file.is_file():
-            lines = file.read_text(errors="replace").splitlines()
-            pairs = re.findall(r"^\s*(\w+)\s*=\s*(\S+)\s*(?:#.*)?$", "\n".join(lines), re.MULTILINE)
+            text = "\n".join(file.read_text(errors="replace").splitlines())
+            pairs = re.findall(r"^\s*(\w+)\s*=\s*(\S+)\s*(?:#.*)?$", text, re.MULTILINE)
             return {name.lower(): value for name, value in pairs}
     return {}
 

@@ -69,7 +69,8 @@ def run_steps(steps: Sequence[Step], node: Node, results: list[StepResult]) -> N
                 error=error,
             )
             results.append(result)
-        changes = f"{len(result.changes)} changes" if len(result.changes) != 1 else "1 change"
+        num_changes = len(result.changes)
+        changes = f"{num_changes} change{'' if num_changes == 1 else 's'}"
         log(f"step {number}/{len(steps)} {step.name}: ok, {changes}, {result.seconds:.1f} s")
 
 

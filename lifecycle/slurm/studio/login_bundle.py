@@ -20,13 +20,18 @@ import tempfile
 from pathlib import Path
 
 PROGRAMS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "sprio", "sshare", "munged")
-# Without srun and salloc: the processes that they start connect back, and nothing can connect to a space.
-LIBRARIES, BIN = "opt/studio-slurm/lib", "opt/studio-slurm/bin"
-"""Folders in a space, separate from the image's own."""
+"""Programs without srun and salloc, because the processes of those connect back, and no process can connect
+to a space."""
+REQUIRED_PROGRAMS = {"sbatch", "munged"}
+# Folders in a space, separate from the image's own.
+LIBRARIES = "opt/studio-slurm/lib"
+BIN = "opt/studio-slurm/bin"
 # Parts of glibc, which a program must take from its own system.
 _GLIBC = re.compile(r"^(ld-linux|linux-vdso|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl)\.so)")
 MAX_SECRET_BYTES = 65_536
 """Secrets Manager's limit."""
+STATE = Path("/var/lib/studio-login/published")
+"""Hash of the secret that was published last."""
 
 
 def main() -> int:
@@ -37,7 +42,6 @@ def main() -> int:
     parser.add_argument("--region", required=True)
     parser.add_argument("--key", type=Path, default=Path("/etc/munge/munge.key"))
     options = parser.parse_args()
-    state = Path("/var/lib/studio-login/published")
     archive = pack_client()
     digest = hashlib.sha256(archive).hexdigest()
     uri = f"s3://{options.bucket}/{options.prefix}/{digest}.tar.gz"
@@ -46,22 +50,21 @@ def main() -> int:
             "version": _run("sinfo", "--version").strip(),
             "client": uri,
             "client_sha256": digest,
-            "munge_key": base64.b64encode(options.key.read_bytes()).decode(),
+            "munge_key": _encoded(options.key.read_bytes()),
             "hosts": controller_hosts(),
             "configuration": {
-                name: base64.b64encode(gzip.compress(text, mtime=0)).decode()
-                for name, text in configuration_files().items()
+                name: _encoded(gzip.compress(text, mtime=0)) for name, text in configuration_files().items()
             },
         },
         sort_keys=True,
     )
     if len(secret) > MAX_SECRET_BYTES:
         raise SystemExit(
-            f"Slurm's configuration makes a secret of {len(secret)} bytes, and {MAX_SECRET_BYTES} are"
-            " allowed; submit through Systems Manager (login_space: false)"
+            f"the secret with Slurm's configuration has {len(secret)} bytes; at most {MAX_SECRET_BYTES} are"
+            " allowed: submit through Systems Manager (login_space: false)"
         )
     fingerprint = hashlib.sha256(f"{options.secret} {secret}".encode()).hexdigest()
-    if state.is_file() and state.read_text() == fingerprint:
+    if STATE.is_file() and STATE.read_text() == fingerprint:
         print("nothing has changed")
         return 0
     with tempfile.NamedTemporaryFile(suffix=".tar.gz") as file:
@@ -73,24 +76,35 @@ def main() -> int:
         values.write(secret)
         values.flush()
         _aws(
-            *("secretsmanager", "put-secret-value", "--secret-id", options.secret),
-            *("--secret-string", f"file://{values.name}"),
+            "secretsmanager",
+            "put-secret-value",
+            "--secret-id",
+            options.secret,
+            "--secret-string",
+            f"file://{values.name}",
             region=options.region,
         )
-    state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state.write_text(fingerprint)
+    STATE.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    STATE.write_text(fingerprint)
     print(f"published {uri}")
     return 0
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def pack_client() -> bytes:
     """Return a reproducible tar of programs, their libraries and Slurm's plugins, with paths in a space."""
     programs = {name: Path(found) for name in PROGRAMS if (found := shutil.which(name))}
-    if missing := {"sbatch", "munged"} - set(programs):
+    if missing := REQUIRED_PROGRAMS - set(programs):
         raise SystemExit(f"{', '.join(sorted(missing))} not found on PATH")
-    folders = map(Path, _setting("PluginDir").split(":"))
-    plugins = [path for folder in folders for path in sorted(folder.glob("*.so"))]
-    libraries = {name: path for file in [*programs.values(), *plugins] for name, path in needed(file)}
+    plugins: list[Path] = []
+    for folder in _setting("PluginDir").split(":"):
+        plugins += sorted(Path(folder).glob("*.so"))
+    libraries: dict[str, Path] = {}
+    for file in [*programs.values(), *plugins]:
+        libraries.update(needed(file))
     files = {f"{BIN}/{name}": path for name, path in programs.items()}
     files |= {f"{LIBRARIES}/{name}": path for name, path in libraries.items()}
     # At the paths that slurm.conf, or Slurm itself, names.
@@ -100,7 +114,8 @@ def pack_client() -> bytes:
         for name, path in sorted(files.items()):
             data = path.read_bytes()
             member = tarfile.TarInfo(name)
-            member.size, member.mode = len(data), 0o755
+            member.size = len(data)
+            member.mode = 0o755
             archive.addfile(member, io.BytesIO(data))
     return gzip.compress(buffer.getvalue(), compresslevel=6, mtime=0)
 
@@ -109,7 +124,7 @@ def _setting(name: str) -> str:
     """Return one setting of the running Slurm."""
     found = re.search(rf"^{name}\s*=\s*(\S+)", _run("scontrol", "show", "config"), re.MULTILINE)
     if not found:
-        raise SystemExit(f"scontrol show config names no {name}")
+        raise SystemExit(f"`scontrol show config` has no {name}")
     return found[1]
 
 
@@ -123,12 +138,14 @@ def needed(program: Path) -> list[tuple[str, Path]]:
 def configuration_files() -> dict[str, bytes]:
     """Return slurm.conf and its included files by name, without slurmdbd.conf, which has a password."""
     slurm_conf = Path(_setting("SLURM_CONF"))
-    folder, files, queue = slurm_conf.parent, {}, [slurm_conf.name]
+    folder = slurm_conf.parent
+    files: dict[str, bytes] = {}
+    queue = [slurm_conf.name]
     while queue:
         name = queue.pop()
         files[name] = (folder / name).read_bytes()
-        included = re.findall(rb"^\s*include\s+(\S+)", files[name], re.MULTILINE | re.IGNORECASE)
-        for path in (Path(line.decode()) for line in included):
+        for included in re.findall(rb"^\s*include\s+(\S+)", files[name], re.MULTILINE | re.IGNORECASE):
+            path = Path(included.decode())
             if path.parent in (Path("."), folder) and path.name not in files:
                 queue.append(path.name)
     return files

@@ -26,21 +26,36 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-STUDIO_UID, STUDIO_GID = 200001, 1001
-"""Owner and group of the spaces' files in the file system."""
+STUDIO_UID = 200001
+"""Owner of the spaces' files in the file system."""
+STUDIO_GID = 1001
+"""Group of the spaces' files in the file system."""
 FIRST_UID = 1000
 """First number of a user; lower numbers belong to the system and get no access."""
 PROFILE = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9]){0,62}")
 """SageMaker's ``UserProfileName``; it ignores case, so folders are in lower case."""
-USERS, SHARED, TRASH = "users", "shared", ".removed"
+# Folders below the root.
+USERS = "users"
+SHARED = "shared"
+TRASH = ".removed"
+SECONDS_PER_POLL = 20
+"""Duration of a long poll; the most that SQS allows."""
 EMPTY_POLLS = 2
 """Number of empty long polls after which the queue counts as empty."""
+SECONDS_AFTER_FAULT = 15
 
 # POSIX ACLs as extended attributes: a version, then entries of tag, permissions and number (linux
 # include/uapi/linux/posix_acl_xattr.h and posix_acl.h).
-_VERSION, _NO_ID = 2, 0xFFFFFFFF
-_OWNER, _USER, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
-_ALL, _NONE = 7, 0
+_VERSION = 2
+_NO_ID = 0xFFFFFFFF
+"""Number in entries that name no user or group."""
+_OWNER = 0x01
+_USER = 0x02
+_GROUP = 0x04
+_MASK = 0x10
+_OTHER = 0x20
+_ALL = 7
+_NONE = 0
 
 
 class BadRequest(ValueError):
@@ -52,9 +67,13 @@ def acl(uids: list[int]) -> bytes:
 
     Studio's user is named although it owns the folder, because jobs' files belong to the jobs' users.
     """
-    entries = [(_OWNER, _ALL, _NO_ID)]
-    entries += [(_USER, _ALL, uid) for uid in sorted({STUDIO_UID, *uids})]
-    entries += [(_GROUP, _NONE, _NO_ID), (_MASK, _ALL, _NO_ID), (_OTHER, _NONE, _NO_ID)]
+    entries = [
+        (_OWNER, _ALL, _NO_ID),
+        *((_USER, _ALL, uid) for uid in sorted({STUDIO_UID, *uids})),
+        (_GROUP, _NONE, _NO_ID),
+        (_MASK, _ALL, _NO_ID),
+        (_OTHER, _NONE, _NO_ID),
+    ]
     return struct.pack("<I", _VERSION) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
@@ -121,7 +140,7 @@ def root_folder(*names: str) -> Iterator[int]:
             stack.callback(os.close, handle)
             found = os.fstat(handle)
             if found.st_uid != os.geteuid():
-                raise PermissionError(f"{name} must be a folder of root's: it is of uid {found.st_uid}")
+                raise PermissionError(f"{name} must belong to root: its owner is uid {found.st_uid}")
             if stat.S_IMODE(found.st_mode) != 0o755:
                 os.fchmod(handle, 0o755)
         assert handle is not None
@@ -147,19 +166,26 @@ def handle(root: Path, text: str) -> dict[str, Any]:
 def _parse(text: str) -> dict[str, Any]:
     try:
         request = json.loads(text)
-        action, profile, domain = request["action"], request["profile"], request["domain"]
+        action = request["action"]
+        profile = request["profile"]
+        domain = request["domain"]
         uids = request["uids"]
     except (ValueError, KeyError, TypeError) as error:
         raise BadRequest(f"{type(error).__name__}: {error}") from None
     if action not in ("make", "remove"):
-        raise BadRequest(f"action is {action!r}, not make or remove")
+        raise BadRequest(f"action: got {action!r}; expected make or remove")
     if not isinstance(profile, str) or not PROFILE.fullmatch(profile):
-        raise BadRequest(f"{profile!r} is no name of a profile")
+        raise BadRequest(f"profile: got {profile!r}; expected the name of a profile")
     if not isinstance(domain, str):
-        raise BadRequest(f"{domain!r} is no domain")
-    if not isinstance(uids, list) or not all(type(uid) is int and FIRST_UID <= uid < _NO_ID for uid in uids):
-        raise BadRequest(f"uids are {uids!r}, not numbers of users")
+        raise BadRequest(f"domain: got {domain!r}; expected the id of a domain")
+    if not isinstance(uids, list) or not all(_is_uid(uid) for uid in uids):
+        raise BadRequest(f"uids: got {uids!r}; expected a list of numbers of users")
     return {"action": action, "profile": profile, "domain": domain, "uids": uids}
+
+
+def _is_uid(value: Any) -> bool:
+    # A bool is an int, and must not count as one.
+    return type(value) is int and FIRST_UID <= value < _NO_ID
 
 
 class Queue:
@@ -168,7 +194,13 @@ class Queue:
 
     def receive(self) -> list[dict[str, str]]:
         # The queue is FIFO. One message at a time, so that a fault delays no other profile.
-        answer = self._aws("receive-message", "--max-number-of-messages", "1", "--wait-time-seconds", "20")
+        answer = self._aws(
+            "receive-message",
+            "--max-number-of-messages",
+            "1",
+            "--wait-time-seconds",
+            str(SECONDS_PER_POLL),
+        )
         return json.loads(answer or "{}").get("Messages", [])
 
     def send(self, body: dict[str, Any]) -> None:
@@ -192,14 +224,14 @@ def poll(root: Path, requests: Queue, acknowledgements: Queue) -> int:
     for message in messages:
         body = message["Body"]
         try:
-            said = handle(root, body)
+            acknowledgement = handle(root, body)
         except (BadRequest, OSError) as error:
-            # It is not deleted, so the queue delivers it again, and finally moves it to the dead letters.
+            # The message stays. The queue delivers it again, and finally moves it to the dead letters.
             print(f"request {body}: {error}", file=sys.stderr, flush=True)
             continue
-        acknowledgements.send(said)
+        acknowledgements.send(acknowledgement)
         requests.delete(message)
-        print(f"{said['action']} {said['profile']}: done", flush=True)
+        print(f"{acknowledgement['action']} {acknowledgement['profile']}: done", flush=True)
     empty_trash(root)
     return len(messages)
 
@@ -208,7 +240,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["serve", "drain", "shared"])
     parser.add_argument("--root", type=Path, required=True)
-    parser.add_argument("--uids", default="", help="of users who may enter what is shared, with commas")
+    parser.add_argument(
+        "--uids", default="", help="users who may enter the shared folder, separated by commas"
+    )
     parser.add_argument("--requests", default="")
     parser.add_argument("--acknowledgements", default="")
     parser.add_argument("--region", default="")
@@ -222,12 +256,13 @@ def main() -> int:
     empty = 0
     while options.what == "serve" or empty < EMPTY_POLLS:
         try:
-            empty = 0 if poll(options.root, requests, acknowledgements) else empty + 1
+            num_messages = poll(options.root, requests, acknowledgements)
+            empty = 0 if num_messages else empty + 1
         except (OSError, subprocess.TimeoutExpired) as error:
             if options.what == "drain":
                 raise
             print(error, file=sys.stderr, flush=True)
-            time.sleep(15)
+            time.sleep(SECONDS_AFTER_FAULT)
     return 0
 
 

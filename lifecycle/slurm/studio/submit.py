@@ -16,8 +16,9 @@ from typing import Any
 
 PROGRAMS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
 """Commands that end on their own, without srun and salloc, which need a terminal."""
-BEGINS, ENDS = "slurm-answer-begins", "slurm-answer-ends"
-"""Words of the lines around the answer, followed by the request's random token."""
+# First words of the lines around the answer. The request's random token follows.
+BEGINS = "slurm-answer-begins"
+ENDS = "slurm-answer-ends"
 
 
 def main() -> int:
@@ -31,7 +32,9 @@ def main() -> int:
 
 def run(request: dict[str, Any]) -> int:
     """Run the command with its output, and return its exit status."""
-    program, arguments, script = request["program"], list(request["arguments"]), request.get("script")
+    program = request["program"]
+    arguments = list(request["arguments"])
+    script = request.get("script")
     if program not in PROGRAMS:
         print(f"{program}: only {', '.join(PROGRAMS)} can be run from here", file=sys.stderr)
         return 2

@@ -1,20 +1,20 @@
 #!/bin/bash
-# Quick checks of a worker. Says what it finds, and ends with 86 if there is a fault: one that is there again
-# when it looks for a second time. A check that cannot be made, or does not end in time, is no fault.
+# Quick checks of a worker. Prints its findings, and ends with 86 if a check fails twice in a row. A check that
+# cannot be made, or does not end in time, is not a fault.
 # shellcheck disable=SC2329 # The checks are called by name.
 set -uo pipefail
 
 readonly lustre="@LUSTRE@" num_gpus="@NUM_GPUS@" num_neuron_devices="@NUM_NEURON_DEVICES@"
 readonly seconds_to_answer=4 seconds_between_looks=2
 readonly least_mib_on_root=512
-# What only a reset or another machine cures (NVIDIA's Xid catalogue): double-bit ECC error, no row left to
-# remap, GPU off the bus, uncontained ECC error.
+# Xid errors that require a reset or another machine (NVIDIA's Xid catalogue): double-bit ECC error, no row left
+# to remap, GPU off the bus, uncontained ECC error.
 readonly fatal_xids='48|64|79|95'
-# Touch this file after a reset of the GPUs, and earlier Xids do not count.
+# Xids from before the time of this file do not count. Touch it after a reset of the GPUs.
 readonly gpus_were_reset=/run/gpus-were-reset
 readonly status_of_a_fault=86
 
-# A check prints what is wrong and returns 1; 0 is well, and another status says that it could not be made.
+# A check returns 0 if all is well. It prints the fault and returns 1, or returns another status if it cannot be made.
 
 lustre_is_mounted() {
     findmnt --noheadings --output FSTYPE --mountpoint "${lustre}" >/dev/null && return 0
@@ -23,7 +23,7 @@ lustre_is_mounted() {
     return 1
 }
 
-# A process that waits for a server can neither be killed nor waited for: it is left behind.
+# A process that waits for a server cannot be killed. The check does not wait for it.
 lustre_answers() {
     local tenths process
     stat --file-system "${lustre}" >/dev/null 2>&1 </dev/null &
@@ -33,7 +33,7 @@ lustre_answers() {
         sleep 0.1
     done
     if kill -KILL "${process}" 2>/dev/null; then
-        # Every node sees a server that pauses, as in its maintenance window: it would drain them all.
+        # Every node sees a server that pauses, for example in its maintenance window. This must not drain all nodes.
         echo "${lustre} has not answered for ${seconds_to_answer} s: the server's fault, not this node's"
         return 2
     fi
@@ -55,7 +55,7 @@ root_volume_has_room() {
 gpus_are_there() {
     local listed count
     listed="$(timeout --signal=KILL "${seconds_to_answer}" nvidia-smi --list-gpus 2>&1)"
-    # Where it fails it has listed the GPUs that it can reach; missing or killed it says nothing of them.
+    # If it fails, it has listed the GPUs that it can reach. These statuses mean that it is missing or was killed.
     case $? in 124 | 126 | 127 | 137) return 2 ;; esac
     count="$(grep --count '^GPU [0-9]' <<<"${listed}")"
     ((count < num_gpus)) || return 0
@@ -63,7 +63,7 @@ gpus_are_there() {
     return 1
 }
 
-# The driver makes a file of each device that it finds.
+# The driver creates a file for each device that it finds.
 neuron_devices_are_there() {
     local found=(/dev/neuron[0-9]*)
     [[ -e "${found[0]}" ]] || found=()
@@ -75,7 +75,7 @@ neuron_devices_are_there() {
 no_fatal_xid() {
     local since=0 kernel xid
     [[ ! -e "${gpus_were_reset}" ]] || since="$(stat --format=%Y "${gpus_were_reset}")" || return 2
-    # The kernel's own lines: a user's cannot look like them.
+    # Only the kernel's own lines count, because users can write other lines of the journal.
     kernel="$(timeout --signal=KILL "${seconds_to_answer}" \
         journalctl --dmesg --boot --since="@${since}" --no-pager --quiet --output=cat)" || return 2
     xid="$(grep --extended-regexp --max-count=1 "NVRM: Xid \(.*\): (${fatal_xids})," <<<"${kernel}")" ||

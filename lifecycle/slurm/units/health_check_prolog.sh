@@ -1,20 +1,20 @@
 #!/bin/bash
-# Slurm runs this as root on a worker before a job (Prolog), and drains the node if it ends with another
-# status than 0. So only a fault seen twice in a row does: whatever else goes wrong, a missing command,
-# a check that does not end in time, a mistake in these scripts, is logged and lets the job start.
+# Slurm runs this as root on a worker before a job (Prolog), and drains the node if its status is not 0. Only a
+# fault that is seen twice in a row counts. Other failures are logged, and the job starts: a missing command, a
+# check that does not end in time, or a mistake in these scripts.
 set -uo pipefail
-# Slurm sets none.
+# Slurm sets no PATH.
 export PATH=/opt/slurm/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
-# Far below the time that Slurm gives a prolog (PrologEpilogTimeout), above what all checks take together.
+# Far below Slurm's limit for a prolog (PrologEpilogTimeout), and above the time that all checks take together.
 readonly seconds_in_all=25
-# check-node-health ends with it; nothing that fails by accident does.
+# Status of check-node-health for a fault, which no accidental failure has.
 readonly status_of_a_fault=86
 readonly node="${SLURMD_NODENAME:-}"
 
 log() {
     logger --tag node-health --priority daemon.warning -- "job ${SLURM_JOB_ID:-?}: $*" 2>/dev/null
-    # What slurmd writes to its own log.
+    # slurmd writes this to its own log.
     printf 'node-health: %s\n' "$*" >&2
 }
 
@@ -22,7 +22,7 @@ found="$(timeout --signal=KILL "${seconds_in_all}" check-node-health 2>/dev/null
 status=$?
 [[ -z "${found}" ]] || log "${found//$'\n'/; }"
 if ((status == status_of_a_fault)); then
-    # For sinfo; without it the node is drained all the same, with the reason "Prolog error".
+    # This sets the reason that sinfo shows. Without it, the node is drained with the reason "Prolog error".
     timeout --signal=KILL 5 scontrol update nodename="${node}" state=drain \
         reason="node-health: ${found##*$'\n'}" >/dev/null 2>&1
     log "the node is drained. sudo check-node-health looks again;" \

@@ -14,9 +14,16 @@ from workers.worker_run import MINUTES_FOR_SCRIPT, Outcome
 
 ABSENT = {"DOWN", "ERROR", "FAIL", "FUTURE", "INVALID_REG"}
 """States of absent nodes, without NOT_RESPONDING: Slurm 22.05 shows it for seconds after a node resumes."""
+SPARE_MINUTES = 5
+"""Time of a reservation beyond the limits of the wait and of the job."""
 UP_LATER = {
-    *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),
-    *("REBOOT_ISSUED", "REBOOT_REQUESTED"),
+    "POWERED_DOWN",
+    "POWERING_DOWN",
+    "POWERING_UP",
+    "POWER_DOWN",
+    "POWER_UP",
+    "REBOOT_ISSUED",
+    "REBOOT_REQUESTED",
 }
 
 
@@ -57,10 +64,16 @@ def reserved(host: Host, nodes: Sequence[SlurmNode], *, wait_seconds: float) -> 
         yield None
         return
     name = f"node-setup-{os.getpid()}"
-    minutes = MINUTES_FOR_SCRIPT + int(wait_seconds // 60) + 5
+    minutes = MINUTES_FOR_SCRIPT + int(wait_seconds // 60) + SPARE_MINUTES
     host.run(
-        *("scontrol", "create", "reservation", f"ReservationName={name}", "Users=root", "StartTime=now"),
-        *(f"Duration={minutes}", "Flags=MAINT,IGNORE_JOBS,OVERLAP"),
+        "scontrol",
+        "create",
+        "reservation",
+        f"ReservationName={name}",
+        "Users=root",
+        "StartTime=now",
+        f"Duration={minutes}",
+        "Flags=MAINT,IGNORE_JOBS,OVERLAP",
         f"Nodes={','.join(node.name for node in nodes)}",
         remedy="`scontrol show reservation` lists the existing ones; root may create one on the controller",
     )
@@ -68,7 +81,9 @@ def reserved(host: Host, nodes: Sequence[SlurmNode], *, wait_seconds: float) -> 
         yield name
     finally:
         host.run(
-            *("scontrol", "delete", f"ReservationName={name}"),
+            "scontrol",
+            "delete",
+            f"ReservationName={name}",
             remedy=f"it ends automatically after {minutes} minutes",
         )
 

@@ -51,6 +51,7 @@ def run_on_worker(
     host: Host,
     node: SlurmNode,
     source: Source,
+    *,
     wait_seconds: float,
     reservation: str | None,
     say: Callable[[str], None],
@@ -73,7 +74,8 @@ def run_on_worker(
             found = host.try_run(
                 "squeue", "--noheader", f"--nodelist={node.name}", "--states=R", "--format=%i (%u)"
             )
-            jobs.append(", ".join(found.output.split("\n")).strip(", ") if found.status == 0 else "")
+            running = found.output.splitlines() if found.status == 0 else []
+            jobs.append(", ".join(running))
             process.terminate()
 
     waiting = threading.Timer(wait_seconds, give_up)
@@ -96,24 +98,27 @@ def run_on_worker(
         because = f"; jobs on it: {jobs[0]}" if jobs[0] else ""
         problem = (
             f"no room for a job of one core within {wait_seconds / 60:g} minutes{because}; repeat this "
-            "command when there is, or let it wait longer (--wait-minutes)"
+            "command when the node has room, or raise --wait-minutes"
         )
-        return Outcome(node.name, False, status, problem)
+        return Outcome(node.name, begun=False, status=status, summary=problem)
     last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
     if status == 0 and begun.is_set():
-        return Outcome(node.name, True, 0, last.rpartition("done: ")[2])
+        return Outcome(node.name, begun=True, status=0, summary=last.rpartition("done: ")[2])
     summary = error or f"`srun` ended with {status}: {last}"
-    return Outcome(node.name, begun.is_set(), status or 1, summary, tuple(lines))
+    return Outcome(node.name, begun=begun.is_set(), status=status or 1, summary=summary, output=tuple(lines))
 
 
 def _command(node: SlurmNode, source: Source, reservation: str | None) -> list[str]:
     """Return the srun command, with one core, little memory and top priority to fit beside other jobs."""
+    reserved = [f"--reservation={reservation}"] if reservation else []
     return [
         "srun",
         f"--nodelist={node.name}",
         f"--partition={node.partitions[0]}",
-        *([f"--reservation={reservation}"] if reservation else []),
-        *("--nodes=1", "--ntasks=1", "--cpus-per-task=1"),
+        *reserved,
+        "--nodes=1",
+        "--ntasks=1",
+        "--cpus-per-task=1",
         f"--mem={min(SCRIPT_MEMORY_MIB, node.memory_mib)}M",
         f"--time={MINUTES_FOR_SCRIPT}",
         "--priority=TOP",
@@ -122,7 +127,15 @@ def _command(node: SlurmNode, source: Source, reservation: str | None) -> list[s
         "--mpi=none",
         "--input=none",
         "--chdir=/",
-        *("bash", "-c", source.fetch_script, "run_from_s3.sh", source.region, source.s3_uri),
+        "bash",
+        "-c",
+        source.fetch_script,
+        "run_from_s3.sh",
+        source.region,
+        source.s3_uri,
         # The output is read here, so nothing has to be shipped before a failure.
-        *("env", "SECONDS_TO_SHIP_LOG=0", "bash", "on_init_complete.sh"),
+        "env",
+        "SECONDS_TO_SHIP_LOG=0",
+        "bash",
+        "on_init_complete.sh",
     ]

@@ -13,9 +13,10 @@ from tools.documents import prose
 RULES = tomllib.loads(Path(prose.__file__).with_suffix(".toml").read_text())
 
 
-def found(path: Path, text: str) -> list[str]:
+def found(path: Path, text: str, *, fragments: bool = False) -> list[str]:
     path.write_text(text)
-    return [f"{line}: {message}" for line, message in sorted(prose.findings(path, RULES))]
+    findings = sorted(prose.findings(path, RULES, fragments=fragments))
+    return [f"{line}: {message}" for line, message in findings]
 
 
 def test_each_kind_of_text_in_python_is_checked(tmp_path: Path) -> None:
@@ -50,6 +51,118 @@ def test_documents_are_checked_for_length_and_sentences(tmp_path: Path) -> None:
 def test_comments_of_yaml_and_shell_are_checked(tmp_path: Path) -> None:
     assert found(tmp_path / "a.yaml", "a: told  # nobody\n")[0].startswith("1: 'nobody'")
     assert found(tmp_path / "Makefile", "a: ## it goes on\n")[0].startswith("1: 'goes on'")
+
+
+def fragments(path: Path, text: str) -> list[str]:
+    return found(path / "module.py", text, fragments=True)
+
+
+@pytest.mark.parametrize(
+    ("entry", "word"),
+    [
+        ("config: of the run", "of"),
+        ("cluster: has the nodes", "has"),
+        ("archive: where that goes meanwhile, an empty file", "where"),
+        ("uid: by which a dashboard is found again", "by"),
+        ("wanted: to the file", "to"),
+        ("model: that is read", "that"),
+        ("rows: likewise", "likewise"),
+        ("nodes: those of the job", "those"),
+        ("batch: returns the records", "returns"),
+        ("q, k: of all heads", "of"),
+        ("path (Path): in which it lies", "in"),
+    ],
+)
+def test_entries_that_begin_in_the_middle_of_a_sentence(tmp_path: Path, entry: str, word: str) -> None:
+    source = f'''"""Module."""
+class Reader:
+    def read(self) -> None:
+        """Read.
+
+        Args:
+            first: folder of the run
+            {entry}, and a second line
+                of the run.
+        """
+'''
+    (line,) = fragments(tmp_path, source)
+    assert line.startswith(f"8: entry of Args begins with {word!r}")
+
+
+def test_noun_phrases_and_conditions_are_entries(tmp_path: Path) -> None:
+    source = '''"""Module."""
+def read() -> None:
+    """Read the file of a run.
+
+    The reader says: of course not.
+
+    Args:
+        cluster: cluster file
+        seed: by default 0
+        here: this process; all of them call this
+        q: (T, H, D) queries
+        in_place: whether the file is changed
+        up_to: on-demand nodes, up to this number
+        accepted: accept sequences that look like DNA
+
+    Returns:
+        float32 array (N, C),
+        of the names.
+
+    Raises:
+        ValueError: if the file is missing
+        OSError, KeyError: from the parser
+        Stopped: with the status of the job
+    """
+'''
+    assert not fragments(tmp_path, source)
+
+
+def test_sections_after_args_have_their_own_rules(tmp_path: Path) -> None:
+    source = '''"""Module."""
+def read() -> None:
+    """Read.
+
+    Returns:
+        Of all runs, the names.
+
+    Raises:
+        ValueError: also if the file is missing
+    """
+'''
+    returns, raises = fragments(tmp_path, source)
+    assert returns.startswith("6: entry of Returns begins with 'Of'")
+    assert raises.startswith("9: entry of Raises begins with 'also'")
+
+
+def test_texts_for_users_are_whole_phrases(tmp_path: Path) -> None:
+    source = """
+parser.add_argument("--team", help="whose jobs, by their quota")
+parser.add_argument("--node", help=f"of {1}")
+parser.add_argument("--out", help="on EKS: folder for the results")
+parser.add_argument("--keep", help="folder goes on")
+alert("Silent", summary="of the nodes, one is silent", action="look it up")
+"""
+    lines = fragments(tmp_path, source)
+    assert [line.partition("; ")[0] for line in lines] == [
+        "2: help= begins with 'whose'",
+        "3: help= begins with 'of'",
+        "5: 'goes on': continue, resume",
+        "6: summary= begins with 'of'",
+    ]
+
+
+def test_who_is_for_people(tmp_path: Path) -> None:
+    assert fragments(tmp_path, "# The node, who is slow.\n")
+    assert fragments(tmp_path, "# Say who is to blame.\n")
+    assert fragments(tmp_path, "# In this folder there is none.\n")
+    assert not fragments(
+        tmp_path, "# Users who log in, and a file whose name is known; 0 if there is none.\n"
+    )
+
+
+def test_fragments_are_reported_on_request(tmp_path: Path) -> None:
+    assert not found(tmp_path / "module.py", "parse(help='of the run')\n")
 
 
 @pytest.mark.parametrize(

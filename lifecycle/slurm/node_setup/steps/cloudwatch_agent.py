@@ -7,7 +7,7 @@ failures are warnings.
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from node_setup.failure import SetupError
 from node_setup.node import Node
@@ -20,19 +20,31 @@ APPLIED = f"{AGENT}/etc/amazon-cloudwatch-agent.d/file_{Path(CONFIG).name}"
 """The agent's copy of the appended file (its documentation: multiple configuration files)."""
 NAMESPACE = "/aws/sagemaker/Clusters"
 """Namespace that the nodes' roles may write to."""
+SECONDS_BETWEEN_METRICS = 60
+SECONDS_TO_RUN = 90
 DISKS = ("/", "/opt/sagemaker", "/opt/dlami/nvme")
 SLURM_LOGS = {"controller": ("SlurmctldLogFile", "slurmctld"), "worker": ("SlurmdLogFile", "slurmd")}
+"""Setting with the path of Slurm's log, and the daemon's name, by role."""
+
+
+class Log(NamedTuple):
+    """Log file that the agent ships."""
+
+    path: str
+    name: str
+    """Name in CloudWatch."""
 
 
 def apply(node: Node) -> None:
     """Add this node's logs and metrics to what the agent ships, or remove them."""
-    wanted, has_agent = node.settings.cloudwatch_agent, node.host.path(CONTROL).exists()
+    wanted = node.settings.cloudwatch_agent
+    has_agent = node.host.path(CONTROL).exists()
     if not wanted and has_agent and node.host.path(CONFIG).exists():
         _take_back(node)
         node.changed("CloudWatch agent: its own configuration alone")
     elif wanted and not has_agent:
         node.warn(
-            f"nothing more than HyperPod's own goes to CloudWatch: this image has no agent ({CONTROL}); use "
+            f"only HyperPod's own logs go to CloudWatch: this image has no agent ({CONTROL}); use "
             "one of HyperPod's images, or set node_setup.cloudwatch_agent: false in the cluster file"
         )
     elif wanted:
@@ -49,7 +61,7 @@ def _append(node: Node) -> None:
         try:
             node.host.wait_for(
                 lambda: _is_running(node),
-                timeout_seconds=90,
+                timeout_seconds=SECONDS_TO_RUN,
                 what="it does not run",
                 remedy="see its log",
             )
@@ -58,7 +70,7 @@ def _append(node: Node) -> None:
     if added is not None:
         _take_back(node)
         node.warn(
-            f"the CloudWatch agent does not run with {CONFIG}, which was taken back: {added}; see "
+            f"the CloudWatch agent does not run with {CONFIG}, which was removed: {added}; see "
             f"{AGENT}/logs/amazon-cloudwatch-agent.log, and `{CONTROL} -a status`"
         )
         return
@@ -68,20 +80,24 @@ def _append(node: Node) -> None:
 def _configuration(node: Node) -> dict[str, Any]:
     """Return the addition, without logs that other parts of the agent's configuration have."""
     others = _other_configurations(node)
-    shipped = {
-        entry.get("file_path")
-        for config in others
-        for entry in config.get("logs", {}).get("logs_collected", {}).get("files", {}).get("collect_list", [])
-    }
+    shipped: set[str] = set()
+    for other in others:
+        files = other.get("logs", {}).get("logs_collected", {}).get("files", {})
+        shipped.update(entry.get("file_path") for entry in files.get("collect_list", []))
     group = f"{NAMESPACE}/{node.settings.cluster_name}/nodes"
     stream = f"{node.facts.group}/{node.facts.host_name}"
-    files = [
-        {"file_path": path, "log_group_name": group, "log_stream_name": f"{stream}/{name}", "timezone": "UTC"}
-        for path, name in _logs(node)
-        if path not in shipped
+    added = [
+        {
+            "file_path": log.path,
+            "log_group_name": group,
+            "log_stream_name": f"{stream}/{log.name}",
+            "timezone": "UTC",
+        }
+        for log in _logs(node)
+        if log.path not in shipped
     ]
-    config: dict[str, Any] = {"logs": {"logs_collected": {"files": {"collect_list": files}}}}
-    namespaces = {config["metrics"].get("namespace", "CWAgent") for config in others if "metrics" in config}
+    config: dict[str, Any] = {"logs": {"logs_collected": {"files": {"collect_list": added}}}}
+    namespaces = {other["metrics"].get("namespace", "CWAgent") for other in others if "metrics" in other}
     if namespaces <= {NAMESPACE}:
         config["metrics"] = _metrics(node)
     else:
@@ -95,7 +111,7 @@ def _configuration(node: Node) -> dict[str, Any]:
 
 def _metrics(node: Node) -> dict[str, Any]:
     dimensions = {"ClusterName": node.settings.cluster_name, "InstanceGroup": node.facts.group}
-    common = {"metrics_collection_interval": 60, "append_dimensions": dimensions}
+    common = {"metrics_collection_interval": SECONDS_BETWEEN_METRICS, "append_dimensions": dimensions}
     return {
         "namespace": NAMESPACE,
         "metrics_collected": {
@@ -110,9 +126,11 @@ def _metrics(node: Node) -> dict[str, Any]:
     }
 
 
-def _logs(node: Node) -> list[tuple[str, str]]:
-    """Return paths of logs, each with its name in CloudWatch."""
-    logs = [("/var/log/syslog", "syslog"), ("/var/log/provision/provisioning.log", "provisioning")]
+def _logs(node: Node) -> list[Log]:
+    logs = [
+        Log("/var/log/syslog", "syslog"),
+        Log("/var/log/provision/provisioning.log", "provisioning"),
+    ]
     if node.facts.role in SLURM_LOGS:
         key, name = SLURM_LOGS[node.facts.role]
         try:
@@ -121,7 +139,8 @@ def _logs(node: Node) -> list[tuple[str, str]]:
             path = ""
         path = path or f"/var/log/slurm/{name}.log"
         # Slurm replaces %n and %h by the node's name and host name (slurm.conf, SlurmdLogFile).
-        logs.append((path.replace("%n", node.facts.host_name).replace("%h", node.facts.host_name), name))
+        path = path.replace("%n", node.facts.host_name).replace("%h", node.facts.host_name)
+        logs.append(Log(path, name))
     return logs
 
 
@@ -148,11 +167,19 @@ def _other_configurations(node: Node) -> list[dict[str, Any]]:
 def _control(node: Node, action: str) -> str | None:
     """Change the agent's configuration and restart it; return its complaint, or None."""
     done = node.host.try_run(
-        *(node.host.path(CONTROL), "-a", action, "-m", "auto", "-s", "-c"),
+        node.host.path(CONTROL),
+        "-a",
+        action,
+        "-m",
+        "auto",
+        "-s",
+        "-c",
         f"file:{node.host.path(CONFIG)}",
         timeout_seconds=180,
     )
-    return None if done.status == 0 else done.said or f"it ended with {done.status}"
+    if done.status == 0:
+        return None
+    return done.said or f"it ended with {done.status}"
 
 
 def _status(node: Node) -> str:
@@ -164,7 +191,8 @@ def _status(node: Node) -> str:
 
 
 def _is_running(node: Node) -> bool:
-    if (status := _status(node)) != "running":
+    status = _status(node)
+    if status != "running":
         raise SetupError(f"its status is {status}", "")
     return True
 

@@ -5,8 +5,9 @@ from node_setup.node import Node
 
 SCRIPT = "/usr/local/sbin/block-instance-credentials"
 UNIT = "block-instance-credentials.service"
-CURL_COULD_NOT_CONNECT, CURL_TIMED_OUT = 7, 28
-"""curl's statuses for a refusal and for no answer, both of which prove that the rules work."""
+# curl's statuses for a refusal and for no answer. Both prove that the rules work.
+CURL_COULD_NOT_CONNECT = 7
+CURL_TIMED_OUT = 28
 
 
 def block(node: Node) -> None:
@@ -20,8 +21,19 @@ def block(node: Node) -> None:
     node.host.run("systemctl", "restart", UNIT)
     # Through a proxy the answer would be another machine's.
     probe = node.host.try_run(
-        *("runuser", "--user", "nobody", "--", "curl", "--silent", "--output", "/dev/null"),
-        *("--noproxy", "*", "--max-time", "5", "http://169.254.169.254/"),
+        "runuser",
+        "--user",
+        "nobody",
+        "--",
+        "curl",
+        "--silent",
+        "--output",
+        "/dev/null",
+        "--noproxy",
+        "*",
+        "--max-time",
+        "5",
+        "http://169.254.169.254/",
     )
     if probe.status not in (CURL_COULD_NOT_CONNECT, CURL_TIMED_OUT):
         raise SetupError(

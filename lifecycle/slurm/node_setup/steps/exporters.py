@@ -5,11 +5,14 @@ import re
 from node_setup.downloads import find_download, install_binaries
 from node_setup.endpoint import require_free_port, wait_for_metric
 from node_setup.node import Node
-from node_setup.service import TEXT_FILES, is_running, run_collector, run_unit
+from node_setup.service import TEXT_FILES, have_system_user, is_running, run_collector, run_unit
 
 NODE_UNIT = "node-exporter.service"
 NODE_PORT = 9100
+USER = "node_exporter"
+"""System user that node_exporter runs as; the unit names it too."""
 SECONDS_TO_ANSWER = 60
+SECONDS_FOR_EFA = 60
 SECONDS_FOR_SLURM = 120
 """Time limit. slurmctld may be restarting after another step changed its configuration."""
 
@@ -20,19 +23,20 @@ def run_node_exporter(node: Node) -> None:
     It measures CPU, memory, disks and network, and publishes the text files of other steps.
     """
     node.host.path(TEXT_FILES).mkdir(parents=True, exist_ok=True)
-    user = "node_exporter"
-    if node.host.try_run("id", "--user", user).status != 0:
-        shape = ("--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent")
-        node.host.run("useradd", *shape, "--shell", "/usr/sbin/nologin", user)
-        node.changed(f"user {user}")
+    have_system_user(node, USER)
     if not is_running(node, NODE_UNIT):
         require_free_port(node, NODE_PORT, "metrics of the node")
     changed = install_binaries(node, "node_exporter", ("node_exporter",))
     listen = f"{node.facts.address}:{NODE_PORT}"
     run_unit(node, NODE_UNIT, changed=changed, listen=listen)
     version = find_download(node, "node_exporter").version
-    url, metric = f"http://{listen}/metrics", rf'node_exporter_build_info{{.*version="{version}"'
-    wait_for_metric(node, url, metric, unit=NODE_UNIT, timeout_seconds=SECONDS_TO_ANSWER)
+    wait_for_metric(
+        node,
+        f"http://{listen}/metrics",
+        rf'node_exporter_build_info{{.*version="{version}"',
+        unit=NODE_UNIT,
+        timeout_seconds=SECONDS_TO_ANSWER,
+    )
 
 
 def run_collector_of_efa(node: Node) -> None:
@@ -40,7 +44,7 @@ def run_collector_of_efa(node: Node) -> None:
     expected = node.facts.hardware.num_efa_interfaces
     if expected == 0:
         return
-    text = run_collector(node, "efa_metrics", timeout_seconds=60)
+    text = run_collector(node, "efa_metrics", timeout_seconds=SECONDS_FOR_EFA)
     found = len(re.findall(r"^node_amazonefa_info\{", text, re.MULTILINE))
     if found != expected:
         node.warn(

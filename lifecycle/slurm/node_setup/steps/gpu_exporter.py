@@ -16,6 +16,8 @@ JOB_MAPPING_PROLOG = "700_dcgm_job_map_*"
 """HyperPod's prolog, which writes the ids of jobs to /run/slurm/dcgm-job-mapping/<GPU>."""
 PULL_PAUSES_SECONDS = (10, 20, 40)
 """Pauses after each try but the last."""
+SECONDS_PER_PULL = 600
+SECONDS_TO_ANSWER = 180
 
 
 def run_exporter(node: Node) -> None:
@@ -29,13 +31,20 @@ def run_exporter(node: Node) -> None:
     changed = _have_image(node, image, local)
     listen = f"{node.facts.address}:{PORT}"
     run_unit(node, UNIT, changed=changed, listen=listen, image=local)
-    url, metric = f"http://{listen}/metrics", r"DCGM_FI_DEV_GPU_TEMP\{"
-    answer = wait_for_metric(node, url, metric, unit=UNIT, timeout_seconds=180)
-    found = len(set(re.findall(r'^DCGM_FI_DEV_GPU_TEMP\{.*?UUID="([^"]+)"', answer, re.MULTILINE)))
+    answer = wait_for_metric(
+        node,
+        f"http://{listen}/metrics",
+        r"DCGM_FI_DEV_GPU_TEMP\{",
+        unit=UNIT,
+        timeout_seconds=SECONDS_TO_ANSWER,
+    )
+    uuids = re.findall(r'^DCGM_FI_DEV_GPU_TEMP\{.*?UUID="([^"]+)"', answer, re.MULTILINE)
+    found = len(set(uuids))
     hardware = node.facts.hardware
     if found != hardware.num_gpus:
         node.warn(
-            f"metrics of {found} GPUs, and {hardware.instance_type} has {hardware.num_gpus}: see "
+            f"dcgm-exporter has metrics of {found} GPUs, and {hardware.instance_type} has "
+            f"{hardware.num_gpus}: see "
             "`nvidia-smi --list-gpus`; replace the node if one is lost"
         )
     if not list(node.host.path("/opt/slurm/etc/prolog.d").glob(JOB_MAPPING_PROLOG)):
@@ -60,7 +69,8 @@ def _have_image(node: Node, image: Image, local: str) -> bool:
     else:
         reference = _pull_mirrored(node, image)
     node.host.run("docker", "tag", reference, local)
-    node.host.write_text(record, f"{image.reference} {node.host.run(*inspect).strip()}\n")
+    image_id = node.host.run(*inspect).strip()
+    node.host.write_text(record, f"{image.reference} {image_id}\n")
     node.changed(f"image {image.name} {image.version}")
     return True
 
@@ -72,13 +82,25 @@ def _pull_mirrored(node: Node, image: Image) -> str:
     """
     region = node.settings.region
     account = node.host.run(
-        *("aws", "sts", "get-caller-identity", "--query", "Account", "--output", "text", "--region", region),
+        "aws",
+        "sts",
+        "get-caller-identity",
+        "--query",
+        "Account",
+        "--output",
+        "text",
+        "--region",
+        region,
         remedy="see `sudo aws sts get-caller-identity` on the node; a closed network needs the endpoint sts",
     ).strip()
     suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     registry = f"{account}.dkr.ecr.{region}.{suffix}"
     password = node.host.run(
-        *("aws", "ecr", "get-login-password", "--region", region),
+        "aws",
+        "ecr",
+        "get-login-password",
+        "--region",
+        region,
         remedy="a closed network needs the endpoints ecr.api and ecr.dkr",
     )
     reference = f"{registry}/{node.settings.cluster_name}/training@{image.digest}"
@@ -86,7 +108,7 @@ def _pull_mirrored(node: Node, image: Image) -> str:
     with tempfile.TemporaryDirectory() as folder:
         login = {"DOCKER_CONFIG": folder}
         node.host.run(
-            *("docker", "login", "--username", "AWS", "--password-stdin", registry), stdin=password, env=login
+            "docker", "login", "--username", "AWS", "--password-stdin", registry, stdin=password, env=login
         )
         _pull(node, reference, env=login)
     return reference
@@ -94,7 +116,9 @@ def _pull_mirrored(node: Node, image: Image) -> str:
 
 def _pull(node: Node, reference: str, env: dict[str, str] | None = None) -> None:
     for pause in (*PULL_PAUSES_SECONDS, None):
-        done = node.host.try_run("docker", "pull", "--quiet", reference, timeout_seconds=600, env=env)
+        done = node.host.try_run(
+            "docker", "pull", "--quiet", reference, timeout_seconds=SECONDS_PER_PULL, env=env
+        )
         if done.status == 0:
             return
         if "no space left on device" in done.said:
@@ -103,7 +127,8 @@ def _pull(node: Node, reference: str, env: dict[str, str] | None = None) -> None
                 "see `docker info --format '{{.DockerRootDir}}'` and `df -h`; in the cluster file "
                 "node_setup.container_storage: local_disk moves it",
             )
-        if pause is None or re.search(r"not found|manifest unknown|denied|unauthorized", done.said):
+        is_permanent = re.search(r"not found|manifest unknown|denied|unauthorized", done.said)
+        if pause is None or is_permanent:
             break
         log(f"  {done.said}; trying again in {pause} s")
         node.host.sleep(pause)

@@ -45,14 +45,17 @@ def _configuration(node: Node) -> dict[str, str] | None:
 
 
 def _folders(config: dict[str, str]) -> list[str]:
-    """Return the folders of which Slurm runs every script."""
-    # Slurm 22.05 to 23.11 show one line, later ones may show one for each: Prolog[0] = ...
-    prologs = [value for name, value in config.items() if name.split("[")[0] == "Prolog"]
-    return [os.path.dirname(path) for prolog in prologs for path in prolog.split(",") if path.endswith("/*")]
+    """Return the folders in which Slurm runs every script."""
+    paths: list[str] = []
+    for name, value in config.items():
+        # Slurm 22.05 to 23.11 show one line; later versions may show several: Prolog[0] = ...
+        if name.split("[")[0] == "Prolog":
+            paths += value.split(",")
+    return [os.path.dirname(path) for path in paths if path.endswith("/*")]
 
 
 def _folder(node: Node, config: dict[str, str] | None) -> str:
-    """Return the folder whose scripts Slurm runs, or the image's with a warning if there is none."""
+    """Return a folder in which Slurm runs every script; if there is none, warn and return the image's."""
     if config is None:
         return FOLDER
     folders = _folders(config)
@@ -66,9 +69,10 @@ def _folder(node: Node, config: dict[str, str] | None) -> str:
 
 
 def _take_back(node: Node, config: dict[str, str] | None) -> None:
-    # The prolog goes first. Without the checks, it would log at every job that they are missing.
-    for path in (*(f"{folder}/{NAME}" for folder in {FOLDER, *_folders(config or {})}), CHECK):
-        node.remove(path)
+    # The prolog is removed first. Without the checks, it would log at every job that they are missing.
+    for folder in {FOLDER, *_folders(config or {})}:
+        node.remove(f"{folder}/{NAME}")
+    node.remove(CHECK)
 
 
 def _verify(node: Node) -> None:
@@ -85,9 +89,9 @@ def _verify(node: Node) -> None:
     if done.status == FAULT:
         raise SetupError(
             f"this node is not fit for jobs: {said}",
-            f"repair what it says, or replace the node; `sudo {CHECK}` looks again",
+            f"repair that, or replace the node; `sudo {CHECK}` repeats the checks",
         )
     if done.status != 0:
         node.warn(f"the health checks do not work here: {CHECK} ended with {done.status}: {done.said}")
     elif said:
-        node.warn(f"health checks that do not work here, and are left out: {said}")
+        node.warn(f"health checks that do not work here and are skipped: {said}")

@@ -14,6 +14,7 @@ OURS = "node-setup: "
 IN_PROGRESS = f"{OURS}in progress"
 FEWER_DEVICES = re.compile(r"gres/\S+ count reported lower than configured")
 LOG = "/var/log/provision/provisioning.log"
+SECONDS_TO_BE_KNOWN = 600
 SECONDS_TO_TAKE_JOBS = 300
 """Time limit. slurmctld contacts a resumed node within a minute, and later in clusters of thousands."""
 
@@ -28,11 +29,11 @@ def hold(node: Node) -> None:
     name = node.facts.host_name
     state = node.host.wait_for(
         lambda: show_node(node.host, name),
-        timeout_seconds=600,
+        timeout_seconds=SECONDS_TO_BE_KNOWN,
         what=f"Slurm's controller does not know {name}",
     )
     if _is_anothers(state):
-        log(f"  {name} is {state.state} already, and left so: {state.reason}")
+        log(f"  {name} is already {state.state}, which stays: {state.reason}")
     elif state.reason != IN_PROGRESS or "DRAIN" not in state.flags:
         _drain(node, IN_PROGRESS)
 
@@ -47,8 +48,8 @@ def release(node: Node) -> None:
     state = show_node(node.host, name)
     if _is_anothers(state):
         node.warn(
-            f"{name} stays {state.state}: {state.reason or 'no reason given'}; once that is over: sudo "
-            f"scontrol update nodename={name} state=resume"
+            f"{name} stays {state.state}: {state.reason or 'no reason given'}; when the reason no longer "
+            f"applies: sudo scontrol update nodename={name} state=resume"
         )
         return
     if state.flags & {"DRAIN", "DOWN"}:
@@ -88,13 +89,16 @@ def _is_anothers(state: SlurmNode) -> bool:
         return False
     if "DRAIN" not in state.flags and not state.reason:
         return "FAIL" in state.flags
-    return not state.reason.startswith((OURS, "Not responding")) and not FEWER_DEVICES.match(state.reason)
+    is_ours = state.reason.startswith(OURS)
+    is_slurms = state.reason.startswith("Not responding") or FEWER_DEVICES.match(state.reason)
+    return not is_ours and not is_slurms
 
 
 def _takes_jobs(node: Node) -> bool:
     state = show_node(node.host, node.facts.host_name)
     if state.unavailable:
-        raise SetupError(f"Slurm has it {state.state}{': ' if state.reason else ''}{state.reason}", "")
+        because = f": {state.reason}" if state.reason else ""
+        raise SetupError(f"its state in Slurm is {state.state}{because}", "")
     return True
 
 

@@ -8,7 +8,9 @@ from node_setup.failure import SetupError
 from node_setup.node import Node, log
 from node_setup.slurm import configuration
 
-FOLDER, NAME = "/etc/logrotate.d", "cluster-logs"
+FOLDER = "/etc/logrotate.d"
+NAME = "cluster-logs"
+PROVISIONING = "/var/log/provision/provisioning.log"
 
 # Weekly, or earlier if a log would fill the root volume. Logs older than two months are not useful.
 _ROTATED = """\
@@ -37,16 +39,13 @@ def install(node: Node) -> None:
         node.warn("logs grow without end: there is no logrotate on this node")
         return
     rotated_already = _patterns(node)
-    sections = [
-        _ROTATED.format(
-            path=path,
-            su=_su(node.host.path(path)),
-            postrotate=_REOPEN.format(daemon=daemon) if daemon else "",
-        )
-        for path, daemon in _logs(node).items()
+    sections: list[str] = []
+    for path, daemon in _logs(node).items():
         # logrotate rejects two sections for one log and then ignores both.
-        if not any(PurePath(path).match(pattern) for pattern in rotated_already)
-    ]
+        if any(PurePath(path).match(pattern) for pattern in rotated_already):
+            continue
+        postrotate = _REOPEN.format(daemon=daemon) if daemon else ""
+        sections.append(_ROTATED.format(path=path, su=_su(node.host.path(path)), postrotate=postrotate))
     file = node.host.path(FOLDER) / NAME
     if not sections:
         if file.exists():
@@ -66,11 +65,11 @@ def install(node: Node) -> None:
 
 def _logs(node: Node) -> dict[str, str | None]:
     """Return paths of logs with the daemon that writes each; None is a script, which reopens its log."""
-    logs: dict[str, str | None] = {"/var/log/provision/provisioning.log": None}
+    logs: dict[str, str | None] = {PROVISIONING: None}
     try:
         config = configuration(node.host)
     except SetupError as error:
-        log(f"  Slurm does not say where its logs are: {error.problem}")
+        log(f"  the paths of Slurm's logs are unknown: {error.problem}")
         return logs
     if node.facts.role == "controller":
         logs[config.get("SlurmctldLogFile", "")] = "slurmctld"
@@ -94,10 +93,15 @@ def _database_log(node: Node, slurm_conf: str) -> str:
 
 def _patterns(node: Node) -> list[str]:
     """Return the paths that other files rotate; some have wildcards."""
-    files = [node.host.path("/etc/logrotate.conf"), *node.host.path(FOLDER).glob("*")]
-    texts = [file.read_text(errors="replace") for file in files if file.is_file() and file.name != NAME]
-    lines = [line for text in texts for line in text.splitlines() if not line.lstrip().startswith("#")]
-    return [word.strip('"{') for line in lines for word in line.split() if word.startswith(("/", '"/'))]
+    patterns: list[str] = []
+    for file in (node.host.path("/etc/logrotate.conf"), *node.host.path(FOLDER).glob("*")):
+        if not file.is_file() or file.name == NAME:
+            continue
+        for line in file.read_text(errors="replace").splitlines():
+            if not line.lstrip().startswith("#"):
+                words = line.split()
+                patterns += [word.strip('"{') for word in words if word.startswith(("/", '"/'))]
+    return patterns
 
 
 def _su(file: Path) -> str:

@@ -11,6 +11,7 @@ UNIT = "job-credentials.service"
 PORT = 9911
 ENVIRONMENT = "/etc/node-setup/training_environment.json"
 """Environment variables that the training code sets for its processes (``seqlm.launch.slurm_step``)."""
+SECONDS_TO_ANSWER = 60
 
 
 def apply(node: Node) -> None:
@@ -42,7 +43,7 @@ def apply(node: Node) -> None:
         node.host.wait_for(
             # The answer is a secret and must not be shown.
             lambda: bool(json.loads(http_get(url))["AccessKeyId"]),
-            timeout_seconds=60,
+            timeout_seconds=SECONDS_TO_ANSWER,
             what=f"{UNIT} has no credentials of {mlflow.role_arn}",
             remedy=f"see `journalctl --unit {UNIT}` on the node",
         )

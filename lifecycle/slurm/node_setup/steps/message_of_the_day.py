@@ -5,8 +5,10 @@ import json
 from node_setup.node import Node
 from node_setup.step import STATE
 
-# The number is higher than the system's, so that the message comes last and stays visible.
-FOLDER, NAME = "/etc/update-motd.d", "99-cluster"
+FOLDER = "/etc/update-motd.d"
+NAME = "99-cluster"
+"""The number is higher than the system's, so that the message comes last and stays visible."""
+FOR_LOGIN_SHELLS = "/etc/profile.d/cluster-message.sh"
 LOG = "/var/log/provision/provisioning.log"
 
 
@@ -16,13 +18,14 @@ def install(node: Node) -> None:
     facts = json.dumps(_facts(node), indent=1).replace("\\", "\\\\")
     text = node.template("units/message_of_the_day.py", facts=facts, state=str(node.host.path(STATE)))
     node.install(f"{FOLDER}/{NAME}", text, mode=0o755)
-    node.install("/etc/profile.d/cluster-message.sh", node.template("units/message_of_the_day.sh"))
+    node.install(FOR_LOGIN_SHELLS, node.template("units/message_of_the_day.sh"))
     listed = node.host.try_run("run-parts", "--test", node.host.path(FOLDER))
     shown = node.host.try_run(node.host.path(FOLDER) / NAME)
     if NAME not in listed.output or node.settings.cluster_name not in shown.output:
+        reason = shown.errors.strip() or listed.said or "it is not run"
         node.warn(
-            f"log-ins do not show {FOLDER}/{NAME}: {shown.errors.strip() or listed.said or 'it is not run'}; "
-            f"run it, and `run-parts --test {FOLDER}`, to see why"
+            f"log-ins do not show {FOLDER}/{NAME}: {reason}; run it, and `run-parts --test {FOLDER}`, to see "
+            "why"
         )
 
 

@@ -18,17 +18,23 @@ from node_setup.service import install_program, run_unit
 from node_setup.slurm import configuration
 from node_setup.steps.exporters import NODE_PORT
 
-UNIT, DISCOVERY_UNIT = "prometheus-agent.service", "discover-nodes.service"
+UNIT = "prometheus-agent.service"
+DISCOVERY_UNIT = "discover-nodes.service"
 CONFIG = "/etc/prometheus-agent/prometheus.yml"
 NODE_LIST = "/var/lib/discover-nodes/nodes.json"
 URL = "http://127.0.0.1:9090"
+SECONDS_TO_DISCOVER = 90
+SECONDS_TO_START = 120
 SECONDS_TO_SCRAPE = 150
 """Time limit. Prometheus rereads a list after a minute, and queries a new target within half a minute."""
 SECONDS_TO_SEND = 120
 SHOWN_TARGETS = 5
+SHOWN_CHARACTERS = 400
+"""Length of the shown end of a line of Prometheus' log."""
+LOOK = f"see `journalctl --unit {UNIT}` on the controller"
 SLURM_ENDPOINTS = ("jobs", "nodes", "partitions", "scheduler")
-"""Endpoints of slurmctld 25.11 and later, without jobs-users-accts, whose series are unbounded (Slurm's
-Metrics Guide)."""
+"""Endpoints of slurmctld 25.11 and later. The number of series of jobs-users-accts is unbounded, so it is not
+used (Slurm's Metrics Guide)."""
 # Prometheus 3 refuses answers without a content type, so the protocol is named.
 _SLURM_JOB = """\
   - job_name: slurm-{endpoint}
@@ -91,14 +97,13 @@ def run_collector(node: Node) -> None:
     _run_discovery(node)
     changed |= _install_config(node, url)
     run_unit(node, UNIT, changed=changed)
-    remedy = f"see `journalctl --unit {UNIT}` on the controller"
     node.host.wait_for(
         lambda: http_get(f"{URL}/-/ready"),
-        timeout_seconds=120,
+        timeout_seconds=SECONDS_TO_START,
         what=f"{UNIT} is not ready",
-        remedy=remedy,
+        remedy=LOOK,
     )
-    _verify_targets(node, remedy)
+    _verify_targets(node)
     _verify_sending(node, url)
 
 
@@ -117,7 +122,7 @@ def _run_discovery(node: Node) -> None:
     own = f'"{node.facts.address}:{NODE_PORT}"'
     node.host.wait_for(
         lambda: nodes.is_file() and own in nodes.read_text(),
-        timeout_seconds=90,
+        timeout_seconds=SECONDS_TO_DISCOVER,
         what=f"{NODE_LIST} does not list this node ({node.facts.address})",
         remedy=f"see `journalctl --unit {DISCOVERY_UNIT}`, and whether {RESOURCE_CONFIG} has the address",
     )
@@ -137,7 +142,11 @@ def _install_config(node: Node, url: str) -> bool:
     node.host.write_text(f"{CONFIG}.candidate", text)
     try:
         node.host.run(
-            *(node.host.path("/usr/local/bin/promtool"), "check", "config", "--agent", candidate),
+            node.host.path("/usr/local/bin/promtool"),
+            "check",
+            "config",
+            "--agent",
+            candidate,
             remedy="the template units/prometheus.yml, or a value of this deployment, is not what Prometheus "
             "takes: correct it and `make deploy`",
         )
@@ -153,13 +162,19 @@ def _native_slurm_jobs(node: Node) -> str:
         return ""
     # Each port of a range serves all metrics.
     port = values.get("SlurmctldPort", "6817").split("-")[0]
-    target, instance = json.dumps(f"{node.facts.address}:{port}"), json.dumps(node.facts.host_name)
-    head = "  # Slurm's own, asked for once a minute: each answer takes slurmctld's locks.\n"
-    jobs = (_SLURM_JOB.format(endpoint=name, target=target, instance=instance) for name in SLURM_ENDPOINTS)
+    jobs = [
+        _SLURM_JOB.format(
+            endpoint=endpoint,
+            target=json.dumps(f"{node.facts.address}:{port}"),
+            instance=json.dumps(node.facts.host_name),
+        )
+        for endpoint in SLURM_ENDPOINTS
+    ]
+    head = "  # Slurm's own metrics, once a minute, because each answer takes slurmctld's locks.\n"
     return head + "".join(jobs)
 
 
-def _verify_targets(node: Node, remedy: str) -> None:
+def _verify_targets(node: Node) -> None:
     own = f"//{node.facts.address}:{NODE_PORT}/"
 
     def look() -> list[dict[str, str]]:
@@ -168,18 +183,18 @@ def _verify_targets(node: Node, remedy: str) -> None:
         if mine is None:
             raise SetupError("this node is not among its targets yet", "")
         if mine["health"] != "up":
-            raise SetupError(
-                f"this node's target is {mine['health']}: {mine['lastError'] or 'not asked yet'}", ""
-            )
+            reason = mine["lastError"] or "not queried yet"
+            raise SetupError(f"this node's target is {mine['health']}: {reason}", "")
         return targets
 
     targets = node.host.wait_for(
-        look, timeout_seconds=SECONDS_TO_SCRAPE, what=f"{UNIT} gets no metrics of this node", remedy=remedy
+        look, timeout_seconds=SECONDS_TO_SCRAPE, what=f"{UNIT} gets no metrics of this node", remedy=LOOK
     )
     # Workers are set up after the controller, so missing ones are no fault yet.
     down = [target["scrapeUrl"] for target in targets if target["health"] == "down"]
     if down:
-        shown = ", ".join(down[:SHOWN_TARGETS]) + (", ..." if len(down) > SHOWN_TARGETS else "")
+        more = ", ..." if len(down) > SHOWN_TARGETS else ""
+        shown = ", ".join(down[:SHOWN_TARGETS]) + more
         log(f"  {len(down)} of {len(targets)} targets do not answer now: {shown}")
 
 
@@ -190,8 +205,10 @@ def _verify_sending(node: Node, url: str) -> None:
     def look() -> bool:
         now = _remote_write()
         # If nothing was ever refused and the last sent samples are new, there is no need to wait.
-        goes_well = now.refused_samples == 0 and time.time() - now.newest_sent < SECONDS_TO_SEND
-        return goes_well or now.refused_samples > before.refused_samples or now.sent_bytes > before.sent_bytes
+        is_up_to_date = now.refused_samples == 0 and time.time() - now.newest_sent < SECONDS_TO_SEND
+        has_refused = now.refused_samples > before.refused_samples
+        has_sent = now.sent_bytes > before.sent_bytes
+        return is_up_to_date or has_refused or has_sent
 
     problem = ""
     try:
@@ -224,9 +241,13 @@ def _remote_write() -> RemoteWrite:
 def _last_complaint(node: Node) -> str:
     """Return the last complaint about sending in Prometheus' log, with a remedy."""
     lines = node.host.try_run(
-        *("journalctl", "--unit", UNIT, "--lines", "200", "--no-pager", "--output", "cat")
+        "journalctl", "--unit", UNIT, "--lines", "200", "--no-pager", "--output", "cat"
     ).output.splitlines()
     complaints = [line for line in lines if "remote" in line and re.search(r"level=(?i:warn|error)", line)]
-    complaint = complaints[-1][-400:] if complaints else "its log says nothing of it"
-    found = (advice for pattern, advice in ADVICE if re.search(pattern, complaint))
-    return f"{complaint}; {next(found, f'see `journalctl --unit {UNIT}` on the controller')}"
+    if not complaints:
+        return f"its log has no message about that; {LOOK}"
+    complaint = complaints[-1][-SHOWN_CHARACTERS:]
+    for pattern, advice in ADVICE:
+        if re.search(pattern, complaint):
+            return f"{complaint}; {advice}"
+    return f"{complaint}; {LOOK}"

@@ -10,11 +10,13 @@ SECONDS_FOR_MOUNT = 900
 """Time limit. If hundreds of nodes start at once, a file system admits its clients over minutes."""
 SECONDS_PER_TRY = 30
 """Time limit per try, because a server that does not answer would block without end."""
+SECONDS_FOR_EFA = 1200
+"""Time limit for FSx's program, which builds and loads modules, and for the mount."""
 
 
 def set_up_efa(node: Node) -> None:
     """Set up the EFA client of Lustre on nodes with EFA adapters; a failure leaves the mount on TCP."""
-    client, path = node.settings.lustre_efa, node.settings.lustre_mount_path
+    client = node.settings.lustre_efa
     assert client is not None
     if node.facts.hardware.num_efa_interfaces == 0:
         return
@@ -24,7 +26,12 @@ def set_up_efa(node: Node) -> None:
             log("  jobs run on this node: EFA to Lustre stays as it is until the next setup")
             return
         done = node.host.try_run(
-            *("bash", script, client.url, client.sha256 or "unknown", path), timeout_seconds=1200
+            "bash",
+            script,
+            client.url,
+            client.sha256 or "unknown",
+            node.settings.lustre_mount_path,
+            timeout_seconds=SECONDS_FOR_EFA,
         )
     except SetupError as error:
         node.warn(f"Lustre may stay on TCP: {error.problem}")
@@ -64,25 +71,35 @@ def _write_and_read_back(node: Node, file_systems: tuple[str, ...], path: str) -
     # An automount mounts at its first use.
     node.host.try_run("stat", f"{path}/.", timeout_seconds=SECONDS_PER_TRY)
     found = node.host.try_run(
-        *("findmnt", "--noheadings", "--output", "FSTYPE", "--mountpoint", path),
+        "findmnt",
+        "--noheadings",
+        "--output",
+        "FSTYPE",
+        "--mountpoint",
+        path,
         timeout_seconds=SECONDS_PER_TRY,
     )
     # The last of several mounts on one path, such as an automount and its target, is on top.
-    top = found.output.split()[-1] if found.status == 0 and found.output.split() else "nothing"
+    types = found.output.split() if found.status == 0 else []
+    top = types[-1] if types else "nothing"
     if top not in file_systems:
         raise SetupError(f"{top} is mounted there", "")
     # The name is random, so that no user can predict it.
     probe = f"{path}/.probe-{node.facts.host_name}-{secrets.token_hex(8)}"
     try:
         written = node.host.try_run(
-            *("python3", "-I", "-B", node.files / "write_and_read_back.py", probe),
+            "python3",
+            "-I",
+            "-B",
+            node.files / "write_and_read_back.py",
+            probe,
             timeout_seconds=SECONDS_PER_TRY,
         )
     finally:
         # A separate process, because this one would hang with the server.
         removed = node.host.try_run("rm", "--force", probe, timeout_seconds=SECONDS_PER_TRY)
     if written.status != 0:
-        raise SetupError(f"it does not give back what was written to it: {written.said}", "")
+        raise SetupError(f"a file could not be written and read back: {written.said}", "")
     if removed.status != 0:
         node.warn(f"could not remove {probe}: {removed.said}")
     return True

@@ -24,15 +24,20 @@ PAM_FOLDERS = (
     "lib64/security",
 )
 OTHER_FOLDERS = ("opt/slurm/lib/security", "opt/slurm/lib64/security", "usr/local/lib/security")
-ACCOUNT_INCLUDE, SESSION_INCLUDE = "@include common-account", "@include common-session"
-BEGIN, END = "# BEGIN node-setup: pam_slurm_adopt", "# END node-setup: pam_slurm_adopt"
+ACCOUNT_INCLUDE = "@include common-account"
+SESSION_INCLUDE = "@include common-session"
+BEGIN = "# BEGIN node-setup: pam_slurm_adopt"
+END = "# END node-setup: pam_slurm_adopt"
 REPLACED = "# node-setup replaces: "
 ALWAYS = ("root", "ubuntu", "(sudo)")
 """Users, and in parentheses groups, in the notation of access.conf."""
 STRANGER = "nobody"
-"""User without jobs, whom PAM has to refuse."""
-ALLOWED, REFUSED = 0, 6
-"""PAM_SUCCESS and PAM_PERM_DENIED; any other answer means that the rules do not work."""
+"""User without jobs. PAM has to refuse this user."""
+# Any other answer of PAM means that the rules do not work.
+ALLOWED = 0
+"""PAM_SUCCESS."""
+REFUSED = 6
+"""PAM_PERM_DENIED."""
 
 
 def apply(node: Node) -> None:
@@ -148,7 +153,7 @@ def _check_slurm(node: Node) -> None:
     connection = f"user={STRANGER},host=localhost,addr=127.0.0.1"
     if "usepam yes" not in node.host.run("sshd", "-T", "-C", connection).splitlines():
         raise SetupError(
-            "sshd does not ask PAM, so that anyone may come in", "set `UsePAM yes` in /etc/ssh/sshd_config"
+            "sshd does not use PAM, so all users can log in", "set `UsePAM yes` in /etc/ssh/sshd_config"
         )
 
 
@@ -169,8 +174,9 @@ def _verify(node: Node) -> None:
         answer = node.host.try_run("python3", "-I", node.files / "pam_account.py", "sshd", user)
         if answer.status != wanted:
             _take_back(node)
+            expected = "admit" if wanted == ALLOWED else "refuse"
             raise SetupError(
-                f"with {MODULE} PAM should {'let in' if wanted == ALLOWED else 'refuse'} {user}, and says: "
-                f"{answer.said} ({answer.status}); the rules have been taken back",
+                f"with {MODULE} PAM must {expected} {user}, but answers: {answer.said} ({answer.status}); "
+                "the rules have been removed",
                 "see /var/log/auth.log on the node, or set node_setup.pam_slurm_adopt: false",
             )

@@ -78,15 +78,17 @@ def _change(node: Node, *what: str) -> None:
 
 
 def _bring_account(node: Node, cluster: str, account: Account, known: Known) -> None:
-    parent, share = account.parent or "root", str(account.fairshare)
+    parent = account.parent or "root"
+    share = str(account.fairshare)
     here = (f"name={account.name}", f"cluster={cluster}")
     if account.name not in known.accounts:
         text = (f"description={account.name}", "organization=cluster-file")
         _change(node, "add", "account", *here, f"parent={parent}", f"fairshare={share}", *text)
         return
-    if known.accounts[account.name][0] != parent:
+    known_parent, known_share = known.accounts[account.name]
+    if known_parent != parent:
         _change(node, "modify", "account", "where", *here, "set", f"parent={parent}")
-    if known.accounts[account.name][1] != share:
+    if known_share != share:
         _change(node, "modify", "account", "where", *here, "set", f"fairshare={share}")
 
 
@@ -112,7 +114,9 @@ def _remove_old(node: Node, cluster: str, users: dict[str, User]) -> None:
     for name, account in before.items():
         if name in users and users[name].account == account:
             continue
-        gone = known.users.get(name, set()) if name not in users else known.users.get(name, set()) & {account}
+        gone = known.users.get(name, set())
+        if name in users:
+            gone = gone & {account}
         default, level = known.defaults.get(name, ("", "None"))
         if name not in users and level != "None":
             _change(node, "modify", "user", "where", f"name={name}", "set", "adminlevel=None")
@@ -130,8 +134,8 @@ def _remove(node: Node, cluster: str, name: str, accounts: set[str], default: st
         done = node.host.try_run("sacctmgr", "--immediate", *what)
         if done.status != 0 and "active" in done.output + done.errors:
             node.warn(
-                f"user {name} is no longer in account {account} of the cluster file, and keeps it while his "
-                f"jobs run or wait: `sudo scancel --user={name}`, then apply the scripts again"
+                f"user {name} is no longer in account {account} of the cluster file, and keeps it while the "
+                f"user's jobs run or wait: `sudo scancel --user={name}`, then apply the scripts again"
             )
             return False
         if done.status != 0:
@@ -157,7 +161,7 @@ def _verify(node: Node, cluster: str, users: dict[str, User]) -> None:
 def _warn_of_enforcement(node: Node, config: dict[str, str]) -> None:
     if node.settings.accounts and "associations" not in config.get("AccountingStorageEnforce", ""):
         node.warn(
-            "Slurm does not insist on accounts: users without one may submit jobs, until "
+            "Slurm does not require accounts: users without one may submit jobs, until "
             "AccountingStorageEnforce in slurm.conf has associations"
         )
     unequal = len({account.fairshare for account in node.settings.accounts}) > 1

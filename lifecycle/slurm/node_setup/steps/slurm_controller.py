@@ -35,8 +35,8 @@ def _warn_of_partitions(node: Node) -> None:
     wanted = {group.partition for group in node.settings.instance_groups.values() if group.partition}
     for name in sorted(wanted - set(shown)):
         node.warn(
-            f"Slurm has no partition {name}, only {', '.join(sorted(set(shown))) or 'none'}; once the "
-            "group's nodes are there, `sinfo` must show it"
+            f"Slurm has no partition {name}, only {', '.join(sorted(set(shown))) or 'none'}; when the "
+            "group's nodes exist, `sinfo` must show it"
         )
 
 

@@ -9,6 +9,7 @@ from node_setup.failure import SetupError
 from node_setup.node import Node
 from node_setup.slurm import SlurmNode, runs_jobs, show_node, wait_for_controller
 
+SECONDS_TO_REGISTER = 300
 SECONDS_TO_FETCH = 300
 """Time limit. The controller starts at the same time and may distribute the configuration late."""
 SECONDS_FOR_DRIVER = 180
@@ -56,18 +57,18 @@ def _registered(node: Node) -> SlurmNode:
         active = node.host.try_run("systemctl", "is-active", "slurmd").output.strip()
         if active != "active":
             raise SetupError(
-                f"slurmd is {active or 'not there'}",
-                "see `journalctl --unit=slurmd` on the node: it says why",
+                f"slurmd is {active or 'not installed'}",
+                "see `journalctl --unit=slurmd` on the node",
             )
         state = show_node(node.host, node.facts.host_name)
         # A node that slurmctld refused has registered, although its state may stay unknown.
         if state.flags & {"NOT_RESPONDING", "UNKNOWN", "FUTURE"} and not state.flags & REFUSED:
-            raise SetupError(f"it is {state.state} there", "")
+            raise SetupError(f"its state is {state.state}", "")
         return state
 
     return node.host.wait_for(
         look,
-        timeout_seconds=300,
+        timeout_seconds=SECONDS_TO_REGISTER,
         what=f"{node.facts.host_name} has not registered with Slurm's controller",
         remedy="see `journalctl --unit=slurmd` on the node; its ports 6817 and 6818 must be open to others",
     )
@@ -77,16 +78,19 @@ def _verify_devices(node: Node, state: SlurmNode) -> None:
     hardware = node.facts.hardware
     name = node.facts.host_name
     replace = f"if a device is lost, replace the node: {REPLACE.format(name=name)}"
-    neuron_devices = len(list(node.host.path("/dev").glob("neuron[0-9]*")))
-    for kind, expected, found in (
-        ("GPU", hardware.num_gpus, _count_gpus(node) if hardware.num_gpus else 0),
-        ("Neuron device", hardware.num_neuron_devices, neuron_devices),
-    ):
-        if expected and found != expected:
+
+    def verify_number(kind: str, expected: int, found: int) -> None:
+        if found != expected:
             raise SetupError(
                 f"{hardware.instance_type} has {_number(expected, kind)}, and the driver shows {found}",
                 f"see `dmesg` for the driver's errors; {replace}",
             )
+
+    if hardware.num_gpus:
+        verify_number("GPU", hardware.num_gpus, _count_gpus(node))
+    if hardware.num_neuron_devices:
+        found = len(list(node.host.path("/dev").glob("neuron[0-9]*")))
+        verify_number("Neuron device", hardware.num_neuron_devices, found)
     configured = state.num_devices("gpu")
     if hardware.num_gpus and configured != hardware.num_gpus:
         raise SetupError(

@@ -6,9 +6,11 @@ from node_setup.service import FOLDER, last_log_lines, remove_units, run_unit
 from node_setup.settings import Studio, StudioDeployment
 
 PARTITIONS = "studio-partitions.service"
-LOGIN, LOGIN_TIMER = "studio-login.service", "studio-login.timer"
+LOGIN = "studio-login.service"
+LOGIN_TIMER = "studio-login.timer"
 SUBFOLDER = "studio"
 """Folder of the Lustre file system for spaces."""
+SECONDS_TO_PUBLISH = 600
 
 
 def apply(node: Node) -> None:
@@ -17,7 +19,8 @@ def apply(node: Node) -> None:
     Raises:
         SetupError: if a folder cannot be created, or a service does not start.
     """
-    studio, deployment = node.settings.studio, node.deployment.studio
+    studio = node.settings.studio
+    deployment = node.deployment.studio
     if not node.facts.is_primary_controller:
         log("  left to the primary controller")
         return
@@ -46,13 +49,18 @@ def _bring_folders(node: Node, studio: Studio) -> None:
     make_root_folder(node.host, root)
     if studio.partitions == "shared":
         uids = ",".join(str(uid) for uid in studio.shared_uids)
-        there = node.host.path(f"{root}/shared").is_dir()
+        exists = node.host.path(f"{root}/shared").is_dir()
         node.host.run(
-            *("python3", node.host.path(f"{FOLDER}/studio_partitions.py"), "shared"),
-            *("--root", node.host.path(root), "--uids", uids),
-            remedy=f"look at {root}: root must be able to make folders there, and to set their ACLs",
+            "python3",
+            node.host.path(f"{FOLDER}/studio_partitions.py"),
+            "shared",
+            "--root",
+            node.host.path(root),
+            "--uids",
+            uids,
+            remedy=f"look at {root}: root must be able to create folders there, and to set their ACLs",
         )
-        if not there:
+        if not exists:
             node.changed(f"{root}/shared")
     elif changed:
         # A changed program does not change the unit that starts it.
@@ -75,5 +83,5 @@ def _let_log_in(node: Node, deployment: StudioDeployment | None) -> None:
         region=node.settings.region,
     )
     run_unit(node, LOGIN_TIMER, changed=changed)
-    if node.host.try_run("systemctl", "start", LOGIN, timeout_seconds=600).status != 0:
+    if node.host.try_run("systemctl", "start", LOGIN, timeout_seconds=SECONDS_TO_PUBLISH).status != 0:
         node.warn(f"nothing is published for login spaces of Studio: {last_log_lines(node, LOGIN)}")

@@ -15,6 +15,7 @@ from node_setup.settings import User
 RECORD = "/var/lib/node-setup/users.json"
 """Users that the cluster file has named on this node; only these can be locked later."""
 SUDOERS = "/etc/sudoers.d/50-cluster-administrators"
+SUDOERS_MODE = 0o440
 SECONDS_FOR_SSH = 30
 LIMITED = 'set -o pipefail; "$@" 2> >(head --bytes=65536 >&2) | head --bytes=65536'
 """Shell script that runs a command and limits its output, which a user could make endless."""
@@ -76,7 +77,7 @@ def _allow_sudo(node: Node) -> None:
         node.host.run("visudo", "--check", "--quiet", f"--file={candidate}")
     finally:
         Path(candidate).unlink()
-    node.install(SUDOERS, text, mode=0o440)
+    node.install(SUDOERS, text, mode=SUDOERS_MODE)
 
 
 def _bring_ssh(node: Node, user: User, home: str, gid: int) -> None:
@@ -85,15 +86,29 @@ def _bring_ssh(node: Node, user: User, home: str, gid: int) -> None:
     script = (node.files / "user_ssh.py").read_text()
     try:
         done = node.host.try_run(
-            *("bash", "-c", LIMITED, "user_ssh"),
-            *("setpriv", f"--reuid={user.uid}", f"--regid={gid}", "--clear-groups", "--reset-env", "--"),
+            "bash",
+            "-c",
+            LIMITED,
+            "user_ssh",
+            "setpriv",
+            f"--reuid={user.uid}",
+            f"--regid={gid}",
+            "--clear-groups",
+            "--reset-env",
+            "--",
             # The script is an argument, because users may not be able to read its folder.
-            *("python3", "-I", "-c", script, path),
+            "python3",
+            "-I",
+            "-c",
+            script,
+            path,
             stdin=json.dumps(list(user.ssh_keys)),
             timeout_seconds=SECONDS_FOR_SSH,
         )
     except SetupError:
-        node.warn(f"{home}/.ssh of {user.name} does not answer within {SECONDS_FOR_SSH} s; see what is in it")
+        node.warn(
+            f"{home}/.ssh of {user.name} does not answer within {SECONDS_FOR_SSH} s; look at the files in it"
+        )
         return
     if done.status != 0:
         node.warn(

@@ -14,9 +14,13 @@ from node_setup.root_folder import is_roots, root_folder
 
 FOLDER = "workloads"
 """Folder below the mount point of Lustre."""
+CURRENT = "current"
+"""Link to the deployed version."""
 KEPT_VERSIONS = 10
 KEPT_DAYS = 30
 """Days after a version was replaced. Jobs submitted with it may wait or run for long."""
+SECONDS_FOR_DOWNLOAD = 600
+SECONDS_OF_RETRIES = 300
 MOST_BYTES = 1 << 26
 """Limit for one file, because each is read whole."""
 IGNORED = ("__pycache__", "*.pyc")
@@ -39,7 +43,7 @@ def sync(node: Node) -> None:
         version = folder / node.deployment.workload_s3_uri.rstrip("/").rsplit("/", 1)[-1]
         if not _is_whole(version):
             _fetch(node, version)
-        _lead_to(node, folder / "current", version)
+        _lead_to(node, folder / CURRENT, version)
         _remove_old(node, folder, keep=version)
 
 
@@ -48,9 +52,11 @@ def _is_whole(version: Path) -> bool:
 
     Its files are checked before they are read. Users could have put links, pipes or endless files into it.
     """
-    found = [path.lstat() for path in (version, *version.rglob("*"))] if os.path.lexists(version) else []
+    if not os.path.lexists(version):
+        return False
+    found = [path.lstat() for path in (version, *version.rglob("*"))]
     is_safe = all(is_roots(status) and status.st_size <= MOST_BYTES for status in found)
-    return bool(found) and is_safe and content_hash(version) == version.name
+    return is_safe and content_hash(version) == version.name
 
 
 def content_hash(folder: Path) -> str:
@@ -71,8 +77,8 @@ def _fetch(node: Node, version: Path) -> None:
     try:
         node.host.wait_for(
             lambda: _download(node, partial, version.name),
-            timeout_seconds=300,
-            what=f"the training code is not to be had from {node.deployment.workload_s3_uri}",
+            timeout_seconds=SECONDS_OF_RETRIES,
+            what=f"the training code cannot be downloaded from {node.deployment.workload_s3_uri}",
             remedy="`make deploy` uploads it; the node's role must be allowed to read it",
             every_seconds=15,
         )
@@ -94,9 +100,16 @@ def _download(node: Node, partial: Path, expected: str) -> bool:
     shutil.rmtree(partial)
     partial.mkdir()
     node.host.run(
-        *("aws", "s3", "cp", "--recursive", "--only-show-errors", "--region", node.settings.region),
-        *(node.deployment.workload_s3_uri.rstrip("/") + "/", partial),
-        timeout_seconds=600,
+        "aws",
+        "s3",
+        "cp",
+        "--recursive",
+        "--only-show-errors",
+        "--region",
+        node.settings.region,
+        node.deployment.workload_s3_uri.rstrip("/") + "/",
+        partial,
+        timeout_seconds=SECONDS_FOR_DOWNLOAD,
         env={"AWS_RETRY_MODE": "standard", "AWS_MAX_ATTEMPTS": "10"},
         remedy="",
     )
@@ -105,7 +118,8 @@ def _download(node: Node, partial: Path, expected: str) -> bool:
         raise SetupError("nothing is there", "")
     if found != expected:
         raise SetupError(
-            f"what came has the hash {found}", "files are missing or changed: `make deploy` again"
+            f"the downloaded files have the hash {found}",
+            "files are missing or changed: `make deploy` again",
         )
     return True
 
@@ -137,7 +151,7 @@ def _lead_to(node: Node, link: Path, version: Path) -> None:
         new.unlink()
         raise SetupError(
             f"{FOLDER}/{link.name} cannot be made to lead to {version.name}: {error.strerror}",
-            f"move {node.settings.lustre_mount_path}/{FOLDER}/{link.name} away: it is a folder of somebody's",
+            f"move {node.settings.lustre_mount_path}/{FOLDER}/{link.name} away: it is another user's folder",
         ) from None
     node.changed(f"{FOLDER}/{link.name} leads to {version.name}")
 
@@ -145,7 +159,8 @@ def _lead_to(node: Node, link: Path, version: Path) -> None:
 def _remove_old(node: Node, folder: Path, keep: Path) -> None:
     """Remove old versions beyond the number kept, and incomplete downloads."""
     oldest_kept = time.time() - KEPT_DAYS * 24 * 3600
-    found = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink() and path != keep]
+    folders = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+    found = [path for path in folders if path != keep]
     versions = [path for path in found if _is_version(path.name)]
     versions.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     partials = [path for path in found if ".partial-" in path.name]

@@ -11,7 +11,8 @@ from aws_cdk import App
 from config.eks_cluster import EksCluster
 from config.reading.endpoint_file import GIVEN, load_endpoint
 from config.reading.loader import load_cluster
-from stacks.cluster_stacks import add_checks, add_stacks, oversized, remove_refused
+from stacks.assembly_checks import oversized, remove_refused
+from stacks.cluster_stacks import add_checks, add_stacks
 from stacks.endpoint_stack import add_endpoint_stack
 from stacks.remaining_costs import remaining_costs
 from tools.kubernetes.charts import bring_missing

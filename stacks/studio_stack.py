@@ -229,13 +229,13 @@ class StudioStack(Stack):
             return {**common, "tools": uri, "namespaces": job_namespaces(cluster)}
         [controller] = [group.name for group in cluster.instance_groups if group.role == "controller"]
         logins = {profile.name for profile in _login_profiles(studio)}
+        login_secret = self.login_secret.secret_arn if self.login_secret else None
         profiles: dict[str, Any] = {}
         for name, user in cluster_users(cluster).items():
-            has_login_space = self.login_secret is not None and name in logins
             profiles[name] = {
                 **asdict(user),
                 "document": session_document_name(cluster, name),
-                "login_secret": self.login_secret.secret_arn if has_login_space else None,
+                "login_secret": login_secret if name in logins else None,
             }
         return {**common, "controller_group": controller, "profiles": profiles}
 

@@ -187,9 +187,7 @@ def studio_security_group(
         description="Spaces of SageMaker Studio",
         allow_all_outbound=False,
     )
-    group.add_egress_rule(
-        ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS.first), "AWS, and package repositories of users"
-    )
+    group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS.first), "AWS, and what people install")
     for ports in LUSTRE_PORTS:
         rule_id = f"{construct_id}Lustre{ports.first}"
         _allow(scope, f"{rule_id}To", protocol="Lustre", ports=ports, source=group, target=members)

@@ -32,7 +32,7 @@ def collector_objects(cluster: EksCluster, *, remote_write_url: str) -> list[Obj
     """Return the objects in the order of their creation; the namespaces of jobs exist already."""
     # Prometheus reads YAML, of which JSON is a subset.
     config = json.dumps(agent_config(cluster, remote_write_url=remote_write_url), indent=1)
-    # Only the deployment knows the address, so the hash of the configuration is without it.
+    # The address exists only at deployment, so the hash of the configuration is without it.
     without_address = json.dumps(agent_config(cluster, remote_write_url=""), sort_keys=True)
     digest = hashlib.sha256(without_address.encode()).hexdigest()[:16]
     read_pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}

@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).parents[1]
 SETTINGS = "settings.json"
 """File with the settings of the cluster file, which is part of the scripts' hash."""
 DEPLOYMENT = "deployment.json"
-"""File with values that only the deployment knows.
+"""File with values that exist only at deployment.
 
 It is written with tokens, which contain no quotes or backslashes and so are valid within JSON.
 """

@@ -134,7 +134,7 @@ class NodeWaiter(Construct):
 
 
 class PodInterfaces(Construct):
-    """Custom resource whose deletion deletes the network interfaces that pods have left behind.
+    """Custom resource that deletes the network interfaces of pods when it is deleted itself.
 
     Nodes depend on it and so are gone by then. The network is deleted later.
     """

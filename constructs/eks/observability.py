@@ -29,7 +29,7 @@ _LEVELS = {
     "networkMetrics": "DISABLED",
 }
 INSIGHTS_LOGS = ("application", "dataplane", "host", "performance")
-"""Log groups of Container Insights, whose names the add-on determines."""
+"""Kinds of the add-on's log groups; the add-on determines their names."""
 
 
 class Observability(Construct):

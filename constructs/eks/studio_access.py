@@ -40,7 +40,7 @@ class StudioAccess(Construct):
         settings = kubernetes.settings
         for number, role in enumerate(roles):
             # The access of an editor of the namespaces of jobs. The entry is not validated like one of the
-            # cluster file, because only the deployment knows the ARN.
+            # cluster file, because the ARN exists only at deployment.
             entry = AccessEntry.model_construct(
                 principal_arn=role.role_arn, level="edit", namespaces=job_namespaces(settings)
             )

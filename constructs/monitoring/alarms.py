@@ -73,7 +73,7 @@ class NodeEvents(Construct):
                     targets.SnsTopic(target, message=events.RuleTargetInput.from_text(alert.message)),
                 ],
             )
-            reason = "rule and topic are in the account of the deployment, which a synthesis does not know"
+            reason = "rule and topic are in the account of the deployment, which is not known at synthesis"
             acknowledge(rule, {"Annotation::@aws-cdk/aws-events:ruleUnresolvedEnvironment": reason})
 
 

@@ -29,7 +29,7 @@ def skip_check(resource: CfnResource, check_id: str, reason: str) -> None:
 def wildcard_finding(stack: Stack, resource: str) -> str:
     """Return the id of the finding that a resource has a wildcard.
 
-    cdk-nag writes values that only the deployment knows as ``<name>``.
+    cdk-nag writes values that exist only at deployment as ``<name>``.
     """
     text = _written(stack.resolve(resource)) if Token.is_unresolved(resource) else resource
     # cdk-nag writes variables of policies in the same way.

@@ -38,7 +38,7 @@ class UploadedFiles:
     extra: Mapping[str, str] = field(default_factory=dict)
     """Texts of additional files by name, which are part of the hash."""
     deployment: Mapping[str, str] = field(default_factory=dict)
-    """Texts of additional files with values that only the deployment knows, by name.
+    """Texts of additional files with values that exist only at deployment, by name.
 
     They are not part of the hash, and are overwritten when such a value changes.
     """

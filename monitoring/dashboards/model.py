@@ -89,7 +89,7 @@ class Panel:
 
 
 share_panel = partial(Panel, unit="percentunit", maximum=1)
-"""A panel of shares of 1."""
+"""Panel of shares of 1."""
 
 
 @dataclass(frozen=True)

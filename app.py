@@ -1,6 +1,7 @@
-"""The CDK app: what `-c cluster=<file>` describes, or both default files, so that each deploys as typed.
+"""CDK app with the stacks of clusters, or of an endpoint.
 
-With `-c endpoint=<file>` it is the endpoint alone.
+`-c cluster=<file>` selects a cluster file, and `-c endpoint=<file>` an endpoint file. By default, the app has
+the stacks of both default clusters, so that either can be deployed by the names of its stacks.
 """
 
 import sys
@@ -8,36 +9,38 @@ from pathlib import Path
 
 from aws_cdk import App
 
+from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
+from config.endpoint import Endpoint
 from config.reading.endpoint_file import GIVEN, load_endpoint
 from config.reading.loader import load_cluster
-from stacks.cluster_stacks import add_checks, add_stacks, oversized, remove_refused
+from stacks.assembly_checks import oversized, remove_refused
+from stacks.cluster_stacks import add_checks, add_stacks
 from stacks.endpoint_stack import add_endpoint_stack
 from stacks.remaining_costs import remaining_costs
 from tools.kubernetes.charts import bring_missing
 
 NEEDS_TEMPLATES = "aws:cdk:bundling-stacks"
-"""Context that the command line fills for synth, diff and deploy, and leaves empty for list and destroy."""
+"""Context that the command line sets for synth, diff and deploy, and leaves empty for list and destroy."""
 DEFAULT_CLUSTERS = ("clusters/slurm.yaml", "clusters/eks.yaml")
 
 
 def main() -> None:
+    """Synthesize the app; invalid files and templates that are too large end it with a message."""
     app = App()
-    context = app.node.try_get_context
-    endpoint, cluster_files = None, [context("cluster")] if context("cluster") else DEFAULT_CLUSTERS
     try:
-        if file := context("endpoint"):
-            endpoint = load_endpoint(Path(file), {key: context(key) for key in GIVEN})
-        clusters = [] if endpoint else [load_cluster(Path(file)) for file in cluster_files]
+        endpoint = _requested_endpoint(app)
+        clusters = [] if endpoint else _requested_clusters(app)
     except ValueError as error:
         sys.exit(str(error))
     if endpoint:
         add_endpoint_stack(app, endpoint)
     for cluster in clusters:
-        # At every command, because the command line shows no app which one it is, nor annotations at destroy.
+        # Printed at every command, because the app does not know the command, and `cdk destroy` shows no
+        # annotations.
         costs = ", ".join(remaining_costs(cluster))
         print(f"{cluster.name}: once deployed, billed until `make teardown`: {costs}", file=sys.stderr)
-        if isinstance(cluster, EksCluster) and context(NEEDS_TEMPLATES):
+        if isinstance(cluster, EksCluster) and app.node.try_get_context(NEEDS_TEMPLATES):
             bring_missing(cluster)
         add_stacks(app, cluster)
     add_checks(app)
@@ -45,6 +48,22 @@ def main() -> None:
     remove_refused(folder)
     if problems := oversized(folder):
         sys.exit("\n".join(problems))
+
+
+def _requested_endpoint(app: App) -> Endpoint | None:
+    """Return the endpoint that the context selects; None if it selects none."""
+    context = app.node.try_get_context
+    file = context("endpoint")
+    if not file:
+        return None
+    return load_endpoint(Path(file), {key: context(key) for key in GIVEN})
+
+
+def _requested_clusters(app: App) -> list[AnyCluster]:
+    """Return the cluster that the context selects, or the default clusters."""
+    file = app.node.try_get_context("cluster")
+    files = [file] if file else DEFAULT_CLUSTERS
+    return [load_cluster(Path(path)) for path in files]
 
 
 if __name__ == "__main__":

@@ -19,51 +19,56 @@ from constructs.policy.statement_role import Statement, statement_role
 
 FUNCTIONS = Path(__file__).parents[1] / "functions"
 WAIT = Duration.minutes(50)
-"""For functions to give up with a message that has the cause: ten minutes before CloudFormation does."""
+"""Time for a function to give up with a message about the cause, before CloudFormation gives up without."""
 GIVE_UP = Duration.minutes(55)
+"""Time after which the provider stops calling; CloudFormation stops after an hour."""
 
 
 class ResourceProvider(Construct):
-    """Provider of custom resources: ``on_event`` of ``functions/<name>/index.py`` starts the work, and
-    ``is_complete`` is called until it returns true.
+    """Provider of custom resources.
 
-    ``files`` are texts to lie beside the code; ``contents`` names these and the code, for resources that are
-    to be updated when one of them changes.
+    ``on_event`` of ``functions/<name>/index.py`` starts the work. ``is_complete`` is called until it returns
+    true.
     """
 
     def __init__(
         self,
         scope: Construct,
-        name: str,
+        construct_id: str,
         *,
+        name: str,
         description: str,
         statements: Sequence[Statement],
         seconds_between_calls: int,
         log: logs.CfnLogGroup,
         files: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        super().__init__(scope, "Function")
+        """Create the two functions, their role and the provider.
+
+        Args:
+            scope: parent construct.
+            construct_id: id within the parent.
+            name: folder below ``functions/``.
+            description: description of the functions and their role.
+            statements: permissions of the functions.
+            seconds_between_calls: interval of the calls of ``is_complete``.
+            log: log group of the functions and the provider.
+            files: texts of additional files beside the code, by name.
+        """
+        super().__init__(scope, construct_id)
         self.contents = f"functions/{content_hash(FUNCTIONS / name, files)}"
+        """Hash of the code and its files, for resources to be updated when one of them changes."""
         role = function_role(self, "Role", description=description, statements=statements, log=log)
         with TemporaryDirectory(prefix=f"{name}-") as temporary:
             folder = Path(temporary) / name
             shutil.copytree(FUNCTIONS / name, folder, ignore=shutil.ignore_patterns(*IGNORED))
             for file, text in files.items():
                 (folder / file).write_text(text)
-            # It is copied while a function is made of it.
+            # Creating the functions copies the folder, which is then deleted.
             code = lambda_.Code.from_asset(str(folder))
-            on_event, is_complete = (
-                python_function(
-                    self,
-                    construct_id,
-                    description=description,
-                    code=code,
-                    handler=handler,
-                    role=role,
-                    log=log,
-                )
-                for construct_id, handler in (("OnEvent", "on_event"), ("IsComplete", "is_complete"))
-            )
+            common: dict[str, Any] = {"description": description, "code": code, "role": role, "log": log}
+            on_event = python_function(self, "OnEvent", handler="on_event", **common)
+            is_complete = python_function(self, "IsComplete", handler="is_complete", **common)
         provider = custom_resources.Provider(
             self,
             "Provider",
@@ -85,7 +90,15 @@ class ResourceProvider(Construct):
         properties: Mapping[str, Any],
         wait: Duration = WAIT,
     ) -> CustomResource:
-        """Create a resource for which the function has ``wait`` from its first call on."""
+        """Create a custom resource.
+
+        Args:
+            scope: parent construct.
+            construct_id: id within the parent.
+            kind: part of the resource's type, ``Custom::HyperPod<kind>``.
+            properties: properties that the function receives.
+            wait: time from the function's first call after which it gives up.
+        """
         return CustomResource(
             scope,
             construct_id,
@@ -103,8 +116,8 @@ def function_role(
     statements: Sequence[Statement],
     log: logs.CfnLogGroup,
 ) -> iam.Role:
-    """Create the role of functions that may do what the statements say, and write to the log group."""
-    write = Statement(
+    """Create a role for functions, with the statements and permission to write to the log group."""
+    write_logs = Statement(
         "WriteLogs",
         ["logs:CreateLogStream", "logs:PutLogEvents"],
         # The attribute ends with ":*" and means the group's streams.
@@ -116,7 +129,7 @@ def function_role(
         description=description,
         assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
         policy_name="Function",
-        statements=[*statements, write],
+        statements=[*statements, write_logs],
     )
 
 
@@ -129,9 +142,8 @@ def python_function(
     handler: str,
     role: iam.IRole,
     log: logs.CfnLogGroup,
-    environment: Mapping[str, str] | None = None,
 ) -> lambda_.Function:
-    """Create a function of ``index.py`` in the code, whose ``handler`` has a minute."""
+    """Create a function that runs ``handler`` of the code's ``index.py`` for a minute at most."""
     return lambda_.Function(
         scope,
         construct_id,
@@ -141,7 +153,6 @@ def python_function(
         code=code,
         handler=f"index.{handler}",
         timeout=Duration.minutes(1),
-        environment=environment,
         role=role,
         log_group=logs.LogGroup.from_log_group_arn(scope, f"{construct_id}Log", log.attr_arn),
     )

@@ -1,4 +1,4 @@
-"""Values of HyperPod's Helm chart, which turn its parts on or off.
+"""Values of HyperPod's Helm chart, which enable or disable its parts.
 
 Device plugins run only on nodes that have the devices.
 """
@@ -9,29 +9,42 @@ from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import instance_type
 
 TYPE_LABEL = "node.kubernetes.io/instance-type"
-
-# HyperPod's own: nodes that are checked or about to be replaced keep their devices known.
 HEALTH_TOLERATION = {
     "key": "sagemaker.amazonaws.com/node-health-status",
     "operator": "Equal",
     "value": "Unschedulable",
     "effect": "NoSchedule",
 }
+"""Toleration of HyperPod's taint, so that nodes report their devices during checks and until replaced."""
+DISABLED_PARTS = (
+    "cert-manager",
+    "storage",
+    "mlflow",
+    "mpi-operator",
+    "inferenceOperators",
+    "gpu-operator",
+    "hyperpod-ray-endpoint-operator",
+    "cluster-role-and-bindings",
+    "namespaced-role-and-bindings",
+    "team-role-and-bindings",
+)
+"""Parts that are add-ons of EKS here, or that trainings do not need."""
 _GPU_TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 
 def chart_values(cluster: EksCluster) -> dict[str, Any]:
-    """Values of the chart in ``manifests/charts.json``; docs/charts.md says what its parts are.
+    """Return the values of the chart in ``manifests/charts.json``; docs/charts.md describes its parts.
 
-    Its lists of instance types are replaced by this cluster's: the EFA plugin's own holds types without EFA,
-    on which it fails again and again, and lacks newer ones, which would have no EFA (sagemaker-hyperpod-cli,
-    issue 367 and pull request 380).
+    The chart's lists of instance types are replaced by those of this cluster. The chart's list for the EFA
+    plugin contains types without EFA, on which the plugin fails repeatedly. It also lacks newer types, which
+    would have no EFA (sagemaker-hyperpod-cli, issue 367 and pull request 380).
     """
-    types = {name: instance_type(name) for name in (group.instance_type for group in cluster.instance_groups)}
+    types = {group.instance_type: instance_type(group.instance_type) for group in cluster.instance_groups}
     gpu = [name for name, found in types.items() if found.num_gpus]
     neuron = [name for name, found in types.items() if found.num_neuron_devices]
     efa = [name for name, found in types.items() if found.num_efa]
     on_gpu_nodes = {"key": TYPE_LABEL, "operator": "In", "values": gpu}
+    disabled = {name: {"enabled": False} for name in DISABLED_PARTS}
     return {
         "trainingOperators": {"enabled": cluster.training_operator == "kubeflow"},
         "health-monitoring-agent": {"enabled": True, "region": cluster.region},
@@ -55,35 +68,35 @@ def chart_values(cluster: EksCluster) -> dict[str, Any]:
             "supportedInstanceLabels": {"keys": [TYPE_LABEL], "values": efa},
             "tolerations": [HEALTH_TOLERATION, _GPU_TOLERATION, *_tolerations(cluster, efa)],
         },
-        # Add-ons of EKS, or not of use to training.
-        **{
-            name: {"enabled": False}
-            for name in (
-                *("cert-manager", "storage", "mlflow", "mpi-operator", "inferenceOperators", "gpu-operator"),
-                *("hyperpod-ray-endpoint-operator", "cluster-role-and-bindings"),
-                *("namespaced-role-and-bindings", "team-role-and-bindings"),
-            )
-        },
+        **disabled,
     }
 
 
 def neuron_tolerations(cluster: EksCluster) -> list[dict[str, str]]:
-    """Tolerations of Neuron's plugin, for which the chart has no values; empty on a cluster without it.
+    """Return the tolerations of Neuron's plugin, for which the chart has no values.
 
-    They begin with the chart's own, which a patch of the list replaces.
+    They include the chart's own, because a patch replaces the whole list. A cluster without Neuron devices
+    has none.
     """
-    groups = [group.instance_type for group in cluster.instance_groups]
-    types = [name for name in groups if instance_type(name).num_neuron_devices]
-    neuron = {"key": "aws.amazon.com/neuron", "operator": "Exists", "effect": "NoSchedule"}
-    own = [{"key": "CriticalAddonsOnly", "operator": "Exists"}, neuron, HEALTH_TOLERATION]
-    return [*own, *_tolerations(cluster, types)] if types else []
+    group_types = [group.instance_type for group in cluster.instance_groups]
+    types = [name for name in group_types if instance_type(name).num_neuron_devices]
+    if not types:
+        return []
+    return [
+        {"key": "CriticalAddonsOnly", "operator": "Exists"},
+        {"key": "aws.amazon.com/neuron", "operator": "Exists", "effect": "NoSchedule"},
+        HEALTH_TOLERATION,
+        *_tolerations(cluster, types),
+    ]
 
 
 def _tolerations(cluster: EksCluster, types: list[str]) -> list[dict[str, str]]:
-    """Return tolerations of the taints that the file gives to groups of these types."""
+    """Return tolerations of the taints that groups of these types have in the file."""
     tolerations: list[dict[str, str]] = []
     for group in cluster.instance_groups:
-        for taint in group.taints if group.instance_type in types else ():
+        if group.instance_type not in types:
+            continue
+        for taint in group.taints:
             toleration = {"key": taint.key, "operator": "Exists", "effect": taint.effect}
             if taint.value is not None:
                 toleration |= {"operator": "Equal", "value": taint.value}

@@ -1,4 +1,4 @@
-"""Helm charts of EKS clusters: their sources and hashes, and the copies that `make charts` leaves here."""
+"""Helm charts of EKS clusters: their sources and hashes, and the copies that `make charts` creates."""
 
 import hashlib
 import json
@@ -10,26 +10,32 @@ from pydantic import Field, TypeAdapter, ValidationError
 from config.section import Section
 
 TABLE = Path(__file__).with_suffix(".json")
-"""Table for people who upgrade a chart (docs/charts.md)."""
+"""Table of charts; docs/charts.md describes how to upgrade a chart."""
 CACHE = Path(__file__).parents[1] / ".charts"
+"""Folder in which `make charts` stores the charts."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class GitFolder(Section):
-    """A folder of a repository at a commit, whose id is a hash of all its files: a branch cannot be given."""
+    """Folder of a repository at a commit.
+
+    The id of a commit is a hash of all its files, which is why a branch is not accepted.
+    """
 
     repository: str
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
     folder: str
     content_sha256: Sha256 | None
-    """``content_sha256`` of the folder as it is in the commit, before archives are added and Chart.yaml is
-    rewritten. Null if it is not recorded yet; the commit's id alone then holds."""
+    """``content_sha256`` of the folder in the commit, before archives are added and Chart.yaml is rewritten.
+
+    Null if it is not recorded yet; then only the commit's id identifies the files.
+    """
 
 
 class Archive(Section):
-    """A packaged chart that the Chart.yaml of another names, which finds it in its ``charts`` folder."""
+    """Packaged chart that another chart depends on, and that is placed in the other's ``charts`` folder."""
 
     name: Name
     version: str
@@ -38,13 +44,13 @@ class Archive(Section):
 
 
 class Chart(Section):
-    """A chart with all that it depends on."""
+    """Chart with its dependencies."""
 
     git: GitFolder
     archives: list[Archive]
-    """Dependencies that Chart.yaml has elsewhere; those it has itself need no entry."""
+    """Dependencies outside of the chart's own folder; those within it need no entry."""
     left_out: dict[Name, str]
-    """Dependencies that do not go in, with the reason."""
+    """Dependencies that are not installed, each with the reason."""
 
     @property
     def pins(self) -> dict[str, Any]:
@@ -53,31 +59,31 @@ class Chart(Section):
 
 
 def load_charts(table: Path = TABLE) -> dict[str, Chart]:
-    """Charts by name.
+    """Return the charts of the table by name.
 
     Raises:
-        ValueError: if the table has a fault, as a branch in place of a commit.
+        ValueError: if the table is invalid, for example because of a branch instead of a commit.
     """
     try:
         return TypeAdapter(dict[Name, Chart]).validate_json(table.read_bytes())
     except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, details['loc']))}: got {details['input']!r}: {details['msg']}"
-            for details in error.errors()
-        )
-        raise ValueError(f"{table}: {faults}") from None
+        faults: list[str] = []
+        for details in error.errors():
+            place = ".".join(map(str, details["loc"]))
+            faults.append(f"{place}: got {details['input']!r}: {details['msg']}")
+        raise ValueError(f"{table}: {'; '.join(faults)}") from None
 
 
 def chart_folder(name: str, *, cache: Path = CACHE, table: Path = TABLE) -> Path:
-    """The folder of a chart of the table, with every file as it was when it was fetched.
+    """Return the folder of a chart, after a check that no file has changed since it was fetched.
 
     Args:
-        name: In the table.
-        cache: Where `make charts` puts charts.
-        table: What they must be.
+        name: name in the table.
+        cache: folder in which `make charts` stores the charts.
+        table: table of charts.
 
     Raises:
-        ValueError: if the chart is not there whole, with the command that brings it.
+        ValueError: if the chart is missing or changed; the message names the command that fetches it.
     """
     problem = problem_of(name, load_charts(table)[name], cache)
     if problem:
@@ -86,16 +92,20 @@ def chart_folder(name: str, *, cache: Path = CACHE, table: Path = TABLE) -> Path
 
 
 def files_folder(cache: Path, name: str) -> Path:
+    """Return the folder of a cached chart's files."""
     return cache / name / "chart"
 
 
 def lock_file(cache: Path, name: str) -> Path:
-    """Beside the files, so that both come into place by one rename."""
+    """Return the file with a cached chart's pins and hashes.
+
+    It is beside the files, so that one rename moves both into place.
+    """
     return cache / name / "lock.json"
 
 
 def problem_of(name: str, chart: Chart, cache: Path) -> str | None:
-    """Why a cached chart is not to be used; None if it is."""
+    """Return why a cached chart must not be used; None if it may be."""
     try:
         lock = json.loads(lock_file(cache, name).read_text())
     except (OSError, ValueError):
@@ -103,7 +113,7 @@ def problem_of(name: str, chart: Chart, cache: Path) -> str | None:
     if not isinstance(lock, dict) or lock.keys() != {"pins", "files"}:
         return f"chart {name} is not in {cache}"
     if lock["pins"] != chart.pins:
-        return f"chart {name} in {cache} is another one than the table asks for"
+        return f"chart {name} in {cache} is not the one in the table"
     try:
         files = files_of(files_folder(cache, name))
     except ValueError as error:
@@ -116,17 +126,18 @@ def problem_of(name: str, chart: Chart, cache: Path) -> str | None:
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file below a folder by its path there, with slashes.
+    """Return the SHA-256 of each file below a folder, by its path within the folder, with slashes.
 
     Raises:
-        ValueError: if there is anything but plain files, as a link, which would be read somewhere else.
+        ValueError: if the folder contains anything but plain files, for example a link.
     """
-    files = {}
+    files: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise ValueError(f"{path} is not a plain file; a chart of plain files is expected")
+            raise ValueError(f"{path} is not a plain file; a chart may contain only plain files")
         if path.is_file():
-            files[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+            relative = path.relative_to(folder).as_posix()
+            files[relative] = hashlib.sha256(path.read_bytes()).hexdigest()
     return files
 
 
@@ -137,4 +148,5 @@ def content_sha256(files: dict[str, str]) -> str:
 
 
 def write_lock(path: Path, chart: Chart, files: dict[str, str]) -> None:
+    """Write the file with a chart's pins and the hashes of its files."""
     path.write_text(json.dumps({"pins": chart.pins, "files": files}, indent=2, sort_keys=True) + "\n")

@@ -1,6 +1,6 @@
-"""Kubernetes roles and groups of people: jobs of operators, and the queues that these are placed from.
+"""Kubernetes roles and groups of users for the jobs of operators and their queues.
 
-EKS's access policies cover Kubernetes's own objects; jobs of operators are none of them.
+EKS's access policies cover only Kubernetes's own objects, which do not include jobs of operators.
 """
 
 from config.eks_cluster import EksCluster
@@ -8,43 +8,52 @@ from config.kubernetes import AccessEntry
 from config.resource_names import job_namespaces
 from manifests.objects import RBAC, Object, kubernetes_object
 
-EDITORS, VIEWERS = "training-job-editors", "training-job-viewers"
+EDITORS = "training-job-editors"
+"""Role and group of users that may create and change training jobs."""
+VIEWERS = "training-job-viewers"
+"""Role and group of users that may read training jobs."""
+QUEUE_READERS = "training-queue-readers"
+"""Role of users that may read queues and priorities, which belong to no namespace."""
 _GROUPS = {"admin": EDITORS, "edit": EDITORS, "view": VIEWERS}
+"""Groups by the level of an access entry."""
 _READ = ["get", "list", "watch"]
 _WRITE = [*_READ, "create", "update", "patch", "delete"]
-_JOBS = (("sagemaker.amazonaws.com", "hyperpodpytorchjobs"), ("kubeflow.org", "pytorchjobs"))
-QUEUE_READERS = "training-queue-readers"
+_JOBS = {"sagemaker.amazonaws.com": "hyperpodpytorchjobs", "kubeflow.org": "pytorchjobs"}
+"""Jobs of the two training operators by API group."""
+_KUEUE = "kueue.x-k8s.io"
 
 
 def job_roles(cluster: EksCluster) -> list[Object]:
-    """Roles of editors and viewers of training jobs, bound in every namespace of jobs."""
+    """Return the roles of editors and viewers of training jobs, bound in every namespace of jobs."""
     namespaces = job_namespaces(cluster)
-    everyone = [
-        group
-        for kind in (EDITORS, VIEWERS)
-        for group in dict.fromkeys(group for namespace in namespaces for group in groups_in(namespace, kind))
+    everyone: list[str] = []
+    for role in (EDITORS, VIEWERS):
+        groups = [group for namespace in namespaces for group in groups_in(namespace, role)]
+        # The group of all namespaces is repeated.
+        everyone += dict.fromkeys(groups)
+    bindings = [
+        _binding("RoleBinding", role, groups_in(namespace, role), namespace)
+        for namespace in namespaces
+        for role in (EDITORS, VIEWERS)
     ]
-    queues = _rule("kueue.x-k8s.io", ["clusterqueues", "workloadpriorityclasses"], _READ)
+    queues = _rule(_KUEUE, ["clusterqueues", "workloadpriorityclasses"], _READ)
     return [
         _role(EDITORS, _job_rules(_WRITE)),
         _role(VIEWERS, _job_rules(_READ)),
         _role(QUEUE_READERS, [queues]),
         _binding("ClusterRoleBinding", QUEUE_READERS, everyone),
-        *(
-            _binding("RoleBinding", kind, groups_in(namespace, kind), namespace)
-            for namespace in namespaces
-            for kind in (EDITORS, VIEWERS)
-        ),
+        *bindings,
     ]
 
 
 def _job_rules(verbs: list[str]) -> list[Object]:
-    rules = [
-        rule
-        for group, resource in _JOBS
-        for rule in (_rule(group, [resource], verbs), _rule(group, [f"{resource}/status"], _READ))
-    ]
-    return [*rules, _rule("kueue.x-k8s.io", ["localqueues", "workloads"], _READ)]
+    """Return the rules for training jobs; their status and their queues can only be read."""
+    rules: list[Object] = []
+    for group, resource in _JOBS.items():
+        rules.append(_rule(group, [resource], verbs))
+        rules.append(_rule(group, [f"{resource}/status"], _READ))
+    rules.append(_rule(_KUEUE, ["localqueues", "workloads"], _READ))
+    return rules
 
 
 def _rule(group: str, resources: list[str], verbs: list[str]) -> Object:
@@ -67,7 +76,7 @@ def _binding(kind: str, role: str, groups: list[str], namespace: str | None = No
 
 
 def job_groups(entry: AccessEntry) -> list[str]:
-    """Return one group for each namespace of a principal; none for an administrator, who may do all."""
+    """Return one group for each namespace of a principal; administrators need none."""
     group = _GROUPS.get(entry.level)
     if group is None:
         return []

@@ -1,4 +1,4 @@
-"""Kubernetes objects by which pods see the Lustre file system, and jobs that make folders in it as root."""
+"""Kubernetes objects that give pods the Lustre file system, and jobs that create folders in it as root."""
 
 import hashlib
 import json
@@ -11,35 +11,39 @@ from config.studio import STUDIO_FOLDER
 from manifests.objects import SYSTEM_NAMESPACE, Object, kubernetes_object
 
 DRIVER = "fsx.csi.aws.com"
-# Docker's official image as Amazon ECR Public has it, by the digest of all architectures.
 SHELL_IMAGE = (
     "public.ecr.aws/docker/library/busybox:1.37.0@sha256:"
     "bdf57e528e45e4433820e045b29b4597825a1c9e38353532d90a01445013f82e"
 )
+"""Docker's official image in Amazon ECR Public, by the digest of all architectures."""
 STUDIO_JOBS = "studio-partitions"
+"""Name of the job that creates and removes folders for Studio, and of its service account."""
 STUDIO_PROGRAM = Path(__file__).parents[1] / "lifecycle" / "slurm" / "studio" / "partitions.py"
-"""The same as on Slurm's controller."""
-# AWS's own image of its command, on Amazon Linux 2023, whose package manager brings Python 3.9; by the digest
-# of all architectures.
+"""Program of that job, the same as on Slurm's controller."""
 STUDIO_IMAGE = (
     "public.ecr.aws/aws-cli/aws-cli:2.37.4@sha256:"
     "fdd8d1fcbea9c371678dee5a40df8b178c7a781b4586605756ee28114c97ead6"
 )
+"""AWS's own image of the AWS CLI, by the digest of all architectures.
+
+It contains the Python 3.9 of Amazon Linux 2023's package manager, on which the program runs.
+"""
 EVERY_MINUTES = 5
+"""Interval of the job."""
 SECONDS_PER_RUN = 1800
-"""A partition that is removed may hold much."""
+"""Time limit of a run, because a partition that is removed may contain many files."""
 _ROOT_SECURITY = {
     "runAsUser": 0,
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "FOWNER", "DAC_OVERRIDE"]},
 }
-"""Security context of a container that makes folders and gives them away."""
+"""Security context of a container that creates folders and changes their owner."""
 
 
 @dataclass(frozen=True)
 class LustreVolume:
-    """Values that a pod's node needs to mount the file system."""
+    """Values that a node needs to mount the file system."""
 
     file_system_id: str
     dns_name: str
@@ -48,7 +52,7 @@ class LustreVolume:
 
 
 def storage_class() -> Object:
-    """Names the volumes' kind; nothing is made by it."""
+    """Return the storage class, which only names the kind of the volumes and provisions none."""
     return kubernetes_object(
         "storage.k8s.io/v1",
         "StorageClass",
@@ -60,10 +64,10 @@ def storage_class() -> Object:
 
 
 def persistent_volume(volume: LustreVolume, namespace: str) -> Object:
-    """The whole file system, for the one claim of a namespace.
+    """Return a volume of the whole file system for the claim of a namespace.
 
-    The driver takes the handle for a key alone, which must be another for each volume (``node.go`` of
-    aws-fsx-csi-driver), and mounts what the attributes say.
+    The driver mounts the file system of the attributes. It uses the handle only as a key, which must be
+    unique for each volume (``node.go`` of aws-fsx-csi-driver).
     """
     spec = {
         "capacity": {"storage": f"{volume.capacity_gib}Gi"},
@@ -88,6 +92,7 @@ def persistent_volume(volume: LustreVolume, namespace: str) -> Object:
 
 
 def persistent_volume_claim(volume: LustreVolume, namespace: str) -> Object:
+    """Return the claim of a namespace's volume."""
     spec = {
         "accessModes": ["ReadWriteMany"],
         "storageClassName": LUSTRE_STORAGE_CLASS,
@@ -98,13 +103,15 @@ def persistent_volume_claim(volume: LustreVolume, namespace: str) -> Object:
 
 
 def volume_name(namespace: str) -> str:
+    """Return the name of a namespace's volume."""
     return f"fsx-{namespace}"
 
 
 def folder_job(namespaces: Sequence[str]) -> Object:
-    """A job that gives each namespace's folder to the user of the training image, which is not root.
+    """Return a job that creates a folder per namespace, owned by the user of the training image.
 
-    Only root may make folders in the file system's own. More namespaces are another job.
+    Only root may create folders in the root of the file system. The job's name depends on the namespaces, so
+    a new namespace creates a new job.
     """
     folders = " ".join(f"/fsx/{namespace}" for namespace in namespaces)
     owner = f"{TRAINING_UID}:{TRAINING_UID}"
@@ -112,18 +119,21 @@ def folder_job(namespaces: Sequence[str]) -> Object:
         "name": "folders",
         "image": SHELL_IMAGE,
         "command": ["sh", "-euc"],
-        # Not their contents: an existing folder may hold terabytes.
+        # The owner of the contents stays unchanged, because an existing folder may contain terabytes.
         "args": [f"mkdir -p {folders} && chown {owner} {folders} && chmod 0750 {folders}"],
         "securityContext": _ROOT_SECURITY,
         "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"memory": "64Mi"}},
         "volumeMounts": [{"name": "fsx", "mountPath": "/fsx"}],
     }
-    pod = _folder_pod(container, [{"name": "fsx", "persistentVolumeClaim": {"claimName": LUSTRE_CLAIM}}])
+    pod = _folder_pod(container, [_LUSTRE_VOLUME])
     return _job("lustre-folders", {"backoffLimit": 10, "template": {"spec": pod}})
 
 
+_LUSTRE_VOLUME: Object = {"name": "fsx", "persistentVolumeClaim": {"claimName": LUSTRE_CLAIM}}
+
+
 def _folder_pod(container: Object, volumes: list[Object]) -> Object:
-    """The pod of a job that makes folders; it has no rights in Kubernetes."""
+    """Return the pod of a job that creates folders; it has no permissions in Kubernetes."""
     return {
         "restartPolicy": "OnFailure",
         "automountServiceAccountToken": False,
@@ -134,64 +144,78 @@ def _folder_pod(container: Object, volumes: list[Object]) -> Object:
 
 
 def _job(prefix: str, spec: Object) -> Object:
-    """A job of the system. A job cannot be changed: its name has a hash of what it does."""
+    """Return a job in the system namespace.
+
+    Jobs cannot be changed, so its name contains a hash of its spec.
+    """
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:8]
     return kubernetes_object("batch/v1", "Job", f"{prefix}-{digest}", SYSTEM_NAMESPACE, spec=spec)
 
 
 def studio_service_account() -> Object:
+    """Return the service account of Studio's job."""
     return kubernetes_object("v1", "ServiceAccount", STUDIO_JOBS, SYSTEM_NAMESPACE)
 
 
 def studio_program() -> Object:
-    """The program, by its contents: pods that run keep the one that they began with."""
+    """Return the program.
+
+    Its name contains a hash, so that running pods keep the version with which they started.
+    """
     data = {STUDIO_PROGRAM.name: STUDIO_PROGRAM.read_text()}
     return kubernetes_object("v1", "ConfigMap", _program_name(), SYSTEM_NAMESPACE, immutable=True, data=data)
 
 
-def studio_queue_job(requests_url: str, acknowledgements_url: str, region: str) -> Object:
-    """Answers, every few minutes and one at a time, what has been queued; ends when nothing is left."""
+def studio_queue_job(*, requests_url: str, acknowledgements_url: str, region: str) -> Object:
+    """Return the job that handles queued requests every few minutes, until the queue is empty.
+
+    At most one run is active at a time.
+    """
     queues = ["--requests", requests_url, "--acknowledgements", acknowledgements_url, "--region", region]
     spec = {
         "schedule": f"*/{EVERY_MINUTES} * * * *",
         "concurrencyPolicy": "Forbid",
         "successfulJobsHistoryLimit": 1,
         "failedJobsHistoryLimit": 3,
-        "jobTemplate": {"spec": _spec(["drain", *queues], {"serviceAccountName": STUDIO_JOBS})},
+        "jobTemplate": {"spec": _studio_spec("drain", queues, service_account=STUDIO_JOBS)},
     }
     return kubernetes_object("batch/v1", "CronJob", STUDIO_JOBS, SYSTEM_NAMESPACE, spec=spec)
 
 
 def studio_shared_job(uids: Sequence[int]) -> Object:
-    """Makes the partition that all spaces share, once; another list of users is another job."""
-    return _job("studio-shared", _spec(["shared", "--uids", ",".join(map(str, uids))], {}))
+    """Return the job that creates the partition that all spaces share; a new list of users is a new job."""
+    arguments = ["--uids", ",".join(map(str, uids))]
+    return _job("studio-shared", _studio_spec("shared", arguments, service_account=None))
 
 
 def _program_name() -> str:
     return f"{STUDIO_JOBS}-{hashlib.sha256(STUDIO_PROGRAM.read_bytes()).hexdigest()[:8]}"
 
 
-def _spec(arguments: Sequence[str], account: Object) -> Object:
+def _studio_spec(command: str, arguments: Sequence[str], *, service_account: str | None) -> Object:
+    """Return the spec of a job that runs a command of the program."""
     root = f"/{STUDIO_FOLDER}"
     container = {
         "name": "partitions",
         "image": STUDIO_IMAGE,
         "command": ["python3", f"/program/{STUDIO_PROGRAM.name}"],
-        "args": [arguments[0], "--root", root, *arguments[1:]],
+        "args": [command, "--root", root, *arguments],
         "env": [{"name": "HOME", "value": "/tmp"}, {"name": "AWS_PAGER", "value": ""}],
         "securityContext": _ROOT_SECURITY,
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         "volumeMounts": [
-            # Only this folder of the file system, which is created if it does not exist.
+            # Only this folder of the file system is mounted; it is created if it does not exist.
             {"name": "fsx", "mountPath": root, "subPath": STUDIO_FOLDER},
             {"name": "program", "mountPath": "/program", "readOnly": True},
             {"name": "temporary", "mountPath": "/tmp"},
         ],
     }
     volumes = [
-        {"name": "fsx", "persistentVolumeClaim": {"claimName": LUSTRE_CLAIM}},
+        _LUSTRE_VOLUME,
         {"name": "program", "configMap": {"name": _program_name()}},
         {"name": "temporary", "emptyDir": {"sizeLimit": "64Mi"}},
     ]
-    pod = _folder_pod(container, volumes) | account
+    pod = _folder_pod(container, volumes)
+    if service_account:
+        pod["serviceAccountName"] = service_account
     return {"backoffLimit": 3, "activeDeadlineSeconds": SECONDS_PER_RUN, "template": {"spec": pod}}

@@ -1,8 +1,8 @@
-"""Kubernetes objects that collect trainings' metrics: Prometheus as an agent, in one small pod.
+"""Kubernetes objects that collect the metrics of trainings: a Prometheus agent in one small pod.
 
-HyperPod's observability add-on asks services by their name alone (``customServiceScrapeTargets``), behind
-which one of several trainings would answer at random. AWS's managed collector finds pods, too, but writes to
-no workspace whose key is the customer's (user guide of Managed Prometheus, "managed collectors").
+HyperPod's observability add-on can scrape only services (``customServiceScrapeTargets``), and a service would
+select one of several trainings at random. AWS's managed collector finds pods, but cannot write to a workspace
+with a customer's key (user guide of Managed Prometheus, "managed collectors").
 """
 
 import hashlib
@@ -12,30 +12,35 @@ from config.eks_cluster import EksCluster
 from config.resource_names import job_namespaces
 from manifests.objects import RBAC, Object, kubernetes_object, namespace_of
 
-NAMESPACE = NAME = "training-metrics"
-# The same version as on Slurm's controller (lifecycle/slurm/downloads.json), for all architectures.
+NAME = "training-metrics"
+"""Name of all objects."""
+NAMESPACE = NAME
 IMAGE = (
     "quay.io/prometheus/prometheus:v3.5.0@sha256:"
     "63805ebb8d2b3920190daf1cb14a60871b16fd38bed42b857a3182bc621f4996"
 )
+"""Image for all architectures, in the version of Slurm's controller (lifecycle/slurm/downloads.json)."""
 CONFIG_FILE = "prometheus.yml"
 PORT = 9090
 USER = 65534
 """User of the image."""
-_FOLDER, _DATA = "/etc/prometheus", "/prometheus"
+_CONFIG_FOLDER = "/etc/prometheus"
+_DATA_FOLDER = "/prometheus"
 
 
 def collector_objects(cluster: EksCluster, *, remote_write_url: str) -> list[Object]:
     """Return the objects in the order of their creation; the namespaces of jobs exist already."""
-    # JSON is YAML.
+    # Prometheus reads YAML, of which JSON is a subset.
     config = json.dumps(agent_config(cluster, remote_write_url=remote_write_url), indent=1)
-    known = json.dumps(agent_config(cluster, remote_write_url=""), sort_keys=True)
-    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+    # The address exists only at deployment, so the hash of the configuration is without it.
+    without_address = json.dumps(agent_config(cluster, remote_write_url=""), sort_keys=True)
+    digest = hashlib.sha256(without_address.encode()).hexdigest()[:16]
+    read_pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
     return [
         namespace_of(NAMESPACE, {"pod-security.kubernetes.io/enforce": "restricted"}),
         kubernetes_object("v1", "ServiceAccount", NAME, NAMESPACE),
-        kubernetes_object(f"{RBAC}/v1", "ClusterRole", NAME, rules=[pods]),
-        # In namespaces of jobs, and nowhere else.
+        kubernetes_object(f"{RBAC}/v1", "ClusterRole", NAME, rules=[read_pods]),
+        # The agent may read pods only in the namespaces of jobs.
         *(
             kubernetes_object(
                 f"{RBAC}/v1",
@@ -48,18 +53,22 @@ def collector_objects(cluster: EksCluster, *, remote_write_url: str) -> list[Obj
             for namespace in job_namespaces(cluster)
         ),
         kubernetes_object("v1", "ConfigMap", NAME, NAMESPACE, data={CONFIG_FILE: config}),
-        # A change of the configuration starts a new pod.
-        _deployment(hashlib.sha256(known.encode()).hexdigest()[:16]),
+        _deployment(digest),
     ]
 
 
 def agent_config(cluster: EksCluster, *, remote_write_url: str) -> Object:
-    """Return Prometheus' configuration. Of a job's pods with the port, only the first one listens."""
+    """Return the configuration of Prometheus.
+
+    All pods of a job declare the port, but only the first one listens on it.
+    """
 
     def keep(label: str, value: str) -> Object:
+        """Return the rule that keeps pods for which a label has a value."""
         return {"action": "keep", "source_labels": [f"__meta_kubernetes_pod_{label}"], "regex": value}
 
     def label(name: str, source: str) -> Object:
+        """Return the rule that copies a property of the pod to a label of its metrics."""
         return {"source_labels": [f"__meta_kubernetes_{source}"], "target_label": name}
 
     return {
@@ -71,7 +80,7 @@ def agent_config(cluster: EksCluster, *, remote_write_url: str) -> Object:
         "scrape_configs": [
             {
                 "job_name": "training",
-                # Users' processes answer: each has about 60 samples.
+                # Processes of users report the metrics, so their number is limited. A training has about 60.
                 "sample_limit": 500,
                 "kubernetes_sd_configs": [{"role": "pod", "namespaces": {"names": job_namespaces(cluster)}}],
                 "relabel_configs": [
@@ -88,7 +97,7 @@ def agent_config(cluster: EksCluster, *, remote_write_url: str) -> Object:
             {
                 "url": remote_write_url,
                 "sigv4": {"region": cluster.region},
-                # As Amazon Managed Service for Prometheus recommends.
+                # Values that Amazon Managed Service for Prometheus recommends.
                 "queue_config": {"max_samples_per_send": 1000, "max_shards": 200, "capacity": 2500},
             }
         ],
@@ -96,6 +105,7 @@ def agent_config(cluster: EksCluster, *, remote_write_url: str) -> Object:
 
 
 def _deployment(digest: str) -> Object:
+    """Return the deployment of the agent; a new digest of the configuration starts a new pod."""
     labels = {"app.kubernetes.io/name": NAME}
     ready = {"httpGet": {"path": "/-/ready", "port": PORT}, "periodSeconds": 10, "timeoutSeconds": 5}
     container = {
@@ -103,9 +113,9 @@ def _deployment(digest: str) -> Object:
         "image": IMAGE,
         "args": [
             "--agent",
-            f"--config.file={_FOLDER}/{CONFIG_FILE}",
-            f"--storage.agent.path={_DATA}",
-            # What the workspace has not taken yet.
+            f"--config.file={_CONFIG_FOLDER}/{CONFIG_FILE}",
+            f"--storage.agent.path={_DATA_FOLDER}",
+            # Limit for samples that could not be written to the workspace yet.
             "--storage.agent.retention.max-time=4h",
             f"--web.listen-address=:{PORT}",
         ],
@@ -121,8 +131,8 @@ def _deployment(digest: str) -> Object:
             "limits": {"memory": "512Mi", "ephemeral-storage": "2Gi"},
         },
         "volumeMounts": [
-            {"name": "config", "mountPath": _FOLDER, "readOnly": True},
-            {"name": "data", "mountPath": _DATA},
+            {"name": "config", "mountPath": _CONFIG_FOLDER, "readOnly": True},
+            {"name": "data", "mountPath": _DATA_FOLDER},
         ],
     }
     pod = {
@@ -143,7 +153,7 @@ def _deployment(digest: str) -> Object:
     }
     spec = {
         "replicas": 1,
-        # Two would send the same.
+        # Two pods at a time would send the same samples.
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": labels},
         "template": {

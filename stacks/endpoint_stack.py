@@ -1,4 +1,4 @@
-"""A model behind a SageMaker endpoint: no cluster is needed, and none is touched."""
+"""Stack of a model behind a SageMaker endpoint, which is independent of clusters."""
 
 from typing import Any
 
@@ -8,26 +8,30 @@ from aws_cdk import aws_ec2 as ec2
 from config.endpoint import Endpoint, EndpointVpc
 from config.resource_names import PROJECT, PROJECT_TAG
 from constructs import Construct
-from constructs.endpoint.model_endpoint import (
-    METRICS_NAMESPACE,
-    endpoint_alarms,
-    endpoint_role,
-    model_endpoint,
-)
+from constructs.endpoint.endpoint_alarms import EndpointAlarms
+from constructs.endpoint.endpoint_role import METRICS_NAMESPACE, EndpointRole
+from constructs.endpoint.model_endpoint import ModelEndpoint
 from constructs.policy.role_settings import apply_role_settings
 from constructs.storage.encryption_key import encryption_key
 from constructs.storage.log_group import log_group
 
+ENDPOINT_TAG = "esm2-endpoint"
+"""Tag with the endpoint's name."""
+
 
 class EndpointStack(Stack):
-    def __init__(self, scope: Construct, construct_id: str, *, endpoint: Endpoint, **kwargs: Any) -> None:
-        super().__init__(scope, construct_id, **kwargs)
+    """Endpoint with its role, alarms, log and key."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, endpoint: Endpoint, **stack_arguments: Any
+    ) -> None:
+        super().__init__(scope, construct_id, **stack_arguments)
         key = encryption_key(
             self,
             "Key",
             setting=endpoint.kms,
             alias=f"{endpoint.name}-endpoint",
-            # What was captured stays, and stays readable.
+            # Captured data outlive the stack, and need the key.
             removal=RemovalPolicy.RETAIN if endpoint.capture else RemovalPolicy.DESTROY,
         )
         log = log_group(
@@ -39,22 +43,29 @@ class EndpointStack(Stack):
         )
         security_group = self._security_group(endpoint.vpc) if endpoint.vpc else None
         security_group_id = security_group.attr_group_id if security_group else None
-        role = endpoint_role(self, endpoint, key, security_group_id)
-        model = model_endpoint(
+        execution = EndpointRole(
+            self, "Role", endpoint=endpoint, key=key, security_group_id=security_group_id
+        )
+        alarms = EndpointAlarms(self, "Alarms", endpoint=endpoint, key=key)
+        model = ModelEndpoint(
             self,
+            "Model",
             endpoint=endpoint,
-            role=role,
+            role=execution.role,
             key=key,
             security_group_id=security_group_id,
-            rollback_alarms=endpoint_alarms(self, endpoint, key),
+            rollback_alarms=alarms.rollback,
         )
-        # The service would otherwise create it without a key and without an end.
-        model.add_resource_dependency(log)
-        for name, value in (("EndpointName", endpoint.name), ("LogGroup", str(log.log_group_name))):
-            CfnOutput(self, name, value=value)
+        # Without the dependency, the service would create the group, without a key or a retention period.
+        model.resource.add_resource_dependency(log)
+        CfnOutput(self, "EndpointName", value=endpoint.name)
+        CfnOutput(self, "LogGroup", value=str(log.log_group_name))
 
     def _security_group(self, vpc: EndpointVpc) -> ec2.CfnSecurityGroup:
-        """Nothing comes in: SageMaker hands requests on by itself. Out goes what brings the model from S3."""
+        """Create a group without ingress, because SageMaker itself passes requests on.
+
+        Egress is only HTTPS, by which the model is read from S3.
+        """
         https = ec2.CfnSecurityGroup.EgressProperty(
             ip_protocol="tcp", from_port=443, to_port=443, cidr_ip="0.0.0.0/0", description="model from S3"
         )
@@ -68,6 +79,7 @@ class EndpointStack(Stack):
 
 
 def add_endpoint_stack(app: App, endpoint: Endpoint) -> None:
+    """Add the stack of an endpoint; the account is that of the credentials at deployment."""
     stack = EndpointStack(
         app,
         "EndpointStack",
@@ -75,6 +87,6 @@ def add_endpoint_stack(app: App, endpoint: Endpoint) -> None:
         env=Environment(region=endpoint.region),
         stack_name=f"{endpoint.name}-endpoint",
     )
-    for name, value in {**endpoint.tags, PROJECT_TAG: PROJECT, "esm2-endpoint": endpoint.name}.items():
+    for name, value in {**endpoint.tags, PROJECT_TAG: PROJECT, ENDPOINT_TAG: endpoint.name}.items():
         Tags.of(stack).add(name, value)
     apply_role_settings(stack, endpoint.iam)

@@ -8,15 +8,18 @@ from aws_cdk import aws_aps as aps
 from config.cluster import Cluster
 from config.observability import Observability
 from constructs import Construct
-from constructs.monitoring.alarms import node_events, space_alarms, test_alert_command
-from constructs.monitoring.grafana_workspace import GrafanaWorkspace, grafana_contents
+from constructs.monitoring.alarms import NodeEvents, SpaceAlarms, test_alert_command
+from constructs.monitoring.grafana_workspace import GrafanaContents, GrafanaWorkspace
 from constructs.storage.log_group import log_group
 from monitoring.alert_rules import rules_text
 from stacks.storage_stack import StorageStack
 
 
 class ObservabilityStack(Stack):
-    """It needs the storage stack alone, so that dashboards stay when the cluster is destroyed over night."""
+    """Alert rules, alarms and dashboards, which outlive the cluster.
+
+    They need only the storage stack, so that dashboards stay when the cluster is destroyed overnight.
+    """
 
     def __init__(
         self,
@@ -29,8 +32,9 @@ class ObservabilityStack(Stack):
         **stack_arguments: Any,
     ) -> None:
         super().__init__(scope, construct_id, **stack_arguments)
-        assert storage.metrics and storage.alerts, "the rules of cluster files want Prometheus for alerts"
-        topic, metrics = storage.alerts.topic, storage.metrics
+        assert storage.metrics and storage.alerts, "the rules of cluster files require both"
+        topic = storage.alerts.topic
+        metrics = storage.metrics
         aps.CfnRuleGroupsNamespace(
             self,
             "Rules",
@@ -38,16 +42,23 @@ class ObservabilityStack(Stack):
             workspace=metrics.workspace.attr_arn,
             data=rules_text(cluster),
         )
-        space_alarms(self, storage.lustre, storage.home, settings.free_space_percent, topic)
-        node_events(self, cluster, topic)
+        SpaceAlarms(
+            self,
+            "Space",
+            lustre=storage.lustre,
+            home=storage.home,
+            free_percent=settings.free_space_percent,
+            topic=topic,
+        )
+        NodeEvents(self, "NodeEvents", cluster=cluster, topic=topic)
         if settings.grafana:
-            grafana = GrafanaWorkspace(self, cluster=cluster, settings=settings.grafana, metrics=metrics)
-            grafana_contents(
+            grafana = GrafanaWorkspace(
+                self, "Grafana", cluster=cluster, settings=settings.grafana, metrics=metrics
+            )
+            GrafanaContents(
                 self,
-                cluster=cluster,
-                settings=settings.grafana,
+                "Contents",
                 grafana=grafana,
-                metrics=metrics,
                 lustre=storage.lustre,
                 home=storage.home,
                 log=log_group(self, "FunctionLog", key=storage.key),

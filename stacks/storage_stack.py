@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack
-from aws_cdk import aws_ecr as ecr
-from aws_cdk import aws_kms as kms
+from aws_cdk import CfnOutput, RemovalPolicy, Stack
 from aws_cdk import aws_s3 as s3
 
 from config.cluster import Cluster
@@ -17,49 +15,62 @@ from constructs.monitoring.managed_mlflow import ManagedMlflow
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
 from constructs.storage.accounting_database import AccountingDatabase
 from constructs.storage.encryption_key import encryption_key
-from constructs.storage.file_systems import HomeFileSystem, LustreFileSystem, associate_bucket
+from constructs.storage.file_systems import DataAssociation, HomeFileSystem, LustreFileSystem
+from constructs.storage.image_repository import ImageRepository
 from constructs.storage.private_bucket import access_log_bucket, private_bucket, removal_policy
 from constructs.vpc.network import Network
 
-KEPT_IMAGES = 20
-"""At about 10 GB each; older ones are rebuilt from their commit."""
-MIRRORED_TAGS = "dcgm-exporter-"
-"""Prefix of tags of the image that `make mirror-downloads` stores beside the training image."""
-KEPT_MIRRORED = 5
-"""Earlier versions, for nodes that were not set up again since."""
-
 
 class StorageStack(Stack):
+    """Storage of a cluster, and the services that hold its metrics and runs."""
+
+    data_bucket: s3.IBucket
+    home: HomeFileSystem | None
+    """File system of home directories."""
+    alerts: AlertTopic | None
+    """Topic of alerts and alarms."""
+    metrics: MetricsWorkspace | None
+    """Prometheus workspace."""
+    mlflow: ManagedMlflow | None
+    accounting_database: AccountingDatabase | None
+    """Database of Slurm's accounting."""
+
     def __init__(
-        self, scope: Construct, construct_id: str, *, cluster: Cluster, network: Network, **kwargs: Any
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster: Cluster,
+        network: Network,
+        **stack_arguments: Any,
     ) -> None:
-        super().__init__(scope, construct_id, **kwargs)
+        super().__init__(scope, construct_id, **stack_arguments)
         storage = cluster.storage
+        names = ResourceNames(cluster)
         self.key = encryption_key(
             self,
             "Key",
             setting=storage.kms,
-            alias=ResourceNames(cluster).key_name,
+            alias=names.key_name,
             removal=removal_policy(_removal_of_key(cluster)),
         )
         self.lustre = LustreFileSystem(
             self,
+            "Lustre",
             settings=storage.lustre,
-            log_group_name=ResourceNames(cluster).lustre_log_group,
+            log_group_name=names.lustre_log_group,
             network=network,
             key=self.key,
         )
-        self.home = (
-            HomeFileSystem(self, settings=storage.home, network=network, key=self.key)
-            if storage.home
-            else None
-        )
+        self.home = None
+        if storage.home:
+            self.home = HomeFileSystem(self, "Home", settings=storage.home, network=network, key=self.key)
 
         access_logs = access_log_bucket(self, "AccessLogs")
-        self.data_bucket: s3.IBucket = (
-            s3.Bucket.from_bucket_name(self, "Data", storage.data_bucket.existing)
-            if storage.data_bucket.existing
-            else private_bucket(
+        if storage.data_bucket.existing:
+            self.data_bucket = s3.Bucket.from_bucket_name(self, "Data", storage.data_bucket.existing)
+        else:
+            self.data_bucket = private_bucket(
                 self,
                 "Data",
                 key=self.key,
@@ -67,7 +78,6 @@ class StorageStack(Stack):
                 noncurrent_days=storage.data_bucket.noncurrent_days,
                 removal=removal_policy(storage.data_bucket.removal),
             )
-        )
         self.artifact_bucket = private_bucket(
             self,
             "Artifacts",
@@ -75,38 +85,57 @@ class StorageStack(Stack):
             bucket_name=artifact_bucket(cluster, self.account),
             key=self.key,
             access_logs=access_logs,
-            # It holds copies of this repository's files, which only people overwrite under the same name. A
-            # kept bucket would have the same name as the next one.
+            # It contains only copies of this repository's files, and the name of a retained bucket would
+            # collide with that of the next one.
             removal=RemovalPolicy.DESTROY,
         )
-        # Both were kept with their link, and FSx refuses a second link of the same directory.
+        # If both exist, they were retained with their association, and FSx refuses a second one for the same
+        # path.
         is_linked = storage.lustre.existing and storage.data_bucket.existing
         if storage.data_bucket.lustre_path is not None and not is_linked:
-            associate_bucket(
+            both_are_retained = storage.lustre.removal == storage.data_bucket.removal == "retain"
+            DataAssociation(
                 self,
+                "DataAssociation",
                 lustre=self.lustre,
                 path=storage.data_bucket.lustre_path,
                 bucket=self.data_bucket,
                 key=self.key,
-                # It is useful only while both the file system and the bucket exist.
-                removal=removal_policy(
-                    "retain"
-                    if storage.lustre.removal == storage.data_bucket.removal == "retain"
-                    else "destroy"
-                ),
+                # The association is useful only while both the file system and the bucket exist.
+                removal=removal_policy("retain" if both_are_retained else "destroy"),
             )
-        self.image_repository = training_image_repository(self, cluster, self.key)
-        self.alerts = self.metrics = self.mlflow = self.accounting_database = None
-        common: dict[str, Any] = {"cluster": cluster, "key": self.key}
+        images = ImageRepository(self, "TrainingImage", repository_name=names.image_repository, key=self.key)
+        self.image_repository = images.repository
+        self.alerts = None
         if cluster.observability:
-            self.alerts = AlertTopic(self, settings=cluster.observability, **common)
+            self.alerts = AlertTopic(
+                self, "Alerts", name=cluster.name, settings=cluster.observability, key=self.key
+            )
+        self.metrics = None
         if cluster.prometheus:
-            self.metrics = MetricsWorkspace(self, alerts=self.alerts, **common)
-        if mlflow := cluster.mlflow:
-            self.mlflow = ManagedMlflow(self, settings=mlflow, access_logs=access_logs, **common)
-        if isinstance(cluster, SlurmCluster) and (database := cluster.accounting_database):
+            self.metrics = MetricsWorkspace(
+                self,
+                "Metrics",
+                cluster=cluster,
+                log_group_name=names.metrics_log_group,
+                key=self.key,
+                alerts=self.alerts,
+            )
+        self.mlflow = None
+        if cluster.mlflow:
+            self.mlflow = ManagedMlflow(
+                self,
+                "Mlflow",
+                name=cluster.name,
+                settings=cluster.mlflow,
+                key=self.key,
+                access_logs=access_logs,
+            )
+        self.accounting_database = None
+        database = cluster.accounting_database if isinstance(cluster, SlurmCluster) else None
+        if database:
             self.accounting_database = AccountingDatabase(
-                self, settings=database, network=network, key=self.key
+                self, "AccountingDatabase", settings=database, network=network, key=self.key
             )
         CfnOutput(self, "LustreFileSystemId", value=self.lustre.file_system_id)
         CfnOutput(self, "DataBucketName", value=self.data_bucket.bucket_name)
@@ -120,41 +149,8 @@ class StorageStack(Stack):
 
 
 def _removal_of_key(cluster: Cluster) -> Removal:
-    """Return the key's removal; retained data need the key."""
+    """Return the key's removal; the key is retained if any data under it are."""
     storage = cluster.storage
     database = cluster.accounting_database if isinstance(cluster, SlurmCluster) else None
     kept = {part.removal for part in (storage.lustre, storage.data_bucket, storage.home, database) if part}
     return "retain" if "retain" in kept else "destroy"
-
-
-def training_image_repository(scope: Construct, cluster: Cluster, key: kms.IKey | None) -> ecr.Repository:
-    """Create the ECR repository ``<cluster name>/training`` of images.
-
-    A tag is never moved, and every push is scanned. Nodes without a way to the internet find copies of the
-    other images that they run in it.
-
-    It goes with its stack, images included: they can be built again, and a repository that was kept would
-    collide with the next one by name.
-    """
-    return ecr.Repository(
-        Construct(scope, "TrainingImage"),
-        "Repository",
-        repository_name=ResourceNames(cluster).image_repository,
-        image_tag_mutability=ecr.TagMutability.IMMUTABLE,
-        image_scan_on_push=True,
-        encryption=ecr.RepositoryEncryption.KMS if key else ecr.RepositoryEncryption.AES_256,
-        encryption_key=key,
-        removal_policy=RemovalPolicy.DESTROY,
-        empty_on_delete=True,
-        lifecycle_rules=[
-            # First: "An image that matches the tagging requirements of a rule cannot be expired by a rule
-            # with a lower priority" (ECR user guide), here for being among the oldest.
-            ecr.LifecycleRule(
-                rule_priority=1, tag_prefix_list=[MIRRORED_TAGS], max_image_count=KEPT_MIRRORED
-            ),
-            ecr.LifecycleRule(
-                rule_priority=2, tag_status=ecr.TagStatus.UNTAGGED, max_image_age=Duration.days(7)
-            ),
-            ecr.LifecycleRule(rule_priority=3, tag_status=ecr.TagStatus.ANY, max_image_count=KEPT_IMAGES),
-        ],
-    )

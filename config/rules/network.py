@@ -7,6 +7,7 @@ from ipaddress import IPv4Network
 from itertools import combinations
 
 from config.address_demand import RESERVED_ADDRESSES, address_takers
+from config.address_plan import NUM_SMALL_SUBNETS, SMALL_PREFIX
 from config.cluster import Cluster, ExistingVpc, NewVpc, zone_ids
 from config.facts.endpoint_services import endpoint_services
 from config.reading.violation import Violation
@@ -75,10 +76,6 @@ def _ranges(cluster: Cluster) -> Iterator[tuple[str, str]]:
 
 # Bounds of private_prefix_length.
 _LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX = 17, 26
-NUM_SMALL_SUBNETS, SMALL_PREFIX = 3, 28
-"""Number and prefix of small subnets for which a new VPC reserves room: one for the NAT gateway, and two for
-Slurm's database or the EKS control plane. The smallest subnet of a VPC has 16 addresses. A database needs
-three of them and a control plane six."""
 
 
 def new_subnets_fit(cluster: Cluster) -> Iterator[Violation]:

@@ -1,7 +1,8 @@
 """Alarms to the alert topic: broken and replaced nodes, and file systems that are nearly full."""
 
 import json
-from functools import partial
+from dataclasses import dataclass
+from typing import Any
 
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_events as events
@@ -15,11 +16,16 @@ from constructs.storage.file_systems import HomeFileSystem, LustreFileSystem
 
 REPLACEMENT = "*as part of instance replacement in Cluster*"
 """Pattern of all descriptions of replacements, begun, completed and failed (SageMaker developer guide,
-"SageMaker HyperPod cluster events reference"; clusters with continuous provisioning alone have them)."""
+"SageMaker HyperPod cluster events reference"; only clusters with continuous provisioning send them)."""
+TEST_SOURCE = "hyperpod-esm2"
+"""Source of a test event, which a person sends to prove that alerts arrive."""
+TEST_TYPE = "Test Alert"
+"""Detail type of a test event."""
+SAGEMAKER_SOURCE = "aws.sagemaker"
 
-
-TEST_SOURCE, TEST_TYPE = "hyperpod-esm2", "Test Alert"
-"""Source and detail type of an event that a person sends, to prove that alerts arrive."""
+_GIB = 2**30
+_MINUTES_NEARLY_FULL = 15
+"""Minutes before an alarm, because a job's temporary files may come and go."""
 
 
 def test_alert_command(cluster: Cluster) -> str:
@@ -29,101 +35,161 @@ def test_alert_command(cluster: Cluster) -> str:
     return f"aws events put-events --region {cluster.region} --entries '{entry}'"
 
 
-_of = events.EventField.from_path
+@dataclass(frozen=True)
+class _AlertEvent:
+    """Event of EventBridge that is sent to the topic."""
+
+    construct_id: str
+    source: str
+    detail_type: str
+    detail: dict[str, object]
+    """Pattern of the event's detail."""
+    description: str
+    """Description of the rule."""
+    message: str
+    """Text that the topic sends, with fields of the event."""
 
 
-def node_events(scope: Construct, cluster: Cluster, topic: sns.ITopic) -> None:
-    """Create rules of EventBridge for events that SageMaker sends of this cluster, and for a test alert."""
-    parent = Construct(scope, "NodeEvents")
-    # By its ARN: to one that it knows a target adds a statement that lets in the rules of any account.
-    rule = partial(_rule, parent, sns.Topic.from_topic_arn(parent, "Topic", topic.topic_arn))
-    name, health, said = cluster.name, "$.detail.HealthSummary", "$.detail.EventDetails"
-    message = f"This is a test. Alerts of HyperPod cluster {name} arrive here."
-    rule("Test", TEST_TYPE, f"A test alert of {name}", {"ClusterName": [name]}, message, source=TEST_SOURCE)
-    rule(
-        "Unhealthy",
-        "SageMaker HyperPod Cluster Node Health Event",
-        f"A node of {name} is unhealthy",
-        {"ClusterName": [name], "HealthSummary": {"HealthStatus": ["Unhealthy"]}},
-        f"Node {_of('$.detail.InstanceId')} of {name} is unhealthy: "
-        f"{_of(f'{health}.HealthStatusReason')} Recommended: {_of(f'{health}.Recommendation')} "
-        f"Action: {_of(f'{health}.RepairAction')}.",
+class NodeEvents(Construct):
+    """Rules of EventBridge for events that SageMaker sends about this cluster, and for a test alert."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, cluster: Cluster, topic: sns.ITopic) -> None:
+        super().__init__(scope, construct_id)
+        # Imported by its ARN: to a topic that is not imported, a target adds a statement that admits the
+        # rules of any account.
+        target = sns.Topic.from_topic_arn(self, "Topic", topic.topic_arn)
+        alerts = [_test_alert(cluster.name), _unhealthy_node(cluster.name)]
+        if cluster.continuous_provisioning:
+            alerts.append(_replaced_node(cluster.name))
+        for alert in alerts:
+            rule = events.Rule(
+                self,
+                alert.construct_id,
+                description=alert.description,
+                event_pattern=events.EventPattern(
+                    source=[alert.source], detail_type=[alert.detail_type], detail=alert.detail
+                ),
+                targets=[
+                    targets.SnsTopic(target, message=events.RuleTargetInput.from_text(alert.message)),
+                ],
+            )
+            reason = "rule and topic are in the account of the deployment, which is not known at synthesis"
+            acknowledge(rule, {"Annotation::@aws-cdk/aws-events:ruleUnresolvedEnvironment": reason})
+
+
+def _test_alert(cluster_name: str) -> _AlertEvent:
+    return _AlertEvent(
+        construct_id="Test",
+        source=TEST_SOURCE,
+        detail_type=TEST_TYPE,
+        detail={"ClusterName": [cluster_name]},
+        description=f"A test alert of {cluster_name}",
+        message=f"This is a test. Alerts of HyperPod cluster {cluster_name} arrive here.",
     )
-    if cluster.continuous_provisioning:
-        replaced = {"ClusterName": [name], "Description": events.Match.wildcard(REPLACEMENT)}
-        rule(
-            "Replacement",
-            "SageMaker HyperPod Cluster Event",
-            f"A node of {name} is replaced",
-            {"EventDetails": replaced},
-            f"{_of(f'{said}.EventLevel')} of {name}, "
-            f"group {_of(f'{said}.InstanceGroupName')}: {_of(f'{said}.Description')}",
+
+
+def _unhealthy_node(cluster_name: str) -> _AlertEvent:
+    node = events.EventField.from_path("$.detail.InstanceId")
+    reason = events.EventField.from_path("$.detail.HealthSummary.HealthStatusReason")
+    recommended = events.EventField.from_path("$.detail.HealthSummary.Recommendation")
+    action = events.EventField.from_path("$.detail.HealthSummary.RepairAction")
+    return _AlertEvent(
+        construct_id="Unhealthy",
+        source=SAGEMAKER_SOURCE,
+        detail_type="SageMaker HyperPod Cluster Node Health Event",
+        detail={"ClusterName": [cluster_name], "HealthSummary": {"HealthStatus": ["Unhealthy"]}},
+        description=f"A node of {cluster_name} is unhealthy",
+        message=(
+            f"Node {node} of {cluster_name} is unhealthy: {reason} Recommended: {recommended} "
+            f"Action: {action}."
+        ),
+    )
+
+
+def _replaced_node(cluster_name: str) -> _AlertEvent:
+    level = events.EventField.from_path("$.detail.EventDetails.EventLevel")
+    group = events.EventField.from_path("$.detail.EventDetails.InstanceGroupName")
+    description = events.EventField.from_path("$.detail.EventDetails.Description")
+    replacement = {"ClusterName": [cluster_name], "Description": events.Match.wildcard(REPLACEMENT)}
+    return _AlertEvent(
+        construct_id="Replacement",
+        source=SAGEMAKER_SOURCE,
+        detail_type="SageMaker HyperPod Cluster Event",
+        detail={"EventDetails": replacement},
+        description=f"A node of {cluster_name} is replaced",
+        message=f"{level} of {cluster_name}, group {group}: {description}",
+    )
+
+
+class SpaceAlarms(Construct):
+    """One alarm per file system for low free space."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        lustre: LustreFileSystem,
+        home: HomeFileSystem | None,
+        free_percent: int,
+        topic: sns.ITopic,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        _SpaceAlarm(
+            self,
+            "Lustre",
+            file_system_id=lustre.file_system_id,
+            topic=topic,
+            alarm_description=(
+                f"{lustre.mount_path} has less than {free_percent} % of {lustre.capacity_gib} GiB free: "
+                "remove old checkpoints, or raise storage.lustre.capacity_gib and deploy"
+            ),
+            # Metrics of both file systems: "Amazon CloudWatch metrics" in FSx's two user guides.
+            metric_name="FreeDataStorageCapacity",
+            # The sum over all disks, each of which reports once a minute.
+            statistic="Sum",
+            comparison_operator="LessThanThreshold",
+            threshold=lustre.capacity_gib * _GIB * free_percent // 100,
         )
+        if home:
+            _SpaceAlarm(
+                self,
+                "Home",
+                file_system_id=home.file_system_id,
+                topic=topic,
+                alarm_description=(
+                    f"home directories have less than {free_percent} % of {home.capacity_gib} GiB free: ask "
+                    "users to delete files, or raise storage.home.capacity_gib and deploy"
+                ),
+                metric_name="UsedStorageCapacity",
+                statistic="Average",
+                comparison_operator="GreaterThanThreshold",
+                threshold=home.capacity_gib * _GIB * (100 - free_percent) // 100,
+            )
 
 
-def _rule(
-    scope: Construct,
-    topic: sns.ITopic,
-    construct_id: str,
-    kind: str,
-    description: str,
-    detail: dict[str, object],
-    message: str,
-    source: str = "aws.sagemaker",
-) -> None:
-    rule = events.Rule(
-        scope,
-        construct_id,
-        description=description,
-        event_pattern=events.EventPattern(source=[source], detail_type=[kind], detail=detail),
-        targets=[targets.SnsTopic(topic, message=events.RuleTargetInput.from_text(message))],
-    )
-    reason = "both are in the account of the deployment, which a synthesis does not know"
-    acknowledge(rule, {"Annotation::@aws-cdk/aws-events:ruleUnresolvedEnvironment": reason})
+class _SpaceAlarm(Construct):
+    """Alarm of one file system; ``properties`` are those of ``CfnAlarm``."""
 
-
-_GIB = 2**30
-
-
-def space_alarms(
-    scope: Construct,
-    lustre: LustreFileSystem,
-    home: HomeFileSystem | None,
-    free_percent: int,
-    topic: sns.ITopic,
-) -> None:
-    """Create an alarm per file system; metrics are those of the user guides of FSx for Lustre and OpenZFS."""
-    parent = Construct(scope, "Space")
-    alarm = partial(
-        cloudwatch.CfnAlarm,
-        id="Resource",
-        namespace="AWS/FSx",
-        period=60,
-        # A job's temporary files may come and go.
-        evaluation_periods=15,
-        treat_missing_data="ignore",
-        alarm_actions=[topic.topic_arn],
-        ok_actions=[topic.topic_arn],
-    )
-    alarm(
-        Construct(parent, "Lustre"),
-        alarm_description=f"{lustre.mount_path} has less than {free_percent} % of {lustre.capacity_gib} "
-        "GiB free: remove checkpoints that nobody needs, or raise storage.lustre.capacity_gib and deploy",
-        metric_name="FreeDataStorageCapacity",
-        dimensions=[{"name": "FileSystemId", "value": lustre.file_system_id}],
-        # The sum over all of its disks, each of which reports once a minute.
-        statistic="Sum",
-        comparison_operator="LessThanThreshold",
-        threshold=lustre.capacity_gib * _GIB * free_percent // 100,
-    )
-    if home:
-        alarm(
-            Construct(parent, "Home"),
-            alarm_description=f"homes have less than {free_percent} % of {home.capacity_gib} GiB free: "
-            "ask people to tidy up, or raise storage.home.capacity_gib and deploy",
-            metric_name="UsedStorageCapacity",
-            dimensions=[{"name": "FileSystemId", "value": home.file_system_id}],
-            statistic="Average",
-            comparison_operator="GreaterThanThreshold",
-            threshold=home.capacity_gib * _GIB * (100 - free_percent) // 100,
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        file_system_id: str,
+        topic: sns.ITopic,
+        **properties: Any,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        cloudwatch.CfnAlarm(
+            self,
+            "Resource",
+            namespace="AWS/FSx",
+            dimensions=[{"name": "FileSystemId", "value": file_system_id}],
+            period=60,
+            evaluation_periods=_MINUTES_NEARLY_FULL,
+            treat_missing_data="ignore",
+            alarm_actions=[topic.topic_arn],
+            ok_actions=[topic.topic_arn],
+            **properties,
         )

@@ -19,22 +19,41 @@ from monitoring.dashboards import CLOUDWATCH_UID, HOME_MARK, LUSTRE_MARK, PROMET
 
 
 class GrafanaWorkspace(Construct):
-    """Amazon Managed Grafana, named as the cluster, that may read its Prometheus, and metrics of CloudWatch.
+    """Amazon Managed Grafana that may read the cluster's Prometheus workspace, and metrics of CloudWatch.
 
-    Those of CloudWatch, where file systems are seen, are the account's: they have no ARNs.
+    Metrics of CloudWatch, where file systems report, have no ARNs, so all of the account can be read.
     """
 
     def __init__(
-        self, scope: Construct, *, cluster: Cluster, settings: Grafana, metrics: MetricsWorkspace
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster: Cluster,
+        settings: Grafana,
+        metrics: MetricsWorkspace,
     ) -> None:
-        super().__init__(scope, "Grafana")
+        """Create the workspace and its role.
+
+        Args:
+            scope: parent construct.
+            construct_id: id within the parent.
+            cluster: cluster file; its name is the workspace's name.
+            settings: sign-in and roles of people.
+            metrics: Prometheus workspace of the data source.
+        """
+        super().__init__(scope, construct_id)
+        self.cluster = cluster
+        self.settings = settings
+        self.metrics = metrics
         stack = Stack.of(self)
         workspaces = f"arn:{stack.partition}:grafana:{stack.region}:{stack.account}:/workspaces"
         role = statement_role(
             self,
             "Role",
             description=f"Grafana of HyperPod cluster {cluster.name}",
-            # The form of the confused-deputy condition in Grafana's user guide; the id is not known yet.
+            # The condition against confused deputies in Grafana's user guide. It has a wildcard because the
+            # workspace's id is not known yet.
             assumed_by=iam.ServicePrincipal(
                 "grafana.amazonaws.com",
                 conditions={
@@ -77,7 +96,7 @@ class GrafanaWorkspace(Construct):
 
 
 def _saml(settings: Grafana) -> grafana.CfnWorkspace.SamlConfigurationProperty | None:
-    """Return the roles by values of an attribute; a user without one of them is a viewer."""
+    """Return the mapping of SAML attributes to roles; a user without one of the values is a viewer."""
     saml = settings.saml
     if not saml:
         return None
@@ -93,53 +112,66 @@ def _saml(settings: Grafana) -> grafana.CfnWorkspace.SamlConfigurationProperty |
     )
 
 
-DASHBOARDS = "dashboards.json"
-"""Beside the function's code: a request of CloudFormation's is too small for them."""
+FOLDER_UID = "hyperpod"
+"""Uid of the dashboards' folder, and first part of the dashboards' own uids."""
+DASHBOARDS_FILE = "dashboards.json"
+"""File beside the function's code, because the dashboards are too large for a request of CloudFormation."""
 GIVE_UP = Duration.minutes(15)
-"""A new workspace's address is known everywhere within minutes."""
+"""Time until the function gives up; DNS servers resolve a new workspace's address within minutes."""
 
 
-def grafana_contents(
-    scope: Construct,
-    *,
-    cluster: Cluster,
-    settings: Grafana,
-    grafana: GrafanaWorkspace,
-    metrics: MetricsWorkspace,
-    lustre: LustreFileSystem,
-    home: HomeFileSystem | None,
-    log: logs.CfnLogGroup,
-) -> None:
-    """Fill the workspace by a function, with its own service account, whose token ends with the call."""
-    parent = Construct(scope, "Contents")
-    function = ResourceProvider(
-        parent,
-        "grafana_contents",
-        files={DASHBOARDS: json.dumps(dashboards(cluster.scheduler), sort_keys=True)},
-        description="Puts data sources, dashboards and roles into a Grafana workspace",
-        statements=_statements(Stack.of(parent), settings, grafana.arn),
-        seconds_between_calls=20,
-        log=log,
-    )
-    people = {"ADMIN": settings.admins, "EDITOR": settings.editors, "VIEWER": settings.viewers}
-    marks = {LUSTRE_MARK: lustre.file_system_id, **({HOME_MARK: home.file_system_id} if home else {})}
-    function.resource(
-        parent,
-        "Resource",
-        "GrafanaContents",
-        {
-            "WorkspaceId": grafana.workspace.attr_id,
-            "Endpoint": grafana.workspace.attr_endpoint,
-            # As text: CloudFormation makes texts of the truth values that it hands on.
-            "Folder": json.dumps({"uid": "hyperpod", "title": f"HyperPod {cluster.name}"}),
-            "DataSources": json.dumps(_data_sources(cluster, metrics)),
-            # The dashboards are among the contents; a change in them calls the function again.
-            "Contents": function.contents,
-            "Marks": json.dumps(marks),
-            "People": people if settings.sign_in == "identity_center" else {},
-        },
-        GIVE_UP,
-    )
+class GrafanaContents(Construct):
+    """Data sources, dashboards and roles of a workspace.
+
+    A function creates them with its own service account. The account's token is deleted after each call.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        grafana: GrafanaWorkspace,
+        lustre: LustreFileSystem,
+        home: HomeFileSystem | None,
+        log: logs.CfnLogGroup,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        cluster = grafana.cluster
+        settings = grafana.settings
+        function = ResourceProvider(
+            self,
+            "Function",
+            name="grafana_contents",
+            files={DASHBOARDS_FILE: json.dumps(dashboards(cluster.scheduler), sort_keys=True)},
+            description="Puts data sources, dashboards and roles into a Grafana workspace",
+            statements=_statements(Stack.of(self), settings, grafana.arn),
+            seconds_between_calls=20,
+            log=log,
+        )
+        people: dict[str, list[str]] = {}
+        if settings.sign_in == "identity_center":
+            people = {"ADMIN": settings.admins, "EDITOR": settings.editors, "VIEWER": settings.viewers}
+        marks = {LUSTRE_MARK: lustre.file_system_id}
+        if home:
+            marks[HOME_MARK] = home.file_system_id
+        function.resource(
+            self,
+            "Resource",
+            "GrafanaContents",
+            {
+                "WorkspaceId": grafana.workspace.attr_id,
+                "Endpoint": grafana.workspace.attr_endpoint,
+                # JSON as text, because CloudFormation turns booleans within properties into texts.
+                "Folder": json.dumps({"uid": FOLDER_UID, "title": f"HyperPod {cluster.name}"}),
+                "DataSources": json.dumps(_data_sources(cluster, grafana.metrics)),
+                # The hash includes the dashboards, so a change in them calls the function again.
+                "Contents": function.contents,
+                "Marks": json.dumps(marks),
+                "People": people,
+            },
+            GIVE_UP,
+        )
 
 
 def _statements(stack: Stack, settings: Grafana, workspace_arn: str) -> list[Statement]:
@@ -171,17 +203,17 @@ def _statements(stack: Stack, settings: Grafana, workspace_arn: str) -> list[Sta
                 "sso:ListProfiles",
                 "sso-directory:DescribeGroup",
                 "sso-directory:DescribeUser",
-                why="what AWSGrafanaWorkspacePermissionManagementV2 has for it; Identity Center has "
-                "no resource-level permissions for these",
+                why="these are the actions of AWSGrafanaWorkspacePermissionManagementV2; Identity Center has "
+                "no resource-level permissions for them",
             ),
-            # What has to be added to that policy (Managed Grafana user guide, "AWS managed policies").
+            # Required in addition to that policy (Managed Grafana user guide, "AWS managed policies").
             Statement(
                 "AssignPeople",
                 ["sso:CreateApplicationAssignment", "sso:DeleteApplicationAssignment"],
                 [f"arn:{stack.partition}:sso::*:application/*"],
                 {"StringEqualsIfExists": {"sso:ApplicationAccount": stack.account}},
-                "Identity Center gives the workspace's application its id, and may belong to another account "
-                "of the organization; the condition names ours, whose application it is",
+                "Identity Center chooses the id of the workspace's application, and may belong to another "
+                "account of the organization; the condition names this account, which owns the application",
             ),
         ]
     return statements
@@ -198,11 +230,11 @@ def _data_sources(cluster: Cluster, metrics: MetricsWorkspace) -> list[dict[str,
         "jsonData": {
             "httpMethod": "POST",
             "sigV4Auth": True,
-            # "Workspace IAM Role" (grafana-aws-sdk, awsAuthProviderOptions), as AWS's own stack of HyperPod's
-            # console has it.
+            # "Workspace IAM Role" (grafana-aws-sdk, awsAuthProviderOptions), as in AWS's own stack that
+            # HyperPod's console deploys.
             "sigV4AuthType": "ec2_iam_role",
             "sigV4Region": cluster.region,
-            # Interval of the scrapes of nodes: the window of a rate must hold several samples.
+            # Interval at which nodes are scraped; the window of a rate must contain several samples.
             "timeInterval": "30s",
         },
     }

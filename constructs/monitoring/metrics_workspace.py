@@ -7,7 +7,6 @@ from aws_cdk import aws_aps as aps
 from aws_cdk import aws_kms as kms
 
 from config.cluster import Cluster
-from config.resource_names import ResourceNames
 from constructs import Construct
 from constructs.monitoring.alert_topic import PROMETHEUS, AlertTopic, let_publish
 from constructs.policy.statement_role import Statement
@@ -21,22 +20,33 @@ _MESSAGE = (
 
 
 class MetricsWorkspace(Construct):
-    """Amazon Managed Service for Prometheus workspace, named as the cluster, with its own log.
+    """Workspace of Amazon Managed Service for Prometheus, with its own log.
 
     Its alerts go to the topic, if there is one.
     """
 
     def __init__(
-        self, scope: Construct, *, cluster: Cluster, key: kms.IKey | None, alerts: AlertTopic | None
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster: Cluster,
+        log_group_name: str,
+        key: kms.IKey | None,
+        alerts: AlertTopic | None,
     ) -> None:
-        super().__init__(scope, "Metrics")
-        log = log_group(
-            self,
-            "Log",
-            key=key,
-            # The prefix under which CloudWatch lets AWS services deliver without a policy for each group.
-            log_group_name=ResourceNames(cluster).metrics_log_group,
-        )
+        """Create the workspace and its log.
+
+        Args:
+            scope: parent construct.
+            construct_id: id within the parent.
+            cluster: cluster file; its name is the workspace's alias.
+            log_group_name: name below /aws/vendedlogs/. Services deliver there without a policy per group.
+            key: key of the cluster, if it has one.
+            alerts: topic of the alerts, if there is one.
+        """
+        super().__init__(scope, construct_id)
+        log = log_group(self, "Log", key=key, log_group_name=log_group_name)
         self.workspace = aps.CfnWorkspace(
             self,
             "Workspace",
@@ -48,10 +58,17 @@ class MetricsWorkspace(Construct):
             logging_configuration=aps.CfnWorkspace.LoggingConfigurationProperty(log_group_arn=log.attr_arn),
         )
         if alerts:
-            # The alert manager of one workspace (user guide of Amazon Managed Service for Prometheus).
-            source = {"ArnEquals": {"aws:SourceArn": self.workspace.attr_arn}}
-            let_publish(alerts.topic, "Prometheus", PROMETHEUS, source, "sns:GetTopicAttributes")
+            # Actions and conditions for one workspace (user guide of Amazon Managed Service for Prometheus,
+            # "Giving Amazon Managed Service for Prometheus permission to send alert messages").
+            let_publish(
+                alerts.topic,
+                "Prometheus",
+                PROMETHEUS,
+                actions=["sns:Publish", "sns:GetTopicAttributes"],
+                conditions={"ArnEquals": {"aws:SourceArn": self.workspace.attr_arn}},
+            )
         self.to_write = Statement("WriteMetrics", ["aps:RemoteWrite"], [self.workspace.attr_arn])
+        """Statement for roles that write metrics."""
         # The endpoint ends with a slash.
         self.remote_write_url = f"{self.workspace.attr_prometheus_endpoint}api/v1/remote_write"
 
@@ -65,7 +82,7 @@ def alert_manager_config(cluster: Cluster, topic_arn: str) -> dict[str, Any]:
         "topic_arn": topic_arn,
         "sigv4": {"region": cluster.region},
         "send_resolved": True,
-        # 100 characters at most, which SNS takes.
+        # SNS accepts 100 characters at most.
         "subject": f"{cluster.name}: {{{{ .GroupLabels.alertname }}}} ({{{{ .Status }}}})",
         "message": _MESSAGE,
     }
@@ -82,9 +99,9 @@ def alert_manager_config(cluster: Cluster, topic_arn: str) -> dict[str, Any]:
 
 
 def alert_manager_definition(cluster: Cluster, topic_arn: str) -> str:
-    """Return the service's file, which holds Alertmanager's configuration as text.
+    """Return the service's file, which contains Alertmanager's configuration as text.
 
-    ``topic_arn`` may be a token, so no line is broken.
+    No line is broken, because ``topic_arn`` may be a token.
     """
     inner = yaml.safe_dump(alert_manager_config(cluster, topic_arn), sort_keys=False, width=10_000)
     return yaml.safe_dump({"alertmanager_config": inner}, default_style="|", width=10_000)

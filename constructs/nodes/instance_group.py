@@ -17,24 +17,47 @@ StorageConfig = sagemaker.CfnCluster.ClusterInstanceStorageConfigProperty
 _PATCHING = {"when_idle": "WhenIdle", "when_all_idle": "WhenAllIdle"}
 
 
-def hyperpod_cluster(
-    scope: Construct, settings: Cluster, network: Network, groups: Sequence[Group], **own: Any
-) -> sagemaker.CfnCluster:
-    """Create the cluster; ``own`` holds the properties of its scheduler."""
-    return sagemaker.CfnCluster(
-        Construct(scope, "Cluster"),
-        "Resource",
-        cluster_name=settings.name,
-        instance_groups=groups,
-        vpc_config=_vpc_config(network, None),
-        node_recovery="Automatic" if settings.node_recovery == "automatic" else "None",
-        node_provisioning_mode="Continuous" if settings.continuous_provisioning else None,
-        **own,
-    )
+class HyperPodCluster(Construct):
+    """HyperPod cluster in the first zone of a network; its groups may be in others."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        settings: Cluster,
+        network: Network,
+        groups: Sequence[Group],
+        **scheduler_properties: Any,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.resource = sagemaker.CfnCluster(
+            self,
+            "Resource",
+            cluster_name=settings.name,
+            instance_groups=groups,
+            vpc_config=_vpc_config(network, None),
+            node_recovery="Automatic" if settings.node_recovery == "automatic" else "None",
+            node_provisioning_mode="Continuous" if settings.continuous_provisioning else None,
+            **scheduler_properties,
+        )
 
 
-def instance_group(group: InstanceGroup, network: Network, role: iam.IRole, **own: Any) -> Group:
-    """Return a group; ``own`` holds its storage, its scripts and the properties of its scheduler."""
+def instance_group(group: InstanceGroup, network: Network, role: iam.IRole, **properties: Any) -> Group:
+    """Return the properties of a group.
+
+    Args:
+        group: group of the cluster file.
+        network: network of the cluster.
+        role: role of the group's nodes.
+        properties: storage, scripts, and properties of the scheduler.
+    """
+    override_vpc_config = None
+    if group.availability_zone_id:
+        override_vpc_config = _vpc_config(network, group.availability_zone_id)
+    auto_patch_config: dict[str, str] | None = None
+    if group.auto_patch != "none":
+        auto_patch_config = {"patchingStrategy": _PATCHING[group.auto_patch]}
     return Group(
         instance_group_name=group.name,
         instance_type=group.instance_type,
@@ -44,17 +67,13 @@ def instance_group(group: InstanceGroup, network: Network, role: iam.IRole, **ow
         threads_per_core=group.threads_per_core,
         on_start_deep_health_checks=group.deep_health_checks or None,
         training_plan_arn=group.training_plan_arn,
-        override_vpc_config=(
-            _vpc_config(network, group.availability_zone_id) if group.availability_zone_id else None
-        ),
+        override_vpc_config=override_vpc_config,
         image_id=group.image_id,
-        auto_patch_config=(
-            {"patchingStrategy": _PATCHING[group.auto_patch]} if group.auto_patch != "none" else None
-        ),
-        # The service's default is on demand.
+        auto_patch_config=auto_patch_config,
+        # Without capacity requirements the service provides on-demand capacity.
         capacity_requirements={"spot": {}} if group.capacity == "spot" else None,
         network_interface={"interfaceType": "efa-only"} if group.efa_only else None,
-        **own,
+        **properties,
     )
 
 
@@ -66,7 +85,10 @@ def _vpc_config(network: Network, zone_id: str | None) -> sagemaker.CfnCluster.V
 
 
 def volumes(group: InstanceGroup, key: kms.IKey | None) -> list[StorageConfig]:
-    """At most two of the four that the service takes: a volume, and the root volume's key."""
+    """Return an additional volume and the root volume's key, each if the file requests it.
+
+    They are at most two of the four storage configurations that a group may have.
+    """
     key_arn = key.key_arn if key else None
     configs = []
     if group.ebs_gib is not None:

@@ -1,6 +1,7 @@
 """Entry script of new nodes, at an address that stays the same when the scripts change."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from constructs import Construct, IDependable
@@ -23,14 +24,39 @@ def entry_script(region: str, current: str, script: str) -> str:
     return _ENTRY.format(region=region, current=current, script=script) + FETCH_AND_RUN.read_text()
 
 
+@dataclass(frozen=True)
+class LifecycleEntry:
+    """Uploaded entry script."""
+
+    upload: IDependable
+    """Upload that must be complete before nodes start."""
+    source_s3_uri: str
+    """``SourceS3Uri`` of the instance groups."""
+
+
 def lifecycle_entry(
-    scope: Construct, scripts: HashedUpload, region: str, script: str, after: Sequence[IDependable] = ()
-) -> tuple[IDependable, str]:
-    """Upload the entry script; return the upload, which nodes need, and ``SourceS3Uri`` of their groups.
+    scope: Construct,
+    construct_id: str,
+    *,
+    scripts: HashedUpload,
+    region: str,
+    script: str,
+    after: Sequence[IDependable] = (),
+) -> LifecycleEntry:
+    """Upload the entry script, and the object that names the current version of the scripts.
 
     New and replaced nodes run the version that was current when they started. The cluster's properties name
     no version, so a change of scripts or users does not update the cluster.
+
+    Args:
+        scope: parent construct.
+        construct_id: id of the upload within the parent.
+        scripts: upload of the scripts.
+        region: region of the cluster.
+        script: name of the script that nodes run, and of the entry script itself.
+        after: uploads that must be complete before the object names the version.
     """
     files = {f"{FOLDER}/{script}": entry_script(region, scripts.current_s3_uri, script)}
-    pointer = scripts.point_to_current(scope, files=files, after=after)
-    return pointer, f"{scripts.current_s3_uri.rpartition('/')[0]}/{FOLDER}"
+    upload = scripts.point_to_current(scope, construct_id, files=files, after=after)
+    parent, _, _ = scripts.current_s3_uri.rpartition("/")
+    return LifecycleEntry(upload, f"{parent}/{FOLDER}")

@@ -20,35 +20,44 @@ from constructs.policy.statement_role import (
 )
 from constructs.vpc.network import Network
 
-LIFECYCLE_PREFIX, WORKLOAD_PREFIX, MIRROR_PREFIX = "lifecycle", "workloads", "downloads"
-"""Prefixes of the artifact bucket: setup scripts, training code, and downloads for nodes without internet."""
+LIFECYCLE_PREFIX = "lifecycle"
+"""Prefix of the setup scripts in the artifact bucket."""
+WORKLOAD_PREFIX = "workloads"
+"""Prefix of the training code in the artifact bucket."""
+MIRROR_PREFIX = "downloads"
+"""Prefix of downloads for nodes without internet in the artifact bucket."""
 MANAGED_POLICY = "AmazonSageMakerClusterInstanceRolePolicy"
 _NETWORK_PARTS = ("DhcpOptions", "NetworkInterfaces", "SecurityGroups", "Subnets", "Vpcs")
 _PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 
 
-def node_role(scope: Construct, construct_id: str, cluster: Cluster, statements: list[Statement]) -> iam.Role:
-    role = statement_role(
-        Construct(scope, construct_id),
-        "Role",
-        description=f"{construct_id} of HyperPod cluster {cluster.name}",
-        assumed_by=sagemaker_principal(Stack.of(scope)),
-        policy_name="HyperPodNode",
-        statements=statements,
-    )
-    if cluster.iam.node_policy == "managed":
-        role.add_managed_policy(iam.ManagedPolicy.from_aws_managed_policy_name(MANAGED_POLICY))
-        finding = f"AwsSolutions-IAM4[Policy::{MANAGED}{MANAGED_POLICY}]"
-        acknowledge(role, {finding: "iam.node_policy is the cluster file's choice"})
-    return role
+class NodeRole(Construct):
+    """Role of nodes, with AWS's managed policy if the cluster file requests it."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, cluster: Cluster, statements: Sequence[Statement]
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.role = statement_role(
+            self,
+            "Role",
+            description=f"{construct_id} of HyperPod cluster {cluster.name}",
+            assumed_by=sagemaker_principal(Stack.of(self)),
+            policy_name="HyperPodNode",
+            statements=statements,
+        )
+        if cluster.iam.node_policy == "managed":
+            self.role.add_managed_policy(iam.ManagedPolicy.from_aws_managed_policy_name(MANAGED_POLICY))
+            finding = f"AwsSolutions-IAM4[Policy::{MANAGED}{MANAGED_POLICY}]"
+            acknowledge(self.role, {finding: "the cluster file requests it by iam.node_policy"})
 
 
 def autoscaling_role(scope: Construct, construct_id: str, *, key: kms.IKey | None) -> iam.Role:
     """Create the role with which HyperPod's Karpenter adds and removes nodes.
 
-    After "Create an IAM role for HyperPod autoscaling with Karpenter" in SageMaker's developer guide. The
-    cluster's id is not known before the cluster, which names the role: the statement is for the account's
-    clusters in the region.
+    The statements are those of "Create an IAM role for HyperPod autoscaling with Karpenter" in SageMaker's
+    developer guide. They cover all clusters of the account in the region: the cluster's id does not exist
+    before the cluster, and the cluster needs the role.
     """
     stack = Stack.of(scope)
     statements = [
@@ -56,7 +65,7 @@ def autoscaling_role(scope: Construct, construct_id: str, *, key: kms.IKey | Non
             "ScaleClusters",
             ["sagemaker:BatchAddClusterNodes", "sagemaker:BatchDeleteClusterNodes"],
             [f"arn:{stack.partition}:sagemaker:{stack.region}:{stack.account}:cluster/*"],
-            why="the cluster's id is the service's, and follows the role",
+            why="the service chooses the cluster's id after the role is created",
         )
     ]
     if key:
@@ -80,29 +89,38 @@ def node_statements(
     repository: ecr.IRepository,
     key: kms.IKey | None,
 ) -> list[Statement]:
-    """Return the permissions of every node; it reads ``prefixes`` of the artifact bucket.
+    """Return the permissions of every node.
 
     These are the statements of the AWS managed AmazonSageMakerClusterInstanceRolePolicy and of HyperPod's
     documented VPC policy, narrowed to this cluster's log groups, bucket prefixes and network. ``grant_*``
-    would add actions that nodes have no use for. The data bucket is left out: data come through Lustre.
+    would add actions that nodes do not need. Nodes read data through Lustre, so they have no permission for
+    the data bucket.
+
+    Args:
+        stack: stack of the role.
+        cluster: cluster file.
+        network: network of the nodes.
+        prefixes: prefixes of the artifact bucket that the nodes read.
+        repository: repository of the images that the nodes pull.
+        key: key of the cluster, if it has one.
     """
     bucket = f"arn:{stack.partition}:s3:::{artifact_bucket(cluster, stack.account)}"
     statements = [
         *cluster_log_statements(stack, cluster.name),
         unscoped(
             "OpenSessions",
-            *(
-                f"ssmmessages:{verb}{kind}Channel"
-                for verb in ("Create", "Open")
-                for kind in ("Control", "Data")
-            ),
+            "ssmmessages:CreateControlChannel",
+            "ssmmessages:CreateDataChannel",
+            "ssmmessages:OpenControlChannel",
+            "ssmmessages:OpenDataChannel",
             why="Session Manager's channels have no ARN",
         ),
         describe_file_systems(),
         *network_statements(
             stack,
             vpc_id=network.vpc.vpc_id,
-            # All, not those in use: nodes leave a zone after their role has learned of the next one.
+            # All subnets, not only those in use: when a group moves to another zone, the role changes before
+            # the old nodes are gone.
             subnet_ids=[subnet.subnet_id for subnet in network.private_subnets],
             security_group_id=network.security_group.security_group_id,
         ),
@@ -112,14 +130,14 @@ def node_statements(
             [bucket],
             {"StringLikeIfExists": {"s3:prefix": [f"{prefix}/*" for prefix in prefixes]}},
         ),
-        # As in AWS's own policy, in case HyperPod lists with another prefix or checks that the bucket exists.
-        # A list shows hashes and names of files.
+        # As in AWS's own policy, in case HyperPod lists another prefix or checks that the bucket exists. A
+        # list shows only hashes and file names.
         Statement("ListArtifactBucket", ["s3:ListBucket"], [bucket]),
         Statement(
             "ReadArtifacts",
             ["s3:GetObject"],
             [f"{bucket}/{prefix}/*" for prefix in prefixes],
-            why="replaced nodes and rollbacks read earlier contents, each below a hash of its own",
+            why="replaced nodes and rollbacks read earlier versions, each below its own hash",
         ),
         *registry_statements(repository.repository_arn, sid="PullImages"),
     ]
@@ -129,10 +147,10 @@ def node_statements(
 
 
 def key_statements(stack: Stack, key_arn: str, *, volumes: str = "Volumes") -> list[Statement]:
-    """Allow reading of files and sessions under a key, and volumes under it.
+    """Allow the use of a key for files, sessions and volumes.
 
-    HyperPod's page on customer managed keys asks for the volumes. S3 decrypts scripts and code, and Session
-    Manager encrypts its sessions.
+    S3 decrypts scripts and code, and Session Manager encrypts its sessions. HyperPod's page on customer
+    managed keys requires the statements for volumes.
     """
     decrypt = Statement("Decrypt", ["kms:Decrypt"], [key_arn])
     return [decrypt, *volume_key_statements(stack, key_arn, volumes=volumes)]
@@ -141,7 +159,7 @@ def key_statements(stack: Stack, key_arn: str, *, volumes: str = "Volumes") -> l
 def volume_key_statements(stack: Stack, key_arn: str, *, volumes: str = "Volumes") -> list[Statement]:
     """Allow SageMaker to encrypt volumes with a key.
 
-    The service passes no encryption context that a condition could ask for.
+    The service sends no encryption context that a condition could require.
     """
     via = {"kms:ViaService": f"sagemaker.{stack.region}.amazonaws.com"}
     return [
@@ -156,7 +174,7 @@ def volume_key_statements(stack: Stack, key_arn: str, *, volumes: str = "Volumes
 
 
 def registry_statements(repository_arn: str, *, sid: str) -> list[Statement]:
-    """Allow pulls from one repository of ECR; ``sid`` is the name of the statement for it."""
+    """Allow pulls from one repository of ECR; ``sid`` is the id of the repository's statement."""
     return [
         unscoped("LogInToRegistry", "ecr:GetAuthorizationToken"),
         Statement(sid, [*_PULL], [repository_arn]),
@@ -170,7 +188,7 @@ def metrics_statement(namespace: str, *, sid: str = "PutMetrics") -> Statement:
         ["cloudwatch:PutMetricData"],
         ["*"],
         {"StringEquals": {"cloudwatch:namespace": namespace}},
-        "metrics have no ARN; the condition names the namespace",
+        why="metrics have no ARN; the condition names the namespace",
     )
 
 
@@ -179,10 +197,10 @@ def describe_file_systems(sid: str = "DescribeFileSystems") -> Statement:
 
 
 def cluster_log_statements(stack: Stack, cluster_name: str) -> list[Statement]:
-    """Allow log groups and metrics of the cluster, as nodes and HyperPod's agents write them."""
+    """Allow nodes and HyperPod's agents to write the cluster's log groups and metrics."""
     logs_arn = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}"
     log_groups = f"{logs_arn}:log-group:/aws/sagemaker/Clusters/{cluster_name}/*"
-    unknown_id = "the last part is the cluster's id, which the service makes up later"
+    unknown_id = "the last part is the cluster's id, which the service chooses later"
     return [
         Statement("CreateLogGroups", ["logs:CreateLogGroup"], [log_groups], why=unknown_id),
         Statement(
@@ -202,11 +220,11 @@ def network_statements(
     ec2_arn = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
     interfaces = f"{ec2_arn}:network-interface/*"
     subnets = [f"{ec2_arn}:subnet/{subnet_id}" for subnet_id in subnet_ids]
-    # IfExists: EC2 sends the VPC of an interface. It sends none for a permission, which has an id of its own,
-    # for an instance, which is the service's, or for a resource that is tagged when it is created.
+    # IfExists, because EC2 sends the VPC only for interfaces. It sends none for permissions, instances of the
+    # service, or resources that are tagged at their creation.
     in_vpc = {"ArnEqualsIfExists": {"ec2:Vpc": f"{ec2_arn}:vpc/{vpc_id}"}}
     condition = "the condition names the VPC"
-    unknown = "the service makes interfaces for nodes that come and go"
+    unknown = "the service creates interfaces for each new node"
     return [
         Statement(
             "CreateInterfaces",
@@ -219,31 +237,33 @@ def network_statements(
             ["ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface"],
             [interfaces],
             {"ArnEqualsIfExists": {"ec2:Subnet": subnets}},
-            f"{unknown}; the condition names the subnets",
+            why=f"{unknown}; the condition names the subnets",
         ),
         Statement(
             "DeleteInterfacePermissions",
             ["ec2:DeleteNetworkInterfacePermission"],
             ["*"],
             in_vpc,
-            f"permissions have ids but no ARN; {condition}",
+            why=f"permissions have ids but no ARN; {condition}",
         ),
         Statement(
             "DetachInterfaces",
             ["ec2:DetachNetworkInterface"],
             [interfaces, f"arn:{stack.partition}:ec2:{stack.region}:*:instance/*"],
             in_vpc,
-            f"{unknown}, on instances of its own account; {condition}",
+            why=f"{unknown}, on instances of its own account; {condition}",
         ),
-        Statement("TagInterfaces", ["ec2:CreateTags"], [interfaces], in_vpc, f"{unknown}; {condition}"),
+        Statement("TagInterfaces", ["ec2:CreateTags"], [interfaces], in_vpc, why=f"{unknown}; {condition}"),
         unscoped("DescribeNetwork", *(f"ec2:Describe{kind}" for kind in _NETWORK_PARTS)),
     ]
 
 
 def eks_node_statements(stack: Stack, network: Network, cluster_arn: str) -> list[Statement]:
-    """HyperPod's documented role for EKS ("IAM role for SageMaker HyperPod"), narrowed to this cluster.
+    """Return the additional permissions of nodes on EKS.
 
-    Amazon's VPC CNI works with the node's role. Alarms, by which updates can roll back, are left out.
+    These are the statements of HyperPod's documented role for EKS ("IAM role for SageMaker HyperPod"),
+    narrowed to this cluster. They include those of the VPC CNI, which uses the node's role, but not those for
+    alarms that roll back updates.
     """
     ec2_arn = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
     interfaces = f"{ec2_arn}:network-interface/*"
@@ -256,14 +276,15 @@ def eks_node_statements(stack: Stack, network: Network, cluster_arn: str) -> lis
             ["ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses"],
             [interfaces],
             in_vpc,
-            "nodes and their interfaces come and go; the condition names the VPC",
+            why="interfaces are created with their nodes; the condition names the VPC",
         ),
         Statement(
             "AttachInterfaces",
             ["ec2:AttachNetworkInterface", "ec2:ModifyNetworkInterfaceAttribute"],
             [interfaces, instances, group],
             in_vpc,
-            "interfaces come and go, on instances of the service's account; the condition names the VPC",
+            why="interfaces are created with their nodes, on instances of the service's account; "
+            "the condition names the VPC",
         ),
         unscoped(
             "DescribeInstances", "ec2:DescribeInstances", "ec2:DescribeInstanceTypes", "ec2:DescribeTags"
@@ -272,7 +293,7 @@ def eks_node_statements(stack: Stack, network: Network, cluster_arn: str) -> lis
             "PullImagesOfAddons",
             [*_PULL],
             [f"arn:{stack.partition}:ecr:*:*:repository/*"],
-            why="add-ons and HyperPod's agents lie in registries of AWS, whose accounts differ",
+            why="images of add-ons and of HyperPod's agents are in registries of several AWS accounts",
         ),
         Statement("GivePodsIdentities", ["eks-auth:AssumeRoleForPodIdentity"], [cluster_arn]),
     ]

@@ -15,32 +15,36 @@ MANAGED = "arn:<AWS::Partition>:iam::aws:policy/"
 
 
 def acknowledge(construct: IConstruct, reasons: Mapping[str, str]) -> None:
-    """Accept findings of cdk-nag on a construct and all below it, each for its reason."""
+    """Accept findings of cdk-nag on a construct and all constructs below it, each with its reason."""
     for finding, reason in reasons.items():
         Validations.of(construct).acknowledge(Acknowledgment(id=finding, reason=reason))
 
 
 def skip_check(resource: CfnResource, check_id: str, reason: str) -> None:
-    """Write a skip where checkov looks for it: the metadata of the resource in the template."""
+    """Skip a check of checkov, which reads skips from a resource's metadata in the template."""
     skipped = (resource.get_metadata("checkov") or {"skip": []})["skip"]
     resource.add_metadata("checkov", {"skip": [*skipped, {"id": check_id, "comment": reason}]})
 
 
 def wildcard_finding(stack: Stack, resource: str) -> str:
-    """The id of the finding that a resource holds a star; what a deployment fills in stands in <>."""
+    """Return the id of the finding that a resource has a wildcard.
+
+    cdk-nag writes values that exist only at deployment as ``<name>``.
+    """
     text = _written(stack.resolve(resource)) if Token.is_unresolved(resource) else resource
-    # So are variables of policies written.
+    # cdk-nag writes variables of policies in the same way.
     text = re.sub(r"\$\{(.+?)\}", r"<\1>", text)
     return f"AwsSolutions-IAM5[Resource::{text}]"
 
 
 def assets_finding(stack: Stack) -> str:
-    """Return the id of the finding that all assets are read, from the bucket that `cdk bootstrap` created."""
+    """Return the id of the finding that a role may read all assets in the bucket of `cdk bootstrap`."""
     bucket = f"cdk-{stack.synthesizer.bootstrap_qualifier}-assets-{stack.account}-{stack.region}"
     return wildcard_finding(stack, f"arn:{stack.partition}:s3:::{bucket}/*")
 
 
 def _written(value: Any) -> str:
+    """Return a resolved value as cdk-nag writes it."""
     match value:
         case {"Fn::Join": ["", [*parts]]}:
             return "".join(map(_written, parts))
@@ -65,23 +69,18 @@ def acknowledge_provider(construct: Construct) -> None:
     """Accept findings on a ``custom_resources.Provider`` and the functions beside it, below one construct."""
     functions = [child for child in construct.node.find_all() if isinstance(child, lambda_.Function)]
     owner = "the provider framework's own"
-    polls = "it polls; what it finds is in the logs of the function"
-    acknowledge(
-        construct,
-        {
-            **library_findings(owner),
-            f"AwsSolutions-IAM4[Policy::{MANAGED}service-role/AWSLambdaVPCAccessExecutionRole]": (
-                f"{owner}; aws-cdk-lib sets the policy that lets it stand in the VPC"
-            ),
-            **dict.fromkeys(("AwsSolutions-SF1", "AwsSolutions-SF2"), polls),
-            **{
-                wildcard_finding(Stack.of(function), f"{function.function_arn}:*"): (
-                    "all versions of one function, which the framework calls"
-                )
-                for function in functions
-            },
-        },
-    )
+    polls = "the state machine only polls; results are in the logs of the function"
+    in_vpc = f"AwsSolutions-IAM4[Policy::{MANAGED}service-role/AWSLambdaVPCAccessExecutionRole]"
+    findings = {
+        **library_findings(owner),
+        in_vpc: f"{owner}; aws-cdk-lib sets the policy that lets it run in the VPC",
+        "AwsSolutions-SF1": polls,
+        "AwsSolutions-SF2": polls,
+    }
+    for function in functions:
+        versions = wildcard_finding(Stack.of(function), f"{function.function_arn}:*")
+        findings[versions] = "the framework may call all versions of one function"
+    acknowledge(construct, findings)
 
 
 def acknowledge_kubectl(cluster: eks.Cluster) -> None:
@@ -93,20 +92,15 @@ def acknowledge_kubectl(cluster: eks.Cluster) -> None:
     assert isinstance(condition, CfnElement)
     public = "iam::aws:policy/AmazonElasticContainerRegistryPublicReadOnly"
     arn = {"Fn::Join": ["", ["arn:", {"Ref": "AWS::Partition"}, f":{public}"]]}
-    where_it_is = {"Fn::If": [stack.get_logical_id(condition), arn, {"Ref": "AWS::NoValue"}]}
-    why = "the installer of charts is aws-cdk-lib's own, which sets"
+    policy_if_public = {"Fn::If": [stack.get_logical_id(condition), arn, {"Ref": "AWS::NoValue"}]}
+    policy_text = json.dumps(policy_if_public, separators=(",", ":"))
+    owner = "the installer of charts is aws-cdk-lib's own, which sets"
+    findings = {
+        f"AwsSolutions-IAM4[Policy::{MANAGED}AmazonEC2ContainerRegistryReadOnly]": f"{owner} its policies",
+        f"AwsSolutions-IAM4[Policy::{policy_text}]": f"{owner} its policies",
+        assets_finding(stack): "charts are assets, each below its own hash",
+    }
+    for action in ("s3:GetBucket*", "s3:GetObject*", "s3:List*"):
+        findings[f"AwsSolutions-IAM5[Action::{action}]"] = f"{owner} the actions that read charts"
     acknowledge_provider(provider)
-    acknowledge(
-        provider,
-        {
-            f"AwsSolutions-IAM4[Policy::{MANAGED}AmazonEC2ContainerRegistryReadOnly]": f"{why} its policies",
-            f"AwsSolutions-IAM4[Policy::{json.dumps(where_it_is, separators=(',', ':'))}]": (
-                f"{why} its policies"
-            ),
-            **{
-                f"AwsSolutions-IAM5[Action::{action}]": f"{why} the actions with which it reads charts"
-                for action in ("s3:GetBucket*", "s3:GetObject*", "s3:List*")
-            },
-            assets_finding(stack): "charts are assets, each below a hash of its own",
-        },
-    )
+    acknowledge(provider, findings)

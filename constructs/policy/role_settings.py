@@ -7,13 +7,15 @@ from aws_cdk import CfnResource, Stack
 from config.cluster import Iam
 
 MAX_NAME = 64
-"""Characters of a role's name (IAM user guide, "IAM and AWS STS quotas")."""
+"""Maximum length of a role's name (IAM user guide, "IAM and AWS STS quotas")."""
+DIGEST_CHARACTERS = 8
+"""Length of the hash that makes the names of a stack's roles unique."""
 
 
 def apply_role_settings(stack: Stack, settings: Iam) -> None:
     """Set the properties on all roles of the stack, including those that the CDK creates for its functions.
 
-    Named roles differ between stacks and regions, because names of roles are unique per account.
+    A role's name contains a hash of its stack and region, because names must be unique in the account.
     """
     if settings == Iam():
         return
@@ -25,7 +27,7 @@ def apply_role_settings(stack: Stack, settings: Iam) -> None:
         if settings.role_path != "/":
             child.add_property_override("Path", settings.role_path)
         if prefix := settings.role_name_prefix:
-            name = f"{prefix}{stack.stack_name}"[: MAX_NAME - 9]
+            name = f"{prefix}{stack.stack_name}"[: MAX_NAME - DIGEST_CHARACTERS - len("-")]
             place = f"{stack.region} {stack.stack_name} {child.node.path}"
-            digest = hashlib.sha256(place.encode()).hexdigest()[:8]
+            digest = hashlib.sha256(place.encode()).hexdigest()[:DIGEST_CHARACTERS]
             child.add_property_override("RoleName", f"{name}-{digest}")

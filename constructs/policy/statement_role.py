@@ -13,16 +13,18 @@ from constructs.policy.findings import acknowledge, wildcard_finding
 
 @dataclass(frozen=True)
 class Statement:
+    """Statement of an IAM policy that allows actions."""
+
     sid: str
     actions: list[str]
     resources: list[str]
     conditions: Mapping[str, Mapping[str, str | list[str]]] | None = None
     why: str = ""
-    """Reason why a resource with a star cannot be named."""
+    """Reason for a wildcard in the resources; required if there is one."""
 
 
 WRITE_LOGS = ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"]
-"""Actions of agents and services that write streams of a log group that exists."""
+"""Actions of agents and services that write streams of an existing log group."""
 
 
 def unscoped(
@@ -33,10 +35,11 @@ def unscoped(
 
 
 def sagemaker_principal(stack: Stack, service: str = "sagemaker") -> iam.ServicePrincipal:
-    """Return a principal of SageMaker's, for a role that it may assume for this account alone.
+    """Return a principal of SageMaker for a role that the service assumes only for this account.
 
-    IfExists: SageMaker documents the key for jobs and Studio, but not for clusters, hosting and MLflow. Where
-    it is sent, no other account can use the role; where it is not, the service still works.
+    The condition has IfExists because SageMaker documents the key for jobs and Studio, but not for clusters,
+    hosting and MLflow. If the service sends the key, it cannot use the role for another account. If it sends
+    none, the role still works.
     """
     return iam.ServicePrincipal(
         f"{service}.amazonaws.com",
@@ -55,7 +58,7 @@ def statement_role(
 ) -> iam.Role:
     """Create a role with inline statements, so that resources that refer to the role also wait for them.
 
-    cdk-nag gets the reason for each resource with a star.
+    The reason of each resource with a wildcard is passed on to cdk-nag.
     """
     role = iam.Role(
         scope,

@@ -13,24 +13,30 @@ from constructs.storage.private_bucket import KEEP, removal_policy
 from constructs.vpc.network import DATABASE_PORT, Network
 
 ENGINE = rds.DatabaseInstanceEngine.maria_db(version=rds.MariaDbEngineVersion.VER_11_4_10)
-"""A version with long-term support; slurmdbd works with MariaDB from 5.5 on.
+"""Version with long-term support; slurmdbd works with MariaDB 5.5 and later.
 
-Not MySQL 8.4: its accounts log in by caching_sha2_password, which needs TLS or an exchange of RSA keys, and
-what HyperPod's slurmdbd does of either is not documented. MariaDB's accounts need neither.
+MySQL 8.4 is not used: its accounts log in with caching_sha2_password, which needs TLS or an exchange of RSA
+keys. HyperPod does not document whether its slurmdbd supports either. MariaDB's accounts need neither.
 """
 
 
 class AccountingDatabase(Construct):
-    """MariaDB on RDS, encrypted, that only the cluster's security group reaches, with a generated password.
+    """Encrypted MariaDB on RDS with a generated password, reachable only from the cluster's security group.
 
     HyperPod creates the schema. Its default name contains the cluster's id, so that a new cluster gets its
     own schema in the same database and never reads the state of a previous one.
     """
 
     def __init__(
-        self, scope: Construct, *, settings: Settings, network: Network, key: kms.IKey | None
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        settings: Settings,
+        network: Network,
+        key: kms.IKey | None,
     ) -> None:
-        super().__init__(scope, "AccountingDatabase")
+        super().__init__(scope, construct_id)
         is_kept = settings.removal == "retain"
         removal = removal_policy(settings.removal)
         security_group = ec2.SecurityGroup(
@@ -40,7 +46,7 @@ class AccountingDatabase(Construct):
             description="Slurm accounting database",
             allow_all_outbound=False,
         )
-        # One way only: the network defines the outgoing rules of the cluster's group.
+        # Only the incoming rule: the network defines the outgoing rules of the cluster's group.
         security_group.add_ingress_rule(
             network.security_group, ec2.Port.tcp(DATABASE_PORT), "slurmdbd on the controller"
         )
@@ -78,8 +84,8 @@ class AccountingDatabase(Construct):
             backup_retention=Duration.days(settings.backup_days),
             delete_automated_backups=not is_kept,
             copy_tags_to_snapshot=True,
-            # The stack's deletion policy keeps it. With protection it would stay, and bill, after a rollback
-            # of its first creation.
+            # The stack's deletion policy keeps the database. With protection, it would also stay, and bill,
+            # after a rollback of its first creation.
             deletion_protection=False,
             auto_minor_version_upgrade=True,
             cloudwatch_logs_exports=["error", "slowquery"],
@@ -94,7 +100,7 @@ class AccountingDatabase(Construct):
         }
         """Address and secret in the form of HyperPod's API."""
         if is_kept:
-            # A database that stays needs its group, its parameters and its password.
+            # A retained database needs its security group, its parameters and its password.
             for child in self.node.find_all():
                 if isinstance(
                     child, ec2.CfnSecurityGroup | rds.CfnDBParameterGroup | secretsmanager.CfnSecret
@@ -103,11 +109,11 @@ class AccountingDatabase(Construct):
         findings = {
             "AwsSolutions-RDS10": "its deletion policy and its backups outlive the stack; see above",
             "AwsSolutions-RDS6": "slurmdbd logs in with a password; it cannot renew IAM tokens",
-            "AwsSolutions-RDS11": "no way leads to the port but from the cluster's security group",
-            "AwsSolutions-SMG4": "slurmdbd reads the password at its start; a rotated one ends accounting",
+            "AwsSolutions-RDS11": "the port is reachable only from the cluster's security group",
+            "AwsSolutions-SMG4": "slurmdbd reads the password at its start; a rotation would end accounting",
         }
         if not settings.multi_az:
-            findings["AwsSolutions-RDS3"] = "multi_az is the cluster file's choice; jobs continue without it"
+            findings["AwsSolutions-RDS3"] = "the cluster file chooses multi_az; jobs continue without it"
         acknowledge(self, findings)
         created = self.instance.node.default_child
         assert isinstance(created, rds.CfnDBInstance)

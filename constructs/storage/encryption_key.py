@@ -1,4 +1,4 @@
-"""KMS key of a cluster file."""
+"""KMS key that a cluster or endpoint file requests."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,10 +15,20 @@ USE_OF_KEY = ("kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataK
 def encryption_key(
     scope: Construct, construct_id: str, *, setting: str, alias: str, removal: RemovalPolicy
 ) -> kms.IKey | None:
-    """Return None for the services' own keys (``aws``), a new key (``create``), or the key with this ARN.
+    """Return the key that a file requests.
 
-    Constructs add the statements of their services to the key's policy. That has no effect on a key given by
-    its ARN, whose owner grants the same.
+    Constructs add the statements of their services to the key's policy. This has no effect on a key that is
+    given by its ARN; the key's owner must add the same statements.
+
+    Args:
+        scope: parent construct.
+        construct_id: id within the parent.
+        setting: ``aws`` for the services' own keys, ``create`` for a new key, or the ARN of a key.
+        alias: alias of a new key.
+        removal: removal policy of a new key.
+
+    Returns:
+        the key, or None for the services' own keys.
     """
     if setting == "aws":
         return None
@@ -29,7 +39,7 @@ def encryption_key(
         construct_id,
         alias=alias,
         enable_key_rotation=True,
-        # The longest that KMS offers: with the key, everything under it is lost.
+        # The longest waiting period of KMS, because everything under the key is lost with it.
         pending_window=Duration.days(30),
         removal_policy=removal,
     )

@@ -1,6 +1,7 @@
 """Files uploaded to S3 under a prefix that names their contents."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aws_cdk import Stack, Token
@@ -19,14 +20,35 @@ MEMORY_MIB = 512
 """Memory of BucketDeployment's function; a stack has one function per size."""
 
 
+@dataclass(frozen=True)
+class UploadTarget:
+    """Bucket of uploads, with its key and the log group of the function that writes to it."""
+
+    bucket: s3.IBucket
+    key: kms.IKey | None
+    log: logs.CfnLogGroup
+
+
+@dataclass(frozen=True)
+class UploadedFiles:
+    """Files of an upload."""
+
+    folder: Path
+    """Folder that is uploaded with everything below it."""
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Texts of additional files by name, which are part of the hash."""
+    deployment: Mapping[str, str] = field(default_factory=dict)
+    """Texts of additional files with values that exist only at deployment, by name.
+
+    They are not part of the hash, and are overwritten when such a value changes.
+    """
+
+
 class HashedUpload(Construct):
-    """A folder's files, and small extra ones, below ``<prefix>/<hash of their contents>/``.
+    """Files below ``<prefix>/<hash of their contents>/``.
 
-    ``deployment_files`` have values in them that only the deployment knows. They lie beside the others, are
-    no part of the hash, and are overwritten when such a value changes.
-
-    A change makes a new prefix and leaves earlier ones where they are: a cluster that rolls back, and a node
-    that is replaced meanwhile, still find the files that they were given.
+    A change creates a new prefix and leaves earlier ones in place, so that a cluster that rolls back and a
+    node that is replaced meanwhile still find their version of the files.
     """
 
     def __init__(
@@ -34,33 +56,31 @@ class HashedUpload(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        artifact_bucket: s3.IBucket,
-        key: kms.IKey | None,
-        log: logs.CfnLogGroup,
+        target: UploadTarget,
         prefix: str,
-        folder: Path,
-        extra_files: Mapping[str, str] | None = None,
-        deployment_files: Mapping[str, str] | None = None,
+        files: UploadedFiles,
     ) -> None:
         super().__init__(scope, construct_id)
-        resource = artifact_bucket.node.default_child
+        resource = target.bucket.node.default_child
         assert isinstance(resource, s3.CfnBucket) and resource.bucket_name
         self.bucket_name = resource.bucket_name
-        # BucketDeployment tags the bucket it is given with the prefix: the storage stack would change with
-        # every change of a script. It leaves an imported bucket alone.
-        bucket = s3.Bucket.from_bucket_attributes(
-            self, "Bucket", bucket_name=self.bucket_name, encryption_key=key
+        # BucketDeployment tags a bucket of this app with the prefix, so that the storage stack would change
+        # with every change of a script. It does not tag an imported bucket.
+        self._bucket = s3.Bucket.from_bucket_attributes(
+            self, "Bucket", bucket_name=self.bucket_name, encryption_key=target.key
         )
-        extra = dict(extra_files or {})
-        # A token stands for another text in each synthesis.
-        assert not any(Token.is_unresolved(text) for text in extra.values())
-        self._prefix, key_prefix = prefix, f"{prefix}/{content_hash(folder, extra)}"
-        self.s3_uri = f"s3://{bucket.bucket_name}/{key_prefix}"
-        self._bucket, self._log = bucket, logs.LogGroup.from_log_group_arn(self, "Log", log.attr_arn)
-        texts = extra | dict(deployment_files or {})
-        files = [s3_deployment.Source.asset(str(folder), exclude=[f"**/{name}" for name in IGNORED])]
-        files += [s3_deployment.Source.data(name, text) for name, text in texts.items()]
-        _acknowledge_handler(self._deployment(self, "Files", key_prefix, files), bucket)
+        self._log = logs.LogGroup.from_log_group_arn(self, "Log", target.log.attr_arn)
+        # A token has a different text in each synthesis.
+        assert not any(Token.is_unresolved(text) for text in files.extra.values())
+        self._prefix = prefix
+        key_prefix = f"{prefix}/{content_hash(files.folder, files.extra)}"
+        self.s3_uri = f"s3://{self.bucket_name}/{key_prefix}"
+        ignored = [f"**/{name}" for name in IGNORED]
+        sources = [s3_deployment.Source.asset(str(files.folder), exclude=ignored)]
+        for name, text in {**files.extra, **files.deployment}.items():
+            sources.append(s3_deployment.Source.data(name, text))
+        deployment = self._deployment(self, "Files", key_prefix, sources)
+        _acknowledge_handler(deployment, self._bucket)
 
     @property
     def current_s3_uri(self) -> str:
@@ -70,26 +90,32 @@ class HashedUpload(Construct):
     def point_to_current(
         self,
         scope: Construct,
+        construct_id: str,
         *,
         files: Mapping[str, str] | None = None,
         after: Sequence[IDependable] = (),
     ) -> s3_deployment.BucketDeployment:
-        """Write the object that names this version, and ``files`` beside it, at addresses that never change.
+        """Write the object that names this version, and files beside it, at addresses that never change.
 
-        The version, and everything in ``after``, is whole before the object names it. A deployment that rolls
-        back restores the earlier object.
+        A deployment that rolls back restores the earlier object.
+
+        Args:
+            scope: parent construct.
+            construct_id: id within the parent.
+            files: texts of the files beside the object, by name.
+            after: constructs that, like this version, must be complete before the object names it.
         """
         texts = {CURRENT: self.s3_uri, **(files or {})}
         sources = [s3_deployment.Source.data(name, text) for name, text in texts.items()]
-        # It shares the function of the other upload, so that the stack has one function.
-        pointer = self._deployment(scope, "Current", self._prefix, sources)
+        # It has the memory size of the other upload, so that the stack has one function.
+        pointer = self._deployment(scope, construct_id, self._prefix, sources)
         pointer.node.add_dependency(self, *after)
         return pointer
 
     def _deployment(
         self, scope: Construct, construct_id: str, key_prefix: str, sources: Sequence[s3_deployment.ISource]
     ) -> s3_deployment.BucketDeployment:
-        """Put files below a prefix of the bucket, where they stay."""
+        """Write files below a prefix of the bucket; later deployments and deletions leave them in place."""
         return s3_deployment.BucketDeployment(
             scope,
             construct_id,
@@ -104,7 +130,7 @@ class HashedUpload(Construct):
 
 
 def _acknowledge_handler(deployment: s3_deployment.BucketDeployment, bucket: s3.IBucket) -> None:
-    """Acknowledge findings of BucketDeployment's function; aws-cdk-lib defines its role and runtime."""
+    """Accept findings on BucketDeployment's function, because aws-cdk-lib defines its role and runtime."""
     stack = Stack.of(deployment)
     handler = deployment.handler_role.node.scope
     assert handler is not None
@@ -113,15 +139,12 @@ def _acknowledge_handler(deployment: s3_deployment.BucketDeployment, bucket: s3.
     actions = ["s3:GetBucket*", "s3:GetObject*", "s3:List*", "s3:Abort*", "s3:DeleteObject*"]
     if bucket.encryption_key:
         actions += ["kms:ReEncrypt*", "kms:GenerateDataKey*"]
+    copies = "it copies all files of a prefix between these two buckets"
     findings = {
         **library_findings(owner),
-        **{
-            f"AwsSolutions-IAM5[Action::{action}]": f"{owner}; aws-cdk-lib sets the actions"
-            for action in actions
-        },
-        **dict.fromkeys(
-            (assets_finding(stack), wildcard_finding(stack, objects)),
-            "it copies all of a prefix, between these two buckets",
-        ),
+        assets_finding(stack): copies,
+        wildcard_finding(stack, objects): copies,
     }
+    for action in actions:
+        findings[f"AwsSolutions-IAM5[Action::{action}]"] = f"{owner}; aws-cdk-lib sets the actions"
     acknowledge(handler, findings)

@@ -1,4 +1,4 @@
-"""A log group that is encrypted with the cluster's key, when there is one."""
+"""Log groups."""
 
 from aws_cdk import RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
@@ -17,13 +17,18 @@ def log_group(
     retention_days: int = 30,
     log_group_name: str | None = None,
 ) -> logs.CfnLogGroup:
-    """A log group that goes with its stack; CloudFormation names it after the stack unless a name is given.
+    """Create a log group that is deleted with its stack.
 
-    ``retention_days`` is one of the periods that CloudWatch Logs offers.
+    Args:
+        scope: parent construct.
+        construct_id: id within the parent.
+        key: key that encrypts the group, if the cluster has one.
+        retention_days: retention period, one of those that CloudWatch Logs offers.
+        log_group_name: name of the group; by default, CloudFormation names it after the stack.
     """
     stack = Stack.of(scope)
     if key is not None:
-        # By region and account, not by group: a group made by CloudFormation learns its name after the key.
+        # For all groups of region and account, because CloudFormation names a group after the key exists.
         groups = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:*"
         let_use(
             key,

@@ -1,4 +1,4 @@
-"""Buckets without access from other accounts, with access logs, and removal policies of storage."""
+"""Private buckets, the bucket of their access logs, and removal policies of storage."""
 
 from typing import Any, cast
 
@@ -11,9 +11,16 @@ from constructs import Construct
 from constructs.policy.findings import skip_check
 
 KEEP = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
-"""Resources of a failed first deployment are not kept, because they are empty and would bill unnoticed."""
+"""Removal policy of retained storage.
+
+Resources of a failed first deployment are deleted, because they are empty and would bill unnoticed.
+"""
+ACCESS_LOG_DAYS = 90
+"""Days for which access logs are kept."""
+DELETED_LOG_DAYS = 30
+"""Days in which people can notice and restore an access log that was deleted or overwritten."""
 UPLOAD_DAYS = 7
-"""Days after which unfinished uploads are deleted. They are invisible and bill. Real uploads take hours."""
+"""Days after which unfinished uploads are deleted, because they bill unseen. Real uploads take hours."""
 
 
 def removal_policy(removal: Removal) -> RemovalPolicy:
@@ -21,10 +28,10 @@ def removal_policy(removal: Removal) -> RemovalPolicy:
 
 
 def access_log_bucket(scope: Construct, construct_id: str) -> s3.Bucket:
-    """Create the bucket to which S3 writes the access logs of the others.
+    """Create the bucket to which S3 writes the access logs of the other buckets.
 
-    S3 delivers to buckets under its own key only, so this one never has the cluster's. It always outlives
-    its stack, because a record of access is of no use if it is deleted with the accessed data.
+    It never has the cluster's key, because S3 delivers logs only to buckets under its own key. It always
+    outlives its stack, because access logs must not be deleted together with the accessed data.
     """
     bucket = _bucket(
         scope,
@@ -34,9 +41,8 @@ def access_log_bucket(scope: Construct, construct_id: str) -> s3.Bucket:
         lifecycle_rules=[
             s3.LifecycleRule(
                 id="Expire",
-                expiration=Duration.days(90),
-                # Time to notice that someone deleted a record.
-                noncurrent_version_expiration=Duration.days(30),
+                expiration=Duration.days(ACCESS_LOG_DAYS),
+                noncurrent_version_expiration=Duration.days(DELETED_LOG_DAYS),
             )
         ],
     )
@@ -55,12 +61,19 @@ def private_bucket(
     noncurrent_days: int = 30,
     bucket_name: str | None = None,
 ) -> s3.Bucket:
-    """Create a versioned, encrypted bucket that accepts TLS only and logs its use under ``<construct_id>/``.
+    """Create a versioned, encrypted bucket that accepts only TLS and logs its use under ``<construct_id>/``.
 
-    Within ``noncurrent_days`` people can restore a file that was overwritten or deleted.
+    With ``removal`` DESTROY, CloudFormation deletes the bucket if it is empty, and fails if it is not. The
+    stack does not empty it, because that would require a function with permission to delete all data.
 
-    With ``removal`` DESTROY CloudFormation deletes the bucket if it is empty and fails if it is not. Nothing
-    here empties it, which would need a function with the right to delete all data.
+    Args:
+        scope: parent construct.
+        construct_id: id within the parent.
+        key: key of the cluster, if it has one.
+        access_logs: bucket of the access logs.
+        removal: removal policy of the bucket and its policy.
+        noncurrent_days: days in which people can restore a file that was overwritten or deleted.
+        bucket_name: name of the bucket; by default, CloudFormation chooses it.
     """
     return _bucket(
         scope,
@@ -86,8 +99,8 @@ def private_bucket(
     )
 
 
-def _bucket(scope: Construct, construct_id: str, removal: RemovalPolicy, **own: Any) -> s3.Bucket:
-    """Create a bucket of this account alone; one that stays behind still takes TLS only."""
+def _bucket(scope: Construct, construct_id: str, removal: RemovalPolicy, **properties: Any) -> s3.Bucket:
+    """Create a bucket without access from other accounts; its policy is removed or kept with it."""
     bucket = s3.Bucket(
         scope,
         construct_id,
@@ -97,8 +110,8 @@ def _bucket(scope: Construct, construct_id: str, removal: RemovalPolicy, **own: 
         minimum_tls_version=1.2,
         versioned=True,
         removal_policy=removal,
-        **own,
+        **properties,
     )
-    assert bucket.policy is not None  # enforce_ssl makes it
+    assert bucket.policy is not None  # created by enforce_ssl
     bucket.policy.apply_removal_policy(removal)
     return bucket

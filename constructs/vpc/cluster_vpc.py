@@ -1,28 +1,26 @@
-"""A VPC for one cluster: a large private subnet per zone, at most one way out, and its flow log."""
+"""New VPC of one cluster: a large private subnet per zone, and at most one NAT gateway."""
 
 from collections.abc import Sequence
 from ipaddress import IPv4Network
-from itertools import islice
 
-from aws_cdk import Stack, Tags
+from aws_cdk import Tags
 from aws_cdk import aws_ec2 as ec2
-from aws_cdk import aws_iam as iam
-from aws_cdk import aws_kms as kms
 
+from config.address_plan import address_plan
 from config.cluster import NewVpc
-from config.rules.network import NUM_SMALL_SUBNETS, SMALL_PREFIX
 from constructs import Construct
-from constructs.storage.log_group import log_group
+
+ANYWHERE = "0.0.0.0/0"
 
 
 class ClusterVpc(Construct):
     """Subnets, routes and, unless the network is closed, a NAT gateway.
 
-    Level 1 constructs, because the library's own VPC places subnets by zone name, and a name means another
-    zone in another account. Zones are given by id.
+    The constructs are of level 1, because the library's own VPC places subnets by zone name, which means a
+    different zone in each account. Here zones are given by id.
 
-    The VPC's default security group stays as AWS makes it. It admits its own members only and nothing here
-    joins it; emptying it would take a function that may change security groups.
+    The VPC's default security group stays as AWS creates it. It admits only its own members, and no resource
+    joins it. Emptying it would require a function with permission to change security groups.
     """
 
     vpc_id: str
@@ -36,15 +34,26 @@ class ClusterVpc(Construct):
     def __init__(
         self,
         scope: Construct,
+        construct_id: str,
         *,
         network: NewVpc,
         name: str,
         database: bool,
         control_plane_zone_ids: Sequence[str],
     ) -> None:
-        super().__init__(scope, "ClusterVpc")
+        """Create the VPC.
+
+        Args:
+            scope: parent construct.
+            construct_id: id within the parent.
+            network: section of the cluster file.
+            name: name tag of the VPC, and prefix of its parts' name tags.
+            database: whether to create subnets for Slurm's database.
+            control_plane_zone_ids: zones of the EKS control plane; empty for Slurm.
+        """
+        super().__init__(scope, construct_id)
         self._name = name
-        private, (nat, *small) = address_plan(network)
+        plan = address_plan(network)
         vpc = ec2.CfnVPC(
             self, "Vpc", cidr_block=network.cidr, enable_dns_hostnames=True, enable_dns_support=True
         )
@@ -55,23 +64,23 @@ class ClusterVpc(Construct):
         private_routes = self._route_table("PrivateRouteTable", "private")
         self.private_subnets = [
             self._subnet(f"PrivateSubnet{index}", f"private-{zone}", zone, cidr, private_routes)
-            for index, (zone, cidr) in enumerate(zip(zones, private, strict=True))
+            for index, (zone, cidr) in enumerate(zip(zones, plan.private, strict=True))
         ]
         self.database_subnets = []
         if database:
             routes = self._route_table("DatabaseRouteTable", "database")
             self.database_subnets = [
                 self._subnet(f"DatabaseSubnet{index}", f"database-{zone}", zone, cidr, routes)
-                # A file with a database and one zone is refused by the rules of the configuration.
-                for index, (zone, cidr) in enumerate(zip(zones, small, strict=False))
+                # The rules of the cluster file refuse a database with only one zone.
+                for index, (zone, cidr) in enumerate(zip(zones, plan.small, strict=False))
             ]
-        # The functions that install charts stand there too, and fetch and report over the internet.
+        # The functions that install charts also run in these subnets, and need the private subnets' routes.
         self.control_plane_subnets = [
             self._subnet(f"ControlPlaneSubnet{index}", f"control-plane-{zone}", zone, cidr, private_routes)
-            for index, (zone, cidr) in enumerate(zip(control_plane_zone_ids, small, strict=False))
+            for index, (zone, cidr) in enumerate(zip(control_plane_zone_ids, plan.small, strict=False))
         ]
         if network.internet == "nat":
-            self._nat(zones[0], nat, private_routes)
+            self._nat(zones[0], plan.nat, private_routes)
 
     def _subnet(
         self, construct_id: str, suffix: str, zone_id: str, cidr: IPv4Network, routes: ec2.CfnRouteTable
@@ -103,7 +112,7 @@ class ClusterVpc(Construct):
         return routes
 
     def _nat(self, zone_id: str, cidr: IPv4Network, private_routes: ec2.CfnRouteTable) -> None:
-        """One gateway, in the zone of the file systems: a second would outlive nothing that matters."""
+        """Create one gateway in the zone of the file systems, without which the cluster cannot run anyway."""
         gateway = ec2.CfnInternetGateway(self, "InternetGateway")
         Tags.of(gateway).add("Name", self._name)
         attachment = ec2.CfnVPCGatewayAttachment(
@@ -115,13 +124,13 @@ class ClusterVpc(Construct):
             self,
             "PublicRoute",
             route_table_id=routes.ref,
-            destination_cidr_block="0.0.0.0/0",
+            destination_cidr_block=ANYWHERE,
             gateway_id=gateway.ref,
         )
         address = ec2.CfnEIP(self, "NatAddress", domain="vpc")
         Tags.of(address).add("Name", f"{self._name}-nat")
-        # Neither a route to the gateway nor a public address is valid before the gateway is attached, and
-        # CloudFormation cannot see that from their properties.
+        # A route to the gateway and a public address are valid only after the gateway is attached, which
+        # CloudFormation cannot infer from their properties.
         public_route.add_resource_dependency(attachment)
         address.add_resource_dependency(attachment)
         nat = ec2.CfnNatGateway(
@@ -133,67 +142,6 @@ class ClusterVpc(Construct):
             self,
             "PrivateRoute",
             route_table_id=private_routes.ref,
-            destination_cidr_block="0.0.0.0/0",
+            destination_cidr_block=ANYWHERE,
             nat_gateway_id=nat.ref,
         )
-
-
-def address_plan(network: NewVpc) -> tuple[list[IPv4Network], list[IPv4Network]]:
-    """Divide ``network.cidr`` into large private ranges from below, and small ones from above.
-
-    The private ranges are one per zone, in the file's order. The small ones are NAT's, then two of Slurm's
-    database or of EKS's control plane. Each depends on its own position only, so a zone or a database that
-    is added later moves none. That all fits is a rule of the cluster file.
-    """
-    vpc = IPv4Network(network.cidr)
-    num_zones, prefix = len(network.availability_zone_ids), network.private_prefix_length
-    needed = num_zones * 2 ** (32 - prefix) + NUM_SMALL_SUBNETS * 2 ** (32 - SMALL_PREFIX)
-    assert needed <= vpc.num_addresses
-    small = list(vpc.subnets(new_prefix=SMALL_PREFIX))[-NUM_SMALL_SUBNETS:]
-    return list(islice(vpc.subnets(new_prefix=prefix), num_zones)), small[::-1]
-
-
-def record_connections(scope: Construct, vpc_id: str, key: kms.IKey | None, retention_days: int) -> None:
-    """Record the connections that a VPC accepts or rejects: kept ``retention_days``, gone with the stack."""
-    parent = Construct(scope, "FlowLog")
-    stack = Stack.of(parent)
-    group = log_group(parent, "LogGroup", key=key, retention_days=retention_days)
-    role = iam.Role(
-        parent,
-        "Role",
-        assumed_by=iam.ServicePrincipal(
-            "vpc-flow-logs.amazonaws.com",
-            # No other account's flow log may pass this role to the service.
-            conditions={
-                "StringEquals": {"aws:SourceAccount": stack.account},
-                "ArnLike": {
-                    "aws:SourceArn": (
-                        f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}:vpc-flow-log/*"
-                    )
-                },
-            },
-        ),
-    )
-    policy = iam.Policy(
-        parent,
-        "Policy",
-        roles=[role],
-        statements=[
-            iam.PolicyStatement(
-                actions=["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
-                # The group's ARN as CloudFormation returns it ends with ":*": the group's streams.
-                resources=[group.attr_arn],
-            )
-        ],
-    )
-    flow_log = ec2.CfnFlowLog(
-        parent,
-        "FlowLog",
-        resource_type="VPC",
-        resource_id=vpc_id,
-        traffic_type="ALL",
-        log_destination_type="cloud-watch-logs",
-        log_destination=group.attr_arn,
-        deliver_logs_permission_arn=role.role_arn,
-    )
-    flow_log.node.add_dependency(policy)

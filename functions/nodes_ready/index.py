@@ -1,7 +1,8 @@
-"""Waits until instance groups of a HyperPod cluster have the nodes that what follows needs.
+"""Wait until instance groups of a HyperPod cluster have the nodes that later resources need.
 
 A cluster with continuous provisioning is in service before its nodes are, and before its autoscaling is.
-CloudFormation calls ``on_event`` once and ``is_complete`` until it says yes; an exception fails the
+
+CloudFormation calls ``on_event`` once, and ``is_complete`` until it returns true. An exception fails the
 deployment with its text.
 """
 
@@ -11,23 +12,28 @@ from typing import Any
 
 import boto3
 
-GOOD, AUTOSCALING_GOOD = "Running", "InService"
-SHOWN = 3
-"""Messages of nodes that are quoted: CloudFormation cuts a reason off after a few hundred characters."""
+RUNNING = "Running"
+"""State of a node that is ready for Kubernetes."""
+AUTOSCALING_ON = "InService"
+MAX_MESSAGES = 3
+"""Number of messages of nodes that are quoted, because CloudFormation shortens reasons to a few hundred
+characters."""
 
 Event = dict[str, Any]
 
 
 def on_event(event: Event, _context: object) -> Event:
-    """The start of the wait, which ``is_complete`` gets with each call."""
+    """Return the time of the start, which ``is_complete`` receives with each call."""
     return {"PhysicalResourceId": event["ResourceProperties"]["ClusterName"], "Data": {"Start": time.time()}}
 
 
 def is_complete(event: Event, _context: object) -> dict[str, bool]:
-    """Whether each group of ``Groups`` has as many running nodes as it says there, and ``Autoscaling`` is on.
+    """Return whether each group has its number of running nodes, and autoscaling is on.
+
+    The numbers are in ``Groups``. Autoscaling must be on only if ``Autoscaling`` is true.
 
     Raises:
-        TimeoutError: after ``TimeoutSeconds``, with what the nodes are doing and what to do.
+        TimeoutError: after ``TimeoutSeconds``, with the states of the nodes and advice.
     """
     if event["RequestType"] == "Delete":
         return {"IsComplete": True}
@@ -36,14 +42,16 @@ def is_complete(event: Event, _context: object) -> dict[str, bool]:
     client = boto3.client("sagemaker")
     pages = client.get_paginator("list_cluster_nodes").paginate(ClusterName=properties["ClusterName"])
     nodes = [node for page in pages for node in page["ClusterNodeSummaries"]]
-    running = Counter(node["InstanceGroupName"] for node in nodes if node["InstanceStatus"]["Status"] == GOOD)
-    missing = {name: number for name, number in wanted.items() if running[name] < number}
-    problems = [_shortage(name, number, nodes) for name, number in missing.items()]
+    running: Counter[str] = Counter()
+    for node in nodes:
+        if node["InstanceStatus"]["Status"] == RUNNING:
+            running[node["InstanceGroupName"]] += 1
+    problems = [_shortage(name, number, nodes) for name, number in wanted.items() if running[name] < number]
     if properties["Autoscaling"] == "true":
         cluster = client.describe_cluster(ClusterName=properties["ClusterName"])
         status = cluster.get("AutoScaling", {}).get("Status", "none")
-        if status != AUTOSCALING_GOOD:
-            problems.append(f"autoscaling has status {status}, not {AUTOSCALING_GOOD}")
+        if status != AUTOSCALING_ON:
+            problems.append(f"autoscaling has status {status}, not {AUTOSCALING_ON}")
     if not problems:
         return {"IsComplete": True}
     timeout = float(properties["TimeoutSeconds"])
@@ -57,9 +65,9 @@ def is_complete(event: Event, _context: object) -> dict[str, bool]:
 
 
 def _shortage(name: str, number: int, nodes: list[Event]) -> str:
-    """States of a group's nodes, with messages of some of them."""
+    """Return a message with the states of a group's nodes, and with messages of some of them."""
     statuses = [node["InstanceStatus"] for node in nodes if node["InstanceGroupName"] == name]
-    counted = Counter(status["Status"] for status in statuses)
-    found = ", ".join(f"{count} {status}" for status, count in sorted(counted.items())) or "no nodes"
-    said = dict.fromkeys(status["Message"] for status in statuses if status.get("Message"))
-    return "; ".join([f"group {name} has {found}, and needs {number} {GOOD}", *list(said)[:SHOWN]])
+    counts = Counter(status["Status"] for status in statuses)
+    found = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no nodes"
+    messages = list(dict.fromkeys(status["Message"] for status in statuses if status.get("Message")))
+    return "; ".join([f"group {name} has {found}, and needs {number} {RUNNING}", *messages[:MAX_MESSAGES]])

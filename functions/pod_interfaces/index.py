@@ -1,8 +1,10 @@
-"""Deletes the network interfaces that pods had, once the nodes are gone.
+"""Delete the network interfaces of pods after the nodes are gone.
 
-The VPC CNI takes its interfaces away itself, unless its node ends first. Then they have no owner, and hold
-subnets and security group for ever. CloudFormation calls ``on_event`` once and ``is_complete`` until it says
-yes; at a deletion, which comes after that of the nodes, there is something to do.
+The VPC CNI deletes its interfaces itself, unless their node ends first. Then they have no owner, and prevent
+the deletion of subnets and security group.
+
+CloudFormation calls ``on_event`` once, and ``is_complete`` until it returns true. Only a deletion has work to
+do. It follows the deletion of the nodes.
 """
 
 import time
@@ -12,23 +14,24 @@ import boto3
 from botocore.exceptions import ClientError
 
 CLUSTER_TAG = "tag:cluster.k8s.amazonaws.com/name"
-"""The VPC CNI writes it on every interface that it makes."""
-GONE = "InvalidNetworkInterfaceID.NotFound"
+"""Filter by the tag with which the VPC CNI creates its interfaces."""
+NOT_FOUND = "InvalidNetworkInterfaceID.NotFound"
+"""Error code of an interface that does not exist."""
 
 Event = dict[str, Any]
 
 
 def on_event(event: Event, _context: object) -> Event:
-    """The start of the wait, which ``is_complete`` gets with each call."""
+    """Return the time of the start, which ``is_complete`` receives with each call."""
     name = event["ResourceProperties"]["ClusterName"]
     return {"PhysicalResourceId": f"{name}-pod-interfaces", "Data": {"Start": time.time()}}
 
 
 def is_complete(event: Event, _context: object) -> dict[str, bool]:
-    """Whether no interface of pods of ``ClusterName`` is left in ``SecurityGroupId``.
+    """Return whether no interface of pods of ``ClusterName`` is left in ``SecurityGroupId``.
 
     Raises:
-        TimeoutError: after ``TimeoutSeconds``, with the interfaces that something is still attached to.
+        TimeoutError: after ``TimeoutSeconds``, with the interfaces that are still attached.
     """
     if event["RequestType"] != "Delete":
         return {"IsComplete": True}
@@ -40,7 +43,7 @@ def is_complete(event: Event, _context: object) -> dict[str, bool]:
             {"Name": CLUSTER_TAG, "Values": [properties["ClusterName"]]},
         ]
     )
-    attached = []
+    attached: list[str] = []
     for interface in [interface for page in pages for interface in page["NetworkInterfaces"]]:
         interface_id = interface["NetworkInterfaceId"]
         if interface["Status"] == "available":
@@ -52,16 +55,17 @@ def is_complete(event: Event, _context: object) -> dict[str, bool]:
     timeout = float(properties["TimeoutSeconds"])
     if time.time() - float(event["Data"]["Start"]) >= timeout:
         raise TimeoutError(
-            f"after {timeout / 60:.0f} minutes nodes are gone, and yet attached to something:"
+            f"the nodes are gone, but interfaces are still attached after {timeout / 60:.0f} minutes:"
             f" {', '.join(attached)}. `aws ec2 describe-network-interfaces --network-interface-ids"
-            f" {attached[0]}` says to what; detach them, and delete the stack again"
+            f" {attached[0]}` shows to what; detach them, and delete the stack again"
         )
     return {"IsComplete": False}
 
 
 def _delete(client: Any, interface_id: str) -> None:
+    """Delete an interface, which may have been deleted meanwhile."""
     try:
         client.delete_network_interface(NetworkInterfaceId=interface_id)
     except ClientError as error:
-        if error.response["Error"]["Code"] != GONE:
+        if error.response["Error"]["Code"] != NOT_FOUND:
             raise

@@ -1,9 +1,11 @@
-"""Gives profiles of a SageMaker Studio domain partitions of the cluster's Lustre file system.
+"""Give profiles of a SageMaker Studio domain their partitions of the cluster's Lustre file system.
 
-Lambda cannot mount Lustre. ``request`` hears of profiles that are made and deleted, and queues what is to be
-done for something that can; ``attach`` hears that it is done, and shows the partition to the profile. Without
-a trail of CloudTrail there are no events, and one may get lost: ``request`` also comes by the clock, and
-looks for profiles that have none.
+Lambda cannot mount Lustre, so a worker on the cluster creates and removes partitions. ``request`` receives
+events about created and deleted profiles, and queues requests for the worker. ``attach`` receives the
+worker's acknowledgements, and attaches partitions to their profiles.
+
+Events need a trail of CloudTrail and can be lost. So ``request`` is also called at intervals, and then looks
+for profiles without a partition.
 """
 
 import json
@@ -12,20 +14,31 @@ from typing import Any
 
 import boto3
 
-MAKE, REMOVE = "make", "remove"
+MAKE = "make"
+"""Action of the worker that creates a partition."""
+REMOVE = "remove"
+"""Action of the worker that removes a partition."""
 ACTIONS = {"CreateUserProfile": MAKE, "DeleteUserProfile": REMOVE}
-READY = ("InService", "Update_Failed")
+"""Actions by event of CloudTrail."""
+CHANGEABLE = ("InService", "Update_Failed")
+"""States of profiles that can be updated."""
 GONE = ("Deleting", "Delete_Failed")
+"""States of profiles that need no partition any more."""
 
 Event = dict[str, Any]
 
 
 def request(event: Event, _context: object) -> None:
-    """Queue what an event of CloudTrail, or the clock, asks for.
+    """Queue requests for an event of CloudTrail, or for all profiles without a partition.
 
-    The environment has ``REQUESTS_URL``, ``DOMAIN_ID``, ``FILE_SYSTEM_ID``, ``FOLDER`` of all partitions,
-    ``REMOVAL`` (retain or destroy), and in ``UIDS`` as JSON the users of the cluster who share a profile's
-    partition, by profile; those under "" share all.
+    Environment variables are:
+
+    * ``REQUESTS_URL``: queue of requests.
+    * ``DOMAIN_ID`` and ``FILE_SYSTEM_ID``: Studio's domain and the Lustre file system.
+    * ``FOLDER``: folder of all partitions.
+    * ``REMOVAL``: retain or destroy.
+    * ``UIDS``: JSON with the ids of the cluster users that share a profile's partition, by profile. The
+      users under "" share all partitions.
     """
     detail = event.get("detail", {})
     if "eventName" not in detail:
@@ -41,19 +54,23 @@ def request(event: Event, _context: object) -> None:
 
 
 def attach(event: Event, _context: object) -> Event:
-    """Show partitions that were made to their profiles; messages that it is too early for come again."""
-    failures = []
+    """Attach new partitions to their profiles.
+
+    A message about a profile that cannot be changed yet is returned as a failure, so that it is delivered
+    again.
+    """
+    failures: list[Event] = []
     for record in event["Records"]:
-        said = json.loads(record["body"])
-        if said["action"] != MAKE or said["domain"] != os.environ["DOMAIN_ID"]:
+        acknowledged = json.loads(record["body"])
+        if acknowledged["action"] != MAKE or acknowledged["domain"] != os.environ["DOMAIN_ID"]:
             continue
-        if not _attach(said["profile"]):
+        if not _attach(acknowledged["profile"]):
             failures.append({"itemIdentifier": record["messageId"]})
     return {"batchItemFailures": failures}
 
 
 def partition(profile: str) -> Event:
-    """Return the path of a profile's partition below the file system's root, in lower case."""
+    """Return the configuration of a profile's partition; the folder's name is in lower case."""
     path = f"{os.environ['FOLDER']}/{profile.lower()}"
     return {
         "FSxLustreFileSystemConfig": {"FileSystemId": os.environ["FILE_SYSTEM_ID"], "FileSystemPath": path}
@@ -61,7 +78,7 @@ def partition(profile: str) -> Event:
 
 
 def _attach(profile: str) -> bool:
-    """Whether the profile has its partition, or is gone."""
+    """Attach a profile's partition, and return whether the profile has it or is gone."""
     client = boto3.client("sagemaker")
     key = {"DomainId": os.environ["DOMAIN_ID"], "UserProfileName": profile}
     try:
@@ -74,10 +91,10 @@ def _attach(profile: str) -> bool:
     wanted = partition(profile)
     if wanted in attached:
         return True
-    if found["Status"] not in READY:
-        print(f"profile {profile} is {found['Status']}: later")
+    if found["Status"] not in CHANGEABLE:
+        print(f"profile {profile} has status {found['Status']}, and is tried again later")
         return False
-    # Of one file system a profile has one place: another one was set by hand, or before this.
+    # A profile can have only one folder of a file system, so a folder that was set otherwise is replaced.
     others = [config for config in attached if _file_system(config) != _file_system(wanted)]
     client.update_user_profile(**key, UserSettings={"CustomFileSystemConfigs": [*others, wanted]})
     print(f"profile {profile} has {wanted['FSxLustreFileSystemConfig']['FileSystemPath']}")
@@ -85,23 +102,28 @@ def _attach(profile: str) -> bool:
 
 
 def _file_system(config: Event) -> Any:
+    """Return the id of a configuration's file system; None for other kinds."""
     return config.get("FSxLustreFileSystemConfig", {}).get("FileSystemId")
 
 
 def _without_partition() -> list[str]:
-    client, domain = boto3.client("sagemaker"), os.environ["DOMAIN_ID"]
+    """Return the names of profiles without a partition."""
+    client = boto3.client("sagemaker")
+    domain = os.environ["DOMAIN_ID"]
     pages = client.get_paginator("list_user_profiles").paginate(DomainIdEquals=domain)
-    without = []
+    without: list[str] = []
     for profile in [profile for page in pages for profile in page["UserProfiles"]]:
         name = profile["UserProfileName"]
-        if profile["Status"] in READY:
-            found = client.describe_user_profile(DomainId=domain, UserProfileName=name)
-            if partition(name) not in found.get("UserSettings", {}).get("CustomFileSystemConfigs", []):
-                without.append(name)
+        if profile["Status"] not in CHANGEABLE:
+            continue
+        found = client.describe_user_profile(DomainId=domain, UserProfileName=name)
+        if partition(name) not in found.get("UserSettings", {}).get("CustomFileSystemConfigs", []):
+            without.append(name)
     return without
 
 
-def _queue(action: str, profile: str, once: str) -> None:
+def _queue(action: str, profile: str, request_id: str) -> None:
+    """Send a request to the worker; requests with the same id are sent once."""
     uids = json.loads(os.environ["UIDS"])
     body = {
         "action": action,
@@ -112,9 +134,10 @@ def _queue(action: str, profile: str, once: str) -> None:
     boto3.client("sqs").send_message(
         QueueUrl=os.environ["REQUESTS_URL"],
         MessageBody=json.dumps(body, sort_keys=True),
-        # In order for each profile: one that is made again right after its end is not removed later.
+        # Requests for a profile keep their order, so that a profile that is created again right after its
+        # deletion keeps its partition.
         MessageGroupId=profile.lower(),
-        # An event that Lambda tries again is no other one.
-        MessageDeduplicationId=once,
+        # Lambda may handle an event more than once.
+        MessageDeduplicationId=request_id,
     )
     print(f"{action} {profile}: queued")

@@ -1,8 +1,10 @@
-"""Makes the policy and the quotas of HyperPod task governance by SageMaker's API.
+"""Create the policy and the quotas of HyperPod task governance by SageMaker's API.
 
-CloudFormation has types for them in some of the regions only. It calls ``on_event`` once and ``is_complete``
-until it says yes; an exception fails the deployment with its text. ``Kind`` of a resource is the API's name
-for what it is, ``Request`` the arguments of its creation as JSON, in which numbers stay numbers.
+CloudFormation has types for them only in some regions. It calls ``on_event`` once, and ``is_complete`` until
+it returns true. An exception fails the deployment with its text.
+
+Properties of a resource are ``Kind``, the API's name for the kind of object, and ``Request``, the arguments
+of its creation. These are JSON, because CloudFormation would turn numbers into texts.
 """
 
 import json
@@ -13,58 +15,64 @@ from typing import Any
 import boto3
 
 OPERATIONS = {"ClusterSchedulerConfig": "cluster_scheduler_config", "ComputeQuota": "compute_quota"}
-"""Endings of method names, by kind."""
+"""Last parts of the names of boto3's methods, by kind."""
 CREATE_ONLY = ("Name", "ClusterArn", "Tags")
-"""Arguments that an update does not take."""
+"""Arguments that an update does not accept."""
+IN_PLACE = ("Created", "Updated")
+"""States of objects that are ready."""
 
 Event = dict[str, Any]
 
 
 def on_event(event: Event, _context: object) -> Event:
-    """Ask for the creation, the change or the end; what cannot be changed is made anew.
+    """Start the creation, the change or the deletion of an object.
 
-    Returns the id that the service has given it, and for ``is_complete`` the time and the version wanted.
+    An object that cannot be changed as requested is replaced by a new one.
+
+    Returns:
+        the id that the service has assigned, and for ``is_complete`` the time and the version to wait for.
     """
-    thing, request = _Thing(event), json.loads(event["ResourceProperties"]["Request"])
+    governed = _Governed(event)
+    request = json.loads(event["ResourceProperties"]["Request"])
     version = 1
     if event["RequestType"] == "Delete":
-        thing.delete()
-    elif event["RequestType"] == "Update" and _identity(request) == _identity(
-        json.loads(event["OldResourceProperties"]["Request"])
-    ):
-        version = thing.update(request)
+        governed.delete()
+    elif event["RequestType"] == "Update" and _is_same(event, request):
+        version = governed.update(request)
     else:
-        thing.create(request)
-    return {"PhysicalResourceId": thing.id, "Data": {"Start": time.time(), "Version": version}}
+        governed.create(request)
+    return {"PhysicalResourceId": governed.id, "Data": {"Start": time.time(), "Version": version}}
 
 
 def is_complete(event: Event, _context: object) -> dict[str, bool]:
-    """Whether what ``on_event`` asked for has come about.
+    """Return whether the work that ``on_event`` started is complete.
 
     Raises:
-        RuntimeError: if the service says that it failed, with its reason.
-        TimeoutError: after ``TimeoutSeconds``, with what the service says of it.
+        RuntimeError: if the service reports a failure, or the object was deleted meanwhile.
+        TimeoutError: after ``TimeoutSeconds``, with the state that the service reports.
     """
-    thing, gone = _Thing(event), event["RequestType"] == "Delete"
-    found = thing.describe()
+    governed = _Governed(event)
+    is_deletion = event["RequestType"] == "Delete"
+    found = governed.describe()
     if found is None or found["Status"] == "Deleted":
-        if gone:
+        if is_deletion:
             return {"IsComplete": True}
-        raise RuntimeError(f"{thing} was deleted by someone else; deploy again")
-    status, reason = found["Status"], found.get("FailureReason", "the service gives no reason")
+        raise RuntimeError(f"{governed} was deleted by someone else; deploy again")
+    status = found["Status"]
     if status.endswith("Failed"):
-        raise RuntimeError(f"{thing} has status {status}: {reason}")
-    version, wanted = found[f"{thing.kind}Version"], int(event["Data"]["Version"])
-    if not gone and status in ("Created", "Updated") and version >= wanted:
+        reason = found.get("FailureReason", "the service gives no reason")
+        raise RuntimeError(f"{governed} has status {status}: {reason}")
+    has_version = found[f"{governed.kind}Version"] >= int(event["Data"]["Version"])
+    if not is_deletion and status in IN_PLACE and has_version:
         return {"IsComplete": True}
     timeout = float(event["ResourceProperties"]["TimeoutSeconds"])
     if time.time() - float(event["Data"]["Start"]) >= timeout:
-        raise TimeoutError(f"after {timeout / 60:.0f} minutes {thing} has status {status}")
+        raise TimeoutError(f"after {timeout / 60:.0f} minutes {governed} has status {status}")
     return {"IsComplete": False}
 
 
-class _Thing:
-    """The policy or a quota, as the API has it under the resource's id."""
+class _Governed:
+    """Policy or quota with the resource's id, through the API."""
 
     def __init__(self, event: Event) -> None:
         self.kind: str = event["ResourceProperties"]["Kind"]
@@ -75,10 +83,11 @@ class _Thing:
         return f"{self.kind} {self.id}"
 
     def create(self, request: Event) -> None:
+        """Create the object, and set its id."""
         self.id = self._call("create", **request)[f"{self.kind}Id"]
 
     def update(self, request: Event) -> int:
-        """Returns the version that the change has."""
+        """Change the object, and return its new version."""
         found = self._call("describe", **self._named)
         changed = {key: value for key, value in request.items() if key not in CREATE_ONLY}
         target = {"TargetVersion": found[f"{self.kind}Version"]}
@@ -86,23 +95,26 @@ class _Thing:
         return self._call("update", **self._named, **target, **changed)[f"{self.kind}Version"]
 
     def delete(self) -> None:
-        with suppress(self._client.exceptions.ResourceNotFound):  # someone was faster
+        """Delete the object, which may have been deleted already."""
+        with suppress(self._client.exceptions.ResourceNotFound):
             self._call("delete", **self._named)
 
     def describe(self) -> Event | None:
+        """Return the object's description; None if it does not exist."""
         try:
             return self._call("describe", **self._named)
         except self._client.exceptions.ResourceNotFound:
             return None
 
     def _tag(self, arn: str, wanted: dict[str, str]) -> None:
+        """Set the tags that are wanted, and remove others."""
         pages = self._client.get_paginator("list_tags").paginate(ResourceArn=arn)
         present = {tag["Key"]: tag["Value"] for page in pages for tag in page["Tags"]}
-        # CloudFormation's and AWS's own are not ours to remove.
-        too_many = [key for key in present if key not in wanted and not key.startswith("aws:")]
-        if too_many:
-            self._client.delete_tags(ResourceArn=arn, TagKeys=too_many)
-        missing = [{"Key": k, "Value": v} for k, v in wanted.items() if present.get(k) != v]
+        # Tags of CloudFormation and AWS cannot be removed.
+        surplus = [key for key in present if key not in wanted and not key.startswith("aws:")]
+        if surplus:
+            self._client.delete_tags(ResourceArn=arn, TagKeys=surplus)
+        missing = [{"Key": key, "Value": value} for key, value in wanted.items() if present.get(key) != value]
         if missing:
             self._client.add_tags(ResourceArn=arn, Tags=missing)
 
@@ -114,6 +126,13 @@ class _Thing:
         return getattr(self._client, f"{verb}_{OPERATIONS[self.kind]}")(**arguments)
 
 
-def _identity(request: Event) -> tuple[str, ...]:
-    """Return the fields whose change makes it another object."""
-    return (request["Name"], request["ClusterArn"], request.get("ComputeQuotaTarget", {}).get("TeamName", ""))
+def _is_same(event: Event, request: Event) -> bool:
+    """Return whether an update keeps the fields that cannot be changed."""
+    former = json.loads(event["OldResourceProperties"]["Request"])
+    return _identity(request) == _identity(former)
+
+
+def _identity(request: Event) -> tuple[str, str, str]:
+    """Return the fields that cannot be changed: name, cluster, and team of a quota."""
+    team = request.get("ComputeQuotaTarget", {}).get("TeamName", "")
+    return request["Name"], request["ClusterArn"], team

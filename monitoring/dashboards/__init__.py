@@ -1,6 +1,6 @@
-"""Grafana dashboards of a cluster, from code.
+"""Grafana dashboards of a cluster.
 
-What they ask for is what its exporters and trainings emit, which the tests hold against each other.
+They query the metrics that exporters and trainings emit; the tests compare both.
 """
 
 from monitoring.dashboards.devices import efa, gpus
@@ -15,10 +15,16 @@ __all__ = ["CLOUDWATCH_UID", "HOME_MARK", "LUSTRE_MARK", "PROMETHEUS_UID", "dash
 
 
 def dashboards(scheduler: Scheduler) -> dict[str, Model]:
-    """Models by their uid, as Grafana's HTTP API takes them.
+    """Return the models of the dashboards by uid, in the form of Grafana's HTTP API.
 
-    ``LUSTRE_MARK`` and ``HOME_MARK`` in them stand for the ids of the file systems, and are to be replaced.
+    Before use, ``LUSTRE_MARK`` and ``HOME_MARK`` must be replaced with the ids of the file systems.
     """
-    queue = slurm_queue() if scheduler == "slurm" else kueue_queue()
-    made = [health(scheduler), training(scheduler), gpus(), efa(), file_systems(scheduler), queue]
-    return {model["uid"]: model for model in made}
+    models = [
+        health(scheduler),
+        training(scheduler),
+        gpus(),
+        efa(),
+        file_systems(scheduler),
+        slurm_queue() if scheduler == "slurm" else kueue_queue(),
+    ]
+    return {model["uid"]: model for model in models}

@@ -1,17 +1,21 @@
-"""FSx, which publishes to CloudWatch alone; names and units of its user guides' lists of metrics.
+"""Dashboard of the FSx file systems, which publish their metrics only to CloudWatch.
 
-https://docs.aws.amazon.com/fsx/latest/LustreGuide/fs-metrics.html and, of OpenZFS,
-https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/fsx-openzfs-metrics.html.
+Names and units of the metrics are those of the user guides of Lustre
+(https://docs.aws.amazon.com/fsx/latest/LustreGuide/fs-metrics.html) and OpenZFS
+(https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/fsx-openzfs-metrics.html).
 """
 
 from monitoring.dashboards.model import FsxQuery, Model, Panel, dashboard, share_panel
 from monitoring.dashboards.selection import Scheduler
 
-LUSTRE_MARK, HOME_MARK = "@LUSTRE_ID@", "@HOME_ID@"
-"""Placeholders for the ids of the two file systems, which the deployment creates."""
+LUSTRE_MARK = "@LUSTRE_ID@"
+"""Placeholder for the id of the Lustre file system, which the deployment creates."""
+HOME_MARK = "@HOME_ID@"
+"""Placeholder for the id of the file system of home directories."""
 
 
 def file_systems(scheduler: Scheduler) -> Model:
+    """Return the dashboard of the file systems."""
     rows = {"Lustre": _lustre()}
     if scheduler == "slurm":
         full = share_panel(
@@ -22,7 +26,7 @@ def file_systems(scheduler: Scheduler) -> Model:
             warn_above=0.9,
         )
         rows["Lustre"] += (full,)
-        rows["Homes (OpenZFS, where the cluster has it)"] = _home()
+        rows["Home directories (OpenZFS, if the cluster has it)"] = _home()
     return dashboard(
         uid="hyperpod-file-systems",
         title="FSx file systems",
@@ -32,13 +36,14 @@ def file_systems(scheduler: Scheduler) -> Model:
 
 
 def _lustre() -> tuple[Panel, ...]:
+    """Return the panels of the Lustre file system."""
     return (
         Panel(
             "Free space",
             (FsxQuery(LUSTRE_MARK, "FreeDataStorageCapacity", "free"),),
             unit="bytes",
-            about="Of all storage targets. A full file system ends every training at its next "
-            "checkpoint; it can grow while it is in use.",
+            about="Free space of all storage targets. A full file system ends every training at its next "
+            "checkpoint. The file system can be enlarged while it is in use.",
         ),
         _throughput(LUSTRE_MARK),
         Panel(
@@ -50,13 +55,13 @@ def _lustre() -> tuple[Panel, ...]:
                 MetadataOperations="metadata",
             ),
             unit="ops",
-            about="Many small reads, or metadata: data that is not in large files.",
+            about="Many small reads or metadata operations mean that the data are not in large files.",
         ),
     )
 
 
 def _home() -> tuple[Panel, ...]:
-    """Panels of the OpenZFS file system of home folders; without one they are empty."""
+    """Return the panels of the file system of home directories, which are empty if there is none."""
     use = {"NetworkThroughput": "network", "FileServerDiskThroughput": "disks", "CPU": "CPU"}
     return (
         Panel(
@@ -80,9 +85,10 @@ def _home() -> tuple[Panel, ...]:
 
 
 def _throughput(mark: str) -> Panel:
+    """Return the panel of a file system's throughput."""
     return Panel("Throughput", _rates(mark, DataReadBytes="read", DataWriteBytes="written"), unit="Bps")
 
 
 def _rates(mark: str, **legends: str) -> tuple[FsxQuery, ...]:
-    """Rates of metrics, which are given with their legends."""
+    """Return queries for the rates of metrics; the arguments are their legends by metric."""
     return tuple(FsxQuery(mark, metric, legend, per_second=True) for metric, legend in legends.items())

@@ -7,16 +7,17 @@ from monitoring.dashboards.model import RATE, Model, Panel, dashboard, share_pan
 from monitoring.dashboards.selection import NODE, OF_NODE, Scheduler
 
 _GPU = "Hostname, gpu"
-"""Labels of one GPU. Its metrics also have its jobs as labels, so one GPU may have several series."""
+"""Labels that identify a GPU. Its metrics also have its jobs as labels, so a GPU may have several series."""
 _each = partial(Panel, legend="{{instance}}")
 _LOCAL_DISKS = f'fstype=~"ext4|xfs", {OF_NODE}'
 
 
 def health(scheduler: Scheduler) -> Model:
+    """Return the overview of a cluster."""
     return dashboard(
         uid="hyperpod-health",
         title="Cluster health",
-        about="Nodes and GPUs that are there, what they do, and what runs short on them.",
+        about="Nodes and GPUs of the cluster, their load, and resources that run short.",
         variables=[NODE],
         rows={
             "Now": _now(scheduler),
@@ -40,13 +41,13 @@ def health(scheduler: Scheduler) -> Model:
                     f" / node_filesystem_size_bytes{{{_LOCAL_DISKS}}})",
                     "{{instance}} {{mountpoint}}",
                     warn_above=0.95,
-                    about="Of each local file system. FSx is on a dashboard of its own.",
+                    about="Share of each local file system. FSx has its own dashboard.",
                 ),
                 _each(
                     "Network, received",
                     _network("receive"),
                     unit="Bps",
-                    about="By the kernel: TCP to FSx, S3 and each other. EFA passes it by.",
+                    about="Traffic through the kernel: TCP to FSx, S3 and other nodes. EFA bypasses it.",
                 ),
                 _each("Network, sent", _network("transmit"), unit="Bps"),
                 _each(
@@ -67,15 +68,16 @@ def health(scheduler: Scheduler) -> Model:
                     f"node_timex_offset_seconds{{{OF_NODE}}}",
                     unit="s",
                     minimum=None,
-                    about="Requests to AWS are signed with the time; some minutes off, all of them fail.",
+                    about="Requests to AWS are signed with the time. If the clock is wrong by some "
+                    "minutes, all requests fail.",
                 ),
                 Panel(
                     "Last Xid error of each GPU",
                     f"max by ({_GPU}) (DCGM_FI_DEV_XID_ERRORS > 0)",
                     "{{Hostname}} GPU {{gpu}}",
                     decimals=0,
-                    about="13, 31, 43 and 45 are mostly the program's; others are the hardware's. Each "
-                    "is shown until the node's dcgm-exporter starts anew.",
+                    about="Errors 13, 31, 43 and 45 are mostly caused by the program, others by the "
+                    "hardware. An error is shown until the node's dcgm-exporter is restarted.",
                 ),
             ),
         },
@@ -83,10 +85,12 @@ def health(scheduler: Scheduler) -> Model:
 
 
 def _now(scheduler: Scheduler) -> tuple[Panel, ...]:
-    silent = _number("Exporters that do not", 'count(up{job=~"node|gpu"} == 0)', warn_above=1)
+    """Return the panels of current numbers."""
     if scheduler == "eks":
-        # Which of the collector's scrapes are of nodes it does not say.
+        # The labels of EKS's collector do not show which scrapes are those of nodes.
         silent = _number("Scrapes that fail", "count(up == 0)")
+    else:
+        silent = _number("Exporters that do not", 'count(up{job=~"node|gpu"} == 0)', warn_above=1)
     return (
         _number("Nodes that answer", "count(count by (instance) (node_memory_MemTotal_bytes))"),
         silent,
@@ -94,7 +98,7 @@ def _now(scheduler: Scheduler) -> tuple[Panel, ...]:
         _number(
             "Idle GPUs",
             f"count(max by ({_GPU}) (avg_over_time(DCGM_FI_DEV_GPU_UTIL[15m])) < {IDLE_PERCENT})",
-            about=f"Below {IDLE_PERCENT} % over 15 minutes.",
+            about=f"GPUs with a utilization below {IDLE_PERCENT} % over 15 minutes.",
             warn_above=1,
         ),
         _number("Trainings", "count(esm2_training_step)"),
@@ -109,4 +113,5 @@ def _number(title: str, expression: str, *, about: str = "", warn_above: float |
 
 
 def _network(direction: str) -> str:
+    """Return the network traffic of the chosen nodes; ``direction`` is receive or transmit."""
     return f"sum by (instance) (rate(node_network_{direction}_bytes_total{{{OF_NODE}}}[{RATE}]))"

@@ -1,47 +1,59 @@
-"""Dashboards as Grafana takes them: rows of panels, panels of queries.
+"""Grafana's model of a dashboard: rows of panels, and panels of queries.
 
-Only what all dashboards here need of Grafana's model (``schemaVersion`` 39, of Grafana 10.4, which newer ones
-migrate as they load it). Panels are laid out from left to right on Grafana's grid of 24 columns.
+Only the fields that these dashboards need are supported. Panels are placed from left to right on Grafana's
+grid of 24 columns.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 PROMETHEUS_UID = "hyperpod-prometheus"
 CLOUDWATCH_UID = "hyperpod-cloudwatch"
 COLUMNS = 24
+"""Width of Grafana's grid."""
+SCHEMA_VERSION = 39
+"""Version of the model, which is that of Grafana 10.4. Newer versions of Grafana migrate it."""
 RATE = "$__rate_interval"
-"""Grafana's interval: at least four scrapes, and at least the distance of two points of the graph."""
+"""Grafana's interval of a rate: at least four scrapes, and at least the distance of two points."""
 
 Kind = Literal["timeseries", "stat", "bargauge"]
 Model = dict[str, Any]
+"""Dashboard, or a part of one, in the form of Grafana's JSON."""
 
-_SIZES: Mapping[Kind, tuple[int, int]] = {"timeseries": (8, 7), "stat": (4, 4), "bargauge": (8, 7)}
-"""Width and height of a panel; all of a row have the same."""
+
+class Size(NamedTuple):
+    """Size of a panel on Grafana's grid."""
+
+    width: int
+    height: int
+
+
+_SIZES: Mapping[Kind, Size] = {"timeseries": Size(8, 7), "stat": Size(4, 4), "bargauge": Size(8, 7)}
+"""Sizes of panels by kind; all panels of a row have the same size."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """PromQL."""
+    """Query in PromQL."""
 
     expression: str
     legend: str
-    """Such as ``{{instance}}``."""
+    """Template of the legend, such as ``{{instance}}``."""
 
 
 @dataclass(frozen=True)
 class FsxQuery:
-    """A metric of a file system on FSx, which CloudWatch has in the region of its data source."""
+    """Query for a metric of a file system on FSx, in the region of the CloudWatch data source."""
 
     file_system: str
     metric: str
     legend: str
     statistic: Literal["Average", "Sum"] = "Sum"
     per_second: bool = False
-    """For a sum: CloudWatch's count within a period, divided by its seconds."""
+    """Whether a sum is divided by the seconds of its period."""
 
 
 AnyQuery = Query | FsxQuery
@@ -53,45 +65,50 @@ class Panel:
 
     title: str
     shows: str | tuple[AnyQuery, ...]
-    """PromQL, or several queries beside each other."""
+    """One PromQL query, or several queries."""
     legend: str = ""
     """Legend of the PromQL query."""
     unit: str = "short"
-    """Grafana's id of a unit: ``percentunit`` is a share of 1, ``bytes`` and ``s`` scale by themselves."""
+    """Grafana's id of a unit. ``percentunit`` is a share of 1; ``bytes`` and ``s`` scale automatically."""
     kind: Kind = "timeseries"
     about: str = ""
-    """Meaning of the panel; shown behind the i of its title."""
+    """Meaning of the panel, which the i beside its title shows."""
     minimum: float | None = 0
     maximum: float | None = None
     decimals: int | None = None
     stacked: bool = False
     warn_above: float | None = None
+    """Value from which the panel is red."""
 
     @property
     def queries(self) -> tuple[AnyQuery, ...]:
         """Return the queries of the panel as a tuple."""
-        return (Query(self.shows, self.legend),) if isinstance(self.shows, str) else self.shows
+        if isinstance(self.shows, str):
+            return (Query(self.shows, self.legend),)
+        return self.shows
 
 
 share_panel = partial(Panel, unit="percentunit", maximum=1)
-"""A panel of shares of 1."""
+"""Panel of shares of 1."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A choice above the dashboard, of the values that a label has; ``$name`` stands for it in queries."""
+    """Choice above the dashboard among the values of a label; queries refer to it by ``$name``."""
 
     name: str
     label: str
+    """Text beside the choice."""
     metric: str
-    """Or any selector."""
+    """Metric or selector with the label."""
     of_label: str
+    """Label with the values."""
 
 
 def percentiles(
     histogram: str, labels: str, selector: str, *, legend: str, shares: Sequence[float]
 ) -> tuple[AnyQuery, ...]:
-    """Queries for the shares' quantiles of a histogram, by labels."""
+    """Return one query per share for the quantile of a histogram, by labels."""
     buckets = f"sum by ({labels}, le) (rate({histogram}_bucket{{{selector}}}[{RATE}]))"
     return tuple(
         Query(f"histogram_quantile({share}, {buckets})", f"{legend} p{share * 100:.0f}") for share in shares
@@ -106,14 +123,14 @@ def dashboard(
     rows: Mapping[str, Sequence[Panel]],
     variables: Sequence[Variable] = (),
 ) -> Model:
-    """The model that Grafana's HTTP API and its provisioning take.
+    """Return the model of a dashboard for Grafana's HTTP API and provisioning.
 
     Args:
-        uid: by which a dashboard is found again and replaced.
-        title: its name.
-        about: one sentence.
+        uid: id by which an existing dashboard is replaced.
+        title: title of the dashboard.
+        about: description in one sentence.
         rows: panels by the title of their row, from top to bottom.
-        variables: each with all values chosen at first.
+        variables: choices above the dashboard; at first, all values are chosen.
     """
     panels: list[Model] = []
     top = 0
@@ -129,19 +146,24 @@ def dashboard(
             }
         )
         top += 1
-        width, height = _SIZES[shown[0].kind]
-        num_columns = COLUMNS // width
+        size = _SIZES[shown[0].kind]
+        num_columns = COLUMNS // size.width
         for index, panel in enumerate(shown):
             line, column = divmod(index, num_columns)
-            place = {"x": column * width, "y": top + line * height, "w": width, "h": height}
+            place = {
+                "x": column * size.width,
+                "y": top + line * size.height,
+                "w": size.width,
+                "h": size.height,
+            }
             panels.append({"id": len(panels) + 1, "gridPos": place, **_panel(panel)})
-        top += ceil(len(shown) / num_columns) * height
+        top += ceil(len(shown) / num_columns) * size.height
     return {
         "uid": uid,
         "title": title,
         "description": about,
         "tags": ["hyperpod"],
-        "schemaVersion": 39,
+        "schemaVersion": SCHEMA_VERSION,
         "editable": False,
         "graphTooltip": 1,  # one crosshair over all panels
         "refresh": "30s",
@@ -167,9 +189,8 @@ def _panel(panel: Panel) -> Model:
     if panel.warn_above is not None:
         steps.append({"color": "red", "value": panel.warn_above})
     defaults: Model = {"unit": panel.unit, "thresholds": {"mode": "absolute", "steps": steps}}
-    for name, value in (("min", panel.minimum), ("max", panel.maximum), ("decimals", panel.decimals)):
-        if value is not None:
-            defaults[name] = value
+    limits = {"min": panel.minimum, "max": panel.maximum, "decimals": panel.decimals}
+    defaults |= {name: value for name, value in limits.items() if value is not None}
     if panel.kind == "timeseries":
         defaults["custom"] = _lines(panel)
     return {
@@ -184,6 +205,7 @@ def _panel(panel: Panel) -> Model:
 
 
 def _lines(panel: Panel) -> Model:
+    """Return the style of a time series."""
     return {
         "drawStyle": "line",
         "lineWidth": 1,
@@ -196,6 +218,7 @@ def _lines(panel: Panel) -> Model:
 
 
 def _options(kind: Kind) -> Model:
+    """Return the options of a kind of panel."""
     if kind == "timeseries":
         return {
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
@@ -214,6 +237,7 @@ def _data_source(query: AnyQuery) -> Model:
 
 
 def _targets(panel: Panel) -> list[Model]:
+    """Return the queries of a panel."""
     targets: list[Model] = []
     for number, query in enumerate(panel.queries):
         common: Model = {"refId": chr(ord("A") + number), "datasource": _data_source(query)}
@@ -235,7 +259,10 @@ def _targets(panel: Panel) -> list[Model]:
 
 
 def _cloudwatch_targets(query: FsxQuery, common: Model) -> list[Model]:
-    """The metric; for a rate hidden, with an expression of CloudWatch's metric math beside it."""
+    """Return the query for a metric.
+
+    For a rate, the metric is hidden, and an expression of CloudWatch's metric math is added.
+    """
     name = f"m{common['refId'].lower()}"
     common |= {"queryMode": "Metrics", "metricQueryType": 0, "region": "default", "label": query.legend}
     metric = {
@@ -271,7 +298,7 @@ def _variable(variable: Variable) -> Model:
         "datasource": {"type": "prometheus", "uid": PROMETHEUS_UID},
         "definition": query,
         "query": {"query": query, "refId": variable.name},
-        "refresh": 2,  # as the time range changes: runs end
+        "refresh": 2,  # on changes of the time range, because runs end
         "sort": 1,
         "multi": True,
         "includeAll": True,

@@ -1,7 +1,7 @@
-"""Queues of each scheduler: Slurm's own, or those of teams by Kueue, HyperPod's task governance.
+"""Dashboards of queues: Slurm's queue, or the queues of teams in Kueue (HyperPod's task governance).
 
-Slurm's metrics are those of ``lifecycle/slurm/collectors/slurm_metrics.py``. Kueue's are
-those of its own list: https://kueue.sigs.k8s.io/docs/reference/metrics/
+Slurm's metrics are those of ``lifecycle/slurm/collectors/slurm_metrics.py``, and Kueue's those of
+https://kueue.sigs.k8s.io/docs/reference/metrics/.
 """
 
 from monitoring.dashboards.model import RATE, Model, Panel, Query, Variable, dashboard, percentiles
@@ -11,10 +11,11 @@ _QUEUE = 'cluster_queue=~"$queue"'
 
 
 def slurm_queue() -> Model:
+    """Return the dashboard of Slurm's queue."""
     return dashboard(
         uid="hyperpod-queue",
         title="Slurm queue",
-        about="Who waits for what, what is free, and whether the scheduler keeps up.",
+        about="Waiting jobs, free resources, and the load of the scheduler.",
         variables=[Variable("partition", "Partition", "slurm_cluster_partition_nodes", "partition")],
         rows={
             "Jobs": (
@@ -30,17 +31,17 @@ def slurm_queue() -> Model:
                     f"slurm_queue_longest_wait_seconds{{{_PARTITION}}}",
                     "{{partition}}",
                     unit="s",
-                    about="Of the first job that waits for nodes, and not for a time or another job.",
+                    about="Wait of the first job that waits for nodes, not for a time or another job.",
                 ),
             ),
             "Nodes and what they have": (
                 _by_state(
                     "Nodes",
                     "slurm_cluster_partition_nodes",
-                    about="One that is in two of the chosen partitions counts twice.",
+                    about="A node that is in two of the chosen partitions counts twice.",
                 ),
                 _by_state(
-                    "GPUs", "slurm_cluster_partition_gpus", about="Idle ones bill as allocated ones do."
+                    "GPUs", "slurm_cluster_partition_gpus", about="Idle GPUs cost as much as allocated ones."
                 ),
                 _by_state("CPUs", "slurm_cluster_partition_cpus"),
             ),
@@ -56,7 +57,7 @@ def slurm_queue() -> Model:
                     "slurm_scheduler_last_cycle_seconds",
                     "{{scheduler}}",
                     unit="s",
-                    about="Commands of users wait for it: some seconds are felt.",
+                    about="Commands of users wait until the pass ends, so users notice long passes.",
                 ),
                 Panel(
                     "Threads and messages that wait",
@@ -73,15 +74,17 @@ def slurm_queue() -> Model:
 
 
 def _by_state(title: str, metric: str, about: str = "") -> Panel:
+    """Return a panel of the sums of a metric by state."""
     by_state = f"sum by (state) ({metric}{{{_PARTITION}}})"
     return Panel(title, by_state, "{{state}}", stacked=True, decimals=0, about=about)
 
 
 def kueue_queue() -> Model:
+    """Return the dashboard of Kueue's queues."""
     return dashboard(
         uid="hyperpod-queue",
         title="Kueue queues",
-        about="Which team waits, for how long, and whose jobs are stopped for others.",
+        about="Waiting and running jobs of teams, the time until admission, and jobs that were stopped.",
         variables=[Variable("queue", "Queue", "kueue_pending_workloads", "cluster_queue")],
         rows={
             "Jobs": (
@@ -90,8 +93,8 @@ def kueue_queue() -> Model:
                     f"sum by (cluster_queue, status) (kueue_pending_workloads{{{_QUEUE}}})",
                     "{{cluster_queue}} {{status}}",
                     decimals=0,
-                    about="Active ones are tried again and again; inadmissible ones wait until something "
-                    "changes, and may ask for more than their team can ever get.",
+                    about="Active jobs are tried repeatedly. Inadmissible jobs wait until something changes, "
+                    "and may request more than their team can have.",
                 ),
                 Panel(
                     "Running",

@@ -1,4 +1,4 @@
-"""Labels that the dashboards choose by, which the two schedulers' metrics name alike or not."""
+"""Choices of the dashboards, and selectors for the labels of both schedulers' metrics."""
 
 from typing import Literal
 
@@ -16,10 +16,11 @@ OF_RUN = 'run=~"$run", job_id=~"$job"'
 
 
 def gpus_of_job(metric: str, scheduler: Scheduler) -> str:
-    """A metric of the GPUs that a job has, selected by the dashboard's jobs.
+    """Return a metric of the GPUs of the chosen jobs.
 
-    On Slurm HyperPod's prolog tells dcgm-exporter the job of each GPU. On Kubernetes it knows the pods, whose
-    names begin with the job's, and HyperPod's add-on leaves that label: its own dashboards choose by it.
+    On Slurm, HyperPod's prolog reports the job of each GPU to dcgm-exporter. On Kubernetes, dcgm-exporter
+    adds the pod as a label, and the name of a pod begins with that of its job. HyperPod's add-on keeps this
+    label, because its own dashboards use it.
     """
     if scheduler == "slurm":
         return f'{metric}{{hpc_job=~"$job", hpc_job!=""}}'
@@ -27,7 +28,7 @@ def gpus_of_job(metric: str, scheduler: Scheduler) -> str:
 
 
 def average_and_lowest(chosen: str) -> tuple[AnyQuery, ...]:
-    """A metric of GPUs: its mean on each node, and the GPU that is behind all others."""
+    """Return queries for a metric of GPUs: its mean on each node, and its lowest value of all GPUs."""
     return (
         Query(f"avg by (Hostname) ({chosen})", "{{Hostname}}"),
         Query(f"min({chosen})", "lowest GPU"),

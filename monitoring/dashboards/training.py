@@ -1,4 +1,4 @@
-"""Trainings beside the GPUs they run on: metrics of ``seqlm.training.tracking.training_metrics``."""
+"""Dashboard of trainings and their GPUs, with metrics of ``seqlm.training.tracking.training_metrics``."""
 
 from functools import partial
 
@@ -7,18 +7,25 @@ from monitoring.dashboards.selection import JOB, OF_RUN, RUN, Scheduler, average
 
 _EACH = "{{run}} ({{job_id}})"
 _BY = "run, job_id"
-_STANDING = {"data_wait": "waiting for data", "checkpoint_stall": "checkpoints", "evaluation": "evaluation"}
+_TIMES = {
+    "step": "steps",
+    "data_wait": "waiting for data",
+    "checkpoint_stall": "checkpoints",
+    "evaluation": "evaluation",
+}
+"""Legends of the metrics of a training's time."""
 
 _each = partial(Panel, legend=_EACH)
 _stat = partial(_each, kind="stat", minimum=None)
 
 
 def training(scheduler: Scheduler) -> Model:
+    """Return the dashboard of trainings."""
     losses = (Query(_latest("loss"), _EACH), Query(_latest("validation_loss"), f"{_EACH} validation"))
     return dashboard(
         uid="hyperpod-training",
         title="Training",
-        about="How fast trainings are, what they learn, and what holds them up; each job of a run by itself.",
+        about="Speed, losses and delays of trainings; each job of a run is shown separately.",
         variables=[RUN, JOB],
         rows={
             "Progress": (
@@ -38,7 +45,7 @@ def training(scheduler: Scheduler) -> Model:
                 _each(
                     "Residues/s",
                     _rate("residues_total"),
-                    about="No padding, no special tokens. 0 while a training stands still.",
+                    about="Residues without padding and special tokens. 0 while a training makes no steps.",
                 ),
                 share_panel(
                     "Fill",
@@ -51,7 +58,7 @@ def training(scheduler: Scheduler) -> Model:
                     f"{_rate('model_flops_total')} / {_latest('peak_flops_per_second')}",
                     _EACH,
                     about="Model FLOPs over the bf16 peak of the GPUs' data sheet (Chowdhery et al. "
-                    "2022, appendix B). Empty where the peak is not known, as on CPUs.",
+                    "2022, appendix B). Empty if the peak is not known, for example on CPUs.",
                 ),
                 Panel(
                     "Step time",
@@ -59,22 +66,22 @@ def training(scheduler: Scheduler) -> Model:
                         "esm2_training_step_seconds", _BY, OF_RUN, legend=_EACH, shares=(0.5, 0.95, 0.99)
                     ),
                     unit="s",
-                    about="Without waiting for data. A wide gap to p99 is a slow node, or the network.",
+                    about="Time without waiting for data. A wide gap to p99 means a slow node or network.",
                 ),
                 share_panel(
                     "Where the time goes",
                     tuple(
                         Query(f"sum by ({_BY}) ({_rate(f'{name}_seconds_sum')})", f"{_EACH} {what}")
-                        for name, what in {"step": "steps", **_STANDING}.items()
+                        for name, what in _TIMES.items()
                     ),
                     stacked=True,
-                    about="All but steps is time in which GPUs bill and learn nothing.",
+                    about="Apart from steps, GPUs cost money without progress.",
                 ),
                 _each(
                     "Memory",
                     _latest("peak_memory_bytes"),
                     unit="bytes",
-                    about="Most so far on the first GPU, of what torch gave out.",
+                    about="Highest amount so far that torch has allocated on the first GPU.",
                 ),
             ),
             "Learning": (
@@ -82,7 +89,7 @@ def training(scheduler: Scheduler) -> Model:
                 _each(
                     "Gradient norm",
                     _latest("gradient_norm"),
-                    about="Before clipping. Spikes come before losses that do not come back.",
+                    about="Norm before clipping. Spikes precede losses that do not recover.",
                 ),
                 _each("Learning rate", _latest("learning_rate"), unit="sci"),
             ),
@@ -91,19 +98,20 @@ def training(scheduler: Scheduler) -> Model:
                     "A checkpoint takes",
                     _latest("checkpoint_write_seconds"),
                     unit="s",
-                    about="Beside the training, until the next one begins: then it holds it up.",
+                    about="Checkpoints are written in the background. One that takes longer than the "
+                    "interval delays the training.",
                 ),
                 _each(
                     "Steps at risk",
                     f"{_latest('step')} - {_latest('checkpoint_step')}",
                     decimals=0,
-                    about="Made since the newest whole checkpoint: a failure now would cost them.",
+                    about="Steps since the newest complete checkpoint, which a failure now would lose.",
                 ),
                 _each(
                     "Steps made again",
                     _latest("lost_steps_total"),
                     decimals=0,
-                    about="By the present start of the run, for what a failure had cost.",
+                    about="Steps that the current start of the run has repeated after a failure.",
                 ),
             ),
             "GPUs of the jobs": (
@@ -116,12 +124,15 @@ def training(scheduler: Scheduler) -> Model:
 
 
 def _latest(name: str) -> str:
+    """Return the latest value of a metric of the chosen runs."""
     return f"max by ({_BY}) (esm2_training_{name}{{{OF_RUN}}})"
 
 
 def _rate(name: str, window: str = RATE) -> str:
+    """Return the rate of a counter of the chosen runs."""
     return f"sum by ({_BY}) (rate(esm2_training_{name}{{{OF_RUN}}}[{window}]))"
 
 
 def _gpus(title: str, metric: str, scheduler: Scheduler, unit: str, maximum: float | None) -> Panel:
+    """Return a panel of a metric of the chosen jobs' GPUs."""
     return Panel(title, average_and_lowest(gpus_of_job(metric, scheduler)), unit=unit, maximum=maximum)

@@ -224,7 +224,7 @@ def test_someone_whom_identity_center_does_not_know_is_named(
 ) -> None:
     a_call(aws)
     a_role(aws, "ADD", "ADMIN", ADA, errors=["User not found"])
-    with pytest.raises(RuntimeError, match=f"{ADA} gets no role ADMIN: User not found"):
+    with pytest.raises(RuntimeError, match=f"{ADA} cannot have role ADMIN: User not found"):
         complete(event(endpoint, People={"ADMIN": [ADA]}))
 
 

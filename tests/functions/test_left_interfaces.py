@@ -83,5 +83,5 @@ def test_reports_a_refusal(ec2: Stubber) -> None:
 def test_its_end_says_what_is_in_the_way(ec2: Stubber, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index.time, "time", lambda: START + 3000)
     finds(ec2, a="in-use")
-    with pytest.raises(TimeoutError, match=r"after 50 minutes .* eni-a\. .* delete the stack again"):
+    with pytest.raises(TimeoutError, match=r"after 50 minutes: eni-a\. .* delete the stack again"):
         index.is_complete(event(), None)

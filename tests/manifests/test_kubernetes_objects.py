@@ -45,7 +45,11 @@ def objects(file: str) -> list[dict[str, Any]]:
         *job_roles(cluster(file)),
         lustre.studio_service_account(),
         lustre.studio_program(),
-        lustre.studio_queue_job("https://sqs/requests.fifo", "https://sqs/acknowledgements", "us-west-2"),
+        lustre.studio_queue_job(
+            requests_url="https://sqs/requests.fifo",
+            acknowledgements_url="https://sqs/acknowledgements",
+            region="us-west-2",
+        ),
         lustre.studio_shared_job([TRAINING_UID]),
         *collector_objects(cluster(file), remote_write_url=REMOTE_WRITE_URL),
     ]
@@ -94,7 +98,9 @@ def test_folders_are_made_by_no_more_than_it_takes() -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_studios_jobs_see_their_folder_and_get_no_more_than_it_takes(shared: bool) -> None:
-    queue = lustre.studio_queue_job("https://sqs/r", "https://sqs/a", "us-west-2")
+    queue = lustre.studio_queue_job(
+        requests_url="https://sqs/r", acknowledgements_url="https://sqs/a", region="us-west-2"
+    )
     job = lustre.studio_shared_job([TRAINING_UID]) if shared else queue["spec"]["jobTemplate"]
     found, pod = container(job), job["spec"]["template"]["spec"]
     assert found["securityContext"] == container(folder_job(["any"]))["securityContext"]

@@ -75,10 +75,7 @@ def _annotations(alert: str, summary: str) -> dict[str, str]:
 
 
 def idle(count: int) -> dict[str, str]:
-    says = (
-        f"{count} GPUs of node {IDLE} ml.p5.48xlarge have done next to nothing for 2 h, "
-        "and bill as busy ones do"
-    )
+    says = f"{count} GPUs of node {IDLE} ml.p5.48xlarge have been idle for 2 h, and cost as much as busy ones"
     return {"Hostname": IDLE, **NODE, "says": says}
 
 
@@ -137,7 +134,10 @@ CASES = [
         {
             "4m": [],
             "8m": [
-                {**GPU_0, "says": f"GPU 0 of node {BUSY} has no spare rows of memory left for broken ones"}
+                {
+                    **GPU_0,
+                    "says": f"GPU 0 of node {BUSY} has no spare memory rows left to replace broken ones",
+                }
             ],
         },
     ),
@@ -149,8 +149,8 @@ CASES = [
             "70m": [],
             "85m": [
                 {
-                    "says": "no metrics of nodes have come for 20 minutes: no other alert of them can be "
-                    "relied on"
+                    "says": "no metrics of nodes have arrived for 20 minutes, so other alerts about nodes "
+                    "are unreliable"
                 }
             ],
             "3h": [],
@@ -212,7 +212,7 @@ CASES = [
                 {
                     "file": "/t/efa.prom",
                     "instance": BUSY,
-                    "says": f"/t/efa.prom of node {BUSY} is not written anew: its numbers are old",
+                    "says": f"metrics file /t/efa.prom of node {BUSY} is stale",
                 }
             ],
         },
@@ -224,13 +224,22 @@ CASES = [
             UP,
         ],
         "SlurmSilent",
-        {"20m": [{"source": "nodes", "says": "Slurm has not answered on its nodes for 15 minutes"}]},
+        {
+            "20m": [
+                {"source": "nodes", "says": "Slurm has not answered queries about its nodes for 15 minutes"}
+            ]
+        },
     ),
     # Nothing tells of it; and a cluster that is no more.
     case(
         [series("slurm_collector_success", "1x20 stale", source="jobs"), UP],
         "SlurmSilent",
-        {"30m": [], "40m": [{"source": "jobs", "says": "Slurm has not answered on its jobs for 15 minutes"}]},
+        {
+            "30m": [],
+            "40m": [
+                {"source": "jobs", "says": "Slurm has not answered queries about its jobs for 15 minutes"}
+            ],
+        },
     ),
     case([series("slurm_collector_success", "1x20 stale", source="jobs")], "SlurmSilent", {"40m": []}),
     case(
@@ -242,7 +251,9 @@ CASES = [
         "SlurmNodesUnusable",
         {
             "60m": [],
-            "75m": [{"state": "down", "says": "2 nodes have been down for an hour: no job starts there"}],
+            "75m": [
+                {"state": "down", "says": "2 nodes have been down for an hour, so no job starts on them"}
+            ],
         },
     ),
     # Twenty minutes of steps, then none; others that have ended, one after a long evaluation.
@@ -255,7 +266,7 @@ CASES = [
         "TrainingStalled",
         {
             "30m": [],
-            "55m": [{**TRAINING, "says": "run run (job 4711) has made no step for half an hour"}],
+            "55m": [{**TRAINING, "says": "run run (job 4711) has completed no step for half an hour"}],
         },
     ),
     # Twelve seconds of each minute, and one.
@@ -265,6 +276,6 @@ CASES = [
             series("esm2_training_checkpoint_stall_seconds_sum", "0+1x100", run="other", job_id="2"),
         ],
         "CheckpointsHoldUpTraining",
-        {"80m": [{**TRAINING, "says": "run run waits for checkpoints 20% of time"}]},
+        {"80m": [{**TRAINING, "says": "run run waits for checkpoints 20% of the time"}]},
     ),
 ]

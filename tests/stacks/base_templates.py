@@ -12,7 +12,7 @@ import yaml
 from aws_cdk import App, Environment
 
 from config.slurm_cluster import SlurmCluster
-from stacks.cluster_stacks import NetworkStack
+from stacks.network_stack import NetworkStack
 from stacks.storage_stack import StorageStack
 from tests.stacks.synthesized import once
 

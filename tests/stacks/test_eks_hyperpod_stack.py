@@ -10,7 +10,7 @@ import pytest
 from aws_cdk import App, CfnOutput, Stack
 
 import app
-from stacks import cluster_stacks
+from stacks import assembly_checks
 from stacks.eks_hyperpod_stack import node_files
 from stacks.remaining_costs import remaining_costs
 from tests.stacks.eks_cases import CASES, CLUSTER, EKS, evaluated, groups, hyperpod, objects, settings, stacks
@@ -216,7 +216,7 @@ def test_templates_stay_below_cloudformation_s_limits(case: str) -> None:
     for template in stacks(case).values():
         assert len(template["Resources"]) <= MAX_RESOURCES
         # Written without indentation.
-        assert len(json.dumps(template, separators=(",", ":")).encode()) <= cluster_stacks.MAX_TEMPLATE_BYTES
+        assert len(json.dumps(template, separators=(",", ":")).encode()) <= assembly_checks.MAX_TEMPLATE_BYTES
 
 
 def test_a_template_that_is_too_large_ends_the_app(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,11 +231,11 @@ def test_a_template_that_is_too_large_ends_the_app(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(app, "DEFAULT_CLUSTERS", ("clusters/slurm.yaml",))
     monkeypatch.setattr(app, "add_stacks", add_a_stack)
     app.main()
-    monkeypatch.setattr(cluster_stacks, "MAX_TEMPLATE_BYTES", 990_000)
+    monkeypatch.setattr(assembly_checks, "MAX_TEMPLATE_BYTES", 990_000)
     with pytest.raises(SystemExit) as ended:
         app.main()
     assert re.fullmatch(
-        r"Large: the template has 99\d,\d{3} bytes, CloudFormation takes 990,000; tags .* set fewer .*",
+        r"Large: the template has 99\d,\d{3} bytes, CloudFormation accepts 990,000; every .* set fewer .*",
         str(ended.value),
     )
 

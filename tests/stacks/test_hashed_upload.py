@@ -16,7 +16,7 @@ from aws_cdk.assertions import Template
 
 from config.content_hash import content_hash
 from config.node_settings import node_settings_text
-from constructs.storage.hashed_upload import HashedUpload
+from constructs.storage.hashed_upload import HashedUpload, UploadedFiles, UploadTarget
 from node_setup.settings import Deployment, read_section
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import (
@@ -83,7 +83,11 @@ def upload_of(folder: Path, **files: dict[str, str]) -> tuple[str, list[dict[str
     log = logs.CfnLogGroup(stack, "Log")
     bucket = s3.Bucket(stack, "Bucket", bucket_name="artifacts")
     upload = HashedUpload(
-        stack, "Upload", artifact_bucket=bucket, key=None, log=log, prefix="scripts", folder=folder, **files
+        stack,
+        "Upload",
+        target=UploadTarget(bucket, key=None, log=log),
+        prefix="scripts",
+        files=UploadedFiles(folder, **files),
     )
     (found,) = resources(Template.from_stack(stack).to_json(), "Custom::CDKBucketDeployment").values()
     prefix = found["Properties"]["DestinationBucketKeyPrefix"]
@@ -93,9 +97,9 @@ def upload_of(folder: Path, **files: dict[str, str]) -> tuple[str, list[dict[str
 
 def test_what_the_deployment_knows_is_no_part_of_the_hash(tmp_path: Path) -> None:
     folder, settings = folder_with(tmp_path, FILES), {"settings.json": "{}"}
-    usual, _ = upload_of(folder, extra_files=settings, deployment_files={"deployment.json": "1"})
+    usual, _ = upload_of(folder, extra=settings, deployment={"deployment.json": "1"})
     other = {"deployment.json": f"{Aws.ACCOUNT_ID}, {Aws.STACK_NAME}"}
-    prefix, markers = upload_of(folder, extra_files=settings, deployment_files=other)
+    prefix, markers = upload_of(folder, extra=settings, deployment=other)
     assert prefix == usual
     assert markers[:-1] == [{}, {}]
     assert list(markers[-1].values()) == [{"Ref": "AWS::AccountId"}, {"Ref": "AWS::StackName"}]
@@ -103,7 +107,7 @@ def test_what_the_deployment_knows_is_no_part_of_the_hash(tmp_path: Path) -> Non
 
 def test_what_is_a_part_of_the_hash_has_no_value_of_the_deployment(tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
-        upload_of(folder_with(tmp_path, FILES), extra_files={"settings.json": Aws.ACCOUNT_ID})
+        upload_of(folder_with(tmp_path, FILES), extra={"settings.json": Aws.ACCOUNT_ID})
 
 
 def uploaded_files(file: str) -> dict[str, Path]:

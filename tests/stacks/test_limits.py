@@ -8,7 +8,7 @@ import pytest
 
 from config import rules
 from config.slurm_cluster import SlurmCluster
-from stacks.cluster_stacks import MAX_TEMPLATE_BYTES
+from stacks.assembly_checks import MAX_TEMPLATE_BYTES
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.shapes import create_cluster_shape, violations
 from tests.stacks.synthesized import only, resources

@@ -71,7 +71,8 @@ def synthesize(cluster: EksCluster) -> tuple[Template, list[str]]:
     # These imports take seconds, which checks of Slurm clusters avoid.
     from aws_cdk import App
 
-    from stacks.cluster_stacks import add_stacks, errors_of
+    from stacks.assembly_checks import errors_of
+    from stacks.cluster_stacks import add_stacks
 
     context = json.loads((REPOSITORY / "cdk.json").read_text())["context"]
     with TemporaryDirectory(prefix="cdk-") as folder:

@@ -5,17 +5,15 @@ from itertools import combinations
 
 import pytest
 
+from config.address_plan import AddressPlan, address_plan
 from config.cluster import NewVpc
 from config.rules.network import new_subnets_fit
-from constructs.vpc.cluster_vpc import address_plan
 from tests.stacks.base_templates import cluster_of
 
 ZONES = ["use1-az6", "use1-az4", "use1-az2"]
 
 
-def plan(
-    num_zones: int, cidr: str = "10.0.0.0/16", private_prefix_length: int = 18
-) -> tuple[list[IPv4Network], list[IPv4Network]]:
+def plan(num_zones: int, cidr: str = "10.0.0.0/16", private_prefix_length: int = 18) -> AddressPlan:
     return address_plan(
         NewVpc(
             cidr=cidr,
@@ -37,25 +35,26 @@ def plan(
     ],
 )
 def test_subnets_lie_in_the_vpc_and_apart(num_zones: int, cidr: str, prefix: int) -> None:
-    private, small = plan(num_zones, cidr, prefix)
+    found = plan(num_zones, cidr, prefix)
 
-    subnets = [*private, *small]
+    subnets = [*found.private, found.nat, *found.small]
     assert all(subnet.subnet_of(IPv4Network(cidr)) for subnet in subnets)
     assert not any(one.overlaps(other) for one, other in combinations(subnets, 2))
     assert [subnet.prefixlen for subnet in subnets] == [prefix] * num_zones + [28] * 3
 
 
 def test_a_zone_added_at_the_end_moves_nothing() -> None:
-    (one, small_of_one), (two, small_of_two), (three, small_of_three) = (plan(zones) for zones in (1, 2, 3))
+    one, two, three = plan(1), plan(2), plan(3)
 
-    assert three[:2] == two
-    assert two[:1] == one
-    assert small_of_one == small_of_two == small_of_three
+    assert three.private[:2] == two.private
+    assert two.private[:1] == one.private
+    assert one.nat == two.nat == three.nat
+    assert one.small == two.small == three.small
 
 
 def test_the_default_is_what_the_file_says() -> None:
     """18 holds 16,379 addresses: 16,384 less the five that AWS keeps."""
-    [private] = plan(1)[0]
+    [private] = plan(1).private
 
     assert private == IPv4Network("10.0.0.0/18")
     assert private.num_addresses - 5 == 16_379
@@ -78,4 +77,4 @@ def test_what_the_rules_let_through_fits_and_nothing_more_would(num_zones: int, 
             with pytest.raises(AssertionError):
                 plan(num_zones, cidr, prefix)
         else:
-            assert plan(num_zones, cidr, prefix)[1][0].subnet_of(IPv4Network(cidr))
+            assert plan(num_zones, cidr, prefix).nat.subnet_of(IPv4Network(cidr))

@@ -1,0 +1,54 @@
+"""Checks of a synthesized cloud assembly: errors of stacks, and the size limit of templates."""
+
+import json
+from pathlib import Path
+
+MAX_TEMPLATE_BYTES = 1_000_000
+"""Limit of a template in S3 (CloudFormation user guide, "Understand CloudFormation quotas")."""
+_METADATA = ".metadata.json"
+_TEMPLATE = ".template.json"
+
+
+def errors_of(metadata: Path) -> list[str]:
+    """Return the errors that a stack reported during synthesis.
+
+    Args:
+        metadata: file ``<stack>.metadata.json`` of the assembly; a stack without metadata has no file.
+    """
+    if not metadata.is_file():
+        return []
+    by_construct = json.loads(metadata.read_text())
+    return [
+        entry["data"]
+        for entries in by_construct.values()
+        for entry in entries
+        if entry["type"] == "aws:cdk:error"
+    ]
+
+
+def remove_refused(folder: Path) -> None:
+    """Delete the templates of stacks with errors from a cloud assembly, so that they cannot be deployed.
+
+    The command line reports the errors in every command that synthesizes, compares or deploys the stack.
+    """
+    for metadata in folder.glob(f"*{_METADATA}"):
+        if errors_of(metadata):
+            stack = metadata.name.removesuffix(_METADATA)
+            metadata.with_name(stack + _TEMPLATE).unlink(missing_ok=True)
+
+
+def oversized(folder: Path) -> list[str]:
+    """Return a message for each template of a cloud assembly that CloudFormation would refuse for its size.
+
+    aws-cdk-lib only warns about these templates.
+    """
+    problems: list[str] = []
+    for template in sorted(folder.glob(f"*{_TEMPLATE}")):
+        size = template.stat().st_size
+        if size > MAX_TEMPLATE_BYTES:
+            problems.append(
+                f"{template.name.removesuffix(_TEMPLATE)}: the template has {size:,} bytes, CloudFormation"
+                f" accepts {MAX_TEMPLATE_BYTES:,}; every resource repeats the tags, and every group the"
+                " labels and taints: set fewer or shorter ones, or fewer groups, teams or access entries"
+            )
+    return problems

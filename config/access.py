@@ -10,7 +10,8 @@ from config.section import Section
 
 # 1000 is the image's user ubuntu, 200001 belongs to SageMaker Studio, and the system uses numbers below 1000.
 # Debian's adduser gives 1000 to 59999. The first thousand stay free for users that an administrator adds.
-FIRST_ID, LAST_ID = 2000, 59999
+FIRST_ID = 2000
+LAST_ID = 59999
 MAX_FAIRSHARE = 2**31 - 2
 """Largest share. Slurm uses the next number for ``fairshare=parent`` (SLURMDB_FS_USE_PARENT)."""
 

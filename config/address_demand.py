@@ -17,7 +17,8 @@ _EFA_GIB_PER_SERVER = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
 _GIB_PER_SERVER = 2400
 """GiB per server without EFA. Source of both: FSx for Lustre user guide, "IP addresses for file systems"."""
 
-POD_ADDRESSES, FREE_POD_ADDRESSES = 28, 2
+POD_ADDRESSES = 28
+FREE_POD_ADDRESSES = 2
 """Addresses that the VPC CNI holds for pods on an EKS node, used or not, and how many of them at least stay
 free. They last for 26 pods with an address of their own. By default the CNI would hold another whole
 interface as soon as there is one pod, which is 100 addresses on a P5 (amazon-vpc-cni-k8s,
@@ -60,9 +61,11 @@ def address_takers(cluster: Cluster) -> dict[str, Counter[str]]:
             for zone in control_plane_zones(cluster):
                 takers[zone]["kubernetes"] = _CONTROL_PLANE_ADDRESSES
     for group in cluster.instance_groups:
-        field, num_instances = "num_instances", group.num_instances
+        field = "num_instances"
+        num_instances = group.num_instances
         if isinstance(group, EksInstanceGroup) and group.max_instances:
-            field, num_instances = "max_instances", max(num_instances, group.max_instances)
+            field = "max_instances"
+            num_instances = max(num_instances, group.max_instances)
         place = f"instance_groups[{group.name}].{field}"
         takers[zone_of(cluster, group)][place] += num_instances * _node_addresses(group)
     return takers

@@ -22,7 +22,8 @@ def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
     Raises:
         ValueError: if HyperPod does not offer a group's instance type, which ``load_cluster`` refuses.
     """
-    setup, efa_client = cluster.node_setup, {"url": EFA_CLIENT_URL, "sha256": EFA_CLIENT_SHA256}
+    setup = cluster.node_setup
+    efa_client = {"url": EFA_CLIENT_URL, "sha256": EFA_CLIENT_SHA256}
     return {
         "cluster_name": cluster.name,
         "region": cluster.region,

@@ -6,7 +6,8 @@ from config.cluster import Cluster
 from config.eks_cluster import EksCluster
 from config.task_governance import team_namespace
 
-PROJECT_TAG, PROJECT = "project", "hyperpod-esm2"
+PROJECT_TAG = "project"
+PROJECT = "hyperpod-esm2"
 CLUSTER_TAG = "hyperpod-cluster"
 """Tag with the cluster's name for the budget; activate it as a cost allocation tag in Billing."""
 

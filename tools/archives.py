@@ -25,7 +25,9 @@ def download(url: str, path: Path, sha256: str, *, unreached: str, changed: str)
     Raises:
         ValueError: if the download fails, or the file has another checksum.
     """
-    digest, received, part = hashlib.sha256(), 0, path.with_name(f"{path.name}.part")
+    digest = hashlib.sha256()
+    received = 0
+    part = path.with_name(f"{path.name}.part")
     try:
         with urllib.request.urlopen(url, timeout=SECONDS_WITHOUT_DATA) as response, part.open("wb") as file:
             total = int(response.headers.get("Content-Length") or 0)

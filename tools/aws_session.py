@@ -64,7 +64,8 @@ def is_denied(error: exceptions.ClientError) -> bool:
 
 def is_absent(error: exceptions.ClientError) -> bool:
     """Return whether the requested resource does not exist."""
-    code, message = error_code(error), str(error.response.get("Error", {}).get("Message", ""))
+    code = error_code(error)
+    message = str(error.response.get("Error", {}).get("Message", ""))
     is_invalid = code in ("ValidationError", "ValidationException")
     return bool(ABSENT.search(code) or (is_invalid and SAYS_ABSENT.search(message)))
 

@@ -52,7 +52,8 @@ def field_violations(
 
 
 def _violation(details: ErrorDetails, document: dict[str, Any], kind: type[Section]) -> Violation:
-    location, got = places.in_document(details), details["input"]
+    location = places.in_document(details)
+    got = details["input"]
     if details["type"] == "missing":
         got = None
     elif details["type"].startswith("union_tag"):
@@ -99,7 +100,8 @@ def _no_such_key(details: ErrorDetails, kind: type[Section]) -> tuple[str, str]:
     schedulers = places.other_schedulers(details, kind)
     if schedulers:
         return f"it is for scheduler: {' or '.join(schedulers)}", "remove it"
-    meant, other = places.key_meant(details, kind), places.other_network(details)
+    meant = places.key_meant(details, kind)
+    other = places.other_network(details)
     if other:
         fix = f"set network.vpc to {other}, or remove it"
     elif meant:

@@ -70,7 +70,8 @@ def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Vio
     a network without its kind. Stand-ins are valid, so the loop ends.
     """
     found: list[Violation] = []
-    rest, stand_ins = document, StandIns()
+    rest = document
+    stand_ins = StandIns()
     while True:
         try:
             kind.model_validate(rest)

@@ -43,7 +43,8 @@ def below(value: Any, location: Sequence[int | str]) -> Any:
 
 def path_of(location: Location, document: dict[str, Any]) -> str:
     """Return the location as text, for example ``instance_groups[workers].ebs_gib``."""
-    path, value = "", document
+    path = ""
+    value = document
     for part in location:
         value = below(value, [part])
         path = _path_below(path, part, value)
@@ -113,8 +114,10 @@ def other_schedulers(details: ErrorDetails, kind: type[Section]) -> list[str]:
 
 def network_meant(network: dict[str, Any]) -> str | None:
     """Return the only kind of network that has some of these keys, or None."""
-    new, existing = NewVpc.model_fields.keys(), ExistingVpc.model_fields.keys()
-    has_new, has_existing = bool(network.keys() & (new - existing)), bool(network.keys() & (existing - new))
+    new = NewVpc.model_fields.keys()
+    existing = ExistingVpc.model_fields.keys()
+    has_new = bool(network.keys() & (new - existing))
+    has_existing = bool(network.keys() & (existing - new))
     if has_new == has_existing:
         return None
     return "new" if has_new else "existing"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from config.public_key import is_private_key
 
-MAX_PLACE_WIDTH, MAX_VALUE_WIDTH = 48, 24
+MAX_PLACE_WIDTH = 48
+MAX_VALUE_WIDTH = 24
 """Widest columns of a list of mistakes; what is longer moves the rest of its line to the right."""
 
 # Strings that YAML would not read as strings without quotes.

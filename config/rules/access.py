@@ -147,7 +147,8 @@ def accounts_have_a_root(cluster: SlurmCluster) -> Iterator[Violation]:
 
 def _circle(account: Account, accounts: dict[str, Account]) -> list[str]:
     """Return the accounts from this one upwards until it repeats; empty if it does not."""
-    passed, above = [account.name], account.parent
+    passed = [account.name]
+    above = account.parent
     while above is not None and above in accounts and above not in passed:
         passed.append(above)
         above = accounts[above].parent

@@ -11,7 +11,8 @@ from config.rules.rule import CommonGroupRule, CommonRule, group_violation, repe
 
 def names_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     names = [group.name for group in cluster.instance_groups]
-    earlier, fix = "an earlier group has this name", "set another name"
+    earlier = "an earlier group has this name"
+    fix = "set another name"
     yield from repetitions("instance_groups", names, earlier, fix, key=".name")
 
 
@@ -24,7 +25,8 @@ def health_checks_fit_the_type(cluster: Cluster) -> Iterator[Violation]:
     The connectivity check runs collectives between nodes.
     """
     for group in cluster.instance_groups:
-        checks, instance = group.deep_health_checks, _hardware(group)
+        checks = group.deep_health_checks
+        instance = _hardware(group)
         if not checks or not group.runs_jobs or instance is None:
             continue
         wrong = partial(group_violation, group, "deep_health_checks")

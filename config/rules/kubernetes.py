@@ -38,7 +38,8 @@ def control_plane_has_two_zones(cluster: EksCluster) -> Iterator[Violation]:
 def public_ranges_are_public(cluster: EksCluster) -> Iterator[Violation]:
     """Require public ranges. EKS rejects reserved ranges, and those of the VPC reach the endpoint anyway."""
     for index, cidr in enumerate(cluster.kubernetes.public_access_cidrs):
-        wrong, network = partial(Violation, f"{_PATH}[{index}]", cidr), parsed(cidr, strict=False)
+        wrong = partial(Violation, f"{_PATH}[{index}]", cidr)
+        network = parsed(cidr, strict=False)
         if network is None:
             yield wrong(
                 "an IPv4 range with numbers up to 255 and a prefix up to /32 is allowed",

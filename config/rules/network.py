@@ -13,7 +13,8 @@ from config.reading.violation import Violation
 from config.rules.rule import CommonRule
 
 # /16 is the largest prefix, /28 the smallest (VPC user guide, "VPC CIDR blocks" and "Subnet CIDR blocks").
-LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28
+LARGEST_PREFIX = 16
+SMALLEST_PREFIX = 28
 # Ranges of RFC 1918 and RFC 6598, which the VPC user guide recommends or allows for private use.
 _PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
 # Range of Docker's bridge on every node. Containers cannot reach other addresses in this range. The VPC user
@@ -31,7 +32,8 @@ def parsed(cidr: str, *, strict: bool = True) -> IPv4Network | None:
 
 def ranges_are_valid(cluster: Cluster) -> Iterator[Violation]:
     for path, cidr in _ranges(cluster):
-        wrong, network = partial(Violation, path, cidr), parsed(cidr, strict=False)
+        wrong = partial(Violation, path, cidr)
+        network = parsed(cidr, strict=False)
         if network is None:
             yield wrong(
                 "an IPv4 range with numbers up to 255 and a prefix up to /32 is allowed",
@@ -74,8 +76,10 @@ def _ranges(cluster: Cluster) -> Iterator[tuple[str, str]]:
 
 
 # Bounds of private_prefix_length.
-_LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX = 17, 26
-NUM_SMALL_SUBNETS, SMALL_PREFIX = 3, 28
+_LARGEST_PRIVATE_PREFIX = 17
+_SMALLEST_PRIVATE_PREFIX = 26
+NUM_SMALL_SUBNETS = 3
+SMALL_PREFIX = 28
 """Number and prefix of small subnets for which a new VPC reserves room: one for the NAT gateway, and two for
 Slurm's database or the EKS control plane. The smallest subnet of a VPC has 16 addresses. A database needs
 three of them and a control plane six."""
@@ -86,7 +90,8 @@ def new_subnets_fit(cluster: Cluster) -> Iterator[Violation]:
     vpc = parsed(network.cidr)
     if not isinstance(network, NewVpc) or vpc is None:
         return
-    num_zones, got = len(network.availability_zone_ids), network.private_prefix_length
+    num_zones = len(network.availability_zone_ids)
+    got = network.private_prefix_length
     free = vpc.num_addresses - NUM_SMALL_SUBNETS * _size(SMALL_PREFIX)
     if num_zones * _size(got) > free:
         prefixes = range(_LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX + 1)
@@ -101,17 +106,20 @@ def new_subnets_fit(cluster: Cluster) -> Iterator[Violation]:
 
 
 def subnets_hold_the_addresses(cluster: Cluster) -> Iterator[Violation]:
-    network, takers = cluster.network, address_takers(cluster)
+    network = cluster.network
+    takers = address_takers(cluster)
     if isinstance(network, NewVpc):
         # All subnets have the same size, so only the fullest zone is checked.
         zone_id = max(dict.fromkeys(zone_ids(cluster)), key=lambda zone: takers[zone].total())
-        path, got = "network.private_prefix_length", network.private_prefix_length
+        path = "network.private_prefix_length"
+        got = network.private_prefix_length
         if _needed(takers[zone_id]) > _size(got):
             fix = _fix(takers[zone_id], "set {}", _LARGEST_PRIVATE_PREFIX)
             yield Violation(path, got, _too_small(zone_id, takers[zone_id], _size(got)), fix)
         return
     for index, subnet in enumerate(network.private_subnets):
-        path, cidr = f"network.private_subnets[{index}].cidr", parsed(subnet.cidr)
+        path = f"network.private_subnets[{index}].cidr"
+        cidr = parsed(subnet.cidr)
         taken = takers.pop(subnet.availability_zone_id, Counter())
         if cidr and _needed(taken) > cidr.num_addresses:
             allowed = _too_small(subnet.availability_zone_id, taken, cidr.num_addresses)
@@ -134,7 +142,8 @@ def existing_subnets_are_parts_of_the_vpc(cluster: Cluster) -> Iterator[Violatio
             )
     for (_, one), (index, other) in combinations(subnets, 2):
         path = f"network.private_subnets[{index}]"
-        first, second = parsed(one.cidr), parsed(other.cidr)
+        first = parsed(one.cidr)
+        second = parsed(other.cidr)
         if one.subnet_id == other.subnet_id:
             yield Violation(f"{path}.subnet_id", other.subnet_id, "it is already listed", "remove it")
         elif first and second and first.overlaps(second):
@@ -147,7 +156,8 @@ def existing_subnets_are_parts_of_the_vpc(cluster: Cluster) -> Iterator[Violatio
 
 
 def endpoint_zones_are_known(cluster: Cluster) -> Iterator[Violation]:
-    services, zones = list(endpoint_services(cluster).values()), zone_ids(cluster)
+    services = list(endpoint_services(cluster).values())
+    zones = zone_ids(cluster)
     for service, zone in cluster.network.endpoint_zones.items():
         path = f"network.endpoint_zones[{service}]"
         if service not in services:

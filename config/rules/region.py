@@ -71,7 +71,8 @@ def _zones(cluster: Cluster) -> Iterator[tuple[str, str]]:
 def zones_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     is_new = isinstance(cluster.network, NewVpc)
     path, key = ("availability_zone_ids", "") if is_new else ("private_subnets", ".availability_zone_id")
-    earlier, fix = "each zone has one subnet for the cluster", "remove it, or set another zone"
+    earlier = "each zone has one subnet for the cluster"
+    fix = "remove it, or set another zone"
     yield from repetitions(f"network.{path}", zone_ids(cluster), earlier, fix, key=key)
 
 

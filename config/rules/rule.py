@@ -65,9 +65,12 @@ def _filled(text: str | Callable[..., str], **parts: object) -> str:
     return text.format(**parts) if isinstance(text, str) else text(*parts.values())
 
 
-CommonRule, CommonGroupRule = Rule[Cluster], GroupRule[Cluster, InstanceGroup]
-SlurmRule, SlurmGroupRule = Rule[SlurmCluster], GroupRule[SlurmCluster, SlurmInstanceGroup]
-EksRule, EksGroupRule = Rule[EksCluster], GroupRule[EksCluster, EksInstanceGroup]
+CommonRule = Rule[Cluster]
+CommonGroupRule = GroupRule[Cluster, InstanceGroup]
+SlurmRule = Rule[SlurmCluster]
+SlurmGroupRule = GroupRule[SlurmCluster, SlurmInstanceGroup]
+EksRule = Rule[EksCluster]
+EksGroupRule = GroupRule[EksCluster, EksInstanceGroup]
 
 
 def group_path(group: InstanceGroup, field: str) -> str:

@@ -11,7 +11,8 @@ from config.rules.rule import CommonRule
 SMALLEST_GIB = 1200
 
 # Source: FSx API reference, CreateFileSystemLustreMetadataConfiguration, SSD.
-_IOPS_STEP, _MAX_IOPS = 12000, 192000
+_IOPS_STEP = 12000
+_MAX_IOPS = 192000
 _METADATA_IOPS = (1500, 3000, 6000, *range(_IOPS_STEP, _MAX_IOPS + 1, _IOPS_STEP))
 
 # Top-level directories of Debian's and Ubuntu's root file system. A mount over or below one of them hides
@@ -27,7 +28,8 @@ _SYSTEM_DIRECTORIES = frozenset(
 def lustre_capacity_is_a_step(cluster: Cluster) -> Iterator[Violation]:
     """Check the steps (FSx API reference, CreateFileSystem, ``StorageCapacity``; user guide for EFA)."""
     lustre = cluster.storage.lustre
-    capacity, step = lustre.capacity_gib, gib_per_server(lustre)
+    capacity = lustre.capacity_gib
+    step = gib_per_server(lustre)
     if (capacity >= step and capacity % step == 0) or (capacity == SMALLEST_GIB and not lustre.efa):
         return
     larger = max(1, -(-capacity // step)) * step
@@ -63,7 +65,8 @@ def lustre_efa_has_a_client(cluster: Cluster) -> Iterator[Violation]:
 
 
 def linked_directory_is_seen_from_inside(cluster: Cluster) -> Iterator[Violation]:
-    mount, path = cluster.storage.lustre.mount_path, cluster.storage.data_bucket.lustre_path
+    mount = cluster.storage.lustre.mount_path
+    path = cluster.storage.data_bucket.lustre_path
     if path and (path == mount or path.startswith(f"{mount}/")):
         inside = path.removeprefix(mount) or "/data"
         yield Violation(

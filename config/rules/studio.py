@@ -12,7 +12,8 @@ from config.studio import STUDIO_FOLDER, StudioProfile
 
 def profiles_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     names = [profile.name for profile in cluster.studio.profiles] if cluster.studio else []
-    earlier, fix = "an earlier profile has this name", "set another name"
+    earlier = "an earlier profile has this name"
+    fix = "set another name"
     yield from repetitions("studio.profiles", names, earlier, fix, key=".name")
 
 

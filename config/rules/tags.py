@@ -15,7 +15,8 @@ OUR_TAGS = (PROJECT_TAG, CLUSTER_TAG, "Name")
 
 # Limits in characters. ECR's are the narrowest (CloudFormation schema of AWS::ECR::Repository). SSM documents
 # also reject empty values.
-_MAX_KEY, _MAX_VALUE = 127, 255
+_MAX_KEY = 127
+_MAX_VALUE = 255
 # Characters of IAM's CreateRole. Space is the only separator, because a tag has no line breaks.
 _TAG_TEXT = re.compile(r"[\w .:/=+\-@]*")
 
@@ -25,7 +26,8 @@ def keys_are_free(cluster: Cluster) -> Iterator[Violation]:
     ours = {key.lower(): key for key in OUR_TAGS}
     seen: dict[str, str] = {}
     for key, value in cluster.tags.items():
-        wrong, lower = partial(Violation, key_path("tags", key), value), key.lower()
+        wrong = partial(Violation, key_path("tags", key), value)
+        lower = key.lower()
         if lower.startswith("aws:"):
             yield wrong("AWS reserves keys that begin with aws:", "set another key")
         if lower in ours:

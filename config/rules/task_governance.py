@@ -16,7 +16,8 @@ def names_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
         return
     for kind, items in (("teams", governance.teams), ("priority_classes", governance.priority_classes)):
         earlier = f"an earlier item of task_governance.{kind} has this name"
-        fix, names = "set another name, or remove one of the two", [item.name for item in items]
+        fix = "set another name, or remove one of the two"
+        names = [item.name for item in items]
         yield from repetitions(f"task_governance.{kind}", names, earlier, fix, key=".name")
 
 

@@ -29,10 +29,12 @@ def main() -> int:
     billed: AnyCluster | Endpoint
     if options.endpoint:
         billed = read_endpoint(options.endpoint)
-        items, kind = endpoint_items(billed, usage), "endpoint"
+        items = endpoint_items(billed, usage)
+        kind = "endpoint"
     else:
         billed = load_cluster(options.cluster)
-        items, kind = cluster_items(billed, usage), billed.scheduler
+        items = cluster_items(billed, usage)
+        kind = billed.scheduler
     prices = load_prices(billed.region)
     bill = make_bill(billed.region, items, prices)
     if isinstance(billed, Endpoint):
@@ -106,7 +108,8 @@ def price_notes(bill: Bill) -> list[str]:
 
 def idle_notes(bill: Bill) -> list[str]:
     """Return notes about the cost of idle nodes, which cost as much as busy ones while they exist."""
-    nodes, kept = hourly_usd(bill.monthly_usd_of("nodes")), bill.monthly_usd_of("kept")
+    nodes = hourly_usd(bill.monthly_usd_of("nodes"))
+    kept = bill.monthly_usd_of("kept")
     return [
         f"Idle nodes cost the same: {nodes:.2f} USD per hour for nodes and their metrics, logs and traffic,"
         f" {nodes * NIGHT_HOURS:.0f} USD per night ({NIGHT_HOURS} h), {nodes * WEEKEND_HOURS:.0f} USD per"
@@ -143,7 +146,8 @@ def unpriced_notes(cluster: AnyCluster) -> list[str]:
 def budget_note(cluster: AnyCluster, bill: Bill) -> list[str]:
     if cluster.budget is None:
         return []
-    limit, total = cluster.budget.monthly_usd, bill.monthly_usd
+    limit = cluster.budget.monthly_usd
+    total = bill.monthly_usd
     how = "above" if total > limit else "within"
     return [
         f"{total:.0f} USD per month are {how} the budget of {limit} USD, which counts nothing until the tag"

@@ -60,17 +60,20 @@ def _nodes(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
 
 
 def _storage(cluster: Cluster, usage: Usage) -> Iterator[Item]:
-    lustre, home = cluster.storage.lustre, cluster.storage.home
+    lustre = cluster.storage.lustre
+    home = cluster.storage.home
     yield from _lustre(lustre)
     if home:
-        size, speed = home.capacity_gib, home.throughput_mbps
+        size = home.capacity_gib
+        speed = home.throughput_mbps
         yield Item("Storage", f"FSx for OpenZFS ({size} GiB)", "openzfs.ssd", size, "kept")
         yield Item("Storage", f"FSx for OpenZFS ({speed} MB/s)", "openzfs.throughput", speed, "kept")
     yield Item("Storage", f"S3 ({usage.data_gb:g} GB)", "s3.standard", usage.data_gb, "kept")
     yield Item("Container Registry", f"ECR ({usage.image_gb:g} GB)", "ecr.storage", usage.image_gb, "kept")
     if isinstance(cluster, SlurmCluster) and (database := cluster.accounting_database):
         copies = 2 if database.multi_az else 1
-        hours, gib = copies * HOURS_PER_MONTH, copies * database.storage_gib
+        hours = copies * HOURS_PER_MONTH
+        gib = copies * database.storage_gib
         name = f"{copies} * {database.instance_class}"
         yield Item("Database", f"RDS for MariaDB, {name}", f"rds.{database.instance_class}", hours, "kept")
         yield Item("Database", f"RDS storage ({gib} GB)", "rds.storage", gib, "kept")
@@ -134,7 +137,8 @@ def _observability(cluster: Cluster, usage: Usage) -> Iterator[Item]:
 
 def _studio(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
     if studio := cluster.studio:
-        number, kind = max(1, len(studio.profiles)), studio.instance_type
+        number = max(1, len(studio.profiles))
+        kind = studio.instance_type
         what = f"{number} * {kind}, {usage.studio_hours:g} h each"
         yield Item("Studio", what, f"studio.{kind}", number * usage.studio_hours, "kept")
 
@@ -154,7 +158,8 @@ def read_endpoint(path: Path) -> Endpoint:
 
 def endpoint_items(endpoint: Endpoint, usage: Usage) -> list[Item]:
     """Return the items of a month with the fewest instances that scaling allows."""
-    fewest, kind = endpoint.instances.min, endpoint.instance_type
+    fewest = endpoint.instances.min
+    kind = endpoint.instance_type
     logs = f"CloudWatch Logs ({usage.logs_gb:g} GB)"
     items = [
         Item("Hosting", f"{fewest} * {kind}", f"hosting.{kind}", fewest * HOURS_PER_MONTH, "kept"),

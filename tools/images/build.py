@@ -47,7 +47,8 @@ FRAMEWORKS = {
         for name in ("bionemo", "neuron")
     },
 }
-DEFAULT_FRAMEWORK, NEURON = "esm2", "neuron"
+DEFAULT_FRAMEWORK = "esm2"
+NEURON = "neuron"
 NOT_COMMITTED = "check out a commit: only committed images are pushed"
 
 
@@ -59,7 +60,8 @@ def main() -> int:
         "--allow-dirty", action="store_true", help="build what is not committed, as <commit>-dirty"
     )
     options = parser.parse_args()
-    framework, revision = FRAMEWORKS[options.framework], read_revision(REPOSITORY)
+    framework = FRAMEWORKS[options.framework]
+    revision = read_revision(REPOSITORY)
     if options.push:
         require_clean(revision, instead=NOT_COMMITTED)
         _push(load_cluster(options.cluster), options, revision, framework)
@@ -134,7 +136,8 @@ def push_image(
         ValueError: if the engine has not got it, or the registry does not take it.
     """
     registered = registry_tag(revision, framework)
-    tag, target = local_tag(revision, framework), f"{repository.uri}:{registered}"
+    tag = local_tag(revision, framework)
+    target = f"{repository.uri}:{registered}"
     if not engine.has_image(tag):
         raise ValueError(f"{engine.name} has no image {tag}; run make image first")
     login = registry_login(repository.ecr)

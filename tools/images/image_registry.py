@@ -115,7 +115,8 @@ def copy_image(source: str, target: str, login: RegistryLogin) -> bool:
         config = Path(folder) / "config.json"
         config.touch(mode=0o600)
         config.write_text(json.dumps({"auths": {login.registry: {"auth": token}}}))
-        environment, has_buildx = dict(os.environ), ["docker", "buildx", "version"]
+        environment = dict(os.environ)
+        has_buildx = ["docker", "buildx", "version"]
         if shutil.which("skopeo"):
             # All platforms, and none converted: a converted one has another digest.
             options = ["--all", "--preserve-digests", "--authfile", str(config)]

@@ -151,7 +151,8 @@ def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
     work = Path(mkdtemp(prefix=UNFINISHED, dir=cache))
     try:
         print(f"{name}: {chart.git.folder} of {chart.git.repository} at {chart.git.commit}", flush=True)
-        scratch, whole = work / "git", work / "whole"
+        scratch = work / "git"
+        whole = work / "whole"
         scratch.mkdir()
         whole.mkdir()
         files = files_folder(work, whole.name)
@@ -163,7 +164,8 @@ def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
             shutil.copyfile(archive, files / "charts" / archive.name)
         for note in make_self_contained(files / "Chart.yaml", chart):
             print(f"{name}: {note}")
-        hashes, target = files_of(files), cache / name
+        hashes = files_of(files)
+        target = cache / name
         _check_with_helm(name, files, cache, values)
         write_lock(lock_file(work, whole.name), chart, hashes)
         if target.exists():
@@ -191,9 +193,12 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
     except FileNotFoundError:
         raise ValueError(f"{chart.git.folder} of {chart.git.repository} has no Chart.yaml") from None
     archives = {archive.name: archive for archive in chart.archives}
-    kept, notes, unknown = [], [], []
+    kept = []
+    notes = []
+    unknown = []
     for dependency in document.get("dependencies", []):
-        name, repository = dependency["name"], dependency.get("repository", "")
+        name = dependency["name"]
+        repository = dependency.get("repository", "")
         if not repository or repository.startswith("file://"):
             kept.append(dependency)
             packed = chart_file.with_name("charts") / f"{name}-{dependency.get('version')}.tgz"
@@ -203,7 +208,8 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
         elif name in chart.left_out:
             notes.append(f"without {name}: {chart.left_out[name]}")
         elif name in archives:
-            version, asked = archives.pop(name).version, str(dependency.get("version"))
+            version = archives.pop(name).version
+            asked = str(dependency.get("version"))
             if asked.removeprefix("v") != version.removeprefix("v"):
                 notes.append(f"{name} {version} of the table; Chart.yaml asks for {asked}")
             others = {key: value for key, value in dependency.items() if key != "repository"}
@@ -285,7 +291,8 @@ def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> str:
         ValueError: if git is missing, the commit or the folder cannot be fetched, or the folder does not have
             the content of the table.
     """
-    repository, files = scratch / "repository", scratch / "files"
+    repository = scratch / "repository"
+    files = scratch / "files"
     files.mkdir()
     _git(scratch, "init", "--quiet", "--bare", repository.name, to=source)
     _git(repository, "fetch", "--depth=1", "--no-tags", source.repository, source.commit, to=source)

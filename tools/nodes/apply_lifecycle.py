@@ -29,7 +29,8 @@ LOG = "/var/log/provision/provisioning.log"
 """On the controller; apply_to_cluster.py writes to it."""
 WORKERS_UNDONE = 3
 """With which apply_to_cluster.py ends when the controller is done and some workers are not."""
-NOT_BEGUN, BROKEN = 254, 255
+NOT_BEGUN = 254
+BROKEN = 255
 """Instead of a script's status, where none came back."""
 Connect = Callable[[Node], list[str]]
 

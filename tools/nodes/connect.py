@@ -201,7 +201,8 @@ def with_block(text: str, *, host: str, block: str) -> str:
 
     First, because ssh takes the first value it finds, which below a ``Host *`` is that one's.
     """
-    start, end = f"# >>> hyperpod {host}", f"# <<< hyperpod {host}"
+    start = f"# >>> hyperpod {host}"
+    end = f"# <<< hyperpod {host}"
     marked = f"{start}\n{block}\n{end}\n"
     pattern = re.compile(rf"^{re.escape(start)}\n.*?^{re.escape(end)}\n", re.MULTILINE | re.DOTALL)
     if pattern.search(text):

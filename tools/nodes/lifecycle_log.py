@@ -90,10 +90,12 @@ def read_events(logs: Any, log_group: str, streams: Sequence[str], *, since_ms: 
 
 def newest_run(events: Sequence[Event]) -> list[Event]:
     """A node's events from where its last run began; the first run has what the image said before it."""
-    start, ended = 0, False
+    start = 0
+    ended = False
     for index, event in enumerate(events):
         if ended and BEGINS.search(event.text):
-            start, ended = index, False
+            start = index
+            ended = False
         ended = ended or bool(RUN_ENDS.search(event.text))
     return list(events[start:])
 

@@ -41,7 +41,8 @@ CONTROL_PLANE = "control-plane"
 """In place of a node: what EKS's parts said."""
 DAY_MS = 24 * 3600 * 1000
 UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": DAY_MS}
-RED, PLAIN = "\x1b[1;31m", "\x1b[0m"
+RED = "\x1b[1;31m"
+PLAIN = "\x1b[0m"
 
 
 def main() -> int:
@@ -191,11 +192,13 @@ def _follow_nodes(
     shown: Sequence[Event],
 ) -> None:
     """Follow nodes, including those whose first line appears meanwhile."""
-    nodes, streams = read_nodes(), dict[str, NodeStream]()
+    nodes = read_nodes()
+    streams = dict[str, NodeStream]()
 
     def read(since_ms: int) -> Iterator[Event]:
         nonlocal nodes, streams
-        known, streams = streams, {stream.name: stream for stream in list_streams(logs, log_group)}
+        known = streams
+        streams = {stream.name: stream for stream in list_streams(logs, log_group)}
         if not streams.keys() <= known.keys():
             nodes = read_nodes()
             printer.names = names_of(nodes)

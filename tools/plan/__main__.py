@@ -60,7 +60,8 @@ def main() -> int:
     if place.hardware.is_neuron and (problems := xla_violations(config)):
         raise ValueError(listed(problems))
     print(f"{config.name} on {place.group.name} of {cluster.name}\n")
-    needed, usable = memory(layout), report.usable_bytes(place)
+    needed = memory(layout)
+    usable = report.usable_bytes(place)
     fits = needed.total <= usable
     changes = [] if fits else report.remedies(layout, usable)
     print(*report.memory_lines(layout, needed, place, changes), sep="\n")

@@ -27,7 +27,8 @@ POWER_USAGE_EFFECTIVENESS = 1.135
 """Power usage effectiveness of AWS's data centers in the Cloud Carbon Footprint project (package
 @cloud-carbon-footprint/aws 0.15.0)."""
 GRID_FILE = Path(__file__).with_name("grid_carbon.csv")
-MIB, GIB = 2**20, 2**30
+MIB = 2**20
+GIB = 2**30
 SECONDS_PER_HOUR = 3600
 TIME_UNITS = (("days", 24), ("hours", 1), ("minutes", 1 / 60), ("seconds", 1 / SECONDS_PER_HOUR))
 """Units of a run's time, with their length in hours; the report uses the largest that fits twice."""
@@ -42,7 +43,8 @@ def usable_bytes(place: Place) -> float:
 def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]) -> list[str]:
     parts = {**dataclasses.asdict(found), "together": found.total}
     rows = [(name.replace("_", " "), _size(value)) for name, value in parts.items()]
-    usable, size = usable_bytes(place), place.device_memory_gib
+    usable = usable_bytes(place)
+    size = place.device_memory_gib
     others = "Neuron's runtime" if place.hardware.is_neuron else "CUDA and NCCL"
     verdict = f"of {_size(usable)} usable ({size} GiB {place.device}, {1 - USABLE:.0%} reserved for {others})"
     lines = [format_table((f"memory of a {_kind(place)}", "size"), rows)]
@@ -73,7 +75,8 @@ def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]
 
 def speed_lines(layout: Layout, found: Speed, place: Place) -> list[str]:
     residues = residues_of(layout.config)
-    low, high = found.residues_per_second_low, found.residues_per_second_high
+    low = found.residues_per_second_low
+    high = found.residues_per_second_high
     train = layout.config.train
     kind = _kind(place)
     lines = [
@@ -237,7 +240,8 @@ def _settings(layout: Layout) -> list[Changes]:
 
 def _smaller_packs(config: RunFile) -> list[int]:
     """Return halves, quarters, ... of the pack that hold the longest protein; steps keep their size."""
-    least, sizes = config.model.max_residues + 2, []
+    least = config.model.max_residues + 2
+    sizes = []
     tokens = config.train.tokens_per_pack
     while tokens % 2 == 0 and tokens // 2 >= least:
         tokens //= 2

@@ -48,7 +48,8 @@ def read_measured(path: Path) -> tuple[str, float]:
     """
     try:
         results = json.loads(path.read_text())
-        mfu, device = results["mfu"], results["environment"]["device"]
+        mfu = results["mfu"]
+        device = results["environment"]["device"]
     except (OSError, json.JSONDecodeError, KeyError, TypeError):
         raise ValueError(
             f"--measured: got {path}; set a run's results, for example runs/<name>/results.json"
@@ -64,7 +65,9 @@ def read_measured(path: Path) -> tuple[str, float]:
 
 def flops_per_residue(layout: Layout) -> float:
     """Return the FLOPs as the trainer counts them: 4 for a frozen parameter, which has no gradient."""
-    config, shape, parameters = layout.config, layout.shape, layout.parameters
+    config = layout.config
+    shape = layout.shape
+    parameters = layout.parameters
     counted_out = shape.embedding + shape.contact_head
     frozen = parameters.frozen + parameters.frozen_matrices
     if config.task is None or config.lora is None:
@@ -85,7 +88,9 @@ def speed(
     """
     if measured and measured[0] != gpu:
         raise ValueError(f"--measured: the run was on {measured[0]}, and the cluster has {gpu}; set --mfu")
-    config, shape, world_size = layout.config, layout.shape, layout.world_size
+    config = layout.config
+    shape = layout.shape
+    world_size = layout.world_size
     counted = flops_per_residue(layout)
     family = MODEL_FAMILIES[config.model.family]
     size = next((name for name in family.sizes if family.published_shape(name) == shape), None)
@@ -99,13 +104,15 @@ def speed(
         assumed = ASSUMED_SMALL if size in SMALL else ASSUMED
         low, high, source = PUBLISHED.get((gpu, size or ""), assumed)
         if config.train.activation_checkpointing:
-            low, high = RECOMPUTED * low, RECOMPUTED * high
+            low = RECOMPUTED * low
+            high = RECOMPUTED * high
             source += "; a quarter less, because layers are recomputed"
         if layout.attention == "window":
             # Attention also computes keys of other proteins, which MFU does not count.
             spare = window_keys(config) - min(MEAN_LENGTH, config.model.max_residues + 2)
             share = counted / (counted + 12 * shape.layers * shape.hidden * max(0.0, spare))
-            low, high = share * low, share * high
+            low = share * low
+            high = share * high
             source += f"; {share:.0%} of that, because attention reads {window_keys(config)} keys per token"
         if config.train.precision == "fp32":
             source += "; this is for bf16, and fp32 takes several times as long"

@@ -75,7 +75,9 @@ def check_roles(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if is_deployed(aws, cluster, "hyperpod"):
         return
     summary = aws.call("iam", "get_account_summary")["SummaryMap"]
-    most, used, quota = MOST_ROLES[cluster.scheduler], summary["Roles"], summary["RolesQuota"]
+    most = MOST_ROLES[cluster.scheduler]
+    used = summary["Roles"]
+    quota = summary["RolesQuota"]
     said = f"up to {most} needed, {used:,} in use, the quota is {quota:,}"
     if used + most > quota:
         yield ROLES.warn(

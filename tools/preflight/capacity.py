@@ -93,7 +93,8 @@ def check_training_plans(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
 
 def _status(subject: Subject, plan: dict[str, Any]) -> Finding:
     status = plan["Status"]
-    start, end = plan.get("StartTime"), plan.get("EndTime")
+    start = plan.get("StartTime")
+    end = plan.get("EndTime")
     if status == "Active":
         if end is not None and end - datetime.now(UTC) < timedelta(days=2):
             return subject.warn(
@@ -140,7 +141,8 @@ def _capacity(
                 f"its capacity is in {', '.join(sorted(zones))}, group {group.name} is in {zone}",
                 "set the group's availability_zone_id to the plan's zone, and give the network that zone",
             )
-    wanted, total = sum(group.num_instances for group in groups), plan.get("TotalInstanceCount", 0)
+    wanted = sum(group.num_instances for group in groups)
+    total = plan.get("TotalInstanceCount", 0)
     available = plan.get("AvailableInstanceCount", total)
     if wanted > total:
         yield subject.fail(

@@ -18,7 +18,9 @@ OPEN_PORTS = {
 
 def check_existing_storage(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     storage = cluster.storage
-    lustre, home, bucket = storage.lustre, storage.home, storage.data_bucket
+    lustre = storage.lustre
+    home = storage.home
+    bucket = storage.data_bucket
     if lustre.existing:
         subject = Subject(f"file system {lustre.existing.file_system_id}")
         found = yield from _find(aws, cluster, subject, lustre.existing.file_system_id, "LUSTRE")

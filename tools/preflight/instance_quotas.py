@@ -52,14 +52,16 @@ def check_karpenter(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     if cluster.autoscaling == "none":
         return
     quotas = quotas_by_name(aws, "sagemaker")
-    wanted, elsewhere = _instances_wanted(cluster), _instances_elsewhere(aws, cluster)
+    wanted = _instances_wanted(cluster)
+    elsewhere = _instances_elsewhere(aws, cluster)
     at_most = wanted.copy()
     for group in cluster.instance_groups:
         at_most[group.instance_type, group.capacity] += max(
             0, (group.max_instances or 0) - group.num_instances
         )
     for kind, most in sorted(at_most.items()):
-        name, used = _quota_name(*kind), elsewhere[kind]
+        name = _quota_name(*kind)
+        used = elsewhere[kind]
         value = quotas.get(name)
         if value is not None and most > wanted[kind] and used + most > value:
             yield Subject(f"quota {name}").warn(
@@ -77,7 +79,8 @@ def check_instance_types(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
 
 
 def check_instance_totals(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    wanted, elsewhere = _instances_wanted(cluster), _instances_elsewhere(aws, cluster)
+    wanted = _instances_wanted(cluster)
+    elsewhere = _instances_elsewhere(aws, cluster)
     yield _judge(aws, PER_CLUSTER, needed=wanted.total(), used=0)
     yield _judge(aws, ALL_CLUSTERS, needed=wanted.total(), used=elsewhere.total())
     spot, spot_elsewhere = (

@@ -23,7 +23,8 @@ SYNTHESIS = Subject("synthesis")
 CLUSTERS = Quota("eks", "Amazon Elastic Kubernetes Service (Amazon EKS)", "Clusters")
 """Quota of clusters per region (AWS General Reference, "Amazon EKS endpoints and quotas")."""
 CHART = Subject("HyperPod's chart")
-NEURON, HEALTH = "neuron-device-plugin", "health-monitoring-agent"
+NEURON = "neuron-device-plugin"
+HEALTH = "health-monitoring-agent"
 """Prefixes of the names of the chart's DaemonSets."""
 NEWER = "use a newer chart (docs/charts.md), or another instance type"
 
@@ -104,7 +105,8 @@ def check_access(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
 
 def _principal(aws: ReadOnlyAws, arn: str) -> Finding:
     _, _, _, _, account, path = arn.split(":", 5)
-    kind, name = path.split("/")[0], path.rpartition("/")[2]
+    kind = path.split("/")[0]
+    name = path.rpartition("/")[2]
     subject = Subject(f"{kind} {name}")
     if account != aws.account:
         return subject.unknown(

@@ -24,7 +24,8 @@ def check_images(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
             action = "set image_id to a HyperPod image of this region, or remove it"
             yield subject.fail(f"was not found in {cluster.region}; it may be deregistered", action)
             continue
-        images, architecture = found["Images"], instance_type(group.instance_type).architecture
+        images = found["Images"]
+        architecture = instance_type(group.instance_type).architecture
         if not images:
             yield subject.fail(
                 "does not exist, or is not shared with this account", "ask its owner to share it"
@@ -75,7 +76,8 @@ def check_mirror(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
         )
         return
     table = needed(cluster)
-    bucket, repository = artifact_bucket(cluster, aws.account), ResourceNames(cluster).image_repository
+    bucket = artifact_bucket(cluster, aws.account)
+    repository = ResourceNames(cluster).image_repository
     objects = aws.items("s3", "list_objects_v2", "Contents", Bucket=bucket, Prefix=f"{PREFIX}/")
     there = {entry["Key"].rpartition("/")[2] for entry in objects}
     missing = [file_name(entry) for entry in table["files"] if file_name(entry) not in there]

@@ -111,7 +111,8 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
                 "set network.s3_gateway_endpoint to false",
             )
         elif not network.s3_gateway_endpoint and actual not in with_s3:
-            lacking, action = "no gateway endpoint for S3", "set network.s3_gateway_endpoint to true"
+            lacking = "no gateway endpoint for S3"
+            action = "set network.s3_gateway_endpoint to true"
             if way_out is None:
                 yield subject.fail(
                     f"{lacking} and no internet access: nodes cannot fetch their scripts", action
@@ -148,7 +149,8 @@ def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 def check_endpoint_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Check that each interface endpoint is in a zone that its service offers; EC2 refuses it in others."""
-    network, own = cluster.network, zone_ids(cluster)
+    network = cluster.network
+    own = zone_ids(cluster)
     if not network.interface_endpoints:
         return
     services = {name: whole_name(name, cluster.region) for name in endpoint_services(cluster).values()}

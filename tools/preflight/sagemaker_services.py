@@ -29,7 +29,8 @@ def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Check name and quota; an existing resource belongs to a deployed storage stack."""
     if not cluster.mlflow:
         return
-    name, kind = cluster.name, cluster.mlflow.kind
+    name = cluster.name
+    kind = cluster.mlflow.kind
     names = _names(aws, kind)
     subject = Subject(f"MLflow {kind.replace('_', ' ')} {name}")
     if name in names and is_deployed(aws, cluster, "storage"):
@@ -72,7 +73,8 @@ def check_spaces(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Warn about the quota of spaces, because the rest works; new accounts allow none with a GPU."""
     if not cluster.studio:
         return
-    people, name = max(1, len(cluster.studio.profiles)), RUNNING.format(cluster.studio.instance_type)
+    people = max(1, len(cluster.studio.profiles))
+    name = RUNNING.format(cluster.studio.instance_type)
     value = quotas_by_name(aws, "sagemaker").get(name)
     if value is None:
         return

@@ -13,7 +13,8 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import Quota, judge_quota
 from tools.preflight.stacks import is_deployed, missing_nodes
 
-VPC, EC2 = "Amazon Virtual Private Cloud (Amazon VPC)", "Amazon Elastic Compute Cloud (Amazon EC2)"
+VPC = "Amazon Virtual Private Cloud (Amazon VPC)"
+EC2 = "Amazon Elastic Compute Cloud (Amazon EC2)"
 VPCS = Quota("vpc", VPC, "VPCs per Region", "L-F678F1CE")
 INTERNET_GATEWAYS = Quota("vpc", VPC, "Internet gateways per Region", "L-A4707A72")
 ADDRESSES = Quota("ec2", EC2, "EC2-VPC Elastic IPs", "L-0263D0A3")

@@ -34,7 +34,8 @@ def find_notices(stack: str, old: Template, new: Template) -> Iterator[Notice]:
                 text = "the link to the bucket is deleted: nothing is imported or exported any more"
                 yield Notice(stack, logical_id, text)
             continue
-        was, now = before.get("Properties", {}), after.get("Properties", {})
+        was = before.get("Properties", {})
+        now = after.get("Properties", {})
         if before.get("DeletionPolicy") in KEPT and after.get("DeletionPolicy") not in KEPT:
             text = f"{before['Type']} is no longer kept: from now on it is deleted with its stack"
             yield Notice(stack, logical_id, text, is_certain=False)

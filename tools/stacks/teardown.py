@@ -52,7 +52,8 @@ def main() -> int:
     print(teardown_plan.describe_plan(plan))
     if options.dry_run or not plan.stacks:
         return 0
-    name, given = cluster.name, options.yes
+    name = cluster.name
+    given = options.yes
     if given is None:
         if not sys.stdin.isatty():
             raise ValueError(f"there is no terminal to confirm in; use a terminal, or --yes {name}")
@@ -158,7 +159,8 @@ def _events(cloudformation: Any, stack: StackContents, *, until: str | None) -> 
 
 def _report(event: dict[str, Any]) -> list[str]:
     """Print an event; returns the reason if it is a failure."""
-    status, logical_id = event["ResourceStatus"], event["LogicalResourceId"]
+    status = event["ResourceStatus"]
+    logical_id = event["LogicalResourceId"]
     print(f"  {status:18} {logical_id} ({event['ResourceType']})", flush=True)
     if status != "DELETE_FAILED" or event["ResourceType"] == "AWS::CloudFormation::Stack":
         return []

@@ -271,7 +271,8 @@ def _file_systems(session: boto3.Session, vpcs: set[str], own_groups: set[str]) 
     if not vpcs | own_groups:
         return []
     name, values = ("vpc-id", vpcs) if vpcs else ("group-id", own_groups)
-    place, ec2 = {"Name": name, "Values": sorted(values)}, aws_client(session, "ec2")
+    place = {"Name": name, "Values": sorted(values)}
+    ec2 = aws_client(session, "ec2")
     found = all_items(ec2, "describe_network_interfaces", "NetworkInterfaces", Filters=[place])
     interfaces = {interface["NetworkInterfaceId"] for interface in found}
     return [

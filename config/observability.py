@@ -78,9 +78,21 @@ class Mlflow(Section):
 
 APP_REGIONS = frozenset(
     {
-        *("ap-northeast-1", "ap-northeast-2", "ap-south-1", "ap-southeast-1", "ap-southeast-2"),
-        *("ca-central-1", "eu-central-1", "eu-north-1", "eu-west-1", "eu-west-2", "sa-east-1"),
-        *("us-east-1", "us-east-2", "us-west-1", "us-west-2"),
+        "ap-northeast-1",
+        "ap-northeast-2",
+        "ap-south-1",
+        "ap-southeast-1",
+        "ap-southeast-2",
+        "ca-central-1",
+        "eu-central-1",
+        "eu-north-1",
+        "eu-west-1",
+        "eu-west-2",
+        "sa-east-1",
+        "us-east-1",
+        "us-east-2",
+        "us-west-1",
+        "us-west-2",
     }
 )
 """HyperPod regions with AWS::SageMaker::MlflowApp in CloudFormation's registry; all also have

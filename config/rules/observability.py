@@ -11,8 +11,16 @@ from config.rules.rule import CommonRule, has_closed_network, is_outside, repeti
 
 REGIONS = frozenset(
     {
-        *("ap-northeast-1", "ap-northeast-2", "ap-southeast-1", "ap-southeast-2", "eu-central-1"),
-        *("eu-west-1", "eu-west-2", "us-east-1", "us-east-2", "us-west-2"),
+        "ap-northeast-1",
+        "ap-northeast-2",
+        "ap-southeast-1",
+        "ap-southeast-2",
+        "eu-central-1",
+        "eu-west-1",
+        "eu-west-2",
+        "us-east-1",
+        "us-east-2",
+        "us-west-2",
     }
 )
 """Regions with AWS::Grafana::Workspace in CloudFormation's registry."""

@@ -19,8 +19,28 @@ _METADATA_IOPS = (1500, 3000, 6000, *range(_IOPS_STEP, _MAX_IOPS + 1, _IOPS_STEP
 # part of the system, or is hidden by a mount of the system.
 _SYSTEM_DIRECTORIES = frozenset(
     {
-        *("bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "media", "mnt", "opt"),
-        *("proc", "root", "run", "sbin", "snap", "srv", "sys", "tmp", "usr", "var"),
+        "bin",
+        "boot",
+        "dev",
+        "etc",
+        "home",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "media",
+        "mnt",
+        "opt",
+        "proc",
+        "root",
+        "run",
+        "sbin",
+        "snap",
+        "srv",
+        "sys",
+        "tmp",
+        "usr",
+        "var",
     }
 )
 

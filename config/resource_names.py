@@ -8,6 +8,7 @@ from config.task_governance import team_namespace
 
 PROJECT_TAG = "project"
 PROJECT = "hyperpod-esm2"
+"""Value of the project's tag."""
 CLUSTER_TAG = "hyperpod-cluster"
 """Tag with the cluster's name for the budget; activate it as a cost allocation tag in Billing."""
 

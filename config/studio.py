@@ -15,9 +15,10 @@ STUDIO_FOLDER = "studio"
 SHARED_PARTITION = "shared"
 PROFILE_PARTITIONS = "users"
 STUDIO_UID = 200001
-STUDIO_GID = 1001
 """Owner of the files that spaces write, unless a profile defines another (SageMaker developer guide, "Adding
 a custom file system to a domain")."""
+STUDIO_GID = 1001
+"""Group of the files that spaces write, from the same page."""
 
 SpaceType = Literal[
     "ml.t3.medium",

@@ -85,6 +85,7 @@ def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Vio
     clusters = [kind.model_validate(with_stand_ins(rest, stand_ins, index)) for index in range(num_clusters)]
     for cluster in clusters:
         _set_names(cluster, document, stand_ins)
+    # A violation that some stand-ins do not cause is due to the others.
     first, *others = [violations(cluster) for cluster in clusters]
     certain = [violation for violation in first if all(violation in other for other in others)]
     return clusters[0], found + _news(found, certain)
@@ -99,10 +100,13 @@ def _set_names(cluster: AnyCluster, document: dict[str, Any], stand_ins: StandIn
         for index, item in enumerate(items or ()):
             here: Location = (*place, index)
             if here in stand_ins or (*here, "name") in stand_ins:
-                items[index] = item.model_copy(update={"name": item_label(below(document, here), index)})
+                name = item_label(below(document, here), index)
+                items[index] = item.model_copy(update={"name": name})
 
 
 def _news(found: list[Violation], more: list[Violation]) -> list[Violation]:
     """Return the violations in ``more`` whose place is not within a place that ``found`` reports."""
-    places = [violation.path for violation in found]
-    return [violation for violation in more if not any(is_within(violation.path, place) for place in places)]
+    reported = [violation.path for violation in found]
+    return [
+        violation for violation in more if not any(is_within(violation.path, place) for place in reported)
+    ]

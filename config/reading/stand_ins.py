@@ -15,9 +15,10 @@ from config.reading.places import Location, below, in_document, key_meant, netwo
 StandIns = dict[Location, list[Any]]
 """Stand-ins by location in the document."""
 
-# Stand-ins for integers and strings that the model does not constrain.
 _NUMBERS = (1, 10**6)
+"""Stand-ins for integers that the model does not constrain."""
 _TEXTS = ("unknown-1", "unknown-2")
+"""Stand-ins for strings that the model does not constrain."""
 
 
 def repaired(error: ValidationError, document: dict[str, Any], kind: Kind) -> tuple[dict[str, Any], StandIns]:

@@ -43,8 +43,8 @@ networking requirements for VPC and subnets")."""
 def address_takers(cluster: Cluster) -> dict[str, Counter[str]]:
     """Return the addresses needed in each zone's private subnet, by the place in the file that needs them.
 
-    A node whose type is not in the catalogue counts as one address. Groups that Karpenter scales count with
-    the most nodes that they may have.
+    A node of a type that is not in the catalogue counts as one address. Groups that Karpenter scales count
+    with the most nodes that they may have.
     """
     takers: dict[str, Counter[str]] = defaultdict(Counter)
     first = takers[zone_ids(cluster)[0]]

@@ -24,7 +24,7 @@ EXAMPLES = (
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIECUEU7Ahx3DrHmWkYzx2OMD01HUeidtLdDYocoglHKN ada@example.com",
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICUmVynEXPKu1sHLx7WBnuTjvBkxGsKV+YvkW1iaXvuJ rosalind@example.com",
 )
-"""Example keys, whose private keys were discarded."""
+"""Example keys. Their private keys were discarded."""
 
 # Header lines of PEM and PuTTY files. Without a header, the base64 of OpenSSH's own format begins with a
 # name, and that of PEM with the number 0 or 1 (DER 02 01 0x) after one or two lengths.
@@ -67,7 +67,7 @@ def fault(text: str) -> Fault | None:
 
 
 def _fault_of_type(text: str, kind: str) -> Fault:
-    """Return the fault of a text whose first word, ``kind``, is not a type of a key."""
+    """Return the fault of a text that begins with ``kind``, which is not a type of a key."""
     has_type_later = any(re.search(rf"(^|[\s,]){re.escape(known)} ", text) for known in TYPES)
     if has_type_later:
         return Fault(

@@ -68,7 +68,7 @@ def stack_names(cluster: Cluster) -> StackNames:
 
 
 def wanted_stacks(cluster: Cluster, of: StackNames) -> list[str]:
-    """Return the names or ids in ``of`` whose stacks the file requests."""
+    """Return the names or ids in ``of`` that belong to stacks that the file requests."""
     optional = {of.studio: cluster.studio, of.observability: cluster.observability}
     return [name for name in of if name not in optional or optional[name]]
 

@@ -23,7 +23,7 @@ ZONE_ID_PREFIXES: Mapping[str, str] = {
     "us-west-1": "usw1",
     "us-west-2": "usw2",
 }
-"""Zone-id prefix of each region whose CloudFormation registry has ``AWS::SageMaker::Cluster``."""
+"""Zone-id prefix of each region with ``AWS::SageMaker::Cluster`` in its CloudFormation registry."""
 
 HEALTH_MONITORING_REGIONS = frozenset(
     {

@@ -19,7 +19,6 @@ from config.slurm_cluster import SlurmCluster
 
 Wanted = TypeVar("Wanted", SlurmCluster, EksCluster)
 
-# Lists whose items are named in error messages.
 _NAMED: tuple[tuple[str, ...], ...] = (
     ("instance_groups",),
     ("access", "groups"),
@@ -28,6 +27,7 @@ _NAMED: tuple[tuple[str, ...], ...] = (
     ("task_governance", "teams"),
     ("task_governance", "priority_classes"),
 )
+"""Lists with items that error messages name."""
 
 
 def load_cluster(path: Path) -> AnyCluster:
@@ -105,7 +105,7 @@ def _set_names(cluster: AnyCluster, document: dict[str, Any], stand_ins: StandIn
 
 
 def _news(found: list[Violation], more: list[Violation]) -> list[Violation]:
-    """Return the violations in ``more`` whose place is not within a place that ``found`` reports."""
+    """Return the violations in ``more`` at places that are not within a place that ``found`` reports."""
     reported = [violation.path for violation in found]
     return [
         violation for violation in more if not any(is_within(violation.path, place) for place in reported)

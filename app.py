@@ -1,6 +1,6 @@
-"""The CDK app: what `-c cluster=<file>` describes, or both default files, so that each deploys as typed.
+"""CDK app with the stacks of the cluster file in `-c cluster=<file>`, or of both default files.
 
-With `-c endpoint=<file>` it is the endpoint alone.
+With `-c endpoint=<file>` it has the endpoint's stack only.
 """
 
 import sys
@@ -8,7 +8,10 @@ from pathlib import Path
 
 from aws_cdk import App
 
+from config.cluster_files import DEFAULT_CLUSTER_FILES
+from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
+from config.endpoint import Endpoint
 from config.reading.endpoint_file import GIVEN, load_endpoint
 from config.reading.loader import load_cluster
 from stacks.cluster_stacks import add_checks, add_stacks, oversized, remove_refused
@@ -18,23 +21,26 @@ from tools.kubernetes.charts import bring_missing
 
 NEEDS_TEMPLATES = "aws:cdk:bundling-stacks"
 """Context that the command line fills for synth, diff and deploy, and leaves empty for list and destroy."""
-DEFAULT_CLUSTERS = ("clusters/slurm.yaml", "clusters/eks.yaml")
 
 
 def main() -> None:
     app = App()
     context = app.node.try_get_context
-    endpoint, cluster_files = None, [context("cluster")] if context("cluster") else DEFAULT_CLUSTERS
+    endpoint: Endpoint | None = None
+    clusters: list[AnyCluster] = []
     try:
-        if file := context("endpoint"):
-            endpoint = load_endpoint(Path(file), {key: context(key) for key in GIVEN})
-        clusters = [] if endpoint else [load_cluster(Path(file)) for file in cluster_files]
+        if endpoint_file := context("endpoint"):
+            endpoint = load_endpoint(Path(endpoint_file), {key: context(key) for key in GIVEN})
+        elif cluster_file := context("cluster"):
+            clusters = [load_cluster(Path(cluster_file))]
+        else:
+            clusters = [load_cluster(file) for file in DEFAULT_CLUSTER_FILES.values()]
     except ValueError as error:
         sys.exit(str(error))
     if endpoint:
         add_endpoint_stack(app, endpoint)
     for cluster in clusters:
-        # At every command, because the command line shows no app which one it is, nor annotations at destroy.
+        # At every command: the app cannot find out which command runs, and destroy shows no annotations.
         costs = ", ".join(remaining_costs(cluster))
         print(f"{cluster.name}: once deployed, billed until `make teardown`: {costs}", file=sys.stderr)
         if isinstance(cluster, EksCluster) and context(NEEDS_TEMPLATES):

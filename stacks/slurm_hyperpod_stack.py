@@ -11,6 +11,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sagemaker as sagemaker
 from aws_cdk import aws_ssm as ssm
 
+from config.cluster_files import DEFAULT_CLUSTER_FILE
 from config.node_settings import HOME_MOUNT_PATH, node_settings_text
 from config.resource_names import ResourceNames
 from config.slurm_cluster import SlurmCluster
@@ -27,8 +28,6 @@ from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack
 
-DEFAULT_CLUSTER = "clusters/slurm.yaml"
-"""The file that app and make take when none is named."""
 REPOSITORY = Path(__file__).parents[1]
 SETTINGS = "settings.json"
 """Settings of the cluster file, which are part of the scripts' hash."""
@@ -217,7 +216,8 @@ class SlurmHyperPodStack(Stack):
     def _make(self, target: str) -> str:
         """The command for this cluster; the default file need not be named."""
         file = self.node.try_get_context("cluster")
-        return f"make {target}" if file in (None, DEFAULT_CLUSTER) else f"make {target} CLUSTER={file}"
+        is_default = file in (None, str(DEFAULT_CLUSTER_FILE))
+        return f"make {target}" if is_default else f"make {target} CLUSTER={file}"
 
 
 def _mounts(storage: StorageStack) -> list[StorageConfig]:

@@ -9,12 +9,10 @@ from typing import NoReturn
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from config.cluster_files import DEFAULT_CLUSTER_FILE
+from seqlm.training.command_line import INTERRUPTED, USAGE_ERROR
 from tools.aws_session import explain
 
-DEFAULT_CLUSTER_FILE = Path("clusters/slurm.yaml")
-USAGE_ERROR = 2
-INTERRUPTED = 130
-"""Exit status after Ctrl-C (128 + SIGINT)."""
 Say = Callable[[str], None]
 """Function that receives one line of output."""
 

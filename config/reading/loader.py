@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from config.cluster_files import DEFAULT_CLUSTER_FILES
 from config.cluster_kinds import KINDS, AnyCluster, Kind, kind_meant
 from config.eks_cluster import EksCluster
 from config.reading.field_errors import field_violations
@@ -55,7 +56,7 @@ def _load_kind(path: Path, kind: type[Wanted]) -> Wanted:
     wanted = next(scheduler for scheduler, other in KINDS.items() if other is kind)
     raise ValueError(
         f"{path}: scheduler: got {cluster.scheduler}; this command requires scheduler: {wanted};"
-        f" set a cluster file for it, such as clusters/{wanted}.yaml"
+        f" set a cluster file for it, such as {DEFAULT_CLUSTER_FILES[wanted]}"
     )
 
 

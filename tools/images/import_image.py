@@ -12,10 +12,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from config.cluster_files import DEFAULT_CLUSTER_FILE
 from config.facts.instance_catalogue import instance_type
 from config.reading.loader import load_slurm_cluster
 from config.slurm_cluster import SlurmCluster
-from tools.command_line import DEFAULT_CLUSTER_FILE, Say, cluster_parser, run_command
+from tools.command_line import Say, cluster_parser, run_command
 from tools.images import build
 from tools.images.container_engine import find_engine
 from tools.images.image_registry import Repository, find_repository

@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from config.cluster_files import DEFAULT_CLUSTER_FILES
 from config.eks_cluster import EksCluster
 from config.reading.loader import load_eks_cluster
 from manifests.chart_values import chart_values
@@ -75,7 +76,7 @@ def main() -> int:
     parser.add_argument(
         "--cluster",
         type=Path,
-        default=Path("clusters/eks.yaml"),
+        default=DEFAULT_CLUSTER_FILES["eks"],
         metavar="FILE",
         help="render HyperPod's chart with the values of this cluster file (%(default)s)",
     )

@@ -14,6 +14,8 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 TARGET = "hyperpod-cluster"
 """Target of a plan, which is bought for HyperPod or for training jobs and cannot be changed."""
+ENDS_SOON = timedelta(days=2)
+"""Time before the end of a plan from which the check warns."""
 
 
 def check_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -96,7 +98,7 @@ def _status(subject: Subject, plan: dict[str, Any]) -> Finding:
     start = plan.get("StartTime")
     end = plan.get("EndTime")
     if status == "Active":
-        if end is not None and end - datetime.now(UTC) < timedelta(days=2):
+        if end is not None and end - datetime.now(UTC) < ENDS_SOON:
             return subject.warn(
                 f"ends {end:%Y-%m-%d %H:%M} UTC", "expect its nodes to be taken away then; save checkpoints"
             )
@@ -117,6 +119,7 @@ def _status(subject: Subject, plan: dict[str, Any]) -> Finding:
 def _capacity(
     subject: Subject, cluster: Cluster, plan: dict[str, Any], groups: list[InstanceGroup]
 ) -> Iterator[Finding]:
+    """Check that a plan has the type, the zone and the number of instances of its groups."""
     reserved = plan.get("ReservedCapacitySummaries", [])
     types = {summary["InstanceType"] for summary in reserved}
     for group in groups:

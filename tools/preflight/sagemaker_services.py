@@ -73,16 +73,17 @@ def check_spaces(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Warn about the quota of spaces, because the rest works; new accounts allow none with a GPU."""
     if not cluster.studio:
         return
-    people = max(1, len(cluster.studio.profiles))
-    name = RUNNING.format(cluster.studio.instance_type)
+    num_spaces = max(1, len(cluster.studio.profiles))
+    space_type = cluster.studio.instance_type
+    name = RUNNING.format(space_type)
     value = quotas_by_name(aws, "sagemaker").get(name)
     if value is None:
         return
-    said = f"{people} spaces of {cluster.studio.instance_type} may run at once, the quota is {value:,.10g}"
-    if value < people:
-        yield STUDIO.warn(said, f"request {people} for '{name}' in Service Quotas, {SAGEMAKER}")
+    message = f"{num_spaces} spaces of {space_type} may run at once, the quota is {value:,.10g}"
+    if value < num_spaces:
+        yield STUDIO.warn(message, f"request {num_spaces} for '{name}' in Service Quotas, {SAGEMAKER}")
     else:
-        yield STUDIO.ok(said)
+        yield STUDIO.ok(message)
 
 
 def check_sign_in(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

@@ -291,12 +291,15 @@ def _groups_that_name(session: boto3.Session, own_groups: set[str]) -> set[str]:
 
 
 def _file_systems(session: boto3.Session, vpcs: set[str], own_groups: set[str]) -> list[str]:
-    if not vpcs | own_groups:
+    """Return the ids of file systems in these VPCs or, without VPCs, with these security groups."""
+    if vpcs:
+        filters = [{"Name": "vpc-id", "Values": sorted(vpcs)}]
+    elif own_groups:
+        filters = [{"Name": "group-id", "Values": sorted(own_groups)}]
+    else:
         return []
-    name, values = ("vpc-id", vpcs) if vpcs else ("group-id", own_groups)
-    place = {"Name": name, "Values": sorted(values)}
     ec2 = aws_client(session, "ec2")
-    found = all_items(ec2, "describe_network_interfaces", "NetworkInterfaces", Filters=[place])
+    found = all_items(ec2, "describe_network_interfaces", "NetworkInterfaces", Filters=filters)
     interfaces = {interface["NetworkInterfaceId"] for interface in found}
     return [
         system["FileSystemId"]

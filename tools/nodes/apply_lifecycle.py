@@ -60,8 +60,8 @@ def main() -> int:
     source = deployed_scripts(aws_client(session, "cloudformation"), cluster)
     if not source.endswith(f"/{checkout_hash(cluster)}"):
         print(
-            f"note: the deployed scripts are applied, {source}. The scripts or the cluster file here differ; to "
-            "apply these, run `make deploy` first.",
+            f"note: the deployed scripts are applied, {source}. The scripts or the cluster file here differ; "
+            "to apply these, run `make deploy` first.",
             file=sys.stderr,
         )
     found = read_cluster_nodes(aws_client(session, "sagemaker"), cluster.name)

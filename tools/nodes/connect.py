@@ -96,7 +96,7 @@ def _options() -> argparse.Namespace:
         type=int,
         const=DEFAULT_TUNNEL_PORT,
         metavar="PORT",
-        help="on EKS: forward this local port (%(const)s) to a private API server through a node, until Ctrl-C",
+        help="on EKS: forward this local port (%(const)s) to the API server through a node, until Ctrl-C",
     )
     return parser.parse_args()
 

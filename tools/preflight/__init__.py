@@ -94,7 +94,7 @@ def _eks_checks(planned: Planned) -> dict[str, OwnCheck]:
         "Kubernetes version": kubernetes_version.check_version,
         "access to Kubernetes": kubernetes_access.check_access,
         "synthesis": partial(synthesis.check_synthesis, planned),
-        "types that the chart knows": chart_types.check_types,
+        "types that the chart supports": chart_types.check_types,
         "names of the cluster's log groups": partial(names.check_planned_log_groups, planned),
         "add-ons": partial(addons.check_addons, planned),
     }

@@ -148,7 +148,7 @@ def _delete_log_group(session: boto3.Session, name: str) -> None:
 
 
 def _report_groups(session: boto3.Session, cluster: Cluster) -> int:
-    """Print the groups of nodes, and wait for workers if the cluster file says so; return the exit status."""
+    """Print the groups of nodes, wait for workers if the cluster file requires it, and return the status."""
     sagemaker = aws_client(session, "sagemaker")
     deadline = time.monotonic() + cluster.wait_minutes * 60
     while True:

@@ -60,7 +60,9 @@ BATCH = 1000
 
 
 def main() -> int:
-    parser = cluster_parser("Delete everything that a cluster file deployed, except what it says to keep.")
+    parser = cluster_parser(
+        "Delete everything that a cluster file deployed, except resources that it retains."
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     parser.add_argument("--yes", metavar="NAME", help="name of the cluster, as confirmation without a prompt")
     options = parser.parse_args()

@@ -214,4 +214,5 @@ def test_the_command_gives_one_message(upstream: Upstream, cache: Path, table: P
         timeout=WAIT_SECONDS,
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("error: Chart.yaml depends on certificates") and "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: Chart.yaml depends on certificates")
+    assert "Traceback" not in done.stderr

@@ -217,7 +217,7 @@ def test_hyperpods_chart_is_rendered_with_a_clusters_values_and_surprises_are_re
     template.write_text(template.read_text() + f"  region: {needed}\n")
     git = {**upstream.table()["main"]["git"], "commit": upstream.commit()}
     printed = make_charts(git=git)
-    assert "WARNING: it installs objects that belong to none of its parts: main/templates/text.yaml\n" in printed
+    assert "it installs objects that belong to none of its parts: main/templates/text.yaml\n" in printed
     assert "WARNING: it installs own, which manifests/chart_values.py does not switch\n" in printed
     assert "WARNING: it installs device-plugin, which manifests" in printed
 

@@ -170,7 +170,7 @@ def test_a_tunnel_reaches_a_private_api_server_through_a_running_node(
 def test_ssh_is_configured_for_a_node_by_name(run: Connect, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("system-1", "--ssh-config", "-") == 0
     assert "Host esm2-eks-system-1\n" in (block := capsys.readouterr().out) and "User ec2-user\n" in block
-    with pytest.raises(ValueError, match=r"name a node, .* nodes of esm2-eks are system-1, workers-1, workers-2"):
+    with pytest.raises(ValueError, match=r"name a node, .* of esm2-eks are system-1, workers-1, workers-2"):
         run("--ssh-config", "-")
 
 

@@ -198,9 +198,7 @@ def test_a_cluster_that_is_gone(aws: AnsweringAws, cloud: Logs, show: Show) -> N
 
 def test_no_log_group_yet(cloud: Logs, show: Show) -> None:
     cloud.groups = {f"/aws/sagemaker/Clusters/{CLUSTER}/earlier00000": 1}
-    with pytest.raises(
-        ValueError, match=f"there is no log group {LOG_GROUP} yet; HyperPod creates it"
-    ):
+    with pytest.raises(ValueError, match=f"there is no log group {LOG_GROUP} yet; HyperPod creates it"):
         show()
 
 

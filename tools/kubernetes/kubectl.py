@@ -148,7 +148,7 @@ class Kubectl:
         if any(mark in message for mark in UNREACHED):
             return self._unreached(message)
         if any(mark in message for mark in DENIED):
-            return f"{message}; kubernetes.access in the cluster file has the permissions in {self.where}"
+            return f"{message}; kubernetes.access in the cluster file sets the permissions in {self.where}"
         return message.removeprefix("Error from server ").removeprefix("error: ")
 
     def _unreached(self, message: str) -> str:

@@ -122,13 +122,13 @@ def test_half_an_archive_is_refused(make_charts: Run, server: Server, cache: Pat
 
 
 def test_two_runs_at_once_are_one(make_charts: Run, cache: Path) -> None:
-    with charts._alone_in(cache), pytest.raises(ValueError, match="another make charts is at work"):
+    with charts._alone_in(cache), pytest.raises(ValueError, match="another make charts is running"):
         make_charts()
 
 
 def test_reports_unknown_dependencies_and_unused_archives(make_charts: Run, upstream: Upstream) -> None:
     with pytest.raises(
-        ValueError, match=r"takes certificates v1.18.2 of oci://charts.example/certificates, which"
+        ValueError, match=r"depends on certificates v1.18.2 of oci://charts.example/certificates, which"
     ):
         make_charts(left_out={})
     git = upstream.table()["main"]["git"]

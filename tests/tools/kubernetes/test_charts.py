@@ -231,9 +231,9 @@ def test_hyperpods_chart_is_rendered_with_a_clusters_values_and_surprises_are_re
         (
             "# Source: main/charts/part/templates/a.yaml",
             {"part": {"enabled": False}},
-            ["part is switched off, and that has no effect"],
+            ["part is switched off, which has no effect"],
         ),
-        ("", {"part": {"enabled": True}}, ["part is switched on, and that has no effect"]),
+        ("", {"part": {"enabled": True}}, ["part is switched on, which has no effect"]),
         (
             "# Source: main/charts/part/charts/more/templates/a.yaml",
             {},

@@ -137,7 +137,7 @@ def test_a_session_that_breaks_is_no_success(
     account.sessions.set("breaks")
     assert run() == 1
     errors = capsys.readouterr().err
-    assert "the session ended before the script did; the script may still be running" in errors
+    assert "the session ended before the script; the script may still be running" in errors
     assert f"{apply_lifecycle.LOG} on it says how it and the workers end" in errors
     assert targets(account) == [CONTROLLER]
 

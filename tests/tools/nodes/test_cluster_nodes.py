@@ -75,7 +75,7 @@ def test_an_ambiguous_group_names_its_nodes() -> None:
 
 def test_an_unknown_node_is_answered_with_those_there_are() -> None:
     with pytest.raises(
-        ValueError, match="no node gpu-1 in cluster esm2-slurm; there are controller-1, workers-1"
+        ValueError, match="no node gpu-1 in cluster esm2-slurm; its nodes are controller-1, workers-1"
     ):
         choose_node(cluster(), "gpu-1")
 

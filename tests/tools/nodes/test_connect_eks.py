@@ -109,8 +109,14 @@ def test_with_teams_no_namespace_is_chosen(run: Connect, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ("Unable to connect to the server: dial tcp 10.0.0.1:443: i/o timeout", "public_access_cidrs alone"),
-        ("error: You must be logged in to the server (Unauthorized)", "the cluster file's kubernetes.access"),
+        (
+            "Unable to connect to the server: dial tcp 10.0.0.1:443: i/o timeout",
+            "kubernetes.public_access_cidrs",
+        ),
+        (
+            "error: You must be logged in to the server (Unauthorized)",
+            "kubernetes.access in the cluster file",
+        ),
     ],
 )
 def test_reports_a_cluster_that_does_not_answer_and_keeps_the_file(

@@ -198,7 +198,7 @@ def _fix(taken: Counter[str], larger: str, largest_prefix: int) -> str:
 
     Args:
         taken: addresses needed in the zone, by the place in the file that needs them.
-        larger: advice to use a larger prefix, which replaces ``{}``.
+        larger: advice to use a larger subnet; its prefix replaces ``{}``.
         largest_prefix: prefix of the largest subnet that is allowed.
     """
     prefix = 32 - (_needed(taken) - 1).bit_length()

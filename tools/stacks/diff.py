@@ -39,7 +39,7 @@ from tools.stacks.service_limits import CLUSTER, CONTROL_PLANE, describe_notice,
 from tools.stacks.stack_contents import deployed_template
 
 LOSES_DATA = 1
-"""Exit status; 2 is for wrong usage."""
+"""Exit status if the update loses data or is refused; 2 is for wrong usage."""
 ASSEMBLY = Path("cdk.out")
 """Folder of the synthesized templates."""
 CDK = Path("node_modules/aws-cdk/bin/cdk")

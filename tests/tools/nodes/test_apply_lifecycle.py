@@ -138,7 +138,7 @@ def test_a_session_that_breaks_is_no_success(
     assert run() == 1
     errors = capsys.readouterr().err
     assert "the session ended before the script; the script may still be running" in errors
-    assert f"{apply_lifecycle.LOG} on it says how it and the workers end" in errors
+    assert f"{apply_lifecycle.LOG} on it has the result for it and the workers" in errors
     assert targets(account) == [CONTROLLER]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from aws_cdk import App
 
+from config.cluster_files import DEFAULT_CLUSTER_FILES
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
 from config.endpoint import Endpoint
@@ -22,7 +23,6 @@ from tools.kubernetes.charts import bring_missing
 
 NEEDS_TEMPLATES = "aws:cdk:bundling-stacks"
 """Context that the command line sets for synth, diff and deploy, and leaves empty for list and destroy."""
-DEFAULT_CLUSTERS = ("clusters/slurm.yaml", "clusters/eks.yaml")
 
 
 def main() -> None:
@@ -62,8 +62,8 @@ def _requested_endpoint(app: App) -> Endpoint | None:
 def _requested_clusters(app: App) -> list[AnyCluster]:
     """Return the cluster that the context selects, or the default clusters."""
     file = app.node.try_get_context("cluster")
-    files = [file] if file else DEFAULT_CLUSTERS
-    return [load_cluster(Path(path)) for path in files]
+    files = [Path(file)] if file else DEFAULT_CLUSTER_FILES.values()
+    return [load_cluster(path) for path in files]
 
 
 if __name__ == "__main__":

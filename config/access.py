@@ -8,9 +8,11 @@ from config import text_forms as forms
 from config.public_key import EXAMPLES, PATTERN
 from config.section import Section
 
-# 1000 is the image's user ubuntu, 200001 belongs to SageMaker Studio, and the system uses numbers below 1000.
-# Debian's adduser gives 1000 to 59999. The first thousand stay free for users that an administrator adds.
-FIRST_ID, LAST_ID = 2000, 59999
+FIRST_ID = 2000
+"""Lowest number of a user or group. The system uses numbers below 1000, 1000 is the image's user ubuntu, and
+1001 to 1999 stay free for users that an administrator adds."""
+LAST_ID = 59999
+"""Highest number that Debian's adduser gives. SageMaker Studio has 200001."""
 MAX_FAIRSHARE = 2**31 - 2
 """Largest share. Slurm uses the next number for ``fairshare=parent`` (SLURMDB_FS_USE_PARENT)."""
 

@@ -33,7 +33,7 @@ class NewVpc(Section):
     cidr: Cidr = "10.0.0.0/16"
     """Address range; /16 is the largest range of a VPC."""
     availability_zone_ids: Annotated[list[AvailabilityZoneId], Field(min_length=1, max_length=3)]
-    """Zone ids (usw2-az2), because zone names differ between accounts. FSx, and all nodes whose group names
+    """Zone ids (usw2-az2), because zone names differ between accounts. FSx, and all nodes of groups that name
     no other zone, are in the first zone. Slurm's database and the EKS control plane need a second one."""
     private_prefix_length: Annotated[int, Field(ge=17, le=26)] = 18
     """Prefix length of each zone's private subnet for nodes and file systems; 18 has 16,379 addresses."""
@@ -42,7 +42,7 @@ class NewVpc(Section):
     interface_endpoints: bool = False
     """Create endpoints for the AWS services that nodes call; required without NAT, optional with it."""
     endpoint_zones: dict[str, AvailabilityZoneId] = Field(default={})
-    """Zones of endpoints whose service the first zone lacks, by service, as ``{fsx: usw2-az1}``. `make
+    """Zones of endpoints for services that the first zone lacks, by service, as ``{fsx: usw2-az1}``. `make
     preflight` prints the entries that are needed."""
     flow_logs_days: LogDays = 30
     """Days for which the log of accepted and rejected connections is kept."""
@@ -69,14 +69,14 @@ class ExistingVpc(Section):
     cidr: Cidr
     """The VPC's address range."""
     private_subnets: Annotated[list[ExistingSubnet], Field(min_length=1, max_length=16)]
-    """Subnets without public addresses. FSx, and nodes whose group names no other zone, are in the first. The
-    EKS control plane has its interfaces in the first two."""
+    """Subnets without public addresses. FSx, and nodes of groups that name no other zone, are in the first.
+    The EKS control plane has its interfaces in the first two."""
     s3_gateway_endpoint: bool = False
     """Add a gateway endpoint for S3 to the subnets' route tables; false if the VPC has one."""
     interface_endpoints: bool = False
     """Add endpoints for the AWS services that nodes call; false if the VPC has them or reaches them."""
     endpoint_zones: dict[str, AvailabilityZoneId] = Field(default={})
-    """Zones of endpoints whose service the first zone lacks, by service, as ``{fsx: usw2-az1}``. `make
+    """Zones of endpoints for services that the first zone lacks, by service, as ``{fsx: usw2-az1}``. `make
     preflight` prints the entries that are needed."""
 
 

@@ -76,12 +76,12 @@ class EksCluster(Cluster):
 
 
 def scaled_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
-    """Return the groups whose nodes Karpenter adds and removes."""
+    """Return the groups to which Karpenter adds nodes, and from which it removes them."""
     return [group for group in cluster.instance_groups if group.max_instances is not None]
 
 
 def lasting_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
-    """Return the groups whose nodes always exist and admit all pods."""
+    """Return the groups of nodes that always exist and admit all pods."""
     return [
         group
         for group in cluster.instance_groups
@@ -92,7 +92,7 @@ def lasting_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
 
 
 def system_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
-    """Return the groups whose first nodes must exist before anything that needs nodes is installed.
+    """Return the groups that must have a node before anything that needs nodes is installed.
 
     Groups without accelerators come first, because capacity for the others may take hours, and their deep
     health checks keep pods off for up to two more. The second choice is groups that wait for neither a plan

@@ -16,10 +16,9 @@ Version = Literal["1.33", "1.34"]
 PublicCidr = Annotated[str, forms.field(forms.PUBLIC_CIDR)]
 Namespace = Annotated[str, forms.field(forms.NAMESPACE, max_length=63)]
 LogKind = Literal["api", "audit", "authenticator", "controllerManager", "scheduler"]
-NO_USERS = (
-    "kubernetes.access is empty, so no one can use kubectl, or submit or view jobs; add your role, which"
-    " `aws sts get-caller-identity` prints"
-)
+ACCESS_IS_EMPTY = "is empty, so no one can use kubectl, or submit or view jobs"
+ADD_ACCESS = "add your role, which `aws sts get-caller-identity` prints"
+NO_USERS = f"kubernetes.access {ACCESS_IS_EMPTY}; {ADD_ACCESS}"
 MAX_PUBLIC_CIDRS = 40
 """Public endpoint access ranges per cluster (EKS user guide, "Service quotas")."""
 

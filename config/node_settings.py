@@ -22,12 +22,14 @@ def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
     Raises:
         ValueError: if HyperPod does not offer a group's instance type, which ``load_cluster`` refuses.
     """
-    setup, efa_client = cluster.node_setup, {"url": EFA_CLIENT_URL, "sha256": EFA_CLIENT_SHA256}
+    setup = cluster.node_setup
+    lustre = cluster.storage.lustre
+    efa_client = {"url": EFA_CLIENT_URL, "sha256": EFA_CLIENT_SHA256} if lustre.efa else None
     return {
         "cluster_name": cluster.name,
         "region": cluster.region,
-        "lustre_mount_path": cluster.storage.lustre.mount_path,
-        "lustre_efa": efa_client if cluster.storage.lustre.efa else None,
+        "lustre_mount_path": lustre.mount_path,
+        "lustre_efa": efa_client,
         "home_mount_path": HOME_MOUNT_PATH if cluster.storage.home else None,
         "instance_groups": {group.name: _instance_group(group) for group in cluster.instance_groups},
         **_access(cluster.access),

@@ -8,8 +8,9 @@ from config import text_forms as forms
 from config.section import Section
 
 GRAFANA_VERSION = "10.4"
-"""Newest offered version whose built-in Prometheus data source signs its requests. From 12 on a separate data
-source does (Managed Grafana user guide, "Amazon Managed Service for Prometheus data source")."""
+"""Newest offered version with a built-in Prometheus data source that signs its requests. From 12 on a
+separate data source does (Managed Grafana user guide, "Amazon Managed Service for Prometheus data
+source")."""
 
 Principal = Annotated[str, forms.field(forms.GRAFANA_PRINCIPAL, max_length=256)]
 Principals = Annotated[list[Principal], Field(max_length=20)]
@@ -43,7 +44,7 @@ class Grafana(Section):
     editors: Principals = Field(default=[])
     """People who may change dashboards, in the same form."""
     viewers: Principals = Field(default=[])
-    """People who may view dashboards, in the same form. With SAML, everyone whom the provider admits may."""
+    """People who may view dashboards, in the same form. With SAML, everyone may whom the provider admits."""
 
 
 class Observability(Section):
@@ -78,9 +79,21 @@ class Mlflow(Section):
 
 APP_REGIONS = frozenset(
     {
-        *("ap-northeast-1", "ap-northeast-2", "ap-south-1", "ap-southeast-1", "ap-southeast-2"),
-        *("ca-central-1", "eu-central-1", "eu-north-1", "eu-west-1", "eu-west-2", "sa-east-1"),
-        *("us-east-1", "us-east-2", "us-west-1", "us-west-2"),
+        "ap-northeast-1",
+        "ap-northeast-2",
+        "ap-south-1",
+        "ap-southeast-1",
+        "ap-southeast-2",
+        "ca-central-1",
+        "eu-central-1",
+        "eu-north-1",
+        "eu-west-1",
+        "eu-west-2",
+        "sa-east-1",
+        "us-east-1",
+        "us-east-2",
+        "us-west-1",
+        "us-west-2",
     }
 )
 """HyperPod regions with AWS::SageMaker::MlflowApp in CloudFormation's registry; all also have

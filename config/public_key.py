@@ -1,6 +1,7 @@
 """Check of OpenSSH public keys."""
 
 import re
+from typing import NamedTuple
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
@@ -23,7 +24,7 @@ EXAMPLES = (
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIECUEU7Ahx3DrHmWkYzx2OMD01HUeidtLdDYocoglHKN ada@example.com",
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICUmVynEXPKu1sHLx7WBnuTjvBkxGsKV+YvkW1iaXvuJ rosalind@example.com",
 )
-"""Example keys, whose private keys were discarded."""
+"""Example keys. Their private keys were discarded."""
 
 # Header lines of PEM and PuTTY files. Without a header, the base64 of OpenSSH's own format begins with a
 # name, and that of PEM with the number 0 or 1 (DER 02 01 0x) after one or two lengths.
@@ -35,34 +36,50 @@ _IS_WHOLE = "a key is one line with type, base64 and comment, as in the .pub fil
 _COPY = "copy the whole line from the .pub file"
 
 
-def fault(text: str) -> tuple[str, str] | None:
-    """Return the reason why ``text`` is not a public key and the fix, or None."""
+class Fault(NamedTuple):
+    """Reason why a text is not a public key."""
+
+    allowed: str
+    """Allowed text, as in ``Violation``."""
+    fix: str
+    """Action that fixes the mistake."""
+
+
+def fault(text: str) -> Fault | None:
+    """Return the reason why ``text`` is not a public key, or None."""
     if is_private_key(text):
-        return (
-            "a private key never leaves its owner's machine",
-            "set the public key from the .pub file, and create a new pair, because this one is exposed",
+        return Fault(
+            allowed="a private key never leaves its owner's machine",
+            fix="set the public key from the .pub file, and create a new pair, because this one is exposed",
         )
     kind, _, rest = text.partition(" ")
     if kind not in TYPES:
-        if any(re.search(rf"(^|[\s,]){re.escape(known_kind)} ", text) for known_kind in TYPES):
-            return (
-                "a key begins with its type, without options or commands",
-                "remove everything before the type",
-            )
-        if "/" in kind or kind.endswith(".pub"):
-            return "the key itself is required, not the path of its file", _COPY
-        return (
-            f"types are {', '.join(TYPES)}",
-            "set a key of one of these types, for example from `ssh-keygen -t ed25519`",
-        )
+        return _fault_of_type(text, kind)
     if not text.isprintable():
-        return _IS_WHOLE, "set each key as a separate item on one line"
+        return Fault(allowed=_IS_WHOLE, fix="set each key as a separate item on one line")
+    key_without_comment = f"{kind} {rest.split(' ')[0]}"
     try:
-        load_ssh_public_key(f"{kind} {rest.split(' ')[0]}".encode())
+        load_ssh_public_key(key_without_comment.encode())
     except (ValueError, UnsupportedAlgorithm) as error:
         wrong = f"its base64 is truncated or altered, or belongs to another type than {kind} ({error})"
-        return f"{_IS_WHOLE}; {wrong}", _COPY
+        return Fault(allowed=f"{_IS_WHOLE}; {wrong}", fix=_COPY)
     return None
+
+
+def _fault_of_type(text: str, kind: str) -> Fault:
+    """Return the fault of a text that begins with ``kind``, which is not a type of a key."""
+    has_type_later = any(re.search(rf"(^|[\s,]){re.escape(known)} ", text) for known in TYPES)
+    if has_type_later:
+        return Fault(
+            allowed="a key begins with its type, without options or commands",
+            fix="remove everything before the type",
+        )
+    if "/" in kind or kind.endswith(".pub"):
+        return Fault(allowed="the key itself is required, not the path of its file", fix=_COPY)
+    return Fault(
+        allowed=f"types are {', '.join(TYPES)}",
+        fix="set a key of one of these types, for example from `ssh-keygen -t ed25519`",
+    )
 
 
 def is_private_key(text: str) -> bool:

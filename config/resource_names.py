@@ -6,7 +6,9 @@ from config.cluster import Cluster
 from config.eks_cluster import EksCluster
 from config.task_governance import team_namespace
 
-PROJECT_TAG, PROJECT = "project", "hyperpod-esm2"
+PROJECT_TAG = "project"
+PROJECT = "hyperpod-esm2"
+"""Value of the project's tag."""
 CLUSTER_TAG = "hyperpod-cluster"
 """Tag with the cluster's name for the budget; activate it as a cost allocation tag in Billing."""
 
@@ -66,7 +68,7 @@ def stack_names(cluster: Cluster) -> StackNames:
 
 
 def wanted_stacks(cluster: Cluster, of: StackNames) -> list[str]:
-    """Return the names or ids in ``of`` whose stacks the file requests."""
+    """Return the names or ids in ``of`` that belong to stacks that the file requests."""
     optional = {of.studio: cluster.studio, of.observability: cluster.observability}
     return [name for name in of if name not in optional or optional[name]]
 

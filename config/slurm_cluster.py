@@ -17,8 +17,8 @@ class NodeSetup(Section):
 
     container_storage: Literal["local_disk", "unchanged"] = "local_disk"
     """Storage of enroot and Docker images and containers. ``local_disk`` is the node's largest disk: NVMe, or
-    the volume of ``ebs_gib`` on nodes without NVMe. ``unchanged`` keeps them on the root volume, whose 100
-    GiB fill up."""
+    the volume of ``ebs_gib`` on nodes without NVMe. ``unchanged`` keeps them on the root volume, which has
+    100 GiB and fills up."""
     pam_slurm_adopt: bool = False
     """Users can log in by ssh only to workers on which they have a job, and the job is charged for it."""
     cloudwatch_agent: bool = False

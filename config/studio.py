@@ -14,9 +14,11 @@ STUDIO_FOLDER = "studio"
 """Folder of the Lustre file system that contains everything that spaces can see."""
 SHARED_PARTITION = "shared"
 PROFILE_PARTITIONS = "users"
-STUDIO_UID, STUDIO_GID = 200001, 1001
+STUDIO_UID = 200001
 """Owner of the files that spaces write, unless a profile defines another (SageMaker developer guide, "Adding
 a custom file system to a domain")."""
+STUDIO_GID = 1001
+"""Group of the files that spaces write, from the same page."""
 
 SpaceType = Literal[
     "ml.t3.medium",

@@ -12,7 +12,9 @@ SUBMIT = "/usr/local/lib/node-setup/studio_submit_{cluster}.py"
 """Path of lifecycle/slurm/studio/submit.py on the controller. It contains the cluster's name, because roles
 may open sessions with nodes of any cluster, where the same user name may belong to another person."""
 PARAMETER = "request"
+"""Parameter of the document that contains a request."""
 MAX_REQUEST = 40_000
+"""Most characters of a request."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +22,11 @@ class ClusterUser:
     """Owner of a profile's jobs on the nodes."""
 
     user: str
+    """Login name."""
     uid: int
     gid: int
     home: str
+    """Home directory on the nodes."""
 
 
 def cluster_users(cluster: Cluster) -> dict[str, ClusterUser]:
@@ -32,13 +36,14 @@ def cluster_users(cluster: Cluster) -> dict[str, ClusterUser]:
     users = {user.name: user for user in cluster.access.users}
     gids = {group.name: group.gid for group in cluster.access.groups}
     homes = HOME_MOUNT_PATH if cluster.storage.home else f"{cluster.storage.lustre.mount_path}/home"
-    return {
-        profile.name: ClusterUser(
-            user.name, user.uid, gids[user.group] if user.group else user.uid, f"{homes}/{user.name}"
-        )
-        for profile in cluster.studio.profiles
-        if (user := users.get(profile.cluster_user or ""))
-    }
+    found = {}
+    for profile in cluster.studio.profiles:
+        user = users.get(profile.cluster_user or "")
+        if user:
+            # A user without a group has an own group with the user's number.
+            gid = gids[user.group] if user.group else user.uid
+            found[profile.name] = ClusterUser(user.name, user.uid, gid, home=f"{homes}/{user.name}")
+    return found
 
 
 def partition_uids(cluster: Cluster) -> dict[str, list[int]]:

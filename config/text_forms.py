@@ -22,14 +22,15 @@ FORMS: dict[str, Form] = {}
 
 
 def _form(pattern: str, meaning: str, examples: tuple[str, str]) -> Form:
-    assert pattern not in FORMS, "an error's pattern tells which form was meant"
-    FORMS[pattern] = Form(pattern, meaning, examples)
-    return FORMS[pattern]
+    assert pattern not in FORMS, "an error names its form by the pattern alone"
+    form = Form(pattern, meaning, examples)
+    FORMS[pattern] = form
+    return form
 
 
 def _id_form(prefix: str, what: str, *, digits: str = "0-9a-f") -> Form:
     """Register the form of an EC2 id."""
-    examples = f"{prefix}-0123456789abcdef0", f"{prefix}-0fedcba9876543210"
+    examples = (f"{prefix}-0123456789abcdef0", f"{prefix}-0fedcba9876543210")
     return _form(rf"^{prefix}-[{digits}]{{8,17}}$", f"{what} is given by its id", examples)
 
 

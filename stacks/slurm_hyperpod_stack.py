@@ -9,6 +9,7 @@ from aws_cdk import CfnOutput, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sagemaker as sagemaker
 
+from config.cluster_files import DEFAULT_CLUSTER_FILE
 from config.node_settings import HOME_MOUNT_PATH, node_settings_text
 from config.resource_names import ResourceNames
 from config.slurm_cluster import SlurmCluster
@@ -26,8 +27,6 @@ from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack
 
-DEFAULT_CLUSTER = "clusters/slurm.yaml"
-"""Cluster file that app and make use if none is given."""
 REPOSITORY = Path(__file__).parents[1]
 SETTINGS = "settings.json"
 """File with the settings of the cluster file, which is part of the scripts' hash."""
@@ -208,7 +207,7 @@ class SlurmHyperPodStack(Stack):
     def _make(self, target: str) -> str:
         """Return the command for this cluster, with its file unless it is the default."""
         file = self.node.try_get_context("cluster")
-        if file in (None, DEFAULT_CLUSTER):
+        if file in (None, str(DEFAULT_CLUSTER_FILE)):
             return f"make {target}"
         return f"make {target} CLUSTER={file}"
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from config.cluster_files import DEFAULT_CLUSTER_FILE
 from config.reading.loader import load_cluster
 from seqlm.runs.run_file import load_config
 from tests.workloads.proteins.tiny_models import save_tiny_model
@@ -26,7 +27,6 @@ from tests.workloads.training.training_runs import free_port
 REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"
 DEFAULT_RUN = "esm2_8m_sample"
-DEFAULT_CLUSTER = "clusters/slurm.yaml"
 
 
 def readme_commands() -> list[str]:
@@ -60,7 +60,7 @@ def test_readme_command_is_valid(command: str) -> None:
     overrides = [word for word in variables.get("ARGS", "").split() if not word.startswith("-")]
     if all("=" in word for word in overrides):
         load_config(variables.get("CONFIG", DEFAULT_RUN), overrides)
-    load_cluster(REPOSITORY / variables.get("CLUSTER", DEFAULT_CLUSTER))
+    load_cluster(REPOSITORY / variables.get("CLUSTER", DEFAULT_CLUSTER_FILE))
 
 
 def test_other_readme_commands_name_what_exists() -> None:

@@ -1,4 +1,4 @@
-"""Download files with a known checksum, and unpack archives without writing outside a folder."""
+"""Downloads of files with a known checksum, and safe unpacking of archives."""
 
 import hashlib
 import sys
@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 CHUNK_BYTES = 1 << 20
 SECONDS_WITHOUT_DATA = 60
+"""Timeout of a stalled transfer."""
 
 
 def download(url: str, path: Path, sha256: str, *, unreached: str, changed: str) -> None:
@@ -19,13 +20,15 @@ def download(url: str, path: Path, sha256: str, *, unreached: str, changed: str)
         url: address of the file.
         path: destination.
         sha256: expected checksum.
-        unreached: advice if the download fails.
-        changed: cause of another checksum, and advice.
+        unreached: advice for a failed download.
+        changed: possible causes of another checksum, and advice.
 
     Raises:
         ValueError: if the download fails, or the file has another checksum.
     """
-    digest, received, part = hashlib.sha256(), 0, path.with_name(f"{path.name}.part")
+    digest = hashlib.sha256()
+    received = 0
+    part = path.with_name(f"{path.name}.part")
     try:
         with urllib.request.urlopen(url, timeout=SECONDS_WITHOUT_DATA) as response, part.open("wb") as file:
             total = int(response.headers.get("Content-Length") or 0)
@@ -35,7 +38,7 @@ def download(url: str, path: Path, sha256: str, *, unreached: str, changed: str)
                 received += len(chunk)
                 _show(path.name, received, total)
             if received < total:
-                raise ConnectionError(f"{received} of {total} bytes came")
+                raise ConnectionError(f"received {received} of {total} bytes")
         if digest.hexdigest() == sha256:
             part.rename(path)
     except urllib.error.HTTPError as error:
@@ -50,6 +53,7 @@ def download(url: str, path: Path, sha256: str, *, unreached: str, changed: str)
 
 
 def _show(name: str, received: int, total: int) -> None:
+    """Print the progress of a download to a terminal."""
     if sys.stderr.isatty():
         of = f" of {total / 1e6:.0f}" if total else ""
         end = "\n" if received == total else ""
@@ -57,12 +61,13 @@ def _show(name: str, received: int, total: int) -> None:
 
 
 def extract(tar: tarfile.TarFile, folder: Path) -> None:
-    """Unpack the files and folders of an archive.
+    """Unpack the files and folders of an archive, and nothing outside ``folder``.
 
-    Use the filter of tarfile where it exists (Python 3.11.4 or later); Debian 12 has 3.11.2.
+    Python has a filter for this from 3.11.4 on. Debian 12 has 3.11.2, for which this function checks the
+    entries.
 
     Raises:
-        tarfile.TarError: for an entry outside of the folder, a device, and without the filter a link.
+        tarfile.TarError: if an entry is outside the folder or a device; without the filter, also for a link.
     """
     if hasattr(tarfile, "data_filter"):
         tar.extractall(folder, filter="data")
@@ -70,6 +75,6 @@ def extract(tar: tarfile.TarFile, folder: Path) -> None:
     for member in tar.getmembers():
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir()):
-            raise tarfile.ExtractError(f"{member.name} is no file of the folder that it is unpacked into")
+            raise tarfile.ExtractError(f"{member.name} is not a file or folder inside the target folder")
         member.mode &= 0o755
     tar.extractall(folder)

@@ -10,17 +10,24 @@ from botocore.config import Config
 
 T = TypeVar("T")
 CLIENT_CONFIG = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=10, read_timeout=60)
-"""Service Quotas and SageMaker throttle long listings; six attempts wait up to about half a minute."""
+"""Settings of all clients. Service Quotas and SageMaker throttle long listings; six attempts wait up to about
+half a minute."""
 
 LONGEST = 400
-"""Maximum characters of a message that is passed on; a proxy can answer with a whole page."""
+"""Most characters of an error message; a proxy can respond with a whole page."""
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
+"""Error codes for expired credentials."""
 UNKNOWN_KEY = {"InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "SignatureDoesNotMatch"}
+"""Error codes for invalid credentials."""
 ABSENT = re.compile(r"NotFound|NoSuch|^Invalid(AMIID|SubnetI[Dd]|VpcI[Dd]|Document)\b|^404$")
 """Error codes for a resource that does not exist, or whose id cannot exist."""
 SAYS_ABSENT = re.compile(r"does not exist|could not find|not found", re.IGNORECASE)
-"""Wording of CloudFormation and SageMaker, whose error code is the same for any invalid parameter."""
+"""Messages of CloudFormation and SageMaker about such a resource. Their error code is the same for any
+invalid parameter."""
+INVALID = ("ValidationError", "ValidationException")
+"""Error codes for any invalid parameter."""
 NOT_ALLOWED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
+"""Error codes for a missing permission."""
 
 
 def open_session(*, region: str, profile: str | None = None) -> boto3.Session:
@@ -32,12 +39,15 @@ def open_session(*, region: str, profile: str | None = None) -> boto3.Session:
     try:
         return boto3.Session(profile_name=profile, region_name=region)
     except exceptions.ProfileNotFound as error:
-        known = ", ".join(boto3.Session().available_profiles) or "none"
-        raise ValueError(f"{error}; profiles there are: {known}") from None
+        existing = ", ".join(boto3.Session().available_profiles) or "none"
+        raise ValueError(f"{error}; existing profiles: {existing}") from None
 
 
 def require_credentials(session: boto3.Session) -> None:
-    """Raise NoCredentialsError without any; the CDK reports it less clearly, and only after a synthesis."""
+    """Raise NoCredentialsError if there are no credentials.
+
+    The CDK reports this less clearly, and only after a synthesis.
+    """
     if session.get_credentials() is None:
         raise exceptions.NoCredentialsError
 
@@ -64,9 +74,11 @@ def is_denied(error: exceptions.ClientError) -> bool:
 
 def is_absent(error: exceptions.ClientError) -> bool:
     """Return whether the requested resource does not exist."""
-    code, message = error_code(error), str(error.response.get("Error", {}).get("Message", ""))
-    is_invalid = code in ("ValidationError", "ValidationException")
-    return bool(ABSENT.search(code) or (is_invalid and SAYS_ABSENT.search(message)))
+    code = error_code(error)
+    message = str(error.response.get("Error", {}).get("Message", ""))
+    if ABSENT.search(code):
+        return True
+    return code in INVALID and bool(SAYS_ABSENT.search(message))
 
 
 def if_present(call: Callable[..., T], *arguments: Any, **parameters: Any) -> T | None:
@@ -93,7 +105,7 @@ def explain(error: exceptions.BotoCoreError | exceptions.ClientError) -> str:
     if isinstance(error, exceptions.SSOError | exceptions.TokenRetrievalError):
         return "the sign-in has expired; run `aws sso login` (with --profile if you use one) and try again"
     if isinstance(error, exceptions.EndpointConnectionError):
-        return f"{error}; check the network, and that the region's name is right"
+        return f"{error}; check the network and the name of the region"
     code = error_code(error) if isinstance(error, exceptions.ClientError) else ""
     if code in EXPIRED:
         return "the credentials have expired; sign in again (`aws sso login`, or new keys) and try again"

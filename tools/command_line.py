@@ -9,18 +9,16 @@ from typing import NoReturn
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from config.cluster_files import DEFAULT_CLUSTER_FILE
+from seqlm.training.command_line import INTERRUPTED, USAGE_ERROR
 from tools.aws_session import explain
 
-DEFAULT_CLUSTER_FILE = Path("clusters/slurm.yaml")
-USAGE_ERROR = 2
-INTERRUPTED = 130
-"""Exit status after Ctrl-C (128 + SIGINT)."""
 Say = Callable[[str], None]
 """Function that receives one line of output."""
 
 
 def cluster_parser(description: str, *, add_help: bool = True) -> argparse.ArgumentParser:
-    """Create a parser with the two options that every tool takes."""
+    """Create a parser with the options ``--cluster`` and ``--profile``, which every tool takes."""
     # For a package, argparse would name the program __main__.py.
     spec = sys.modules["__main__"].__spec__
     prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec else None
@@ -37,7 +35,11 @@ def cluster_parser(description: str, *, add_help: bool = True) -> argparse.Argum
 
 
 def run_command(main: Callable[[], int]) -> NoReturn:
-    """Run a tool; an error meant for the user prints its message without a traceback, and exits with 2."""
+    """Run a tool and exit with its status.
+
+    For an error that the user can correct, print a message without a traceback, and exit with
+    ``USAGE_ERROR``.
+    """
     try:
         status = main()
     except ValueError as error:
@@ -52,7 +54,7 @@ def run_command(main: Callable[[], int]) -> NoReturn:
 
 
 def tell_lines(command: Sequence[str], say: Say, *, folder: Path | None = None) -> int:
-    """Run a program, pass on each line as it is printed, and return the exit status."""
+    """Run a program, pass on each line of its output at once, and return the exit status."""
     with subprocess.Popen(
         command,
         cwd=folder,
@@ -70,9 +72,10 @@ def tell_lines(command: Sequence[str], say: Say, *, folder: Path | None = None) 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a table with columns as wide as their widest cell, two spaces apart."""
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in [header, *rows]
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    all_rows = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*all_rows, strict=True)]
+    lines = []
+    for row in all_rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

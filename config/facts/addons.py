@@ -19,7 +19,7 @@ TASK_GOVERNANCE = "amazon-sagemaker-hyperpod-taskgovernance"
 OBSERVABILITY = "amazon-sagemaker-hyperpod-observability"
 CONTAINER_INSIGHTS = "amazon-cloudwatch-observability"
 
-_EVERY_VERSION = {
+_FOR_EVERY_VERSION = {
     # Versions from 1.21.1 support the cluster-wide policies that keep pods from the nodes' credentials.
     VPC_CNI: "v1.21.1-eksbuild.1",
     POD_IDENTITY_AGENT: "v1.3.10-eksbuild.1",
@@ -33,5 +33,6 @@ _EVERY_VERSION = {
 }
 
 ADDON_VERSIONS: Mapping[Version, Mapping[str, str]] = {
-    version: {**_EVERY_VERSION, KUBE_PROXY: row.kube_proxy} for version, row in KUBERNETES_VERSIONS.items()
+    version: {**_FOR_EVERY_VERSION, KUBE_PROXY: facts.kube_proxy}
+    for version, facts in KUBERNETES_VERSIONS.items()
 }

@@ -19,7 +19,9 @@ _ALWAYS = {
     "SageMakerApi": "sagemaker.api",
     "Fsx": "fsx",
 }
+_WITH_PROMETHEUS = {"PrometheusWorkspaces": "aps-workspaces"}
 _WITH_TRACKING_SERVER = {"SageMakerMlflow": f"{_SAGEMAKER}.experiments"}
+_WITH_STUDIO = {"Sqs": "sqs", "SageMakerRuntime": "sagemaker.runtime"}
 # Nodes describe their EKS cluster, and pods fetch the credentials of their pod identity.
 _WITH_EKS = {"Eks": "eks", "EksAuth": "eks-auth"}
 
@@ -29,13 +31,16 @@ def endpoint_services(cluster: Cluster) -> dict[str, str]:
 
     Prometheus is included only for clusters with a workspace, because not every region offers it.
     """
-    return (
-        _ALWAYS
-        | ({"PrometheusWorkspaces": "aps-workspaces"} if cluster.prometheus else {})
-        | (_WITH_TRACKING_SERVER if cluster.mlflow and cluster.mlflow.server_size else {})
-        | ({"Sqs": "sqs", "SageMakerRuntime": "sagemaker.runtime"} if cluster.studio else {})
-        | (_WITH_EKS if cluster.scheduler == "eks" else {})
-    )
+    services = dict(_ALWAYS)
+    if cluster.prometheus:
+        services |= _WITH_PROMETHEUS
+    if cluster.mlflow and cluster.mlflow.server_size:
+        services |= _WITH_TRACKING_SERVER
+    if cluster.studio:
+        services |= _WITH_STUDIO
+    if cluster.scheduler == "eks":
+        services |= _WITH_EKS
+    return services
 
 
 def prefix_and_name(service: str) -> tuple[str, str]:

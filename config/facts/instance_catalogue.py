@@ -84,7 +84,8 @@ def _read(path: Path) -> dict[str, InstanceType]:
             {**row, "name": row["instance_type"], "accelerator": row["accelerator"] or None}
             for row in csv.DictReader(file)
         ]
-    return {made.name: made for made in TypeAdapter(list[InstanceType]).validate_python(rows)}
+    types = TypeAdapter(list[InstanceType]).validate_python(rows)
+    return {instance.name: instance for instance in types}
 
 
 INSTANCE_TYPES: Mapping[str, InstanceType] = _read(Path(__file__).with_name("instance_types.csv"))

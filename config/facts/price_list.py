@@ -2,7 +2,7 @@
 
 Each price has its unit, its date and a source, which ``sources.csv`` describes. ``make prices`` updates a
 region's file from the AWS Price List. Prices from other sources are used if nothing better was public.
-``stand_in`` names the similar product whose price is used.
+``stand_in`` names the similar product that gave a price.
 """
 
 import csv
@@ -17,7 +17,7 @@ COLUMNS = ("key", "usd", "unit", "as_of", "source", "stand_in")
 HOURS_PER_MONTH = 730
 """Hours per month in AWS's price calculator and in the guidance's tables."""
 REFERENCE_REGIONS = ("us-east-1", "us-west-2")
-"""Regions whose prices replace those that a region's file lacks, in this order."""
+"""Regions with prices that replace those that a region's file lacks, in this order."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Price:
     source: str
     """Key in ``sources.csv``."""
     stand_in: str
-    """Product whose price is used instead of the item's own; empty for the own price."""
+    """Similar product that gave the price; empty if the price is the item's own."""
     region: str
     """Region in which this price applies."""
 

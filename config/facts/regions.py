@@ -23,12 +23,23 @@ ZONE_ID_PREFIXES: Mapping[str, str] = {
     "us-west-1": "usw1",
     "us-west-2": "usw2",
 }
-"""Zone-id prefix of each region whose CloudFormation registry has ``AWS::SageMaker::Cluster``."""
+"""Zone-id prefix of each region with ``AWS::SageMaker::Cluster`` in its CloudFormation registry."""
 
 HEALTH_MONITORING_REGIONS = frozenset(
     {
-        *("ap-northeast-1", "ap-south-1", "ap-southeast-1", "ap-southeast-2", "eu-central-1", "eu-north-1"),
-        *("eu-west-1", "eu-west-2", "sa-east-1", "us-east-1", "us-east-2", "us-west-1", "us-west-2"),
+        "ap-northeast-1",
+        "ap-south-1",
+        "ap-southeast-1",
+        "ap-southeast-2",
+        "eu-central-1",
+        "eu-north-1",
+        "eu-west-1",
+        "eu-west-2",
+        "sa-east-1",
+        "us-east-1",
+        "us-east-2",
+        "us-west-1",
+        "us-west-2",
     }
 )
 """Regions with the image of the agent that monitors EKS nodes for faults. HyperPod's Helm chart lists an

@@ -15,6 +15,8 @@ from config.reading.places import in_file_order
 from config.reading.violation import Violation, mistakes_text
 from config.reading.yaml_document import read_document
 
+MAX_SAGEMAKER_SECONDS = 60
+"""Time for which SageMaker waits for an answer of the container."""
 Target = Literal["sagemaker", "eks"]
 GIVEN = ("image", "model")
 """Keys that a deployment may give outside the file, because they change with each deployment."""
@@ -43,15 +45,14 @@ def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = 
 
 def violations(endpoint: Endpoint, target: Target) -> Iterator[Violation]:
     """Yield violations of rules between values, for the target of the endpoint."""
-    if endpoint.model.startswith("s3://") != (target == "sagemaker"):
-        allowed = (
-            "SageMaker reads s3://..." if target == "sagemaker" else "pods read the file system, /fsx/..."
-        )
-        yield Violation("model", endpoint.model, allowed, "give another")
+    is_in_s3 = endpoint.model.startswith("s3://")
+    if target == "sagemaker" and not is_in_s3:
+        yield Violation("model", endpoint.model, "SageMaker reads s3://...", "give another")
+    if target == "eks" and is_in_s3:
+        yield Violation("model", endpoint.model, "pods read the file system, /fsx/...", "give another")
     if target == "eks" and endpoint.kubernetes is None:
-        yield Violation(
-            "kubernetes", None, "it is required for EKS and sets the number of pods", "add kubernetes"
-        )
+        allowed = "it is required for EKS and sets the number of pods"
+        yield Violation("kubernetes", None, allowed, "add kubernetes")
     if endpoint.region not in ZONE_ID_PREFIXES:
         allowed = f"one of {', '.join(ZONE_ID_PREFIXES)} is allowed"
         yield Violation("region", endpoint.region, allowed, "set one of these")
@@ -69,10 +70,9 @@ def violations(endpoint: Endpoint, target: Target) -> Iterator[Violation]:
         yield Violation("instances.max", instances.max, allowed, f"set {instances.min}")
     for place, key in {"kms": endpoint.kms, "model_key_arn": endpoint.model_key_arn or ""}.items():
         if key.startswith("arn:") and key.split(":")[3] != endpoint.region:
-            yield Violation(
-                place, key, f"the key must be in the endpoint's region, {endpoint.region}", "set another"
-            )
-    limits = endpoint.limits
-    if limits.timeout_seconds and limits.timeout_seconds > 60:
-        allowed = "SageMaker waits 60 s for a container"
-        yield Violation("limits.timeout_seconds", limits.timeout_seconds, allowed, "set 55")
+            allowed = f"the key must be in the endpoint's region, {endpoint.region}"
+            yield Violation(place, key, allowed, "set another")
+    timeout = endpoint.limits.timeout_seconds
+    if timeout and timeout > MAX_SAGEMAKER_SECONDS:
+        allowed = f"SageMaker waits {MAX_SAGEMAKER_SECONDS} s for a container"
+        yield Violation("limits.timeout_seconds", timeout, allowed, "set 55")

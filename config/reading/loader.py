@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from config.cluster_files import DEFAULT_CLUSTER_FILES
 from config.cluster_kinds import KINDS, AnyCluster, Kind, kind_meant
 from config.eks_cluster import EksCluster
 from config.reading.field_errors import field_violations
@@ -19,7 +20,6 @@ from config.slurm_cluster import SlurmCluster
 
 Wanted = TypeVar("Wanted", SlurmCluster, EksCluster)
 
-# Lists whose items are named in error messages.
 _NAMED: tuple[tuple[str, ...], ...] = (
     ("instance_groups",),
     ("access", "groups"),
@@ -28,6 +28,7 @@ _NAMED: tuple[tuple[str, ...], ...] = (
     ("task_governance", "teams"),
     ("task_governance", "priority_classes"),
 )
+"""Lists with items that error messages name."""
 
 
 def load_cluster(path: Path) -> AnyCluster:
@@ -55,7 +56,7 @@ def _load_kind(path: Path, kind: type[Wanted]) -> Wanted:
     wanted = next(scheduler for scheduler, other in KINDS.items() if other is kind)
     raise ValueError(
         f"{path}: scheduler: got {cluster.scheduler}; this command requires scheduler: {wanted};"
-        f" set a cluster file for it, such as clusters/{wanted}.yaml"
+        f" set a cluster file for it, such as {DEFAULT_CLUSTER_FILES[wanted]}"
     )
 
 
@@ -70,7 +71,8 @@ def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Vio
     a network without its kind. Stand-ins are valid, so the loop ends.
     """
     found: list[Violation] = []
-    rest, stand_ins = document, StandIns()
+    rest = document
+    stand_ins = StandIns()
     while True:
         try:
             kind.model_validate(rest)
@@ -84,6 +86,7 @@ def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Vio
     clusters = [kind.model_validate(with_stand_ins(rest, stand_ins, index)) for index in range(num_clusters)]
     for cluster in clusters:
         _set_names(cluster, document, stand_ins)
+    # A violation that some stand-ins do not cause is due to the others.
     first, *others = [violations(cluster) for cluster in clusters]
     certain = [violation for violation in first if all(violation in other for other in others)]
     return clusters[0], found + _news(found, certain)
@@ -98,10 +101,13 @@ def _set_names(cluster: AnyCluster, document: dict[str, Any], stand_ins: StandIn
         for index, item in enumerate(items or ()):
             here: Location = (*place, index)
             if here in stand_ins or (*here, "name") in stand_ins:
-                items[index] = item.model_copy(update={"name": item_label(below(document, here), index)})
+                name = item_label(below(document, here), index)
+                items[index] = item.model_copy(update={"name": name})
 
 
 def _news(found: list[Violation], more: list[Violation]) -> list[Violation]:
-    """Return the violations in ``more`` whose place is not within a place that ``found`` reports."""
-    places = [violation.path for violation in found]
-    return [violation for violation in more if not any(is_within(violation.path, place) for place in places)]
+    """Return the violations in ``more`` at places that are not within a place that ``found`` reports."""
+    reported = [violation.path for violation in found]
+    return [
+        violation for violation in more if not any(is_within(violation.path, place) for place in reported)
+    ]

@@ -43,7 +43,8 @@ def below(value: Any, location: Sequence[int | str]) -> Any:
 
 def path_of(location: Location, document: dict[str, Any]) -> str:
     """Return the location as text, for example ``instance_groups[workers].ebs_gib``."""
-    path, value = "", document
+    path = ""
+    value = document
     for part in location:
         value = below(value, [part])
         path = _path_below(path, part, value)
@@ -65,15 +66,20 @@ def in_file_order(found: list[Violation], document: dict[str, Any]) -> list[Viol
 
     def walk(value: Any, path: str) -> None:
         order.append(path)
-        for part in (
-            value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-        ):
+        parts: list[Any] = []
+        if isinstance(value, dict):
+            parts = list(value)
+        elif isinstance(value, list):
+            parts = list(range(len(value)))
+        for part in parts:
             walk(value[part], _path_below(path, part, value[part]))
 
     walk(document, "")
 
     def position(violation: Violation) -> int:
-        return order.index(max((path for path in order if is_within(violation.path, path)), key=len))
+        around = [path for path in order if is_within(violation.path, path)]
+        innermost = max(around, key=len)
+        return order.index(innermost)
 
     return sorted(found, key=position)
 
@@ -94,27 +100,30 @@ def key_meant(details: ErrorDetails, kind: type[Section]) -> str | None:
 
 def other_network(details: ErrorDetails) -> str | None:
     """Return the other kind of network if it has the key that this kind lacks."""
-    section, *rest = details["loc"]
-    if section != "network" or len(rest) != 2:
+    top, *rest = details["loc"]
+    if top != "network" or len(rest) != 2:
         return None
     kind, key = rest
-    return next(
-        (str(other) for other in NETWORKS if other != kind and key in NETWORKS[other].model_fields), None
-    )
+    for other, section in NETWORKS.items():
+        if other != kind and key in section.model_fields:
+            return str(other)
+    return None
 
 
 def other_schedulers(details: ErrorDetails, kind: type[Section]) -> list[str]:
-    """Return the schedulers whose cluster files accept this key, which is unknown to this file's."""
+    """Return the other schedulers with cluster files that have this key; empty for an endpoint file."""
     *parents, key = details["loc"]
     if kind not in KINDS.values():
-        return []  # no cluster file
+        return []
     return [scheduler for scheduler, other in KINDS.items() if key in keys_at(parents, other)]
 
 
 def network_meant(network: dict[str, Any]) -> str | None:
     """Return the only kind of network that has some of these keys, or None."""
-    new, existing = NewVpc.model_fields.keys(), ExistingVpc.model_fields.keys()
-    has_new, has_existing = bool(network.keys() & (new - existing)), bool(network.keys() & (existing - new))
+    only_new = NewVpc.model_fields.keys() - ExistingVpc.model_fields.keys()
+    only_existing = ExistingVpc.model_fields.keys() - NewVpc.model_fields.keys()
+    has_new = bool(network.keys() & only_new)
+    has_existing = bool(network.keys() & only_existing)
     if has_new == has_existing:
         return None
     return "new" if has_new else "existing"
@@ -147,6 +156,7 @@ def schema_at(location: Sequence[int | str], kind: type[Section]) -> dict[str, A
 
 
 def _without_null(node: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of the value that is not null, for a field that may be null."""
     return next((option for option in node.get("anyOf", ()) if option.get("type") != "null"), node)
 
 

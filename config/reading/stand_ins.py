@@ -15,8 +15,10 @@ from config.reading.places import Location, below, in_document, key_meant, netwo
 StandIns = dict[Location, list[Any]]
 """Stand-ins by location in the document."""
 
-# Stand-ins for integers and strings that the model does not constrain.
-_NUMBERS, _TEXTS = (1, 10**6), ("unknown-1", "unknown-2")
+_NUMBERS = (1, 10**6)
+"""Stand-ins for integers that the model does not constrain."""
+_TEXTS = ("unknown-1", "unknown-2")
+"""Stand-ins for strings that the model does not constrain."""
 
 
 def repaired(error: ValidationError, document: dict[str, Any], kind: Kind) -> tuple[dict[str, Any], StandIns]:
@@ -25,17 +27,20 @@ def repaired(error: ValidationError, document: dict[str, Any], kind: Kind) -> tu
     Unknown keys are removed. The value of a mistyped key moves to the key that was meant. A network without
     its kind gets the kind that its keys belong to, so that the next round checks its content.
     """
-    rest, stand_ins = copy.deepcopy(document), StandIns()
+    rest = copy.deepcopy(document)
+    stand_ins = StandIns()
     all_details = error.errors(include_url=False)
     for details in all_details:
         if details["type"] == "extra_forbidden":
             *parents, key = in_document(details)
             holder = below(rest, parents)
-            value, meant = holder.pop(key), key_meant(details, kind)
+            value = holder.pop(key)
+            meant = key_meant(details, kind)
             if meant:
                 holder.setdefault(meant, value)
     for details in all_details:
-        place, location = in_document(details), details["loc"]
+        place = in_document(details)
+        location = details["loc"]
         if details["type"] == "extra_forbidden":
             continue
         if details["type"] == "missing" and place[-1] in below(rest, place[:-1]):

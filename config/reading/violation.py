@@ -8,8 +8,10 @@ from pathlib import Path
 
 from config.public_key import is_private_key
 
-MAX_PLACE_WIDTH, MAX_VALUE_WIDTH = 48, 24
-"""Widest columns of a list of mistakes; what is longer moves the rest of its line to the right."""
+MAX_PLACE_WIDTH = 48
+"""Widest column of places in a list of mistakes. A longer place moves the rest of its line to the right."""
+MAX_VALUE_WIDTH = 24
+"""Widest column of values in a list of mistakes."""
 
 # Strings that YAML would not read as strings without quotes.
 _NOT_A_TEXT = re.compile(r"|(0|[1-9]\d*)(\.\d*)?|\.\d+|true|false|null|~", re.IGNORECASE)
@@ -29,8 +31,12 @@ class Violation:
 
 def mistakes_text(file: Path, found: Iterable[Violation]) -> str:
     """Return the file's path and, in columns, one line per mistake."""
-    columns = [(f"{each.path}:", f"{shown(each.got)};", f"{each.allowed}; {each.fix}") for each in found]
-    rows = [tuple(map(_printable, texts)) for texts in columns]
+    rows = []
+    for violation in found:
+        place = _printable(f"{violation.path}:")
+        got = _printable(f"{shown(violation.got)};")
+        rest = _printable(f"{violation.allowed}; {violation.fix}")
+        rows.append((place, got, rest))
     place_width = min(max(len(place) for place, _, _ in rows), MAX_PLACE_WIDTH)
     value_width = min(max(len(got) for _, got, _ in rows), MAX_VALUE_WIDTH)
     lines = [f"  {place:<{place_width}} got {got:<{value_width}} {rest}" for place, got, rest in rows]
@@ -61,12 +67,16 @@ def shown(value: object) -> str:
         return str(value).lower()
     if isinstance(value, dict):
         return "a mapping"
-    if isinstance(value, str) and is_private_key(value):
-        return "a private key"
     if isinstance(value, list):
-        return f"[{', '.join('a list' if isinstance(item, list) else shown(item) for item in value)}]"
-    if isinstance(value, str) and (
-        _NOT_A_TEXT.fullmatch(value) or value.strip() != value or not value.isprintable()
-    ):
-        return json.dumps(value, ensure_ascii=False)
+        items = ["a list" if isinstance(item, list) else shown(item) for item in value]
+        return f"[{', '.join(items)}]"
+    if isinstance(value, str):
+        return _shown_text(value)
     return str(value)
+
+
+def _shown_text(text: str) -> str:
+    if is_private_key(text):
+        return "a private key"
+    needs_quotes = _NOT_A_TEXT.fullmatch(text) or text.strip() != text or not text.isprintable()
+    return json.dumps(text, ensure_ascii=False) if needs_quotes else text

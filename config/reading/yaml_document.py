@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from config.cluster_files import DEFAULT_CLUSTER_FILE
 from seqlm.training.strict_yaml import StrictLoader, read_yaml_file
 
-_WANTED = "the path of a cluster file (clusters/slurm.yaml) or an endpoint file (endpoints/esm2.yaml)"
+_WANTED = f"the path of a cluster file ({DEFAULT_CLUSTER_FILE}) or an endpoint file (endpoints/esm2.yaml)"
 
 
 class _ClusterLoader(StrictLoader):
@@ -23,8 +24,9 @@ _ClusterLoader.add_implicit_resolver(
 def read_document(path: Path) -> dict[str, Any]:
     """Return the file's top-level mapping.
 
-    Raises: ValueError: if the file does not exist, or is not a YAML mapping without repeated keys. The text
-        begins with the path and contains the line number, if there is one.
+    Raises:
+        ValueError: if the file does not exist, or is not a YAML mapping without repeated keys. The text
+            begins with the path and contains the line number, if there is one.
     """
     if not path.exists():
         raise ValueError(f"{path}: no such file; set {_WANTED}")
@@ -32,8 +34,10 @@ def read_document(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: not a file; set {_WANTED}")
     document = read_yaml_file(path, _ClusterLoader)
     if document is None:
-        raise ValueError(f"{path}: the file is empty; start from clusters/slurm.yaml")
+        raise ValueError(f"{path}: the file is empty; start from {DEFAULT_CLUSTER_FILE}")
     if not isinstance(document, dict):
         kind = "a list" if isinstance(document, list) else "a single value"
-        raise ValueError(f"{path}: got {kind}; a cluster file is a mapping; start from clusters/slurm.yaml")
+        raise ValueError(
+            f"{path}: got {kind}; a cluster file is a mapping; start from {DEFAULT_CLUSTER_FILE}"
+        )
     return document

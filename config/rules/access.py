@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from config.access import FIRST_ID, LAST_ID, Access, Account
+from config.facts.system_names import SYSTEM_NAMES
 from config.public_key import fault, is_private_key
 from config.reading.violation import Violation
 from config.rules.rule import SlurmRule, repetitions
@@ -13,27 +14,6 @@ from config.text_forms import LOWER_CASE_NAME
 
 _NUM_SHOWN = 60
 """Characters of an invalid key that a message shows: enough to find it, and on one line."""
-
-SYSTEM_NAMES = frozenset(
-    {
-        # Debian's package base-passwd.
-        *("adm", "audio", "backup", "bin", "cdrom", "daemon", "dialout", "dip", "disk", "fax", "floppy"),
-        *("games", "gnats", "irc", "kmem", "list", "lp", "mail", "man", "news", "nobody", "nogroup"),
-        *("operator", "plugdev", "proxy", "root", "sasl", "shadow", "src", "staff", "sudo", "sync", "sys"),
-        *("tape", "tty", "users", "utmp", "uucp", "video", "voice", "www-data"),
-        # Ubuntu's server image and its packages, whose users are named like their services.
-        *("admin", "avahi", "chrony", "colord", "crontab", "dhcpcd", "dnsmasq", "fwupd-refresh", "input"),
-        *("kvm", "landscape", "lxd", "messagebus", "netdev", "ntp", "polkitd", "pollinate", "postfix"),
-        *("rdma", "render", "rtkit", "sgx", "ssh", "sshd", "ssl-cert", "sssd", "statd", "syslog", "tcpdump"),
-        *("tss", "ubuntu", "usbmux", "uuidd", "wheel"),
-        # Slurm and its parts, containers, monitoring, AWS's agents and images.
-        *("aoc", "containerd", "cwagent", "dcgm", "docker", "ec2-instance-connect", "ec2-user", "enroot"),
-        *("grafana", "mariadb", "munge", "mysql", "node-exporter", "node_exporter", "nvidia-persistenced"),
-        *("prometheus", "sagemaker", "sagemaker-user", "slurm", "slurmdbd", "slurmrestd", "ssm-user"),
-    }
-)
-"""Users and groups of nodes, whose names no person may have. Names that begin with ``systemd-`` are also
-reserved. Names such as ``_apt`` need no entry, because no person's name begins with an underscore."""
 
 
 def names_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
@@ -123,7 +103,8 @@ def _missing(place: str, names: Sequence[str], path: str, name: str | None, fix:
 
     The check is skipped while a name at ``place`` has a wrong form, because the reference may be correct.
     """
-    if name is None or name in names or not all(re.search(LOWER_CASE_NAME.pattern, one) for one in names):
+    have_their_form = all(re.search(LOWER_CASE_NAME.pattern, one) for one in names)
+    if name is None or name in names or not have_their_form:
         return
     there = f"{place} has {', '.join(names)}" if names else f"there are no {place}"
     yield Violation(path, name, there, fix)
@@ -131,11 +112,11 @@ def _missing(place: str, names: Sequence[str], path: str, name: str | None, fix:
 
 def accounts_have_a_root(cluster: SlurmCluster) -> Iterator[Violation]:
     accounts = {account.name: account for account in cluster.access.accounts}
-    told: set[str] = set()
+    reported: set[str] = set()
     for account in cluster.access.accounts:
         circle = _circle(account, accounts)
-        if circle and account.name not in told:
-            told.update(circle)
+        if circle and account.name not in reported:
+            reported.update(circle)
             above = ", which is below ".join([*circle[1:], account.name])
             yield Violation(
                 f"access.accounts[{account.name}].parent",
@@ -147,7 +128,8 @@ def accounts_have_a_root(cluster: SlurmCluster) -> Iterator[Violation]:
 
 def _circle(account: Account, accounts: dict[str, Account]) -> list[str]:
     """Return the accounts from this one upwards until it repeats; empty if it does not."""
-    passed, above = [account.name], account.parent
+    passed = [account.name]
+    above = account.parent
     while above is not None and above in accounts and above not in passed:
         passed.append(above)
         above = accounts[above].parent
@@ -155,6 +137,7 @@ def _circle(account: Account, accounts: dict[str, Account]) -> list[str]:
 
 
 def _free_number(access: Access) -> int:
+    """Return the lowest number that neither a user nor a group has."""
     taken = {user.uid for user in access.users} | {group.gid for group in access.groups}
     return next(number for number in range(FIRST_ID, LAST_ID + 1) if number not in taken)
 
@@ -167,7 +150,8 @@ def keys_are_public_keys(cluster: SlurmCluster) -> Iterator[Violation]:
                 # A private key is named but not shown. If it were cut off, it might not be recognized.
                 is_short = len(key) <= _NUM_SHOWN or is_private_key(key)
                 got = key if is_short else f"{key[:_NUM_SHOWN]}..."
-                yield Violation(f"access.users[{user.name}].ssh_keys[{index}]", got, *wrong)
+                path = f"access.users[{user.name}].ssh_keys[{index}]"
+                yield Violation(path, got, wrong.allowed, wrong.fix)
 
 
 RULES = (

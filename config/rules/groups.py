@@ -8,14 +8,15 @@ from config.facts.instance_catalogue import INSTANCE_TYPES, InstanceType, closes
 from config.reading.violation import Violation
 from config.rules.rule import CommonGroupRule, CommonRule, group_violation, repetitions
 
+_PLANNED = sorted(name for name, instance in INSTANCE_TYPES.items() if instance.training_plan)
+"""Types that training plans reserve."""
+
 
 def names_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     names = [group.name for group in cluster.instance_groups]
-    earlier, fix = "an earlier group has this name", "set another name"
+    earlier = "an earlier group has this name"
+    fix = "set another name"
     yield from repetitions("instance_groups", names, earlier, fix, key=".name")
-
-
-_PLANNED = sorted(name for name, instance in INSTANCE_TYPES.items() if instance.training_plan)
 
 
 def health_checks_fit_the_type(cluster: Cluster) -> Iterator[Violation]:
@@ -24,7 +25,8 @@ def health_checks_fit_the_type(cluster: Cluster) -> Iterator[Violation]:
     The connectivity check runs collectives between nodes.
     """
     for group in cluster.instance_groups:
-        checks, instance = group.deep_health_checks, _hardware(group)
+        checks = group.deep_health_checks
+        instance = _hardware(group)
         if not checks or not group.runs_jobs or instance is None:
             continue
         wrong = partial(group_violation, group, "deep_health_checks")

@@ -18,27 +18,32 @@ from config.task_governance import MAX_NAME, team_namespace
 from config.text_forms import LABEL_KEY, TEAM_NAME
 
 _PATH = "kubernetes.public_access_cidrs"
-# Range reserved for examples (RFC 5737); example files with it are valid.
 _EXAMPLE = "203.0.113.0/24"
+"""Range reserved for examples (RFC 5737); example files with it are valid."""
+_MAX_DOMAIN = 253
+"""Most characters of a DNS name before a key's slash (Kubernetes documentation, "Labels and Selectors")."""
+MAX_SCALED_GROUPS = 10
+"""Most groups per Karpenter NodeClass."""
+_RESERVED_DOMAINS = ("kubernetes.io", "k8s.io", "k8s.aws", "amazonaws.com")
+"""Domains of Kubernetes, and domains that HyperPod and EKS set themselves."""
 
 
 def control_plane_has_two_zones(cluster: EksCluster) -> Iterator[Violation]:
+    if len(control_plane_zones(cluster)) >= 2:
+        return
     zones = list(dict.fromkeys(zone_ids(cluster)))
-    if len(control_plane_zones(cluster)) < 2:
-        without = [zone for zone in zones if zone in ZONES_WITHOUT_CONTROL_PLANE]
-        yield Violation(
-            "network",
-            f"zones {', '.join(zones)}" if len(zones) > 1 else f"{zones[0]} only",
-            "EKS's control plane needs two zones"
-            + (f", and is never in {', '.join(sorted(ZONES_WITHOUT_CONTROL_PLANE))}" if without else ""),
-            "add a zone to the network; nodes stay in the first",
-        )
+    got = f"zones {', '.join(zones)}" if len(zones) > 1 else f"{zones[0]} only"
+    allowed = "EKS's control plane needs two zones"
+    if any(zone in ZONES_WITHOUT_CONTROL_PLANE for zone in zones):
+        allowed += f", and is never in {', '.join(sorted(ZONES_WITHOUT_CONTROL_PLANE))}"
+    yield Violation("network", got, allowed, "add a zone to the network; nodes stay in the first")
 
 
 def public_ranges_are_public(cluster: EksCluster) -> Iterator[Violation]:
     """Require public ranges. EKS rejects reserved ranges, and those of the VPC reach the endpoint anyway."""
     for index, cidr in enumerate(cluster.kubernetes.public_access_cidrs):
-        wrong, network = partial(Violation, f"{_PATH}[{index}]", cidr), parsed(cidr, strict=False)
+        wrong = partial(Violation, f"{_PATH}[{index}]", cidr)
+        network = parsed(cidr, strict=False)
         if network is None:
             yield wrong(
                 "an IPv4 range with numbers up to 255 and a prefix up to /32 is allowed",
@@ -81,24 +86,17 @@ def namespaces_of_teams_exist(cluster: EksCluster) -> Iterator[Violation]:
     teams = [team.name for team in cluster.teams]
     if not all(re.search(TEAM_NAME.pattern, team) and len(team) <= MAX_NAME for team in teams):
         return  # the mistake is in the team's name
+    prefix = team_namespace("")
     there = [team_namespace(team) for team in teams]
     for index, entry in enumerate(cluster.kubernetes.access):
         for position, namespace in enumerate(entry.namespaces):
-            if namespace.startswith(team_namespace("")) and namespace not in there:
+            if namespace.startswith(prefix) and namespace not in there:
                 yield Violation(
                     f"kubernetes.access[{index}].namespaces[{position}]",
                     namespace,
                     f"namespaces of teams are {', '.join(there)}" if there else "there are no teams",
                     "add the team to task_governance.teams, or remove the namespace",
                 )
-
-
-_MAX_DOMAIN = 253
-"""Most characters of a DNS name before a key's slash (Kubernetes documentation, "Labels and Selectors")."""
-MAX_SCALED_GROUPS = 10
-"""Most groups per Karpenter NodeClass."""
-# Domains of Kubernetes, and domains that HyperPod and EKS set themselves.
-_RESERVED_DOMAINS = ("kubernetes.io", "k8s.io", "k8s.aws", "amazonaws.com")
 
 
 def label_keys_have_their_form(cluster: EksCluster) -> Iterator[Violation]:

@@ -13,13 +13,20 @@ from config.facts.endpoint_services import endpoint_services
 from config.reading.violation import Violation
 from config.rules.rule import CommonRule
 
-# /16 is the largest prefix, /28 the smallest (VPC user guide, "VPC CIDR blocks" and "Subnet CIDR blocks").
-LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28
-# Ranges of RFC 1918 and RFC 6598, which the VPC user guide recommends or allows for private use.
-_PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
-# Range of Docker's bridge on every node. Containers cannot reach other addresses in this range. The VPC user
-# guide warns about it under "VPC CIDR blocks".
+LARGEST_PREFIX = 16
+"""Prefix of the largest VPC or subnet (VPC user guide, "VPC CIDR blocks" and "Subnet CIDR blocks")."""
+SMALLEST_PREFIX = 28
+"""Prefix of the smallest VPC or subnet, from the same pages."""
+_PRIVATE = (
+    IPv4Network("10.0.0.0/8"),
+    IPv4Network("172.16.0.0/12"),
+    IPv4Network("192.168.0.0/16"),
+    IPv4Network("100.64.0.0/10"),
+)
+"""Ranges of RFC 1918 and RFC 6598, which the VPC user guide recommends or allows for private use."""
 _DOCKER = IPv4Network("172.17.0.0/16")
+"""Range of Docker's bridge on every node. Containers cannot reach other addresses in this range. The VPC user
+guide warns about it under "VPC CIDR blocks"."""
 
 
 def parsed(cidr: str, *, strict: bool = True) -> IPv4Network | None:
@@ -32,17 +39,18 @@ def parsed(cidr: str, *, strict: bool = True) -> IPv4Network | None:
 
 def ranges_are_valid(cluster: Cluster) -> Iterator[Violation]:
     for path, cidr in _ranges(cluster):
-        wrong, network = partial(Violation, path, cidr), parsed(cidr, strict=False)
+        wrong = partial(Violation, path, cidr)
+        network = parsed(cidr, strict=False)
         if network is None:
             yield wrong(
                 "an IPv4 range with numbers up to 255 and a prefix up to /32 is allowed",
                 "set one, for example 10.0.0.0/16",
             )
         elif not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_PREFIX:
+            nearest = LARGEST_PREFIX if network.prefixlen < LARGEST_PREFIX else SMALLEST_PREFIX
             yield wrong(
                 f"AWS allows prefixes from /{LARGEST_PREFIX} to /{SMALLEST_PREFIX}",
-                f"set {network.network_address}/"
-                f"{LARGEST_PREFIX if network.prefixlen < LARGEST_PREFIX else SMALLEST_PREFIX}",
+                f"set {network.network_address}/{nearest}",
             )
         elif str(network) != cidr:
             yield wrong("a range begins at its first address", f"set {network}")
@@ -68,6 +76,7 @@ def ranges_leave_docker_alone(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _ranges(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """Yield the path and the value of each address range of the network."""
     yield "network.cidr", cluster.network.cidr
     if isinstance(cluster.network, ExistingVpc):
         for index, subnet in enumerate(cluster.network.private_subnets):
@@ -75,7 +84,8 @@ def _ranges(cluster: Cluster) -> Iterator[tuple[str, str]]:
 
 
 # Bounds of private_prefix_length.
-_LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX = 17, 26
+_LARGEST_PRIVATE_PREFIX = 17
+_SMALLEST_PRIVATE_PREFIX = 26
 
 
 def new_subnets_fit(cluster: Cluster) -> Iterator[Violation]:
@@ -83,7 +93,8 @@ def new_subnets_fit(cluster: Cluster) -> Iterator[Violation]:
     vpc = parsed(network.cidr)
     if not isinstance(network, NewVpc) or vpc is None:
         return
-    num_zones, got = len(network.availability_zone_ids), network.private_prefix_length
+    num_zones = len(network.availability_zone_ids)
+    got = network.private_prefix_length
     free = vpc.num_addresses - NUM_SMALL_SUBNETS * _size(SMALL_PREFIX)
     if num_zones * _size(got) > free:
         prefixes = range(_LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX + 1)
@@ -98,21 +109,26 @@ def new_subnets_fit(cluster: Cluster) -> Iterator[Violation]:
 
 
 def subnets_hold_the_addresses(cluster: Cluster) -> Iterator[Violation]:
-    network, takers = cluster.network, address_takers(cluster)
+    network = cluster.network
+    takers = address_takers(cluster)
     if isinstance(network, NewVpc):
         # All subnets have the same size, so only the fullest zone is checked.
         zone_id = max(dict.fromkeys(zone_ids(cluster)), key=lambda zone: takers[zone].total())
-        path, got = "network.private_prefix_length", network.private_prefix_length
-        if _needed(takers[zone_id]) > _size(got):
-            fix = _fix(takers[zone_id], "set {}", _LARGEST_PRIVATE_PREFIX)
-            yield Violation(path, got, _too_small(zone_id, takers[zone_id], _size(got)), fix)
+        taken = takers[zone_id]
+        prefix = network.private_prefix_length
+        if _needed(taken) > _size(prefix):
+            allowed = _too_small(zone_id, taken, _size(prefix))
+            fix = _fix(taken, "set {}", _LARGEST_PRIVATE_PREFIX)
+            yield Violation("network.private_prefix_length", prefix, allowed, fix)
         return
     for index, subnet in enumerate(network.private_subnets):
-        path, cidr = f"network.private_subnets[{index}].cidr", parsed(subnet.cidr)
+        path = f"network.private_subnets[{index}].cidr"
+        cidr = parsed(subnet.cidr)
         taken = takers.pop(subnet.availability_zone_id, Counter())
         if cidr and _needed(taken) > cidr.num_addresses:
             allowed = _too_small(subnet.availability_zone_id, taken, cidr.num_addresses)
-            yield Violation(path, subnet.cidr, allowed, _fix(taken, "use a subnet of /{}", LARGEST_PREFIX))
+            fix = _fix(taken, "use a subnet of /{}", LARGEST_PREFIX)
+            yield Violation(path, subnet.cidr, allowed, fix)
 
 
 def existing_subnets_are_parts_of_the_vpc(cluster: Cluster) -> Iterator[Violation]:
@@ -131,7 +147,8 @@ def existing_subnets_are_parts_of_the_vpc(cluster: Cluster) -> Iterator[Violatio
             )
     for (_, one), (index, other) in combinations(subnets, 2):
         path = f"network.private_subnets[{index}]"
-        first, second = parsed(one.cidr), parsed(other.cidr)
+        first = parsed(one.cidr)
+        second = parsed(other.cidr)
         if one.subnet_id == other.subnet_id:
             yield Violation(f"{path}.subnet_id", other.subnet_id, "it is already listed", "remove it")
         elif first and second and first.overlaps(second):
@@ -144,7 +161,8 @@ def existing_subnets_are_parts_of_the_vpc(cluster: Cluster) -> Iterator[Violatio
 
 
 def endpoint_zones_are_known(cluster: Cluster) -> Iterator[Violation]:
-    services, zones = list(endpoint_services(cluster).values()), zone_ids(cluster)
+    services = list(endpoint_services(cluster).values())
+    zones = zone_ids(cluster)
     for service, zone in cluster.network.endpoint_zones.items():
         path = f"network.endpoint_zones[{service}]"
         if service not in services:
@@ -171,11 +189,19 @@ def _too_small(zone_id: str, taken: Counter[str], size: int) -> str:
 
 
 def _fix(taken: Counter[str], larger: str, largest_prefix: int) -> str:
-    """Return a fix: a prefix that holds the addresses, if one is allowed, and the largest use to reduce."""
+    """Return a fix: a prefix that holds the addresses, if one is allowed, and the largest use to reduce.
+
+    Args:
+        taken: addresses needed in the zone, by the place in the file that needs them.
+        larger: advice to use a larger subnet; its prefix replaces ``{}``.
+        largest_prefix: prefix of the largest subnet that is allowed.
+    """
     prefix = 32 - (_needed(taken) - 1).bit_length()
     [(place, num_addresses)] = taken.most_common(1)
     less = f"reduce {place}, which takes {num_addresses}"
-    return f"{larger.format(prefix)}, or {less}" if prefix >= largest_prefix else less
+    if prefix < largest_prefix:
+        return less
+    return f"{larger.format(prefix)}, or {less}"
 
 
 RULES = (

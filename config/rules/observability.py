@@ -11,14 +11,22 @@ from config.rules.rule import CommonRule, has_closed_network, is_outside, repeti
 
 REGIONS = frozenset(
     {
-        *("ap-northeast-1", "ap-northeast-2", "ap-southeast-1", "ap-southeast-2", "eu-central-1"),
-        *("eu-west-1", "eu-west-2", "us-east-1", "us-east-2", "us-west-2"),
+        "ap-northeast-1",
+        "ap-northeast-2",
+        "ap-southeast-1",
+        "ap-southeast-2",
+        "eu-central-1",
+        "eu-west-1",
+        "eu-west-2",
+        "us-east-1",
+        "us-east-2",
+        "us-west-2",
     }
 )
 """Regions with AWS::Grafana::Workspace in CloudFormation's registry."""
 _GRAFANA = "observability.grafana"
-# ResourceId of identitystore after its kind, which Grafana also needs.
 _IDENTITY = re.compile(r"(user|group)/([0-9a-f]{10}-)?[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+"""Kind and ResourceId of identitystore, which Grafana also needs."""
 
 
 def mails_once(cluster: Cluster) -> Iterator[Violation]:

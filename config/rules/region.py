@@ -18,16 +18,13 @@ def region_is_supported(cluster: Cluster) -> Iterator[Violation]:
     area = [region for region in ZONE_ID_PREFIXES if region[:3] == cluster.region[:3]]
     slips = [region for region in area if _one_letter_apart(region, cluster.region)]
     near = difflib.get_close_matches(cluster.region, area, n=3)
-    yield Violation(
-        "region",
-        cluster.region,
-        f"HyperPod is available in {', '.join(ZONE_ID_PREFIXES)}",
-        f"set {slips[0]}"
-        if len(slips) == 1
-        else f"choose one of these; the most similar are {', '.join(near)}"
-        if near
-        else "choose one of these",
-    )
+    if len(slips) == 1:
+        fix = f"set {slips[0]}"
+    elif near:
+        fix = f"choose one of these; the most similar are {', '.join(near)}"
+    else:
+        fix = "choose one of these"
+    yield Violation("region", cluster.region, f"HyperPod is available in {', '.join(ZONE_ID_PREFIXES)}", fix)
 
 
 def zones_lie_in_the_region(cluster: Cluster) -> Iterator[Violation]:
@@ -56,6 +53,7 @@ def _one_letter_apart(one: str, other: str) -> bool:
 
 
 def _zones(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """Yield the path and the id of each zone in the file."""
     network = cluster.network
     if isinstance(network, NewVpc):
         for index, zone_id in enumerate(network.availability_zone_ids):
@@ -69,10 +67,15 @@ def _zones(cluster: Cluster) -> Iterator[tuple[str, str]]:
 
 
 def zones_are_distinct(cluster: Cluster) -> Iterator[Violation]:
-    is_new = isinstance(cluster.network, NewVpc)
-    path, key = ("availability_zone_ids", "") if is_new else ("private_subnets", ".availability_zone_id")
-    earlier, fix = "each zone has one subnet for the cluster", "remove it, or set another zone"
-    yield from repetitions(f"network.{path}", zone_ids(cluster), earlier, fix, key=key)
+    if isinstance(cluster.network, NewVpc):
+        path = "network.availability_zone_ids"
+        key = ""
+    else:
+        path = "network.private_subnets"
+        key = ".availability_zone_id"
+    earlier = "each zone has one subnet for the cluster"
+    fix = "remove it, or set another zone"
+    yield from repetitions(path, zone_ids(cluster), earlier, fix, key=key)
 
 
 def accelerated_groups_are_beside_the_file_system(cluster: Cluster) -> Iterator[Violation]:

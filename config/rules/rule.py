@@ -34,11 +34,23 @@ class Rule(Generic[Kind]):
 
     def __call__(self, cluster: Kind) -> Iterator[Violation]:
         if self.is_wrong(cluster):
-            got = self.got(cluster) if callable(self.got) else self.got or attrgetter(self.path)(cluster)
-            if isinstance(got, Section):
-                got = got.model_dump()
-            texts = (_filled(text, cluster=cluster) for text in (self.allowed, self.fix))
-            yield Violation(self.path, None if got == [] else got, *texts)
+            yield Violation(
+                path=self.path,
+                got=self._shown(cluster),
+                allowed=_filled(self.allowed, cluster=cluster),
+                fix=_filled(self.fix, cluster=cluster),
+            )
+
+    def _shown(self, cluster: Kind) -> object:
+        """Return the description of the file's content, or the value at the path."""
+        if callable(self.got):
+            return self.got(cluster)
+        if self.got:
+            return self.got
+        value = attrgetter(self.path)(cluster)
+        if isinstance(value, Section):
+            return value.model_dump()
+        return None if value == [] else value
 
 
 @dataclass(frozen=True)
@@ -57,17 +69,24 @@ class GroupRule(Generic[Kind, Group]):
     def __call__(self, cluster: Kind) -> Iterator[Violation]:
         for group in cast(Sequence[Group], cluster.instance_groups):
             if self.is_wrong(cluster, group):
-                texts = (_filled(text, cluster=cluster, group=group) for text in (self.allowed, self.fix))
-                yield group_violation(group, self.field, *texts)
+                allowed = _filled(self.allowed, cluster=cluster, group=group)
+                fix = _filled(self.fix, cluster=cluster, group=group)
+                yield group_violation(group, self.field, allowed, fix)
 
 
 def _filled(text: str | Callable[..., str], **parts: object) -> str:
-    return text.format(**parts) if isinstance(text, str) else text(*parts.values())
+    """Return the text with its fields in braces filled in, or what the function returns for the parts."""
+    if isinstance(text, str):
+        return text.format(**parts)
+    return text(*parts.values())
 
 
-CommonRule, CommonGroupRule = Rule[Cluster], GroupRule[Cluster, InstanceGroup]
-SlurmRule, SlurmGroupRule = Rule[SlurmCluster], GroupRule[SlurmCluster, SlurmInstanceGroup]
-EksRule, EksGroupRule = Rule[EksCluster], GroupRule[EksCluster, EksInstanceGroup]
+CommonRule = Rule[Cluster]
+CommonGroupRule = GroupRule[Cluster, InstanceGroup]
+SlurmRule = Rule[SlurmCluster]
+SlurmGroupRule = GroupRule[SlurmCluster, SlurmInstanceGroup]
+EksRule = Rule[EksCluster]
+EksGroupRule = GroupRule[EksCluster, EksInstanceGroup]
 
 
 def group_path(group: InstanceGroup, field: str) -> str:

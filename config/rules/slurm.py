@@ -66,7 +66,8 @@ DATABASE_SIZES = {
 def database_class_runs_mariadb(cluster: SlurmCluster) -> Iterator[Violation]:
     if not cluster.accounting_database:
         return
-    path, name = "accounting_database.instance_class", cluster.accounting_database.instance_class
+    path = "accounting_database.instance_class"
+    name = cluster.accounting_database.instance_class
     _, family, size = name.split(".")
     if family not in DATABASE_SIZES:
         allowed = f"MariaDB on RDS runs on classes of {', '.join(DATABASE_SIZES)}"

@@ -1,6 +1,7 @@
 """Rules of FSx and its clients."""
 
 from collections.abc import Iterator
+from math import ceil
 
 from config.address_demand import gib_per_server
 from config.cluster import Cluster
@@ -10,35 +11,63 @@ from config.rules.rule import CommonRule
 
 SMALLEST_GIB = 1200
 
-# Source: FSx API reference, CreateFileSystemLustreMetadataConfiguration, SSD.
-_IOPS_STEP, _MAX_IOPS = 12000, 192000
+_IOPS_STEP = 12000
+_MAX_IOPS = 192000
 _METADATA_IOPS = (1500, 3000, 6000, *range(_IOPS_STEP, _MAX_IOPS + 1, _IOPS_STEP))
+"""Values of ``metadata_iops`` (FSx API reference, CreateFileSystemLustreMetadataConfiguration, SSD)."""
 
-# Top-level directories of Debian's and Ubuntu's root file system. A mount over or below one of them hides
-# part of the system, or is hidden by a mount of the system.
 _SYSTEM_DIRECTORIES = frozenset(
     {
-        *("bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "media", "mnt", "opt"),
-        *("proc", "root", "run", "sbin", "snap", "srv", "sys", "tmp", "usr", "var"),
+        "bin",
+        "boot",
+        "dev",
+        "etc",
+        "home",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "media",
+        "mnt",
+        "opt",
+        "proc",
+        "root",
+        "run",
+        "sbin",
+        "snap",
+        "srv",
+        "sys",
+        "tmp",
+        "usr",
+        "var",
     }
 )
+"""Top-level directories of Debian's and Ubuntu's root file system. A mount over or below one of them hides
+part of the system, or is hidden by a mount of the system."""
 
 
 def lustre_capacity_is_a_step(cluster: Cluster) -> Iterator[Violation]:
     """Check the steps (FSx API reference, CreateFileSystem, ``StorageCapacity``; user guide for EFA)."""
     lustre = cluster.storage.lustre
-    capacity, step = lustre.capacity_gib, gib_per_server(lustre)
-    if (capacity >= step and capacity % step == 0) or (capacity == SMALLEST_GIB and not lustre.efa):
+    capacity = lustre.capacity_gib
+    step = gib_per_server(lustre)
+    is_multiple = capacity >= step and capacity % step == 0
+    is_smallest = capacity == SMALLEST_GIB and not lustre.efa
+    if is_multiple or is_smallest:
         return
-    larger = max(1, -(-capacity // step)) * step
-    allowed = f"with EFA and {lustre.throughput_mbps_per_tib} MB/s per TiB a multiple of {step} is allowed"
-    if not lustre.efa:
-        larger = SMALLEST_GIB if capacity < SMALLEST_GIB else larger
+    next_multiple = max(1, ceil(capacity / step)) * step
+    if lustre.efa:
+        larger = next_multiple
+        throughput = lustre.throughput_mbps_per_tib
+        allowed = f"with EFA and {throughput} MB/s per TiB a multiple of {step} is allowed"
+    else:
+        larger = SMALLEST_GIB if capacity < SMALLEST_GIB else next_multiple
         allowed = f"PERSISTENT_2 SSD allows {SMALLEST_GIB}, {step} or a multiple of {step}"
     yield Violation("storage.lustre.capacity_gib", capacity, allowed, f"set {larger}")
 
 
 def _next_iops(cluster: Cluster) -> int:
+    """Return the smallest allowed value above the file's, or the largest."""
     given = cluster.storage.lustre.metadata_iops or 0
     return next((step for step in _METADATA_IOPS if step > given), _MAX_IOPS)
 
@@ -63,7 +92,8 @@ def lustre_efa_has_a_client(cluster: Cluster) -> Iterator[Violation]:
 
 
 def linked_directory_is_seen_from_inside(cluster: Cluster) -> Iterator[Violation]:
-    mount, path = cluster.storage.lustre.mount_path, cluster.storage.data_bucket.lustre_path
+    mount = cluster.storage.lustre.mount_path
+    path = cluster.storage.data_bucket.lustre_path
     if path and (path == mount or path.startswith(f"{mount}/")):
         inside = path.removeprefix(mount) or "/data"
         yield Violation(
@@ -75,6 +105,7 @@ def linked_directory_is_seen_from_inside(cluster: Cluster) -> Iterator[Violation
 
 
 def _top(cluster: Cluster) -> str:
+    """Return the top-level directory of the mount path."""
     return cluster.storage.lustre.mount_path.split("/")[1]
 
 

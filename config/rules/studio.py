@@ -12,7 +12,8 @@ from config.studio import STUDIO_FOLDER, StudioProfile
 
 def profiles_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     names = [profile.name for profile in cluster.studio.profiles] if cluster.studio else []
-    earlier, fix = "an earlier profile has this name", "set another name"
+    earlier = "an earlier profile has this name"
+    fix = "set another name"
     yield from repetitions("studio.profiles", names, earlier, fix, key=".name")
 
 
@@ -38,13 +39,14 @@ def jobs_belong_to_users(cluster: Cluster) -> Iterator[Violation]:
     if not (isinstance(cluster, SlurmCluster) and cluster.studio):
         return
     users = {user.name: user for user in cluster.access.users}
+    listed = ", ".join(users) or "there are none"
     for profile in cluster.studio.profiles:
         user = users.get(profile.cluster_user or "")
         if profile.cluster_user and not user:
             yield Violation(
                 _path(profile, "cluster_user"),
                 profile.cluster_user,
-                f"jobs run as one of access.users: {', '.join(users) or 'there are none'}",
+                f"jobs run as one of access.users: {listed}",
                 "set one of them, or add the user",
             )
         elif profile.login_space and not (user and user.admin):

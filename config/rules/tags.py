@@ -12,12 +12,16 @@ from config.rules.rule import CommonRule
 MAX_TAGS = 40
 """Most tags in a file. AWS allows 50 per resource; the rest is for tags of the stacks and the CDK."""
 OUR_TAGS = (PROJECT_TAG, CLUSTER_TAG, "Name")
+"""Tags that the stacks set themselves."""
 
-# Limits in characters. ECR's are the narrowest (CloudFormation schema of AWS::ECR::Repository). SSM documents
-# also reject empty values.
-_MAX_KEY, _MAX_VALUE = 127, 255
-# Characters of IAM's CreateRole. Space is the only separator, because a tag has no line breaks.
+# ECR's limits are the narrowest (CloudFormation schema of AWS::ECR::Repository). SSM documents also reject
+# empty values.
+_MAX_KEY = 127
+"""Most characters of a key."""
+_MAX_VALUE = 255
+"""Most characters of a value."""
 _TAG_TEXT = re.compile(r"[\w .:/=+\-@]*")
+"""Characters of IAM's CreateRole. Space is the only separator, because a tag has no line breaks."""
 
 
 def keys_are_free(cluster: Cluster) -> Iterator[Violation]:
@@ -25,7 +29,8 @@ def keys_are_free(cluster: Cluster) -> Iterator[Violation]:
     ours = {key.lower(): key for key in OUR_TAGS}
     seen: dict[str, str] = {}
     for key, value in cluster.tags.items():
-        wrong, lower = partial(Violation, key_path("tags", key), value), key.lower()
+        wrong = partial(Violation, key_path("tags", key), value)
+        lower = key.lower()
         if lower.startswith("aws:"):
             yield wrong("AWS reserves keys that begin with aws:", "set another key")
         if lower in ours:

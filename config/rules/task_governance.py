@@ -16,20 +16,21 @@ def names_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
         return
     for kind, items in (("teams", governance.teams), ("priority_classes", governance.priority_classes)):
         earlier = f"an earlier item of task_governance.{kind} has this name"
-        fix, names = "set another name, or remove one of the two", [item.name for item in items]
+        fix = "set another name, or remove one of the two"
+        names = [item.name for item in items]
         yield from repetitions(f"task_governance.{kind}", names, earlier, fix, key=".name")
 
 
 def quotas_have_one_measure(cluster: EksCluster) -> Iterator[Violation]:
     for path, quota in _quotas(cluster):
-        given = [quota.num_instances, quota.num_accelerators]
-        if given.count(None) != 1:
-            yield Violation(
-                path,
-                "neither num_instances nor num_accelerators" if given == [None, None] else "both measures",
-                "a quota is in instances or in accelerators",
-                "add num_instances" if given == [None, None] else "remove one of the two",
-            )
+        has_instances = quota.num_instances is not None
+        has_accelerators = quota.num_accelerators is not None
+        allowed = "a quota is in instances or in accelerators"
+        if has_instances and has_accelerators:
+            yield Violation(path, "both measures", allowed, "remove one of the two")
+        if not has_instances and not has_accelerators:
+            got = "neither num_instances nor num_accelerators"
+            yield Violation(path, got, allowed, "add num_instances")
 
 
 def quotas_are_of_types_that_are_there(cluster: EksCluster) -> Iterator[Violation]:
@@ -102,6 +103,7 @@ def shares_have_an_effect(cluster: EksCluster) -> Iterator[Violation]:
 
 
 def _quotas(cluster: EksCluster) -> Iterator[tuple[str, Quota]]:
+    """Yield the path and the content of each quota."""
     for team in cluster.teams:
         for index, quota in enumerate(team.quota):
             yield f"task_governance.teams[{team.name}].quota[{index}]", quota

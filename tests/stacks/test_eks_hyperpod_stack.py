@@ -10,6 +10,7 @@ import pytest
 from aws_cdk import App, CfnOutput, Stack
 
 import app
+from config.cluster_files import DEFAULT_CLUSTER_FILE
 from stacks import assembly_checks
 from stacks.eks_hyperpod_stack import node_files
 from stacks.remaining_costs import remaining_costs
@@ -228,7 +229,7 @@ def test_a_template_that_is_too_large_ends_the_app(monkeypatch: pytest.MonkeyPat
             CfnOutput(stack, f"Output{number}", value="x" * 99_000)
         Stack(construct, "Small")
 
-    monkeypatch.setattr(app, "DEFAULT_CLUSTERS", ("clusters/slurm.yaml",))
+    monkeypatch.setattr(app, "DEFAULT_CLUSTER_FILES", {"slurm": DEFAULT_CLUSTER_FILE})
     monkeypatch.setattr(app, "add_stacks", add_a_stack)
     app.main()
     monkeypatch.setattr(assembly_checks, "MAX_TEMPLATE_BYTES", 990_000)

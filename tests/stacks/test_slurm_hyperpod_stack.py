@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
+from config.cluster_files import DEFAULT_CLUSTER_FILE
 from stacks.remaining_costs import remaining_costs
-from stacks.slurm_hyperpod_stack import DEFAULT_CLUSTER
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import CLUSTER_FILES, assembly, load, only, resources, templates
 from tests.stacks.variants import EVERY_OPTION, variant_templates
@@ -183,7 +183,7 @@ def test_outputs_are_what_people_need(file: str) -> None:
         url == f"https://aps-workspaces.{cluster.region}.amazonaws.com/workspaces/ws-0123/api/v1/remote_write"
     )
     assert found["ClusterName"] == cluster.name
-    which = "" if file == DEFAULT_CLUSTER else f" CLUSTER={file}"
+    which = "" if file == str(DEFAULT_CLUSTER_FILE) else f" CLUSTER={file}"
     assert found["ConnectCommand"] == f"make connect{which}"
     assert found["ApplyLifecycleCommand"] == f"make apply-lifecycle{which}"
     assert found["LifecycleSourceS3Uri"].startswith(f"s3://{found['ArtifactBucketName']}/lifecycle/")

@@ -27,8 +27,10 @@ EVERY_CLUSTERS_CHECKS = preflight.CHECKS
 
 @pytest.fixture
 def approved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The approved templates are what is synthesized; of preflight's checks, those of EKS alone are made."""
-    monkeypatch.setattr(planned, "synthesize", lambda cluster: (approved_template(cluster), []))
+    """Replace the synthesis by the approved templates, and leave only the checks of EKS."""
+    monkeypatch.setattr(
+        planned, "synthesize", lambda cluster: planned.Synthesis(approved_template(cluster), [])
+    )
     monkeypatch.setattr(preflight, "CHECKS", {})
 
 

@@ -12,8 +12,13 @@ from config.reading.loader import load_cluster
 from config.resource_names import CLUSTER_TAG
 from config.storage import EFA_NOT_CONFIGURED
 from tools.command_line import cluster_parser, format_table, run_command
-from tools.cost.bill import Bill, Line, hourly_usd, make_bill, parse_usage
+from tools.cost.bill import Bill, Line, Usage, hourly_usd, make_bill, parse_usage
 from tools.cost.cluster_items import cluster_items, endpoint_items, read_endpoint
+
+NIGHT_HOURS = 14
+"""Hours from 18:00 to 8:00."""
+WEEKEND_HOURS = 62
+"""Hours from Friday, 18:00, to Monday, 8:00."""
 
 
 def main() -> int:
@@ -29,23 +34,23 @@ def main() -> int:
     billed: AnyCluster | Endpoint
     if options.endpoint:
         billed = read_endpoint(options.endpoint)
-        items, kind = endpoint_items(billed, usage), "endpoint"
+        items = endpoint_items(billed, usage)
+        kind = "endpoint"
     else:
         billed = load_cluster(options.cluster)
-        items, kind = cluster_items(billed, usage), billed.scheduler
+        items = cluster_items(billed, usage)
+        kind = billed.scheduler
     prices = load_prices(billed.region)
     bill = make_bill(billed.region, items, prices)
     if isinstance(billed, Endpoint):
         notes = scaling_note(billed, prices)
     else:
-        notes = [*idle_notes(bill), *capacity_notes(billed, prices), *unpriced_notes(billed)]
-        notes += [
+        notes = [
+            *idle_notes(bill),
+            *capacity_notes(billed, prices),
+            *unpriced_notes(billed),
             *budget_note(billed, bill),
-            # The assumptions behind the lines that depend on usage.
-            f"Assumed: nodes exist for {usage.hours:g} of {HOURS_PER_MONTH} hours, {usage.data_gb:g} GB in"
-            f" S3, {usage.image_gb:g} GB of images, {usage.nat_gb:g} GB through NAT, {usage.endpoint_gb:g}"
-            f" GB through endpoints, {usage.logs_gb:g} GB of logs."
-            " Change it: ARGS='hours=200 data_gb=2000 nat_gb=500 ...' (tools/cost/bill.py).",
+            usage_note(usage),
         ]
     print(f"{billed.name} ({kind}) in {billed.region}, on demand\n")
     print(bill_table(bill), *notes, *price_notes(bill), "\nPrices:", sep="\n")
@@ -53,11 +58,6 @@ def main() -> int:
     for name in sorted({line.price.source for line in bill.lines if line.price}):
         print(f"  {name}: {described[name]}")
     return 0
-
-
-NIGHT_HOURS = 14
-WEEKEND_HOURS = 62
-"""Hours from Friday, 18:00, to Monday, 8:00."""
 
 
 def bill_table(bill: Bill) -> str:
@@ -71,13 +71,15 @@ def bill_table(bill: Bill) -> str:
     least = "at least " if bill.lacking else ""
     total = bill.monthly_usd
     rows.append(["Total", "", *(f"{least}{amount}" for amount in _amounts(total))])
-    if borrowed := sum(line.monthly_usd for line in bill.lines if _is_borrowed(line, bill)):
-        what = f"prices of other regions or products * ({borrowed / total:.0%})"
-        rows.append(["of which", what, *_amounts(borrowed)])
+    borrowed = sum(line.monthly_usd for line in bill.lines if _is_borrowed(line, bill))
+    if borrowed:
+        dimensions = f"prices of other regions or products * ({borrowed / total:.0%})"
+        rows.append(["of which", dimensions, *_amounts(borrowed)])
     return format_table(header, rows)
 
 
 def _amounts(monthly_usd: float) -> tuple[str, str]:
+    """Return the cells of a monthly cost: per month, and per hour."""
     return f"{monthly_usd:.2f}", f"{hourly_usd(monthly_usd):.3f}"
 
 
@@ -88,12 +90,14 @@ def _is_borrowed(line: Line, bill: Bill) -> bool:
 
 def price_notes(bill: Bill) -> list[str]:
     """Return notes about borrowed prices, by their origin, and about missing prices."""
-    prices: dict[str, list[str]] = defaultdict(list)
+    keys_of: dict[str, list[str]] = defaultdict(list)
     for key, line in {line.item.key: line for line in bill.lines}.items():
-        if (price := line.price) and _is_borrowed(line, bill):
+        price = line.price
+        if price and _is_borrowed(line, bill):
             elsewhere = f"as it is in {price.region}" if price.region != bill.region else ""
-            prices[" ".join(filter(None, (price.stand_in, elsewhere)))].append(key)
-    notes = [f"* {origin}: {', '.join(keys)}" for origin, keys in prices.items()]
+            origin = " ".join(filter(None, (price.stand_in, elsewhere)))
+            keys_of[origin].append(key)
+    notes = [f"* {origin}: {', '.join(keys)}" for origin, keys in keys_of.items()]
     if bill.lacking:
         notes.append(
             f"Not in the total, because no price is known: {', '.join(bill.lacking)}."
@@ -106,11 +110,13 @@ def price_notes(bill: Bill) -> list[str]:
 
 def idle_notes(bill: Bill) -> list[str]:
     """Return notes about the cost of idle nodes, which cost as much as busy ones while they exist."""
-    nodes, kept = hourly_usd(bill.monthly_usd_of("nodes")), bill.monthly_usd_of("kept")
+    hourly = hourly_usd(bill.monthly_usd_of("nodes"))
+    night = hourly * NIGHT_HOURS
+    weekend = hourly * WEEKEND_HOURS
+    kept = bill.monthly_usd_of("kept")
     return [
-        f"Idle nodes cost the same: {nodes:.2f} USD per hour for nodes and their metrics, logs and traffic,"
-        f" {nodes * NIGHT_HOURS:.0f} USD per night ({NIGHT_HOURS} h), {nodes * WEEKEND_HOURS:.0f} USD per"
-        f" weekend ({WEEKEND_HOURS} h).",
+        f"Idle nodes cost the same: {hourly:.2f} USD per hour for nodes and their metrics, logs and traffic,"
+        f" {night:.0f} USD per night ({NIGHT_HOURS} h), {weekend:.0f} USD per weekend ({WEEKEND_HOURS} h).",
         f"`make destroy` ends this and leaves {kept:.2f} USD per month for the rest until `make teardown`."
         " Retained resources bill even after that.",
     ]
@@ -140,10 +146,21 @@ def unpriced_notes(cluster: AnyCluster) -> list[str]:
     return notes
 
 
+def usage_note(usage: Usage) -> str:
+    """Return the assumptions behind the lines that depend on usage."""
+    return (
+        f"Assumed: nodes exist for {usage.hours:g} of {HOURS_PER_MONTH} hours, {usage.data_gb:g} GB in"
+        f" S3, {usage.image_gb:g} GB of images, {usage.nat_gb:g} GB through NAT, {usage.endpoint_gb:g}"
+        f" GB through endpoints, {usage.logs_gb:g} GB of logs."
+        " Change it: ARGS='hours=200 data_gb=2000 nat_gb=500 ...' (tools/cost/bill.py)."
+    )
+
+
 def budget_note(cluster: AnyCluster, bill: Bill) -> list[str]:
     if cluster.budget is None:
         return []
-    limit, total = cluster.budget.monthly_usd, bill.monthly_usd
+    limit = cluster.budget.monthly_usd
+    total = bill.monthly_usd
     how = "above" if total > limit else "within"
     return [
         f"{total:.0f} USD per month are {how} the budget of {limit} USD, which counts nothing until the tag"

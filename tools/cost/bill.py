@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -97,9 +97,16 @@ def parse_usage(assignments: Sequence[str]) -> Usage:
     Raises:
         ValueError: listing every wrong assignment and the allowed values.
     """
+    problems = list(_problems(assignments))
+    if problems:
+        raise ValueError("\n".join(problems))
+    pairs = [assignment.partition("=") for assignment in assignments]
+    return Usage(**{name: float(number) for name, _, number in pairs})
+
+
+def _problems(assignments: Sequence[str]) -> Iterator[str]:
+    """Yield a message per wrong assignment."""
     names = [field.name for field in dataclasses.fields(Usage)]
-    values: dict[str, float] = {}
-    problems = []
     for assignment in assignments:
         name, _, text = assignment.partition("=")
         try:
@@ -109,15 +116,10 @@ def parse_usage(assignments: Sequence[str]) -> Usage:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(names)}"
-            problems.append(f"{assignment}: {name} does not exist; {hint}")
+            yield f"{assignment}: {name} does not exist; {hint}"
         elif not 0 <= number < float("inf"):
-            problems.append(f"{assignment}: a number of 0 or more is allowed; set it as {name}=100")
+            yield f"{assignment}: a number of 0 or more is allowed; set it as {name}=100"
         elif name == "hours" and number > HOURS_PER_MONTH:
-            problems.append(f"{assignment}: a month has {HOURS_PER_MONTH} hours; set that or less")
+            yield f"{assignment}: a month has {HOURS_PER_MONTH} hours; set that or less"
         elif name == "scrape_seconds" and number == 0:
-            problems.append(f"{assignment}: a number above 0 is allowed; set scrape_seconds=30")
-        else:
-            values[name] = number
-    if problems:
-        raise ValueError("\n".join(problems))
-    return Usage(**values)
+            yield f"{assignment}: a number above 0 is allowed; set scrape_seconds=30"

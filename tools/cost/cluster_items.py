@@ -18,11 +18,13 @@ from config.facts.price_list import HOURS_PER_MONTH
 from config.kubernetes import KUBERNETES_VERSIONS
 from config.reading.endpoint_file import load_endpoint
 from config.reading.yaml_document import read_document
-from config.slurm_cluster import SlurmCluster
+from config.slurm_cluster import AccountingDatabase, SlurmCluster
 from config.storage import LustreFileSystem
 from tools.cost.bill import Item, Usage
 
 SECONDS_PER_HOUR = 3600
+INCLUDED_METADATA_IOPS = {1200: 1500, 2400: 3000, 9600: 6000, 45600: 12000}
+"""Metadata IOPS up to a capacity in GiB."""
 MONTH = timedelta(days=30)
 """Time that a bill looks ahead: extended support that begins in it is billed as if for the whole month."""
 
@@ -46,37 +48,48 @@ def _nodes(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
             key = f"hyperpod.{group.instance_type}"
             yield Item("Compute", what, key, group.num_instances * usage.hours, "nodes")
     if isinstance(cluster, EksCluster):
-        version = cluster.kubernetes.version
-        end = KUBERNETES_VERSIONS[version].end_of_standard_support
-        yield Item("Control Plane", "EKS Control Plane", "eks.control_plane", usage.hours, "nodes")
-        if end <= date.today() + MONTH:
-            what = f"extended support of Kubernetes {version}, from {end}"
-            yield Item("Control Plane", what, "eks.extended_support", usage.hours, "nodes")
-    volumes = [(group.num_instances, group.ebs_gib or 0) for group in cluster.instance_groups]
-    gib = sum(number * size for number, size in volumes)
-    if gib:
-        what = f"EBS ({' + '.join(f'{number} * {size} GB' for number, size in volumes if number and size)})"
-        yield Item("Storage", what, "hyperpod.volume", gib * present, "nodes")
+        yield from _control_plane(cluster, usage)
+    with_volumes = [group for group in cluster.instance_groups if group.num_instances and group.ebs_gib]
+    if with_volumes:
+        volumes = " + ".join(f"{group.num_instances} * {group.ebs_gib} GB" for group in with_volumes)
+        gib = sum(group.num_instances * (group.ebs_gib or 0) for group in with_volumes)
+        yield Item("Storage", f"EBS ({volumes})", "hyperpod.volume", gib * present, "nodes")
+
+
+def _control_plane(cluster: EksCluster, usage: Usage) -> Iterator[Item]:
+    version = cluster.kubernetes.version
+    end = KUBERNETES_VERSIONS[version].end_of_standard_support
+    yield Item("Control Plane", "EKS Control Plane", "eks.control_plane", usage.hours, "nodes")
+    if end <= date.today() + MONTH:
+        what = f"extended support of Kubernetes {version}, from {end}"
+        yield Item("Control Plane", what, "eks.extended_support", usage.hours, "nodes")
 
 
 def _storage(cluster: Cluster, usage: Usage) -> Iterator[Item]:
-    lustre, home = cluster.storage.lustre, cluster.storage.home
+    lustre = cluster.storage.lustre
+    home = cluster.storage.home
     yield from _lustre(lustre)
     if home:
-        size, speed = home.capacity_gib, home.throughput_mbps
+        size = home.capacity_gib
+        speed = home.throughput_mbps
         yield Item("Storage", f"FSx for OpenZFS ({size} GiB)", "openzfs.ssd", size, "kept")
         yield Item("Storage", f"FSx for OpenZFS ({speed} MB/s)", "openzfs.throughput", speed, "kept")
     yield Item("Storage", f"S3 ({usage.data_gb:g} GB)", "s3.standard", usage.data_gb, "kept")
     yield Item("Container Registry", f"ECR ({usage.image_gb:g} GB)", "ecr.storage", usage.image_gb, "kept")
-    if isinstance(cluster, SlurmCluster) and (database := cluster.accounting_database):
-        copies = 2 if database.multi_az else 1
-        hours, gib = copies * HOURS_PER_MONTH, copies * database.storage_gib
-        name = f"{copies} * {database.instance_class}"
-        yield Item("Database", f"RDS for MariaDB, {name}", f"rds.{database.instance_class}", hours, "kept")
-        yield Item("Database", f"RDS storage ({gib} GB)", "rds.storage", gib, "kept")
+    if isinstance(cluster, SlurmCluster) and cluster.accounting_database:
+        yield from _database(cluster.accounting_database)
     if cluster.storage.kms == "create":
         keys = 2 if isinstance(cluster.network, NewVpc) else 1
         yield Item("Keys", f"KMS, {keys} keys" if keys > 1 else "KMS, a key", "kms.key", keys, "kept")
+
+
+def _database(database: AccountingDatabase) -> Iterator[Item]:
+    name = database.instance_class
+    copies = 2 if database.multi_az else 1
+    hours = copies * HOURS_PER_MONTH
+    gib = copies * database.storage_gib
+    yield Item("Database", f"RDS for MariaDB, {copies} * {name}", f"rds.{name}", hours, "kept")
+    yield Item("Database", f"RDS storage ({gib} GB)", "rds.storage", gib, "kept")
 
 
 def _lustre(lustre: LustreFileSystem) -> Iterator[Item]:
@@ -94,8 +107,8 @@ def included_metadata_iops(capacity_gib: int) -> int:
 
     They are the defaults of the automatic mode (FSx for Lustre user guide, "Lustre metadata performance").
     """
-    for up_to, iops in ((1200, 1500), (2400, 3000), (9600, 6000), (45600, 12000)):
-        if capacity_gib <= up_to:
+    for up_to_gib, iops in INCLUDED_METADATA_IOPS.items():
+        if capacity_gib <= up_to_gib:
             return iops
     return capacity_gib // 24000 * 12000
 
@@ -134,7 +147,8 @@ def _observability(cluster: Cluster, usage: Usage) -> Iterator[Item]:
 
 def _studio(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
     if studio := cluster.studio:
-        number, kind = max(1, len(studio.profiles)), studio.instance_type
+        number = max(1, len(studio.profiles))
+        kind = studio.instance_type
         what = f"{number} * {kind}, {usage.studio_hours:g} h each"
         yield Item("Studio", what, f"studio.{kind}", number * usage.studio_hours, "kept")
 
@@ -145,16 +159,20 @@ def read_endpoint(path: Path) -> Endpoint:
     Raises:
         ValueError: listing all other mistakes in the file.
     """
-    region = read_document(path).get("region", "us-east-1")
-    image = f"000000000000.dkr.ecr.{region}.amazonaws.com/none@sha256:{'0' * 64}"
-    lacking = {"image": image, "model": "s3://none/none/"}
-    given = {name: value for name, value in lacking.items() if name not in read_document(path)}
+    document = read_document(path)
+    region = document.get("region", "us-east-1")
+    stand_ins = {
+        "image": f"000000000000.dkr.ecr.{region}.amazonaws.com/none@sha256:{'0' * 64}",
+        "model": "s3://none/none/",
+    }
+    given = {name: value for name, value in stand_ins.items() if name not in document}
     return load_endpoint(path, given)
 
 
 def endpoint_items(endpoint: Endpoint, usage: Usage) -> list[Item]:
     """Return the items of a month with the fewest instances that scaling allows."""
-    fewest, kind = endpoint.instances.min, endpoint.instance_type
+    fewest = endpoint.instances.min
+    kind = endpoint.instance_type
     logs = f"CloudWatch Logs ({usage.logs_gb:g} GB)"
     items = [
         Item("Hosting", f"{fewest} * {kind}", f"hosting.{kind}", fewest * HOURS_PER_MONTH, "kept"),

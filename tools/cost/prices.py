@@ -78,20 +78,7 @@ def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
     Raises:
         ValueError: if the list has none of the prices for the region. The file is then unchanged.
     """
-    found: dict[str, list[Found]] = defaultdict(list)
-    products: dict[str, list[dict[str, Any]]] = {}
-    for query in QUERIES:
-        wanted = {"regionCode": region, **query.filters}
-        asked = f"{query.service} {wanted}"
-        if asked not in products:
-            filters = [
-                {"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()
-            ]
-            chosen = {"ServiceCode": query.service, "Filters": filters, "FormatVersion": "aws_v1"}
-            listed = all_items(pricing, "get_products", "PriceList", **chosen)
-            products[asked] = [json.loads(product) for product in listed]
-        for price in matching(query, products[asked]):
-            found[price.key].append(price)
+    found = _fetch(pricing, region)
     doubtful = {key: prices for key, prices in found.items() if len({price.usd for price in prices}) > 1}
     certain = {key: prices[0] for key, prices in found.items() if key not in doubtful}
     if not certain:
@@ -103,16 +90,38 @@ def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
     before = _rows(path)
     kept = {key: row for key, row in before.items() if key not in certain}
     _write(path, {**kept, **{key: _row(price) for key, price in certain.items()}})
-    return [
-        f"{path}: {len(certain)} prices from the AWS Price List",
-        *_changes(before, certain),
-        *(
-            f"skipped, because the list has several: {key} "
-            + ", ".join(f"{price.usd:g} ({price.sku})" for price in prices)
-            for key, prices in doubtful.items()
-        ),
-        *([f"unchanged, because the list has none: {', '.join(sorted(kept))}"] if kept else []),
-    ]
+    lines = [f"{path}: {len(certain)} prices from the AWS Price List", *_changes(before, certain)]
+    for key, prices in doubtful.items():
+        several = ", ".join(f"{price.usd:g} ({price.sku})" for price in prices)
+        lines.append(f"skipped, because the list has several: {key} {several}")
+    if kept:
+        lines.append(f"unchanged, because the list has none: {', '.join(sorted(kept))}")
+    return lines
+
+
+def _fetch(pricing: Any, region: str) -> dict[str, list[Found]]:
+    """Return the prices of all queries by key. Queries with the same filters share one request."""
+    found: dict[str, list[Found]] = defaultdict(list)
+    products: dict[str, list[dict[str, Any]]] = {}
+    for query in QUERIES:
+        fields = {"regionCode": region, **query.filters}
+        request = f"{query.service} {fields}"
+        if request not in products:
+            filters = [
+                {"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in fields.items()
+            ]
+            listed = all_items(
+                pricing,
+                "get_products",
+                "PriceList",
+                ServiceCode=query.service,
+                Filters=filters,
+                FormatVersion="aws_v1",
+            )
+            products[request] = [json.loads(product) for product in listed]
+        for price in matching(query, products[request]):
+            found[price.key].append(price)
+    return found
 
 
 def _rows(path: Path) -> dict[str, Row]:
@@ -123,9 +132,14 @@ def _rows(path: Path) -> dict[str, Row]:
 
 
 def _row(price: Found) -> Row:
-    usd = f"{price.usd:.10f}".rstrip("0").rstrip(".")
-    values = (price.key, usd, price.unit, price.published, SOURCE, "")
-    return dict(zip(COLUMNS, values, strict=True))
+    return {
+        "key": price.key,
+        "usd": f"{price.usd:.10f}".rstrip("0").rstrip("."),
+        "unit": price.unit,
+        "as_of": price.published,
+        "source": SOURCE,
+        "stand_in": "",
+    }
 
 
 def _write(path: Path, rows: Mapping[str, Row]) -> None:

@@ -1,7 +1,7 @@
-"""Build a training image from the commit that is checked out: ``python -m tools.images.build``.
+"""Build a training image from the checked-out commit: ``python -m tools.images.build``.
 
-``--push`` pushes the one that was built to the cluster's repository. Standard output is then the reference by
-digest alone, which is what runs name: it never comes to mean another image.
+``--push`` pushes the built image to the cluster's repository. It prints only the image's reference by digest
+to standard output. Runs name images by digest, because a digest always refers to the same image.
 """
 
 import argparse
@@ -28,38 +28,53 @@ class Framework:
     """Training software of an image."""
 
     local_name: str
+    """Name of the image on this machine."""
     dockerfile: Path
     versions: Path
-    """JSON with the base image; the EFA installer is that of docker/versions.json for all."""
+    """JSON file with the base image; all images use the EFA installer of docker/versions.json."""
     tag_suffix: str
-    """After the commit, in the cluster's repository, which all images share."""
+    """End of the tag, after the commit, in the cluster's repository, which all images share."""
 
 
+DEFAULT_FRAMEWORK = "esm2"
+NEURON = "neuron"
 FRAMEWORKS = {
-    "esm2": Framework("esm2-training", Path("workloads/Dockerfile"), Path("docker/versions.json"), ""),
-    **{
-        name: Framework(
-            f"esm2-{name}",
-            Path(f"docker/{name}/Dockerfile"),
-            Path(f"docker/{name}/versions.json"),
-            f"-{name}",
-        )
-        for name in ("bionemo", "neuron")
-    },
+    DEFAULT_FRAMEWORK: Framework(
+        local_name="esm2-training",
+        dockerfile=Path("workloads/Dockerfile"),
+        versions=Path("docker/versions.json"),
+        tag_suffix="",
+    ),
+    "bionemo": Framework(
+        local_name="esm2-bionemo",
+        dockerfile=Path("docker/bionemo/Dockerfile"),
+        versions=Path("docker/bionemo/versions.json"),
+        tag_suffix="-bionemo",
+    ),
+    NEURON: Framework(
+        local_name="esm2-neuron",
+        dockerfile=Path("docker/neuron/Dockerfile"),
+        versions=Path("docker/neuron/versions.json"),
+        tag_suffix="-neuron",
+    ),
 }
-DEFAULT_FRAMEWORK, NEURON = "esm2", "neuron"
 NOT_COMMITTED = "check out a commit: only committed images are pushed"
 
 
 def main() -> int:
-    parser = cluster_parser("Build the training image, named by commit, or push the one that was built.")
+    parser = cluster_parser("Build the training image, named by commit, or push the built image.")
     add_build_options(parser)
-    parser.add_argument("--push", action="store_true", help="push it to the cluster's repository instead")
     parser.add_argument(
-        "--allow-dirty", action="store_true", help="build what is not committed, as <commit>-dirty"
+        "--push",
+        action="store_true",
+        help="push the built image to the cluster's repository, and do not build",
+    )
+    parser.add_argument(
+        "--allow-dirty", action="store_true", help="include uncommitted changes, and tag it <commit>-dirty"
     )
     options = parser.parse_args()
-    framework, revision = FRAMEWORKS[options.framework], read_revision(REPOSITORY)
+    framework = FRAMEWORKS[options.framework]
+    revision = read_revision(REPOSITORY)
     if options.push:
         require_clean(revision, instead=NOT_COMMITTED)
         _push(load_cluster(options.cluster), options, revision, framework)
@@ -74,9 +89,12 @@ def main() -> int:
 
 def add_build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--framework", choices=FRAMEWORKS, default=DEFAULT_FRAMEWORK, help=f"{DEFAULT_FRAMEWORK} if not given"
+        "--framework",
+        choices=FRAMEWORKS,
+        default=DEFAULT_FRAMEWORK,
+        help="training software of the image (%(default)s)",
     )
-    parser.add_argument("--engine", choices=ENGINES, help="the first one that works, if not given")
+    parser.add_argument("--engine", choices=ENGINES, help="container engine (default: the first that works)")
     parser.add_argument("engine_options", nargs="*", help="after --: options of the engine's build command")
 
 
@@ -101,12 +119,12 @@ def build_image(
     options: Sequence[str] = (),
     framework: Framework = FRAMEWORKS[DEFAULT_FRAMEWORK],
 ) -> str:
-    """Build, and return the image's local name.
+    """Build an image, and return its local name.
 
-    The same commit gives the same arguments: nothing of them is of today or of this machine.
+    The build arguments depend on the commit only, and not on the time or the machine.
 
     Raises:
-        ValueError: if the build fails, or its base is not pinned.
+        ValueError: if the build fails, or its base image is not pinned.
     """
     tag = local_tag(revision, framework)
     with build_context(repository, revision) as context:
@@ -128,19 +146,20 @@ def build_image(
 def push_image(
     repository: Repository, revision: Revision, framework: Framework, engine: ContainerEngine
 ) -> str:
-    """Push the image of a commit, which the engine has; returns its digest.
+    """Push the built image of a commit, and return its digest.
 
     Raises:
-        ValueError: if the engine has not got it, or the registry does not take it.
+        ValueError: if the engine lacks the image, or the registry rejects it.
     """
-    registered = registry_tag(revision, framework)
-    tag, target = local_tag(revision, framework), f"{repository.uri}:{registered}"
+    tag = local_tag(revision, framework)
+    remote_tag = registry_tag(revision, framework)
+    target = f"{repository.uri}:{remote_tag}"
     if not engine.has_image(tag):
         raise ValueError(f"{engine.name} has no image {tag}; run make image first")
     login = registry_login(repository.ecr)
     with engine.logged_in(login.registry, user=login.user, password=login.password):
         engine.push(tag, target)
-    digest = repository.digest_of(registered)
+    digest = repository.digest_of(remote_tag)
     if not digest:
         raise ValueError(f"{target} was pushed, but the repository does not show it; try again")
     return digest
@@ -151,15 +170,18 @@ def local_tag(revision: Revision, framework: Framework) -> str:
 
 
 def registry_tag(revision: Revision, framework: Framework) -> str:
-    """In the cluster's repository; the image says the same of itself in its ``GIT_SHA``."""
+    """Return the tag in the cluster's repository, which is also ``GIT_SHA`` in the image."""
     return f"{revision.tag}{framework.tag_suffix}"
 
 
 def base_image(versions: Path) -> str:
-    """Return the base by digest. The tag in the file is for readers; buildah accepts no reference with both.
+    """Return the base image by digest.
+
+    The tag in the file is for readers. It is left out, because buildah accepts no reference with tag and
+    digest.
 
     Raises:
-        ValueError: if the file pins none.
+        ValueError: if the file has no digest.
     """
     base = json.loads(versions.read_text())["base"]
     if not DIGEST.fullmatch(base.get("digest") or ""):

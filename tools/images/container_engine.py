@@ -30,7 +30,15 @@ class ContainerEngine:
         timestamp_seconds: int,
         options: Sequence[str] = (),
     ) -> None:
-        """Build; the engine's own messages go to the terminal.
+        """Build an image, with the engine's own messages on the terminal.
+
+        Args:
+            context: folder of the files that go into the image.
+            dockerfile: Dockerfile.
+            arguments: build arguments.
+            tag: local name of the image.
+            timestamp_seconds: time of all files in the image, in seconds since 1970.
+            options: additional options of the engine's build command.
 
         Raises:
             ValueError: if the build fails.
@@ -40,29 +48,33 @@ class ContainerEngine:
         for name, value in arguments.items():
             command += ["--build-arg", f"{name}={value}"]
         if self.name == "docker":
-            # Attestations make an index of the image, with an entry for no platform: enroot cannot read that.
+            # With attestations, the image is an index with an entry for no platform, which enroot cannot
+            # read.
             command += ["--provenance=false", "--sbom=false"]
         else:
-            # Docker's format: OCI's has no place for the shell, and enroot's older releases do not read it.
+            # OCI's format cannot store the shell, and older releases of enroot do not read it.
             command += ["--format", "docker", "--timestamp", str(timestamp_seconds)]
         if self.name == "buildah":
-            command.append("--layers")  # as the others do unasked: a change of the code is pushed alone
+            # Layers are the default of the other engines. Only changed layers are pushed.
+            command.append("--layers")
+        command += [*options, str(context)]
         environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
-        if subprocess.run(
-            [*command, *options, str(context)], env=environment, stdout=_STANDARD_ERROR
-        ).returncode:
+        if subprocess.run(command, env=environment, stdout=_STANDARD_ERROR).returncode:
             raise ValueError(f"{self.name} could not build {tag}; its last lines above say at which step")
 
     def has_image(self, tag: str) -> bool:
-        kind = ["--type", "image"] if self.name == "buildah" else []
-        verb = ["inspect"] if self.name == "buildah" else ["image", "inspect"]
-        return subprocess.run([self.name, *verb, *kind, tag], capture_output=True).returncode == 0
+        inspect = ["inspect", "--type", "image"] if self.name == "buildah" else ["image", "inspect"]
+        return subprocess.run([self.name, *inspect, tag], capture_output=True).returncode == 0
 
     def push(self, tag: str, target: str) -> None:
-        """Give an image its name in a registry and push it; the registry must be logged in to.
+        """Push an image under its name in a registry, to which the engine is logged in.
+
+        Args:
+            tag: local name of the image.
+            target: name in the registry.
 
         Raises:
-            ValueError: if the registry does not take it.
+            ValueError: if the registry rejects it.
         """
         subprocess.run([self.name, "tag", tag, target], check=True, stdout=_STANDARD_ERROR)
         if subprocess.run([self.name, "push", target], stdout=_STANDARD_ERROR).returncode:
@@ -70,7 +82,7 @@ class ContainerEngine:
 
     @contextmanager
     def logged_in(self, registry: str, *, user: str, password: str) -> Iterator[None]:
-        """Logged in to a registry for as long as it takes: no password stays on this machine.
+        """Log in to a registry for the duration of the block, so that no password stays on this machine.
 
         Raises:
             ValueError: if the registry refuses the login.

@@ -15,10 +15,16 @@ from config.cluster import Cluster
 from config.resource_names import ResourceNames
 from tools.aws_session import aws_client, if_present, open_session
 
+SHOWN_CHARACTERS = 600
+"""Most characters of a program's output that an error message shows, from its end."""
 SCAN_WAIT_SECONDS = 300.0
-"""Basic scans of images of this size take a few minutes; after that the findings come without us."""
+"""Longest wait for a basic scan, which takes a few minutes for images of this size."""
+SCAN_POLL_SECONDS = 10.0
+UNFINISHED = {"IN_PROGRESS", "PENDING"}
+"""States of a scan that has not ended."""
 SCANNED = {"COMPLETE", "ACTIVE"}
-"""ACTIVE means enhanced scanning, which continues as long as the image exists."""
+"""States of a scan with findings. ACTIVE means enhanced scanning, which continues as long as the image
+exists."""
 SEVERITIES = ("CRITICAL", "HIGH", "MEDIUM", "LOW", "INFORMATIONAL", "UNDEFINED", "UNTRIAGED")
 
 
@@ -40,14 +46,15 @@ class Repository:
 
     def digest_of(self, tag: str) -> str | None:
         """Return the digest of a tag, or None if the tag does not exist."""
-        answer = if_present(self.ecr.describe_images, repositoryName=self.name, imageIds=[{"imageTag": tag}])
-        return answer and str(answer["imageDetails"][0]["imageDigest"])
+        image = {"imageTag": tag}
+        response = if_present(self.ecr.describe_images, repositoryName=self.name, imageIds=[image])
+        return response and str(response["imageDetails"][0]["imageDigest"])
 
     def tags_of(self, digest: str) -> list[str] | None:
         """Return the tags of an image, or None if the digest does not exist."""
         image = {"imageDigest": digest}
-        answer = if_present(self.ecr.describe_images, repositoryName=self.name, imageIds=[image])
-        return answer and list(answer["imageDetails"][0].get("imageTags", []))
+        response = if_present(self.ecr.describe_images, repositoryName=self.name, imageIds=[image])
+        return response and list(response["imageDetails"][0].get("imageTags", []))
 
     def scan_summary(self, digest: str) -> str:
         """Wait a limited time for the scan of an image, and return its findings in one line."""
@@ -55,16 +62,16 @@ class Repository:
         image = {"imageDigest": digest}
         while True:
             # There is no scan in the first moments after a push.
-            answer = if_present(
+            scan = if_present(
                 self.ecr.describe_image_scan_findings, repositoryName=self.name, imageId=image, maxResults=1
             )
-            if answer is None and not self.scans_on_push:
+            if scan is None and not self.scans_on_push:
                 return "image scan: none, scanning is off for this repository"
-            if answer and answer["imageScanStatus"]["status"] not in {"IN_PROGRESS", "PENDING"}:
-                return _findings(answer)
+            if scan and scan["imageScanStatus"]["status"] not in UNFINISHED:
+                return _findings(scan)
             if time.monotonic() >= deadline:
                 return f"image scan: not finished after {SCAN_WAIT_SECONDS:.0f} s; make push shows it later"
-            time.sleep(10.0)
+            time.sleep(SCAN_POLL_SECONDS)
 
 
 def find_repository(cluster: Cluster, profile: str | None) -> Repository:
@@ -78,8 +85,8 @@ def find_repository(cluster: Cluster, profile: str | None) -> Repository:
     described = if_present(ecr.describe_repositories, repositoryNames=[name])
     if described is None:
         raise ValueError(
-            f"image repository {name} does not exist in {cluster.region}; it comes with the cluster's "
-            "storage: make deploy"
+            f"image repository {name} does not exist in {cluster.region}; deploy the cluster's storage stack "
+            "first: make deploy"
         )
     found = described["repositories"][0]
     scanning = found.get("imageScanningConfiguration", {})
@@ -93,34 +100,35 @@ def registry_login(ecr: Any) -> RegistryLogin:
     return RegistryLogin(data["proxyEndpoint"].removeprefix("https://"), user, password)
 
 
-def _findings(answer: dict[str, Any]) -> str:
-    state = answer["imageScanStatus"]
+def _findings(scan: dict[str, Any]) -> str:
+    """Describe the findings of a scan in one line."""
+    state = scan["imageScanStatus"]
     if state["status"] not in SCANNED:
         return f"image scan: {state['status']}: {state.get('description', 'no reason given')}"
-    counts = answer.get("imageScanFindings", {}).get("findingSeverityCounts", {})
+    counts = scan.get("imageScanFindings", {}).get("findingSeverityCounts", {})
     found = [f"{severity} {counts[severity]}" for severity in SEVERITIES if counts.get(severity)]
     return f"image scan: {', '.join(found) or 'no findings'}"
 
 
 def copy_image(source: str, target: str, login: RegistryLogin) -> bool:
-    """Copy with skopeo, or docker's buildx; False if neither is here.
+    """Copy an image with skopeo, or docker's buildx; return False if neither is installed.
 
-    The password for the target's registry stays in a file of this call.
+    The password for the target's registry is in a temporary file only.
 
     Raises:
-        ValueError: if the copy fails, with what the program said.
+        ValueError: if the copy fails, with the program's output.
     """
     token = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
         config.touch(mode=0o600)
         config.write_text(json.dumps({"auths": {login.registry: {"auth": token}}}))
-        environment, has_buildx = dict(os.environ), ["docker", "buildx", "version"]
+        environment = dict(os.environ)
         if shutil.which("skopeo"):
-            # All platforms, and none converted: a converted one has another digest.
+            # Copy all platforms and convert none, because a converted image has another digest.
             options = ["--all", "--preserve-digests", "--authfile", str(config)]
             command = ["skopeo", "copy", *options, f"docker://{source}", f"docker://{target}"]
-        elif shutil.which("docker") and not subprocess.run(has_buildx, capture_output=True).returncode:
+        elif _has_buildx():
             # Docker looks for its plugins beside its configuration.
             plugins = Path.home() / ".docker/cli-plugins"
             if plugins.is_dir():
@@ -133,6 +141,12 @@ def copy_image(source: str, target: str, login: RegistryLogin) -> bool:
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
     if done.returncode:
-        said = " ".join(done.stdout.split())[-600:]
-        raise ValueError(f"`{' '.join(command)}` ended with {done.returncode}: {said}")
+        output = " ".join(done.stdout.split())[-SHOWN_CHARACTERS:]
+        raise ValueError(f"`{' '.join(command)}` ended with {done.returncode}: {output}")
     return True
+
+
+def _has_buildx() -> bool:
+    if not shutil.which("docker"):
+        return False
+    return subprocess.run(["docker", "buildx", "version"], capture_output=True).returncode == 0

@@ -1,7 +1,9 @@
-"""The training image of the commit as a file for Slurm's containers: ``python -m tools.images.import_image``.
+"""Import the commit's training image as a file for Slurm's containers: ``python -m
+tools.images.import_image``.
 
-Builds and pushes it, unless the cluster's repository has it, and has a worker make a squashfs file of it on
-the shared file system. Standard output is the file's path alone, which runs name as ``IMAGE=``.
+If the cluster's repository lacks the image, it is built and pushed. Then a worker converts it into a squashfs
+file on the shared file system. The tool prints only the file's path to standard output; runs name it as
+``IMAGE=``.
 """
 
 import argparse
@@ -11,11 +13,13 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
+from config.cluster_files import DEFAULT_CLUSTER_FILE
 from config.facts.instance_catalogue import instance_type
 from config.reading.loader import load_slurm_cluster
 from config.slurm_cluster import SlurmCluster
-from tools.command_line import DEFAULT_CLUSTER_FILE, Say, cluster_parser, run_command
+from tools.command_line import Say, cluster_parser, run_command
 from tools.images import build
 from tools.images.container_engine import find_engine
 from tools.images.image_registry import Repository, find_repository
@@ -27,52 +31,60 @@ from tools.nodes.node_session import BrokenSession
 ON_CLUSTER = Path(__file__).with_name("import_on_cluster.sh")
 ENROOT_IMPORT = build.REPOSITORY / "docker" / "enroot_import.sh"
 FOLDER = "images"
-"""Below the mount point of Lustre."""
+"""Default folder of image files, below the mount point of Lustre."""
 MOST_CPUS = 4
-"""CPUs of the job. Layers are unpacked and packed by as many processes; other CPUs stay free for training."""
+"""Most CPUs of the job. As many processes unpack and pack layers; other CPUs stay free for training."""
 REFERENCE = re.compile(r"[^/@\s]+/(?P<repository>[a-z0-9._/-]+):[\w.-]+@sha256:(?P<digest>[0-9a-f]{64})")
+
+
+class Place(NamedTuple):
+    """Share of a worker that runs the job."""
+
+    partition: str
+    num_cpus: int
 
 
 @dataclass(frozen=True)
 class ImportJob:
-    """Task of the worker."""
+    """Slurm job that imports an image."""
 
-    partition: str
-    num_cpus: int
+    place: Place
     reference: str
-    """``<registry>/<repository>:<tag>@sha256:<digest>``; older releases of enroot take tags alone."""
+    """``<registry>/<repository>:<tag>@sha256:<digest>``; older releases of enroot need the tag."""
     file: str
-    """The squashfs file; its name has the digest, so it always holds the same image."""
+    """Squashfs file. Its name contains the digest, so it always contains the same image."""
 
 
 def main() -> int:
-    parser = cluster_parser("Put the training image on the shared file system, for pyxis.")
+    parser = cluster_parser("Import the training image as a file on the shared file system, for pyxis.")
     build.add_build_options(parser)
-    parser.add_argument("--folder", help="on the shared file system (images/ on Lustre)")
-    parser.add_argument("--partition", help="of the worker that does it; the first one with GPUs")
+    parser.add_argument("--folder", help="folder on the shared file system (default: images/ on Lustre)")
+    parser.add_argument(
+        "--partition", help="partition of the worker that converts the image (default: the first with GPUs)"
+    )
     parser.add_argument(
         "--reference",
         metavar="REGISTRY/REPOSITORY:TAG@sha256:DIGEST",
-        help="an image that was pushed before, instead of this commit's; the registry is not asked from here",
+        help="pushed image to import instead of this commit's; this machine does not contact the registry",
     )
     options = parser.parse_args()
     framework = build.FRAMEWORKS[options.framework]
     cluster = load_slurm_cluster(options.cluster)
     folder = shared_folder(cluster, options.folder)
-    partition, num_cpus = place(cluster, options.partition)
+    place = find_place(cluster, options.partition)
     if reference := options.reference:
-        job = ImportJob(partition, num_cpus, reference, image_file(folder, reference))
+        job = ImportJob(place, reference, image_file(folder, reference))
         _import(find_head_node(cluster, options.profile), job, options.cluster)
         return 0
     revision = read_revision(build.REPOSITORY)
     require_clean(revision, instead=build.NOT_COMMITTED)
-    # Building takes long: what comes after it is looked for first.
+    # A build takes long, so everything that may be missing afterwards is looked up first.
     head = find_head_node(cluster, options.profile)
     repository = find_repository(cluster, options.profile)
     digest = _digest_in_registry(repository, revision, framework, options)
     reference = f"{repository.uri}:{build.registry_tag(revision, framework)}@{digest}"
-    _import(head, ImportJob(partition, num_cpus, reference, image_file(folder, reference)), options.cluster)
-    # Last: meanwhile the scan has had its time.
+    _import(head, ImportJob(place, reference, image_file(folder, reference)), options.cluster)
+    # The scan runs during the import.
     print(repository.scan_summary(digest), file=sys.stderr)
     return 0
 
@@ -81,7 +93,7 @@ def shared_folder(cluster: SlurmCluster, wanted: str | None) -> str:
     """Return the folder of image files.
 
     Raises:
-        ValueError: if the nodes do not share it, or make could not be given it.
+        ValueError: if the nodes do not share it, or its name has characters that make would interpret.
     """
     folder = str(PurePosixPath(wanted or f"{cluster.storage.lustre.mount_path}/{FOLDER}"))
     for problem in shared_files(cluster).folder_problems(folder):
@@ -91,8 +103,8 @@ def shared_folder(cluster: SlurmCluster, wanted: str | None) -> str:
     return folder
 
 
-def place(cluster: SlurmCluster, wanted: str | None) -> tuple[str, int]:
-    """The partition whose worker does it, and how many of its CPUs.
+def find_place(cluster: SlurmCluster, wanted: str | None) -> Place:
+    """Return the given partition, or the first one, with the CPUs that all its workers have.
 
     Raises:
         ValueError: if there is no such partition.
@@ -104,11 +116,15 @@ def place(cluster: SlurmCluster, wanted: str | None) -> tuple[str, int]:
         raise ValueError(f"--partition: got {wanted}; the cluster file has {', '.join(names) or 'none'}")
     partition = str(groups[0].partition)
     vcpus = [instance_type(group.instance_type).vcpus for group in groups if group.partition == partition]
-    return partition, min(MOST_CPUS, *vcpus)
+    return Place(partition, min(MOST_CPUS, *vcpus))
 
 
 def image_file(folder: str, reference: str) -> str:
-    """Raise ValueError unless the reference has both a tag and a digest."""
+    """Return the path of the squashfs file of an image.
+
+    Raises:
+        ValueError: unless the reference has both a tag and a digest.
+    """
     parts = REFERENCE.fullmatch(reference)
     if not parts:
         raise ValueError(
@@ -120,7 +136,7 @@ def image_file(folder: str, reference: str) -> str:
 def _digest_in_registry(
     repository: Repository, revision: Revision, framework: build.Framework, options: argparse.Namespace
 ) -> str:
-    """Return the reference of the commit's image; build and push the image if it is missing."""
+    """Return the digest of the commit's image; build and push the image if it is missing."""
     tag = build.registry_tag(revision, framework)
     name = f"{repository.uri}:{tag}"
     digest = repository.digest_of(tag)
@@ -140,8 +156,8 @@ def _digest_in_registry(
 
 
 def _import(head: HeadNode, job: ImportJob, cluster_file: Path) -> None:
-    """Have it done, and say where the file is and what to do with it."""
-    print(f"importing {job.reference} on a worker of partition {job.partition} ...", file=sys.stderr)
+    """Run the import, and print the path of the file and the next command."""
+    print(f"importing {job.reference} on a worker of partition {job.place.partition} ...", file=sys.stderr)
     try:
         run_import(head, job, lambda line: print(line, file=sys.stderr, flush=True))
     except KeyboardInterrupt:
@@ -160,10 +176,16 @@ def run_import(head: HeadNode, job: ImportJob, say: Say) -> None:
     """Run the job to its end, as root.
 
     Raises:
-        NoSession: if there is no session with the head node.
+        NoSession: if no session with the head node can be started.
         ValueError: if the file is missing afterwards, with the state of the import and a remedy.
     """
-    arguments = [job.partition, str(job.num_cpus), job.reference, job.file, ENROOT_IMPORT.read_text()]
+    arguments = [
+        job.place.partition,
+        str(job.place.num_cpus),
+        job.reference,
+        job.file,
+        ENROOT_IMPORT.read_text(),
+    ]
     try:
         if head.is_here:
             become_root = [] if os.geteuid() == 0 else ["sudo"]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# On the head node, as root: import_on_cluster.sh PARTITION CPUS REFERENCE FILE SCRIPT
-# A job on a worker makes FILE of the image, by SCRIPT: the text of docker/enroot_import.sh. Two jobs of this name
-# never run beside each other, so that who asks again meanwhile gets the file of the first.
+# Run on the head node as root: import_on_cluster.sh PARTITION CPUS REFERENCE FILE SCRIPT
+# A job on a worker creates FILE from the image with SCRIPT, which is the text of docker/enroot_import.sh. Only one job of
+# this name runs at a time, so that a second call waits for the first one and uses its file.
 set -euo pipefail
 
 readonly partition="$1" cpus="$2" reference="$3" file="$4" script="$5"
@@ -17,12 +17,12 @@ require_worker() {
     local states
     states="$(sinfo --noheader --partition="${partition}" --Node --format=%t | sort --unique)" ||
         fail "Slurm does not answer on ${HOSTNAME}; is slurmctld up on the controller?"
-    # In Slurm's short forms; of the signs behind them, those of backfill and power saving do not keep a job away.
+    # Slurm's short names of states. The suffixes for backfill and power saving do not prevent a job.
     grep --quiet --extended-regexp '^(idle|mix|alloc|comp|plnd)[-~#]?$' <<<"${states}" ||
         fail "no worker of partition ${partition} is up: ${states//$'\n'/, }; sinfo --list-reasons says why"
 }
 
-# A word now and then, also because a session in which nothing is said for long is ended.
+# Print the progress from time to time, also because a session without output is closed.
 show_signs_of_life() {
     squeue --name="${job_name}" --noheader --format='job %i %T %M %R' || true
     du --human-readable "${file%/*}"/.partial-* 2>/dev/null || true
@@ -30,9 +30,9 @@ show_signs_of_life() {
 
 run_import() {
     local log rounds=0 job shown status=0
-    # Output goes into a file, and the job has its own session: it survives a lost terminal, and Ctrl-C in it.
+    # The job writes to a file and has its own session, so that it survives a lost terminal and Ctrl-C.
     log="$(mktemp)"
-    # Expanded now: it is this function's.
+    # The name is expanded now, because the variable is local to this function.
     # shellcheck disable=SC2064
     trap "rm -f '${log}'" EXIT
     env --ignore-environment PATH="${PATH}" HOME=/root LANG=C.UTF-8 \
@@ -57,4 +57,4 @@ if [[ -s "${file}" ]]; then
 fi
 require_worker
 run_import
-[[ -s "${file}" ]] || fail "the worker has made ${file}, and ${HOSTNAME} does not see it: findmnt on both"
+[[ -s "${file}" ]] || fail "the worker created ${file}, but ${HOSTNAME} does not see it: compare findmnt on both"

@@ -1,7 +1,8 @@
-"""Copies what nodes would fetch from the internet to this cluster's bucket and image repository.
+"""Copy the downloads of nodes from the internet to the cluster's bucket and image repository.
 
-For networks without a way out (``node_setup.downloads: artifact_bucket``). Run where there is one, after the
-storage stack is deployed and before the cluster is. Nothing goes in whose checksum is not the table's.
+This is for networks without internet access (``node_setup.downloads: artifact_bucket``). Run it on a machine
+with internet access, after the storage stack is deployed and before the cluster is. Files are copied only if
+their checksum is that of the table.
 """
 
 import base64
@@ -21,10 +22,14 @@ from tools.command_line import cluster_parser, run_command
 from tools.images.image_registry import copy_image, registry_login
 
 TABLE = Path(__file__).parents[2] / "lifecycle" / "slurm" / "downloads.json"
+"""Addresses, versions and checksums of the downloads."""
 PREFIX = "downloads"
 """Prefix in the artifact bucket from which nodes download (node_setup/downloads.py)."""
 UNREACHED = "run this where there is internet"
-CHANGED = f"{TABLE.name} has that; it was not uploaded. The transfer was cut, or a proxy changes files"
+CHANGED = (
+    f"the expected checksum is that of {TABLE.name}; the file was not uploaded. Either the transfer was cut,"
+    " or a proxy changes files"
+)
 SOME_LEFT = 1
 """Exit status if an image could not be copied from this machine."""
 DEPLOY_STORAGE = "`make deploy STACKS=SlurmStorageStack` (with `CLUSTER=<file>` for another file)"
@@ -32,11 +37,11 @@ DEPLOY_FIRST = f"deploy the storage stack first: {DEPLOY_STORAGE}"
 
 
 def main() -> int:
-    parser = cluster_parser("Copy what nodes fetch to the cluster's bucket, for a network without internet.")
+    parser = cluster_parser("Copy the downloads of nodes to the cluster's bucket, for a closed network.")
     options = parser.parse_args()
     cluster = load_slurm_cluster(options.cluster)
     if not cluster.prometheus:
-        print("nothing to copy: nodes fetch files for metrics alone, and prometheus is false")
+        print("nothing to copy: nodes fetch files for metrics only, and prometheus is false")
         return 0
     table = needed(cluster)
     session = open_session(region=cluster.region, profile=options.profile)
@@ -45,12 +50,13 @@ def main() -> int:
     if not table["images"]:
         return 0
     ecr = aws_client(session, "ecr")
-    copied = [_mirror_image(ecr, ResourceNames(cluster).image_repository, image) for image in table["images"]]
+    repository = ResourceNames(cluster).image_repository
+    copied = [_mirror_image(ecr, repository, image) for image in table["images"]]
     return 0 if all(copied) else SOME_LEFT
 
 
 def needed(cluster: SlurmCluster) -> dict[str, list[dict[str, Any]]]:
-    """``files`` and ``images`` of the table; images are for clusters with GPUs."""
+    """Return ``files`` and ``images`` of the table; only clusters with GPUs need the images."""
     table: dict[str, list[dict[str, Any]]] = json.loads(TABLE.read_text())
     has_gpus = any(instance_type(group.instance_type).num_gpus for group in cluster.instance_groups)
     return table if has_gpus else {**table, "images": []}
@@ -65,10 +71,10 @@ def image_digest(image: dict[str, Any]) -> str:
 
 
 def _mirror_files(s3: Any, bucket: str, files: list[dict[str, str]]) -> None:
-    """Upload each file that is not there yet with its checksum, which S3 checks and keeps.
+    """Upload each file that the bucket lacks, with its checksum, which S3 checks and stores.
 
     Raises:
-        ValueError: if a file cannot be had, or is another one than the table says.
+        ValueError: if a file cannot be fetched, or has another checksum than the table.
     """
     if if_present(s3.head_bucket, Bucket=bucket) is None:
         raise ValueError(f"bucket {bucket} does not exist; {DEPLOY_FIRST}")
@@ -76,8 +82,8 @@ def _mirror_files(s3: Any, bucket: str, files: list[dict[str, str]]) -> None:
         name = file_name(entry)
         key = f"{PREFIX}/{name}"
         checksum = base64.b64encode(bytes.fromhex(entry["sha256"])).decode()
-        there = if_present(s3.head_object, Bucket=bucket, Key=key, ChecksumMode="ENABLED")
-        if there and there.get("ChecksumSHA256") == checksum:
+        existing = if_present(s3.head_object, Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+        if existing and existing.get("ChecksumSHA256") == checksum:
             print(f"{name}: there already")
             continue
         with tempfile.TemporaryDirectory() as folder:
@@ -89,10 +95,17 @@ def _mirror_files(s3: Any, bucket: str, files: list[dict[str, str]]) -> None:
 
 
 def _mirror_image(ecr: Any, repository: str, image: dict[str, Any]) -> bool:
-    """Copy an image to the repository under its digest; False if no program here can, with what to do."""
+    """Copy an image to the repository under its digest.
+
+    Returns: Whether the repository has the image. If no program on this machine can copy it, print what to
+    install.
+
+    Raises:
+        ValueError: if the copy fails, or has another digest.
+    """
     digest = image_digest(image)
     tag = f"{image['name']}-{image['version']}"
-    if _is_there(ecr, repository, digest):
+    if _has_image(ecr, repository, digest):
         print(f"{tag}: there already")
         return True
     login = registry_login(ecr)
@@ -104,16 +117,16 @@ def _mirror_image(ecr: Any, repository: str, image: dict[str, Any]) -> bool:
             file=sys.stderr,
         )
         return False
-    if not _is_there(ecr, repository, digest):
+    if not _has_image(ecr, repository, digest):
         raise ValueError(
-            f"{target} was written, and is not {digest}: the program that copied it has changed the image; "
-            "copy it with skopeo"
+            f"{target} was written, but its digest is not {digest}: the program that copied it changed the "
+            "image; copy it with skopeo"
         )
     print(f"{tag}: copied to {target}")
     return True
 
 
-def _is_there(ecr: Any, repository: str, digest: str) -> bool:
+def _has_image(ecr: Any, repository: str, digest: str) -> bool:
     try:
         ecr.describe_images(repositoryName=repository, imageIds=[{"imageDigest": digest}])
     except ecr.exceptions.ImageNotFoundException:

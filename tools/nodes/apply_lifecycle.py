@@ -1,7 +1,7 @@
-"""The deployed lifecycle scripts, run again on the nodes of a cluster that exists.
+"""Run the deployed lifecycle scripts again on existing nodes: ``python -m tools.nodes.apply_lifecycle``.
 
-``python -m tools.nodes.apply_lifecycle``: on the controller, which runs them on all workers through Slurm,
-and then on each login node. Exit status 0 if all nodes are done, 1 if some are not.
+The controller runs the scripts first on itself, and then on all workers through Slurm. After that they run on
+each login node. The exit status is 0 if all nodes are done, and 1 if some are not.
 """
 
 import argparse
@@ -23,24 +23,35 @@ from tools.nodes.node_session import BrokenSession, NoSession, check_programs, r
 
 SCRIPTS = Path(__file__).parents[2] / "lifecycle" / "slurm"
 FETCH_AND_RUN = SCRIPTS / "run_from_s3.sh"
+SETTINGS = "settings.json"
+"""File with the settings of the cluster file, which is uploaded with the scripts."""
 SOURCE_OUTPUT = "LifecycleSourceS3Uri"
+"""Output of the stack with the S3 address of the scripts."""
 SET_UP_ONE_NODE = ("env", "SECONDS_TO_SHIP_LOG=0", "bash", "on_init_complete.sh")
+SET_UP_CLUSTER = ("python3", "-s", "-B", "apply_to_cluster.py")
 LOG = "/var/log/provision/provisioning.log"
-"""On the controller; apply_to_cluster.py writes to it."""
+"""Log of apply_to_cluster.py on the controller."""
 WORKERS_UNDONE = 3
-"""With which apply_to_cluster.py ends when the controller is done and some workers are not."""
-NOT_BEGUN, BROKEN = 254, 255
-"""Instead of a script's status, where none came back."""
+"""Exit status of apply_to_cluster.py if the controller is done and some workers are not."""
+NOT_BEGUN = 254
+"""Status of a node on which the script could not be started."""
+BROKEN = 255
+"""Status of a node with a session that ended before the script."""
 Connect = Callable[[Node], list[str]]
+"""Function that returns the command for a session with a node."""
 
 
 def main() -> int:
-    parser = cluster_parser("Run the deployed lifecycle scripts on the nodes that are there already.")
+    parser = cluster_parser("Run the deployed lifecycle scripts on existing nodes.")
     parser.add_argument(
-        "--nodes", help="of the workers only these, by host name as sinfo shows it, with commas between"
+        "--nodes",
+        help="workers to include, by host name as sinfo shows it, separated by commas (default: all)",
     )
     parser.add_argument(
-        "--wait-minutes", type=float, metavar="N", help="how long jobs on a worker may keep it waiting (10)"
+        "--wait-minutes",
+        type=float,
+        metavar="N",
+        help="longest time in minutes to wait for the end of jobs on a worker (default: 10)",
     )
     options = parser.parse_args()
     cluster = load_slurm_cluster(options.cluster)
@@ -49,8 +60,8 @@ def main() -> int:
     source = deployed_scripts(aws_client(session, "cloudformation"), cluster)
     if not source.endswith(f"/{checkout_hash(cluster)}"):
         print(
-            f"note: what is deployed is applied, {source}; the scripts or the cluster file here are others. "
-            "`make deploy` first if you mean those.",
+            f"note: the deployed scripts are applied, {source}. The scripts or the cluster file here differ; "
+            "to apply these, run `make deploy` first.",
             file=sys.stderr,
         )
     found = read_cluster_nodes(aws_client(session, "sagemaker"), cluster.name)
@@ -59,8 +70,8 @@ def main() -> int:
         undone = _apply(cluster, found, connect, source, options)
     except KeyboardInterrupt:
         print(
-            "\nno longer watching; runs on nodes continue, and further nodes are started by the "
-            f"controller: {LOG} there has it",
+            "\nno longer watching; runs on nodes continue, and the controller starts further workers: see "
+            f"{LOG} there",
             file=sys.stderr,
         )
         raise
@@ -73,12 +84,12 @@ def deployed_scripts(cloudformation: Any, cluster: SlurmCluster) -> str:
     """Return the S3 address of the scripts that new nodes run.
 
     Raises:
-        ValueError: if no stack has said so yet.
+        ValueError: if the stack does not exist, or is not deployed completely.
     """
     name = stack_names(cluster).hyperpod
     described = if_present(cloudformation.describe_stacks, StackName=name)
     if described is None:
-        raise ValueError(f"there is no stack {name} in {cluster.region}; `make deploy` makes it")
+        raise ValueError(f"there is no stack {name} in {cluster.region}; `make deploy` creates it")
     stack = described["Stacks"][0]
     outputs = {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
     if SOURCE_OUTPUT not in outputs:
@@ -90,33 +101,35 @@ def deployed_scripts(cloudformation: Any, cluster: SlurmCluster) -> str:
 
 
 def checkout_hash(cluster: SlurmCluster) -> str:
-    """The hash under which a deployment from here would upload the scripts."""
-    return content_hash(SCRIPTS, {"settings.json": node_settings_text(cluster)})
+    """Return the hash under which a deployment of this checkout would upload the scripts."""
+    return content_hash(SCRIPTS, {SETTINGS: node_settings_text(cluster)})
 
 
 def _apply(
     cluster: SlurmCluster, found: ClusterNodes, connect: Connect, source: str, options: argparse.Namespace
 ) -> list[str]:
-    """Returns what is not done: nodes, or `some workers`, which the controller has named."""
+    """Run the scripts on all nodes.
+
+    Returns:
+        A text per node that is not done. Workers share one text, because the controller names them.
+    """
     roles = {group.name: group.role for group in cluster.instance_groups}
     (controller_group,) = (name for name, role in roles.items() if role == "controller")
     controller = choose_node(found, controller_group)
-    chosen = ["--nodes", options.nodes] if options.nodes else []
-    patience = ["--wait-minutes", f"{options.wait_minutes:g}"] if options.wait_minutes is not None else []
-    status = _run(
-        connect(controller),
-        controller,
-        *(cluster.region, source, "python3", "-s", "-B", "apply_to_cluster.py", "--source", source),
-        *(*chosen, *patience),
-    )
+    arguments = ["--source", source]
+    if options.nodes:
+        arguments += ["--nodes", options.nodes]
+    if options.wait_minutes is not None:
+        arguments += ["--wait-minutes", f"{options.wait_minutes:g}"]
+    status = _run(connect(controller), controller, cluster.region, source, *SET_UP_CLUSTER, *arguments)
     if status == BROKEN:
         return [
-            f"{controller.name}, as far as is known here: {LOG} on it says how it and the workers end. Login "
-            "nodes were not begun: repeat this command then"
+            f"{controller.name}, as far as is known here: {LOG} on it has the result for it and the workers. "
+            "Nothing ran on login nodes: repeat this command after that"
         ]
     if status not in (0, WORKERS_UNDONE):
-        more = "" if status == NOT_BEGUN else f"; {LOG} on it has more"
-        return [f"{controller.name}, and so no other node was begun{more}"]
+        details = "" if status == NOT_BEGUN else f"; {LOG} on it has details"
+        return [f"{controller.name}, so that nothing ran on other nodes{details}"]
     undone = ["some workers, see above"] if status else []
     for node in found.nodes:
         if roles.get(node.group) != "login":
@@ -129,6 +142,7 @@ def _apply(
 
 
 def _run(start: Sequence[str], node: Node, *arguments: str) -> int:
+    """Fetch the scripts on a node and run a command in their folder; return its status."""
     print(f"{node.name} ({node.instance_id}) ...", file=sys.stderr, flush=True)
     try:
         return run_on_node(

@@ -1,6 +1,6 @@
-"""The nodes of a HyperPod cluster, their names, and how Session Manager addresses them."""
+"""Nodes of a HyperPod cluster: their names, and their targets in Session Manager."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,13 +8,13 @@ from tools.aws_session import all_items, if_present
 from tools.command_line import format_table
 
 HEAD = "head"
-"""Names the first login node, or the controller where there is no login group."""
+"""Name of the first login node, or of the controller if there is no login group."""
 UNREACHABLE = {"Pending", "ShuttingDown", "NotFound"}
-"""States in which no session can start; in the others the agent may well run."""
+"""States in which no session can start; in other states the agent may run."""
 KUBERNETES_PREFIX = "hyperpod-"
-"""Begins a node's name in Kubernetes, before its instance id."""
+"""Prefix of a node's name in Kubernetes, before its instance id."""
 NUM_SHOWN = 10
-"""Nodes listed in an error message."""
+"""Most nodes that an error message lists."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Node:
     instance_type: str
     status: str
     message: str
+    """Explanation of the state; may be empty."""
     host_name: str
     """Name within the VPC and in Slurm, such as ip-10-0-1-2; empty until the node has one."""
 
@@ -36,8 +37,11 @@ class ClusterNodes:
     cluster_id: str
     status: str
     failure: str
+    """Reason of a failed state; otherwise empty."""
     head_groups: frozenset[str]
+    """Login groups, or the controller's group if there is no login group."""
     nodes: tuple[Node, ...]
+    """Nodes by group, and within a group by launch time."""
 
     def target(self, node: Node) -> str:
         """Return the target of a HyperPod node for `aws ssm start-session --target`."""
@@ -45,41 +49,44 @@ class ClusterNodes:
 
 
 def read_cluster_nodes(sagemaker: Any, cluster_name: str) -> ClusterNodes:
-    """Ask SageMaker for a cluster and its nodes.
+    """Return a cluster with its nodes.
 
     Raises:
-        ValueError: if there is no such cluster, naming those there are.
+        ValueError: if the cluster does not exist, with the names of existing ones.
     """
     cluster = if_present(sagemaker.describe_cluster, ClusterName=cluster_name)
     if cluster is None:
-        names = sorted(c["ClusterName"] for c in all_items(sagemaker, "list_clusters", "ClusterSummaries"))
-        there = f"clusters there are: {', '.join(names)}" if names else "there are no clusters"
+        summaries = all_items(sagemaker, "list_clusters", "ClusterSummaries")
+        names = sorted(summary["ClusterName"] for summary in summaries)
+        existing = f"existing clusters: {', '.join(names)}" if names else "there are no clusters"
         raise ValueError(
-            f"no cluster {cluster_name} in {sagemaker.meta.region_name}; {there}; deploy it with "
+            f"no cluster {cluster_name} in {sagemaker.meta.region_name}; {existing}; deploy it with "
             "`make deploy`, or name another cluster file"
         )
-    groups: dict[str, set[str]] = defaultdict(set)
+    groups_of_role: dict[str, set[str]] = defaultdict(set)
     for group in cluster["InstanceGroups"]:
-        groups[group.get("SlurmConfig", {}).get("NodeType", "")].add(group["InstanceGroupName"])
+        role = group.get("SlurmConfig", {}).get("NodeType", "")
+        groups_of_role[role].add(group["InstanceGroupName"])
     summaries = all_items(sagemaker, "list_cluster_nodes", "ClusterNodeSummaries", ClusterName=cluster_name)
     return ClusterNodes(
         cluster_name=cluster_name,
         cluster_id=cluster["ClusterArn"].rpartition("/")[2],
         status=cluster["ClusterStatus"],
         failure=cluster.get("FailureMessage", ""),
-        head_groups=frozenset(groups["Login"] or groups["Controller"]),
+        head_groups=frozenset(groups_of_role["Login"] or groups_of_role["Controller"]),
         nodes=tuple(_nodes(summaries)),
     )
 
 
 def _nodes(summaries: list[dict[str, Any]]) -> list[Node]:
-    count: dict[str, int] = {}
+    def order(summary: dict[str, Any]) -> tuple[Any, ...]:
+        return summary["InstanceGroupName"], summary["LaunchTime"], summary["InstanceId"]
+
+    count: Counter[str] = Counter()
     nodes = []
-    for summary in sorted(
-        summaries, key=lambda s: (s["InstanceGroupName"], s["LaunchTime"], s["InstanceId"])
-    ):
+    for summary in sorted(summaries, key=order):
         group = summary["InstanceGroupName"]
-        count[group] = count.get(group, 0) + 1
+        count[group] += 1
         nodes.append(
             Node(
                 name=f"{group}-{count[group]}",
@@ -95,12 +102,12 @@ def _nodes(summaries: list[dict[str, Any]]) -> list[Node]:
 
 
 def choose_node(cluster: ClusterNodes, wanted: str = HEAD) -> Node:
-    """The node that a person means: head, a group's only node, a node's name, host name or instance id.
+    """Return the node for ``head``, a group with one node, a node's name, a host name or an instance id.
 
-    A node that is unwell is taken where no other is meant: one looks into it by a shell.
+    A faulty node is returned if no running one matches, because a shell on it helps to find the fault.
 
     Raises:
-        ValueError: if none is meant, more than one, or one that is not there yet or any more.
+        ValueError: if no node matches, more than one does, or no session with it can start.
     """
     if not cluster.nodes:
         failure = f" ({cluster.failure})" if cluster.failure else ""
@@ -111,7 +118,7 @@ def choose_node(cluster: ClusterNodes, wanted: str = HEAD) -> Node:
     found = nodes_meant(cluster, wanted)
     if not found:
         raise ValueError(
-            f"no node {wanted} in cluster {cluster.cluster_name}; there are {_list(cluster.nodes)}"
+            f"no node {wanted} in cluster {cluster.cluster_name}; its nodes are {_list(cluster.nodes)}"
         )
     running = [node for node in found if node.status == "Running"]
     reachable = running or [node for node in found if node.status not in UNREACHABLE]
@@ -128,7 +135,7 @@ def choose_node(cluster: ClusterNodes, wanted: str = HEAD) -> Node:
 
 
 def nodes_meant(cluster: ClusterNodes, wanted: str) -> tuple[Node, ...]:
-    """Those of a name, host name, instance id or group, in whatever state; none if it means none."""
+    """Return the nodes with a name, host name, instance id or group, in any state."""
     if wanted == HEAD:
         return tuple(node for node in cluster.nodes if node.group in cluster.head_groups)
     instance_id = wanted.removeprefix(KUBERNETES_PREFIX)
@@ -147,5 +154,8 @@ def _list(nodes: tuple[Node, ...]) -> str:
 
 def nodes_table(cluster: ClusterNodes) -> str:
     header = ("node", "host", "instance", "type", "status")
-    rows = [(n.name, n.host_name, n.instance_id, n.instance_type, n.status) for n in cluster.nodes]
+    rows = [
+        (node.name, node.host_name, node.instance_id, node.instance_type, node.status)
+        for node in cluster.nodes
+    ]
     return format_table(header, rows)

@@ -1,4 +1,4 @@
-"""Machine that submits jobs: this one if it has Slurm's programs, or the head node by a session."""
+"""Machine that submits jobs: this one if it has Slurm's programs, or the head node through a session."""
 
 import shutil
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from tools.nodes.node_session import check_programs, run_on_node, start_session
 
 SLURM_PROGRAMS = "/opt/slurm/bin"
 """Folder of HyperPod's image, in addition to the PATH."""
-# As the user and with what belongs to them alone: the session's script is root's.
+# The session's script runs as root. It runs the command as the user, with an environment of the user's only.
 _AS_USER = """
 set -euo pipefail
 user="$1"; shift
@@ -26,17 +26,17 @@ exec runuser --user "$user" -- env --ignore-environment HOME="$home" USER="$user
 
 @dataclass(frozen=True)
 class HeadNode:
-    """``start`` is the aws command that starts a session; empty where Slurm is on this machine."""
-
     name: str
     start: tuple[str, ...] = ()
+    """Command that starts a session with the node; empty if this machine submits jobs itself."""
 
     @property
     def is_here(self) -> bool:
+        """Return whether this machine submits jobs itself."""
         return not self.start
 
     def run_as_root(self, script: str, arguments: Sequence[str], say: Say) -> int:
-        """Run a bash script by a session, but never on this machine, because it needs root.
+        """Run a bash script through a session, never on this machine, because it needs root.
 
         Raises:
             BrokenSession: if the session ends before the script does.
@@ -45,16 +45,15 @@ class HeadNode:
         return run_on_node(self.start, script, arguments, say)
 
     def run(self, user: str, command: Sequence[str], say: Say) -> int:
-        """Run a program as the user, telling each line that it says; returns its exit status.
+        """Run a program as the user, pass on each line of its output, and return its exit status.
 
         Raises:
             BrokenSession: if the session ends before the program does.
         """
-        if self.start:
-            return run_on_node(
-                self.start, _AS_USER.replace("PROGRAMS", SLURM_PROGRAMS), [user, *command], say
-            )
-        return tell_lines(command, say)
+        if self.is_here:
+            return tell_lines(command, say)
+        script = _AS_USER.replace("PROGRAMS", SLURM_PROGRAMS)
+        return run_on_node(self.start, script, [user, *command], say)
 
 
 def slurm_is_here() -> bool:
@@ -62,10 +61,10 @@ def slurm_is_here() -> bool:
 
 
 def find_head_node(cluster: SlurmCluster, profile: str | None) -> HeadNode:
-    """The machine that this runs on, or the cluster's login node or controller.
+    """Return this machine if it has Slurm, or the cluster's login node or controller.
 
     Raises:
-        ValueError: if there is no such cluster, no node that can be reached, or no program for sessions.
+        ValueError: if the cluster or its node cannot be reached, or a program for sessions is missing.
     """
     if slurm_is_here():
         return HeadNode("this machine")

@@ -1,4 +1,4 @@
-"""Setup logs of nodes, which HyperPod sends to CloudWatch: one stream per node, which outlives it."""
+"""Setup logs of nodes in CloudWatch, where each node has a stream that outlives it."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,17 +10,21 @@ from config.resource_names import ResourceNames
 from tools.aws_session import all_items, if_present
 
 PREFIX = "LifecycleConfig/"
+"""Prefix of the streams' names, before group and instance id."""
 STREAMS_PER_CALL = 100
-"""Limit of FilterLogEvents."""
+"""Most streams that FilterLogEvents takes."""
 LATE_MS = 60_000
-"""Delay with which an event may arrive after others; the search repeats for this time."""
-# As lifecycle/slurm and lifecycle/eks put it.
+"""Longest delay of an event; events of this time are read again."""
+# Texts of lifecycle/slurm and lifecycle/eks.
 BEGINS = re.compile(r" bootstrap: | on_create: start ")
+"""Line at the begin of a run."""
 DONE = re.compile(r" (?:bootstrap: (?=done: \d+ steps)|on_create: (?=done$))")
+"""Line at the end of a successful run."""
 RUN_ENDS = re.compile(rf"{DONE.pattern}|^on_init_complete: failed| on_create: failed;")
+"""Line at the end of a run."""
 ERROR = "ERROR: "
 OF_OTHER_NODES = " apply: "
-"""In lines of the controller's log by which apply_to_cluster.py tells of all nodes."""
+"""Mark of lines in the controller's log in which apply_to_cluster.py reports on all nodes."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,8 @@ class NodeStream:
     group: str
     instance_id: str
     last_event_ms: int
-    """Since 1970. The service may be an hour late with it; never before the stream's creation."""
+    """Time of the last event in ms since 1970, or of the stream's creation if that is later. The service may
+    update it an hour late."""
 
 
 @dataclass(frozen=True)
@@ -41,32 +46,44 @@ class Event:
 
 
 def find_log_group(logs: Any, cluster: Cluster, cluster_id: str | None) -> str:
-    """HyperPod's log group of a cluster; of one that is gone, the last one of that name.
+    """Return HyperPod's log group of a cluster.
+
+    Args:
+        logs: client of CloudWatch Logs.
+        cluster: cluster file.
+        cluster_id: id of the existing cluster; None for the last deleted cluster of that name.
 
     Raises:
-        ValueError: if there is none yet.
+        ValueError: if the group does not exist yet.
     """
     prefix = f"/aws/sagemaker/Clusters/{cluster.name}/"
     found = all_items(logs, "describe_log_groups", "logGroups", logGroupNamePrefix=prefix)
     groups = {group["logGroupName"]: group["creationTime"] for group in found}
-    # What CloudWatch's agent sends is another group's.
+    # CloudWatch's agent writes to another group with the same prefix.
     groups.pop(ResourceNames(cluster).node_log_group, None)
     if cluster_id is not None:
         groups = {name: time for name, time in groups.items() if name == prefix + cluster_id}
     if not groups:
         raise ValueError(
-            f"there is no log group {prefix}{cluster_id or '<id>'} yet; it comes with the first node whose "
-            "setup prints something, some minutes after the node: see `make connect ARGS=--list` and "
+            f"there is no log group {prefix}{cluster_id or '<id>'} yet; HyperPod creates it some minutes "
+            "after the first node starts its setup: see `make connect ARGS=--list` and "
             f"`aws sagemaker describe-cluster --cluster-name {cluster.name}`"
         )
     return max(groups, key=lambda name: groups[name])
 
 
 def list_streams(logs: Any, log_group: str) -> list[NodeStream]:
-    """Streams of all nodes that there have been, by their names."""
-    chosen = {"logGroupName": log_group, "logStreamNamePrefix": PREFIX}
+    """Return the streams of all present and former nodes."""
+    found = if_present(
+        all_items,
+        logs,
+        "describe_log_streams",
+        "logStreams",
+        logGroupName=log_group,
+        logStreamNamePrefix=PREFIX,
+    )
     streams = []
-    for stream in if_present(all_items, logs, "describe_log_streams", "logStreams", **chosen) or []:
+    for stream in found or []:
         name = stream["logStreamName"]
         group, _, instance_id = name.removeprefix(PREFIX).rpartition("/")
         last_event_ms = max(stream.get("creationTime", 0), stream.get("lastEventTimestamp", 0))
@@ -75,7 +92,7 @@ def list_streams(logs: Any, log_group: str) -> list[NodeStream]:
 
 
 def read_events(logs: Any, log_group: str, streams: Sequence[str], *, since_ms: int) -> Iterator[Event]:
-    """Events of these streams from a time on, in the order of their times within each hundred streams."""
+    """Yield the events of these streams since a time, in the order of time within each hundred streams."""
     for start in range(0, len(streams), STREAMS_PER_CALL):
         pages = logs.get_paginator("filter_log_events").paginate(
             logGroupName=log_group,
@@ -89,17 +106,19 @@ def read_events(logs: Any, log_group: str, streams: Sequence[str], *, since_ms: 
 
 
 def newest_run(events: Sequence[Event]) -> list[Event]:
-    """A node's events from where its last run began; the first run has what the image said before it."""
-    start, ended = 0, False
+    """Return the events of a node's last run; for the first run, with the image's output before it."""
+    start = 0
+    ended = False
     for index, event in enumerate(events):
         if ended and BEGINS.search(event.text):
-            start, ended = index, False
+            start = index
+            ended = False
         ended = ended or bool(RUN_ENDS.search(event.text))
     return list(events[start:])
 
 
 def outcome(events: Sequence[Event]) -> str:
-    """Return the result of the last run in a line: its end, or the last error, possibly of the image."""
+    """Return the result of the last run in a line: its end, or the last error, also of the image."""
     failed = ""
     for event in reversed(events):
         if OF_OTHER_NODES in event.text:

@@ -32,16 +32,20 @@ from tools.nodes.lifecycle_log import (
 )
 
 AUDIT = "kube-apiserver-audit-"
-"""Begins names of streams with a line for each request, megabytes a minute: for CloudWatch's own queries."""
+"""Prefix of the audit log's streams. They have a line per request, megabytes per minute, and are for
+CloudWatch's own queries."""
 DEFAULT_SINCE_MS = 30 * 60_000
+"""Age of the oldest events of the control plane that are shown by default."""
 SHIPPED_WITHIN_MS = 3600_000
 """Delay with which the service may update a stream's time of the last event (``lastEventTimestamp``)."""
 POLL_SECONDS = 5.0
 CONTROL_PLANE = "control-plane"
-"""In place of a node: what EKS's parts said."""
+"""Argument for the logs of EKS's control plane, in place of a node."""
 DAY_MS = 24 * 3600 * 1000
 UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": DAY_MS}
-RED, PLAIN = "\x1b[1;31m", "\x1b[0m"
+# Control sequences of a terminal.
+RED = "\x1b[1;31m"
+PLAIN = "\x1b[0m"
 
 
 def main() -> int:
@@ -71,31 +75,35 @@ def main() -> int:
 def _show_control_plane(logs: Any, cluster: EksCluster, options: argparse.Namespace) -> None:
     now_ms = _now_ms()
 
-    def tell(event: Event) -> None:
-        # The part of the control plane: its stream's name without the id of its instance.
-        print(f"{event.stream.rpartition('-')[0]}: {event.text}", flush=True)
+    def show(event: Event) -> None:
+        # The stream's name is that of the control plane's part and the id of its instance.
+        part = event.stream.rpartition("-")[0]
+        print(f"{part}: {event.text}", flush=True)
 
     read = partial(read_control_plane, logs, cluster)
     events = read(now_ms - (options.since or DEFAULT_SINCE_MS))
     for event in events:
-        tell(event)
+        show(event)
     if not events:
-        print('the control plane said nothing in that time; ARGS="--since 1d" looks further back')
+        print('the control plane logged nothing in that time; ARGS="--since 1d" looks further back')
     if options.follow:
-        _follow(read, tell, events, now_ms=now_ms)
+        _follow(read, show, events, now_ms=now_ms)
 
 
 def _options() -> argparse.Namespace:
     parser = cluster_parser("Show the log of node setup.")
     parser.add_argument(
-        "node", nargs="?", help=f"group, node, host name or instance id (all); on EKS also {CONTROL_PLANE}"
+        "node",
+        nargs="?",
+        help=f"group, node, host name or instance id (default: all); on EKS also {CONTROL_PLANE}",
     )
     parser.add_argument("--follow", action="store_true", help="show new lines until Ctrl-C")
     parser.add_argument(
         "--since",
         type=_milliseconds,
         metavar="TIME",
-        help="all since then, such as 30m, 2h or 1d ago, instead of each node's newest run or 30m",
+        help="age of the oldest events to show, such as 30m, 2h or 1d (default: each node's newest run; 30m "
+        f"for {CONTROL_PLANE})",
     )
     return parser.parse_args()
 
@@ -112,55 +120,67 @@ def _now_ms() -> int:
 
 
 def _read_nodes(sagemaker: Any, cluster_name: str) -> ClusterNodes | None:
-    """None for a cluster that is gone, whose logs outlive it."""
+    """Return the nodes; None for a cluster that no longer exists, because its logs outlive it."""
     try:
         return read_cluster_nodes(sagemaker, cluster_name)
     except ValueError as error:
-        print(f"note: {error}; these are the logs of the last one of that name", file=sys.stderr)
+        print(f"note: {error}; these are the logs of the last cluster of that name", file=sys.stderr)
         return None
 
 
 def names_of(nodes: ClusterNodes | None) -> dict[str, str]:
-    """Names by instance id."""
+    """Return the names of existing nodes by instance id."""
     return {node.instance_id: node.name for node in nodes.nodes} if nodes else {}
 
 
 def choose_streams(
     streams: Sequence[NodeStream], nodes: ClusterNodes | None, wanted: str | None, *, since_ms: int | None
 ) -> list[NodeStream]:
-    """Streams of the nodes that are meant, the one that spoke last at the end.
+    """Return the log streams of the chosen nodes, the most recent last.
 
-    Without a name: of nodes that are there, and of those that are gone but spoke within a day (``since_ms``)
-    of the last line; a node whose setup fails is replaced, and users look for its log.
+    The default are existing nodes, and former nodes with an event within a day (``since_ms``) of the newest
+    event. A node is replaced if its setup fails, and users look for its log.
+
+    Args:
+        streams: all streams of the log group.
+        nodes: existing nodes; None if the cluster no longer exists.
+        wanted: name, host name, instance id or group of nodes; None for the default.
+        since_ms: age of the oldest events to show, if given.
 
     Raises:
-        ValueError: if a name means none.
+        ValueError: if ``wanted`` has no stream.
     """
+    names = names_of(nodes)
     if wanted is None:
         newest = max((stream.last_event_ms for stream in streams), default=0)
         oldest = newest - (since_ms or DAY_MS)
-        chosen = [s for s in streams if s.last_event_ms >= oldest or s.instance_id in names_of(nodes)]
+        chosen = [
+            stream for stream in streams if stream.last_event_ms >= oldest or stream.instance_id in names
+        ]
     else:
         chosen = [stream for stream in streams if _is_meant(stream, nodes, wanted)]
         if not chosen and nodes and nodes_meant(nodes, wanted):
-            raise ValueError(f"{wanted} has said nothing yet; what a node says arrives a minute or two later")
+            raise ValueError(f"{wanted} has logged nothing yet; events arrive a minute or two late")
         if not chosen:
-            names = names_of(nodes)
-            there = ", ".join(
-                names.get(s.instance_id, f"{s.instance_id} of {s.group}, gone") for s in streams
-            )
-            raise ValueError(f"no node {wanted}; there are logs of {there or 'none'}")
+            described = [
+                names.get(stream.instance_id, f"{stream.instance_id} of {stream.group}, gone")
+                for stream in streams
+            ]
+            raise ValueError(f"no node {wanted}; there are logs of {', '.join(described) or 'none'}")
     return sorted(chosen, key=lambda stream: stream.last_event_ms)
 
 
 def _is_meant(stream: NodeStream, nodes: ClusterNodes | None, wanted: str) -> bool:
-    listed = nodes_meant(nodes, wanted) if nodes else ()
-    return wanted in (stream.instance_id, stream.group) or stream.instance_id in {
-        node.instance_id for node in listed
-    }
+    """Return whether a stream belongs to a wanted node, which may no longer exist."""
+    if wanted in (stream.instance_id, stream.group):
+        return True
+    existing = nodes_meant(nodes, wanted) if nodes else ()
+    return any(stream.instance_id == node.instance_id for node in existing)
 
 
 class Printer:
+    """Printer of events under the names of their nodes."""
+
     def __init__(self, names: dict[str, str], *, colours: bool) -> None:
         self.names = names
         self._colours = colours
@@ -175,7 +195,7 @@ class Printer:
             print(self._coloured(event.text))
         print(f"=== {name}: {self._coloured(outcome(events))}\n", flush=True)
 
-    def tell(self, stream: NodeStream, event: Event) -> None:
+    def show_event(self, stream: NodeStream, event: Event) -> None:
         print(f"{self.name(stream)}: {self._coloured(event.text)}", flush=True)
 
     def _coloured(self, text: str) -> str:
@@ -190,29 +210,53 @@ def _follow_nodes(
     printer: Printer,
     shown: Sequence[Event],
 ) -> None:
-    """Follow nodes, including those whose first line appears meanwhile."""
-    nodes, streams = read_nodes(), dict[str, NodeStream]()
+    """Print new events of nodes, including nodes that start later.
+
+    Args:
+        logs: client of CloudWatch Logs.
+        log_group: log group of the cluster.
+        read_nodes: function that returns the existing nodes.
+        wanted: name, host name, instance id or group of nodes; None for all nodes.
+        printer: printer, to which the names of new nodes are added.
+        shown: events that are printed already.
+    """
+    nodes = read_nodes()
+    streams = dict[str, NodeStream]()
 
     def read(since_ms: int) -> Iterator[Event]:
         nonlocal nodes, streams
-        known, streams = streams, {stream.name: stream for stream in list_streams(logs, log_group)}
-        if not streams.keys() <= known.keys():
+        known = streams
+        streams = {stream.name: stream for stream in list_streams(logs, log_group)}
+        has_new = not streams.keys() <= known.keys()
+        if has_new:
             nodes = read_nodes()
             printer.names = names_of(nodes)
-        meant = [s.name for s in streams.values() if wanted is None or _is_meant(s, nodes, wanted)]
-        return read_events(logs, log_group, meant, since_ms=since_ms)
+        chosen = [
+            stream.name for stream in streams.values() if wanted is None or _is_meant(stream, nodes, wanted)
+        ]
+        return read_events(logs, log_group, chosen, since_ms=since_ms)
 
-    _follow(read, lambda event: printer.tell(streams[event.stream], event), shown, now_ms=_now_ms())
+    def show(event: Event) -> None:
+        printer.show_event(streams[event.stream], event)
+
+    _follow(read, show, shown, now_ms=_now_ms())
 
 
 def _follow(
     read: Callable[[int], Iterable[Event]],
-    tell: Callable[[Event], None],
+    show: Callable[[Event], None],
     shown: Sequence[Event],
     *,
     now_ms: int,
 ) -> None:
-    """Tell each event that is not shown yet and that ``read`` finds since a time, until Ctrl-C."""
+    """Show new events until Ctrl-C.
+
+    Args:
+        read: function that returns the events since a time.
+        show: function that prints an event.
+        shown: events that are printed already.
+        now_ms: time of the first request, from which events are shown if ``shown`` is empty.
+    """
     seen = {event.id for event in shown}
     latest = max((event.time_ms for event in shown), default=now_ms)
     while True:
@@ -221,14 +265,14 @@ def _follow(
             if event.id not in seen:
                 seen.add(event.id)
                 latest = max(latest, event.time_ms)
-                tell(event)
+                show(event)
 
 
 def read_control_plane(logs: Any, cluster: EksCluster, since_ms: int) -> list[Event]:
-    """Events of all parts but the audit log since a time, in the order of their times.
+    """Return the events of all parts except the audit log since a time, in the order of time.
 
     Raises:
-        ValueError: if the log group is not there, or the file has no logs of the control plane.
+        ValueError: if the log group does not exist, or the file turns these logs off.
     """
     kinds = [kind for kind in cluster.kubernetes.control_plane_logs if kind != "audit"]
     if not kinds:
@@ -239,25 +283,28 @@ def read_control_plane(logs: Any, cluster: EksCluster, since_ms: int) -> list[Ev
     group = ResourceNames(cluster).control_plane_log_group
     events = if_present(lambda: list(_events(logs, group, since_ms)))
     if events is None:
-        raise ValueError(f"there is no log group {group}; make deploy makes it with the cluster")
+        raise ValueError(f"there is no log group {group}; make deploy creates it with the cluster")
     return sorted(events, key=lambda event: event.time_ms)
 
 
 def _events(logs: Any, group: str, since_ms: int) -> Iterator[Event]:
-    # The newest first, so that a year's streams are not read for the last half hour.
-    names: list[str] = []
-    for page in logs.get_paginator("describe_log_streams").paginate(
+    # The newest streams come first, so that the search can end at the first page with old ones.
+    pages = logs.get_paginator("describe_log_streams").paginate(
         logGroupName=group, orderBy="LastEventTime", descending=True
-    ):
-        found = page["logStreams"]
-        recent = [stream["logStreamName"] for stream in found if _is_recent(stream, since_ms)]
-        names += [name for name in recent if not name.startswith(AUDIT)]
-        if found and not _is_recent(found[-1], since_ms):
+    )
+    names: list[str] = []
+    for page in pages:
+        streams = page["logStreams"]
+        for stream in streams:
+            if _is_recent(stream, since_ms) and not stream["logStreamName"].startswith(AUDIT):
+                names.append(stream["logStreamName"])
+        if streams and not _is_recent(streams[-1], since_ms):
             break
     yield from read_events(logs, group, names, since_ms=since_ms)
 
 
 def _is_recent(stream: dict[str, Any], since_ms: int) -> bool:
+    """Return whether a stream may have events since a time."""
     last = max(stream.get("lastEventTimestamp", 0), stream.get("creationTime", 0))
     return bool(last >= since_ms - SHIPPED_WITHIN_MS)
 

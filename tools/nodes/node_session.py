@@ -1,7 +1,10 @@
-"""Running a script as root on a node through Session Manager, whose sessions say nothing of its exit status.
+"""Run a script as root on a node through Session Manager, and return its exit status.
 
-Run Command does not reach HyperPod's nodes. AWS-StartNonInteractiveCommand keeps what a command says until it
-has ended (the agent's source has it so), by when a session in which nothing was said may have been ended.
+Sessions do not report an exit status, so the script's last line contains it. Other ways do not work:
+
+* Run Command does not reach HyperPod's nodes.
+* AWS-StartNonInteractiveCommand holds the output back until the command has ended (the agent's source). A
+  session without output may be closed before that.
 """
 
 import base64
@@ -22,25 +25,37 @@ from tools.nodes.cluster_nodes import ClusterNodes, Node
 
 DOCUMENT = "AWS-StartInteractiveCommand"
 ENDED = "session-script-ended"
-"""First word of the line with the script's status; a random word follows, which no other text has."""
+"""First word of the line with the script's status. A random token follows, which is in no other text."""
 SESSION_STARTED = re.compile(r"Starting session with SessionId: (\S+)")
 AROUND = re.compile(r"(?:Starting|Exiting) session with SessionId: ", re.IGNORECASE)
+"""Lines of the aws command before and after the script's output."""
 CONTROL_SEQUENCES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+"""Control sequences of a terminal."""
+SECONDS_TO_TERMINATE = 30
+"""Time limit of the request that ends a session."""
+SECONDS_TO_END = 5.0
+"""Time that a process has to end after a signal."""
+CHUNK_BYTES = 65536
 
 
 class NoSession(ValueError):
-    """No session could be started: nothing was begun on the node."""
+    """A session could not be started, so nothing ran on the node."""
 
 
 class BrokenSession(ValueError):
-    """A session that has ended before the script has."""
+    """A session ended before its script."""
 
 
 def remote_command(script: str, arguments: Sequence[str], token: str) -> str:
     """Return one command for the node, without special characters outside its single quotes.
 
-    The agent gives it to `sh -c` or splits it into words itself, by the kind of agent. The script gets a
-    session of its own that ignores a hangup, because it must continue when the connection breaks.
+    Some agents pass the command to `sh -c`, others split it into words themselves. The script runs in a new
+    session that ignores a hangup, so that it continues if the connection breaks.
+
+    Args:
+        script: bash script.
+        arguments: arguments of the script.
+        token: random word in the line with the script's status.
     """
     whole = (
         f"set -- {shlex.join(arguments)}\n({script}\n) < /dev/null\nstatus=$?\n"
@@ -55,10 +70,14 @@ def run_on_node(
 ) -> int:
     """Run a bash script as root, report each line of its output, and return its exit status.
 
-    ``start_session`` is the aws command with its target, without a document.
+    Args:
+        start_session: aws command that starts a session, without a document.
+        script: bash script.
+        arguments: arguments of the script.
+        say: function that receives each line.
 
     Raises:
-        NoSession: if none can be started.
+        NoSession: if no session can be started.
         BrokenSession: if the session ends without the script's status; the script may still be running.
     """
     token = secrets.token_hex(8)
@@ -78,57 +97,72 @@ def run_on_node(
                     last = line
                     say(line)
         except KeyboardInterrupt:
-            # Otherwise Session Manager ends it after 20 minutes without requests.
             if session_id:
-                options = start_session[start_session.index("--region") :]
-                end = ["aws", "ssm", "terminate-session", "--session-id", session_id, *options]
-                subprocess.run(end, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
+                _terminate(session_id, start_session)
             raise
     if status is not None:
         return status
     if not session_id:
-        raise NoSession(f"no session could be started: {last or 'the aws command said nothing'}")
-    words = f"; its last words: {last}" if last else ""
-    raise BrokenSession(f"the session ended before the script did; the script may still be running{words}")
+        raise NoSession(f"no session could be started: {last or 'the aws command printed nothing'}")
+    last_line = f"; its last line: {last}" if last else ""
+    raise BrokenSession(f"the session ended before the script; the script may still be running{last_line}")
+
+
+def _terminate(session_id: str, start_session: Sequence[str]) -> None:
+    """End a session, which Session Manager would otherwise end after 20 minutes without requests."""
+    region_and_profile = start_session[start_session.index("--region") :]
+    subprocess.run(
+        ["aws", "ssm", "terminate-session", "--session-id", session_id, *region_and_profile],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=SECONDS_TO_TERMINATE,
+    )
 
 
 @contextlib.contextmanager
 def _in_terminal(command: Sequence[str]) -> Iterator[Iterator[str]]:
-    """A command's lines, from a terminal of its own: session-manager-plugin loses the last ones without."""
-    ours, its = pty.openpty()
-    tty.setraw(its)
-    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True)
-    os.close(its)
+    """Run a command in a new terminal, and give its lines.
+
+    Without a terminal, session-manager-plugin loses the last lines.
+    """
+    our_end, its_end = pty.openpty()
+    tty.setraw(its_end)
+    process = subprocess.Popen(command, stdin=its_end, stdout=its_end, stderr=its_end, start_new_session=True)
+    os.close(its_end)
     try:
-        yield _lines(ours)
+        yield _lines(our_end)
         process.wait()
     finally:
         if process.poll() is None:
             _stop(process)
-        os.close(ours)
+        os.close(our_end)
 
 
 def _lines(descriptor: int) -> Iterator[str]:
     rest = b""
     while True:
         try:
-            received = os.read(descriptor, 65536)
-        except OSError:  # Linux raises it when no process has the terminal open any more.
+            received = os.read(descriptor, CHUNK_BYTES)
+        except OSError:
+            # Linux raises it when all processes have closed the terminal.
             received = b""
-        *whole, rest = (rest + received).split(b"\n")
-        for line in whole if received else [*whole, rest]:
+        *lines, rest = (rest + received).split(b"\n")
+        is_end = not received
+        if is_end:
+            lines.append(rest)
+        for line in lines:
             yield CONTROL_SEQUENCES.sub("", line.decode(errors="replace")).strip("\r")
-        if not received:
+        if is_end:
             return
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """With the plugin that the aws command has started."""
+    """End the aws command and the plugin that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5.0)
+            process.wait(SECONDS_TO_END)
             return
 
 
@@ -139,7 +173,7 @@ def start_session(cluster: ClusterNodes, node: Node, *, region: str, profile: st
 
 
 def check_programs() -> None:
-    """Raise ValueError unless the two programs behind a session are installed."""
+    """Raise ValueError unless the aws command and its plugin for sessions are installed."""
     aws = shutil.which("aws")
     if aws is None:
         raise ValueError("the aws command is missing; install AWS CLI version 2 (docs/deploy.md)")

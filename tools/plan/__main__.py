@@ -7,18 +7,19 @@ from pathlib import Path
 
 from config.cluster_kinds import AnyCluster
 from config.reading.loader import load_cluster
-from seqlm.runs.run_file import load_config, xla_violations
+from seqlm.runs.run_file import RunFile, load_config, xla_violations
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.checks import listed
 from tools.plan import report
 from tools.plan.checkpoints import plan_checkpoints
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
-from tools.plan.placement import find_place
+from tools.plan.placement import Place, find_place
 from tools.plan.speed import read_measured, residues_of, speed
 
 DOES_NOT_FIT = 1
 """Exit status; 2 is for wrong usage."""
+GIB_PER_TIB = 1024
 
 
 def main() -> int:
@@ -36,14 +37,63 @@ def main() -> int:
     )
     parser.add_argument("overrides", nargs="*", metavar="section.field=value", help="changes of the run file")
     options = parser.parse_intermixed_args()
-    for name, value, most in (("--mfu", options.mfu, 1.0), ("--failure-hours", options.failure_hours, 1e9)):
-        if value is not None and not 0 < value <= most:
-            raise ValueError(
-                f"{name}: got {value}; a number above 0 and at most {most:g} is allowed; change or remove it"
-            )
+    _check_number("--mfu", options.mfu, most=1.0)
+    _check_number("--failure-hours", options.failure_hours, most=1e9)
     config = load_config(options.config, options.overrides)
     cluster = load_cluster(options.cluster)
     place = find_place(cluster, options.group, options.nodes)
+    layout = _layout(config, place)
+    print(f"{config.name} on {place.group.name} of {cluster.name}\n")
+    needed = memory(layout)
+    usable = report.usable_bytes(place)
+    fits = needed.total <= usable
+    changes = [] if fits else report.remedies(layout, usable)
+    print(*report.memory_lines(layout, needed, place, changes), sep="\n")
+    if not fits:
+        return DOES_NOT_FIT
+    measured = read_measured(options.measured) if options.measured else None
+    found = speed(layout, gpu=place.gpu, mfu=options.mfu, measured=measured)
+    saving = plan_checkpoints(
+        layout,
+        lustre_bytes_per_second=lustre_bytes_per_second(cluster),
+        failure_hours=options.failure_hours,
+    )
+    residues = residues_of(config)
+    # Saving and failures lengthen the training.
+    useful_share = 1 - saving.lost_share
+    seconds_low = residues / found.residues_per_second_high / useful_share
+    seconds_high = residues / found.residues_per_second_low / useful_share
+    seconds_per_step = residues / config.train.max_steps / found.residues_per_second_high
+    print(
+        "",
+        *report.speed_lines(layout, found, place),
+        *report.checkpoint_lines(layout, saving, seconds_per_step),
+        *report.time_and_money(
+            cluster,
+            place,
+            hours_low=seconds_low / report.SECONDS_PER_HOUR,
+            hours_high=seconds_high / report.SECONDS_PER_HOUR,
+            co2=options.co2,
+        ),
+        sep="\n",
+    )
+    return 0
+
+
+def _check_number(option: str, value: float | None, *, most: float) -> None:
+    """Raise ValueError if the value of an option is not between 0 and ``most``."""
+    if value is not None and not 0 < value <= most:
+        raise ValueError(
+            f"{option}: got {value}; a number above 0 and at most {most:g} is allowed; change or remove it"
+        )
+
+
+def _layout(config: RunFile, place: Place) -> Layout:
+    """Return the layout of a run on the devices of a place.
+
+    Raises:
+        ValueError: if the run cannot be divided among these devices, or NeuronCores do not support it.
+    """
     shape = shape_of(config)
     layout = Layout(
         config,
@@ -59,33 +109,12 @@ def main() -> int:
         )
     if place.hardware.is_neuron and (problems := xla_violations(config)):
         raise ValueError(listed(problems))
-    print(f"{config.name} on {place.group.name} of {cluster.name}\n")
-    needed, usable = memory(layout), report.usable_bytes(place)
-    fits = needed.total <= usable
-    changes = [] if fits else report.remedies(layout, usable)
-    print(*report.memory_lines(layout, needed, place, changes), sep="\n")
-    if not fits:
-        return DOES_NOT_FIT
-    measured = read_measured(options.measured) if options.measured else None
-    found = speed(layout, gpu=place.gpu, mfu=options.mfu, measured=measured)
-    written = lustre_bytes_per_second(cluster)
-    saving = plan_checkpoints(layout, lustre_bytes_per_second=written, failure_hours=options.failure_hours)
-    rates = found.residues_per_second_high, found.residues_per_second_low
-    hours = [residues_of(config) / rate / report.SECONDS_PER_HOUR / (1 - saving.lost_share) for rate in rates]
-    steps_seconds = residues_of(config) / config.train.max_steps / found.residues_per_second_high
-    print(
-        "",
-        *report.speed_lines(layout, found, place),
-        *report.checkpoint_lines(layout, saving, steps_seconds),
-        *report.time_and_money(cluster, place, *hours, co2=options.co2),
-        sep="\n",
-    )
-    return 0
+    return layout
 
 
 def lustre_bytes_per_second(cluster: AnyCluster) -> float:
     lustre = cluster.storage.lustre
-    return lustre.capacity_gib / 1024 * lustre.throughput_mbps_per_tib * 1e6
+    return lustre.capacity_gib / GIB_PER_TIB * lustre.throughput_mbps_per_tib * 1e6
 
 
 if __name__ == "__main__":

@@ -83,7 +83,8 @@ class Layout:
 
 def memory(layout: Layout) -> Memory:
     """Return the memory at the peak of a step; gradients exist from the first micro-batch on."""
-    parameters, shards = layout.parameters, layout.shards
+    parameters = layout.parameters
+    shards = layout.shards
     lora = layout.config.lora if layout.config.task else None
     frozen_bytes = NF4 if lora and lora.quantize == "nf4" else layout.number_bytes
     return Memory(
@@ -108,9 +109,11 @@ def _optimizer_bytes(layout: Layout) -> float:
 
 def _weights_in_use(layout: Layout, lora: LoraConfig | None) -> float:
     """Return the bytes of the copies for a backward pass, and of FSDP's gathered current and next layer."""
-    shape, size = layout.shape, layout.number_bytes
+    shape = layout.shape
+    size = layout.number_bytes
     checkpointing = layout.config.train.activation_checkpointing
-    matrices, joined = shape.layer_matrices, shape.joined_matrices
+    matrices = shape.layer_matrices
+    joined = shape.joined_matrices
     # A matrix has a gradient in the type of the arithmetic, and one in fp32.
     newest_gradient = shape.largest_matrix * (size + FP32)
     if lora is not None:
@@ -129,7 +132,8 @@ def _weights_in_use(layout: Layout, lora: LoraConfig | None) -> float:
 
 
 def _activations(layout: Layout, lora: LoraConfig | None) -> float:
-    shape, size = layout.shape, layout.number_bytes
+    shape = layout.shape
+    size = layout.number_bytes
     tokens = layout.config.train.tokens_per_pack
     unit = tokens * shape.hidden
     whole = layer_bytes(shape, size, layout.attention, lora) * tokens + _attention_extras(layout)
@@ -177,7 +181,8 @@ def _attention_extras(layout: Layout) -> float:
     if layout.attention == "flash":
         return FP32 * layout.config.train.tokens_per_pack * layout.shape.heads
     if layout.attention == "window":
-        tokens, window = layout.config.train.tokens_per_pack, window_keys(layout.config)
+        tokens = layout.config.train.tokens_per_pack
+        window = window_keys(layout.config)
         mask = tokens * window
         return (FP32 + layout.number_bytes) * tokens * window * layout.shape.heads + mask
     return layout.number_bytes * layout.shape.heads * layout.attended_pairs

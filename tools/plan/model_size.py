@@ -39,7 +39,8 @@ def shape_of(config: RunFile) -> ModelShape:
             "chat: got a run of a causal language model; only protein language models can be planned. "
             "docs/causal-lm.md has the calculation for 14 billion parameters"
         )
-    start, family = config.model.init_from, MODEL_FAMILIES[config.model.family]
+    start = config.model.init_from
+    family = MODEL_FAMILIES[config.model.family]
     if start is None:
         return family.published_shape(config.model.size)
     if settings := saved_config(Path(start)):
@@ -54,7 +55,8 @@ def shape_of(config: RunFile) -> ModelShape:
 
 def parameters_of(config: RunFile, shape: ModelShape) -> Parameters:
     """Count the parameters of pre-training, full fine-tuning, or fine-tuning with adapters."""
-    hidden, layers = shape.hidden, shape.layers
+    hidden = shape.hidden
+    layers = shape.layers
     encoder = shape.embedding + layers * shape.layer_parameters + shape.last_norm
     if config.task is None:
         return Parameters(encoder + shape.language_head, shape.contact_head, 0)

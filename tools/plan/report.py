@@ -27,10 +27,11 @@ POWER_USAGE_EFFECTIVENESS = 1.135
 """Power usage effectiveness of AWS's data centers in the Cloud Carbon Footprint project (package
 @cloud-carbon-footprint/aws 0.15.0)."""
 GRID_FILE = Path(__file__).with_name("grid_carbon.csv")
-MIB, GIB = 2**20, 2**30
+MIB = 2**20
+GIB = 2**30
 SECONDS_PER_HOUR = 3600
-TIME_UNITS = (("days", 24), ("hours", 1), ("minutes", 1 / 60), ("seconds", 1 / SECONDS_PER_HOUR))
-"""Units of a run's time, with their length in hours; the report uses the largest that fits twice."""
+TIME_UNITS = {"days": 24, "hours": 1, "minutes": 1 / 60, "seconds": 1 / SECONDS_PER_HOUR}
+"""Hours per unit of a run's time; the report uses the largest unit that fits twice."""
 Changes = dict[str, Any]
 """Values of the run file's settings, by ``section.field``."""
 
@@ -42,7 +43,8 @@ def usable_bytes(place: Place) -> float:
 def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]) -> list[str]:
     parts = {**dataclasses.asdict(found), "together": found.total}
     rows = [(name.replace("_", " "), _size(value)) for name, value in parts.items()]
-    usable, size = usable_bytes(place), place.device_memory_gib
+    usable = usable_bytes(place)
+    size = place.device_memory_gib
     others = "Neuron's runtime" if place.hardware.is_neuron else "CUDA and NCCL"
     verdict = f"of {_size(usable)} usable ({size} GiB {place.device}, {1 - USABLE:.0%} reserved for {others})"
     lines = [format_table((f"memory of a {_kind(place)}", "size"), rows)]
@@ -73,7 +75,8 @@ def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]
 
 def speed_lines(layout: Layout, found: Speed, place: Place) -> list[str]:
     residues = residues_of(layout.config)
-    low, high = found.residues_per_second_low, found.residues_per_second_high
+    low = found.residues_per_second_low
+    high = found.residues_per_second_high
     train = layout.config.train
     kind = _kind(place)
     lines = [
@@ -107,40 +110,52 @@ def checkpoint_lines(layout: Layout, found: Checkpoints, seconds_per_step: float
 
 
 def time_and_money(
-    cluster: AnyCluster, place: Place, hours_low: float, hours_high: float, *, co2: bool
+    cluster: AnyCluster, place: Place, *, hours_low: float, hours_high: float, co2: bool
 ) -> list[str]:
-    """Return lines about time, cost and emissions; ``hours_low`` belongs to the higher speed."""
-    prices = load_prices(cluster.region)
-    hourly = hourly_usd(make_bill(cluster.region, cluster_items(cluster, Usage()), prices).monthly_usd)
-    nodes = prices.get(f"hyperpod.{place.group.instance_type}")
-    unit, hours = next(pair for pair in TIME_UNITS if hours_high >= 2 * pair[1] or pair == TIME_UNITS[-1])
+    """Return lines about time, cost and, if wanted, emissions; ``hours_low`` belongs to the higher speed."""
+    unit, length = next(
+        (unit, hours) for unit, hours in TIME_UNITS.items() if hours_high >= 2 * hours or unit == "seconds"
+    )
+    time = f"{_span(hours_low / length, hours_high / length)} {unit}"
+    devices = f"{place.world_size} {_kind(place)}s"
     lines = [
-        f"{_span(hours_low / hours, hours_high / hours)} {unit} on {place.num_nodes} *"
-        f" {place.group.instance_type} ({place.world_size} {_kind(place)}s)"
+        f"{time} on {place.num_nodes} * {place.group.instance_type} ({devices})",
+        _cost_line(cluster, place, hours_low, hours_high),
     ]
-    if nodes:
-        usd = nodes.usd * place.num_nodes
-        # The bill does not include nodes that Karpenter adds.
-        hourly += nodes.usd * max(0, place.num_nodes - place.group.num_instances)
-        whole = _money(hourly * hours_low, hourly * hours_high)
-        lines.append(
-            f"{_money(usd * hours_low, usd * hours_high)} for these nodes on demand,"
-            f" {whole} for the whole cluster in that time (`make cost` names the sources of the prices)"
-        )
-    else:
-        lines.append(
-            f"no price is known for {place.group.instance_type}; run `make prices REGION={cluster.region}`"
-        )
     if co2:
-        low, high = (energy_kwh(place.gpu, place.world_size, hours) for hours in (hours_low, hours_high))
-        kg_per_kwh = grid_grams_per_kwh(cluster.region) / 1000
-        unit, kg = ("t", 1000) if high * kg_per_kwh >= 1000 else ("kg", 1)
-        mass = _span(low * kg_per_kwh / kg, high * kg_per_kwh / kg)
-        lines.append(
-            f"{mass} {unit} CO2e with the grid of {cluster.region} for {_span(low, high)} kWh (at full load;"
-            " docs/cost.md)"
-        )
+        lines.append(_emissions_line(cluster, place, hours_low, hours_high))
     return lines
+
+
+def _cost_line(cluster: AnyCluster, place: Place, hours_low: float, hours_high: float) -> str:
+    prices = load_prices(cluster.region)
+    node_price = prices.get(f"hyperpod.{place.group.instance_type}")
+    if not node_price:
+        return f"no price is known for {place.group.instance_type}; run `make prices REGION={cluster.region}`"
+    nodes_hourly = node_price.usd * place.num_nodes
+    bill = make_bill(cluster.region, cluster_items(cluster, Usage()), prices)
+    # The bill does not include nodes that Karpenter adds.
+    num_added = max(0, place.num_nodes - place.group.num_instances)
+    cluster_hourly = hourly_usd(bill.monthly_usd) + node_price.usd * num_added
+    nodes_cost = _money(nodes_hourly * hours_low, nodes_hourly * hours_high)
+    cluster_cost = _money(cluster_hourly * hours_low, cluster_hourly * hours_high)
+    return (
+        f"{nodes_cost} for these nodes on demand, {cluster_cost} for the whole cluster in that time"
+        " (`make cost` names the sources of the prices)"
+    )
+
+
+def _emissions_line(cluster: AnyCluster, place: Place, hours_low: float, hours_high: float) -> str:
+    kwh_low = energy_kwh(place.gpu, place.world_size, hours_low)
+    kwh_high = energy_kwh(place.gpu, place.world_size, hours_high)
+    kg_per_kwh = grid_grams_per_kwh(cluster.region) / 1000
+    kg_low = kwh_low * kg_per_kwh
+    kg_high = kwh_high * kg_per_kwh
+    mass = f"{_span(kg_low / 1000, kg_high / 1000)} t" if kg_high >= 1000 else f"{_span(kg_low, kg_high)} kg"
+    return (
+        f"{mass} CO2e with the grid of {cluster.region} for {_span(kwh_low, kwh_high)} kWh (at full load;"
+        " docs/cost.md)"
+    )
 
 
 def _kind(place: Place) -> str:
@@ -150,11 +165,14 @@ def _kind(place: Place) -> str:
 
 def _span(low: float, high: float, unit: str = "") -> str:
     """Return both ends of a range with three digits, or one value if they look the same."""
-    first, second = (
-        f"{value:,.0f}{unit}" if value >= 100 else f"{value:g}{unit}"
-        for value in (_rounded(low, 3), _rounded(high, 3))
-    )
+    first = _three_digits(low) + unit
+    second = _three_digits(high) + unit
     return first if first == second else f"{first} to {second}"
+
+
+def _three_digits(value: float) -> str:
+    rounded = _rounded(value, 3)
+    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
 
 
 def _size(num_bytes: float) -> str:
@@ -162,13 +180,11 @@ def _size(num_bytes: float) -> str:
 
 
 def _money(low_usd: float, high_usd: float) -> str:
-    if high_usd < 0.001:
-        return "less than 0.1 cents"
-    return (
-        f"{_span(low_usd, high_usd)} USD"
-        if high_usd >= 1
-        else f"{_span(100 * low_usd, 100 * high_usd)} cents"
-    )
+    if high_usd >= 1:
+        return f"{_span(low_usd, high_usd)} USD"
+    if high_usd >= 0.001:
+        return f"{_span(100 * low_usd, 100 * high_usd)} cents"
+    return "less than 0.1 cents"
 
 
 def _rounded(value: float, digits: int) -> float:
@@ -237,7 +253,8 @@ def _settings(layout: Layout) -> list[Changes]:
 
 def _smaller_packs(config: RunFile) -> list[int]:
     """Return halves, quarters, ... of the pack that hold the longest protein; steps keep their size."""
-    least, sizes = config.model.max_residues + 2, []
+    least = config.model.max_residues + 2
+    sizes = []
     tokens = config.train.tokens_per_pack
     while tokens % 2 == 0 and tokens // 2 >= least:
         tokens //= 2

@@ -7,7 +7,9 @@ precedence (``--measured``).
 
 import json
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
+from typing import NamedTuple
 
 from seqlm.proteins.families.table import MODEL_FAMILIES
 from seqlm.runs.run_file import RunFile
@@ -40,15 +42,35 @@ class Speed:
     """Mean share of GPUs that have a pack in a round of a step."""
 
 
-def read_measured(path: Path) -> tuple[str, float]:
-    """Return the accelerator and the MFU of a finished run from its ``results.json``.
+class Published(NamedTuple):
+    """Share of a GPU's peak (MFU)."""
+
+    low: float
+    """Share of plain PyTorch."""
+    high: float
+    """Share of Megatron or Transformer Engine, on the same GPUs."""
+    source: str
+    """Source of both; begins with "published" or "assumed"."""
+
+
+class Measured(NamedTuple):
+    """Speed of a finished run."""
+
+    gpu: str
+    """Accelerator, by its name in ``PEAKS``."""
+    mfu: float
+
+
+def read_measured(path: Path) -> Measured:
+    """Return the speed of a finished run from its ``results.json``.
 
     Raises:
         ValueError: if the file is not one, or the run was on a device without a known peak, such as a CPU.
     """
     try:
         results = json.loads(path.read_text())
-        mfu, device = results["mfu"], results["environment"]["device"]
+        mfu = results["mfu"]
+        device = results["environment"]["device"]
     except (OSError, json.JSONDecodeError, KeyError, TypeError):
         raise ValueError(
             f"--measured: got {path}; set a run's results, for example runs/<name>/results.json"
@@ -59,12 +81,14 @@ def read_measured(path: Path) -> tuple[str, float]:
             f"--measured: {path} is from a run on {device}, whose MFU is unknown; set the results of a "
             f"run on one of {', '.join(PEAKS)}"
         )
-    return gpu, mfu
+    return Measured(gpu, mfu)
 
 
 def flops_per_residue(layout: Layout) -> float:
     """Return the FLOPs as the trainer counts them: 4 for a frozen parameter, which has no gradient."""
-    config, shape, parameters = layout.config, layout.shape, layout.parameters
+    config = layout.config
+    shape = layout.shape
+    parameters = layout.parameters
     counted_out = shape.embedding + shape.contact_head
     frozen = parameters.frozen + parameters.frozen_matrices
     if config.task is None or config.lora is None:
@@ -75,44 +99,57 @@ def flops_per_residue(layout: Layout) -> float:
     return weights + 12 * shape.layers * shape.hidden * min(MEAN_LENGTH, longest)
 
 
-def speed(
-    layout: Layout, *, gpu: str, mfu: float | None = None, measured: tuple[str, float] | None = None
-) -> Speed:
-    """Return the speed at the given MFU, else the measured one (``read_measured``), else the published one.
+def speed(layout: Layout, *, gpu: str, mfu: float | None = None, measured: Measured | None = None) -> Speed:
+    """Return the speed at the given MFU, else the measured one, else the published one.
 
     Raises:
         ValueError: if the measurement is from another GPU.
     """
-    if measured and measured[0] != gpu:
-        raise ValueError(f"--measured: the run was on {measured[0]}, and the cluster has {gpu}; set --mfu")
-    config, shape, world_size = layout.config, layout.shape, layout.world_size
-    counted = flops_per_residue(layout)
+    if measured and measured.gpu != gpu:
+        raise ValueError(f"--measured: the run was on {measured.gpu}, and the cluster has {gpu}; set --mfu")
+    if mfu is not None:
+        share = Published(mfu, mfu, "given by --mfu")
+    elif measured:
+        share = Published(measured.mfu, measured.mfu, f"measured on {gpu} by the run of --measured")
+    else:
+        share = _published(layout, gpu)
+    packs = layout.config.packs_per_step
+    rounds = ceil(packs / layout.world_size)
+    busy = packs / (rounds * layout.world_size)
+    residues_at_peak = PEAKS[gpu] * layout.world_size * busy / flops_per_residue(layout)
+    return Speed(
+        mfu_low=share.low,
+        mfu_high=share.high,
+        source=share.source,
+        residues_per_second_low=share.low * residues_at_peak,
+        residues_per_second_high=share.high * residues_at_peak,
+        busy=busy,
+    )
+
+
+def _published(layout: Layout, gpu: str) -> Published:
+    """Return the published or assumed share, reduced for settings that its source does not have."""
+    config = layout.config
+    shape = layout.shape
     family = MODEL_FAMILIES[config.model.family]
     size = next((name for name in family.sizes if family.published_shape(name) == shape), None)
-    if mfu is not None:
-        low = high = mfu
-        source = "given by --mfu"
-    elif measured:
-        low = high = measured[1]
-        source = f"measured on {gpu} by the run of --measured"
-    else:
-        assumed = ASSUMED_SMALL if size in SMALL else ASSUMED
-        low, high, source = PUBLISHED.get((gpu, size or ""), assumed)
-        if config.train.activation_checkpointing:
-            low, high = RECOMPUTED * low, RECOMPUTED * high
-            source += "; a quarter less, because layers are recomputed"
-        if layout.attention == "window":
-            # Attention also computes keys of other proteins, which MFU does not count.
-            spare = window_keys(config) - min(MEAN_LENGTH, config.model.max_residues + 2)
-            share = counted / (counted + 12 * shape.layers * shape.hidden * max(0.0, spare))
-            low, high = share * low, share * high
-            source += f"; {share:.0%} of that, because attention reads {window_keys(config)} keys per token"
-        if config.train.precision == "fp32":
-            source += "; this is for bf16, and fp32 takes several times as long"
-    rounds = -(-config.packs_per_step // world_size)
-    busy = config.packs_per_step / (rounds * world_size)
-    peak = PEAKS[gpu] * world_size * busy / counted
-    return Speed(low, high, source, low * peak, high * peak, busy)
+    assumed = ASSUMED_SMALL if size in SMALL else ASSUMED
+    low, high, source = PUBLISHED.get((gpu, size or ""), assumed)
+    factor = 1.0
+    if config.train.activation_checkpointing:
+        factor *= RECOMPUTED
+        source += "; a quarter less, because layers are recomputed"
+    if layout.attention == "window":
+        # Attention also computes keys of other proteins, which MFU does not count.
+        counted = flops_per_residue(layout)
+        spare_keys = window_keys(config) - min(MEAN_LENGTH, config.model.max_residues + 2)
+        spare = 12 * shape.layers * shape.hidden * max(0.0, spare_keys)
+        useful = counted / (counted + spare)
+        factor *= useful
+        source += f"; {useful:.0%} of that, because attention reads {window_keys(config)} keys per token"
+    if config.train.precision == "fp32":
+        source += "; this is for bf16, and fp32 takes several times as long"
+    return Published(factor * low, factor * high, source)
 
 
 def residues_of(config: RunFile) -> float:
@@ -120,37 +157,38 @@ def residues_of(config: RunFile) -> float:
     return config.train.max_steps * config.train.tokens_per_step * FILL
 
 
-Published = tuple[float, float, str]
-"""Lowest and highest share, and the source; it begins with "published" or "assumed"."""
 PUBLISHED: dict[tuple[str, str], Published] = {
-    # The key is (GPU, size). Low is plain PyTorch, high is Megatron or Transformer Engine, on the same GPUs.
-    ("A100", "650M"): (0.35, 0.59, f"{NEMO}: PyTorch 24,500 and BioNeMo 42,900 tokens/s"),
-    ("A100", "3B"): (0.34, 0.61, f"{NEMO}: PyTorch 6,200 and BioNeMo 11,000 tokens/s"),
-    ("A100", "15B"): (0.33, 0.56, f"{NEMO}: PyTorch 1,150 and BioNeMo 1,930 tokens/s"),
-    ("H100", "650M"): (0.21, 0.43, f"{NEMO}: PyTorch 46,000 and BioNeMo 96,000 tokens/s"),
-    ("H100", "3B"): (0.24, 0.49, f"{NEMO}: PyTorch 12,800 and BioNeMo 26,800 tokens/s"),
-    ("H100", "15B"): (0.23, 0.39, f"{NEMO}: PyTorch 2,430 and BioNeMo 4,150 tokens/s"),
-    ("H200", "15B"): (
+    ("A100", "650M"): Published(0.35, 0.59, f"{NEMO}: PyTorch 24,500 and BioNeMo 42,900 tokens/s"),
+    ("A100", "3B"): Published(0.34, 0.61, f"{NEMO}: PyTorch 6,200 and BioNeMo 11,000 tokens/s"),
+    ("A100", "15B"): Published(0.33, 0.56, f"{NEMO}: PyTorch 1,150 and BioNeMo 1,930 tokens/s"),
+    ("H100", "650M"): Published(0.21, 0.43, f"{NEMO}: PyTorch 46,000 and BioNeMo 96,000 tokens/s"),
+    ("H100", "3B"): Published(0.24, 0.49, f"{NEMO}: PyTorch 12,800 and BioNeMo 26,800 tokens/s"),
+    ("H100", "15B"): Published(0.23, 0.39, f"{NEMO}: PyTorch 2,430 and BioNeMo 4,150 tokens/s"),
+    ("H200", "15B"): Published(
         0.15,
         0.55,
         "published: bionemo-recipes esm2_native_te: FSDP2 with FlashAttention 1,630, with packing 5,950"
         " tokens/s",
     ),
-    ("A10G", "8M"): (
+    ("A10G", "8M"): Published(
         0.037,
         0.037,
         "published: AWS's guidance for ESM-2 on HyperPod: 2.3e15 FLOPs in 439 s on two A10G, half of it"
         " padding",
     ),
 }
-ASSUMED: Published = (
+"""Published shares by GPU and size of the model."""
+ASSUMED = Published(
     0.20,
     0.40,
     "assumed, because no rate is published for this size and device: plain PyTorch to BioNeMo on H100",
 )
-ASSUMED_SMALL: Published = (
+"""Assumption for other pairs of a GPU and a size."""
+ASSUMED_SMALL = Published(
     0.04,
     0.20,
     "assumed, because no rate is published: small models wait for launches and data; AWS has 3.7 %",
 )
+"""Assumption for small models."""
 SMALL = ("8M", "35M")
+"""Sizes of small models."""

@@ -17,16 +17,21 @@ from tools.preflight import (
     account,
     addons,
     capacity,
+    chart_types,
     existing_storage,
     instance_quotas,
-    kubernetes,
-    named_resources,
+    kubernetes_access,
+    kubernetes_version,
+    machine_images,
+    mirrored_downloads,
     names,
     network,
     observability,
     sagemaker_services,
     stack_quotas,
     stacks,
+    storage_key,
+    synthesis,
 )
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.planned import Planned
@@ -59,8 +64,8 @@ CHECKS: dict[str, Check] = {
     "name of the image repository": names.check_repository,
     "name of the KMS alias": names.check_key_alias,
     "names of log groups": names.check_log_groups,
-    "KMS key": named_resources.check_key,
-    "images": named_resources.check_images,
+    "KMS key": storage_key.check_key,
+    "images": machine_images.check_images,
     "quota of metrics workspaces": observability.check_metrics_quota,
     "quota of Grafana workspaces": observability.check_grafana_quota,
     "IAM Identity Center": observability.check_identity_center,
@@ -77,19 +82,19 @@ CHECKS: dict[str, Check] = {
 SLURM_CHECKS: dict[str, OwnCheck] = {
     "name of the shell document": names.check_document,
     "quotas of the database": stack_quotas.check_database_quotas,
-    "copies of downloads": named_resources.check_mirror,
+    "copies of downloads": mirrored_downloads.check_mirror,
 }
 
 
 def _eks_checks(planned: Planned) -> dict[str, OwnCheck]:
     return {
         "quotas for Karpenter": instance_quotas.check_karpenter,
-        "quota of EKS clusters": kubernetes.check_cluster_quota,
+        "quota of EKS clusters": stack_quotas.check_kubernetes_quota,
         "name of the EKS cluster": names.check_kubernetes_cluster,
-        "Kubernetes version": kubernetes.check_version,
-        "access to Kubernetes": kubernetes.check_access,
-        "synthesis": partial(kubernetes.check_synthesis, planned),
-        "types that the chart knows": kubernetes.check_types,
+        "Kubernetes version": kubernetes_version.check_version,
+        "access to Kubernetes": kubernetes_access.check_access,
+        "synthesis": partial(synthesis.check_synthesis, planned),
+        "types that the chart supports": chart_types.check_types,
         "names of the cluster's log groups": partial(names.check_planned_log_groups, planned),
         "add-ons": partial(addons.check_addons, planned),
     }

@@ -12,8 +12,10 @@ from tools.preflight import run_checks
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
 
+NOT_READY = 1
+"""Exit status if the deployment would fail."""
 NOT_CHECKED = 3
-"""Exit status; 2 is for wrong usage."""
+"""Exit status if some checks could not be made; 2 is for wrong usage."""
 
 
 def main() -> int:
@@ -28,7 +30,9 @@ def main() -> int:
             print(f"         -> {finding.action}", flush=True)
     print(_summary(findings))
     levels = {finding.level for finding in findings}
-    return 1 if "FAIL" in levels else NOT_CHECKED if "UNKNOWN" in levels else 0
+    if "FAIL" in levels:
+        return NOT_READY
+    return NOT_CHECKED if "UNKNOWN" in levels else 0
 
 
 def _summary(findings: list[Finding]) -> str:

@@ -20,6 +20,8 @@ ROLES = Subject("quota IAM roles")
 CDK_SETTINGS = Path(__file__).parents[2] / "cdk.json"
 QUALIFIER = "@aws-cdk/core:bootstrapQualifier"
 """Context key in cdk.json for accounts that were bootstrapped with another than the CDK's qualifier."""
+DEFAULT_QUALIFIER = "hnb659fds"
+"""The CDK's qualifier (DefaultStackSynthesizer in aws-cdk-lib)."""
 MIN_BOOTSTRAP_VERSION = 6
 """Version that stacks with assets and `cdk deploy` require (DefaultStackSynthesizer in aws-cdk-lib)."""
 MOST_ROLES = {"slurm": 25, "eks": 45}
@@ -53,7 +55,7 @@ def check_region(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    qualifier = json.loads(CDK_SETTINGS.read_text())["context"].get(QUALIFIER, "hnb659fds")
+    qualifier = json.loads(CDK_SETTINGS.read_text())["context"].get(QUALIFIER, DEFAULT_QUALIFIER)
     command = "make bootstrap CLUSTER=<this file>"
     # `cdk bootstrap` writes this parameter.
     found = aws.find("ssm", "get_parameter", Name=f"/cdk-bootstrap/{qualifier}/version")
@@ -75,13 +77,15 @@ def check_roles(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if is_deployed(aws, cluster, "hyperpod"):
         return
     summary = aws.call("iam", "get_account_summary")["SummaryMap"]
-    most, used, quota = MOST_ROLES[cluster.scheduler], summary["Roles"], summary["RolesQuota"]
-    said = f"up to {most} needed, {used:,} in use, the quota is {quota:,}"
+    most = MOST_ROLES[cluster.scheduler]
+    used = summary["Roles"]
+    quota = summary["RolesQuota"]
+    message = f"up to {most} needed, {used:,} in use, the quota is {quota:,}"
     if used + most > quota:
         yield ROLES.warn(
-            said,
+            message,
             "delete unneeded roles, or request more for 'Roles per account' in Service Quotas, AWS "
             "Identity and Access Management (IAM), which is in us-east-1",
         )
     else:
-        yield ROLES.ok(said)
+        yield ROLES.ok(message)

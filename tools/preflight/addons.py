@@ -19,8 +19,8 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 TABLE = "config/facts/addons.py"
 NUM_SHOWN = 5
 """Most versions or mistakes that a message lists."""
-# EKS's names of architectures, by EC2's names.
 _ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+"""EKS's names of architectures, by EC2's names."""
 
 
 def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
@@ -29,7 +29,9 @@ def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Ite
         # Versions for the cluster's Kubernetes in the region, newest first as in EKS's list.
         listing = if_present(
             aws.items,
-            *("eks", "describe_addon_versions", "addons"),
+            "eks",
+            "describe_addon_versions",
+            "addons",
             addonName=addon.name,
             kubernetesVersion=cluster.kubernetes.version,
         )
@@ -52,29 +54,35 @@ def _not_offered(
             f"it is not offered {where}",
             "choose another region or kubernetes.version, or remove the section that needs the add-on",
         )
-    defaults = [
-        version["addonVersion"]
-        for version in offered
-        for compatible in version.get("compatibilities", [])
-        if compatible.get("clusterVersion") == cluster.kubernetes.version and compatible.get("defaultVersion")
-    ]
     shown = ", ".join(version["addonVersion"] for version in offered[:NUM_SHOWN])
-    more = f" and {len(offered) - NUM_SHOWN} older" if len(offered) > NUM_SHOWN else ""
-    return subject.fail(
-        f"{addon.version} is not offered {where}; offered are {shown}{more}",
-        f"put one of them in {TABLE}" + (f", such as EKS's default {defaults[0]}" if defaults else ""),
-    )
+    if len(offered) > NUM_SHOWN:
+        shown += f" and {len(offered) - NUM_SHOWN} older"
+    action = f"put one of them in {TABLE}"
+    default = _default_version(cluster, offered)
+    if default:
+        action += f", such as EKS's default {default}"
+    return subject.fail(f"{addon.version} is not offered {where}; offered are {shown}", action)
+
+
+def _default_version(cluster: EksCluster, offered: list[dict[str, Any]]) -> str | None:
+    """Return EKS's default version for the cluster's Kubernetes, if the list marks one."""
+    for version in offered:
+        for compatible in version.get("compatibilities", []):
+            is_ours = compatible.get("clusterVersion") == cluster.kubernetes.version
+            if is_ours and compatible.get("defaultVersion"):
+                return str(version["addonVersion"])
+    return None
 
 
 def _architectures(
     subject: Subject, cluster: EksCluster, addon: Addon, found: dict[str, Any]
 ) -> Iterator[Finding]:
     needed = {instance_type(group.instance_type).architecture for group in cluster.instance_groups}
-    there = found.get("architecture", [])
-    missing = sorted(name for name in needed if there and _ARCHITECTURES[name] not in there)
+    supported = found.get("architecture", [])
+    missing = sorted(name for name in needed if supported and _ARCHITECTURES[name] not in supported)
     if missing:
         yield subject.fail(
-            f"{addon.version} is for {', '.join(there)}, nodes are {', '.join(missing)}",
+            f"{addon.version} is for {', '.join(supported)}, nodes are {', '.join(missing)}",
             f"put another version in {TABLE}, or choose other instance types",
         )
 
@@ -119,7 +127,7 @@ def _configuration(
     ]
     if mistakes:
         yield subject.fail(
-            f"its schema rejects the configuration:  {'; '.join(mistakes)}",
+            f"its schema rejects the configuration: {'; '.join(mistakes)}",
             f"correct the configuration in the add-on's construct (constructs/); its schema: {command}",
         )
     else:

@@ -14,6 +14,8 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 TARGET = "hyperpod-cluster"
 """Target of a plan, which is bought for HyperPod or for training jobs and cannot be changed."""
+ENDS_SOON = timedelta(days=2)
+"""Time before the end of a plan from which the check warns."""
 
 
 def check_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -93,9 +95,10 @@ def check_training_plans(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
 
 def _status(subject: Subject, plan: dict[str, Any]) -> Finding:
     status = plan["Status"]
-    start, end = plan.get("StartTime"), plan.get("EndTime")
+    start = plan.get("StartTime")
+    end = plan.get("EndTime")
     if status == "Active":
-        if end is not None and end - datetime.now(UTC) < timedelta(days=2):
+        if end is not None and end - datetime.now(UTC) < ENDS_SOON:
             return subject.warn(
                 f"ends {end:%Y-%m-%d %H:%M} UTC", "expect its nodes to be taken away then; save checkpoints"
             )
@@ -116,6 +119,7 @@ def _status(subject: Subject, plan: dict[str, Any]) -> Finding:
 def _capacity(
     subject: Subject, cluster: Cluster, plan: dict[str, Any], groups: list[InstanceGroup]
 ) -> Iterator[Finding]:
+    """Check that a plan has the type, the zone and the number of instances of its groups."""
     reserved = plan.get("ReservedCapacitySummaries", [])
     types = {summary["InstanceType"] for summary in reserved}
     for group in groups:
@@ -140,7 +144,8 @@ def _capacity(
                 f"its capacity is in {', '.join(sorted(zones))}, group {group.name} is in {zone}",
                 "set the group's availability_zone_id to the plan's zone, and give the network that zone",
             )
-    wanted, total = sum(group.num_instances for group in groups), plan.get("TotalInstanceCount", 0)
+    wanted = sum(group.num_instances for group in groups)
+    total = plan.get("TotalInstanceCount", 0)
     available = plan.get("AvailableInstanceCount", total)
     if wanted > total:
         yield subject.fail(

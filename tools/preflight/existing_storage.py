@@ -1,7 +1,7 @@
 """Checks of file systems and a bucket that the cluster file names instead of new ones."""
 
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from config.cluster import Cluster, ExistingVpc
 from config.resource_names import stack_names
@@ -16,22 +16,32 @@ OPEN_PORTS = {
 """Ports between nodes and a file system (FSx user guides, "File system access control with Amazon VPC")."""
 
 
+class _Compared(NamedTuple):
+    """Values of one field."""
+
+    in_file: object
+    """Value in the cluster file."""
+    actual: object
+    """Value of the file system."""
+
+
 def check_existing_storage(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     storage = cluster.storage
-    lustre, home, bucket = storage.lustre, storage.home, storage.data_bucket
+    lustre = storage.lustre
+    home = storage.home
+    bucket = storage.data_bucket
     if lustre.existing:
         subject = Subject(f"file system {lustre.existing.file_system_id}")
         found = yield from _find(aws, cluster, subject, lustre.existing.file_system_id, "LUSTRE")
         if found:
-            there = found["LustreConfiguration"]
+            actual = found["LustreConfiguration"]
             values = {
-                "existing.mount_name": (lustre.existing.mount_name, there["MountName"]),
-                "capacity_gib": (lustre.capacity_gib, found["StorageCapacity"]),
-                "throughput_mbps_per_tib": (
-                    lustre.throughput_mbps_per_tib,
-                    there.get("PerUnitStorageThroughput"),
+                "existing.mount_name": _Compared(lustre.existing.mount_name, actual["MountName"]),
+                "capacity_gib": _Compared(lustre.capacity_gib, found["StorageCapacity"]),
+                "throughput_mbps_per_tib": _Compared(
+                    lustre.throughput_mbps_per_tib, actual.get("PerUnitStorageThroughput")
                 ),
-                "efa": (lustre.efa, there.get("EfaEnabled", False)),
+                "efa": _Compared(lustre.efa, actual.get("EfaEnabled", False)),
             }
             yield from _compare(subject, "storage.lustre", values)
             yield from _check_link(aws, cluster, subject, lustre.existing.file_system_id)
@@ -39,10 +49,10 @@ def check_existing_storage(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findi
         subject = Subject(f"file system {home.existing}")
         found = yield from _find(aws, cluster, subject, home.existing, "OPENZFS")
         if found:
-            there = found["OpenZFSConfiguration"]
+            actual = found["OpenZFSConfiguration"]
             values = {
-                "capacity_gib": (home.capacity_gib, found["StorageCapacity"]),
-                "throughput_mbps": (home.throughput_mbps, there["ThroughputCapacity"]),
+                "capacity_gib": _Compared(home.capacity_gib, found["StorageCapacity"]),
+                "throughput_mbps": _Compared(home.throughput_mbps, actual["ThroughputCapacity"]),
             }
             yield from _compare(subject, "storage.home", values)
     if bucket.existing:
@@ -107,12 +117,13 @@ def _check_access(
         )
 
 
-def _compare(subject: Subject, section: str, values: dict[str, tuple[Any, Any]]) -> Iterator[Finding]:
-    """Compare each field's value with the file system's."""
-    for field, (told, there) in values.items():
-        if told != there:
+def _compare(subject: Subject, section: str, values: dict[str, _Compared]) -> Iterator[Finding]:
+    """Compare each field of a section with the file system; ``values`` are by field."""
+    for field, compared in values.items():
+        if compared.in_file != compared.actual:
             yield subject.fail(
-                f"{section}.{field} is {told}, the file system has {there}", f"set it to {there}"
+                f"{section}.{field} is {compared.in_file}, the file system has {compared.actual}",
+                f"set it to {compared.actual}",
             )
 
 

@@ -52,14 +52,15 @@ def check_karpenter(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     if cluster.autoscaling == "none":
         return
     quotas = quotas_by_name(aws, "sagemaker")
-    wanted, elsewhere = _instances_wanted(cluster), _instances_elsewhere(aws, cluster)
+    wanted = _instances_wanted(cluster)
+    elsewhere = _instances_elsewhere(aws, cluster)
     at_most = wanted.copy()
     for group in cluster.instance_groups:
-        at_most[group.instance_type, group.capacity] += max(
-            0, (group.max_instances or 0) - group.num_instances
-        )
+        additional = (group.max_instances or 0) - group.num_instances
+        at_most[group.instance_type, group.capacity] += max(0, additional)
     for kind, most in sorted(at_most.items()):
-        name, used = _quota_name(*kind), elsewhere[kind]
+        name = _quota_name(*kind)
+        used = elsewhere[kind]
         value = quotas.get(name)
         if value is not None and most > wanted[kind] and used + most > value:
             yield Subject(f"quota {name}").warn(
@@ -77,15 +78,17 @@ def check_instance_types(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
 
 
 def check_instance_totals(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    wanted, elsewhere = _instances_wanted(cluster), _instances_elsewhere(aws, cluster)
+    wanted = _instances_wanted(cluster)
+    elsewhere = _instances_elsewhere(aws, cluster)
     yield _judge(aws, PER_CLUSTER, needed=wanted.total(), used=0)
     yield _judge(aws, ALL_CLUSTERS, needed=wanted.total(), used=elsewhere.total())
-    spot, spot_elsewhere = (
-        sum(number for (_, capacity), number in count.items() if capacity == "spot")
-        for count in (wanted, elsewhere)
-    )
+    spot = _num_spot(wanted)
     if spot:
-        yield _judge(aws, ALL_SPOT, needed=spot, used=spot_elsewhere)
+        yield _judge(aws, ALL_SPOT, needed=spot, used=_num_spot(elsewhere))
+
+
+def _num_spot(count: Counter[TypeAndCapacity]) -> int:
+    return sum(number for (_, capacity), number in count.items() if capacity == "spot")
 
 
 def _judge(aws: ReadOnlyAws, name: str, *, needed: int, used: int) -> Finding:

@@ -17,7 +17,16 @@ DELETE_CLUSTER = "change `name`, or delete that cluster if it is no longer neede
 def _judge(
     aws: ReadOnlyAws, cluster: Cluster, name: str, found: object, stack: Stack, action: str
 ) -> Finding:
-    """Judge a name that the resource ``found`` has; this cluster's own resource is in ``stack``."""
+    """Judge whether a name is free.
+
+    Args:
+        aws: reader of the account.
+        cluster: cluster file.
+        name: kind and name of the resource.
+        found: resource that has the name; None if it is free.
+        stack: stack that has this cluster's own resource.
+        action: action to take if another resource has the name.
+    """
     subject = Subject(name)
     if found is None:
         return subject.ok("free")
@@ -63,11 +72,12 @@ def check_kubernetes_cluster(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[
 
 
 def check_log_groups(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    yield _log_group(aws, cluster, ResourceNames(cluster).lustre_log_group, "storage")
+    names = ResourceNames(cluster)
+    yield _log_group(aws, cluster, names.lustre_log_group, "storage")
     if cluster.prometheus:
-        yield _log_group(aws, cluster, ResourceNames(cluster).metrics_log_group, "storage")
+        yield _log_group(aws, cluster, names.metrics_log_group, "storage")
     if isinstance(cluster, SlurmCluster):
-        yield _log_group(aws, cluster, ResourceNames(cluster).node_log_group, "hyperpod")
+        yield _log_group(aws, cluster, names.node_log_group, "hyperpod")
 
 
 def check_planned_log_groups(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:

@@ -55,23 +55,24 @@ def _check_subnet(
         yield subject.fail(f"does not exist in {cluster.region}", action)
         return
     found = answer["Subnets"][0]
-    for field, key, told in (
+    for field, key, in_file in (
         ("vpc_id", "VpcId", network.vpc_id),
         ("availability_zone_id", "AvailabilityZoneId", subnet.availability_zone_id),
         ("cidr", "CidrBlock", subnet.cidr),
     ):
-        if found[key] != told:
-            yield subject.fail(f"{field} is {found[key]}, the file says {told}", f"set it to {found[key]}")
+        actual = found[key]
+        if actual != in_file:
+            yield subject.fail(f"{field} is {actual}, the file says {in_file}", f"set it to {actual}")
     if found.get("MapPublicIpOnLaunch"):
         yield subject.fail("it gives its nodes public addresses", "name a private subnet")
     needed = missing_addresses(aws, cluster)[subnet.availability_zone_id]
     free = found["AvailableIpAddressCount"]
-    said = f"{needed} addresses needed, {free} free"
+    message = f"{needed} addresses needed, {free} free"
     if free < needed:
         action = "name a larger subnet, or fewer instances (a P5 takes 32 addresses, on EKS 60)"
-        yield subject.fail(said, action)
+        yield subject.fail(message, action)
     else:
-        yield subject.ok(said)
+        yield subject.ok(message)
 
 
 def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -86,13 +87,14 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         for association in table["Associations"]
         if "SubnetId" in association
     }
-    main = next((i for i, table in tables.items() if any(a["Main"] for a in table["Associations"])), "none")
-    with_s3 = {
-        table
-        for endpoint in _in_vpc(aws, network, "vpc_endpoints", "VpcEndpoints")
-        if endpoint["VpcEndpointType"] == "Gateway" and endpoint["ServiceName"].endswith(".s3")
-        for table in endpoint["RouteTableIds"]
-    }
+    main = "none"
+    for table_id, table in tables.items():
+        if any(association["Main"] for association in table["Associations"]):
+            main = table_id
+    with_s3 = set()
+    for endpoint in _in_vpc(aws, network, "vpc_endpoints", "VpcEndpoints"):
+        if endpoint["VpcEndpointType"] == "Gateway" and endpoint["ServiceName"].endswith(".s3"):
+            with_s3.update(endpoint["RouteTableIds"])
     deployed = is_deployed(aws, cluster, "network")
     for subnet in network.private_subnets:
         subject = Subject(f"routes of {subnet.subnet_id}")
@@ -111,7 +113,8 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
                 "set network.s3_gateway_endpoint to false",
             )
         elif not network.s3_gateway_endpoint and actual not in with_s3:
-            lacking, action = "no gateway endpoint for S3", "set network.s3_gateway_endpoint to true"
+            lacking = "no gateway endpoint for S3"
+            action = "set network.s3_gateway_endpoint to true"
             if way_out is None:
                 yield subject.fail(
                     f"{lacking} and no internet access: nodes cannot fetch their scripts", action
@@ -148,7 +151,8 @@ def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 def check_endpoint_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Check that each interface endpoint is in a zone that its service offers; EC2 refuses it in others."""
-    network, own = cluster.network, zone_ids(cluster)
+    network = cluster.network
+    own = zone_ids(cluster)
     if not network.interface_endpoints:
         return
     services = {name: whole_name(name, cluster.region) for name in endpoint_services(cluster).values()}
@@ -169,9 +173,13 @@ def check_endpoint_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
             yield subject.fail(f"{cluster.region} has no endpoint service {full_name}", action)
             continue
         usable = [name for name in own if name in zones]
-        action = f"set network.endpoint_zones to {{{service}: {(usable or zones)[0]}}}"
-        if not usable:
-            action = f"add a zone of these to the network, and {action}"
+        if usable:
+            action = f"set network.endpoint_zones to {{{service}: {usable[0]}}}"
+        else:
+            action = (
+                "add a zone of these to the network, and set network.endpoint_zones to"
+                f" {{{service}: {zones[0]}}}"
+            )
         yield subject.fail(f"{full_name} is offered in {', '.join(zones)}, not in {zone}", action)
     if num_right == len(services):
         yield Subject("endpoint zones").ok(
@@ -179,16 +187,19 @@ def check_endpoint_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
         )
 
 
-def _in_vpc(aws: ReadOnlyAws, network: ExistingVpc, what: str, key: str) -> list[Any]:
+def _in_vpc(aws: ReadOnlyAws, network: ExistingVpc, plural: str, key: str) -> list[Any]:
+    """Return all resources of a kind in the VPC; ``key`` is that of the list in EC2's response."""
     filters = [{"Name": "vpc-id", "Values": [network.vpc_id]}]
-    return aws.items("ec2", f"describe_{what}", key, Filters=filters)
+    return aws.items("ec2", f"describe_{plural}", key, Filters=filters)
 
 
 def _way_out(routes: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the default route, or None."""
     return next((route for route in routes if route.get("DestinationCidrBlock") == "0.0.0.0/0"), None)
 
 
 def _is_closed(aws: ReadOnlyAws, network: ExistingVpc) -> bool:
+    """Return whether a subnet of the cluster has no default route."""
     tables = _in_vpc(aws, network, "route_tables", "RouteTables")
     named = {subnet.route_table_id for subnet in network.private_subnets}
     return any(_way_out(table["Routes"]) is None for table in tables if table["RouteTableId"] in named)

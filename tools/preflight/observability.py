@@ -15,22 +15,36 @@ from tools.preflight.stacks import is_deployed
 GRAFANA = Subject("Grafana")
 SAML = Subject("Grafana, SAML")
 
-METRICS_QUOTA = Quota("aps", "Amazon Managed Service for Prometheus", "Workspaces per region per account")
-GRAFANA_QUOTA = Quota("grafana", "Amazon Managed Grafana", "Number of workspaces")
+METRICS_QUOTA = Quota(
+    "aps",
+    "Amazon Managed Service for Prometheus",
+    "Workspaces per region per account",
+    subject="quota metrics workspaces per Region",
+)
+GRAFANA_QUOTA = Quota(
+    "grafana",
+    "Amazon Managed Grafana",
+    "Number of workspaces",
+    subject="quota Grafana workspaces per Region",
+)
 """Quotas of both services (their user guides, "Quotas")."""
 METADATA = "{urn:oasis:names:tc:SAML:2.0:metadata}EntityDescriptor"
+"""Root element of a provider's metadata."""
+METADATA_SECONDS = 10
+METADATA_BYTES = 1_000_000
+"""Most bytes that are read; a provider's metadata has some kilobytes."""
 
 
 def check_metrics_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if cluster.prometheus and not is_deployed(aws, cluster, "storage"):
         used = len(aws.items("amp", "list_workspaces", "workspaces"))
-        yield judge_quota(aws, METRICS_QUOTA, used=used, subject="quota metrics workspaces per Region")
+        yield judge_quota(aws, METRICS_QUOTA, used=used)
 
 
 def check_grafana_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if cluster.grafana and not is_deployed(aws, cluster, "observability"):
         used = len(aws.items("grafana", "list_workspaces", "workspaces"))
-        yield judge_quota(aws, GRAFANA_QUOTA, used=used, subject="quota Grafana workspaces per Region")
+        yield judge_quota(aws, GRAFANA_QUOTA, used=used)
 
 
 def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -44,8 +58,7 @@ def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
         yield GRAFANA.fail(
             f"new workspaces have version {', '.join(versions)}; the dashboards are for {GRAFANA_VERSION}",
             "set GRAFANA_VERSION of config/observability.py to one of these; from 12 on the data source of "
-            "constructs/monitoring/grafana_workspace.py "
-            "must be Amazon Managed Service for Prometheus",
+            "constructs/monitoring/grafana_workspace.py must be Amazon Managed Service for Prometheus",
         )
 
 
@@ -68,12 +81,15 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
         for instance in instances
         if "IdentityStoreId" in instance and instance.get("PrimaryRegion", aws.region) == aws.region
     ]
-    for name in [*grafana.admins, *grafana.editors, *grafana.viewers] if stores else []:
+    if not stores:
+        return
+    for name in [*grafana.admins, *grafana.editors, *grafana.viewers]:
         kind, _, principal = name.partition("/")
-        key = "UserId" if kind == "user" else "GroupId"
-        who = {"IdentityStoreId": stores[0], key: principal}
-        operation = "describe_user" if kind == "user" else "describe_group"
-        if aws.find("identitystore", operation, **who) is None:
+        if kind == "user":
+            found = aws.find("identitystore", "describe_user", IdentityStoreId=stores[0], UserId=principal)
+        else:
+            found = aws.find("identitystore", "describe_group", IdentityStoreId=stores[0], GroupId=principal)
+        if found is None:
             yield Subject(f"Grafana, {name}").fail(
                 "Identity Center has no user or group with this id",
                 "copy it from `aws identitystore list-groups` or list-users, with --identity-store-id "
@@ -114,6 +130,6 @@ def check_saml(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def _fetch(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        content: bytes = answer.read(1_000_000)
+    with urllib.request.urlopen(url, timeout=METADATA_SECONDS) as answer:
+        content: bytes = answer.read(METADATA_BYTES)
     return content

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from config.eks_cluster import EksCluster
 from config.resource_names import construct_ids
@@ -25,6 +25,12 @@ class Addon:
     """Configuration values, with LATER as placeholder; None if there are none."""
 
 
+class Synthesis(NamedTuple):
+    template: Template
+    errors: list[str]
+    """Errors of the stack, which prevent its deployment."""
+
+
 class Planned:
     """Stack of the cluster, synthesized at the first access."""
 
@@ -32,13 +38,13 @@ class Planned:
         self._cluster = cluster
 
     @cached_property
-    def _synthesis(self) -> tuple[Template, list[str]]:
+    def _synthesis(self) -> Synthesis:
         return synthesize(self._cluster)
 
     @property
     def errors(self) -> list[str]:
         """Errors that prevent the deployment."""
-        return self._synthesis[1]
+        return self._synthesis.errors
 
     @property
     def addons(self) -> list[Addon]:
@@ -56,11 +62,11 @@ class Planned:
         return [name for name in names if isinstance(name, str)]
 
     def _of_type(self, resource_type: str) -> list[dict[str, Any]]:
-        resources = self._synthesis[0]["Resources"].values()
+        resources = self._synthesis.template["Resources"].values()
         return [resource["Properties"] for resource in resources if resource["Type"] == resource_type]
 
 
-def synthesize(cluster: EksCluster) -> tuple[Template, list[str]]:
+def synthesize(cluster: EksCluster) -> Synthesis:
     """Return the template of the cluster's stack, and its errors.
 
     Raises:
@@ -89,7 +95,7 @@ def synthesize(cluster: EksCluster) -> tuple[Template, list[str]]:
         else:
             errors = []
         template: Template = json.loads((Path(folder) / f"{stack}.template.json").read_text())
-    return template, errors
+    return Synthesis(template, errors)
 
 
 def _text(value: str | dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ class ReadOnlyAws:
     def __init__(self, session: boto3.Session) -> None:
         self._session = session
         self._clients: dict[str, Any] = {}
-        self._answers: dict[tuple[str, str, str], Any] = {}
+        self._responses: dict[tuple[str, str, str], Any] = {}
 
     @property
     def region(self) -> str:
@@ -61,17 +61,19 @@ class ReadOnlyAws:
 
     def _read(self, service: str, operation: str, key: str | None, parameters: dict[str, Any]) -> Any:
         assert operation.partition("_")[0] in READING, f"{service} {operation} is not a read"
-        question = (service, operation, json.dumps(parameters, sort_keys=True))
-        if question not in self._answers:
-            client = self.client(service)
-            try:
-                if key is None:
-                    self._answers[question] = getattr(client, operation)(**parameters)
-                else:
-                    self._answers[question] = all_items(client, operation, key, **parameters)
-            except ClientError as error:
-                if is_denied(error):
-                    action = f"{client.meta.service_model.signing_name}:{error.operation_name}"
-                    raise PermissionMissing(DIFFERENTLY_NAMED.get(action, action)) from error
-                raise
-        return self._answers[question]
+        request = (service, operation, json.dumps(parameters, sort_keys=True))
+        if request in self._responses:
+            return self._responses[request]
+        client = self.client(service)
+        try:
+            if key is None:
+                response = getattr(client, operation)(**parameters)
+            else:
+                response = all_items(client, operation, key, **parameters)
+        except ClientError as error:
+            if is_denied(error):
+                action = f"{client.meta.service_model.signing_name}:{error.operation_name}"
+                raise PermissionMissing(DIFFERENTLY_NAMED.get(action, action)) from error
+            raise
+        self._responses[request] = response
+        return response

@@ -29,7 +29,8 @@ def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Check name and quota; an existing resource belongs to a deployed storage stack."""
     if not cluster.mlflow:
         return
-    name, kind = cluster.name, cluster.mlflow.kind
+    name = cluster.name
+    kind = cluster.mlflow.kind
     names = _names(aws, kind)
     subject = Subject(f"MLflow {kind.replace('_', ' ')} {name}")
     if name in names and is_deployed(aws, cluster, "storage"):
@@ -72,15 +73,17 @@ def check_spaces(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Warn about the quota of spaces, because the rest works; new accounts allow none with a GPU."""
     if not cluster.studio:
         return
-    people, name = max(1, len(cluster.studio.profiles)), RUNNING.format(cluster.studio.instance_type)
+    num_spaces = max(1, len(cluster.studio.profiles))
+    space_type = cluster.studio.instance_type
+    name = RUNNING.format(space_type)
     value = quotas_by_name(aws, "sagemaker").get(name)
     if value is None:
         return
-    said = f"{people} spaces of {cluster.studio.instance_type} may run at once, the quota is {value:,.10g}"
-    if value < people:
-        yield STUDIO.warn(said, f"request {people} for '{name}' in Service Quotas, {SAGEMAKER}")
+    message = f"{num_spaces} spaces of {space_type} may run at once, the quota is {value:,.10g}"
+    if value < num_spaces:
+        yield STUDIO.warn(message, f"request {num_spaces} for '{name}' in Service Quotas, {SAGEMAKER}")
     else:
-        yield STUDIO.ok(said)
+        yield STUDIO.ok(message)
 
 
 def check_sign_in(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

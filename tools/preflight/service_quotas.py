@@ -18,6 +18,8 @@ class Quota:
     """Name of the service in Service Quotas."""
     name: str
     code: str | None = None
+    subject: str = ""
+    """Subject in the report; empty for the quota's name."""
 
 
 def quota_by_code(aws: ReadOnlyAws, service: str, code: str) -> float | None:
@@ -45,26 +47,34 @@ def judge_quota(
     used: float,
     needed: float = 1,
     unit: str = "",
-    subject: str | None = None,
     values: Mapping[str, float] | None = None,
 ) -> Finding:
     """Compare a quota of this account with its current use and the cluster's additional need.
 
-    ``values`` are quotas by name that another service than Service Quotas reports.
+    Args:
+        aws: reader of the account.
+        quota: quota to compare.
+        used: current use in the account.
+        needed: additional need of the cluster.
+        unit: unit of both numbers; empty for a number of resources.
+        values: quotas by name, for quotas that another service than Service Quotas reports.
     """
     if quota.code:
         value = quota_by_code(aws, quota.service_code, quota.code)
-    else:
-        values = quotas_by_name(aws, quota.service_code) if values is None else values
+    elif values is not None:
         value = values.get(quota.name)
-    about = Subject(subject or f"quota {quota.name}")
-    need = f"{needed:,.10g} {unit} needed".replace("  ", " ") + (f", {used:,.10g} in use" if used else "")
+    else:
+        value = quotas_by_name(aws, quota.service_code).get(quota.name)
+    subject = Subject(quota.subject or f"quota {quota.name}")
+    need = f"{needed:,.10g} {unit} needed" if unit else f"{needed:,.10g} needed"
+    if used:
+        need += f", {used:,.10g} in use"
     if value is None:
         action = f"look for it in Service Quotas, {quota.service}"
-        return about.warn(f"no quota '{quota.name}' in this account and region; {need}", action)
+        return subject.warn(f"no quota '{quota.name}' in this account and region; {need}", action)
     if used + needed > value:
-        return about.fail(
+        return subject.fail(
             f"{need}, the quota is {value:,.10g}",
             f"request {used + needed:,.10g} for '{quota.name}' in Service Quotas, {quota.service}",
         )
-    return about.ok(f"{need}, the quota is {value:,.10g}")
+    return subject.ok(f"{need}, the quota is {value:,.10g}")

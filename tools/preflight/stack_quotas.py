@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from config.address_demand import node_interfaces
 from config.cluster import Cluster, ExistingVpc, NewVpc
+from config.eks_cluster import EksCluster
 from config.facts.endpoint_services import endpoint_services
 from config.resource_names import stack_names
 from config.slurm_cluster import SlurmCluster
@@ -13,7 +14,8 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import Quota, judge_quota
 from tools.preflight.stacks import is_deployed, missing_nodes
 
-VPC, EC2 = "Amazon Virtual Private Cloud (Amazon VPC)", "Amazon Elastic Compute Cloud (Amazon EC2)"
+VPC = "Amazon Virtual Private Cloud (Amazon VPC)"
+EC2 = "Amazon Elastic Compute Cloud (Amazon EC2)"
 VPCS = Quota("vpc", VPC, "VPCs per Region", "L-F678F1CE")
 INTERNET_GATEWAYS = Quota("vpc", VPC, "Internet gateways per Region", "L-A4707A72")
 ADDRESSES = Quota("ec2", EC2, "EC2-VPC Elastic IPs", "L-0263D0A3")
@@ -21,6 +23,13 @@ NAT_GATEWAYS = Quota("vpc", VPC, "NAT gateways per Availability Zone", "L-FE5A38
 GATEWAY_ENDPOINTS = Quota("vpc", VPC, "Gateway VPC endpoints per Region", "L-1B52E74A")
 INTERFACE_ENDPOINTS = Quota("vpc", VPC, "Interface VPC endpoints per VPC", "L-29B6F2EB")
 NETWORK_INTERFACES = Quota("vpc", VPC, "Network interfaces per Region", "L-DF5E4CA3")
+KUBERNETES_CLUSTERS = Quota(
+    "eks",
+    "Amazon Elastic Kubernetes Service (Amazon EKS)",
+    "Clusters",
+    subject="quota EKS clusters per Region",
+)
+"""Quota of clusters per region (AWS General Reference, "Amazon EKS endpoints and quotas")."""
 RDS = "Amazon Relational Database Service (Amazon RDS)"
 DATABASE_QUOTAS = {
     "DBInstances": "DB instances",
@@ -85,13 +94,12 @@ def _endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 def _nat_gateways(aws: ReadOnlyAws, zone_id: str) -> Finding:
     in_zone = [{"Name": "availability-zone-id", "Values": [zone_id]}]
-    subnets = {
-        subnet["SubnetId"] for subnet in aws.items("ec2", "describe_subnets", "Subnets", Filters=in_zone)
-    }
+    subnets = aws.items("ec2", "describe_subnets", "Subnets", Filters=in_zone)
+    subnet_ids = {subnet["SubnetId"] for subnet in subnets}
     used = [
         gateway
         for gateway in aws.items("ec2", "describe_nat_gateways", "NatGateways")
-        if gateway["SubnetId"] in subnets and gateway["State"] in ("pending", "available")
+        if gateway["SubnetId"] in subnet_ids and gateway["State"] in ("pending", "available")
     ]
     return judge_quota(aws, NAT_GATEWAYS, used=len(used))
 
@@ -149,3 +157,10 @@ def check_database_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[F
             unit="GiB" if is_storage else "",
             values={shown: quota["Max"]} if quota else {},
         )
+
+
+def check_kubernetes_quota(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    if is_deployed(aws, cluster, "hyperpod"):
+        return
+    used = len(aws.items("eks", "list_clusters", "clusters"))
+    yield judge_quota(aws, KUBERNETES_CLUSTERS, used=used)

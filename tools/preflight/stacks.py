@@ -69,10 +69,10 @@ def missing_nodes(aws: ReadOnlyAws, cluster: Cluster) -> Cluster:
     }
     groups = []
     for group in cluster.instance_groups:
-        there = present.get((group.name, group.instance_type), 0)
-        missing = {"num_instances": max(0, group.num_instances - there)}
+        num_present = present.get((group.name, group.instance_type), 0)
+        missing = {"num_instances": max(0, group.num_instances - num_present)}
         if isinstance(group, EksInstanceGroup) and group.max_instances:
-            missing["max_instances"] = max(0, group.max_instances - there)
+            missing["max_instances"] = max(0, group.max_instances - num_present)
         groups.append(group.model_copy(update=missing))
     return cluster.model_copy(update={"instance_groups": groups})
 
@@ -84,9 +84,9 @@ def missing_addresses(aws: ReadOnlyAws, cluster: Cluster) -> Counter[str]:
         held += ("storage.", "accounting_database")
     if is_deployed(aws, cluster, "hyperpod"):
         held += ("kubernetes",)
-    return Counter(
-        {
-            zone: sum(number for place, number in taken.items() if not place.startswith(held))
-            for zone, taken in address_takers(missing_nodes(aws, cluster)).items()
-        }
-    )
+    missing: Counter[str] = Counter()
+    for zone, taken in address_takers(missing_nodes(aws, cluster)).items():
+        for place, number in taken.items():
+            if not place.startswith(held):
+                missing[zone] += number
+    return missing

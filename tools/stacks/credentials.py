@@ -1,6 +1,6 @@
-"""End with one line if there are no AWS credentials, which the CDK's command line reports late and unclearly.
+"""End with a one-line error if there are no AWS credentials, which the CDK reports late and unclearly.
 
-``python -m tools.stacks.credentials [options of cdk deploy]`` asks AWS nothing.
+``python -m tools.stacks.credentials [options of cdk deploy]`` sends no request to AWS.
 """
 
 import argparse

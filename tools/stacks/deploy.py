@@ -22,8 +22,8 @@ from config.reading.loader import load_cluster
 from config.resource_names import ResourceNames, construct_ids, stack_names
 from tools.aws_session import aws_client, if_present, open_session, require_credentials
 from tools.command_line import cluster_parser, format_table, run_command
-from tools.stacks.diff import ASSEMBLY, CDK, deployed_and_new, require_charts
-from tools.stacks.replacements import Template, exports_of, imported_exports
+from tools.stacks.diff import ASSEMBLY, CDK, Pair, deployed_and_new, require_charts
+from tools.stacks.replacements import exports_of, imported_exports
 from tools.stacks.stack_contents import deployed_template
 
 SECONDS_OF_LATE_LOGS = 60
@@ -33,23 +33,39 @@ SECONDS_BETWEEN_LOOKS = 30
 NUM_EVENTS = 5
 """Events shown for the cluster."""
 WORKERS_MISSING = 1
+"""Exit status if workers are missing and the cluster file requires them (``wait``)."""
 
 
 def main() -> int:
     parser = cluster_parser("Deploy or destroy the stacks of a cluster file.")
-    parser.add_argument("action", choices=["deploy", "destroy"])
+    parser.add_argument("action", choices=["deploy", "destroy"], help="command of the CDK")
     parser.add_argument("--context", action="append", default=[], help=argparse.SUPPRESS)
     options, rest = parser.parse_known_args()
     cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
     require_credentials(session)
     profile = ["--profile", options.profile] if options.profile else []
-    context = [f"--context={value}" for value in (f"cluster={options.cluster}", *options.context)]
-    if options.action == "destroy":
-        status = _cdk("destroy", *context, *profile, *rest)
-        if status == 0 and isinstance(cluster, EksCluster):
-            _delete_late_logs(session, cluster)
-        return status
+    context = [f"--context=cluster={options.cluster}", *(f"--context={value}" for value in options.context)]
+    if options.action == "deploy":
+        return _deploy(cluster, session, context, profile, rest)
+    status = _cdk("destroy", *context, *profile, *rest)
+    if status == 0 and isinstance(cluster, EksCluster):
+        _delete_late_logs(session, cluster)
+    return status
+
+
+def _deploy(
+    cluster: Cluster, session: boto3.Session, context: list[str], profile: list[str], rest: list[str]
+) -> int:
+    """Deploy stacks, and return the exit status.
+
+    Args:
+        cluster: cluster file.
+        session: session in the cluster's region.
+        context: options of the CDK's command line with the context.
+        profile: option of the CDK's command line with the profile, if one is given.
+        rest: stacks, and other options of `cdk deploy`.
+    """
     if isinstance(cluster, EksCluster):
         if not cluster.kubernetes.access:
             raise ValueError(NO_USERS)
@@ -62,8 +78,8 @@ def main() -> int:
         if "--all" not in rest and stack not in rest:
             continue
         print(f"{stack} comes first: it stops using values that other stacks remove", flush=True)
-        words = [word for word in rest if word not in ("--all", *construct_ids(cluster))]
-        if status := _cdk(*deploy, "--exclusively", stack, *words):
+        other_options = [word for word in rest if word not in ("--all", *construct_ids(cluster))]
+        if status := _cdk(*deploy, "--exclusively", stack, *other_options):
             return status
     return _cdk(*deploy, *rest) or _report_groups(session, cluster)
 
@@ -72,16 +88,15 @@ def _cdk(*arguments: str) -> int:
     return subprocess.run(["node", str(CDK), *arguments]).returncode
 
 
-def first_to_deploy(cluster: Cluster, pairs: Sequence[tuple[str, Template, Template]]) -> list[str]:
+def first_to_deploy(cluster: Cluster, pairs: Sequence[Pair]) -> list[str]:
     """Return the construct ids of stacks that must be updated before the stacks that they import from.
 
     CloudFormation refuses to remove an export while a stack imports it, and the CDK updates the exporting
     stack first. A stack qualifies if it stops importing such a value and imports no new one.
 
     Args:
-        cluster: the cluster of the stacks.
-        pairs: name, deployed template and new template of each deployed stack; a stack that is no longer in
-            the file has its deployed template twice.
+        cluster: cluster file.
+        pairs: templates of each deployed stack (``deployed_and_new``).
 
     Raises:
         ValueError: if a stack that is no longer in the file imports such a value.
@@ -90,23 +105,27 @@ def first_to_deploy(cluster: Cluster, pairs: Sequence[tuple[str, Template, Templ
     removed = {name for _, old, new in pairs for name in exports_of(old) - exports_of(new)}
     first = []
     for stack, old, new in pairs:
-        before, after = (imported_exports(template["Resources"]) for template in (old, new))
+        before = imported_exports(old["Resources"])
+        after = imported_exports(new["Resources"])
         if new is old and before & removed:
             raise ValueError(
                 f"stack {stack} is no longer in the file, but uses values that this deployment removes; "
                 f"delete it first, with its contents: `aws cloudformation delete-stack --stack-name {stack}`"
             )
-        if before & removed - after and after <= before:
+        stops_importing = bool((before & removed) - after)
+        if stops_importing and after <= before:
             first.append(ids[stack])
     return first
 
 
 def _delete_left_logs(session: boto3.Session, cluster: EksCluster) -> None:
     """Delete the control plane's log group if an earlier cluster left it; it would block the deployment."""
-    eks = aws_client(session, "eks")
-    stack = deployed_template(aws_client(session, "cloudformation"), stack_names(cluster).hyperpod)
     names = ResourceNames(cluster)
-    if stack is None and if_present(eks.describe_cluster, name=names.kubernetes_cluster) is None:
+    stack = deployed_template(aws_client(session, "cloudformation"), stack_names(cluster).hyperpod)
+    if stack is not None:
+        return
+    eks = aws_client(session, "eks")
+    if if_present(eks.describe_cluster, name=names.kubernetes_cluster) is None:
         _delete_log_group(session, names.control_plane_log_group)
 
 
@@ -129,7 +148,7 @@ def _delete_log_group(session: boto3.Session, name: str) -> None:
 
 
 def _report_groups(session: boto3.Session, cluster: Cluster) -> int:
-    """Print the groups of nodes, and wait for workers if the cluster file says so; return the exit status."""
+    """Print the groups of nodes, wait for workers if the cluster file requires it, and return the status."""
     sagemaker = aws_client(session, "sagemaker")
     deadline = time.monotonic() + cluster.wait_minutes * 60
     while True:
@@ -149,8 +168,10 @@ def _report_groups(session: boto3.Session, cluster: Cluster) -> int:
     if not missing:
         return 0
     if cluster.continuous_provisioning:
-        newest = {"MaxResults": NUM_EVENTS, "SortBy": "EventTime", "SortOrder": "Descending"}
-        for event in sagemaker.list_cluster_events(ClusterName=cluster.name, **newest)["Events"]:
+        events = sagemaker.list_cluster_events(
+            ClusterName=cluster.name, MaxResults=NUM_EVENTS, SortBy="EventTime", SortOrder="Descending"
+        )
+        for event in events["Events"]:
             print(f"  {event['EventTime']:%Y-%m-%d %H:%M} {event.get('Description', '')}")
     print(
         f"missing nodes: {', '.join(missing)}. HyperPod keeps trying. `make logs` shows node setup, and "

@@ -1,15 +1,20 @@
 """Show what a deployment would change, and warn if it would delete data or the cluster.
 
 ``python -m tools.stacks.diff --cluster FILE`` shows `cdk diff` and compares the deployed templates with
-cdk.out; ``--against FOLDER`` compares with templates of an earlier synthesis, and ``--old FILE --new FILE``
-compares two templates, both without AWS. Exit status 1 when something that holds
-data, or the cluster, would be replaced or deleted.
+cdk.out. Two options compare without AWS:
+
+* ``--against FOLDER`` compares with the templates of an earlier synthesis.
+* ``--old FILE --new FILE`` compares two templates.
+
+The exit status is 1 if the cluster or a resource with data would be replaced or deleted.
 """
 
 import json
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import boto3
 
@@ -21,35 +26,70 @@ from manifests.charts import chart_folder
 from tools.aws_session import aws_client, open_session, require_credentials
 from tools.command_line import cluster_parser, run_command
 from tools.kubernetes.charts import HYPERPOD, bring_missing
-from tools.stacks.replacements import Loss, Template, exports_of, find_losses, imported_exports
+from tools.stacks.replacements import (
+    FSX,
+    MARIADB,
+    Loss,
+    Template,
+    exports_of,
+    find_losses,
+    imported_exports,
+)
 from tools.stacks.service_limits import CLUSTER, CONTROL_PLANE, describe_notice, find_notices
 from tools.stacks.stack_contents import deployed_template
 
+LOSES_DATA = 1
+"""Exit status if the update loses data or is refused; 2 is for wrong usage."""
 ASSEMBLY = Path("cdk.out")
+"""Folder of the synthesized templates."""
 CDK = Path("node_modules/aws-cdk/bin/cdk")
-"""The pinned version; npx would download another if none is installed."""
+"""Pinned version of the CDK's command line; npx would download another if none is installed."""
+
+
+class Precious(NamedTuple):
+    """Kind of resource that this repository cannot restore."""
+
+    title: str
+    """Name of the resource in a warning."""
+    consequence: str
+    """Consequence of a replacement."""
+
+
+EMPTY = "the new one is empty"
 PRECIOUS = {
-    "AWS::SageMaker::Cluster": ("the cluster", "all its nodes are terminated and every job ends"),
-    CONTROL_PLANE: ("the control plane", "all that is installed on it is gone, and every job ends"),
-    "AWS::Grafana::Workspace": ("the Grafana workspace", "people's dashboards are gone"),
-    "AWS::FSx::FileSystem": ("a file system", "the new one is empty"),
-    "AWS::RDS::DBInstance": ("the accounting database", "the new one is empty"),
-    "AWS::S3::Bucket": ("a bucket", "the new one is empty"),
-    "AWS::KMS::Key": ("an encryption key", "what is encrypted with the old one cannot be read without it"),
-    "AWS::APS::Workspace": ("the metrics workspace", "the new one is empty"),
-    "AWS::SageMaker::MlflowApp": ("MLflow", "the new one has no runs"),
-    "AWS::SageMaker::MlflowTrackingServer": ("MLflow", "the new one has no runs"),
-    "AWS::ECR::Repository": ("the image repository", "the new one is empty"),
+    CLUSTER: Precious("the cluster", "all its nodes are terminated and every job ends"),
+    CONTROL_PLANE: Precious("the control plane", "all that is installed on it is gone, and every job ends"),
+    "AWS::Grafana::Workspace": Precious("the Grafana workspace", "people's dashboards are gone"),
+    FSX: Precious("a file system", EMPTY),
+    MARIADB: Precious("the accounting database", EMPTY),
+    "AWS::S3::Bucket": Precious("a bucket", EMPTY),
+    "AWS::KMS::Key": Precious(
+        "an encryption key", "what is encrypted with the old one cannot be read without it"
+    ),
+    "AWS::APS::Workspace": Precious("the metrics workspace", EMPTY),
+    "AWS::SageMaker::MlflowApp": Precious("MLflow", "the new one has no runs"),
+    "AWS::SageMaker::MlflowTrackingServer": Precious("MLflow", "the new one has no runs"),
+    "AWS::ECR::Repository": Precious("the image repository", EMPTY),
 }
 NAME_KEYS = ("ClusterName", "BucketName", "RepositoryName", "DBInstanceIdentifier", "TrackingServerName")
+"""Properties with names that only one resource can have."""
 CONTROL_PLANE_NAME = "Name"
-"""Key of AWS::EKS::Cluster; in other types the name under this key need not be unique."""
+"""Property of AWS::EKS::Cluster with such a name; in other types the name under this key need not be
+unique."""
+
+
+class Pair(NamedTuple):
+    """Two templates of one stack."""
+
+    stack: str
+    old: Template
+    new: Template
 
 
 def main() -> int:
     parser = cluster_parser("Show what a deployment would change, and warn when it would destroy something.")
-    parser.add_argument("--old", type=Path, help="compare this template ...")
-    parser.add_argument("--new", type=Path, help="... with this one, without AWS")
+    parser.add_argument("--old", type=Path, help="template to compare with --new, without AWS")
+    parser.add_argument("--new", type=Path, help="template to compare with --old, without AWS")
     parser.add_argument(
         "--against",
         type=Path,
@@ -62,37 +102,51 @@ def main() -> int:
         raise ValueError("--old and --new belong together; give both, or neither to compare with AWS")
     cluster = load_cluster(options.cluster)
     if options.old:
-        pairs = [("templates", _read(options.old), _read(options.new))]
+        pairs = [Pair("templates", _read(options.old), _read(options.new))]
     elif not CDK.exists():
         raise ValueError("the pinned CDK command line is not installed; run `make diff`, or `npm ci` first")
     elif options.against:
         pairs = _saved_and_new(cluster, options.cluster, options.against)
     else:
-        session = open_session(region=cluster.region, profile=options.profile)
-        require_credentials(session)
-        profile = ["--profile", options.profile] if options.profile else []
-        stacks = wanted_stacks(cluster, construct_ids(cluster))
-        require_charts(cluster)
-        _run_cdk("diff", *stacks, "--context", f"cluster={options.cluster}", *profile)
-        pairs = deployed_and_new(cluster, session)
+        pairs = _diff_with_aws(cluster, options.cluster, options.profile)
     if not pairs and not options.against:
         print(
             f"note: {cluster.region} has no stack of cluster {cluster.name}. If you changed `name` or "
             "`region`, the former cluster still runs and bills: `make teardown` with the former file."
         )
-    losses = find_precious_losses(pairs, region=cluster.region)
-    notices = [notice for stack, old, new in pairs for notice in find_notices(stack, old, new)]
-    refused = find_exports_in_use(pairs, region=cluster.region)
+    return _report(pairs, region=cluster.region)
+
+
+def _diff_with_aws(cluster: Cluster, cluster_file: Path, profile: str | None) -> list[Pair]:
+    """Show `cdk diff`, and return the deployed and the new templates."""
+    session = open_session(region=cluster.region, profile=profile)
+    require_credentials(session)
+    profile_option = ["--profile", profile] if profile else []
+    stacks = wanted_stacks(cluster, construct_ids(cluster))
+    require_charts(cluster)
+    _run_cdk("diff", *stacks, "--context", f"cluster={cluster_file}", *profile_option)
+    return deployed_and_new(cluster, session)
+
+
+def _report(pairs: Sequence[Pair], *, region: str) -> int:
+    """Print the consequences of an update, and return the exit status."""
+    losses = find_precious_losses(pairs, region=region)
+    notices = [notice for pair in pairs for notice in find_notices(pair.stack, pair.old, pair.new)]
+    refused = find_exports_in_use(pairs, region=region)
     paragraphs = [*map(describe, losses), *map(describe_notice, notices), *refused]
-    print(
-        "\n".join(paragraphs) or "The cluster, file systems, database, buckets and keys survive this change."
+    if not paragraphs:
+        print("The cluster, file systems, database, buckets and keys survive this change.")
+        return 0
+    print("\n".join(paragraphs))
+    is_certain = (
+        bool(refused)
+        or any(loss.is_certain for loss in losses)
+        or any(notice.is_certain for notice in notices)
     )
-    certain = bool(refused) or any(
-        [*(loss.is_certain for loss in losses), *(notice.is_certain for notice in notices)]
-    )
-    if paragraphs and not certain:
-        print("Nothing is certain to be lost; read the notes.")
-    return int(certain)
+    if is_certain:
+        return LOSES_DATA
+    print("Nothing is certain to be lost; read the notes.")
+    return 0
 
 
 def _read(path: Path) -> Template:
@@ -121,9 +175,7 @@ def _run_cdk(*arguments: str) -> None:
         raise ValueError(f"`{' '.join(command)}` ended with status {ended.returncode}; see its message above")
 
 
-def _saved_and_new(
-    cluster: Cluster, cluster_file: Path, folder: Path
-) -> list[tuple[str, Template, Template]]:
+def _saved_and_new(cluster: Cluster, cluster_file: Path, folder: Path) -> list[Pair]:
     """Synthesize the cluster's stacks, show what differs from the saved templates, and return both.
 
     Raises:
@@ -137,18 +189,21 @@ def _saved_and_new(
         raise ValueError(f"{folder} is where new templates are written; give a copy of it")
     require_charts(cluster)
     _run_cdk("synth", "--quiet", "--context", f"cluster={cluster_file}")
+    wanted = wanted_stacks(cluster, ids)
     pairs = []
     for stack, file in saved.items():
-        new = ASSEMBLY / file.name
-        if stack in wanted_stacks(cluster, ids) and file.is_file():
+        if stack in wanted and file.is_file():
             _run_cdk("--app", str(ASSEMBLY), "diff", "--exclusively", stack, "--template", str(file))
-            pairs.append((stack, _read(file), _read(new)))
-        elif file.is_file() or stack in wanted_stacks(cluster, ids):
-            print(f"note: stack {stack} is {'removed from the file' if file.is_file() else 'new'}")
+            pairs.append(Pair(stack, _read(file), _read(ASSEMBLY / file.name)))
+        elif stack in wanted:
+            print(f"note: stack {stack} is new")
+        elif file.is_file():
+            print(f"note: stack {stack} is removed from the file")
     return pairs
 
 
-def deployed_and_new(cluster: Cluster, session: boto3.Session) -> list[tuple[str, Template, Template]]:
+def deployed_and_new(cluster: Cluster, session: boto3.Session) -> list[Pair]:
+    """Return the templates of each deployed stack; twice the deployed one if the file lacks its section."""
     manifest = json.loads((ASSEMBLY / "manifest.json").read_text())
     files = {
         artifact["properties"].get("stackName", artifact_id): artifact["properties"]["templateFile"]
@@ -162,13 +217,13 @@ def deployed_and_new(cluster: Cluster, session: boto3.Session) -> list[tuple[str
         if old is None:
             continue
         if name in files:
-            pairs.append((name, old, _read(ASSEMBLY / files[name])))
+            pairs.append(Pair(name, old, _read(ASSEMBLY / files[name])))
         else:
             # It still imports values of the others.
-            pairs.append((name, old, old))
+            pairs.append(Pair(name, old, old))
             print(
-                f"note: stack {name} is deployed, and the file has its section no more: it stays, and bills, "
-                f"until `aws cloudformation delete-stack --stack-name {name}`, or `make teardown`."
+                f"note: stack {name} is deployed, but the file no longer has its section. It stays and bills "
+                f"until `aws cloudformation delete-stack --stack-name {name}` or `make teardown`."
             )
     return pairs
 
@@ -185,7 +240,7 @@ class PreciousLoss:
         return self.loss.kind != "may be replaced"
 
 
-def find_precious_losses(pairs: list[tuple[str, Template, Template]], *, region: str) -> list[PreciousLoss]:
+def find_precious_losses(pairs: Sequence[Pair], *, region: str) -> list[PreciousLoss]:
     """Return losses that this repository cannot restore; stacks are in deployment order."""
     found = []
     changed_exports: set[str] = set()
@@ -200,19 +255,20 @@ def find_precious_losses(pairs: list[tuple[str, Template, Template]], *, region:
     return found
 
 
-def find_exports_in_use(pairs: list[tuple[str, Template, Template]], *, region: str) -> list[str]:
+def find_exports_in_use(pairs: Sequence[Pair], *, region: str) -> list[str]:
     """Report replacements that CloudFormation refuses because deployed stacks import the old ids."""
     sentences = []
     for stack, old, new in pairs:
         losses = find_losses(old, new, region=region, changed_exports=set())
         changed = exports_of(old, {loss.logical_id for loss in losses if loss.kind != "may be replaced"})
         users = [
-            other
-            for other, template, _ in pairs
-            if other != stack and imported_exports(template["Resources"]) & changed
+            other.stack
+            for other in pairs
+            if other.stack != stack and imported_exports(other.old["Resources"]) & changed
         ]
         if users:
-            command = "make destroy" if all(user.endswith("-hyperpod") for user in users) else "make teardown"
+            only_cluster = all(user.endswith("-hyperpod") for user in users)
+            command = "make destroy" if only_cluster else "make teardown"
             sentences.append(
                 f"!!! WARNING: CloudFormation will refuse to update {stack}: {', '.join(users)} use what is "
                 f"replaced; run `{command}` first"
@@ -230,11 +286,10 @@ def _keeps_name(loss: Loss, new: Template) -> bool:
 def describe(precious: PreciousLoss) -> str:
     """Describe the loss, its cause and its consequence in a paragraph."""
     loss = precious.loss
-    what, consequence = PRECIOUS[loss.resource_type]
-    on_cluster = loss.resource_type in (CLUSTER, CONTROL_PLANE)
+    title, consequence = PRECIOUS[loss.resource_type]
     mark = "!!! WARNING" if precious.is_certain else "note"
     lines = [
-        f"{mark}: {what} {loss.kind}: {loss.logical_id} ({loss.resource_type}) in {precious.stack}",
+        f"{mark}: {title} {loss.kind}: {loss.logical_id} ({loss.resource_type}) in {precious.stack}",
         f"why: {loss.reason}",
     ]
     if loss.kind != "is deleted":
@@ -244,9 +299,11 @@ def describe(precious: PreciousLoss) -> str:
     elif precious.is_certain:
         lines.append("the old one is DELETED, with what is in it")
     if precious.is_certain and precious.keeps_name:
+        is_cluster = loss.resource_type in (CLUSTER, CONTROL_PLANE)
+        command = "make destroy" if is_cluster else "make teardown"
         lines.append(
             "it keeps its name, which cannot be given to a second one: CloudFormation will refuse; "
-            f"undo the change, or run `{'make destroy' if on_cluster else 'make teardown'}` first"
+            f"undo the change, or run `{command}` first"
         )
     return "\n    ".join(lines)
 

@@ -46,6 +46,13 @@ WITHOUT_HANDLERS = {
     ],
 }
 """Actions of types for which the registry lists none."""
+LIMITED_BY_BOUNDARY = {
+    "iam:AttachRolePolicy",
+    "iam:CreateRole",
+    "iam:PutRolePermissionsBoundary",
+    "iam:PutRolePolicy",
+}
+"""Actions that are allowed only on roles with the permissions boundary."""
 CUSTOM = ["lambda:InvokeFunction"]
 """Action of resources that a function of the stack handles."""
 ASSETS = ["s3:GetObject", "ssm:GetParameters"]
@@ -92,6 +99,7 @@ def execution_policies(cluster: Cluster, resource_types: Iterable[str]) -> list[
 
 
 def _resource_types(cluster: Cluster) -> set[str]:
+    """Return the resource types in the synthesized templates of the cluster."""
     files = [ASSEMBLY / f"{stack}.template.json" for stack in wanted_stacks(cluster, construct_ids(cluster))]
     if missing := [str(file) for file in files if not file.is_file()]:
         raise ValueError(f"{missing[0]} does not exist; run `make synth` with this cluster file first")
@@ -100,9 +108,12 @@ def _resource_types(cluster: Cluster) -> set[str]:
 
 
 def _actions(region: str, resource_types: set[str]) -> set[str]:
+    """Return the actions with which CloudFormation creates, updates and deletes the types."""
     names = {name.split("::")[1] for name in resource_types if name.startswith("AWS::")}
     services = ALWAYS | {SERVICES.get(name, name.lower()) for name in names}
-    actions = {*ASSETS, *(CUSTOM if any(name.startswith("Custom::") for name in resource_types) else [])}
+    actions = set(ASSETS)
+    if any(name.startswith("Custom::") for name in resource_types):
+        actions.update(CUSTOM)
     for resource_type in resource_types:
         actions.update(WITHOUT_HANDLERS.get(resource_type, []))
         try:
@@ -143,8 +154,7 @@ def _iam_statements(cluster: Cluster, actions: set[str]) -> list[Statement]:
     actions = actions - service_linked
     statements: list[Statement] = [{"Effect": "Allow", "Action": sorted(service_linked), "Resource": linked}]
     if boundary := iam.permissions_boundary:
-        limited = {"iam:AttachRolePolicy", "iam:CreateRole", "iam:PutRolePermissionsBoundary"} & actions
-        limited |= {"iam:PutRolePolicy"} & actions
+        limited = LIMITED_BY_BOUNDARY & actions
         condition = {"StringEquals": {"iam:PermissionsBoundary": boundary}}
         statements.append(
             {"Effect": "Allow", "Action": sorted(limited), "Resource": roles, "Condition": condition}

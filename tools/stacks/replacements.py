@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import botocore.session
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError  # type: ignore[import-untyped]
@@ -12,6 +12,7 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError  # typ
 Path = tuple[str, ...]
 """Names from the resource's properties downwards; * is every item of a list."""
 
+FSX = "AWS::FSx::FileSystem"
 FSX_DOCUMENTED = frozenset(
     {
         ("StorageType",),
@@ -20,15 +21,21 @@ FSX_DOCUMENTED = frozenset(
         ("OpenZFSConfiguration", "DeploymentType"),
     }
 )
-"""Missing in the registry's schema; "Update requires: Replacement" in CloudFormation's template reference."""
+"""Properties of FSx that replace the file system according to CloudFormation's template reference, but not to
+the registry's schema."""
+MARIADB = "AWS::RDS::DBInstance"
 MARIADB_IN_PLACE = frozenset({("MultiAZ",), ("BackupRetentionPeriod",)})
-"""Conditional in the schema for other engines' sake."""
+"""Properties of a database that the schema lists as conditional because of other engines. MariaDB changes
+them in place."""
 FSX_BY_OTHER_CALLS = {"Options", "RootVolumeConfiguration", "RouteTableIds"}
-"""Properties of OpenZFS that are changed, but not by UpdateFileSystem's parameter of that name."""
+"""Properties of OpenZFS that change in place, but not by a parameter of UpdateFileSystem with that name."""
+MAX_SHOWN_CHARACTERS = 80
+"""Most characters of a value that a message shows."""
 Template = dict[str, Any]
 Kind = Literal["is replaced", "may be replaced", "is deleted"]
 
 KEPT = {"Retain", "RetainExceptOnCreate"}
+"""Policies with which a resource outlives its stack."""
 IN_SUB = re.compile(r"\$\{([A-Za-z0-9]+)(?:\.[^}]+)?\}")
 """``${LogicalId}`` and ``${LogicalId.Attribute}``, not ``${!Literal}`` or ``${AWS::Region}``."""
 
@@ -39,7 +46,7 @@ class Loss:
 
     logical_id: str
     old: dict[str, Any]
-    """Its definition in the old template, whose policies decide what becomes of it."""
+    """Definition in the old template. Its policies decide whether the old resource is deleted or kept."""
     kind: Kind
     reason: str
 
@@ -49,7 +56,7 @@ class Loss:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the old one stays in the account, outside of the stack."""
+        """Return whether the old resource stays in the account, outside of the stack."""
         policy = "DeletionPolicy" if self.kind == "is deleted" else "UpdateReplacePolicy"
         return self.old.get(policy) in KEPT
 
@@ -57,7 +64,11 @@ class Loss:
 def find_losses(old: Template, new: Template, *, region: str, changed_exports: set[str]) -> list[Loss]:
     """Compare two templates of one stack.
 
-    ``changed_exports`` are names of other stacks' exports whose value changes in the same deployment.
+    Args:
+        old: template before the update.
+        new: template after the update.
+        region: region of the stack, for the rules of its resource types.
+        changed_exports: names of other stacks' exports with values that change in the same deployment.
     """
     losses: dict[str, Loss] = {}
     after = new["Resources"]
@@ -67,8 +78,8 @@ def find_losses(old: Template, new: Template, *, region: str, changed_exports: s
         elif resource["Type"] != after[logical_id]["Type"]:
             reason = f"now {after[logical_id]['Type']}"
             losses[logical_id] = Loss(logical_id, resource, "is replaced", reason)
-        elif own := _own_change(resource, after[logical_id], region):
-            losses[logical_id] = Loss(logical_id, resource, *own)
+        elif loss := _own_change(logical_id, resource, after[logical_id], region):
+            losses[logical_id] = loss
     # A replaced resource has a new id, so resources that were created with the old id are replaced too.
     while spread := list(_spread(old, new, losses, region, changed_exports)):
         losses.update({loss.logical_id: loss for loss in spread})
@@ -76,37 +87,49 @@ def find_losses(old: Template, new: Template, *, region: str, changed_exports: s
 
 
 def exports_of(template: Template, logical_ids: set[str] | None = None) -> set[str]:
-    """Names of the exports whose value comes from any of these resources, or of all exports."""
-    return {
-        output["Export"]["Name"]
-        for output in template.get("Outputs", {}).values()
-        if isinstance(output.get("Export", {}).get("Name"), str)
-        and (logical_ids is None or referenced_resources(output["Value"]) & logical_ids)
-    }
+    """Return the names of exports: those with a value from one of these resources, or all."""
+    names = set()
+    for output in template.get("Outputs", {}).values():
+        name = output.get("Export", {}).get("Name")
+        if not isinstance(name, str):
+            continue
+        if logical_ids is None or referenced_resources(output["Value"]) & logical_ids:
+            names.add(name)
+    return names
 
 
-def _own_change(old: dict[str, Any], new: dict[str, Any], region: str) -> tuple[Kind, str] | None:
-    kinds: tuple[Kind, Kind] = ("is replaced", "may be replaced")
-    for kind, paths in zip(kinds, create_only(old["Type"], region), strict=True):
-        for path in sorted(paths):
-            before, after = (_values(side.get("Properties", {}), path) for side in (old, new))
-            if before != after:
-                return kind, f"{'.'.join(path)} changes from {_show(before)} to {_show(after)}"
+def _own_change(logical_id: str, old: dict[str, Any], new: dict[str, Any], region: str) -> Loss | None:
+    """Return the loss due to a change of the resource's own properties, if any."""
+    rules = create_only(old["Type"], region)
+    if reason := _first_change(old, new, rules.always):
+        return Loss(logical_id, old, "is replaced", reason)
+    if reason := _first_change(old, new, rules.sometimes):
+        return Loss(logical_id, old, "may be replaced", reason)
     return None
+
+
+def _first_change(old: dict[str, Any], new: dict[str, Any], paths: frozenset[Path]) -> str:
+    """Describe the first change at one of the paths; empty if there is no change."""
+    for path in sorted(paths):
+        before = _values(old.get("Properties", {}), path)
+        after = _values(new.get("Properties", {}), path)
+        if before != after:
+            return f"{'.'.join(path)} changes from {_shown(before)} to {_shown(after)}"
+    return ""
 
 
 def _spread(
     old: Template, new: Template, losses: dict[str, Loss], region: str, changed_exports: set[str]
 ) -> Iterator[Loss]:
-    gone = {logical_id for logical_id, loss in losses.items() if loss.kind == "is replaced"}
+    """Yield resources that are replaced because they refer to replaced resources or changed exports."""
+    replaced = {logical_id for logical_id, loss in losses.items() if loss.kind == "is replaced"}
     for logical_id, resource in old["Resources"].items():
-        if logical_id in gone or logical_id not in new["Resources"]:
+        if logical_id in replaced or logical_id not in new["Resources"]:
             continue
         properties = new["Resources"][logical_id].get("Properties", {})
-        always, _ = create_only(resource["Type"], region)
-        for path in sorted(always):
+        for path in sorted(create_only(resource["Type"], region).always):
             value = _values(properties, path)
-            causes = (referenced_resources(value) & gone) | (imported_exports(value) & changed_exports)
+            causes = (referenced_resources(value) & replaced) | (imported_exports(value) & changed_exports)
             if causes:
                 reason = f"{'.'.join(path)} is taken from {', '.join(sorted(causes))}, which is replaced"
                 yield Loss(logical_id, resource, "is replaced", reason)
@@ -114,7 +137,7 @@ def _spread(
 
 
 def _values(properties: Any, path: Path) -> list[Any]:
-    """Everything at the path; empty if nothing is there."""
+    """Return all values at the path; empty if there are none."""
     if not path:
         return [properties]
     head, *rest = path
@@ -126,35 +149,42 @@ def _values(properties: Any, path: Path) -> list[Any]:
     return _values(properties[head], tuple(rest))
 
 
-def _show(values: list[Any]) -> str:
+def _shown(values: list[Any]) -> str:
     if not values:
         return "nothing"
     text = str(values[0] if len(values) == 1 else values)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 3]}..."
+
+
+class CreateOnly(NamedTuple):
+    """Properties that cannot change in place."""
+
+    always: frozenset[Path]
+    """Properties that replace the resource with any change."""
+    sometimes: frozenset[Path]
+    """Properties that replace the resource with some changes. The schemas do not say which changes replace
+    it, and which ones are refused."""
 
 
 @cache
-def create_only(resource_type: str, region: str) -> tuple[frozenset[Path], frozenset[Path]]:
-    """Return properties that always replace the resource, and those that may, for types in the registry.
-
-    The rules are those of its schemas, bundled with cfn-lint. They do not say which values of the latter
-    replace the resource, or are refused.
-    """
+def create_only(resource_type: str, region: str) -> CreateOnly:
+    """Return the rules of a resource type from the registry's schemas, which cfn-lint contains."""
     try:
         schema: dict[str, Any] = PROVIDER_SCHEMA_MANAGER.get_resource_schema(region, resource_type).schema
     except ResourceNotFoundError:
-        return frozenset(), frozenset()
+        return CreateOnly(always=frozenset(), sometimes=frozenset())
     always = frozenset(map(_path, schema.get("createOnlyProperties", [])))
     sometimes = frozenset(map(_path, schema.get("conditionalCreateOnlyProperties", [])))
-    if resource_type == "AWS::RDS::DBInstance":
+    if resource_type == MARIADB:
         sometimes -= MARIADB_IN_PLACE
-    if resource_type == "AWS::FSx::FileSystem":
+    if resource_type == FSX:
         always |= FSX_DOCUMENTED
         sometimes |= _not_updatable_in_fsx(schema) - always
-    return always, sometimes
+    return CreateOnly(always, sometimes)
 
 
 def _path(pointer: str) -> Path:
+    """Return the path of a JSON pointer in the schema."""
     return tuple(pointer.removeprefix("/properties/").split("/"))
 
 
@@ -171,16 +201,17 @@ def _not_updatable_in_fsx(schema: dict[str, Any]) -> frozenset[Path]:
 
 
 def referenced_resources(value: Any) -> set[str]:
-    """Logical ids (and parameters) in Ref, Fn::GetAtt and Fn::Sub."""
+    """Return the logical ids (and parameters) in Ref, Fn::GetAtt and Fn::Sub."""
     return {name for kind, name in _references(value) if kind == "resource"}
 
 
 def imported_exports(value: Any) -> set[str]:
-    """Names of exports in Fn::ImportValue, as far as they are literal."""
+    """Return the names of exports in Fn::ImportValue, as far as they are literal."""
     return {name for kind, name in _references(value) if kind == "import"}
 
 
 def _references(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the kind (``resource`` or ``import``) and the name of each reference in a value."""
     if isinstance(value, list):
         for item in value:
             yield from _references(item)

@@ -7,7 +7,8 @@ from typing import Any
 from tools.aws_session import all_items, if_present
 
 NEVER_DEPLOYED = "REVIEW_IN_PROGRESS"
-"""Empty stack whose change set was not executed. The state has no end, and the stack can be deleted."""
+"""State of an empty stack with a change set that was not executed. It has no end, and the stack can be
+deleted."""
 SNAPSHOT_BY_DEFAULT = {"AWS::RDS::DBInstance", "AWS::RDS::DBCluster"}
 """Types with a snapshot by default, without a DeletionPolicy (DeletionPolicy attribute reference)."""
 
@@ -24,10 +25,13 @@ class StackResource:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it outlives the stack; what a function put into Kubernetes goes with the EKS cluster."""
-        # RetainExceptOnCreate retains what has once been deployed.
-        retained = self.deletion_policy in ("Retain", "RetainExceptOnCreate")
-        return retained and not self.resource_type.startswith("Custom::")
+        """Return whether the resource outlives its stack.
+
+        A custom resource does not: objects that a function created in Kubernetes end with the EKS cluster.
+        """
+        # RetainExceptOnCreate deletes a resource only if its creation fails.
+        is_retained = self.deletion_policy in ("Retain", "RetainExceptOnCreate")
+        return is_retained and not self.resource_type.startswith("Custom::")
 
     @property
     def leaves_snapshot(self) -> bool:
@@ -46,7 +50,7 @@ class StackContents:
 
 
 def read_stack(cloudformation: Any, name: str) -> StackContents | None:
-    """The stack as it is deployed, policies from its own template; None if there is no such stack."""
+    """Return the deployed stack, with the policies of its own template; None if it does not exist."""
     described = if_present(cloudformation.describe_stacks, StackName=name)
     if described is None:
         return None
@@ -54,11 +58,10 @@ def read_stack(cloudformation: Any, name: str) -> StackContents | None:
     if stack["StackStatus"] == NEVER_DEPLOYED:
         return StackContents(name, stack["StackId"], NEVER_DEPLOYED, ())
     template = deployed_template(cloudformation, name) or {"Resources": {}}
+    summaries = all_items(cloudformation, "list_stack_resources", "StackResourceSummaries", StackName=name)
     resources = [
         _resource(summary, template["Resources"].get(summary["LogicalResourceId"], {}))
-        for summary in all_items(
-            cloudformation, "list_stack_resources", "StackResourceSummaries", StackName=name
-        )
+        for summary in summaries
         if summary["ResourceStatus"] != "DELETE_COMPLETE"
     ]
     return StackContents(name, stack["StackId"], stack["StackStatus"], tuple(resources))
@@ -77,10 +80,10 @@ def _resource(summary: dict[str, Any], definition: dict[str, Any]) -> StackResou
 
 
 def deployed_template(cloudformation: Any, stack_name: str) -> dict[str, Any] | None:
-    """The stack's present template; None if there is no such stack."""
-    answer = if_present(cloudformation.get_template, StackName=stack_name, TemplateStage="Original")
-    if answer is None:
+    """Return the stack's current template; None if the stack does not exist."""
+    response = if_present(cloudformation.get_template, StackName=stack_name, TemplateStage="Original")
+    if response is None:
         return None
-    body = answer["TemplateBody"]
-    # boto3 parses JSON, which the CDK writes; the model behind it says string.
+    body = response["TemplateBody"]
+    # boto3 parses a template in JSON, as the CDK writes it, although its model declares a string.
     return json.loads(body) if isinstance(body, str) else body

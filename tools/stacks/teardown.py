@@ -1,16 +1,17 @@
-"""Delete a cluster's stacks, the last deployed first. Keeps what their templates say to keep.
+"""Delete a cluster's stacks, the last deployed first, except resources that their templates retain.
 
 ``python -m tools.stacks.teardown --cluster FILE [--dry-run] [--yes NAME]``
 
-Links between Lustre and S3 go before a bucket is emptied. Ours import no deletions. One that someone else
-made or changed may, and then an object that is deleted from the bucket takes its file with it.
+Links between Lustre and S3 are deleted before a bucket is emptied. The project's own links import no
+deletions, but a link that someone created or changed may. Lustre would then delete the file of each deleted
+object.
 """
 
 import sys
 import time
 from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import boto3
 
@@ -23,28 +24,47 @@ from tools.stacks import teardown_plan
 from tools.stacks.stack_contents import StackContents
 
 UNLINK_SECONDS = 3600.0
-"""FSx first ends the imports and exports that are under way; it names no longest time."""
-SECONDS_TO_GO = 900
-SECONDS_BETWEEN_LOOKS = 10
-STUDIO_CONTENTS = {
-    "app": ("app", "Apps", ("SpaceName", "UserProfileName", "AppType", "AppName")),
-    "space": ("space", "Spaces", ("SpaceName",)),
-    "profile": ("user_profile", "UserProfiles", ("UserProfileName",)),
-}
-"""Contents of a Studio domain in the order of deletion: SageMaker's name, key of the list, and arguments."""
+"""Time limit for the deletion of links. FSx first ends the imports and exports that are in progress, and
+documents no maximum."""
+STUDIO_SECONDS = 900.0
+"""Time limit for the deletion of one kind of contents of Studio."""
+STUDIO_POLL_SECONDS = 10.0
+
+
+class StudioContents(NamedTuple):
+    """Kind of contents of a Studio domain."""
+
+    title: str
+    """Name in messages."""
+    operation: str
+    """Name in SageMaker's operations, such as ``list_<name>s``."""
+    key: str
+    """Key of the list in SageMaker's response."""
+    arguments: tuple[str, ...]
+    """Fields of an item that its deletion takes as arguments."""
+
+
+APPS = StudioContents("app", "app", "Apps", ("SpaceName", "UserProfileName", "AppType", "AppName"))
+SPACES = StudioContents("space", "space", "Spaces", ("SpaceName",))
+PROFILES = StudioContents("profile", "user_profile", "UserProfiles", ("UserProfileName",))
+STUDIO_CONTENTS = (APPS, SPACES, PROFILES)
+"""Contents of a Studio domain in the order of deletion."""
 CLUSTER_TAG = "tag:cluster.k8s.amazonaws.com/name"
-"""The VPC CNI writes it on every interface that it makes."""
+"""Filter by the tag that the VPC CNI writes on each interface that it creates."""
 POLL_SECONDS = 10.0
 LIMIT_SECONDS = 3 * 3600.0
-"""A large cluster or file system takes well under an hour; CloudFormation itself gives up after 36."""
+"""Time limit for the deletion of a stack. A large cluster or file system takes well under an hour;
+CloudFormation itself gives up after 36."""
 BATCH = 1000
 """Most objects that one DeleteObjects takes."""
 
 
 def main() -> int:
-    parser = cluster_parser("Delete everything that a cluster file deployed, except what it says to keep.")
-    parser.add_argument("--dry-run", action="store_true", help="say what would happen and stop")
-    parser.add_argument("--yes", metavar="NAME", help="the cluster's name, instead of typing it when asked")
+    parser = cluster_parser(
+        "Delete everything that a cluster file deployed, except resources that it retains."
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    parser.add_argument("--yes", metavar="NAME", help="name of the cluster, as confirmation without a prompt")
     options = parser.parse_args()
     cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
@@ -52,18 +72,22 @@ def main() -> int:
     print(teardown_plan.describe_plan(plan))
     if options.dry_run or not plan.stacks:
         return 0
-    name, given = cluster.name, options.yes
+    _confirm(cluster.name, options.yes)
+    _delete(session, plan, cluster)
+    print(f"\nDeleted {', '.join(stack.name for stack in plan.stacks)}.")
+    if remains := teardown_plan.describe_remains(plan):
+        print(f"\n{remains}")
+    return 0
+
+
+def _confirm(name: str, given: str | None) -> None:
+    """Raise ValueError unless the name of the cluster is given as an option, or typed."""
     if given is None:
         if not sys.stdin.isatty():
             raise ValueError(f"there is no terminal to confirm in; use a terminal, or --yes {name}")
         given = input(f"\nType the cluster's name ({name}) to delete all this: ").strip()
     if given != name:
         raise ValueError(f"got '{given}', the cluster is {name}; nothing was deleted")
-    _delete(session, plan, cluster)
-    print(f"\nDeleted {', '.join(stack.name for stack in plan.stacks)}.")
-    if remains := teardown_plan.describe_remains(plan):
-        print(f"\n{remains}")
-    return 0
 
 
 def _delete(session: boto3.Session, plan: teardown_plan.TeardownPlan, cluster: Cluster) -> None:
@@ -76,10 +100,14 @@ def _delete(session: boto3.Session, plan: teardown_plan.TeardownPlan, cluster: C
         if stack.name == stack_names(cluster).studio:
             delete_studio_contents(aws_client(session, "sagemaker"), stack)
         # CloudFormation deletes empty buckets only.
-        going = [bucket for bucket in stack.of_type("AWS::S3::Bucket") if not bucket.is_kept]
-        buckets = [bucket.physical_id for bucket in going if bucket.physical_id]
-        for association_id in unlink_buckets(aws_client(session, "fsx"), buckets) if buckets else []:
-            print(f"  unlinked {association_id}: the file system keeps its files", flush=True)
+        buckets = [
+            bucket.physical_id
+            for bucket in stack.of_type("AWS::S3::Bucket")
+            if bucket.physical_id and not bucket.is_kept
+        ]
+        if buckets:
+            for association_id in unlink_buckets(aws_client(session, "fsx"), buckets):
+                print(f"  unlinked {association_id}: the file system keeps its files", flush=True)
         for bucket in buckets:
             count = empty_bucket(aws_client(session, "s3"), bucket)
             print(f"  emptied {bucket} ({count} objects and versions)", flush=True)
@@ -87,10 +115,10 @@ def _delete(session: boto3.Session, plan: teardown_plan.TeardownPlan, cluster: C
 
 
 def empty_bucket(s3: Any, bucket: str) -> int:
-    """Delete all objects, versions and delete markers; returns their number.
+    """Delete all objects, versions and delete markers, and return their number.
 
     Raises:
-        ValueError: if S3 keeps any of them.
+        ValueError: if one of them cannot be deleted.
     """
     count = 0
     for page in s3.get_paginator("list_object_versions").paginate(
@@ -100,8 +128,8 @@ def empty_bucket(s3: Any, bucket: str) -> int:
         objects = [{"Key": entry["Key"], "VersionId": entry["VersionId"]} for entry in entries]
         if not objects:
             continue
-        answer = s3.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
-        if errors := answer.get("Errors"):
+        response = s3.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
+        if errors := response.get("Errors"):
             first = errors[0]
             raise ValueError(
                 f"{bucket}: {len(errors)} objects cannot be deleted, such as {first.get('Key')}: "
@@ -112,27 +140,28 @@ def empty_bucket(s3: Any, bucket: str) -> int:
 
 
 def delete_stack(cloudformation: Any, stack: StackContents) -> None:
-    """Delete a stack and wait until it is gone, printing each resource as it goes.
+    """Delete a stack, wait for the end, and print each resource that is deleted.
 
     Raises:
-        ValueError: if something in it cannot be deleted, with CloudFormation's reasons, or takes too long.
+        ValueError: if a resource cannot be deleted, with CloudFormation's reasons, or if it takes too long.
     """
     last = next((event["EventId"] for event in _events(cloudformation, stack, until=None)), None)
     cloudformation.delete_stack(StackName=stack.name)
     failures: list[str] = []
     deadline = time.monotonic() + LIMIT_SECONDS
-    # The first look may still show the state of before.
-    going_on = {"DELETE_IN_PROGRESS", stack.status}
+    # The first response may still have the state before the deletion.
+    in_progress = {"DELETE_IN_PROGRESS", stack.status}
     while True:
-        # The state first: the events that are then read explain it. By id: a deleted stack has no name.
+        # The state is read before the events, so that these explain it. A deleted stack is found only by id.
         status = cloudformation.describe_stacks(StackName=stack.stack_id)["Stacks"][0]["StackStatus"]
-        fresh = list(_events(cloudformation, stack, until=last))
-        for event in reversed(fresh):
+        new_events = list(_events(cloudformation, stack, until=last))
+        for event in reversed(new_events):
             failures += _report(event)
-        last = fresh[0]["EventId"] if fresh else last
+        if new_events:
+            last = new_events[0]["EventId"]
         if status == "DELETE_COMPLETE":
             return
-        if status not in going_on:
+        if status not in in_progress:
             reasons = "; ".join(failures) or f"it is {status}; see its events in the CloudFormation console"
             raise ValueError(
                 f"stack {stack.name} could not be deleted: {reasons}. Remove what is in the way and run "
@@ -143,12 +172,12 @@ def delete_stack(cloudformation: Any, stack: StackContents) -> None:
                 f"stack {stack.name} is still being deleted after {LIMIT_SECONDS / 3600:.0f} h; run "
                 "`make teardown` again when that has ended"
             )
-        going_on = {"DELETE_IN_PROGRESS"}
+        in_progress = {"DELETE_IN_PROGRESS"}
         time.sleep(POLL_SECONDS)
 
 
 def _events(cloudformation: Any, stack: StackContents, *, until: str | None) -> Iterator[dict[str, Any]]:
-    """Events after that one, the newest first; no more pages are read than that takes."""
+    """Yield the events after the one with the id ``until``, the newest first, page by page."""
     for page in cloudformation.get_paginator("describe_stack_events").paginate(StackName=stack.stack_id):
         for event in page["StackEvents"]:
             if event["EventId"] == until:
@@ -157,8 +186,9 @@ def _events(cloudformation: Any, stack: StackContents, *, until: str | None) -> 
 
 
 def _report(event: dict[str, Any]) -> list[str]:
-    """Print an event; returns the reason if it is a failure."""
-    status, logical_id = event["ResourceStatus"], event["LogicalResourceId"]
+    """Print an event, and return the reason if it is a failure."""
+    status = event["ResourceStatus"]
+    logical_id = event["LogicalResourceId"]
     print(f"  {status:18} {logical_id} ({event['ResourceType']})", flush=True)
     if status != "DELETE_FAILED" or event["ResourceType"] == "AWS::CloudFormation::Stack":
         return []
@@ -166,10 +196,10 @@ def _report(event: dict[str, Any]) -> list[str]:
 
 
 def delete_pod_interfaces(ec2: Any, network: StackContents, cluster_name: str) -> list[str]:
-    """Delete interfaces that the VPC CNI left in the network's security group, and return them.
+    """Delete interfaces that the VPC CNI left in the network's security group, and return their ids.
 
-    It takes its interfaces away itself, unless its node ends first. Then they have no owner, and hold subnets
-    and security group for ever. Only those that are attached to nothing are deleted.
+    The CNI deletes its interfaces itself, unless its node ends first. Such interfaces prevent the deletion of
+    subnets and security group forever. Attached interfaces are left alone.
     """
     groups = [group.physical_id for group in network.of_type("AWS::EC2::SecurityGroup")]
     if not groups:
@@ -187,46 +217,57 @@ def delete_pod_interfaces(ec2: Any, network: StackContents, cluster_name: str) -
 
 
 def delete_studio_contents(sagemaker: Any, stack: StackContents) -> None:
-    """Delete what runs in a domain, its spaces with their disks, and profiles that are no part of the stack.
+    """Delete a domain's apps, its spaces with their disks, and profiles that are not part of the stack.
 
     Raises:
-        ValueError: if something does not go.
+        ValueError: if some of them still exist after ``STUDIO_SECONDS``.
     """
     # The registry's schema and the documentation differ in whether the name or the domain comes first.
-    own = {
-        part for one in stack.of_type("AWS::SageMaker::UserProfile") for part in one.physical_id.split("|")
-    }
-    for domain_id in filter(None, (domain.physical_id for domain in stack.of_type("AWS::SageMaker::Domain"))):
-        for title, (kind, _, names) in STUDIO_CONTENTS.items():
-            there = partial(_studio_contents, sagemaker, domain_id, title, own)
-            for item in there():
-                if item["Status"] != "Deleting":
-                    given = {name: str(item[name]) for name in names if item.get(name)}
-                    getattr(sagemaker, f"delete_{kind}")(DomainId=domain_id, **given)
-                    print(f"  deleting {title} {next(iter(given.values()))} of Studio", flush=True)
-            waited = 0.0
-            while left := there():
-                if waited >= SECONDS_TO_GO:
-                    raise ValueError(
-                        f"{len(left)} {title}s of Studio's domain {domain_id} are still there after"
-                        f" {waited / 60:.0f} minutes: see them in SageMaker's console, then run this again"
-                    )
-                time.sleep(SECONDS_BETWEEN_LOOKS)
-                waited += SECONDS_BETWEEN_LOOKS
+    own_profiles = set()
+    for profile in stack.of_type("AWS::SageMaker::UserProfile"):
+        own_profiles.update(profile.physical_id.split("|"))
+    for domain in stack.of_type("AWS::SageMaker::Domain"):
+        if domain.physical_id:
+            for kind in STUDIO_CONTENTS:
+                _delete_of_kind(sagemaker, domain.physical_id, kind, own_profiles)
 
 
-def _studio_contents(sagemaker: Any, domain_id: str, title: str, own: set[str]) -> list[dict[str, Any]]:
-    """Return what a domain still has of a kind, except profiles that are part of the stack."""
-    kind, key, _ = STUDIO_CONTENTS[title]
-    found = all_items(sagemaker, f"list_{kind}s", key, DomainIdEquals=domain_id)
-    others = [item for item in found if title != "profile" or item["UserProfileName"] not in own]
-    return [item for item in others if item["Status"] != "Deleted"]
+def _delete_of_kind(sagemaker: Any, domain_id: str, kind: StudioContents, own_profiles: set[str]) -> None:
+    """Delete a domain's contents of one kind, and wait for the end."""
+    list_remaining = partial(_studio_contents, sagemaker, domain_id, kind, own_profiles)
+    for item in list_remaining():
+        if item["Status"] != "Deleting":
+            arguments = {name: str(item[name]) for name in kind.arguments if item.get(name)}
+            getattr(sagemaker, f"delete_{kind.operation}")(DomainId=domain_id, **arguments)
+            print(f"  deleting {kind.title} {next(iter(arguments.values()))} of Studio", flush=True)
+    waited = 0.0
+    while remaining := list_remaining():
+        if waited >= STUDIO_SECONDS:
+            raise ValueError(
+                f"{len(remaining)} {kind.title}s of Studio's domain {domain_id} are still there after"
+                f" {waited / 60:.0f} minutes: see them in SageMaker's console, then run this again"
+            )
+        time.sleep(STUDIO_POLL_SECONDS)
+        waited += STUDIO_POLL_SECONDS
+
+
+def _studio_contents(
+    sagemaker: Any, domain_id: str, kind: StudioContents, own_profiles: set[str]
+) -> list[dict[str, Any]]:
+    """Return the remaining contents of a domain of one kind, except profiles that are part of the stack."""
+    found = all_items(sagemaker, f"list_{kind.operation}s", kind.key, DomainIdEquals=domain_id)
+    remaining = [item for item in found if item["Status"] != "Deleted"]
+    if kind is PROFILES:
+        return [item for item in remaining if item["UserProfileName"] not in own_profiles]
+    return remaining
 
 
 def unlink_buckets(fsx: Any, buckets: Collection[str]) -> list[str]:
-    """Delete the data repository associations with any of these buckets; their files stay where they are.
+    """Delete the data repository associations with any of these buckets, wait for the end, and keep the
+    files.
 
-    Returns the ids of the associations, when FSx no longer has them.
+    Returns:
+        Ids of the deleted associations.
 
     Raises:
         ValueError: if FSx cannot delete one, or takes longer than an hour.
@@ -234,11 +275,14 @@ def unlink_buckets(fsx: Any, buckets: Collection[str]) -> list[str]:
     links = _links(fsx, buckets)
     for association_id, link in links.items():
         if link["Lifecycle"] != "DELETING":
-            options = {"AssociationId": association_id, "DeleteDataInFileSystem": False}
-            if_present(fsx.delete_data_repository_association, **options)
+            if_present(
+                fsx.delete_data_repository_association,
+                AssociationId=association_id,
+                DeleteDataInFileSystem=False,
+            )
     deadline = time.monotonic() + UNLINK_SECONDS
-    while left := {key: link for key, link in _links(fsx, buckets).items() if key in links}:
-        for association_id, link in left.items():
+    while remaining := {key: link for key, link in _links(fsx, buckets).items() if key in links}:
+        for association_id, link in remaining.items():
             if link["Lifecycle"] == "FAILED":
                 reason = link.get("FailureDetails", {}).get("Message", "no reason given")
                 raise ValueError(
@@ -246,9 +290,10 @@ def unlink_buckets(fsx: Any, buckets: Collection[str]) -> list[str]:
                     "emptied; repair that and run `make teardown` again"
                 )
         if time.monotonic() > deadline:
+            hours = UNLINK_SECONDS / 3600
             raise ValueError(
-                f"{', '.join(left)} still being deleted after {UNLINK_SECONDS / 3600:.0f} h; nothing was "
-                "emptied; run `make teardown` again"
+                f"{', '.join(remaining)} still being deleted after {hours:.0f} h; nothing was emptied; run"
+                " `make teardown` again"
             )
         time.sleep(POLL_SECONDS)
     return list(links)
@@ -258,7 +303,8 @@ def _links(fsx: Any, buckets: Collection[str]) -> dict[str, dict[str, Any]]:
     """Return all associations with these buckets by id."""
     links: list[dict[str, Any]] = []
     token: dict[str, str] = {}
-    while True:  # boto3 has no paginator for this operation
+    # boto3 has no paginator for this operation.
+    while True:
         page = fsx.describe_data_repository_associations(**token)
         links += page["Associations"]
         if not page.get("NextToken"):

@@ -13,7 +13,8 @@ from tools.aws_session import all_items, aws_client
 from tools.stacks.stack_contents import NEVER_DEPLOYED, StackContents, StackResource, read_stack
 
 HOLDING = {"AWS::FSx::FileSystem", "AWS::RDS::DBInstance", "AWS::EC2::SecurityGroup"}
-"""Kept resources with interfaces in the subnets, or with rules that name the cluster's security group."""
+"""Types of retained resources that use the network: by interfaces in its subnets, or by rules that name the
+cluster's security group."""
 DATA_LINK = "AWS::FSx::DataRepositoryAssociation"
 HOLDS_DATA = {
     "AWS::SageMaker::Cluster": "the cluster, with all its nodes and what is on their disks",
@@ -29,6 +30,7 @@ HOLDS_DATA = {
     "AWS::SageMaker::Domain": "Studio, with people's spaces and their disks",
     "AWS::Grafana::Workspace": "Grafana, with people's dashboards",
 }
+"""Resources with data by type, and their description in the plan."""
 
 
 @dataclass(frozen=True)
@@ -36,34 +38,39 @@ class TeardownPlan:
     stacks: tuple[StackContents, ...]
     """Stacks to delete, in this order."""
     network_held: StackContents | None
-    """The network stack, if it must stay."""
+    """Network stack, if it must stay."""
     holders: tuple[str, ...]
     """Ids of the resources that use the network."""
     service_logs: tuple[str, ...]
-    """Log groups that belong to no stack: HyperPod, EKS and their agents made them."""
+    """Log groups that HyperPod, EKS or their agents created, and that belong to no stack."""
     mount_names: dict[str, str]
-    """Names under which Lustre file systems are mounted, by id."""
+    """Mount names of Lustre file systems, by id."""
 
     @property
     def resources(self) -> list[StackResource]:
-        """Resources that exist."""
+        """Existing resources of the stacks to delete."""
         return [resource for stack in self.stacks for resource in stack.resources if resource.physical_id]
 
     @property
     def kept(self) -> list[StackResource]:
-        return [found for found in self.resources if found.is_kept or found.leaves_snapshot]
+        """Resources that outlive their stack, or leave a snapshot."""
+        return [resource for resource in self.resources if resource.is_kept or resource.leaves_snapshot]
 
     @property
     def deleted(self) -> list[StackResource]:
         """Resources with data that is lost for good."""
-        gone = [found for found in self.resources if not (found.is_kept or found.leaves_snapshot)]
-        return [found for found in gone if found.resource_type in HOLDS_DATA]
+        with_data = [resource for resource in self.resources if resource.resource_type in HOLDS_DATA]
+        return [resource for resource in with_data if not (resource.is_kept or resource.leaves_snapshot)]
 
 
 def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
-    """Read the deployed stacks; raises ValueError if one of them is being changed just now."""
+    """Return the plan for the deployed stacks.
+
+    Raises:
+        ValueError: if a change of one of them is in progress.
+    """
     cloudformation = aws_client(session, "cloudformation")
-    # Including stacks whose section is no longer in the file.
+    # Stacks without a section in the file may still be deployed.
     found_stacks = [read_stack(cloudformation, name) for name in stack_names(cluster)]
     for stack in found_stacks:
         if stack and stack.status.endswith("_IN_PROGRESS") and stack.status != NEVER_DEPLOYED:
@@ -71,33 +78,44 @@ def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
                 f"stack {stack.name} is being changed ({stack.status}); wait until that has ended"
             )
     network, *others = found_stacks
-    going = [stack for stack in reversed(others) if stack]
-    resources = [resource for stack in going for resource in stack.resources]
+    to_delete = [stack for stack in reversed(others) if stack]
+    resources = [resource for stack in to_delete for resource in stack.resources]
     deleted = {resource.physical_id for resource in resources if not resource.is_kept}
     holders: list[str] = []
     if network:
-        kept = {resource.physical_id for resource in resources if resource.resource_type in HOLDING}
-        holders = sorted({*filter(None, kept), *live_holders(session, network)} - deleted)
+        possible = {
+            resource.physical_id
+            for resource in resources
+            if resource.physical_id and resource.resource_type in HOLDING
+        }
+        holders = sorted({*possible, *live_holders(session, network)} - deleted)
     if network and not holders:
-        going.append(network)
+        to_delete.append(network)
     return TeardownPlan(
-        stacks=tuple(going),
+        stacks=tuple(to_delete),
         network_held=network if holders else None,
         holders=tuple(holders),
         service_logs=tuple(name for name in _service_logs(session, cluster) if name not in deleted),
-        mount_names={
-            system["FileSystemId"]: system["LustreConfiguration"]["MountName"]
-            for system in all_items(aws_client(session, "fsx"), "describe_file_systems", "FileSystems")
-            if "LustreConfiguration" in system
-        },
+        mount_names=_mount_names(session),
     )
 
 
-def _service_logs(session: boto3.Session, cluster: Cluster) -> tuple[str, ...]:
-    """HyperPod logs node setup in a group of its own, which belongs to no stack and never expires.
+def _mount_names(session: boto3.Session) -> dict[str, str]:
+    """Return the mount names of the account's Lustre file systems, by id."""
+    systems = all_items(aws_client(session, "fsx"), "describe_file_systems", "FileSystems")
+    return {
+        system["FileSystemId"]: system["LustreConfiguration"]["MountName"]
+        for system in systems
+        if "LustreConfiguration" in system
+    }
 
-    CloudWatch's agent on the nodes writes to one beside it, which is the stack's. So are those of EKS and
-    Container Insights, which they make again for what they say when the stack's are gone.
+
+def _service_logs(session: boto3.Session, cluster: Cluster) -> tuple[str, ...]:
+    """Return the log groups that services write to, including those of stacks.
+
+    HyperPod logs node setup in a group that belongs to no stack and never expires. The groups of CloudWatch's
+    agent, EKS and Container Insights belong to a stack. EKS and Container Insights create theirs again for
+    late entries when the stack is gone.
     """
     prefixes = [f"/aws/sagemaker/Clusters/{cluster.name}/"]
     if cluster.scheduler == "eks":
@@ -118,44 +136,52 @@ def describe_plan(plan: TeardownPlan) -> str:
     lines += [f"  {stack.name} ({len(stack.resources)} resources)" for stack in plan.stacks] or ["  none"]
     if plan.deleted:
         lines += ["", "Lost for good:"]
-        lines += [f"  {r.physical_id}: {HOLDS_DATA[r.resource_type]}" for r in plan.deleted]
+        for resource in plan.deleted:
+            lines.append(f"  {resource.physical_id}: {HOLDS_DATA[resource.resource_type]}")
     if remains := describe_remains(plan):
         lines += ["", remains]
     return "\n".join(lines)
 
 
 def describe_remains(plan: TeardownPlan) -> str:
-    """List what stays in the account and how to delete it; empty if nothing stays."""
-    lines: list[str] = []
+    """List the resources that stay in the account and how to delete them; empty if nothing stays."""
+    paragraphs = []
     if plan.kept or plan.service_logs:
-        lines.append("Kept in the account, outside of any stack:")
-        # A link before its bucket, which must not be emptied while it is there; then what bills.
-        for resource in sorted(plan.kept, key=lambda r: (r.resource_type != DATA_LINK, not bill_of(r))):
-            lines += _describe_kept(resource, plan.mount_names)
-        for name in plan.service_logs:
-            lines += [f"  {name}: a service's log, bills by the GB and month"]
-            lines += [f"      aws logs delete-log-group --log-group-name {name}"]
+        paragraphs.append("\n".join(_kept_lines(plan)))
     if plan.network_held:
         bill = network_bill(plan.network_held)
-        lines += [
-            *([""] if lines else []),
+        network_lines = [
             f"Stack {plan.network_held.name} stays, because a network in use cannot be deleted: "
             f"{', '.join(plan.holders)} use it.",
             f"  It bills {bill}." if bill else "  It bills nothing.",
             "  Delete what holds it (above), then run `make teardown` again.",
         ]
-    return "\n".join(lines)
+        paragraphs.append("\n".join(network_lines))
+    return "\n\n".join(paragraphs)
+
+
+def _kept_lines(plan: TeardownPlan) -> list[str]:
+    def order(resource: StackResource) -> tuple[bool, bool]:
+        # A link comes before its bucket, which must not be emptied while the link exists. Billed ones follow.
+        return resource.resource_type != DATA_LINK, not bill_of(resource)
+
+    lines = ["Kept in the account, outside of any stack:"]
+    for resource in sorted(plan.kept, key=order):
+        lines += _describe_kept(resource, plan.mount_names)
+    for name in plan.service_logs:
+        lines.append(f"  {name}: a service's log, bills by the GB and month")
+        lines.append(f"      aws logs delete-log-group --log-group-name {name}")
+    return lines
 
 
 def _describe_kept(resource: StackResource, mount_names: dict[str, str]) -> list[str]:
     kind = resource.resource_type.removeprefix("AWS::").replace("::", " ")
     lines = [f"  {resource.physical_id} ({kind}): {bill_of(resource) or 'bills nothing'}"]
-    field = _field_for(resource, mount_names)
-    return [
-        *lines,
-        *([f"      to use it again: {field}"] if field else []),
-        *([f"      {deletion}"] if (deletion := deletion_of(resource)) else []),
-    ]
+    if field := _field_for(resource, mount_names):
+        lines.append(f"      to use it again: {field}")
+    if deletion := deletion_of(resource):
+        lines.append(f"      {deletion}")
+    return lines
 
 
 def _field_for(resource: StackResource, mount_names: dict[str, str]) -> str:
@@ -163,10 +189,9 @@ def _field_for(resource: StackResource, mount_names: dict[str, str]) -> str:
     name = resource.physical_id
     match resource.resource_type:
         case "AWS::FSx::FileSystem" if name in mount_names:
-            existing = (
-                f'{{file_system_id: {name}, mount_name: "{mount_names[name]}"}}'  # 1e234567 is a number
-            )
-            return f"storage.lustre.existing: {existing}"
+            # Without quotes, YAML reads a mount name such as 1e234567 as a number.
+            mount_name = f'"{mount_names[name]}"'
+            return f"storage.lustre.existing: {{file_system_id: {name}, mount_name: {mount_name}}}"
         case "AWS::FSx::FileSystem":
             return f"storage.home.existing: {name}"
         case "AWS::S3::Bucket" if resource.logical_id.startswith("Data"):
@@ -256,23 +281,25 @@ def _groups_that_name(session: boto3.Session, own_groups: set[str]) -> set[str]:
     """Return other groups with a rule from or to these; EC2 then deletes neither group nor VPC."""
     if not own_groups:
         return set()
-    found = set()
+    ec2 = aws_client(session, "ec2")
+    found: set[str] = set()
     for direction in ("ip-permission.group-id", "egress.ip-permission.group-id"):
         filters = [{"Name": direction, "Values": sorted(own_groups)}]
-        ec2 = aws_client(session, "ec2")
-        found |= {
-            group["GroupId"]
-            for group in all_items(ec2, "describe_security_groups", "SecurityGroups", Filters=filters)
-        }
+        groups = all_items(ec2, "describe_security_groups", "SecurityGroups", Filters=filters)
+        found.update(group["GroupId"] for group in groups)
     return found - own_groups
 
 
 def _file_systems(session: boto3.Session, vpcs: set[str], own_groups: set[str]) -> list[str]:
-    if not vpcs | own_groups:
+    """Return the ids of file systems in these VPCs or, without VPCs, with these security groups."""
+    if vpcs:
+        filters = [{"Name": "vpc-id", "Values": sorted(vpcs)}]
+    elif own_groups:
+        filters = [{"Name": "group-id", "Values": sorted(own_groups)}]
+    else:
         return []
-    name, values = ("vpc-id", vpcs) if vpcs else ("group-id", own_groups)
-    place, ec2 = {"Name": name, "Values": sorted(values)}, aws_client(session, "ec2")
-    found = all_items(ec2, "describe_network_interfaces", "NetworkInterfaces", Filters=[place])
+    ec2 = aws_client(session, "ec2")
+    found = all_items(ec2, "describe_network_interfaces", "NetworkInterfaces", Filters=filters)
     interfaces = {interface["NetworkInterfaceId"] for interface in found}
     return [
         system["FileSystemId"]
@@ -282,9 +309,11 @@ def _file_systems(session: boto3.Session, vpcs: set[str], own_groups: set[str]) 
 
 
 def _databases(session: boto3.Session, vpcs: set[str], groups: set[str]) -> list[str]:
-    return [
-        database["DBInstanceIdentifier"]
-        for database in all_items(aws_client(session, "rds"), "describe_db_instances", "DBInstances")
-        if database.get("DBSubnetGroup", {}).get("VpcId") in vpcs
-        or groups & {member["VpcSecurityGroupId"] for member in database.get("VpcSecurityGroups", [])}
-    ]
+    """Return the ids of databases in these VPCs, or with one of these security groups."""
+    found = []
+    for database in all_items(aws_client(session, "rds"), "describe_db_instances", "DBInstances"):
+        vpc = database.get("DBSubnetGroup", {}).get("VpcId")
+        own_groups = {member["VpcSecurityGroupId"] for member in database.get("VpcSecurityGroups", [])}
+        if vpc in vpcs or groups & own_groups:
+            found.append(database["DBInstanceIdentifier"])
+    return found

@@ -24,7 +24,7 @@ from tests.tools.images.registries import Registry, WholeFindings
 from tests.tools.nodes.node_sessions import NodeSessions
 from tools.command_line import run_command
 from tools.images import build, image_registry, import_image
-from tools.images.import_image import ImportJob, place, run_import
+from tools.images.import_image import ImportJob, Place, find_place, run_import
 from tools.nodes.head_node import HeadNode
 
 ROOT = Path(__file__).parents[3]
@@ -68,7 +68,7 @@ class Head:
         (self.folder / what).write_text(text)
 
     def run(self, *, start: tuple[str, ...] = START) -> None:
-        job = ImportJob("gpu", 4, REFERENCE, str(self.worker.file))
+        job = ImportJob(Place("gpu", 4), REFERENCE, str(self.worker.file))
         run_import(HeadNode("controller-1", start), job, self.said.append)
 
     @property
@@ -149,8 +149,8 @@ def test_a_broken_session_does_not_end_the_import(head: Head) -> None:
     program = f"""
 from tests.docker.import_worker import REFERENCE
 from tools.nodes.head_node import HeadNode
-from tools.images.import_image import ImportJob, run_import
-run_import(HeadNode("c", {START!r}), ImportJob("gpu", 4, REFERENCE, {str(head.worker.file)!r}), print)
+from tools.images.import_image import ImportJob, Place, run_import
+run_import(HeadNode("c", {START!r}), ImportJob(Place("gpu", 4), REFERENCE, {str(head.worker.file)!r}), print)
 """
     process = subprocess.Popen(
         [sys.executable, "-c", program],
@@ -237,7 +237,7 @@ def test_image_is_built_pushed_and_imported(
     assert engines.verbs() == ["inspect", "build", "inspect", "login", "tag", "push", "logout"]
     reference = f"{registries.REGISTRY}/{registries.NAME}:{sha}@{registries.DIGEST}"
     file = file_of(registries.DIGEST)
-    assert jobs == [ImportJob("gpu", 4, reference, file)]
+    assert jobs == [ImportJob(Place("gpu", 4), reference, file)]
     printed = capfd.readouterr()
     assert printed.out == f"{file}\n"
     assert f"next: make train-ddp TARGET=slurm IMAGE={file}" in printed.err
@@ -279,7 +279,7 @@ def test_a_reference_needs_neither_registry_nor_commit(
 ) -> None:
     monkeypatch.setattr(import_image, "read_revision", lambda repository: pytest.fail("asked git"))
     assert make_image(monkeypatch, "--reference", REFERENCE) == 0
-    assert jobs == [ImportJob("gpu", 4, REFERENCE, f"/fsx/images/{NAME}")]
+    assert jobs == [ImportJob(Place("gpu", 4), REFERENCE, f"/fsx/images/{NAME}")]
     assert capsys.readouterr().out == f"/fsx/images/{NAME}\n"
 
 
@@ -330,8 +330,8 @@ def test_ctrl_c_says_that_the_import_continues(
 def test_small_workers_give_what_they_have() -> None:
     cluster = shipped("slurm")
     (workers,) = (group.name for group in cluster.instance_groups if group.role == "worker")
-    assert place(with_group(cluster, workers, instance_type="ml.t3.large"), None) == ("gpu", 2)
-    assert place(cluster, "gpu") == ("gpu", 4)
+    assert find_place(with_group(cluster, workers, instance_type="ml.t3.large"), None) == ("gpu", 2)
+    assert find_place(cluster, "gpu") == ("gpu", 4)
 
 
 @pytest.mark.parametrize(

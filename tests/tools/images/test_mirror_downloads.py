@@ -201,13 +201,13 @@ def test_a_copy_that_fails_says_why(run: Run, programs: Callable[..., Path]) -> 
 
 def test_a_copy_with_another_digest_is_no_copy(run: Run, programs: Callable[..., Path]) -> None:
     programs("skopeo")
-    with pytest.raises(ValueError, match=f"was written, and is not {DIGEST}"):
+    with pytest.raises(ValueError, match=f"was written, but its digest is not {DIGEST}"):
         run()
 
 
 def test_another_file_is_not_uploaded(aws: AnsweringAws, table: dict[str, Any], run: Run) -> None:
     table["files"][0]["sha256"] = "0" * 64
-    with pytest.raises(ValueError, match=f"has SHA-256 {SHA256} .* it was not uploaded"):
+    with pytest.raises(ValueError, match=f"has SHA-256 {SHA256} .* the file was not uploaded"):
         run()
     assert ("s3", "PutObject") not in aws.calls
 

@@ -115,25 +115,25 @@ def test_half_an_archive_is_refused(make_charts: Run, server: Server, cache: Pat
         request.wfile.write(packaged()[:20])
 
     server.answer = cut
-    with pytest.raises(ValueError, match=r"could not be fetched: 20 of [0-9]+ bytes came"):
+    with pytest.raises(ValueError, match=r"could not be fetched: received 20 of [0-9]+ bytes"):
         make_charts()
     server.answer = body(packaged())
     make_charts()
 
 
 def test_two_runs_at_once_are_one(make_charts: Run, cache: Path) -> None:
-    with charts._alone_in(cache), pytest.raises(ValueError, match="another make charts is at work"):
+    with charts._alone_in(cache), pytest.raises(ValueError, match="another make charts is running"):
         make_charts()
 
 
 def test_reports_unknown_dependencies_and_unused_archives(make_charts: Run, upstream: Upstream) -> None:
     with pytest.raises(
-        ValueError, match=r"takes certificates v1.18.2 of oci://charts.example/certificates, which"
+        ValueError, match=r"depends on certificates v1.18.2 of oci://charts.example/certificates, which"
     ):
         make_charts(left_out={})
     git = upstream.table()["main"]["git"]
     upstream.write_chart("alone", dependencies=[])
-    with pytest.raises(ValueError, match=r"the table has device-plugin, which Chart.yaml does not take"):
+    with pytest.raises(ValueError, match=r"the table has device-plugin, but Chart.yaml has no such"):
         make_charts(git={**git, "commit": upstream.commit()})
 
 
@@ -214,4 +214,5 @@ def test_the_command_gives_one_message(upstream: Upstream, cache: Path, table: P
         timeout=WAIT_SECONDS,
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("error: Chart.yaml takes certificates") and "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: Chart.yaml depends on certificates")
+    assert "Traceback" not in done.stderr

@@ -46,7 +46,7 @@ def test_the_pinned_commit_comes_and_helm_renders_it_without_a_network(
     }
     assert texts == {"main": "first", "own": "own", PLUGIN: "of the plugin"}
     assert f"without {LEFT_OUT}: comes by itself" in printed
-    assert "device-plugin 0.5.20 of the table; Chart.yaml asks for 0.5.10" in printed
+    assert "device-plugin 0.5.20 of the table; Chart.yaml has 0.5.10" in printed
 
 
 def test_a_synthesis_fetches_what_is_missing(
@@ -217,7 +217,7 @@ def test_hyperpods_chart_is_rendered_with_a_clusters_values_and_surprises_are_re
     template.write_text(template.read_text() + f"  region: {needed}\n")
     git = {**upstream.table()["main"]["git"], "commit": upstream.commit()}
     printed = make_charts(git=git)
-    assert "WARNING: it installs what belongs to none of its parts: main/templates/text.yaml\n" in printed
+    assert "it installs objects that belong to none of its parts: main/templates/text.yaml\n" in printed
     assert "WARNING: it installs own, which manifests/chart_values.py does not switch\n" in printed
     assert "WARNING: it installs device-plugin, which manifests" in printed
 
@@ -231,9 +231,9 @@ def test_hyperpods_chart_is_rendered_with_a_clusters_values_and_surprises_are_re
         (
             "# Source: main/charts/part/templates/a.yaml",
             {"part": {"enabled": False}},
-            ["part is switched off, and that has no effect"],
+            ["part is switched off, which has no effect"],
         ),
-        ("", {"part": {"enabled": True}}, ["part is switched on, and that has no effect"]),
+        ("", {"part": {"enabled": True}}, ["part is switched on, which has no effect"]),
         (
             "# Source: main/charts/part/charts/more/templates/a.yaml",
             {},

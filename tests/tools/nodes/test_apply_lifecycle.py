@@ -109,7 +109,7 @@ def test_a_controller_that_fails_stops_all(
     account.upload(controller=1)
     assert run() == 1
     assert targets(account) == [CONTROLLER]
-    assert f"NOT DONE: {CONTROLLER}-1, and so no other node was begun" in capsys.readouterr().err
+    assert f"NOT DONE: {CONTROLLER}-1, so that nothing ran on other nodes" in capsys.readouterr().err
 
 
 def test_workers_that_fail_leave_login_nodes_their_turn(
@@ -137,8 +137,8 @@ def test_a_session_that_breaks_is_no_success(
     account.sessions.set("breaks")
     assert run() == 1
     errors = capsys.readouterr().err
-    assert "the session ended before the script did; the script may still be running" in errors
-    assert f"{apply_lifecycle.LOG} on it says how it and the workers end" in errors
+    assert "the session ended before the script; the script may still be running" in errors
+    assert f"{apply_lifecycle.LOG} on it has the result for it and the workers" in errors
     assert targets(account) == [CONTROLLER]
 
 
@@ -149,7 +149,7 @@ def test_without_a_session_nothing_is_begun(
     assert run() == 1
     errors = capsys.readouterr().err
     assert f"{CONTROLLER}-1: no session could be started: An error occurred (TargetNotConnected)" in errors
-    assert errors.endswith(f"NOT DONE: {CONTROLLER}-1, and so no other node was begun\n")
+    assert errors.endswith(f"NOT DONE: {CONTROLLER}-1, so that nothing ran on other nodes\n")
 
 
 def test_scripts_that_cannot_be_fetched(
@@ -165,7 +165,7 @@ def test_other_scripts_in_this_checkout_are_warned_of(
 ) -> None:
     run()
     assert (
-        f"note: what is deployed is applied, {SOURCE}; the scripts or the cluster file here are others"
+        f"note: the deployed scripts are applied, {SOURCE}. The scripts or the cluster file here differ"
         in (capsys.readouterr().err)
     )
     here = apply_lifecycle.checkout_hash(P5)

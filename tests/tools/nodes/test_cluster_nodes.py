@@ -75,7 +75,7 @@ def test_an_ambiguous_group_names_its_nodes() -> None:
 
 def test_an_unknown_node_is_answered_with_those_there_are() -> None:
     with pytest.raises(
-        ValueError, match="no node gpu-1 in cluster esm2-slurm; there are controller-1, workers-1"
+        ValueError, match="no node gpu-1 in cluster esm2-slurm; its nodes are controller-1, workers-1"
     ):
         choose_node(cluster(), "gpu-1")
 
@@ -114,7 +114,7 @@ def test_a_cluster_without_nodes_says_what_it_is_doing() -> None:
     "refusal", [Refusal("ResourceNotFound"), Refusal("ValidationException", "Could not find cluster 'x'.")]
 )
 @pytest.mark.parametrize(
-    ("names", "expected"), [(["b", "a"], "clusters there are: a, b"), ([], "there are no clusters")]
+    ("names", "expected"), [(["b", "a"], "existing clusters: a, b"), ([], "there are no clusters")]
 )
 def test_a_missing_cluster_is_answered_with_those_there_are(
     names: list[str], expected: str, refusal: Refusal

@@ -195,7 +195,7 @@ def test_a_wrong_node_is_an_error(connect: Connect) -> None:
     status, _, errors = connect("gpu")
     assert status == 2
     assert errors == (
-        "error: no node gpu in cluster esm2-slurm; there are controller-1, workers-1, workers-2\n"
+        "error: no node gpu in cluster esm2-slurm; its nodes are controller-1, workers-1, workers-2\n"
     )
 
 

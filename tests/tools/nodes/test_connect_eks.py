@@ -109,8 +109,14 @@ def test_with_teams_no_namespace_is_chosen(run: Connect, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ("Unable to connect to the server: dial tcp 10.0.0.1:443: i/o timeout", "public_access_cidrs alone"),
-        ("error: You must be logged in to the server (Unauthorized)", "the cluster file's kubernetes.access"),
+        (
+            "Unable to connect to the server: dial tcp 10.0.0.1:443: i/o timeout",
+            "kubernetes.public_access_cidrs",
+        ),
+        (
+            "error: You must be logged in to the server (Unauthorized)",
+            "kubernetes.access in the cluster file",
+        ),
     ],
 )
 def test_reports_a_cluster_that_does_not_answer_and_keeps_the_file(
@@ -132,7 +138,7 @@ def test_reports_a_cluster_that_does_not_answer_and_keeps_the_file(
 
 def test_a_cluster_that_is_not_there(run: Connect, aws: AnsweringAws, tmp_path: Path) -> None:
     aws.answer("eks", "DescribeCluster", Refusal("ResourceNotFoundException"))
-    with pytest.raises(ValueError, match="no EKS cluster esm2-eks in us-west-2; make deploy makes it"):
+    with pytest.raises(ValueError, match="no EKS cluster esm2-eks in us-west-2; make deploy creates it"):
         run()
     assert not (tmp_path / ".kube").exists()
 
@@ -170,7 +176,7 @@ def test_a_tunnel_reaches_a_private_api_server_through_a_running_node(
 def test_ssh_is_configured_for_a_node_by_name(run: Connect, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("system-1", "--ssh-config", "-") == 0
     assert "Host esm2-eks-system-1\n" in (block := capsys.readouterr().out) and "User ec2-user\n" in block
-    with pytest.raises(ValueError, match=r"name a node: .*; esm2-eks has system-1, workers-1, workers-2"):
+    with pytest.raises(ValueError, match=r"name a node, .* of esm2-eks are system-1, workers-1, workers-2"):
         run("--ssh-config", "-")
 
 

@@ -198,16 +198,14 @@ def test_a_cluster_that_is_gone(aws: AnsweringAws, cloud: Logs, show: Show) -> N
 
 def test_no_log_group_yet(cloud: Logs, show: Show) -> None:
     cloud.groups = {f"/aws/sagemaker/Clusters/{CLUSTER}/earlier00000": 1}
-    with pytest.raises(
-        ValueError, match=f"there is no log group {LOG_GROUP} yet; it comes with the first node"
-    ):
+    with pytest.raises(ValueError, match=f"there is no log group {LOG_GROUP} yet; HyperPod creates it"):
         show()
 
 
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ("workers-2", "workers-2 has said nothing yet; what a node says arrives a minute or two later"),
+        ("workers-2", "workers-2 has logged nothing yet; events arrive a minute or two late"),
         ("gpu", f"no node gpu; there are logs of workers-1, {GONE} of workers, gone"),
     ],
 )

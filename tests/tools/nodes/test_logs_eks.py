@@ -135,7 +135,7 @@ def test_the_control_plane_without_its_audit_log(cloud: Logs, show: Show) -> Non
     assert cloud.read == {"kube-apiserver-0a1b", "authenticator-2c3d"}
     assert show("control-plane", "--since", "1h").startswith("kube-apiserver: long ago\n")
     cloud.groups[CONTROL_PLANE] = {}
-    assert "said nothing in that time" in show("control-plane")
+    assert "logged nothing in that time" in show("control-plane")
 
 
 def test_following_the_control_plane(
@@ -159,7 +159,7 @@ def test_following_the_control_plane(
 
 def test_without_a_control_plane(cloud: Logs, show: Show) -> None:
     del cloud.groups[CONTROL_PLANE]
-    with pytest.raises(ValueError, match=f"there is no log group {CONTROL_PLANE}; make deploy makes it"):
+    with pytest.raises(ValueError, match=f"there is no log group {CONTROL_PLANE}; make deploy creates it"):
         show("control-plane")
 
 

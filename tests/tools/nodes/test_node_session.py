@@ -78,7 +78,7 @@ def test_shows_long_output_whole_and_in_order(sessions: NodeSessions) -> None:
 
 def test_a_session_that_ends_early_is_no_success(sessions: NodeSessions) -> None:
     sessions.set("breaks")
-    with pytest.raises(BrokenSession, match="the session ended before the script did"):
+    with pytest.raises(BrokenSession, match="the session ended before the script"):
         run_on_node(START, "true", [], print)
 
 

@@ -195,7 +195,7 @@ def test_plans_with_nodes_of_karpenter() -> None:
     whole = []
     for nodes in (None, 2):
         place = find_place(cluster, None, nodes)
-        said = time_and_money(cluster, place, 1, 1, co2=False)[1]
+        said = time_and_money(cluster, place, hours_low=1, hours_high=1, co2=False)[1]
         whole.append(float(re.findall(r"([\d.]+) USD for the whole cluster", said)[0]))
     # The file has no nodes, and the price includes the nodes of the run.
     assert whole[0] - whole[1] == pytest.approx(2 * 3.06, abs=1)

@@ -29,7 +29,7 @@ from tests.tools.preflight.eks_accounts import (
 )
 from tests.tools.preflight.report import findings, problems
 from tools.preflight import __main__ as command
-from tools.preflight import kubernetes
+from tools.preflight import chart_types
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 pytestmark = pytest.mark.usefixtures("approved")
@@ -202,10 +202,10 @@ def test_types_that_the_chart_supports(
 ) -> None:
     """The chart is a stand-in with some of the types of HyperPod's chart."""
     stand_ins = REPOSITORY / "tests" / "manifests" / "stand_ins"
-    monkeypatch.setattr(kubernetes, "chart_folder", lambda name: stand_ins / name)
+    monkeypatch.setattr(chart_types, "chart_folder", lambda name: stand_ins / name)
     cluster = with_group(EKS, "workers", instance_type=instance_type)
     aws = ReadOnlyAws(AnsweringAws("us-west-2").session)
-    told = [(finding.level, finding.message) for finding in kubernetes.check_types(aws, cluster)]
+    told = [(finding.level, finding.message) for finding in chart_types.check_types(aws, cluster)]
     assert told == (found or [("OK", "supports the accelerated types of the file")])
 
 

@@ -16,6 +16,7 @@ from tests.tools.cluster_files import shipped
 from tests.tools.preflight.eks_accounts import shipped_eks
 from tools.stacks import deploy
 from tools.stacks.deploy import first_to_deploy
+from tools.stacks.diff import Pair
 
 SLURM = shipped("slurm")
 NETWORK, STORAGE, HYPERPOD = (f"esm2-slurm-slurm-{part}" for part in ("network", "storage", "hyperpod"))
@@ -30,10 +31,10 @@ def template(*, exports: tuple[str, ...] = (), imports: tuple[str, ...] = ()) ->
     }
 
 
-def storage_and(hyperpod: tuple[dict[str, Any], dict[str, Any]]) -> list[tuple[str, Any, Any]]:
+def storage_and(hyperpod: tuple[dict[str, Any], dict[str, Any]]) -> list[Pair]:
     """Return the stacks of a deployment in which storage stops to export b."""
-    storage = (STORAGE, template(exports=("a", "b")), template(exports=("a",)))
-    return [storage, (HYPERPOD, *hyperpod)]
+    storage = Pair(STORAGE, template(exports=("a", "b")), template(exports=("a",)))
+    return [storage, Pair(HYPERPOD, *hyperpod)]
 
 
 def test_a_stack_that_stops_using_a_removed_value_comes_first() -> None:
@@ -51,7 +52,7 @@ def test_other_stacks_keep_their_order() -> None:
 
 def test_a_stack_without_a_section_has_to_be_deleted_first() -> None:
     left = template(imports=("b",))
-    pairs = [*storage_and((template(), template()))[:1], ("esm2-slurm-slurm-observability", left, left)]
+    pairs = [*storage_and((template(), template()))[:1], Pair("esm2-slurm-slurm-observability", left, left)]
     with pytest.raises(ValueError, match="delete-stack --stack-name esm2-slurm-slurm-observability"):
         first_to_deploy(SLURM, pairs)
 

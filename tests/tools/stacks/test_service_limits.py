@@ -14,7 +14,7 @@ import pytest
 from tests.tools.stacks import stack_templates
 from tests.tools.stacks.stack_templates import Template
 from tools.stacks import diff as template_diff
-from tools.stacks.diff import find_exports_in_use
+from tools.stacks.diff import Pair, find_exports_in_use
 from tools.stacks.service_limits import find_notices
 
 CLUSTER_FILE = str(Path(__file__).parents[3] / "clusters/slurm.yaml")
@@ -102,7 +102,7 @@ def test_exports_in_use_are_refused(deployed_stacks: list[str], expected: str | 
     old = {f"esm2-slurm-{name}": deployed()[name] for name in deployed_stacks}
     new = deepcopy(old)
     new["esm2-slurm-network"]["Resources"]["Subnet"]["Properties"]["CidrBlock"] = "10.0.64.0/18"
-    pairs = [(name, old[name], new[name]) for name in old]
+    pairs = [Pair(name, old[name], new[name]) for name in old]
     found = find_exports_in_use(pairs, region="us-west-2")
     assert len(found) == (expected is not None)
     assert all(f"run `{expected}` first" in sentence for sentence in found)

@@ -17,7 +17,7 @@ from tests.tools.cluster_files import shipped
 from tests.tools.stacks import stack_templates
 from tests.tools.stacks.stack_templates import Template
 from tools.stacks import diff as template_diff
-from tools.stacks.diff import PreciousLoss, describe, find_precious_losses
+from tools.stacks.diff import Pair, PreciousLoss, describe, find_precious_losses
 
 REPOSITORY = Path(__file__).parents[3]
 REGION = "us-west-2"
@@ -32,7 +32,7 @@ def losses(change: Callable[[dict[str, Template]], None]) -> list[PreciousLoss]:
     """Return the losses of a deployment of all three stacks with a change."""
     old, new = templates(), templates()
     change(new)
-    return find_precious_losses([(name, old[name], new[name]) for name in ORDER], region=REGION)
+    return find_precious_losses([Pair(name, old[name], new[name]) for name in ORDER], region=REGION)
 
 
 def setting(stack: str, logical_id: str, path: str, value: Any) -> Callable[[dict[str, Template]], None]:
@@ -172,7 +172,7 @@ def test_replacement_spreads_along_every_kind_of_reference(reference: Any, sprea
     old["Resources"]["Lustre"]["Properties"]["KmsKeyId"] = reference
     new = deepcopy(old)
     new["Resources"]["Key"]["Type"] = "AWS::KMS::ReplicaKey"
-    found = find_precious_losses([("storage", old, new)], region=REGION)
+    found = find_precious_losses([Pair("storage", old, new)], region=REGION)
     assert {p.loss.logical_id for p in found} == ({"Key", "Lustre"} if spreads else {"Key"})
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from manifests.charts import chart_folder
 from tools.stacks import diff
-from tools.stacks.diff import describe, find_precious_losses
+from tools.stacks.diff import Pair, describe, find_precious_losses
 from tools.stacks.service_limits import find_notices
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "eks"
@@ -31,7 +31,7 @@ def changed(resource_type: str, **properties: Any) -> dict[str, Any]:
 
 
 def paragraphs(new: dict[str, Any]) -> list[str]:
-    return [describe(loss) for loss in find_precious_losses([(TOP, OLD[TOP], new)], region="us-west-2")]
+    return [describe(loss) for loss in find_precious_losses([Pair(TOP, OLD[TOP], new)], region="us-west-2")]
 
 
 def notices(new: dict[str, Any]) -> list[str]:
@@ -41,7 +41,7 @@ def notices(new: dict[str, Any]) -> list[str]:
 
 
 def test_nothing_changed_is_nothing_lost() -> None:
-    pairs = [(stack, OLD[stack], copy.deepcopy(OLD[stack])) for stack in STACKS]
+    pairs = [Pair(stack, OLD[stack], copy.deepcopy(OLD[stack])) for stack in STACKS]
     assert find_precious_losses(pairs, region="us-west-2") == []
     assert notices(copy.deepcopy(OLD[TOP])) == []
 

@@ -15,7 +15,7 @@ from tests.stacks.synthesized import STACKS, Templates, assembly, only, resource
 from tests.tools.accounts import OTHER_ZONE
 from tests.tools.answering_aws import ACCOUNT
 from tests.tools.cluster_files import shipped
-from tools.stacks.diff import find_precious_losses
+from tools.stacks.diff import Pair, find_precious_losses
 from tools.stacks.replacements import KEPT
 from tools.stacks.stack_contents import StackResource
 from tools.stacks.teardown_plan import HOLDING, bill_of, deletion_of
@@ -75,7 +75,7 @@ def losses(name: str, change: Callable[[Templates], None]) -> set[tuple[str, str
     old = templates(FILES[name])
     new = deepcopy(old)
     change(new)
-    pairs = [(stack, old[stack], new[stack]) for stack in STACKS]
+    pairs = [Pair(stack, old[stack], new[stack]) for stack in STACKS]
     found = find_precious_losses(pairs, region=shipped(name).region)
     return {(p.loss.resource_type, p.loss.kind) for p in found if p.is_certain}
 

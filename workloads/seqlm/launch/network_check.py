@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from seqlm.training.command_line import STOPPED_BY_SIGNAL
+
 from .job_file import Job
-from .slurm_attempts import ENDED_BY_SLURM, endings
+from .slurm_attempts import endings
 from .slurm_step import srun, step_command
 
 AGENT = "seqlm.launch.node_agent"
@@ -186,10 +188,12 @@ def outcomes_of(
     found = []
     for group in groups:
         ended = [by_node[node] for node in group if node in by_node]
-        failed = [record for record in ended if record["status"] not in (0, ENDED_BY_SLURM)]
+        failed = [record for record in ended if record["status"] not in (0, STOPPED_BY_SIGNAL)]
         silent = [node for node in group if node not in by_node]
         # Who had to be ended may have waited for who said nothing at all.
-        unfinished = silent or [str(record["node"]) for record in ended if record["status"] == ENDED_BY_SLURM]
+        unfinished = silent or [
+            str(record["node"]) for record in ended if record["status"] == STOPPED_BY_SIGNAL
+        ]
         said = []
         if failed:
             # Of a connection both ends tell; who says more than a status, says it first.

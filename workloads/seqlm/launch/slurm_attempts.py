@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from seqlm.runs.stages import STAGES
+from seqlm.training.command_line import STOPPED_BY_SIGNAL, USAGE_ERROR
 from seqlm.training.whole_file import write_whole
 
 from .hang_report import Observed
@@ -18,10 +19,6 @@ CANCELLED_FILE = "cancelled"
 """Made by ``make cancel`` (tools/jobs/slurm/jobs_on_cluster.sh): the job does not start again."""
 SIGNALLED = 128
 """Added to the signal's number in the status of a process that one has ended."""
-USAGE_ERROR = 2
-"""Status of a process whose message says what the user has to change."""
-ENDED_BY_SLURM = 143
-"""128 + SIGTERM: status of a torchrun after SIGTERM, also from Slurm because another node's failed."""
 
 
 @dataclass
@@ -90,7 +87,7 @@ def stopped(folder: Path, attempt: str) -> list[str]:
     Only nodes that have saved have a message. torchrun's status is the same after it killed its processes.
     """
     records = endings(folder, attempt)
-    return [record["message"] for record in records if record.get("status") == ENDED_BY_SLURM]
+    return [record["message"] for record in records if record.get("status") == STOPPED_BY_SIGNAL]
 
 
 def hung_processes(folder: Path, attempt: str) -> list[Observed]:
@@ -106,7 +103,7 @@ def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str])
     found = endings(folder, attempt)
     silent = ", ".join(sorted(set(nodes) - {record["node"] for record in found}))
     unheard = f"no word from torchrun of {silent}" if found and silent else ""
-    records = [record for record in found if record.get("status", 0) not in (0, ENDED_BY_SLURM)]
+    records = [record for record in found if record.get("status", 0) not in (0, STOPPED_BY_SIGNAL)]
     if not records:
         return status, _lines(f"the step ended with {status}", unheard)
 

@@ -19,14 +19,13 @@ from pathlib import Path
 from types import FrameType
 
 from seqlm.runs.stages import STAGES
+from seqlm.training.command_line import STOPPED_BY_SIGNAL, USAGE_ERROR
 
 from .hang_report import Observed, blame, report
 from .job_file import Job, read_job
 from .network_check import AGENT, NetworkCheck, Verdict, check_nodes
 from .slurm_attempts import (
     CANCELLED_FILE,
-    ENDED_BY_SLURM,
-    USAGE_ERROR,
     State,
     first_failure,
     hung_processes,
@@ -82,7 +81,7 @@ class Supervisor:
             self.state.clear(self.nodes)
             self.state.write(self.folder)
         for attempt in itertools.count(1):
-            name, status = f"{self.restart}.{attempt}", ENDED_BY_SLURM
+            name, status = f"{self.restart}.{attempt}", STOPPED_BY_SIGNAL
             if verdict.is_well and self.stop is None:
                 status = self._attempt(name, options)
                 # A crash beside a node that is lost is none of its own, so it does not count yet.
@@ -130,7 +129,7 @@ class Supervisor:
             if self.stage.one_process or status:
                 return status
             if self.stop is not None:
-                return ENDED_BY_SLURM
+                return STOPPED_BY_SIGNAL
         agent = ["-m", AGENT, str(self.job_file), name, self.job.stage, ",".join(self.nodes)]
         return self._run(step_command(self.job, options, num_nodes=len(self.nodes), arguments=agent))
 
@@ -165,7 +164,7 @@ class Supervisor:
         say(f"{how} on {self.stop.name}; {what} {progress(self.job)}")
         if self.stop == signal.SIGUSR1:
             return self._requeue("the time limit is near")
-        return self._cancel() if self._is_cancelled() else ENDED_BY_SLURM
+        return self._cancel() if self._is_cancelled() else STOPPED_BY_SIGNAL
 
     @property
     def _since(self) -> str:
@@ -178,7 +177,7 @@ class Supervisor:
     def _cancel(self) -> int:
         say("cancelled")
         insist("scancel", self.job_id)
-        return ENDED_BY_SLURM
+        return STOPPED_BY_SIGNAL
 
     def _blame(self, attempt: str, hung: list[Observed]) -> None:
         """Say who stood still, and leave a node out that has done so before."""

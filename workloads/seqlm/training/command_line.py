@@ -19,9 +19,11 @@ from types import FrameType
 from typing import NoReturn
 
 USAGE_ERROR = 2
-INTERRUPTED = 130  # 128 + SIGINT
+"""Exit status after a message that says what the user has to change."""
+INTERRUPTED = 130
+"""Exit status after Ctrl-C (128 + SIGINT)."""
 STOPPED_BY_SIGNAL = 143
-"""Exit status after a graceful stop (128 + SIGTERM): not finished, to be started again."""
+"""Exit status after SIGTERM (128 + SIGTERM): not finished, to be started again."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 """HyperPod's agent sends SIGUSR1 before a job on Kubernetes continues with another number of nodes
 (hyperpod_elastic_agent 1.1.3, ``plr_hyperpod_elastic_agent.py``)."""

@@ -6,10 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace the file, so that a reader finds either the old text or the new one."""
+def write_whole(path: Path, text: str, *, mode: int | None = None) -> None:
+    """Replace the file, so that a reader finds either the old text or the new one.
+
+    Args:
+        path: file to replace or create.
+        text: new content.
+        mode: permissions of the file, also while it is written; None gives those of a new file.
+    """
     new = path.with_name(f".{path.name}-{os.getpid()}")
     with new.open("w", encoding="utf-8") as stream:
+        if mode is not None:
+            os.fchmod(stream.fileno(), mode)
         stream.write(text)
         stream.flush()
         # Of a node that dies, a shared file system keeps the new name and may lose what is not written out.

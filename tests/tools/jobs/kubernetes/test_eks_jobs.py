@@ -194,7 +194,7 @@ def test_a_server_that_is_not_reached(run: Run, server: tuple[Objects, Path], tm
     content = json.loads(server[1].read_text())
     content["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{free}"
     (path := tmp_path / "kubeconfig").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"does not answer \(.*refused.*reached from the VPC"):
+    with pytest.raises(ValueError, match=r"does not answer \(.*refused.*reached only from the VPC"):
         run("status", kubeconfig=path)
 
 

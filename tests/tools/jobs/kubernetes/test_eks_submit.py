@@ -63,7 +63,7 @@ def test_what_is_printed_is_as_on_slurm(objects: Objects, run: Run) -> None:
         ),
         (
             lambda objects: objects.refused.update(hyperpodpytorchjobs="exceeded quota: pods"),
-            "Kubernetes refuses the job: .*exceeded quota: pods.*kubernetes.access says who",
+            "Kubernetes refuses the job: .*exceeded quota: pods.*kubernetes.access in the cluster file",
         ),
     ],
 )

@@ -196,7 +196,7 @@ def test_whose_job_it_is() -> None:
     assert job_user(CLUSTER, None) == "ubuntu"
     names = [user.name for user in P5.access.users]
     assert len(names) > 1
-    with pytest.raises(ValueError, match=f"--user: name one of {names[0]}"):
+    with pytest.raises(ValueError, match=f"--user: got none; give the user of the job: {names[0]}"):
         job_user(P5, None)
     with pytest.raises(ValueError, match="--user: got nobody"):
         job_user(P5, "nobody")

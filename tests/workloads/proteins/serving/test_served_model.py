@@ -23,9 +23,10 @@ from transformers import (
 )
 
 from seqlm.proteins.alphabet import CLS, EOS, encode
-from seqlm.proteins.serving.command import STOPPED, main
+from seqlm.proteins.serving.command import main
 from seqlm.proteins.serving.model import open_model
 from seqlm.proteins.serving.settings import ServeSettings, check_folder
+from seqlm.training.command_line import STOPPED_BY_SIGNAL
 from tests.workloads.proteins.serving.served import CSV, Served, free_port, serving
 from tests.workloads.proteins.serving.test_shutdown import PATIENCE, answering
 
@@ -219,4 +220,4 @@ def test_the_container_s_command_serves_a_model_and_gets_signals(folders: dict[s
         assert header == ",".join(f'"{name}"' for name in names) and row.startswith('"P1",3,')
         process.send_signal(signal.SIGTERM)
         # This is the server's own status, because no shell runs between it and the container runtime.
-        assert process.wait(PATIENCE) == STOPPED
+        assert process.wait(PATIENCE) == STOPPED_BY_SIGNAL

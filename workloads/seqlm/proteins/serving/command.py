@@ -12,19 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seqlm.runs.model_names import short_training
-from seqlm.training.command_line import USAGE_ERROR, one_line_errors
+from seqlm.training.command_line import STOPPED_BY_SIGNAL, USAGE_ERROR, one_line_errors
 
 from .settings import ServeSettings, check_folder, settings_text
 
 MODEL_FOLDER = Path("/opt/ml/model")
 """Folder into which SageMaker puts the model."""
 PORT = 8080
-STOPPED = 143
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     # Process 1 of a container ignores SIGTERM by default, and loading may take minutes.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED_BY_SIGNAL))
     is_help = {"-h", "--help"} & {*sys.argv}
     parser = argparse.ArgumentParser(
         prog="seqlm serve",

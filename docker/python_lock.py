@@ -15,7 +15,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import NamedTuple
 
-# pip is what installs these packages, so it is there; the package named packaging need not be.
+# pip installs uv, so the base ships it. The base need not ship the package `packaging`.
 from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.utils import canonicalize_name
 

@@ -39,7 +39,7 @@ JOB ?=
 ENDPOINT ?= endpoints/esm2.yaml
 # The stacks to deploy; by default all of the file.
 STACKS ?= --all
-# bionemo or neuron instead of this project's own: whose image is built, pushed or imported, or whose speed is measured.
+# The image to build, push or import, or the program to measure: bionemo or neuron; by default this project's own.
 FRAMEWORK ?=
 # Duration of make fuzz.
 MINUTES ?= 10
@@ -48,7 +48,7 @@ MINUTES ?= 10
 # Check of the variables
 #
 
-# Without the environment, any python3 checks; without that, nothing does.
+# The environment's Python runs the check, or any python3 before there is an environment. Without both, it is skipped.
 CHECKER := $(or $(wildcard $(VENV)/bin/python),$(shell command -v python3))
 is_given_by = $(filter $(2),$(firstword $(origin $(1))))
 ON_COMMAND_LINE := $(foreach name,$(.VARIABLES),$(if $(call is_given_by,$(name),command),$(name)))
@@ -143,7 +143,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/pip uninstall --quiet --quiet --yes awscli
 	@touch $@
 
-# Environments beside .venv, one for each requirements-<name>.txt. Each file says why it needs one of its own.
+# Environments beside .venv, one for each requirements-<name>.txt. A comment in that file has the reason.
 .venv-%/.ready: requirements-%.txt
 	$(PYTHON) -m venv .venv-$*
 	$(call install,.venv-$*) --requirement $<
@@ -157,7 +157,7 @@ $(AWSCLI_READY) $(BIOTRAINER_READY) $(CHECKOV_READY) $(HYPERPOD_READY) $(XLA_REA
 SITE_PACKAGES := lib/python3.11/site-packages
 $(XLA_READY): AFTER_INSTALL = echo "$(abspath $(VENV))/$(SITE_PACKAGES)" > .venv-xla/$(SITE_PACKAGES)/shared.pth
 
-# No environment, but a folder of packages for Python's path.
+# A folder of packages for Python's path, not an environment.
 $(HYPERPOD_READY): requirements-hyperpod.txt
 	rm -rf .venv-hyperpod
 	$(call install,$(VENV)) --no-deps --target .venv-hyperpod --requirement $<

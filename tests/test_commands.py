@@ -148,7 +148,7 @@ def test_a_missing_run_is_one_line_with_the_existing_ones() -> None:
 
 
 def test_variables_are_checked_before_the_environment_exists(tmp_path: Path) -> None:
-    """By any python3, and not at all if there is none."""
+    """Use any python3. Without one, check nothing."""
     for program in ("awk", "bash", "make"):
         found = shutil.which(program)
         assert found is not None

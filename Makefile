@@ -4,122 +4,174 @@
 SHELL := /bin/bash
 # Without brace expansion, ARGS="task.split={column:fold,test:[4]}" stays one word.
 .SHELLFLAGS := +B -c
+.DEFAULT_GOAL := help
+
+#
+# Variables for users. tools/make_variables.py has the table of the targets that read them.
+#
+
 PYTHON ?= python3.11
+VENV := .venv
 # For make gpu, on a machine that brings torch and transformers and has no network.
 SYSTEM_PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
-READY := $(VENV)/.ready
-CONFIGS = workloads/seqlm/configs
-CONFIG ?= $(if $(filter finetune-llm,$(MAKECMDGOALS)),workloads/seqlm/configs/language/llm_sample.yaml,$(strip \
+
+# The run file, and changes to it.
+CONFIGS := workloads/seqlm/configs
+CONFIG ?= $(if $(filter finetune-llm,$(MAKECMDGOALS)),$(CONFIGS)/language/llm_sample.yaml,$(strip \
 	$(CONFIGS)/$(if $(filter finetune-%,$(MAKECMDGOALS)),finetune/membrane_sample,esm2_8m_sample).yaml))
 ARGS ?=
+# A model's folder or hub id: the start of a training, and the model of the other targets.
+MODEL ?=
+# The folder of a run.
 NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
-STAGE = $(BIN)/python -m seqlm
-CLUSTER ?= clusters/$(if $(filter eks,$(TARGET)),eks,slurm).yaml
-# On a cluster: TARGET=slurm or eks, and NODES= (2, or 2-3 to train), IMAGE=, or any option that
+
+# Where stages run: local, slurm or eks. On a cluster: NODES= (2, or 2-3 to train), IMAGE=, or any option that
 # tools.jobs submit --help lists, in SUBMIT="--time 2:00:00".
 TARGET ?= local
+CLUSTER ?= clusters/$(if $(filter eks,$(TARGET)),eks,slurm).yaml
 NODES ?=
 IMAGE ?=
 SUBMIT ?=
-# Whose image is built, pushed or imported, and whose speed is measured: ours, or bionemo, or neuron.
-FRAMEWORK ?=
 JOB ?=
-# A model's folder or hub id: what training starts from, and what the other targets use.
-MODEL ?=
-# For serve on EKS.
+
+# The endpoint of make serve TARGET=eks. For cost, synth, deploy and destroy, it takes the place of the cluster.
 ENDPOINT ?= endpoints/esm2.yaml
-# Minutes for which fuzz runs.
-MINUTES ?= 10
-# Without TARGET= the cluster file alone says who places jobs.
-jobs = $(BIN)/python -m tools.jobs $(1) --cluster $(CLUSTER) $(if $(filter-out local,$(TARGET)),--target $(TARGET))
-CDK_READY := node_modules/.ready
-# An endpoint in place of a cluster, for cost, deploy and destroy; serve has a default.
-GIVEN_ENDPOINT = $(if $(findstring command line,$(origin ENDPOINT)),$(ENDPOINT))
-# What `cdk destroy` names: it leaves the others. All of the file's stacks are what is deployed, unless STACKS= names some.
-STACK = $(if $(GIVEN_ENDPOINT),EndpointStack,$(if $(shell grep -E '^scheduler: *["'\'']?eks' $(CLUSTER)),EksHyperPodStack,SlurmHyperPodStack))
+# The stacks to deploy; by default all of the file.
 STACKS ?= --all
-CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context $(if $(GIVEN_ENDPOINT),endpoint=$(GIVEN_ENDPOINT),cluster=$(CLUSTER))
-CREDENTIALS = $(BIN)/python -m tools.stacks.credentials $(ARGS)
-STACK_TOOL = $(NODE_HERE) $(BIN)/python -m tools.stacks.deploy --cluster $(CLUSTER)
-AWSCLI_READY := .venv-awscli/.ready
-CHECKOV_READY := .venv-checkov/.ready
-HYPERPOD_READY := .venv-hyperpod/.ready
-XLA_READY := .venv-xla/.ready
-OLDEST_READY := .venv-oldest/.ready
-BIOTRAINER_READY := .venv-biotrainer/.ready
-# The environment brings the Node.js that the CDK's command line and its Python package run on.
-# Node.js keeps what it has compiled of the CDK.
-NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH" NODE_COMPILE_CACHE="$${NODE_COMPILE_CACHE:-$(CURDIR)/node_modules/.cache/compiled}"
+# The image to build, push or import, or the program to measure: bionemo or neuron; by default this project's own.
+FRAMEWORK ?=
+# Duration of make fuzz.
+MINUTES ?= 10
 
-submit = $(call jobs,submit $(1)) \
-	$(if $(NODES),--nodes $(NODES)) $(if $(IMAGE),--image $(IMAGE)) $(SUBMIT)
+#
+# Check of the variables
+#
 
-# The run file: CONFIG=, or the one that RUN=<folder of a run> has kept, with the run's own place.
-GIVEN_RUN = $(if $(filter-out file,$(origin RUN)),$(RUN:/=))
-RUN_FILE = $(if $(GIVEN_RUN),$(GIVEN_RUN)/config.yaml runs=$(dir $(GIVEN_RUN)) name=$(notdir $(GIVEN_RUN)),$(CONFIG))
-ifeq ($(TARGET),local)
-stage = $(STAGE) $(1) --config $(RUN_FILE)
-else ifneq ($(filter slurm eks,$(TARGET)),)
-stage = $(call submit,$(1)) --config $(CONFIG)
-$(if $(GIVEN_RUN),$(error RUN: got $(RUN), a folder of this machine; name a run of the cluster with CONFIG= and ARGS="name=..."))
-else
+# The environment's Python runs the check, or any python3 before there is an environment. Without both, it is skipped.
+CHECKER := $(or $(wildcard $(VENV)/bin/python),$(shell command -v python3))
+is_given_by = $(filter $(2),$(firstword $(origin $(1))))
+ON_COMMAND_LINE := $(foreach name,$(.VARIABLES),$(if $(call is_given_by,$(name),command),$(name)))
+GOALS := $(or $(MAKECMDGOALS),$(.DEFAULT_GOAL))
+in_quotes = '$(subst ','\'',$(1))'
+
+ifeq ($(filter local slurm eks,$(TARGET)),)
 $(error TARGET: got $(TARGET); allowed are local, slurm and eks)
 endif
-$(if $(GIVEN_RUN),$(if $(filter command,$(firstword $(origin CONFIG))),$(error CONFIG, RUN: give one; RUN=$(RUN) brings its own config.yaml)))
-# A run that does not exist is one line, with those that do.
-find_run = $(if $(GIVEN_RUN),@test -r $(GIVEN_RUN)/config.yaml || { echo "RUN: $(RUN) has no config.yaml; runs here: \
-$(or $(patsubst %/config.yaml,%,$(wildcard runs/*/config.yaml)),none)" >&2; exit 2; })
-start_from = $(if $(MODEL),model.init_from=$(MODEL))
-use_model = $(if $(MODEL),inference.model=$(MODEL))
-ifneq ($(TARGET),local)
-$(foreach goal,$(filter report explore publish bench gpu bench-data bench-inference bench-serve finetune-table,$(MAKECMDGOALS)),\
-	$(error TARGET=$(TARGET): $(goal) runs on this machine alone; for a run of the cluster make fetch comes first))
+# The name of the first variable that is refused, and the reason.
+REFUSED := $(if $(CHECKER),$(shell $(CHECKER) -IS tools/make_variables.py \
+	$(call in_quotes,$(GOALS)) $(call in_quotes,$(TARGET)) $(call in_quotes,$(ON_COMMAND_LINE))))
+ifneq ($(REFUSED),)
+$(error $(firstword $(REFUSED))=$($(firstword $(REFUSED))): $(wordlist 2,$(words $(REFUSED)),$(REFUSED)))
 endif
 
-.DEFAULT_GOAL := help
+GIVEN_RUN := $(if $(filter-out file,$(origin RUN)),$(RUN:/=))
+ifneq ($(GIVEN_RUN),)
+ifneq ($(TARGET),local)
+$(error RUN: got $(RUN), a folder of this machine; name a run of the cluster with CONFIG= and ARGS="name=...")
+endif
+ifneq ($(call is_given_by,CONFIG,command),)
+$(error CONFIG, RUN: give one; RUN=$(RUN) brings its own config.yaml)
+endif
+endif
 
-# Which targets read a variable, beside PYTHON and VENV. What none of the targets reads is refused, so that no one
-# waits for a run, or for a cluster, that is not the one they named.
-LOCAL := $(filter local,$(TARGET))
-STAGES := data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm evaluate embed predict variants contacts scorecard layers
-FOR_JOBS := status tail cancel fetch
-FOR_CDK := synth bootstrap deploy diff destroy teardown
-READ_CONFIG := $(STAGES) explore publish finetune-table plan
-READ_RUN := evaluate embed predict variants contacts scorecard explore publish report serve
-READ_TARGET := $(STAGES) bandwidth serve image $(FOR_JOBS)
-READ_CLUSTER := $(FOR_JOBS) $(FOR_CDK) preflight cost plan prices mirror-downloads connect logs apply-lifecycle push \
-	$(if $(LOCAL),,$(STAGES) bandwidth serve $(if $(filter slurm,$(TARGET)),image))
-READ_NODES := $(if $(LOCAL),,$(STAGES) bandwidth)
-READ_IMAGE := $(READ_NODES) $(if $(LOCAL),,serve)
-READ_SUBMIT := $(READ_IMAGE)
-READ_JOB := tail cancel fetch
-READ_MODEL := train-ddp train-fsdp finetune-lora finetune-llm finetune-table evaluate embed predict variants contacts scorecard layers explore publish serve
-READ_ENDPOINT := cost synth deploy destroy $(if $(LOCAL),,serve)
-READ_STACKS := deploy
-READ_FRAMEWORK := bench image push
-READ_NODE := connect logs
-READ_REGION := prices
-READ_SYSTEM_PYTHON := gpu
-READ_MINUTES := fuzz
-# All but these.
-NO_ARGS := help env report synth schema golden lint format clean
-READ_ARGS := $(filter-out $(NO_ARGS),$(MAKECMDGOALS))
-GOALS := $(or $(MAKECMDGOALS),$(.DEFAULT_GOAL))
-VARIABLES := ARGS CONFIG CLUSTER TARGET NODES IMAGE SUBMIT RUN JOB MODEL ENDPOINT STACKS FRAMEWORK NODE REGION MINUTES SYSTEM_PYTHON
-READ := $(strip $(foreach name,$(VARIABLES),$(if $(filter $(GOALS),$(READ_$(name))),$(name))) PYTHON VENV)
-given = $(filter $(2),$(firstword $(origin $(1))))
-$(foreach name,$(filter-out $(READ),$(.VARIABLES)),$(if $(call given,$(name),command $(if $(filter $(name),$(VARIABLES)),environment)),\
-	$(error $(name)=$($(name)): make $(GOALS) does not read $(name); it reads $(READ))))
-.PHONY: help env data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm finetune-table evaluate serve embed predict variants contacts scorecard layers explore publish \
-	bandwidth report status tail cancel fetch bench gpu bench-data bench-inference bench-serve \
-	cost prices plan \
-	synth bootstrap deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
-	schema golden lock image push test test-all fuzz test-cluster test-image test-xla test-biotrainer test-oldest lint format clean
+#
+# Commands that several targets share
+#
+
+BIN := $(VENV)/bin
+# The environment brings uv, and the Node.js for the CDK's command line and its Python package.
+WITH_ENVIRONMENT := PATH="$(abspath $(BIN)):$$PATH"
+
+# A stage, here or as a job. The run file here is CONFIG=, or the one that RUN=<folder of a run> has kept, with the
+# run's own place.
+STAGE := $(BIN)/python -m seqlm
+RUN_FILE = $(if $(GIVEN_RUN),$(GIVEN_RUN)/config.yaml runs=$(dir $(GIVEN_RUN)) name=$(notdir $(GIVEN_RUN)),$(CONFIG))
+# Without TARGET=, the cluster file alone decides which scheduler places jobs.
+jobs = $(BIN)/python -m tools.jobs $(1) --cluster $(CLUSTER) $(if $(filter-out local,$(TARGET)),--target $(TARGET))
+submit = $(call jobs,submit $(1)) $(if $(NODES),--nodes $(NODES)) $(if $(IMAGE),--image $(IMAGE)) $(SUBMIT)
+ifeq ($(TARGET),local)
+stage = $(STAGE) $(1) --config $(RUN_FILE)
+else
+stage = $(call submit,$(1)) --config $(CONFIG)
+endif
+start_from = $(if $(MODEL),model.init_from=$(MODEL))
+use_model = $(if $(MODEL),inference.model=$(MODEL))
+# If the run does not exist, one line lists those that do.
+RUNS_HERE = $(patsubst %/config.yaml,%,$(wildcard runs/*/config.yaml))
+find_run = $(if $(GIVEN_RUN),@test -r $(GIVEN_RUN)/config.yaml || { \
+	echo "RUN: $(RUN) has no config.yaml; runs here: $(or $(RUNS_HERE),none)" >&2; exit 2; })
+
+# The CDK. Node.js keeps what it has compiled of it.
+WITH_NODE := $(WITH_ENVIRONMENT) NODE_COMPILE_CACHE="$${NODE_COMPILE_CACHE:-$(CURDIR)/node_modules/.cache/compiled}"
+GIVEN_ENDPOINT := $(if $(findstring command line,$(origin ENDPOINT)),$(ENDPOINT))
+CDK = $(WITH_NODE) node node_modules/aws-cdk/bin/cdk \
+	--context $(if $(GIVEN_ENDPOINT),endpoint=$(GIVEN_ENDPOINT),cluster=$(CLUSTER))
+STACK_TOOL = $(WITH_NODE) $(BIN)/python -m tools.stacks.deploy --cluster $(CLUSTER)
+CREDENTIALS = $(BIN)/python -m tools.stacks.credentials $(ARGS)
+# The one stack that make destroy deletes; the others stay.
+CLUSTER_STACK = $(if $(shell grep -E '^scheduler: *["'\'']?eks' $(CLUSTER)),EksHyperPodStack,SlurmHyperPodStack)
+STACK = $(if $(GIVEN_ENDPOINT),EndpointStack,$(CLUSTER_STACK))
+
+#
+# Environments
+#
+
+READY := $(VENV)/.ready
+CDK_READY := node_modules/.ready
+AWSCLI_READY := .venv-awscli/.ready
+BIOTRAINER_READY := .venv-biotrainer/.ready
+CHECKOV_READY := .venv-checkov/.ready
+HYPERPOD_READY := .venv-hyperpod/.ready
+OLDEST_READY := .venv-oldest/.ready
+XLA_READY := .venv-xla/.ready
+# Installs into the environment in the folder $(1). The options that follow are those of pip install.
+install = $(WITH_ENVIRONMENT) $(1)/bin/python docker/install_with_uv.py --quiet
+
+# Rebuilt when the pins change. The marker comes last, so a broken install is not taken for a whole one.
+$(READY): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 (Debian/Ubuntu: apt-get install python3.11 python3.11-venv), or name another with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make environments: install its venv package (Debian/Ubuntu: apt-get install python3.11-venv)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V), the pins are for Python 3.11: name one with PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(call install,$(VENV)) --no-deps --require-hashes --requirement requirements.lock
+	@# Not locked: its wheel depends on the machine (CPU or CUDA).
+	$(call install,$(VENV)) $$(grep '^torch==' requirements.txt)
+	@# The checkout's own package, in editable form; hatchling is in the lock.
+	$(call install,$(VENV)) --no-deps --no-index --no-build-isolation --editable .
+	@# It was in requirements.txt once, and would go before the user's own version.
+	@$(BIN)/pip uninstall --quiet --quiet --yes awscli
+	@touch $@
+
+# Environments beside .venv, one for each requirements-<name>.txt. A comment in that file has the reason.
+.venv-%/.ready: requirements-%.txt
+	$(PYTHON) -m venv .venv-$*
+	$(call install,.venv-$*) --requirement $<
+	$(AFTER_INSTALL)
+	@touch $@
+
+# make test-oldest PYTHON=python3.12 works without .venv.
+$(AWSCLI_READY) $(BIOTRAINER_READY) $(CHECKOV_READY) $(HYPERPOD_READY) $(XLA_READY): $(READY)
+
+# Its own torch comes first on Python's path; everything else is that of .venv.
+SITE_PACKAGES := lib/python3.11/site-packages
+$(XLA_READY): AFTER_INSTALL = echo "$(abspath $(VENV))/$(SITE_PACKAGES)" > .venv-xla/$(SITE_PACKAGES)/shared.pth
+
+# A folder of packages for Python's path, not an environment.
+$(HYPERPOD_READY): requirements-hyperpod.txt
+	rm -rf .venv-hyperpod
+	$(call install,$(VENV)) --no-deps --target .venv-hyperpod --requirement $<
+	@touch $@
+
+$(CDK_READY): package-lock.json $(READY)
+	$(WITH_NODE) npm ci --silent --no-audit --no-fund
+	@touch $@
 
 ##@ Biologist: train, fine-tune, use
+
+.PHONY: help env data train-ddp train-fsdp finetune-lora finetune-llm finetune-table train-bionemo convert-bionemo
+.PHONY: evaluate serve embed predict variants contacts scorecard layers explore publish report
+.PHONY: status tail cancel fetch
 
 help: ## this list
 	@awk -F ':.*## ' '/^##@/ { print "\n" substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -129,21 +181,6 @@ help: ## this list
 	@echo 'eks runs stages and bandwidth there.'
 
 env: $(READY) ## the Python environment in .venv; other targets create it
-
-# Rebuilt when the pins change. The marker comes last, so a broken install is not taken for a whole one.
-$(READY): requirements.lock pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 (Debian/Ubuntu: apt-get install python3.11 python3.11-venv), or name another with PYTHON=..." >&2; exit 1; }
-	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make environments: install its venv package (Debian/Ubuntu: apt-get install python3.11-venv)" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V), the pins are for Python 3.11: name one with PYTHON=..." >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements.lock
-	@# Not locked: its wheel depends on the machine (CPU or CUDA).
-	$(BIN)/pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.txt)
-	@# The checkout's own package, in editable form; hatchling is in the lock.
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-index --no-build-isolation --editable .
-	@# It was in requirements.txt once, and would go before the user's own version.
-	@$(BIN)/pip uninstall --quiet --quiet --yes awscli
-	@touch $@
 
 data: $(READY) ## prepare data.source of the run file in its data.path
 	$(call stage,data) $(ARGS)
@@ -235,48 +272,10 @@ cancel: $(READY) ## have JOB=<number> save and end
 fetch: $(READY) ## bring results and model of a job (or JOB=) into runs/
 	@$(call jobs,fetch) $(JOB) $(ARGS)
 
-$(CDK_READY): package-lock.json $(READY)
-	$(NODE_HERE) npm ci --silent --no-audit --no-fund
-	@touch $@
-
-# Not in .venv, where an activated environment would put it before the user's own version.
-$(AWSCLI_READY): requirements-awscli.txt $(READY)
-	$(PYTHON) -m venv .venv-awscli
-	.venv-awscli/bin/pip install --quiet --disable-pip-version-check --requirement requirements-awscli.txt
-	@touch $@
-
-# checkov pins other versions of the AWS SDK, so it has an environment of its own.
-$(CHECKOV_READY): requirements-checkov.txt $(READY)
-	$(PYTHON) -m venv .venv-checkov
-	.venv-checkov/bin/pip install --quiet --disable-pip-version-check --requirement requirements-checkov.txt
-	@touch $@
-
-# HyperPod's agent pins an older torch than it needs: it comes without its requirements, in a folder of its own.
-$(HYPERPOD_READY): requirements-hyperpod.txt $(READY)
-	rm -rf .venv-hyperpod
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .venv-hyperpod \
-		--requirement requirements-hyperpod.txt
-	@touch $@
-
-# Its own torch comes first on Python's path; the rest is that of .venv. torch brings 6 GB of CUDA's libraries.
-$(XLA_READY): requirements-xla.txt $(READY)
-	$(PYTHON) -m venv .venv-xla
-	.venv-xla/bin/pip install --quiet --disable-pip-version-check --requirement requirements-xla.txt
-	echo "$(CURDIR)/$(VENV)/lib/python3.11/site-packages" > .venv-xla/lib/python3.11/site-packages/shared.pth
-	@touch $@
-
-# Its torch brings 5.5 GB of CUDA's libraries. PYTHON=python3.12 makes it of that one.
-$(OLDEST_READY): requirements-oldest.txt
-	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --requirement requirements-oldest.txt
-	@touch $@
-
-$(BIOTRAINER_READY): requirements-biotrainer.txt $(READY)
-	$(PYTHON) -m venv .venv-biotrainer
-	.venv-biotrainer/bin/pip install --quiet --disable-pip-version-check --requirement requirements-biotrainer.txt
-	@touch $@
-
 ##@ Platform engineer: plan, deploy, operate, pay
+
+.PHONY: synth bootstrap deploy diff preflight cost plan prices mirror-downloads charts
+.PHONY: connect logs apply-lifecycle destroy teardown image push bandwidth
 
 synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
 	$(CDK) synth --quiet 2> >(grep -v '^Supply a stack id' >&2)
@@ -294,10 +293,10 @@ else
 endif
 
 diff: $(CDK_READY) ## what deploy would change; warns if data would be lost
-	$(NODE_HERE) $(BIN)/python -m tools.stacks.diff --cluster $(CLUSTER) $(ARGS)
+	$(WITH_NODE) $(BIN)/python -m tools.stacks.diff --cluster $(CLUSTER) $(ARGS)
 
 preflight: $(READY) ## check quotas, zones, plans, names before money is spent
-	$(NODE_HERE) $(BIN)/python -m tools.preflight --cluster $(CLUSTER) $(ARGS)
+	$(WITH_NODE) $(BIN)/python -m tools.preflight --cluster $(CLUSTER) $(ARGS)
 
 cost: $(READY) ## USD a month of CLUSTER= or ENDPOINT=; ARGS="hours=200"
 	@$(BIN)/python -m tools.cost --cluster $(CLUSTER) \
@@ -333,7 +332,7 @@ else
 endif
 
 teardown: $(CDK_READY) ## destroy everything in order, and name what is kept
-	$(NODE_HERE) $(BIN)/python -m tools.stacks.teardown --cluster $(CLUSTER) $(ARGS)
+	$(WITH_NODE) $(BIN)/python -m tools.stacks.teardown --cluster $(CLUSTER) $(ARGS)
 
 image: $(READY) ## build the commit's image; TARGET=slurm: and push it
 ifeq ($(TARGET),slurm)
@@ -356,15 +355,18 @@ endif
 
 ##@ Developer: test, lint, measure
 
+.PHONY: schema golden lock bench gpu bench-data bench-inference bench-serve
+.PHONY: test test-all test-cluster fuzz test-image test-xla test-biotrainer test-oldest lint format clean
+
 schema: $(READY) ## JSON schemas of cluster and run files, for editors
 	$(BIN)/python -m config.reading.schema
 	$(STAGE) --write-schema
 
 golden: $(READY) ## write the expected templates again
-	$(NODE_HERE) $(BIN)/python -m tests.golden.write
+	$(WITH_NODE) $(BIN)/python -m tests.golden.write
 
 lock: $(READY) ## versions and hashes of all Python packages
-	PATH="$(CURDIR)/$(BIN):$$PATH" docker/lock.sh $(ARGS)
+	$(WITH_ENVIRONMENT) docker/lock.sh $(ARGS)
 
 bench: $(READY) ## speed next to transformers' Trainer; FRAMEWORK=bionemo
 	$(BIN)/python -m benchmarks.$(if $(filter bionemo,$(FRAMEWORK)),bionemo,acceptance --stages versus --out runs/bench) $(ARGS)
@@ -381,7 +383,7 @@ bench-inference: $(READY) ## embeddings/s, next to transformers' pipeline
 bench-serve: $(READY) ## response times of a server with 1, 8 and 64 users
 	$(BIN)/python -m benchmarks.acceptance --stages serve $(ARGS)
 
-PYTEST = $(NODE_HERE) $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+PYTEST = $(WITH_NODE) $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 test: $(READY) $(CDK_READY) ## every module's tests: five minutes on two cores
 	$(PYTEST) -m 'not long' $(ARGS)
 
@@ -427,4 +429,5 @@ format: $(READY) ## rewrite the code with ruff
 	$(BIN)/ruff format .
 
 clean: ## remove the environments; data, runs, downloads stay
-	rm -rf $(VENV) .venv-awscli .venv-checkov .venv-hyperpod .venv-oldest .venv-xla node_modules cdk.out
+	rm -rf $(VENV) .venv-awscli .venv-biotrainer .venv-checkov .venv-hyperpod .venv-oldest .venv-xla
+	rm -rf node_modules cdk.out

@@ -1,6 +1,6 @@
-"""Fetch what docker/versions.json pins, and verify it: ``download.py VERSIONS NAME TARGET``.
+"""Download a file that versions.json pins, and verify it: ``download.py VERSIONS NAME TARGET``.
 
-Runs in the build with the base image's Python, so it uses the standard library alone.
+Standard library only, because image builds run this with the base image's Python.
 """
 
 import hashlib
@@ -13,18 +13,23 @@ from pathlib import Path
 
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 2.0
-"""Doubled after each attempt: half a minute in all."""
+"""Pause after the first attempt. It doubles after each attempt: half a minute in all."""
 TIMEOUT_SECONDS = 60.0
 """Time limit without data, not for the whole file."""
 BLOCK_BYTES = 1 << 20
 
 
 def main(versions: Path, name: str, target: Path) -> None:
-    """Write the file to ``target``, whole and with the pinned SHA-256, or not at all.
+    """Write the file if it has the pinned SHA-256.
+
+    Args:
+        versions: versions.json.
+        name: name of the file in versions.json.
+        target: path of the file, which is written whole or not at all.
 
     Raises:
-        ValueError: if it is not what was pinned; fetched again, it would be the same.
-        OSError: if it cannot be fetched.
+        ValueError: if the file has another SHA-256. Another attempt would not help.
+        OSError: if no attempt succeeds.
     """
     pinned = json.loads(versions.read_text())[name]
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +53,7 @@ def main(versions: Path, name: str, target: Path) -> None:
 
 
 def _fetch(url: str, target: Path) -> str:
-    """Download and return the SHA-256."""
+    """Download a file and return its SHA-256."""
     digest = hashlib.sha256()
     with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response, target.open("wb") as file:
         length = response.headers.get("Content-Length")

@@ -1,5 +1,6 @@
-"""Import every module of a package, to see that nothing it needs is missing, and then run the package:
-``import_all.py PACKAGE [ARGUMENT...]``. Folders below it need no ``__init__.py``.
+"""Import every module of a package, and then run the package: ``import_all.py PACKAGE [ARGUMENT...]``.
+
+The imports fail if a package that a module needs is missing. Folders need no ``__init__.py``.
 """
 
 import importlib
@@ -9,9 +10,18 @@ from pathlib import Path
 
 
 def main(name: str, *arguments: str) -> None:
+    """Import the modules of a package and run it.
+
+    Args:
+        name: package.
+        arguments: command line of the package.
+    """
     [folder] = importlib.import_module(name).__path__
-    files = sorted(file.relative_to(folder).with_suffix("") for file in Path(folder).rglob("*.py"))
-    modules = [".".join((name, *file.parts)) for file in files if file.name not in ("__main__", "__init__")]
+    modules = []
+    for file in sorted(Path(folder).rglob("*.py")):
+        path = file.relative_to(folder).with_suffix("")
+        if path.name not in ("__main__", "__init__"):
+            modules.append(".".join((name, *path.parts)))
     for module in modules:
         importlib.import_module(module)
     print(f"{name}: imported {len(modules)} modules")

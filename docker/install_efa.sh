@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# EFA's libraries for containers: libfabric, rdma-core and the NCCL plugin, from the pinned installer, in
-# place of what the base image has of them: install_efa.sh INSTALLER.tar.gz VERSIONS.json
+# Replace the base image's EFA libraries (libfabric, rdma-core, NCCL plugin) by those of the pinned installer:
+# install_efa.sh INSTALLER.tar.gz VERSIONS.json
 # The kernel module is the node's. Open MPI is left out: torchrun needs none.
 set -euo pipefail
 
@@ -16,8 +16,8 @@ fail() {
     exit 1
 }
 
-# Two plugins on the loader's path make it a guess which one NCCL takes, and the installer's packages declare no
-# conflict with others that hold the same files.
+# Remove the base's plugin. With two plugins on the loader's path, NCCL would take either, and the installer's
+# packages declare no conflict with others that hold the same files.
 mapfile -t others < <(dpkg-query --show --showformat='${Package} ${db:Status-Status}\n' \
     'libfabric*' 'libnccl-ofi*' 2>/dev/null | awk '$2 == "installed" { print $1 }')
 ((${#others[@]} == 0)) || dpkg --purge --force-depends "${others[@]}"
@@ -40,7 +40,8 @@ rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb /var/cache/ldconfig/au
 rm -rf /var/log/apt /var/log/dpkg.log
 
 # Check the installed files, because the installer's status is not reliable.
-libfabric="$(pinned libfabric)" plugin="$(pinned aws_ofi_nccl)"
+libfabric="$(pinned libfabric)"
+plugin="$(pinned aws_ofi_nccl)"
 found="$(/opt/amazon/efa/bin/fi_info --version)"
 [[ "${found}" == *"libfabric: ${libfabric}"* ]] ||
     fail "libfabric is not ${libfabric}, but: ${found//$'\n'/ }"

@@ -14,12 +14,11 @@ python3 -B "${here}/python_lock.py" lacking "${lists}/requirements.lock" "${list
     "${work}/requirements.txt" "${work}/shipped.json"
 # The base's PIP_CONSTRAINT forbids other versions of what it ships. The list holds nothing of that but the
 # packages to replace, which it would refuse; the check below is stricter: nothing else may have changed.
-PIP_CONSTRAINT="" PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-deps --require-hashes \
-    --only-binary :all: --no-cache-dir --disable-pip-version-check --no-input --progress-bar off \
-    --root-user-action ignore --requirement "${work}/requirements.txt"
+export PIP_CONSTRAINT="" PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1
+python3 -B "${here}/install_with_uv.py" --no-deps --require-hashes --only-binary :all: \
+    --requirement "${work}/requirements.txt"
 python3 -B "${here}/python_lock.py" check "${lists}/requirements.lock" "${lists}/versions.json" \
     "${lists}/requirements.in" "${work}/shipped.json"
 # After the check, which would find the agent's pin of torch unmet. Its build back end is in the lock.
-PIP_CONSTRAINT="" PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-deps --require-hashes \
-    --no-binary :all: --no-build-isolation --no-cache-dir --disable-pip-version-check --no-input \
-    --progress-bar off --root-user-action ignore --requirement "${here}/agent.lock"
+python3 -B "${here}/install_with_uv.py" --no-deps --require-hashes --no-binary :all: --no-build-isolation \
+    --requirement "${here}/agent.lock"

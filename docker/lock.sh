@@ -12,6 +12,10 @@ options=(--quiet --override "${work}/no-torch.txt" --generate-hashes --no-header
 
 grep -v '^torch==' requirements.txt >"${work}/direct.txt"
 uv pip compile "${work}/direct.txt" "${options[@]}" --python-version 3.11 --universal "$@" --output-file requirements.lock
+{
+    echo '# uv, which installs the packages (install_with_uv.py). make lock copies this from requirements.lock.'
+    awk '/^[^ ]/ { wanted = /^uv==/ } wanted' requirements.lock
+} >docker/requirements-uv.txt
 
 # The images take the versions that the tests run with.
 grep -E '^[A-Za-z0-9_.-]+==' requirements.lock | sed 's/ *\\$//' >"${work}/tested.txt"

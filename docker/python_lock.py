@@ -1,21 +1,24 @@
 """Packages of requirements.lock that the base image lacks, and a check that all packages fit together.
 
-``python_lock.py lacking LOCK VERSIONS TO-INSTALL SHIPPED`` writes what to install, with hashes, and what the
-base ships. ``python_lock.py check LOCK VERSIONS DIRECT SHIPPED`` reports every problem at once.
+``python_lock.py lacking LOCK VERSIONS TO-INSTALL SHIPPED`` writes the packages to install, with hashes, and
+the versions that the base ships. ``python_lock.py check LOCK VERSIONS DIRECT SHIPPED`` reports every problem
+at once.
 
-A package that the base ships stays as it is: NVIDIA builds torch and what hangs on it against each other.
-Excepted are those that versions.json names as replaced, which are taken at the locked version.
+A package that the base ships stays as it is, because NVIDIA builds torch and the packages that depend on it
+against each other. The exceptions are the packages that versions.json names as replaced. They get the locked
+version.
 """
 
 import argparse
 import json
 import re
 import sys
-from importlib.metadata import distributions
+from collections.abc import Iterable
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import NamedTuple
 
-# pip is what installs these packages, so it is there; the package named packaging need not be.
+# pip installs uv, so the base ships it. The base need not ship the package `packaging`.
 from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.utils import canonicalize_name
 
@@ -24,6 +27,8 @@ Installed = dict[str, str]
 
 
 class Locked(NamedTuple):
+    """Package of the lock."""
+
     version: str
     lines: str
     """The requirement with its hashes, as it stands in the lock."""
@@ -32,44 +37,48 @@ class Locked(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["lacking", "check"])
-    parser.add_argument("lock", type=Path)
-    parser.add_argument("versions", type=Path)
-    parser.add_argument("files", type=Path, nargs=2)
+    parser.add_argument("lock", type=Path, help="requirements.lock")
+    parser.add_argument("versions", type=Path, help="versions.json")
+    parser.add_argument("list", type=Path, help="TO-INSTALL, which lacking writes; DIRECT, which check reads")
+    parser.add_argument("shipped", type=Path, help="SHIPPED, which lacking writes and check reads")
     parser.add_argument("--site", action="append", help="folder of packages instead of this Python's")
     options = parser.parse_args()
     locked = read_lock(options.lock.read_text())
     versions = json.loads(options.versions.read_text())
     replaced = {str(canonicalize_name(name)) for name in versions["replaced_python_packages"]}
-    installed = installed_versions(options.site)
-    first, shipped = options.files
+    packages = list(distributions(path=options.site) if options.site else distributions())
+    installed = installed_versions(packages)
     if options.command == "lacking":
         chosen = {name for name in locked if name not in installed or name in replaced}
-        first.write_text("".join(locked[name].lines for name in sorted(chosen)))
-        shipped.write_text(json.dumps(installed))
-        print(f"to install: {len(chosen)}; shipped by the base: {', '.join(sorted(set(locked) - chosen))}")
+        options.list.write_text("".join(locked[name].lines for name in sorted(chosen)))
+        options.shipped.write_text(json.dumps(installed))
+        shipped = ", ".join(sorted(set(locked) - chosen))
+        print(f"to install: {len(chosen)}; shipped by the base: {shipped}")
         return
-    problems = changed(json.loads(shipped.read_text()), installed, replaced)
-    lines = (line.partition("#")[0].strip() for line in first.read_text().splitlines())
-    problems += unmet(locked, [Requirement(line) for line in lines if line], installed, options.site)
-    torch, expected = installed.get("torch"), versions["base"].get("torch")
-    if expected is None:
-        print(f"torch: found {torch}; versions.json expects no version in particular")
-    elif torch != expected:
-        problems.append(f"torch: found {torch}, versions.json says {expected}")
+    problems = changed(json.loads(options.shipped.read_text()), installed, replaced)
+    problems += unmet(locked, read_direct(options.list.read_text()), installed, packages)
+    problems += another_torch(versions["base"].get("torch"), installed.get("torch"))
     if problems:
-        sys.exit("error: the packages do not fit together:\n" + "\n".join(f"  {p}" for p in problems))
+        lines = [f"  {problem}" for problem in problems]
+        sys.exit("\n".join(["error: the packages do not fit together:", *lines]))
 
 
-def installed_versions(site: list[str] | None) -> Installed:
-    """The first one of each name on the path is the one that is imported."""
+def installed_versions(packages: Iterable[Distribution]) -> Installed:
+    """Return the version of each package that Python imports: the first one on its path."""
     found: Installed = {}
-    for distribution in distributions(path=site) if site else distributions():
-        found.setdefault(str(canonicalize_name(distribution.metadata["Name"])), distribution.version)
+    for package in packages:
+        found.setdefault(str(canonicalize_name(package.metadata["Name"])), package.version)
     return found
 
 
+def read_direct(text: str) -> list[Requirement]:
+    """Return the requirements of a requirements.in."""
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    return [Requirement(line) for line in lines if line]
+
+
 def read_lock(text: str) -> dict[str, Locked]:
-    """Packages of a lock by canonical name.
+    """Return the packages of a lock by canonical name.
 
     Raises:
         ValueError: for a package that has no exact version or no hash.
@@ -84,7 +93,7 @@ def read_lock(text: str) -> dict[str, Locked]:
 
 
 def changed(before: Installed, after: Installed, replaced: set[str]) -> list[str]:
-    """Packages of the base that are missing or have another version now."""
+    """Return a line for each package of the base that is missing or has another version now."""
     return [
         f"{name}: the base shipped {version}, now {after.get(name)}"
         for name, version in sorted(before.items())
@@ -93,22 +102,42 @@ def changed(before: Installed, after: Installed, replaced: set[str]) -> list[str
 
 
 def unmet(
-    locked: dict[str, Locked], direct: list[Requirement], installed: Installed, site: list[str] | None
+    locked: dict[str, Locked],
+    direct: list[Requirement],
+    installed: Installed,
+    packages: Iterable[Distribution],
 ) -> list[str]:
-    """Requirements of ours, and of the packages that we use, which no installed version meets."""
+    """Return a line for each requirement that no installed version meets.
+
+    Args:
+        locked: packages of the lock.
+        direct: requirements of the project.
+        installed: versions of all packages.
+        packages: all packages; the requirements of those in the lock count as well.
+    """
     needs = [("requirements.in", requirement) for requirement in direct]
-    for distribution in distributions(path=site) if site else distributions():
-        name = str(canonicalize_name(distribution.metadata["Name"]))
-        if name in locked and distribution.version == installed[name]:
-            needs += [(f"{name} {distribution.version}", Requirement(r)) for r in distribution.requires or []]
+    for package in packages:
+        name = str(canonicalize_name(package.metadata["Name"]))
+        if name in locked and package.version == installed[name]:
+            source = f"{name} {package.version}"
+            needs += [(source, Requirement(text)) for text in package.requires or []]
     problems = [f"{name}: locked, not installed" for name in sorted(set(locked) - set(installed))]
-    for who, need in needs:
+    for source, need in needs:
         if need.marker and not need.marker.evaluate({"extra": ""}):
             continue
         version = installed.get(str(canonicalize_name(need.name)))
         if version is None or not need.specifier.contains(version, prereleases=True):
-            problems.append(f"{who} needs {need.name}{need.specifier}, found {version}")
+            problems.append(f"{source} needs {need.name}{need.specifier}, found {version}")
     return problems
+
+
+def another_torch(expected: str | None, found: str | None) -> list[str]:
+    """Return a line if torch is not the one in versions.json."""
+    if expected is None:
+        print(f"torch: found {found}; versions.json expects no version in particular")
+    elif found != expected:
+        return [f"torch: found {found}, versions.json says {expected}"]
+    return []
 
 
 if __name__ == "__main__":

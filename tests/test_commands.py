@@ -7,8 +7,10 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +25,7 @@ from config.reading.loader import load_cluster
 from seqlm.runs.run_file import load_config
 from tests.workloads.proteins.tiny_models import save_tiny_model
 from tests.workloads.training.training_runs import free_port
+from tools.make_variables import TARGETS
 
 REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"
@@ -72,10 +75,7 @@ def test_other_readme_commands_name_what_exists() -> None:
 
 def test_help_lists_every_target() -> None:
     listed = make("help").stdout
-    makefile = (REPOSITORY / "Makefile").read_text().replace("\\\n", " ")
-    targets = re.search(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)
-    assert targets is not None
-    for target in targets[1].split():
+    for target in TARGETS:
         assert f"make {target} " in listed
     lines = listed.splitlines()
     assert max(map(len, lines)) <= 80
@@ -147,23 +147,22 @@ def test_a_missing_run_is_one_line_with_the_existing_ones() -> None:
     assert "MODEL, RUN: give one" in make("--dry-run", "serve", "RUN=runs/a", "MODEL=b").stderr
 
 
-def test_every_target_reads_what_it_says() -> None:
-    """Each variable that a recipe names is one that the target takes."""
-    makefile = (REPOSITORY / "Makefile").read_text().replace("\\\n", " ")
-    for target, recipe in re.findall(
-        r"^([a-z-]+):[^\n]*##[^\n]*\n((?:(?:\t|ifeq|ifneq|else|endif)[^\n]*\n)*)", makefile, re.M
-    ):
-        for name in set(re.findall(r"\$\(([A-Z]+)\)", recipe)) & {
-            "ARGS",
-            "CONFIG",
-            "CLUSTER",
-            "RUN",
-            "JOB",
-            "NODE",
-            "STACKS",
-        }:
-            if (target, name) not in {("serve", "CLUSTER"), ("image", "CLUSTER")}:  # with TARGET=
-                assert "does not read" not in make("--dry-run", target, f"{name}=x").stderr, (target, name)
+def test_variables_are_checked_before_the_environment_exists(tmp_path: Path) -> None:
+    """Use any python3. Without one, check nothing."""
+    for program in ("awk", "bash", "make"):
+        found = shutil.which(program)
+        assert found is not None
+        (tmp_path / program).symlink_to(found)
+    command = ["make", "help", "VENV=/nonexistent", "X=1"]
+    environment = {"PATH": str(tmp_path)}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+
+    unchecked = run()
+    assert unchecked.returncode == 0, unchecked.stderr
+    (tmp_path / "python3").symlink_to(sys.executable)
+    assert "X=1: make help does not read X; it reads PYTHON VENV." in run().stderr
 
 
 def test_an_activated_environment_does_not_hide_the_users_aws_command() -> None:

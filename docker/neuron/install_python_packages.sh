@@ -8,11 +8,14 @@ readonly here="$1" environment="$2"
 readonly python="${environment}/bin/python3"
 
 python3 -m venv --system-site-packages "${environment}"
-options=(--no-deps --require-hashes --no-cache-dir --disable-pip-version-check --no-input --progress-bar off
-    --root-user-action ignore --ignore-installed)
-"${python}" -m pip install "${options[@]}" --only-binary :all: --requirement "${here}/requirements.lock"
+export PIP_NO_CACHE_DIR=1
+# uv looks for installed packages in the environment alone; pip needs an option not to count the base's as installed.
+export PIP_IGNORE_INSTALLED=1
+"${python}" -B "${here}/install_with_uv.py" --no-deps --require-hashes --only-binary :all: \
+    --requirement "${here}/requirements.lock"
 # Its build back end is in the lock.
-"${python}" -m pip install "${options[@]}" --no-binary :all: --no-build-isolation --requirement "${here}/agent.lock"
+"${python}" -B "${here}/install_with_uv.py" --no-deps --require-hashes --no-binary :all: --no-build-isolation \
+    --requirement "${here}/agent.lock"
 
 "${python}" - "${here}/neuron/versions.json" <<'PYTHON'
 import json

@@ -14,6 +14,8 @@ from torch.distributed.elastic.multiprocessing.api import PContext, SignalExcept
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from .python_path import hand_on_python_path
+
 _OTHER_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
 """Signals that torchrun handles itself; by default it handles SIGTERM, too."""
 _FIELDS = {field.name for field in fields(LaunchConfig)}
@@ -43,6 +45,7 @@ class Ending:
 
 def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
     """Start ``python -u ARGUMENTS`` in each process and wait for them."""
+    hand_on_python_path()
     # The agent's own account of a failure is a page for each process; ours is the message.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     if _HAS_SIGNALS:

@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from seqlm.launch.local import processes_and_threads
+from seqlm.launch.python_path import hand_on_python_path
 from seqlm.runs.run_file import RunFile, run_stage
 from seqlm.training.command_line import RunError
 from seqlm.training.config import LoraConfig
@@ -81,6 +82,7 @@ def check(config: RunFile, num_devices: int) -> None:
 
 def launch(file: Path) -> int:
     """Run a configuration on this machine as ``make finetune-lora`` does; the exit status."""
+    hand_on_python_path()
     command = [sys.executable, "-m", "seqlm", "train", "--config", str(file)]
     return subprocess.run(command, check=False).returncode
 

@@ -158,7 +158,7 @@ def _uniref50_shaped(data: Path) -> Iterator[tuple[str, str]]:
     """Headers and sequences without end: proteins cut to pieces, each copy rotated by another amount."""
     split = RecordSplit(data, "train")
     places, _ = split.draw(0, split.num_units, 0, 0)
-    proteins = [decode(split.residues(place)) for place in places]
+    proteins = [decode(split.token_ids(place)) for place in places]
     copy = 0
     while True:
         for index, sequence in enumerate(proteins):

@@ -175,7 +175,7 @@ def score_chat(config: RunFile, here: Processes) -> dict[str, Any]:
         "split": config.evaluate.split,
         **found.values,
         **rouge,
-        "conversations": found.num_proteins,
+        "conversations": found.num_records,
         "eval_runtime": found.seconds,
     }
 

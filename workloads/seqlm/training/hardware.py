@@ -50,7 +50,7 @@ def compiles(train: TrainConfig, device: torch.device) -> bool:
     return False
 
 
-def num_flops(model: LayeredModel, num_residues: int, num_attended_pairs: int) -> float:
+def num_flops(model: LayeredModel, num_record_tokens: int, num_attended_pairs: int) -> float:
     """Model FLOPs of forward and backward pass over real residues: 6 N per residue, and those of each pair.
 
     N counts parameters without the embedding; a pair is two positions of one protein, so attention enters
@@ -58,7 +58,7 @@ def num_flops(model: LayeredModel, num_residues: int, num_attended_pairs: int) -
     frozen parameter the product for its gradient falls away, which leaves 4. Padding is not counted, nor is
     anything recomputed; that the last layer skips tokens without a prediction is not deducted.
     """
-    per_residue = 0
+    per_token = 0
     quantized = {
         f"{name}.weight": module.in_features * module.out_features
         for name, module in model.named_modules()
@@ -66,8 +66,8 @@ def num_flops(model: LayeredModel, num_residues: int, num_attended_pairs: int) -
     }
     for name, parameter in model.named_parameters():
         if not any(part in name for part in model.uncounted):
-            per_residue += quantized.get(name, parameter.numel()) * (6 if parameter.requires_grad else 4)
-    return float(per_residue) * num_residues + model.flops_per_pair * num_attended_pairs
+            per_token += quantized.get(name, parameter.numel()) * (6 if parameter.requires_grad else 4)
+    return float(per_token) * num_record_tokens + model.flops_per_pair * num_attended_pairs
 
 
 def executed_flops(

@@ -24,7 +24,7 @@ class Evaluation:
 
     values: dict[str, float]
     """Scores for the run's log, by name."""
-    num_proteins: int
+    num_records: int
     seconds: float
 
 

@@ -201,8 +201,8 @@ class Trainer:
         """Write a heartbeat. The first step of this process is slow, because it compiles and connects."""
         beat("training", slow=not self.has_stepped)
 
-    def num_flops(self, residues: int, attended_pairs: int) -> float:
-        return num_flops(bare(self.model), residues, attended_pairs)
+    def num_flops(self, record_tokens: int, attended_pairs: int) -> float:
+        return num_flops(bare(self.model), record_tokens, attended_pairs)
 
     def steps(self) -> Iterator[StepPacks]:
         """Iterate over the packs of every step from the run's position on."""

@@ -19,7 +19,7 @@ from seqlm.__main__ import write_report as main
 from seqlm.commands.kinds import report
 from seqlm.runs.run_file import RunFile
 from seqlm.training.config import TrackingConfig, TrainConfig
-from seqlm.training.data.manifest import LENGTH_BIN_RESIDUES
+from seqlm.training.data.manifest import LENGTH_BIN_TOKENS
 from seqlm.training.report import figures as report_figures
 from seqlm.training.report.page import Card, card_block
 from seqlm.training.tracking.run_log import RunLog, write_results
@@ -335,4 +335,4 @@ def test_smoothing_keeps_level_slope_and_ends() -> None:
 
 
 def test_the_histogram_has_the_bins_of_the_manifest() -> None:
-    assert report_figures.LENGTH_BIN_RESIDUES == LENGTH_BIN_RESIDUES
+    assert report_figures.LENGTH_BIN_TOKENS == LENGTH_BIN_TOKENS

@@ -65,7 +65,7 @@ class SampledSplit:
         split = LabelledSplit(folder, name)
         units = np.sort(np.random.default_rng(0).permutation(split.num_units)[:most]).astype(np.int64)
         self.schema, self.ids = split.schema, split.ids(units)
-        self.proteins = [split.residues(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units]
+        self.proteins = [split.token_ids(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units]
         self.known: list[npt.NDArray[np.int64]] | None = None
         """Positions of the labelled residues of each protein."""
         if not split.schema.task.per_residue:

@@ -70,7 +70,7 @@ class LabelledStream(ProteinStream):
         if self.split.schema.task.per_residue:
             targets: npt.NDArray[Any] = np.full(len(host.tokens), IGNORED, dtype=np.int64)
             for index, labels in enumerate(self.split.token_labels(units)):
-                first, kept = int(host.cumulative[index]) + 1, labels[: self.shape.max_residues]
+                first, kept = int(host.cumulative[index]) + 1, labels[: self.shape.max_record_tokens]
                 targets[first : first + len(kept)] = kept
         else:
             targets = np.full((len(host.keys), len(self.split.schema.columns)), np.nan, dtype=np.float32)
@@ -163,7 +163,7 @@ class FineTuning(AdaptedObjective):
         started, loss = time.monotonic(), self.loss
         here, shape, schema = place.here, place.shape, split.schema
         stream = LabelledStream(split, shape, EVALUATION_SEED)
-        offsets = _row_offsets(split, shape.max_residues)
+        offsets = _row_offsets(split, shape.max_record_tokens)
         outputs = torch.zeros(int(offsets[-1]), schema.num_outputs)
         seen = torch.zeros(split.num_units, dtype=torch.bool)
         totals = torch.zeros(2, dtype=torch.float64, device=here.device)  # loss, labels
@@ -189,7 +189,7 @@ class FineTuning(AdaptedObjective):
         predictions = Predictions(
             ids=np.array(split.ids(units), dtype=np.str_),
             offsets=np.concatenate([[0], np.cumsum(np.diff(offsets)[units])]),
-            labels=_labels(split, units, shape.max_residues),
+            labels=_labels(split, units, shape.max_record_tokens),
             outputs=loss.in_units(outputs.numpy()[rows]),
             lengths=split.draw(0, split.num_units, 0, 0)[1][units],
         )
@@ -200,7 +200,7 @@ class FineTuning(AdaptedObjective):
                 "eval_loss": loss_sum / max(1.0, num_labels),
                 **{f"eval_{name}": value for name, value in found_scores.items()},
             },
-            num_proteins=len(units),
+            num_records=len(units),
             seconds=time.monotonic() - started,
             predictions=predictions,
         )
@@ -218,7 +218,7 @@ class FineTuning(AdaptedObjective):
             "task": self.schema.kind,
             "classes": list(self.schema.output_names),
             **{name.replace("eval_", "test_", 1): value for name, value in tested.items()},
-            "test_samples": 0 if test is None else test.num_proteins,
+            "test_samples": 0 if test is None else test.num_records,
         }
 
     def record(self, run_dir: Path, validation: Evaluation, test: Evaluation | None) -> None:
@@ -310,7 +310,7 @@ def score_task(config: RunFile, here: Processes) -> dict[str, Any]:
         "task": objective.schema.kind,
         "classes": list(objective.schema.output_names),
         **found.values,
-        "proteins": found.num_proteins,
+        "proteins": found.num_records,
         "eval_runtime": found.seconds,
     }
 

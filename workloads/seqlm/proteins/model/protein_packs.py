@@ -24,9 +24,9 @@ class ProteinStream(PackStream):
             starts[:count] = pack.starts
             for index, place in enumerate(pack.places):
                 cumulative[index] = end
-                start, length = int(pack.starts[index]), int(pack.residues[index])
+                start, length = int(pack.starts[index]), int(pack.lengths[index])
                 tokens[end] = CLS
-                tokens[end + 1 : end + 1 + length] = self.split.residues(place)[start : start + length]
+                tokens[end + 1 : end + 1 + length] = self.split.token_ids(place)[start : start + length]
                 tokens[end + 1 + length] = EOS
                 end += length + SPECIAL_TOKENS
         padding = np.arange(end, shape.num_tokens, shape.max_length)

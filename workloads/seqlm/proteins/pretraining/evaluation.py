@@ -56,13 +56,13 @@ def pseudo_perplexity(
     Salazar et al. 2020; the form that Lin et al. 2023 report for ESM-2. Takes one forward pass a residue,
     several of them to a pack.
     """
-    tokens, longest = shape.num_tokens, shape.max_residues
+    tokens, longest = shape.num_tokens, shape.max_record_tokens
     engine = Engine(model, device=device, dtype=dtype, tokens_per_pack=tokens, max_residues=longest)
     values = []
     places, _ = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
     progress = WorkProgress("scoring", len(places))
     for place in places:
-        values.append(perplexity_of(engine, split.residues(place)[:longest]))
+        values.append(perplexity_of(engine, split.token_ids(place)[:longest]))
         progress.add(1)
     return float(np.mean(values))
 
@@ -89,7 +89,7 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
         "split": config.evaluate.split,
         **{name: result.values[name] for name in ("eval_loss", "perplexity", "eval_accuracy")},
         "predicted_residues": result.num_predicted,
-        "proteins": result.num_proteins,
+        "proteins": result.num_records,
         "eval_runtime": result.seconds,
         "unigram_perplexity": unigram_perplexity(split),
     }

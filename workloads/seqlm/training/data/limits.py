@@ -22,7 +22,7 @@ class Limits:
     """Longest record accepted."""
     shard_bytes: int = 64 * MIB
     """Records of one shard, over all splits."""
-    batch_residues: int = 4 * MIB
+    batch_tokens: int = 4 * MIB
     """An Arrow record batch is closed at the first cluster (or record) that reaches this size."""
 
     @classmethod

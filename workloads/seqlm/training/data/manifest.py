@@ -11,7 +11,7 @@ FORMAT_VERSION = 1
 PACKAGE_VERSION = "0.1.0"
 MANIFEST_FILE = "manifest.json"
 SPLITS = ("train", "validation", "test")
-LENGTH_BIN_RESIDUES = 64
+LENGTH_BIN_TOKENS = 64
 IGNORED = -100
 """Label of a token without a known one. It is also the target that torch's losses skip."""
 
@@ -40,7 +40,7 @@ class Split:
     """Number of clusters; without cluster members, every record is a cluster of its own."""
     residues: int
     length_histogram: dict[str, int]
-    """Number of records by length; a key is the smallest length of a bin of ``LENGTH_BIN_RESIDUES``."""
+    """Number of records by length; a key is the smallest length of a bin of ``LENGTH_BIN_TOKENS``."""
     shards: tuple[ShardFile, ...]
 
 

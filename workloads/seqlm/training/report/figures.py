@@ -33,7 +33,7 @@ SMOOTHING_SHARE = 0.015
 MAX_LABEL_CHARS = 40
 LENGTH_SHARE_SHOWN = 0.995
 """Proteins above this quantile of length share the last bar, or a few giants would flatten the others."""
-LENGTH_BIN_RESIDUES = 64
+LENGTH_BIN_TOKENS = 64
 """Width of the bins in data/manifest.py."""
 
 STYLE: Any = {
@@ -74,7 +74,7 @@ class History:
     """The training lines as columns, with the events that are drawn on each curve."""
 
     steps: Floats
-    residues: Floats
+    tokens: Floats
     columns: Mapping[str, Floats]
     """NaN where a line has no value."""
     events: Sequence[tuple[float, str]]
@@ -82,8 +82,8 @@ class History:
     unit: str = "residues"
     """Unit of the counts; tokens for text."""
 
-    def residues_at(self, step: float) -> float:
-        return float(np.interp(step, self.steps, self.residues)) if len(self.steps) else math.nan
+    def tokens_at(self, step: float) -> float:
+        return float(np.interp(step, self.steps, self.tokens)) if len(self.steps) else math.nan
 
     def has(self, name: str) -> bool:
         return name in self.columns and bool(np.isfinite(self.columns[name]).any())
@@ -113,7 +113,7 @@ def loss_figure(
     """
     scored = {
         split: [
-            (history.residues_at(line["step"]), line["eval_loss"])
+            (history.tokens_at(line["step"]), line["eval_loss"])
             for line in evaluations
             if line.get("split") == split and as_number(line.get("eval_loss")) is not None
         ]
@@ -124,7 +124,7 @@ def loss_figure(
     with drawing(WIDE_INCHES, "Loss") as (figure, axes):
         losses: list[float] = []
         if history.has("loss"):
-            x, y = _thinned(history.residues, history.columns["loss"])
+            x, y = _thinned(history.tokens, history.columns["loss"])
             smooth = _smoothed(y)
             losses += [*smooth]
             few = len(x) < 3
@@ -187,7 +187,7 @@ def curve_figure(history: History, name: str, title: str, unit: str, *, smooth: 
         return None
     with drawing(NARROW_INCHES, title) as (figure, axes):
         axes.set_ylabel(unit)
-        x, y = _thinned(history.residues, history.columns[name])
+        x, y = _thinned(history.tokens, history.columns[name])
         few = "o" if len(x) < 3 else ""
         if smooth:
             axes.plot(x, y, color=BLUE, alpha=0.28, linewidth=1, marker=few)
@@ -210,7 +210,7 @@ def curve_figure(history: History, name: str, title: str, unit: str, *, smooth: 
 
 def length_figure(
     histogram: Mapping[int, int],
-    crop_residues: int | None,
+    crop_tokens: int | None,
     unit: str = "residues",
     records: str = "proteins",
 ) -> str | None:
@@ -223,17 +223,17 @@ def length_figure(
     shown = starts <= cut
     beyond = counts[~shown].sum()
     with drawing(NARROW_INCHES, "Protein lengths") as (figure, axes):
-        looks = {"width": LENGTH_BIN_RESIDUES, "align": "edge", "edgecolor": "white", "linewidth": 0.4}
+        looks = {"width": LENGTH_BIN_TOKENS, "align": "edge", "edgecolor": "white", "linewidth": 0.4}
         axes.bar(starts[shown], counts[shown], color=BLUE, **looks)
         if beyond:
-            end = cut + LENGTH_BIN_RESIDUES
+            end = cut + LENGTH_BIN_TOKENS
             axes.bar([end], [beyond], color=ORANGE, **looks)
-            text, place = f"{beyond:,.0f} from {end:.0f}", (end + LENGTH_BIN_RESIDUES, beyond)
+            text, place = f"{beyond:,.0f} from {end:.0f}", (end + LENGTH_BIN_TOKENS, beyond)
             axes.annotate(text, place, xytext=(0, 6), textcoords="offset points", ha="right", fontsize=9)
-        if crop_residues is not None and crop_residues <= cut + 2 * LENGTH_BIN_RESIDUES:
-            axes.axvline(crop_residues, color=VERMILLION, linestyle=(0, (5, 3)), linewidth=1.4)
-            place = (crop_residues, 0.97)
-            axes.annotate(f"cropped at {crop_residues} ", place, fontsize=9, color=VERMILLION, **AT_TOP)
+        if crop_tokens is not None and crop_tokens <= cut + 2 * LENGTH_BIN_TOKENS:
+            axes.axvline(crop_tokens, color=VERMILLION, linestyle=(0, (5, 3)), linewidth=1.4)
+            place = (crop_tokens, 0.97)
+            axes.annotate(f"cropped at {crop_tokens} ", place, fontsize=9, color=VERMILLION, **AT_TOP)
         axes.set_xlabel(f"length ({unit})")
         axes.set_ylabel(records)
         axes.yaxis.set_major_formatter(EngFormatter())
@@ -244,25 +244,23 @@ def length_figure(
 def _finish_x(axes: Any, history: History) -> None:
     axes.set_xlabel(f"real {history.unit} trained on")
     axes.xaxis.set_major_formatter(EngFormatter())
-    if len(history.residues):
-        axes.set_xlim(0, max(float(history.residues[-1]), 1.0) * 1.01)
+    if len(history.tokens):
+        axes.set_xlim(0, max(float(history.tokens[-1]), 1.0) * 1.01)
 
 
 def _steps_on_top(axes: Any, history: History) -> None:
     # An axis of its own needs residues and steps that grow together.
     grows = (
-        len(history.steps) > 1
-        and (np.diff(history.steps) > 0).all()
-        and (np.diff(history.residues) > 0).all()
+        len(history.steps) > 1 and (np.diff(history.steps) > 0).all() and (np.diff(history.tokens) > 0).all()
     )
     if not grows:
         return
-    rate = history.residues[-1] / history.steps[-1]
+    rate = history.tokens[-1] / history.steps[-1]
     top = axes.secondary_xaxis(
         "top",
         functions=(
-            lambda residues: _interpolated(residues, history.residues, history.steps, 1 / rate),
-            lambda steps: _interpolated(steps, history.steps, history.residues, rate),
+            lambda residues: _interpolated(residues, history.tokens, history.steps, 1 / rate),
+            lambda steps: _interpolated(steps, history.steps, history.tokens, rate),
         ),
     )
     top.set_xlabel("step", labelpad=6)
@@ -283,7 +281,7 @@ def _mark_events(axes: Any, history: History) -> None:
     """Draw checkpoints as triangles at the foot, named in the legend, and other events as labelled lines."""
     texts: dict[float, list[str]] = {}
     for step, text in history.events:
-        if math.isfinite(x := history.residues_at(step)):
+        if math.isfinite(x := history.tokens_at(step)):
             texts.setdefault(x, []).append(text)
     if saved := [x for x, here in texts.items() if "checkpoint" in here]:
         foot = {"transform": axes.get_xaxis_transform(), "clip_on": False, "linestyle": ""}

@@ -189,7 +189,7 @@ def _history(train: Sequence[Mapping[str, Any]], events: Sequence[tuple[int, str
     steps = np.array([line["step"] for line in train], dtype=np.float64)
     # A record without residues is drawn over steps rather than not at all.
     return History(
-        steps=steps, residues=columns.get("residues", steps), columns=columns, events=events, unit=unit
+        steps=steps, tokens=columns.get("residues", steps), columns=columns, events=events, unit=unit
     )
 
 
@@ -290,7 +290,7 @@ def _event_table(events: Sequence[tuple[int, str]]) -> str:
     return details(f"Events ({len(events):,})", content) if events else ""
 
 
-def _data_section(manifest: Mapping[str, Any], crop_residues: object, contents: ReportContents) -> str:
+def _data_section(manifest: Mapping[str, Any], crop_tokens: object, contents: ReportContents) -> str:
     unit, records = contents.unit, contents.records
     splits = manifest.get("splits")
     if not isinstance(splits, Mapping):
@@ -314,7 +314,7 @@ def _data_section(manifest: Mapping[str, Any], crop_residues: object, contents: 
     }
     if isinstance(similar := manifest.get("similar"), Mapping):
         facts["similar proteins"] = describe_similar(similar)
-    crop = crop_residues if isinstance(crop_residues, int) and unit == "residues" else None
+    crop = crop_tokens if isinstance(crop_tokens, int) and unit == "residues" else None
     return section(
         "Data",
         '<div class="grid"><div>'

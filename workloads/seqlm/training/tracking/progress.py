@@ -43,8 +43,8 @@ class Progress:
     def add(self, step: StepPacks) -> None:
         self.step += 1
         self.epoch, self.pack = step.after.epoch, step.after.pack
-        self.proteins += step.num_proteins
-        self.residues += step.num_residues
+        self.proteins += step.num_records
+        self.residues += step.num_record_tokens
         self.attended_pairs += step.num_attended_pairs
         self.slots += step.num_tokens
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from seqlm.proteins.model.masking import plain_pack
 from seqlm.proteins.model.packed_model import Pack, PackedModel
@@ -115,9 +115,13 @@ class FineTuning(AdaptedObjective):
         self.base_config = starting_config(config.model)
         self.esm_config = task_config(self.base_config, self.schema)
         self.classes, architecture = task_class(self.esm_config, self.schema.task), of_config(self.esm_config)
-        self.plain, self.encoder = self.classes.plain, architecture.encoder
+        self.encoder = architecture.encoder
         super().__init__(config, self.labelled, self.esm_config, architecture.adapted)
         self.loss = TaskLoss(self.labelled, balanced=self.task.class_weights == "balanced")
+
+    @property
+    def plain(self) -> type[PreTrainedModel]:
+        return self.classes.plain
 
     def plain_on_meta(self) -> PackedModel:
         with torch.device("meta"):

@@ -89,9 +89,9 @@ class Reader(FileSystemReader):
         super().__init__(folder)
         path = folder / METADATA_FILE
         try:
-            files = read_document(folder)["checksums"].keys()
             with path.open("rb") as file:
-                self._metadata = _tensors(_Unpickler(file).load(), files)
+                stored = _Unpickler(file).load()
+            self._metadata = _tensors(stored, read_document(folder)["checksums"].keys())
         except Exception as error:  # an unpickler of damaged bytes raises nearly anything
             reason = " ".join(str(error).split())
             raise ValueError(

@@ -17,7 +17,7 @@ from .packing import HostPack, PackShape, PackStream
 from .processes import Processes
 from .records import RecordSplit, Split
 
-IGNORED = -100
+_IGNORED = -100
 """Target at places without a prediction, as in torch's cross-entropy."""
 
 
@@ -156,7 +156,7 @@ class Objective(ABC):
 
     def num_targets(self, pack: Any) -> Tensor:
         """Count the targets of a pack, over which the loss is a mean: () int64."""
-        return (pack.targets != IGNORED).sum()
+        return (pack.targets != _IGNORED).sum()
 
     def loss_sum(self, model: nn.Module, pack: Any) -> Tensor:
         """Return the sum of the losses of a pack's targets with its gradient: () fp32.

@@ -12,14 +12,14 @@ def write_whole(path: Path, text: str) -> None:
     with new.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
-        # Of a node that dies, a shared file system keeps the new name and may lose what is not written out.
+        # If the node fails, a shared file system may keep the new name and lose unwritten content.
         os.fsync(stream.fileno())
     new.replace(path)
 
 
 @contextlib.contextmanager
 def writing_whole(path: Path) -> Iterator[Path]:
-    """Give a path of the same suffix, which replaces the file when the block ends without an error."""
+    """Yield a path with the same suffix, which replaces the file when the block ends without an error."""
     new = path.with_name(f".{os.getpid()}-{path.name}")
     try:
         yield new

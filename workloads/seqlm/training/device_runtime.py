@@ -5,7 +5,7 @@ devices: AWS Trainium by torch-neuronx, or this machine's cores to test the same
 
 torch_xla records operations instead of running them. ``flush`` compiles the recorded graph and starts it. A
 known graph is not compiled again, and neuronx-cc takes minutes for each new one. A run therefore consists of
-the same few graphs: shapes are constant, changing numbers are tensors, and the host reads no value in between.
+a few graphs: shapes are constant, changing numbers are tensors, and the host reads no value in between.
 
 torch 2.9 is the last version that AWS Neuron supports by XLA (release notes of SDK 2.29). Later versions have
 a device of their own, ``neuron``, which is not used here. Only functions import torch_xla, because most

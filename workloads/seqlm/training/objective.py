@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
+from seqlm.training.data.manifest import IGNORED
+
 from .config import RunConfig
 from .layered_model import LayeredModel
 from .packing import HostPack, PackShape, PackStream
 from .processes import Processes
 from .records import RecordSplit, Split
-
-_IGNORED = -100
-"""Target at places without a prediction, as in torch's cross-entropy."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ class Objective(ABC):
 
     def num_targets(self, pack: Any) -> Tensor:
         """Count the targets of a pack, over which the loss is a mean: () int64."""
-        return (pack.targets != _IGNORED).sum()
+        return (pack.targets != IGNORED).sum()
 
     def loss_sum(self, model: nn.Module, pack: Any) -> Tensor:
         """Return the sum of the losses of a pack's targets with its gradient: () fp32.

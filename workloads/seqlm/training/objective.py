@@ -77,7 +77,7 @@ class Objective(ABC):
         model_config: shape of the model.
     """
 
-    splits = RecordSplit
+    splits: type[RecordSplit] = RecordSplit
     """Class of the splits of the prepared data."""
     streams: type[PackStream]
     """Class of the packs of a split."""

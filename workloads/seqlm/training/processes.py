@@ -68,7 +68,7 @@ class Processes:
         dist.all_reduce(values, group=self.control if on_host else None)
 
     def to_host(self, values: Tensor) -> list[float]:
-        """Wait for the device, and so for all processes whose results went into the values."""
+        """Return values of the device, after a wait for all processes that contribute to them."""
         return [float(value) for value in values.tolist()]
 
 

@@ -26,7 +26,7 @@ class _Batch:
     """Views of one Arrow record batch in the mapped file."""
 
     tokens: npt.NDArray[np.uint8]
-    """Token ids of all rows, in the type of the file: uint8 for proteins, int32 for text."""
+    """Token ids of all rows, in the type of the file."""
     offsets: npt.NDArray[np.int64]
     """(rows + 1,) index of each row's first token, and the end of the last row."""
     unit_rows: npt.NDArray[np.int64]
@@ -44,9 +44,9 @@ class RecordSplit:
         ValueError: if the folder is not prepared data, lacks the split, or a shard is missing or cut short.
     """
 
-    records = "proteins"
+    records = "records"
     """Word for the records in messages."""
-    tokens = "residues"
+    tokens = "tokens"
     """Word for the tokens in messages."""
 
     def __init__(self, folder: str | Path, split: Split) -> None:

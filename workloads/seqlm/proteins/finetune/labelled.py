@@ -1,6 +1,6 @@
 """Labelled proteins: shards as those of pre-training with a column of labels, written and read alike.
 
-A split of them is a ``RecordSplit`` whose units have labels.
+A split of them is a ``RecordSplit`` with labels.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,6 +31,8 @@ class LabelledSplit(LabelledRecords):
         ValueError: if the folder is not such data, lacks the split, or is damaged.
     """
 
+    records = "proteins"
+    tokens = "residues"
     schemas = LabelSchema
     schema: LabelSchema
 

@@ -1,10 +1,22 @@
-"""Packs of proteins, each between <cls> and <eos>."""
+"""Splits of proteins, and packs of proteins, each between <cls> and <eos>."""
 
 import numpy as np
 
 from seqlm.proteins.alphabet import CLS, EOS, PAD
 from seqlm.training.hashing import hash64
 from seqlm.training.packing import MASK_SALT, SPECIAL_TOKENS, HostPack, PackStream, PlannedPack
+from seqlm.training.records import RecordSplit
+
+
+class ProteinSplit(RecordSplit):
+    """One split of a folder of prepared proteins. A unit is a protein, or a cluster of proteins.
+
+    Raises:
+        ValueError: if the folder is not prepared data, lacks the split, or is damaged.
+    """
+
+    records = "proteins"
+    tokens = "residues"
 
 
 class ProteinStream(PackStream):

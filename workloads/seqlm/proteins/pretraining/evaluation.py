@@ -11,7 +11,7 @@ from seqlm.proteins.inference.masked_marginals import pseudo_perplexity as perpl
 from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.model.packed_model import MaskedLanguageModel
 from seqlm.proteins.model.pretrained import starting_config, starting_weights, with_weights
-from seqlm.proteins.model.protein_packs import ProteinStream
+from seqlm.proteins.model.protein_packs import ProteinSplit, ProteinStream
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checksums import verified
 from seqlm.training.objective import Place
@@ -75,7 +75,7 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
     """
     name = config.inference.model or config.model.init_from or str(config.run_dir / "model")
     model_config = dataclasses.replace(config.model, init_from=name)
-    split = RecordSplit(config.data.path, config.evaluate.split)
+    split = ProteinSplit(config.data.path, config.evaluate.split)
     with verified(name, here) as source:
         model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
     model.to(here.device)

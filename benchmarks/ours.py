@@ -86,7 +86,7 @@ def drawn_proteins(settings: Settings, number: int) -> list[npt.NDArray[np.uint8
             f"at least {number}"
         )
     chosen = np.random.default_rng(SEED).permutation(short)[:number]
-    return [split.residues(places[index]) for index in chosen.tolist()]
+    return [split.token_ids(places[index]) for index in chosen.tolist()]
 
 
 def run_config(
@@ -167,5 +167,5 @@ def steps_of(trainer: Trainer, packs_per_step: int) -> Iterator[Iterator[StepPac
 
 def counts_of(step: StepPacks) -> Tensor:
     """Return the ``COUNTS`` of a step of one process."""
-    counts = (step.num_proteins, step.num_residues, step.num_attended_pairs, step.num_tokens)
+    counts = (step.num_records, step.num_record_tokens, step.num_attended_pairs, step.num_tokens)
     return torch.tensor(counts, dtype=torch.float64)

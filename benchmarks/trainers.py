@@ -102,7 +102,7 @@ def store_rows(split: RecordSplit, folder: Path, num_tokens: int) -> None:
     ids[:] = PAD
     ids[:, 0] = CLS
     for row, place, length in zip(ids, places, kept.tolist(), strict=True):
-        row[1 : length + 1] = split.residues(place)[:length]
+        row[1 : length + 1] = split.token_ids(place)[:length]
         row[length + 1] = EOS
     np.save(folder / "lengths.npy", kept + SPECIAL_TOKENS)
 

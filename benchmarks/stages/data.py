@@ -176,7 +176,7 @@ def _uniref50_shaped(data: Path) -> Iterator[tuple[str, str]]:
     """Yield headers and sequences endlessly: pieces of proteins, rotated by another amount in each copy."""
     split = RecordSplit(data, "train")
     places, _ = split.draw(0, split.num_units, seed=0, epoch=0)
-    proteins = [decode(split.residues(place)) for place in places]
+    proteins = [decode(split.token_ids(place)) for place in places]
     copy = 0
     while True:
         for index, sequence in enumerate(proteins):

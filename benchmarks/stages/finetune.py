@@ -87,8 +87,8 @@ def measure(config: RunFile, settings: Settings) -> dict[str, Any]:
         while done["packs"] < window.steps or time.perf_counter() - started < window.seconds:
             step = next(steps)
             trainer.step(step)
-            done.update(packs=len(step.packs), proteins=step.num_proteins)
-            done.update(residues=step.num_residues, slots=step.num_tokens)
+            done.update(packs=len(step.packs), proteins=step.num_records)
+            done.update(residues=step.num_record_tokens, slots=step.num_tokens)
         synchronize(here.device)
         spent = time.perf_counter() - started
         figures = {

@@ -46,7 +46,7 @@ def test_counts_of_a_batch(data: Path, tmp_path: Path) -> None:
         kept = lengths.clip(max=width - 2)
         assert len(rows) == split.num_units and rows.lengths == (kept + 2).tolist()
         first = rows[0]
-        assert first["input_ids"][1 : 1 + kept[0]] == split.residues(places[0])[: kept[0]].tolist()
+        assert first["input_ids"][1 : 1 + kept[0]] == split.token_ids(places[0])[: kept[0]].tolist()
         assert len(first["input_ids"]) == (width if padded else kept[0] + 2)
         assert sum(first["attention_mask"]) == kept[0] + 2
         assert first["special_tokens_mask"][0] == 1 and not any(first["special_tokens_mask"][1 : kept[0] + 1])

@@ -65,7 +65,7 @@ class DrawnSplit(RecordSplit):
             rng.integers(FIRST_RESIDUE, letters, length, dtype=np.uint8) for length in self._lengths
         ]
         self.num_units = self.num_records = num_proteins
-        self.num_residues = int(self._lengths.sum())
+        self.num_tokens = int(self._lengths.sum())
         self.manifest: Any = SimpleNamespace(splits={"train": SimpleNamespace(shards=())})
 
     def draw(
@@ -74,7 +74,7 @@ class DrawnSplit(RecordSplit):
         units = range(first_unit, first_unit + num_units)
         return [(0, unit) for unit in units], self._lengths[first_unit : first_unit + num_units]
 
-    def residues(self, place: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    def token_ids(self, place: tuple[int, int]) -> npt.NDArray[np.uint8]:
         return self._proteins[place[1]]
 
 

@@ -153,7 +153,7 @@ def test_embeddings_equal_those_of_transformers(
 ) -> None:
     config = two_layers(16, scale.heads)
     split = DrawnSplit(24, longest=scale.max_residues)
-    proteins = [split.residues((0, index)) for index in range(split.num_units)]
+    proteins = [split.token_ids((0, index)) for index in range(split.num_units)]
     reference = reference_model(config, device)
 
     def hidden(tokens: np.ndarray, *, bf16: bool) -> Tensor:

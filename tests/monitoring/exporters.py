@@ -96,12 +96,14 @@ def lustre() -> str:
 
 def training() -> str:
     """Return metrics of a run on GPUs with a known peak rate, which has logged, saved and evaluated."""
-    metrics = TrainingMetrics(RUN, lambda residues, pairs: 1.0)
-    metrics.set(max_steps=9, processes=16, peak_flops_per_second=16e15, step=3)
-    metrics.add(lost_steps=2)
+    metrics = TrainingMetrics(
+        run=RUN, max_steps=9, processes=16, peak_flops=16e15, num_flops=lambda tokens, pairs: 1.0
+    )
+    metrics.started_at(3, lost_steps=2)
     names = ("loss", "grad_norm", "learning_rate", "epoch", "residues", "seconds", "peak_memory_bytes")
     metrics.logged(dict.fromkeys(names, 1.0))
-    metrics.set(validation_loss=1.0, checkpoint_step=3, checkpoint_write_seconds=1.0)
+    metrics.evaluated(1.0)
+    metrics.saved(3, seconds=1.0)
     return generate_latest(metrics.registry).decode()
 
 

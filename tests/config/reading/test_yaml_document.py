@@ -43,8 +43,8 @@ FILES = {
         "line 16: more than 16 levels of nesting; remove some"
     ),
     '"\\e[2J": a\n"\\e[2J": b\n': "line 2: got '\\x1b[2J' again after line 1; remove one of them",
-    "name: a\n# \x85\n": "line 2: got the character U+0085, which no one sees; remove it",
-    "name: a\u2028b\n": "line 1: got the character U+2028, which no one sees; remove it",
+    "name: a\n# \x85\n": "line 2: got the invisible character U+0085; remove it",
+    "name: a\u2028b\n": "line 1: got the invisible character U+2028; remove it",
     "7: a\n'7': b\n": "line 2: got '7' again after line 1; remove one of them",
 }
 

@@ -47,7 +47,7 @@ def prepared_sequences(folder: Path, split: Split) -> list[str]:
     proteins = RecordSplit(folder, split)
     letters = np.array([token if len(token) == 1 else "X" for token in TOKENS])
     places, _ = proteins.draw(0, proteins.num_units, seed=0, epoch=0)
-    return ["".join(letters[proteins.residues(place)]) for place in places]
+    return ["".join(letters[proteins.token_ids(place)]) for place in places]
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_tables_keep_labels_and_splits(kind: str, tiny_model: Path, tmp_path: Pa
         table = pandas.read_csv(files.table(name))
         assert table["id"].tolist() == split.ids(units)
         assert table["labels"].tolist() == pytest.approx(split.labels(units)[:, 0].tolist())
-        assert table["sequences"].str.len().sum() == split.num_residues
+        assert table["sequences"].str.len().sum() == split.num_tokens
     assert len(facts.classes) == {"binary": 2, "multiclass": 3, "regression": 0}[kind]
     if kind != "regression":
         train = pandas.read_csv(files.table("train"))["labels"]

@@ -49,7 +49,7 @@ def drawn(split: RecordSplit, epoch: int) -> dict[int, bytes]:
     """Tokens of the member that stands for each cluster in an epoch."""
     stream = ProteinStream(split, PackShape.of(split, 256, 126), seed=0)
     return {
-        unit: split.residues(place).tobytes()
+        unit: split.token_ids(place).tobytes()
         for pack in stream.epoch(epoch)
         for unit, place in zip(pack.units.tolist(), pack.places, strict=True)
     }

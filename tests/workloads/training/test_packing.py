@@ -57,8 +57,8 @@ def test_packs_hold_whole_crops_with_cls_and_eos(split: RecordSplit) -> None:
         assert len(host.tokens) == 512
         for index, place in enumerate(pack.places):
             a, b = host.cumulative[index], host.cumulative[index + 1]
-            full = split.residues(place)
-            start, length = pack.starts[index], pack.residues[index]
+            full = split.token_ids(place)
+            start, length = pack.starts[index], pack.lengths[index]
             assert length == min(len(full), 126)
             assert host.tokens[a] == CLS and host.tokens[b - 1] == EOS
             assert np.array_equal(host.tokens[a + 1 : b - 1], full[start : start + length])
@@ -166,7 +166,7 @@ def test_mask_statistics(split: RecordSplit) -> None:
             other = now[now != MASK]
             assert ((other >= FIRST_RESIDUE) & (other < FIRST_RESIDUE + NUM_STANDARD_RESIDUES)).all()
             changed = (now != MASK) & (now != pack.targets[known])
-            kinds += [planned.num_residues, (now == MASK).sum(), (now != MASK).sum(), changed.sum()]
+            kinds += [planned.num_record_tokens, (now == MASK).sum(), (now != MASK).sum(), changed.sum()]
     residues, masked, others, changed = kinds
     assert (masked + others) / residues == pytest.approx(0.15, abs=0.005)
     assert masked / (masked + others) == pytest.approx(0.8, abs=0.01)

@@ -204,7 +204,8 @@ def test_a_gpu_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_measurement_is_a_ratio_and_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     # The larger matrices take this processor minutes in bf16 if it has no instructions for it.
-    monkeypatch.setattr(precision, "MEASURED_SHAPE", (8, 2))
+    monkeypatch.setattr(precision, "MEASURED_HIDDEN_SIZE", 8)
+    monkeypatch.setattr(precision, "MEASURED_HEADS", 2)
     before = torch.get_rng_state()
     assert 0 < bf16_speedup() < math.inf
     assert torch.equal(torch.get_rng_state(), before)

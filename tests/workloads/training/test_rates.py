@@ -203,14 +203,13 @@ def test_a_checkpoint_of_an_earlier_version_can_be_resumed() -> None:
 
 
 RATES = {
-    *(
-        "steady_seconds",
-        "steady_residues_per_second",
-        "model_mfu",
-        "executed_mfu",
-        "ceiling_flops_per_second",
-    ),
-    *("share_of_ceiling", "length_weighted_mean_length"),
+    "steady_seconds",
+    "steady_residues_per_second",
+    "model_mfu",
+    "executed_mfu",
+    "ceiling_flops_per_second",
+    "share_of_ceiling",
+    "length_weighted_mean_length",
 }
 
 

@@ -62,7 +62,7 @@ def test_a_stager_that_serves_one_save_is_replaced(
         return staged
 
     monkeypatch.setattr(DefaultStager, "stage", stage_and_close)
-    monkeypatch.setattr(checkpoint, "_STAGES_AGAIN", False)
+    monkeypatch.setattr(checkpoint, "_REUSES_STAGER", False)
     train_here(run_file, "train.save_every_steps=3", "train.max_steps=7")
     found = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
     assert found[-2:] == ["step-00000006", "step-00000007"]

@@ -1,10 +1,10 @@
 """The section ``chat:`` of a run file, and its rules: ``workloads/seqlm/runs/run_file.py`` reads it."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from seqlm.training.config import RunConfig
-from seqlm.training.config_rules import Rule
 from seqlm.training.strict_yaml import shown
 
 FIELD = re.compile(r"\{(question|reasoning|answer)\}")
@@ -43,44 +43,37 @@ class ChatConfig:
     """Questions in one batch on each device."""
 
 
-def chat_rules(chat: ChatConfig, config: RunConfig) -> list[Rule]:
-    """Rules of a run with ``chat:``."""
-    train = config.train
-    mark = chat.answer_follows
-    in_prompt = set(FIELD.findall(chat.prompt)) if chat.prompt is not None else {"question"}
-    in_response = set(FIELD.findall(chat.response))
-    return [
-        (
-            config.model.init_from is not None,
+def chat_violations(chat: ChatConfig, config: RunConfig) -> Iterator[str]:
+    """Yield a message for each broken rule of a run with ``chat:``."""
+    if config.model.init_from is None:
+        yield (
             "model.init_from: got null with chat:, which starts from a model; give a folder, a hub id such "
-            "as owner/name@revision, or sample",
-        ),
-        (
-            not config.data.members,
-            f"data.members: got {shown(list(config.data.members))} with chat:, which has no proteins",
-        ),
-        (bool(chat.table), "chat.table: got an empty list; name at least one file"),
-        (
-            in_prompt == {"question"},
-            f"chat.prompt: got {shown(chat.prompt)}; it must have {{question}} and no other field",
-        ),
-        (
-            "answer" in in_response and "question" not in in_response,
-            f"chat.response: got {shown(chat.response)}; it must have {{answer}}, and not {{question}}",
-        ),
-        (
-            ("reasoning" in in_response) == (chat.reasoning_column is not None),
+            "as owner/name@revision, or sample"
+        )
+    if config.data.members:
+        yield f"data.members: got {shown(list(config.data.members))} with chat:, which has no proteins"
+    if not chat.table:
+        yield "chat.table: got an empty list; name at least one file"
+    in_prompt = set(FIELD.findall(chat.prompt)) if chat.prompt is not None else {"question"}
+    if in_prompt != {"question"}:
+        yield f"chat.prompt: got {shown(chat.prompt)}; it must have {{question}} and no other field"
+    in_response = set(FIELD.findall(chat.response))
+    if "answer" not in in_response or "question" in in_response:
+        yield f"chat.response: got {shown(chat.response)}; it must have {{answer}}, and not {{question}}"
+    if ("reasoning" in in_response) != (chat.reasoning_column is not None):
+        yield (
             f"chat.reasoning_column: got {shown(chat.reasoning_column)} with the response "
-            f"{shown(chat.response)}; give both the column and {{reasoning}}, or neither",
-        ),
-        (
-            not mark or (mark in chat.response and "{answer}" in chat.response.rpartition(mark)[2]),
+            f"{shown(chat.response)}; give both the column and {{reasoning}}, or neither"
+        )
+    mark = chat.answer_follows
+    if mark and (mark not in chat.response or "{answer}" not in chat.response.rpartition(mark)[2]):
+        yield (
             f"chat.answer_follows: got {shown(mark)} with the response {shown(chat.response)}; it must stand "
-            "there before {answer}",
-        ),
-        (
-            2 <= chat.max_tokens <= train.tokens_per_pack,
+            "there before {answer}"
+        )
+    tokens_per_pack = config.train.tokens_per_pack
+    if not 2 <= chat.max_tokens <= tokens_per_pack:
+        yield (
             f"chat.max_tokens: got {chat.max_tokens}; allowed 2 to train.tokens_per_pack "
-            f"({train.tokens_per_pack}), since a pack must hold the longest conversation",
-        ),
-    ]
+            f"({tokens_per_pack}), since a pack must hold the longest conversation"
+        )

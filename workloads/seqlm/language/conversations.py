@@ -92,7 +92,7 @@ class ConversationStream(PackStream):
         places = [] if pack is None else pack.places
         end = 0
         for index, place in enumerate(places):
-            ids = split.residues(place)
+            ids = split.token_ids(place)
             first, start, end = split.prompt_tokens(place), end, end + len(ids)
             cumulative[index] = start
             tokens[start:end] = ids

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from seqlm.runs.run_file import RunFile
@@ -55,12 +55,15 @@ class CausalLM(AdaptedObjective):
         self.chat = config.chat
         self.folder = model_folder(config)
         self.plain_config = read_config(self.folder, config.chat.max_tokens)
-        self.plain = plain_class(self.plain_config)
         super().__init__(config, ConversationSplit(config.data.path, "train"), self.plain_config, FAMILY)
 
     @property
     def start(self) -> Path:
         return self.folder
+
+    @property
+    def plain(self) -> type[PreTrainedModel]:
+        return plain_class(self.plain_config)
 
     def plain_on_meta(self) -> PackedCausalLM:
         return on_meta(self.plain_config)
@@ -175,7 +178,7 @@ def score_chat(config: RunFile, here: Processes) -> dict[str, Any]:
         "split": config.evaluate.split,
         **found.values,
         **rouge,
-        "conversations": found.num_proteins,
+        "conversations": found.num_records,
         "eval_runtime": found.seconds,
     }
 

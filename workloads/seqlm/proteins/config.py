@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from seqlm.proteins.finetune.task_kinds import TASK_KINDS
 from seqlm.proteins.inference.poolings import POOLED, POOLINGS
-from seqlm.training.config_rules import Rule, fraction_rule
+from seqlm.training.config_rules import fraction_violations
 
 if TYPE_CHECKING:
     from seqlm.runs.run_file import RunFile
@@ -173,73 +173,67 @@ class GuardConfig:
     """Folder of the prepared general proteins, whose validation split is scored."""
 
 
-def protein_rules(config: "RunFile") -> Iterator[Rule]:
-    """Yield the rules of these sections, each with the message for a run that breaks it."""
-    yield from _model_rules(config)
-    yield from _guard_rules(config)
-    yield from _task_rules(config)
-    yield from _inference_rules(config)
-    yield from _publish_rules(config)
+def protein_violations(config: "RunFile") -> Iterator[str]:
+    """Yield a message for each broken rule of these sections."""
+    yield from _model_violations(config)
+    yield from _guard_violations(config)
+    yield from _task_violations(config)
+    yield from _inference_violations(config.inference)
+    yield from _publish_violations(config.publish)
 
 
-def _model_rules(config: "RunFile") -> Iterator[Rule]:
-    model = config.model
+def _model_violations(config: "RunFile") -> Iterator[str]:
+    yield from fraction_violations("model.mask_fraction", config.model.mask_fraction)
     tokens = config.train.tokens_per_pack
-    yield fraction_rule("model.mask_fraction", model.mask_fraction)
-    yield (
-        config.chat is not None or tokens >= model.max_residues + 2,
-        f"train.tokens_per_pack: got {tokens}; a pack must hold the longest protein, so at least "
-        f"model.max_residues + 2 = {model.max_residues + 2}",
-    )
+    longest = config.model.max_residues + 2
+    if config.chat is None and tokens < longest:
+        yield (
+            f"train.tokens_per_pack: got {tokens}; a pack must hold the longest protein, so at least "
+            f"model.max_residues + 2 = {longest}"
+        )
 
 
-def _guard_rules(config: "RunFile") -> Iterator[Rule]:
+def _guard_violations(config: "RunFile") -> Iterator[str]:
     guard = config.guard
     if guard is None:
         return
-    continues_pretraining = config.model.init_from is not None and not (config.task or config.chat)
-    yield (
-        continues_pretraining,
-        "guard: general proteins are scored in a continued pre-training; set model.init_from without "
-        "task: and chat:, or leave the section out",
-    )
-    yield guard.max_increase > 0, f"guard.max_increase: got {guard.max_increase}; allowed above 0"
+    if config.model.init_from is None or config.task or config.chat:
+        yield (
+            "guard: general proteins are scored in a continued pre-training; set model.init_from without "
+            "task: and chat:, or leave the section out"
+        )
+    if guard.max_increase <= 0:
+        yield f"guard.max_increase: got {guard.max_increase}; allowed above 0"
 
 
-def _task_rules(config: "RunFile") -> Iterator[Rule]:
+def _task_violations(config: "RunFile") -> Iterator[str]:
     task = config.task
     if task is None:
         return
-    yield (
-        not TASK_KINDS[task.kind].measured or task.class_weights == "none",
-        f"task.class_weights: got {task.class_weights} with kind {task.kind}, which has no classes; leave it "
-        "out",
-    )
-    yield (
-        config.chat is None,
-        "chat, task: a run trains for one of them; leave the other section out",
-    )
+    if TASK_KINDS[task.kind].measured and task.class_weights != "none":
+        yield (
+            f"task.class_weights: got {task.class_weights} with kind {task.kind}, which has no classes; "
+            "leave it out"
+        )
+    if config.chat is not None:
+        yield "chat, task: a run trains for one of them; leave the other section out"
 
 
-def _inference_rules(config: "RunFile") -> Iterator[Rule]:
-    inference = config.inference
+def _inference_violations(inference: InferenceConfig) -> Iterator[str]:
+    if not inference.input:
+        yield "inference.input: got an empty list; name at least one file"
     pooling = inference.pooling
     layers = inference.layers
-    yield bool(inference.input), "inference.input: got an empty list; name at least one file"
-    yield (
-        bool(pooling) and bool(layers) and (len(pooling) == 1 or {*pooling} <= {*POOLED}),
-        f"inference.pooling, inference.layers: got {list(pooling)} and {list(layers)}; set at least one of "
-        f"each. Several poolings may be {', '.join(POOLED)}",
-    )
+    are_compatible = len(pooling) == 1 or {*pooling} <= {*POOLED}
+    if not pooling or not layers or not are_compatible:
+        yield (
+            f"inference.pooling, inference.layers: got {list(pooling)} and {list(layers)}; set at least one "
+            f"of each. Several poolings may be {', '.join(POOLED)}"
+        )
 
 
-def _publish_rules(config: "RunFile") -> Iterator[Rule]:
-    publish = config.publish
-    yield (
-        publish.repository is None or re.fullmatch(r"[\w.-]+/[\w.-]+", publish.repository) is not None,
-        f"publish.repository: got {publish.repository}; expected owner/name, as on the hub, or null",
-    )
-    yield (
-        publish.license is None or re.fullmatch(r"[A-Za-z0-9.+-]+", publish.license) is not None,
-        f"publish.license: got {publish.license}; expected an SPDX id, such as mit or apache-2.0",
-    )
+def _publish_violations(publish: PublishConfig) -> Iterator[str]:
+    if publish.repository is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", publish.repository):
+        yield f"publish.repository: got {publish.repository}; expected owner/name, as on the hub, or null"
+    if publish.license is not None and not re.fullmatch(r"[A-Za-z0-9.+-]+", publish.license):
+        yield f"publish.license: got {publish.license}; expected an SPDX id, such as mit or apache-2.0"

@@ -54,9 +54,9 @@ def _score_masked_lm(config: RunFile, here: Processes) -> dict[str, Any]:
 
 
 def _pretraining_report() -> ReportContents:
-    from seqlm.training.report.run_report import ReportContents
+    from .pretraining.report import ProteinContents
 
-    return ReportContents()
+    return ProteinContents()
 
 
 PRETRAINING = RunKind(

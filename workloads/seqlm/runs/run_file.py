@@ -9,13 +9,13 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from seqlm.bionemo.config import BionemoConfig
-from seqlm.language.config import ChatConfig, chat_rules
+from seqlm.language.config import ChatConfig, chat_violations
 from seqlm.proteins.config import (
     ExploreConfig,
     GuardConfig,
@@ -23,14 +23,14 @@ from seqlm.proteins.config import (
     PublishConfig,
     ScorecardConfig,
     TaskConfig,
-    protein_rules,
+    protein_violations,
 )
 from seqlm.proteins.families.table import MODEL_FAMILIES, family_of
 from seqlm.runs.schema import dry_run_text, fields_text
 from seqlm.training import config_rules
 from seqlm.training.command_line import NO_USAGE, Usage, one_line_errors, overrides_of, stage_parser
 from seqlm.training.config import DataConfig, RunConfig, StartConfig, read_run
-from seqlm.training.config_rules import Rule, least_rules, training_rules
+from seqlm.training.config_rules import least_violations, training_violations
 
 if TYPE_CHECKING:
     ModelFamilyName = str
@@ -177,29 +177,24 @@ def run_stage(
 def xla_violations(config: RunFile) -> list[str]:
     """List the settings of a run that XLA devices, such as NeuronCores, do not support."""
     sections = (("task", config.task), ("chat", config.chat))
-    return config_rules.xla_violations(config) + [
-        config_rules.fine_tuning_on_xla(name) for name, section in sections if section is not None
+    return [
+        *config_rules.xla_violations(config),
+        *(config_rules.fine_tuning_on_xla(name) for name, section in sections if section is not None),
     ]
 
 
-def _violations(config: RunFile) -> list[str]:
-    """List the rules that a run breaks, in the words of their messages."""
+def _violations(config: RunFile) -> Iterator[str]:
+    """Yield a message for each broken rule."""
+    yield from training_violations(config)
+    yield from least_violations(config, _LEAST)
     model = config.model
-    family = MODEL_FAMILIES[model.family]
-    rules: list[Rule] = [
-        *training_rules(config),
-        *least_rules(config, _LEAST),
-        (
-            model.size in family.sizes or model.init_from is not None or config.chat is not None,
-            f"model.size: got {model.size} with family {model.family}; allowed are {', '.join(family.sizes)}",
-        ),
-        *protein_rules(config),
-        (
-            config.lora is None or config.task is not None or config.chat is not None,
-            "lora: adapters are for fine-tuning; add a section task: or chat:, or leave lora out to "
-            "pre-train",
-        ),
-    ]
+    sizes = MODEL_FAMILIES[model.family].sizes
+    if model.size not in sizes and model.init_from is None and config.chat is None:
+        yield f"model.size: got {model.size} with family {model.family}; allowed are {', '.join(sizes)}"
+    yield from protein_violations(config)
+    if config.lora is not None and config.task is None and config.chat is None:
+        yield (
+            "lora: adapters are for fine-tuning; add a section task: or chat:, or leave lora out to pre-train"
+        )
     if config.chat is not None:
-        rules += chat_rules(config.chat, config)
-    return [message for holds, message in rules if not holds]
+        yield from chat_violations(config.chat, config)

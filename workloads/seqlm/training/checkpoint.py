@@ -1,9 +1,9 @@
 """Checkpoints, written in the background with checksums, and renamed into place when complete.
 
-``<run>/checkpoints/step-00000500/`` holds torch.distributed.checkpoint's files and ``checkpoint.json``:
-progress, the resolved configuration and a CRC-32 of every file. It is written as ``step-00000500.partial``
-and renamed once every process has finished, so a folder with the final name is complete. State is saved
-by parameter name, so another world size, or FSDP instead of DDP, can resume from it.
+``<run>/checkpoints/step-00000500/`` holds the files of torch.distributed.checkpoint and ``checkpoint.json``
+with the progress, the resolved configuration and a CRC-32 of every file. It is written as
+``step-00000500.partial`` and renamed once every process has finished, so a folder with the final name is
+complete. State is saved by parameter name, so another world size, or FSDP instead of DDP, can resume from it.
 """
 
 import itertools
@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,21 +32,39 @@ from .processes import Processes
 LEFT_TOGETHER = (RunError, SystemExit)
 """Exceptions that every process raises at the same place."""
 _PARTIAL = ".partial"
-_STAGES_AGAIN = torch.__version__ >= "2.13"
-"""Whether a stager serves several saves, from the same memory. torch 2.11 closes it after the first."""
+"""Suffix of a folder that is being written."""
 _DAMAGED = ".damaged"
+"""Suffix of a folder with wrong checksums."""
+_REUSES_STAGER = torch.__version__ >= "2.13"
+"""Whether a stager serves several saves, from the same memory. torch 2.11 closes it after the first save."""
 
 
 class CheckpointError(RunError):
     """A checkpoint could not be written."""
 
 
+class _PendingSave(NamedTuple):
+    """Save that is being written in the background."""
+
+    step: int
+    extra: Mapping[str, Any]
+    """Further entries for ``checkpoint.json``."""
+    checksums: Future[dict[str, Any]]
+    """CRC-32 of each file that this process writes, once it is written."""
+
+
 class Checkpointer:
     """Saves and restores a run's model, optimizers and progress.
 
-    Every process calls every method in the same order. ``identity`` is what a resumed run must agree on
-    (model, data, seed): a flat mapping of field name to value. With ``trains_all=False`` only parameters that
-    need a gradient are saved; the others are as the run starts with them.
+    Every process calls every method in the same order.
+
+    Args:
+        folder: folder of the run's checkpoints.
+        here: this process.
+        identity: values by the names of their fields that a resumed run must share, such as model and seed.
+        keep: number of newest checkpoints to keep.
+        trains_all: whether to save all parameters. Otherwise only those that need a gradient are saved, and
+            the others are as the run starts with them.
     """
 
     def __init__(
@@ -79,7 +97,7 @@ class Checkpointer:
         )
         self._stager = DefaultStager(self._staging)
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._pending: tuple[int, Mapping[str, Any], Future[dict[str, Any]]] | None = None
+        self._pending: _PendingSave | None = None
         if here.is_first:
             folder.mkdir(parents=True, exist_ok=True)
             for leftover in folder.glob(f"*{_PARTIAL}"):
@@ -89,7 +107,13 @@ class Checkpointer:
     def save(
         self, step: int, model: nn.Module, optimizers: list[Optimizer], extra: Mapping[str, Any]
     ) -> None:
-        """Start writing the state after ``step``; waits for a save that is still under way.
+        """Start writing the state after ``step``. Waits for a save that is still under way.
+
+        Args:
+            step: number of steps that the run has made.
+            model: model of the run.
+            optimizers: optimizers of the run.
+            extra: further entries for ``checkpoint.json``.
 
         Raises:
             CheckpointError: if the previous save could not be written.
@@ -97,30 +121,32 @@ class Checkpointer:
         self.finish()
         beat("saving a checkpoint", slow=True)
         partial = self._path(step, _PARTIAL)
-        if not _STAGES_AGAIN:
+        if not _REUSES_STAGER:
             self._stager = DefaultStager(self._staging)
         state: dict[str, Any] = {}
-        # Every process has all of it. A copy on the host for each of a node's 32 or 64 NeuronCores, and
-        # another to write from, would be more than the host's memory.
+        # With checkpoints_on_host every process has the whole state. Two copies for each of a node's 32 or 64
+        # NeuronCores, one of them to write from, would exceed the memory of the host.
         if self._here.is_first or not self._here.runtime.checkpoints_on_host:
             state["model"], optimizer_state = self._state(model, optimizers)
-            # The rest is settings, which the run file has, and which torch would store as pickles.
+            # The rest is settings, which the run file has and torch would store as pickles.
             state["optimizer"] = {"state": optimizer_state["state"]}
         future = async_save(
             state, checkpoint_id=partial, process_group=self._group, async_stager=self._stager
         )
         assert not isinstance(future, AsyncSaveResponse)  # only asynchronous staging returns one
-        self._pending = (step, extra, self._background.submit(self._checksums, partial, future))
+        checksums = self._background.submit(self._checksums, partial, future)
+        self._pending = _PendingSave(step, extra, checksums)
 
     @property
     def is_written(self) -> bool:
-        """Whether a save is under way whose files this process has written. Once it holds on every
-        process, ``finish`` returns without waiting.
+        """Whether a save is under way and this process has written its files.
+
+        If this holds on every process, ``finish`` returns without waiting.
         """
-        return self._pending is not None and self._pending[2].done()
+        return self._pending is not None and self._pending.checksums.done()
 
     def finish(self) -> int | None:
-        """Wait for the save under way and give it its name; its step, or None if there was none.
+        """Wait for the save under way and rename it; return its step, or None if there was none.
 
         Raises:
             CheckpointError: if it could not be written, a full disk for instance; on every process.
@@ -128,17 +154,19 @@ class Checkpointer:
         if self._pending is None:
             return None
         beat("saving a checkpoint", slow=True)
-        step, extra, future = self._pending
+        pending = self._pending
         self._pending = None
-        path, partial = self._path(step), self._path(step, _PARTIAL)
-        problem, mine = "", {}
+        path = self._path(pending.step)
+        partial = self._path(pending.step, _PARTIAL)
+        problem = ""
+        written: dict[str, Any] = {}
         try:
-            mine = future.result()
+            written = pending.checksums.result()
         except CheckpointException as error:
             problem = "; ".join(sorted({str(failure[0]) for failure in error.failures.values()}))
         except (OSError, RuntimeError) as error:
             problem = str(error)
-        checksums = self._here.gather(mine)
+        checksums = self._here.gather(written)
         if self._here.is_first and not problem:
             absent = [name for name in checksums if not (partial / name).exists()]
             if absent:
@@ -155,27 +183,27 @@ class Checkpointer:
             )
         if self._here.is_first:
             document = {
-                "step": step,
+                "step": pending.step,
                 "world_size": self._here.world_size,
                 "identity": self._identity,
                 "holds": "model" if self._trains_all else "what was trained",
                 "checksums": checksums,
-                **extra,
+                **pending.extra,
             }
             (partial / CHECKPOINT_FILE).write_text(seal(document))
             partial.rename(path)
             for old in self._complete()[self._keep :]:
                 shutil.rmtree(old)
         dist.barrier(group=self._here.control)
-        return step
+        return pending.step
 
     def __enter__(self) -> "Checkpointer":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Finish the save under way, if every process leaves together, and free the staging memory.
+        """Finish the save under way if every process leaves together, and free the staging memory.
 
-        After any other error only this process may be leaving: waiting for the rest would hang.
+        After any other error, this process may be the only one that leaves, and would wait for ever.
         """
         if kind is None or issubclass(kind, LEFT_TOGETHER):
             self.finish()
@@ -183,13 +211,13 @@ class Checkpointer:
         self._stager.close()
 
     def restore(self, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any] | None:
-        """Load the newest undamaged checkpoint; its ``checkpoint.json``, or None if the run has none.
+        """Load the newest undamaged checkpoint; return its ``checkpoint.json``, None if the run has none.
 
-        A damaged one is renamed to ``*.damaged`` with a warning, and the one before is tried.
+        A damaged checkpoint is renamed to ``*.damaged`` with a warning, and the one before it is tried.
 
         Raises:
-            ValueError: if the checkpoint is of another model, data set or seed (naming the fields), or if
-                there are checkpoints and all are damaged.
+            ValueError: if the checkpoint is of another model, data set or seed, naming the fields, or if all
+                checkpoints are damaged.
         """
         beat("restoring a checkpoint", slow=True)
         damaged: list[str] = []
@@ -214,7 +242,7 @@ class Checkpointer:
     def _load(self, path: Path, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any]:
         model_state, optimizer_state = self._state(model, optimizers)
         state: dict[str, Any] = {"model": model_state, "optimizer": {"state": optimizer_state["state"]}}
-        # A damaged file may already have written into the model. The next checkpoint replaces all of it.
+        # A damaged file may already have changed the model. The checkpoint that is tried next replaces all.
         with verified(path, self._here):
             advice = "restore these settings, or choose another 'name' to start a new run"
             document = check_identity(path, self._identity, advice)
@@ -227,7 +255,7 @@ class Checkpointer:
             optim_state_dict=optimizer_state | state["optimizer"],
             options=self._options,
         )
-        # How an optimizer computes is a matter of this process's device, which may be of another kind.
+        # The settings of an optimizer depend on the device, which may be of another kind than the saved one.
         for optimizer, groups in zip(optimizers, settings, strict=True):
             for group, own in zip(optimizer.param_groups, groups, strict=True):
                 group.update({name: value for name, value in own.items() if name != "params"})
@@ -237,7 +265,7 @@ class Checkpointer:
         """Return the states of the model and of the optimizers, by parameter name."""
         model_state, optimizer_state = get_state_dict(model, optimizers, options=self._options)
         if not self._trains_all:
-            # Buffers are left, such as the scales of 4-bit weights, which are as frozen as these.
+            # get_state_dict leaves frozen parameters out, but not buffers, such as those of 4-bit weights.
             trained = {name for name, p in bare(model).named_parameters() if p.requires_grad}
             model_state = {name: value for name, value in model_state.items() if name in trained}
         return model_state, optimizer_state
@@ -245,17 +273,19 @@ class Checkpointer:
     def _checksums(self, partial: Path, saved: Future[Any]) -> dict[str, Any]:
         """Wait until the files are written, then read back those that this process wrote."""
         saved.result()
-        mine = list(partial.glob(f"__{self._here.rank}_*")) + [partial / METADATA_FILE] * self._here.is_first
-        return {file.name: crc32(file) for file in mine}
+        written = list(partial.glob(f"__{self._here.rank}_*"))
+        if self._here.is_first:
+            written.append(partial / METADATA_FILE)
+        return {file.name: crc32(file) for file in written}
 
     def _agreed_candidates(self) -> list[Path]:
-        """Rank 0's view of the complete checkpoints: file systems may show a rename late elsewhere."""
+        """Return the complete checkpoints that rank 0 finds; other hosts may see a rename later."""
         names = [[path.name for path in self._complete()] if self._here.is_first else None]
         dist.broadcast_object_list(names, src=0, group=self._here.control)
         return [self._folder / name for name in names[0] or []]
 
     def _complete(self) -> list[Path]:
-        """Folders of finished checkpoints, newest first."""
+        """Return the folders of finished checkpoints, newest first."""
         return sorted(self._folder.glob("step-" + "[0-9]" * 8), reverse=True)
 
     def _path(self, step: int, suffix: str = "") -> Path:
@@ -265,9 +295,13 @@ class Checkpointer:
 def check_identity(checkpoint: Path, identity: Mapping[str, Any], advice: str) -> dict[str, Any]:
     """Return a checkpoint's ``checkpoint.json``.
 
+    Args:
+        checkpoint: folder of a complete checkpoint.
+        identity: values that the checkpoint must share.
+        advice: end of the error message.
+
     Raises:
-        ValueError: if it is of a run with another identity, naming the differences; ``advice`` ends the
-            message.
+        ValueError: if the checkpoint is of a run with another identity, naming the differences.
     """
     document = read_document(checkpoint)
     saved = document["identity"]
@@ -282,6 +316,10 @@ def check_identity(checkpoint: Path, identity: Mapping[str, Any], advice: str) -
 
 
 def _free_name(path: Path) -> Path:
-    """``path``, or with a number behind it if something has that name."""
-    names = itertools.chain([path], (path.with_name(f"{path.name}-{n}") for n in itertools.count(2)))
-    return next(name for name in names if not name.exists())
+    """Return ``path``, with a number at its end if something has that name."""
+    free = path
+    for number in itertools.count(2):
+        if not free.exists():
+            break
+        free = path.with_name(f"{path.name}-{number}")
+    return free

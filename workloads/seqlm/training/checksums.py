@@ -1,7 +1,8 @@
-"""Checksums of checkpoints and model folders, verified while the files are read. Standard library alone.
+"""Checksums of checkpoints and model folders, verified while the files are read.
 
-They detect damage, such as a flipped bit or a copy cut short. They do not detect malice: who can write to a
-folder can write its checksums too.
+They detect damage, such as a flipped bit or a copy cut short. They do not detect malice: anyone with write
+access to a folder can write its checksums, too. The module needs only the standard library, except to name a
+damaged model.
 """
 
 import contextlib
@@ -24,20 +25,25 @@ CHECKPOINT_FILE = "checkpoint.json"
 ADAPTER_FILE = "adapter_config.json"
 """Configuration in a folder of peft's format."""
 SUMS_FILE = "SHA256SUMS"
-"""In every model folder that this project writes; ``sha256sum -c SHA256SUMS`` reads it as well."""
+"""File with the checksums of a model folder, which ``sha256sum -c SHA256SUMS`` reads as well."""
 CARD_FILE = "README.md"
 """Model card of a published folder."""
 _SETTINGS = ("*.json", "*.model", "*.txt", "*.jinja")
+"""Files besides the weights that libraries read from a model folder."""
 _CHUNK_BYTES = 16 << 20
 _REPORTED_BYTES = 1 << 30
-"""Smaller folders are hashed within a second."""
-_LONGEST_REASON = 400
+"""Size from which the hashing of a folder is reported. Smaller folders take less than a second."""
+_MAX_REASON_CHARS = 400
 Digest = int | str
 """CRC-32 as a number (files of a checkpoint), or SHA-256 in hexadecimal."""
 
 
 class DamagedError(ValueError):
-    """A file is missing, or not what its checksum says. ``what`` is the message without the advice."""
+    """A file is missing or differs from its checksum.
+
+    Args:
+        what: message without the advice.
+    """
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}; copy the folder again from its source, or give another one")
@@ -46,26 +52,29 @@ class DamagedError(ValueError):
 
 @dataclass
 class Source:
+    """Model that a block reads."""
+
     sha256: str | None = None
-    """SHA-256 of the list of the files' checksums, once the model is read; None without files."""
+    """SHA-256 of the list of the files' checksums, set at the end of the block; None without files."""
 
 
 def write_sums(folder: Path) -> None:
-    """Write the SHA-256 of every file of a model folder into the folder, except of texts that people edit."""
-    names = [
-        path.name for path in folder.iterdir() if path.is_file() and path.name not in (SUMS_FILE, CARD_FILE)
-    ]
-    (folder / SUMS_FILE).write_text(_listed({name: _digest(folder / name, "") for name in names}))
+    """Write the SHA-256 of the files of a model folder into the folder; people may edit the model card."""
+    digests: dict[str, Digest] = {}
+    for path in folder.iterdir():
+        if path.is_file() and path.name not in (SUMS_FILE, CARD_FILE):
+            digests[path.name] = _digest(path, "")
+    (folder / SUMS_FILE).write_text(_listed(digests))
 
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Make a model folder beside its place, where it replaces another one once it has its checksums."""
+    """Write a model folder beside its destination; with its checksums, it replaces the one there."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     yield partial
     for file in partial.iterdir():
-        # safetensors makes files for their owner alone, whatever the umask says.
+        # safetensors creates files that only their owner may read, whatever the umask.
         shutil.copymode(partial / "config.json", file)
     write_sums(partial)
     shutil.rmtree(folder, ignore_errors=True)
@@ -99,24 +108,25 @@ def read_document(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def verified(name: str | Path | None, here: "Processes | None" = None) -> Iterator[Source]:
-    """Around the reading of a model: verify the files that have checksums, and hash those of other folders.
+    """Verify the files of a model that have checksums while the block reads them, and hash the others.
 
-    Threads hash the files while the block reads them. With ``here`` every process enters the block together,
-    also those that read nothing in it; each hashes its share of the files.
+    Threads hash the files during the block. With ``here`` every process must enter the block, even if it
+    reads nothing, and hashes its share of the files.
 
     Args:
-        name: a checkpoint or model folder, a hub id, or None if nothing is read.
+        name: checkpoint folder, model folder or hub id; None if the block reads no model.
         here: this process, if several read the model.
 
     Raises:
         DamagedError: on every process, if a file is missing or damaged.
-        ValueError: if the block raises anything else but ImportError, which stands for a missing package.
+        ValueError: if the block raises any other error but ImportError, which stands for a missing package.
     """
     source = Source()
     if name is None:
         yield source
         return
-    folder, failure = Path(name), None
+    folder = Path(name)
+    failure: ValueError | None = None
     expected, problem = _expected(folder)
     with ThreadPoolExecutor() as threads:
         hashing = _hashing(threads, folder, expected, here)
@@ -126,30 +136,33 @@ def verified(name: str | Path | None, here: "Processes | None" = None) -> Iterat
             raise
         except Exception as error:
             failure = unreadable(name, error)
-        if not folder.is_dir():  # a hub id: its files are here by now
+        if not folder.is_dir():  # a hub id, for which the block has downloaded the files
             hashing = _hashing(threads, _snapshot(str(name)), {}, here)
         found: dict[Any, Any] = {file: future.result() for file, future in hashing.items()}
     problems = [problem]
     if here is not None:
         found = here.gather(found)
-        problems = [*here.gather({here.rank: problem}).values()]
-    for file in sorted(file for file in found if expected.get(file, found[file]) != found[file]):
-        reason = "its checksum is wrong" if (folder / file).is_file() else "it is missing"
-        problems.append(f"{folder / file} is damaged: {reason}")
-    if what := next(filter(None, problems), ""):
-        raise DamagedError(what) from failure
+        problems = list(here.gather({here.rank: problem}).values())
+    for file, digest in sorted(found.items()):
+        if digest != expected.get(file, digest):
+            reason = "its checksum is wrong" if (folder / file).is_file() else "it is missing"
+            problems.append(f"{folder / file} is damaged: {reason}")
+    first_problem = next(filter(None, problems), "")
+    if first_problem:
+        raise DamagedError(first_problem) from failure
     if failure is not None:
         raise failure
     source.sha256 = _sha256(_listed(found)) if found else None
 
 
 def unreadable(name: str | Path, error: Exception) -> ValueError:
-    """Return the error of any library that read a model as one that names the model and says what to do."""
+    """Return an error that names the model and says what to do, for any error of a library that read it."""
     if isinstance(error, ValueError) and str(name) in str(error):
         return error
     from safetensors import SafetensorError, safe_open
 
-    reason, broken = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_REASON], Path(name)
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_REASON_CHARS]
+    broken = Path(name)
     for file in sorted(broken.glob("*.safetensors")):  # the library does not say which one
         try:
             with safe_open(file, "pt"):
@@ -165,7 +178,7 @@ def unreadable(name: str | Path, error: Exception) -> ValueError:
 
 
 def _expected(folder: Path) -> tuple[dict[str, Digest], str]:
-    """Checksums that came with a folder, and what is wrong with them."""
+    """Return the checksums in a folder, and the problem with them; both are empty if it has none."""
     file = folder / SUMS_FILE
     try:
         if (folder / CHECKPOINT_FILE).exists():
@@ -189,13 +202,20 @@ def _expected(folder: Path) -> tuple[dict[str, Digest], str]:
 def _hashing(
     threads: ThreadPoolExecutor, folder: Path | None, expected: Mapping[str, Digest], here: "Processes | None"
 ) -> dict[str, Future[Digest]]:
-    """Checksums of this process's share of a folder's files: those expected, or those to be read."""
+    """Start to hash this process's share of a folder's files.
+
+    Args:
+        threads: threads that hash the files.
+        folder: folder of the model; None hashes nothing.
+        expected: checksums that the folder has; without any, the files that libraries read are hashed.
+        here: this process, if several share the files.
+
+    Returns:
+        Futures of the checksums by the names of the files.
+    """
     if folder is None:
         return {}
-    # transformers prefers safetensors.
-    weights = "*.safetensors" if any(folder.glob("*.safetensors")) else "*.bin"
-    read = (path.name for kind in (*_SETTINGS, weights) for path in folder.glob(kind) if path.is_file())
-    files = sorted(expected or set(read))
+    files = sorted(expected or _files_read(folder))
     size = sum((folder / file).stat().st_size for file in files if (folder / file).is_file())
     if size >= _REPORTED_BYTES and (here is None or here.is_first):
         print(f"hashing {len(files)} files of {folder}, {size / 1e9:.1f} GB", file=sys.stderr, flush=True)
@@ -203,27 +223,42 @@ def _hashing(
     return {file: threads.submit(_digest, folder / file, expected.get(file, "")) for file in mine}
 
 
+def _files_read(folder: Path) -> set[str]:
+    """Return the names of the files that transformers reads from a model folder."""
+    # It prefers safetensors.
+    weights = "*.safetensors" if any(folder.glob("*.safetensors")) else "*.bin"
+    names: set[str] = set()
+    for pattern in (*_SETTINGS, weights):
+        names |= {path.name for path in folder.glob(pattern) if path.is_file()}
+    return names
+
+
 def _snapshot(name: str) -> Path | None:
-    """Folder of a hub id in the hub's cache."""
+    """Return the folder of a hub id in the hub's cache; None if it is not there."""
     from huggingface_hub import try_to_load_from_cache
 
     try:
         config = try_to_load_from_cache(name, "config.json")
-    except ValueError:  # not a hub id, as the block reports
+    except ValueError:  # not a hub id, which the error of the block reports
         return None
     return Path(config).parent if isinstance(config, str) else None
 
 
 def _digest(path: Path, expected: Digest) -> Digest:
-    """Checksum of a file, of the kind that is expected; the error's text if the file cannot be read."""
+    """Return the checksum of a file, of the same kind as the expected one.
+
+    If the file cannot be read, the text of the error takes its place, which equals no checksum.
+    """
     try:
-        return digest_of(path, "sha256") if isinstance(expected, str) else int(digest_of(path, "crc32"), 16)
+        if isinstance(expected, str):
+            return digest_of(path, "sha256")
+        return int(digest_of(path, "crc32"), 16)
     except OSError as error:
         return str(error)
 
 
 def crc32(path: Path) -> Digest:
-    """CRC-32 of a file of a checkpoint."""
+    """Return the CRC-32 of a file of a checkpoint."""
     return _digest(path, 0)
 
 
@@ -244,4 +279,5 @@ def _sha256(text: str) -> str:
 
 
 def _listed(digests: Mapping[str, Digest]) -> str:
+    """Return the checksums in the format of ``sha256sum``, sorted by name."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))

@@ -1,6 +1,6 @@
-"""The command line of every stage: ``--config RUN``, ``section.field=value``, and short forms of some fields.
+"""Command line of every stage: ``--config RUN``, ``section.field=value``, and short forms of some fields.
 
-Also the ways in which a stage ends: with a message of one line, or stopped by a signal.
+The module also ends stages, with a message of one line or after a signal.
 """
 
 import argparse
@@ -25,11 +25,13 @@ INTERRUPTED = 130
 STOPPED_BY_SIGNAL = 143
 """Exit status after SIGTERM (128 + SIGTERM): not finished, to be started again."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-"""HyperPod's agent sends SIGUSR1 before a job on Kubernetes continues with another number of nodes
-(hyperpod_elastic_agent 1.1.3, ``plr_hyperpod_elastic_agent.py``)."""
+"""Signals that stop a run. HyperPod's agent sends SIGUSR1 before a job on Kubernetes continues with another
+number of nodes (hyperpod_elastic_agent 1.1.3, ``plr_hyperpod_elastic_agent.py``)."""
 ERROR_FILE = "ESM2_ERROR_FILE"
-"""Environment variable: where the processes of a run leave the message that they end with, so that who
-started them can print it once."""
+"""Environment variable with the file to which the processes of a run write their last message. The program
+that started them prints it once."""
+_MAX_ERROR_CHARS = 500
+"""Length to which the text of an error is cut in a message."""
 
 _ADVICE = {
     errno.EACCES: "change its permissions or those of its folder (ls -ld), or name another place",
@@ -41,14 +43,13 @@ _ADVICE = {
 }
 """Advice by number of the system error."""
 _DAMAGED = {"SafetensorError", "UnpicklingError", "StrictDataclassError"}
-"""Errors of libraries that read models and checkpoints. Named, because importing them takes seconds."""
+"""Errors of libraries that read models and checkpoints, by name because their import takes seconds."""
+_PACKAGES = {"sklearn": "scikit-learn"}
+"""Names of packages for pip, if a package is imported by another name."""
 
 
 class RunError(RuntimeError):
-    """A run cannot continue, for the reason in the message.
-
-    Raised on every process of the run alike.
-    """
+    """A run cannot continue, for the reason in the message. Every process of the run raises it."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,15 @@ class Usage:
     """Command line of a stage, besides ``--config`` and ``section.field=value``."""
 
     summary: str = ""
+    """Description of the stage for ``--help``."""
     reads: Sequence[str] = ()
-    """Sections and fields of the run file that the stage reads; none are those of training."""
+    """Sections and fields of the run file that the stage reads; empty for those that training reads."""
     run_file: str | None = None
-    """Run file without ``--config``; None requires the option."""
+    """Run file that is used without ``--config``; None requires the option."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Options, and the fields that they set."""
+    """Fields by the options that set them."""
     files: str | None = None
-    """Field that names of files set."""
+    """Field that is set by arguments without ``=``; None allows no such arguments."""
 
 
 NO_USAGE = Usage()
@@ -93,24 +95,28 @@ def stage_parser(usage: Usage, parser: argparse.ArgumentParser) -> argparse.Argu
 
 
 def overrides_of(usage: Usage, parsed: argparse.Namespace) -> list[str]:
-    """Return the overrides, with those that options and names of files stand for first."""
-    given = {name: getattr(parsed, option[2:]) for option, name in usage.options.items()}
-    files = [text for text in parsed.overrides if usage.files and "=" not in text]
-    if files:
-        given[str(usage.files)] = files if len(files) > 1 else files[0]
-    known = {
-        name: json.dumps(value, ensure_ascii=False) for name, value in given.items() if value is not None
-    }
-    fields = [f"{name}={text}" for name, text in known.items()]
-    return [*fields, *(text for text in parsed.overrides if text not in files)]
+    """Return the overrides of single fields; those of options and names of files come first."""
+    values: dict[str, object] = {}
+    for option, name in usage.options.items():
+        value = getattr(parsed, option[2:])
+        if value is not None:
+            values[name] = value
+    overrides = list(parsed.overrides)
+    if usage.files is not None:
+        files = [text for text in parsed.overrides if "=" not in text]
+        overrides = [text for text in parsed.overrides if "=" in text]
+        if files:
+            values[usage.files] = files if len(files) > 1 else files[0]
+    fields = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
+    return fields + overrides
 
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
     """End the program with one line instead of a traceback if an error occurs that users can correct.
 
-    The exit status is 2 for wrong input, 1 for a missing package and for a failing file or device (which a
-    cluster tries again), and 130 after Ctrl-C. A fault of this project keeps its traceback.
+    The exit status is 2 for wrong input and 130 after Ctrl-C. It is 1 for a missing package and for a failing
+    file or device, after which a cluster tries again. A fault of this project keeps its traceback.
     """
     try:
         yield
@@ -123,7 +129,8 @@ def one_line_errors() -> Iterator[None]:
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # torch's CheckpointException is no Exception
-        if (line := _explained(error)) is None:
+        line = _explained(error)
+        if line is None:
             traceback.print_exc()
         if line is not None or ERROR_FILE in os.environ:
             tell(f"error: {line or f'{type(error).__name__}: {error}'}", first=True)
@@ -131,22 +138,24 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _explained(error: BaseException) -> str | None:
-    """Return what is wrong, with which file, and what to do; None for a fault of this project."""
-    text = " ".join(str(error).split())[:500]
-    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if package and importlib.util.find_spec(package) is None:
-        name = {"sklearn": "scikit-learn"}.get(package, package)
-        return f"the package {name} is missing; install it (pip install {name}) and try again"
+    """Return the problem, its file and what to do; None for a fault of this project."""
+    text = " ".join(str(error).split())[:_MAX_ERROR_CHARS]
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        if package and importlib.util.find_spec(package) is None:
+            name = _PACKAGES.get(package, package)
+            return f"the package {name} is missing; install it (pip install {name}) and try again"
     if isinstance(error, OSError):
         files = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+        problem = error.strerror or text or type(error).__name__
         advice = _ADVICE.get(error.errno or 0, "correct this and run the same command again")
-        return f"{files}{': ' if files else ''}{error.strerror or text or type(error).__name__}; {advice}"
-    if failures := getattr(error, "failures", None):  # of each rank, in torch's CheckpointException
+        return f"{files}{': ' if files else ''}{problem}; {advice}"
+    failures = getattr(error, "failures", None)
+    if failures:  # torch's CheckpointException has the failure of each rank
         return _explained(next(iter(failures.values()))[0])
-    # torch's RuntimeError about names or shapes of weights.
-    if text.startswith("Error(s) in loading state_dict") or _DAMAGED & {
-        kind.__name__ for kind in type(error).__mro__
-    }:
+    # torch raises RuntimeError for wrong names or shapes of weights.
+    is_wrong_state = text.startswith("Error(s) in loading state_dict")
+    if is_wrong_state or not _DAMAGED.isdisjoint(kind.__name__ for kind in type(error).__mro__):
         return f"a file of the model or checkpoint is damaged: {text}; copy or write it again"
     if isinstance(error, RecursionError) and "json" in traceback.extract_tb(error.__traceback__)[-1].filename:
         return "a JSON file is nested too deeply to be read; write it again"
@@ -154,13 +163,13 @@ def _explained(error: BaseException) -> str | None:
 
 
 def require(package: str) -> None:
-    """Raise ModuleNotFoundError if a package is not installed, before a run and not at the end of it."""
+    """Raise ModuleNotFoundError if a package is not installed, so that a run fails at its beginning."""
     if importlib.util.find_spec(package) is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def _leave(status: int) -> NoReturn:
-    """Exit; one of several processes at once: background threads may wait for the others."""
+    """Exit. One of several processes exits at once, because its threads may wait for the others."""
     sys.stdout.flush()
     sys.stderr.flush()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -169,12 +178,15 @@ def _leave(status: int) -> NoReturn:
 
 
 def tell(message: str, *, first: bool = False) -> None:
-    """Print the message that a process ends with, or leave it to the program that started the processes.
+    """Print the last message of a process, or write it to ``ERROR_FILE``.
 
-    Characters that control a terminal are escaped. With ``first``, the message of another process stays.
+    Args:
+        message: text, in which characters that control a terminal are escaped.
+        first: whether to keep the message of another process that was first.
     """
     message = "\n".join(map(escaped, message.split("\n")))
-    if path := os.environ.get(ERROR_FILE):
+    path = os.environ.get(ERROR_FILE)
+    if path:
         with contextlib.suppress(FileExistsError), Path(path).open("x" if first else "w") as file:
             file.write(message)
     else:
@@ -182,12 +194,12 @@ def tell(message: str, *, first: bool = False) -> None:
 
 
 def escaped(text: str) -> str:
-    """Return text with the characters escaped that control a terminal."""
+    """Return a text in which the characters that control a terminal are escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class Stopped(SystemExit):
-    """One of the processes got a signal to stop. Raised on every process at the same place."""
+    """One of the processes got a signal to stop. Every process raises it, at the same place."""
 
     def __init__(self) -> None:
         super().__init__(STOPPED_BY_SIGNAL)
@@ -204,7 +216,7 @@ class StopSignal:
         self.received = True
         self.name = signal.Signals(number).name
         if number == signal.SIGINT:
-            # A second Ctrl-C ends the process at once; supervisors repeat SIGTERM, so that one waits.
+            # A second Ctrl-C ends the process at once. A second SIGTERM does not: supervisors repeat it.
             signal.signal(number, signal.SIG_DFL)
 
 

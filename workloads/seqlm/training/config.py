@@ -1,9 +1,9 @@
 """Sections of a run file that the trainer reads, and their parser.
 
-A run is one YAML file of differences over the defaults; ``key=value`` changes single fields. It holds
-sections (``model:``, ``data:``, ...) with the fields of dataclasses; ``runs/run_file.py`` has the rest.
-Everything wrong with a configuration is reported at once, each line naming the field, the value
-it got and the values allowed.
+A run file is YAML with differences from the defaults, and ``key=value`` changes single fields. Its sections
+(``model:``, ``data:``, ...) are dataclasses. ``runs/run_file.py`` has the sections that are not here. All
+problems of a configuration are reported at once, each in a line with the field, its value and the allowed
+values.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -22,6 +22,7 @@ from .strict_yaml import read_yaml, read_yaml_file, shown
 
 T = TypeVar("T")
 Run = TypeVar("Run", bound="RunConfig")
+"""Class of a whole run file, with the sections of all its stages."""
 _NUMBER = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 LoraTarget = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
@@ -180,10 +181,12 @@ class RunConfig:
         return self.train.tokens_per_step // self.train.tokens_per_pack
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and dicts, for YAML and JSON."""
-        return dataclasses.asdict(
-            self, dict_factory=lambda pairs: {k: list(v) if isinstance(v, tuple) else v for k, v in pairs}
-        )
+        """Return the run as plain dicts and lists, for YAML and JSON."""
+        return dataclasses.asdict(self, dict_factory=_with_lists)
+
+
+def _with_lists(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in pairs}
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -209,54 +212,76 @@ def read_run(
     cls: type[Run],
     path: str | Path,
     overrides: Sequence[str],
-    rules: Callable[[Run], list[str]],
+    rules: Callable[[Run], Iterable[str]],
     shipped: Path,
 ) -> Run:
-    """Read a run YAML, apply ``section.field=value`` overrides and check every rule.
+    """Read a run file, apply ``section.field=value`` overrides and check every rule.
 
     Args:
-        cls: of the run, with its sections.
-        path: of the YAML file, or the name of one of ``shipped``.
-        overrides: of single fields.
-        rules: return what is wrong with a run whose fields have the right types.
+        cls: class of the run, with all its sections.
+        path: path of the YAML file, or the name of a bundled run file.
+        overrides: changes to single fields.
+        rules: function that returns the problems of a run with fields of the right types.
         shipped: folder of the bundled run files.
 
     Raises:
         ValueError: listing everything that is wrong with the file and the overrides.
     """
-    path = Path(path)
-    files = [] if path.exists() else sorted(shipped.rglob("*.yaml"))
-    path = next((found for found in files if found.stem == str(path)), path)
+    path, raw = _read_file(Path(path), shipped)
+    raw.setdefault("name", path.stem)
+    problems = list(_apply_overrides(raw, overrides))
+    field_problems = list(_field_problems(cls, raw, prefix=""))
+    if field_problems:
+        raise _problems_error(path, problems + field_problems)
+    run = _build(cls, raw)
+    problems += rules(run)
+    if problems:
+        raise _problems_error(path, problems)
+    return run
+
+
+def _problems_error(path: Path, problems: Sequence[str]) -> ValueError:
+    lines = "\n".join(f"  {problem}" for problem in problems)
+    return ValueError(f"{path}: {len(problems)} problem(s)\n{lines}")
+
+
+def _read_file(path: Path, shipped: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the path and the sections of a run file, which may be named like a bundled one.
+
+    Raises:
+        ValueError: if there is no such file, or it is not a mapping in YAML.
+    """
+    bundled = [] if path.exists() else sorted(shipped.rglob("*.yaml"))
+    path = next((file for file in bundled if file.stem == str(path)), path)
     try:
         raw = read_yaml_file(path)
     except FileNotFoundError:
-        known = {found.name: os.path.relpath(found) for found in files}
+        known = {file.name: os.path.relpath(file) for file in bundled}
         near = [known[name] for name in difflib.get_close_matches(path.name, known, n=1)]
         hint = f"did you mean {near[0]}?" if near else f"{shipped} has {', '.join(known)}"
         raise ValueError(f"there is no run file {path}; {hint}") from None
     if not isinstance(raw, dict):
         raise ValueError(f"{path} must hold sections such as 'model:' and 'train:', got {shown(raw)}")
-    raw.setdefault("name", path.stem)
-    problems: list[str] = []
+    return path, raw
+
+
+def _apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> Iterator[str]:
+    """Change fields of a run file in place; yield a problem for each override that cannot be applied."""
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
-            problems.append(f"{shown(override)}: an override has the form section.field=value")
+            yield f"{shown(override)}: an override has the form section.field=value"
             continue
         try:
-            _set_dotted(raw, key.strip(), read_yaml(text), problems)
+            value = read_yaml(text)
         except ValueError as error:
-            problems.append(f"{shown(override)}: {error}")
-    config = _build(cls, raw, "", problems)
-    if config is not None:
-        problems += rules(config)
-    if problems or config is None:
-        lines = "\n".join(f"  {problem}" for problem in problems)
-        raise ValueError(f"{path}: {len(problems)} problem(s)\n{lines}")
-    return config
+            yield f"{shown(override)}: {error}"
+            continue
+        yield from _set_field(raw, key.strip(), value)
 
 
-def _set_dotted(raw: dict[str, Any], key: str, value: Any, problems: list[str]) -> None:
+def _set_field(raw: dict[str, Any], key: str, value: Any) -> Iterator[str]:
+    """Set a field in place, in sections that are created if they are missing; yield a problem if any."""
     *sections, name = key.split(".")
     target = raw
     for section in sections:
@@ -264,41 +289,63 @@ def _set_dotted(raw: dict[str, Any], key: str, value: Any, problems: list[str]) 
             target[section] = {}
         target = target[section]
         if not isinstance(target, dict):
-            problems.append(f"{key}: {section} is not a section")
+            yield f"{key}: {section} is not a section"
             return
     target[name] = value
 
 
-def _build(cls: type[T], raw: object, prefix: str, problems: list[str]) -> T | None:
-    """An instance of a config dataclass from plain data; None (and problems) if it cannot be made."""
+def _field_problems(cls: type, raw: object, prefix: str) -> Iterator[str]:
+    """Yield what prevents the plain data of a section from becoming an instance of its dataclass.
+
+    Args:
+        cls: dataclass of the section.
+        raw: plain data, as YAML has them.
+        prefix: name of the section with a dot at its end; empty for the whole file.
+    """
     if not isinstance(raw, Mapping):
-        problems.append(f"{prefix.rstrip('.')}: expected a section (mapping) or null, got {shown(raw)}")
-        return None
+        yield f"{prefix.rstrip('.')}: expected a section (mapping) or null, got {shown(raw)}"
+        return
     hints = typing.get_type_hints(cls)
-    before = len(problems)
     for unknown in sorted(raw.keys() - hints.keys(), key=str):
         known = _OTHER_NAMES.get(str(unknown))
         near = [known] if known else difflib.get_close_matches(str(unknown), hints, n=1)
         hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(hints)}"
-        problems.append(f"{prefix}{shown(unknown)[1:-1]}: no such field; {hint}")
-    values: dict[str, Any] = {}
+        yield f"{prefix}{shown(unknown)[1:-1]}: no such field; {hint}"
     for name, kind in hints.items():
         if name not in raw:
             continue
         section, optional = section_of(kind)
-        if section is not None:
-            given = {} if raw[name] is None and not optional else raw[name]
-            values[name] = None if given is None else _build(section, given, f"{prefix}{name}.", problems)
-        else:
+        if section is None:
             try:
-                values[name] = _convert(kind, raw[name])
+                _convert(kind, raw[name])
             except (TypeError, ValueError) as error:
-                problems.append(f"{prefix}{name}: got {shown(raw[name])}; {error}")
-    for lacking in dataclasses.fields(cls):  # type: ignore[arg-type]  # a dataclass, whatever T is
-        has_default = (lacking.default, lacking.default_factory) != (dataclasses.MISSING,) * 2
-        if lacking.name not in raw and not has_default:
-            problems.append(f"{prefix}{lacking.name}: is missing; {_allowed(hints[lacking.name])}")
-    return cls(**values) if len(problems) == before else None
+                yield f"{prefix}{name}: got {shown(raw[name])}; {error}"
+        elif raw[name] is not None:
+            yield from _field_problems(section, raw[name], f"{prefix}{name}.")
+        elif not optional:
+            yield from _field_problems(section, {}, f"{prefix}{name}.")
+    for field_ in dataclasses.fields(cls):
+        if field_.name not in raw and not _has_default(field_):
+            yield f"{prefix}{field_.name}: is missing; {_allowed(hints[field_.name])}"
+
+
+def _has_default(field_: "dataclasses.Field[Any]") -> bool:
+    return field_.default is not dataclasses.MISSING or field_.default_factory is not dataclasses.MISSING
+
+
+def _build(cls: type[T], raw: Mapping[str, Any]) -> T:
+    """Return an instance of a config dataclass from plain data without ``_field_problems``."""
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for name, value in raw.items():
+        section, optional = section_of(hints[name])
+        if section is None:
+            values[name] = _convert(hints[name], value)
+        elif value is None and optional:
+            values[name] = None
+        else:
+            values[name] = _build(section, value or {})
+    return cls(**values)
 
 
 def section_of(kind: Any) -> tuple[type | None, bool]:
@@ -306,7 +353,9 @@ def section_of(kind: Any) -> tuple[type | None, bool]:
     arguments = typing.get_args(kind)
     optional = types.NoneType in arguments
     section = arguments[0] if optional else kind
-    return (section if dataclasses.is_dataclass(section) and isinstance(section, type) else None), optional
+    if isinstance(section, type) and dataclasses.is_dataclass(section):
+        return section, optional
+    return None, optional
 
 
 def _allowed(kind: Any) -> str:
@@ -315,8 +364,13 @@ def _allowed(kind: Any) -> str:
 
 
 def _convert(kind: Any, value: Any) -> Any:
-    """Return ``value`` as the annotated type. ``1e-4`` comes as text (``read_yaml``)."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    """Return ``value`` as the annotated type.
+
+    Raises:
+        ValueError: saying what is expected, if the value does not fit.
+    """
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
     if origin is Literal:
         if value not in arguments:
             raise ValueError(_allowed(kind))
@@ -324,15 +378,7 @@ def _convert(kind: Any, value: Any) -> Any:
     if origin in (types.UnionType, typing.Union):
         return None if value is None else _convert(arguments[0], value)
     if origin is tuple:
-        if value is None or isinstance(value, Mapping):
-            raise ValueError("expected a list")
-        items = value if isinstance(value, list) else [value]
-        if arguments[-1] is not Ellipsis and len(items) != len(arguments):
-            raise ValueError(f"expected {len(arguments)} values")
-        # Classes and values of a column may be numbers.
-        is_text = arguments[0] is str
-        items = [str(item) if is_text and type(item) in (int, float) else item for item in items]
-        return tuple(_convert(arguments[0], item) for item in items)
+        return _convert_list(arguments, value)
     if kind is bool:
         if not isinstance(value, bool):
             raise ValueError("allowed are true and false")
@@ -342,6 +388,7 @@ def _convert(kind: Any, value: Any) -> Any:
             raise ValueError("expected a whole number of at most 18 digits, none of them a leading 0")
         return value
     if kind is float:
+        # YAML reads 1e-4 as text (read_yaml).
         if isinstance(value, bool) or not _NUMBER.fullmatch(str(value)) or not math.isfinite(float(value)):
             raise ValueError("expected a finite number such as 0.01 or 1e-4")
         return float(value)
@@ -350,3 +397,22 @@ def _convert(kind: Any, value: Any) -> Any:
     if re.search("[\0\ud800-\udfff]", value):
         raise ValueError("expected text without NUL and surrogates, which no file name can hold")
     return value
+
+
+def _convert_list(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    """Return a list as a tuple; a single value stands for a list of it.
+
+    Args:
+        kinds: types of the items, which are all the same; an ellipsis at the end allows any number.
+        value: list, or a single value.
+    """
+    if value is None or isinstance(value, Mapping):
+        raise ValueError("expected a list")
+    items = value if isinstance(value, list) else [value]
+    if kinds[-1] is not Ellipsis and len(items) != len(kinds):
+        raise ValueError(f"expected {len(kinds)} values")
+    kind = kinds[0]
+    if kind is str:
+        # Names of classes and values of a column may be numbers.
+        items = [str(item) if type(item) in (int, float) else item for item in items]
+    return tuple(_convert(kind, item) for item in items)

@@ -1,133 +1,142 @@
-"""Rules for the fields of a run file, beyond the type of each."""
+"""Rules for the fields of a run file, beyond the type of each.
+
+A function yields a message for each rule that is broken: ``section.field: got X; allowed values; advice``.
+"""
 
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from .config import LoraTarget, RunConfig
+from .config import DataConfig, LoraConfig, LoraTarget, OptimConfig, RunConfig, TrainConfig
 from .strict_yaml import shown
 
-Rule = tuple[bool, str]
-"""Whether the rule holds, and the message if not: ``section.field: got X; allowed; what to do``."""
-
-_LEAST = {
+MAX_NAME_BYTES = 200
+"""Longest name of a run: file systems allow 255 bytes, and files beside the folder have longer names."""
+MAX_RECORD_TOKENS = 65_534
+"""Largest ``model.max_residues``."""
+_LEAST: Mapping[int, str] = {
     0: "optim.weight_decay optim.clip_norm parallel.shard_size train.eval_packs",
     1: "train.max_steps train.log_every_steps train.eval_every_steps train.save_every_steps "
     "train.keep_checkpoints lora.rank lora.alpha",
 }
+"""Fields by the smallest value that they may have."""
 
 
-def least_rules(config: RunConfig, least: Mapping[int, str]) -> list[Rule]:
-    """Rules for fields by the smallest value that each may have. Sections and fields may be null."""
-    rules = []
+def least_violations(config: RunConfig, least: Mapping[int, str]) -> Iterator[str]:
+    """Yield a message for each field below its smallest value.
+
+    Args:
+        config: configuration of the run; sections and fields may be null.
+        least: names of fields, separated by spaces, by the smallest value that they may have.
+    """
     for smallest, names in least.items():
         for name in names.split():
-            section, field = name.split(".")
-            value = getattr(holder, field) if (holder := getattr(config, section)) else None
-            allowed = f"must be at least {smallest}" if smallest else "must not be negative"
-            rules.append((value is None or value >= smallest, f"{name}: got {value}; {allowed}"))
-    return rules
+            section_name, field = name.split(".")
+            section = getattr(config, section_name)
+            value = None if section is None else getattr(section, field)
+            if value is not None and value < smallest:
+                allowed = f"must be at least {smallest}" if smallest else "must not be negative"
+                yield f"{name}: got {value}; {allowed}"
 
 
-def fraction_rule(name: str, value: float) -> Rule:
-    """Rule for a field between 0 and 1."""
-    return 0 < value < 1, f"{name}: got {value}; allowed above 0, below 1"
+def fraction_violations(name: str, value: float) -> Iterator[str]:
+    """Yield a message if a field is not between 0 and 1."""
+    if not 0 < value < 1:
+        yield f"{name}: got {value}; allowed above 0, below 1"
 
 
-def training_rules(config: RunConfig) -> list[Rule]:
-    """Rules beyond the type of each field."""
-    train, optim, data, model = config.train, config.optim, config.data, config.model
-    fractions = data.validation_fraction + data.test_fraction
-    rules: list[Rule] = [
-        (
-            bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", config.name)),
-            f"name: got {shown(config.name)}; use letters, digits, '.', '_' and '-'",
-        ),
-        (
-            len(config.name.encode()) <= 200,  # file systems allow 255, and files beside the folder add to it
-            f"name: got {shown(config.name)}; use at most 200 bytes",
-        ),
-        (
-            not re.search(r"[/\\#?%:]", config.tracking.wandb or ""),
+def training_violations(config: RunConfig) -> Iterator[str]:
+    """Yield a message for each broken rule of the sections that the trainer reads."""
+    yield from _name_violations(config.name)
+    if re.search(r"[/\\#?%:]", config.tracking.wandb or ""):
+        yield (
             f"tracking.wandb: got {shown(config.tracking.wandb)}; use a project's name without / \\ # ? % :, "
-            "and WANDB_ENTITY for a team",
-        ),
-        (
-            1 <= model.max_residues <= 65_534,
-            f"model.max_residues: got {model.max_residues}; allowed 1 to 65534",
-        ),
-        (
-            train.tokens_per_pack > 0
-            and train.tokens_per_step >= train.tokens_per_pack
-            and train.tokens_per_step % train.tokens_per_pack == 0,
+            "and WANDB_ENTITY for a team"
+        )
+    if not 1 <= config.model.max_residues <= MAX_RECORD_TOKENS:
+        yield f"model.max_residues: got {config.model.max_residues}; allowed 1 to {MAX_RECORD_TOKENS}"
+    yield from _train_violations(config.train)
+    yield from _optim_violations(config.optim, config.train)
+    yield from _data_violations(config.data)
+    if config.parallel.shard_size != 0 and config.parallel.mode != "fsdp":
+        yield (
+            f"parallel.shard_size: got {config.parallel.shard_size} with parallel.mode=ddp; only fsdp shards"
+        )
+    yield from least_violations(config, _LEAST)
+    if config.lora is not None:
+        yield from _lora_violations(config.lora, config.optim)
+
+
+def _name_violations(name: str) -> Iterator[str]:
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        yield f"name: got {shown(name)}; use letters, digits, '.', '_' and '-'"
+    if len(name.encode()) > MAX_NAME_BYTES:
+        yield f"name: got {shown(name)}; use at most {MAX_NAME_BYTES} bytes"
+
+
+def _train_violations(train: TrainConfig) -> Iterator[str]:
+    is_multiple = (
+        train.tokens_per_pack > 0
+        and train.tokens_per_step >= train.tokens_per_pack
+        and train.tokens_per_step % train.tokens_per_pack == 0
+    )
+    if not is_multiple:
+        yield (
             f"train.tokens_per_step: got {train.tokens_per_step}; allowed are multiples of "
-            f"train.tokens_per_pack ({train.tokens_per_pack})",
-        ),
-        fraction_rule("optim.lr", optim.lr),
-        (
-            all(0 <= beta < 1 for beta in optim.betas),
-            f"optim.betas: got {list(optim.betas)}; each at least 0, below 1",
-        ),
-        (optim.eps > 0, f"optim.eps: got {optim.eps}; must be above 0"),
-        (
-            0 <= optim.final_lr_fraction <= 1,
-            f"optim.final_lr_fraction: got {optim.final_lr_fraction}; allowed 0 to 1",
-        ),
-        (
-            0 <= optim.warmup_steps < train.max_steps,
+            f"train.tokens_per_pack ({train.tokens_per_pack})"
+        )
+
+
+def _optim_violations(optim: OptimConfig, train: TrainConfig) -> Iterator[str]:
+    yield from fraction_violations("optim.lr", optim.lr)
+    if not all(0 <= beta < 1 for beta in optim.betas):
+        yield f"optim.betas: got {list(optim.betas)}; each at least 0, below 1"
+    if optim.eps <= 0:
+        yield f"optim.eps: got {optim.eps}; must be above 0"
+    if not 0 <= optim.final_lr_fraction <= 1:
+        yield f"optim.final_lr_fraction: got {optim.final_lr_fraction}; allowed 0 to 1"
+    if not 0 <= optim.warmup_steps < train.max_steps:
+        yield (
             f"optim.warmup_steps: got {optim.warmup_steps}; must be below train.max_steps "
-            f"({train.max_steps}), or the peak learning rate is never reached",
-        ),
-        (
-            data.validation_fraction > 0 and data.test_fraction >= 0 and fractions < 1,
+            f"({train.max_steps}), or the peak learning rate is never reached"
+        )
+
+
+def _data_violations(data: DataConfig) -> Iterator[str]:
+    held_out = data.validation_fraction + data.test_fraction
+    if data.validation_fraction <= 0 or data.test_fraction < 0 or held_out >= 1:
+        yield (
             f"data.validation_fraction, data.test_fraction: got {data.validation_fraction} and "
-            f"{data.test_fraction}; the first must be above 0, the second not negative, the sum below 1",
-        ),
-        (
-            bool(data.members) == bool(data.membership),
+            f"{data.test_fraction}; the first must be above 0, the second not negative, the sum below 1"
+        )
+    if bool(data.members) != bool(data.membership):
+        yield (
             f"data.members, data.membership: got {shown(list(data.members))} and {shown(data.membership)}; "
-            "give both or neither",
-        ),
-        (bool(data.source or data.members), "data.source: got an empty list; name at least one FASTA"),
-        (
-            config.parallel.shard_size == 0 or config.parallel.mode == "fsdp",
-            f"parallel.shard_size: got {config.parallel.shard_size} with parallel.mode=ddp; only fsdp shards",
-        ),
-    ]
-    return [*rules, *least_rules(config, _LEAST), *_lora_rules(config)]
+            "give both or neither"
+        )
+    if not data.source and not data.members:
+        yield "data.source: got an empty list; name at least one FASTA"
 
 
-def xla_violations(config: RunConfig) -> list[str]:
-    """Return settings that XLA devices, such as NeuronCores, do not support; each as a rule's message."""
-    optimizer, mode = config.optim.name, config.parallel.mode
-    rules: list[Rule] = [
-        (mode == "ddp", f"parallel.mode: got {mode}; FSDP2 does not shard XLA's tensors, so set ddp"),
-        (config.train.compile != "on", "train.compile: got on; XLA compiles by itself; leave it at auto"),
-        (
-            optimizer == "adamw",
-            f"optim.name: got {optimizer}, parts of which torch_xla computes on the host; set adamw",
-        ),
-    ]
-    return [message for holds, message in rules if not holds]
+def _lora_violations(lora: LoraConfig, optim: OptimConfig) -> Iterator[str]:
+    yield from fraction_violations("lora.lr", lora.lr)
+    if not lora.targets:
+        yield f"lora.targets: got an empty list; allowed are {', '.join(typing.get_args(LoraTarget))}"
+    if optim.name != "adamw":
+        yield f"optim.name: got {optim.name} with lora; Muon is for whole matrices, so use adamw"
+
+
+def xla_violations(config: RunConfig) -> Iterator[str]:
+    """Yield a message for each setting that XLA devices, such as NeuronCores, do not support."""
+    mode = config.parallel.mode
+    if mode != "ddp":
+        yield f"parallel.mode: got {mode}; FSDP2 does not shard XLA's tensors, so set ddp"
+    if config.train.compile == "on":
+        yield "train.compile: got on; XLA compiles by itself; leave it at auto"
+    if config.optim.name != "adamw":
+        yield f"optim.name: got {config.optim.name}, parts of which torch_xla computes on the host; set adamw"
 
 
 def fine_tuning_on_xla(section: str) -> str:
-    """Message for a run with this section on an XLA device."""
+    """Return the message for a run with this section on an XLA device."""
     return f"{section}: fine-tuning is not made for XLA; run it on NVIDIA GPUs or CPUs"
-
-
-def _lora_rules(config: RunConfig) -> list[Rule]:
-    lora = config.lora
-    if lora is None:
-        return []
-    return [
-        fraction_rule("lora.lr", lora.lr),
-        (
-            bool(lora.targets),
-            f"lora.targets: got an empty list; allowed are {', '.join(typing.get_args(LoraTarget))}",
-        ),
-        (
-            config.optim.name == "adamw",
-            f"optim.name: got {config.optim.name} with lora; Muon is for whole matrices, so use adamw",
-        ),
-    ]

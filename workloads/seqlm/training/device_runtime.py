@@ -3,12 +3,13 @@
 ``DeviceRuntime`` serves the CPU and CUDA GPUs; most of its methods do nothing. ``XlaRuntime`` serves XLA
 devices: AWS Trainium by torch-neuronx, or this machine's cores to test the same code.
 
-torch_xla records operations instead of running them; ``flush`` compiles what was recorded and starts it.
-A graph that was seen before is not compiled again, so a run is made of the same few graphs: constant shapes,
-no number that changes as a constant, no value read by the host in between. neuronx-cc takes minutes for each.
+torch_xla records operations instead of running them. ``flush`` compiles the recorded graph and starts it. A
+known graph is not compiled again, and neuronx-cc takes minutes for each new one. A run therefore consists of
+a few graphs: shapes are constant, changing numbers are tensors, and the host reads no value in between.
 
-torch 2.9 is the last that AWS Neuron supports by XLA (release notes of SDK 2.29; later ones bring a device of
-their own, ``neuron``, which is not used here). torch_xla is imported where it is used: others lack it.
+torch 2.9 is the last version that AWS Neuron supports by XLA (release notes of SDK 2.29). Later versions have
+a device of their own, ``neuron``, which is not used here. Only functions import torch_xla, because most
+machines lack it.
 """
 
 import dataclasses
@@ -31,17 +32,20 @@ from .peak_rates import NEURON_CORE_BF16_FLOPS
 T = TypeVar("T")
 
 PJRT_DEVICE = "PJRT_DEVICE"
-"""Variable by which torch_xla chooses its device: NEURON, or CPU."""
+"""Environment variable with the device of torch_xla: NEURON, or CPU."""
 COMPILE_CACHE = "neuron-cache"
-"""Folder within a run's folder: compiled graphs, for all nodes and for later starts."""
+"""Folder for compiled graphs within a run's folder, for all nodes and for later starts."""
 CACHE_VARIABLE = "NEURON_COMPILE_CACHE_URL"
+"""Environment variable with the folder for compiled graphs."""
 _CHIPS = {"trn1": "Trainium", "trn2": "Trainium2"}
+"""Chips by the first four letters of instance types."""
 _INSTANCE_TYPE = Path("/sys/devices/virtual/dmi/id/product_name")
+"""File with the EC2 instance type."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceRuntime:
-    """The CPU or a CUDA GPU."""
+    """Runtime of the CPU or of a CUDA GPU."""
 
     device: torch.device
     reduces_gradients: ClassVar[bool] = False
@@ -51,7 +55,7 @@ class DeviceRuntime:
     checkpoints_on_host: ClassVar[bool] = False
     """Whether checkpoints are copied to the host first, by the first process alone."""
     compiles_shapes: ClassVar[bool] = False
-    """Whether each new shape is compiled, for minutes. Then the ceiling of products is not measured."""
+    """Whether each new shape is compiled, for minutes. The ceiling of products is then not measured."""
     adamw: ClassVar[dict[str, bool]] = {"fused": True}
     """Options of AdamW."""
 
@@ -65,7 +69,11 @@ class DeviceRuntime:
         return {"device_id": self.device} if self.device.type == "cuda" else {}
 
     def connect(self, compile_cache: Path | None, control: dist.ProcessGroup) -> torch.device:
-        """Return the device of this process, once the process group is up.
+        """Return the device of this process, once the process group exists.
+
+        Args:
+            compile_cache: folder for compiled graphs; None on devices that compile none.
+            control: CPU group of all processes.
 
         Raises:
             ValueError: if the devices of all processes are not connected.
@@ -73,18 +81,23 @@ class DeviceRuntime:
         return self.device
 
     def check(self, config: RunConfig, others: Sequence[str] = ()) -> None:
-        """Raise ValueError, naming each field, if a run has settings that the device does not support.
+        """Check that the device supports the settings of a run.
 
-        ``others`` are problems besides those of the trainer's own sections.
+        Args:
+            config: configuration of the run.
+            others: problems of settings that the trainer does not read.
+
+        Raises:
+            ValueError: naming each field that the device does not support.
         """
 
     def prepare(self, model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
         """Prepare model and optimizers for the first step."""
 
     def failure_flag(self, optimizers: Iterable[Optimizer]) -> Tensor | None:
-        """Return a () fp32 tensor of 0 that the optimizers read: they change nothing once it is 1.
+        """Return a () fp32 tensor of 0 that the optimizers read. Once it is 1, they change nothing.
 
-        None where optimizers take no flag. Then a failure must be read before each update.
+        None if optimizers take no flag. The host must then read a failure before each update.
         """
         flag = torch.zeros((), device=self.device)
         for optimizer in optimizers:
@@ -107,8 +120,8 @@ class DeviceRuntime:
         """Average gradients over all processes, if ``reduces_gradients``."""
 
     def recomputed(self, layer: Callable[..., tuple[Tensor, Any]], *arguments: object) -> Tensor:
-        """Return a layer's first output; its activations are computed again in the backward pass."""
-        # There is no dropout, so no generator state to bring back.
+        """Return a layer's first output; the backward pass computes its activations again."""
+        # Layers have no dropout, so the state of the generator is not needed.
         result: Tensor
         result, _ = checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False)
         return result
@@ -128,28 +141,28 @@ class DeviceRuntime:
 
 
 class XlaRuntime(DeviceRuntime):
-    """XLA device: a NeuronCore, or the CPU by torch_xla."""
+    """Runtime of an XLA device: a NeuronCore, or the CPU by torch_xla."""
 
     reduces_gradients = True
     keeps_gradients = True
-    checkpoints_on_host = True  # torch's files cannot hold its tensors
+    checkpoints_on_host = True  # torch cannot write XLA's tensors
     compiles_shapes = True
-    # torch's fused kernel knows no XLA device. The number of steps lies on the device (``capturable``), so
-    # that no graph has a number that follows from it. Of a 1, which bias corrections come to late in a run,
-    # torch_xla makes a constant, and so a new graph.
+    # torch's fused kernel does not run on XLA devices. With ``capturable`` the number of steps is a tensor on
+    # the device. As a number of the host it would change the graph: late in a run bias corrections reach 1,
+    # which torch_xla turns into a constant.
     adamw: ClassVar[dict[str, bool]] = {"capturable": True}
     rendezvous: ClassVar[str] = "xla://"
-    """torch_xla's own way from torchrun's variables to devices that are connected."""
+    """Method by which torch_xla connects devices, from torchrun's variables."""
 
     @property
     def backend(self) -> str:
-        return "xla"  # alone: it takes no other beside it
+        return "xla"  # torch_xla allows no second backend
 
     def group_options(self) -> dict[str, Any]:
         return {"init_method": self.rendezvous}
 
     def connect(self, compile_cache: Path | None, control: dist.ProcessGroup) -> torch.device:
-        assert compile_cache is not None  # or this runtime would not have been selected
+        assert compile_cache is not None  # requested_runtime selects this runtime only with one
         if dist.get_rank() == 0:
             drop_locks(compile_cache)
         dist.barrier(group=control)
@@ -160,8 +173,8 @@ class XlaRuntime(DeviceRuntime):
         """Return the device after one sum over all processes.
 
         Raises:
-            ValueError: if the sum does not reach all processes. torch_xla gives no error then, and each would
-                train for itself (pytorch/xla issue 9496).
+            ValueError: if the sum does not reach all processes. torch_xla raises no error, and each process
+                would train alone (pytorch/xla issue 9496).
         """
         import torch_xla
 
@@ -169,29 +182,31 @@ class XlaRuntime(DeviceRuntime):
         expected = int(os.environ.get("WORLD_SIZE", "1"))
         one = torch.ones((), device=device)
         dist.all_reduce(one)
-        if (found := round(one.item())) != expected:
+        found = round(one.item())
+        if found != expected:
             raise ValueError(
                 f"{PJRT_DEVICE}: got {os.environ[PJRT_DEVICE]} with {expected} processes, of which XLA adds "
-                f"up {found}: they would train apart. Start one process a NeuronCore, or a single one with "
+                f"up {found}: they would train apart. Start one process per NeuronCore, or a single one with "
                 f"{PJRT_DEVICE}=CPU, or unset it to train on the CPU"
             )
         return device
 
     def check(self, config: RunConfig, others: Sequence[str] = ()) -> None:
-        if problems := [*xla_violations(config), *others]:
+        problems = [*xla_violations(config), *others]
+        if problems:
             raise ValueError(f"{PJRT_DEVICE}={os.environ.get(PJRT_DEVICE)}:\n  " + "\n  ".join(problems))
 
     def prepare(self, model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
         """Give every trained parameter a gradient of 0 and its optimizer's state, as one graph.
 
-        Otherwise the first micro-batch and the first update would be graphs of their own, as large as those
-        of the others, and a checkpoint would be read into states that are made one by one.
+        Otherwise the first micro-batch and the first update would be further graphs, as large as the later
+        ones, and a checkpoint would be read into states that are created one by one.
         """
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
         for optimizer in optimizers:
-            assert isinstance(optimizer, AdamW)  # others are refused
+            assert isinstance(optimizer, AdamW)  # xla_violations refuses the others
             for group in optimizer.param_groups:
                 optimizer._init_group(group, [], [], [], [], [], [])
         self.flush()
@@ -201,7 +216,7 @@ class XlaRuntime(DeviceRuntime):
 
     @property
     def packs_on(self) -> torch.device:
-        # Masks are a hash of 64 bits, and Trainium computes with 32: AWS Neuron's compiler error NCC_ESFH002.
+        # Masks are 64-bit hashes, and Trainium computes with 32 bits (compiler error NCC_ESFH002).
         return torch.device("cpu")
 
     def place(self, pack: T) -> T:
@@ -220,14 +235,14 @@ class XlaRuntime(DeviceRuntime):
         torch_xla.sync()
 
     def reduce_gradients(self, optimizers: Iterable[Optimizer]) -> None:
-        """Record the mean over all processes as part of the graph."""
+        """Record the mean over all processes as a part of the graph."""
         import torch_xla.core.xla_model as xm
 
         for optimizer in optimizers:
             xm.reduce_gradients(optimizer)
 
     def recomputed(self, layer: Callable[..., tuple[Tensor, Any]], *arguments: object) -> Tensor:
-        # torch's own function has no effect here: XLA finds both computations equal and keeps the first.
+        # torch's function has no effect: XLA recognizes the second computation as equal and removes it.
         from torch_xla.utils.checkpoint import checkpoint
 
         return checkpoint(lambda *given: layer(*given)[0], *arguments, preserve_rng_state=False)
@@ -236,14 +251,16 @@ class XlaRuntime(DeviceRuntime):
         kind = os.environ.get(PJRT_DEVICE, "")
         if kind != "NEURON":
             return f"XLA:{kind}"
-        return " ".join(filter(None, [_chip(), f"NeuronCore of {_instance_type()}"]))
+        core = f"NeuronCore of {_instance_type()}"
+        chip = _chip()
+        return f"{chip} {core}" if chip else core
 
     @property
     def has_bf16(self) -> bool:
         return os.environ.get(PJRT_DEVICE) == "NEURON"
 
     def peak_flops(self) -> float | None:
-        """Return bf16 FLOP/s of one logical NeuronCore, None where it is not known."""
+        """Return the peak bf16 FLOP/s of one logical NeuronCore; None if it is not known."""
         chip = _chip()
         return NEURON_CORE_BF16_FLOPS[chip] if chip and self.has_bf16 else None
 
@@ -306,10 +323,10 @@ def register(compile_cache: Path) -> None:
 
 
 def drop_locks(compile_cache: Path) -> None:
-    """Remove the locks of compilations that were killed: a process that finds one waits for ever.
+    """Remove the locks of killed compilations, for which a process would wait for ever.
 
-    For one process, before any of them compiles. A folder that the environment has named is left as it is,
-    since others may be compiling into it (AWS Neuron documentation, "neuron_parallel_compile", clear-locks).
+    One process calls this, before any of them compiles. A folder that the environment names is not changed,
+    because other runs may use it (AWS Neuron documentation, "neuron_parallel_compile", clear-locks).
     """
     if os.environ.get(CACHE_VARIABLE) == str(compile_cache.absolute()):
         for lock in compile_cache.rglob("*.lock"):
@@ -317,11 +334,12 @@ def drop_locks(compile_cache: Path) -> None:
 
 
 def _chip() -> str | None:
+    """Return the name of this machine's Neuron chip; None if it is not known."""
     return _CHIPS.get(_instance_type()[:4])
 
 
 def _instance_type() -> str:
-    """EC2 instance type of this machine, such as trn1.32xlarge."""
+    """Return the EC2 instance type of this machine, such as trn1.32xlarge."""
     try:
         return _INSTANCE_TYPE.read_text().strip()
     except OSError:

@@ -1,5 +1,6 @@
 """Properties of a run's hardware and software: FLOPs, peak and measured rates, memory, versions."""
 
+import math
 import mmap
 import os
 import platform
@@ -29,12 +30,21 @@ from .peak_rates import PEAK_BF16_FLOPS
 TIMEOUT_SECONDS = 10
 """Timeout of a command that prints a version."""
 AMAZON = Path("/opt/amazon")
-"""Folder into which the EFA installer installs."""
+"""Folder of the EFA installer's packages."""
 PACKAGES = ("transformers", "tokenizers", "numpy", "pyarrow")
+"""Python packages with versions in the software stack."""
+MEASURED_SECONDS = 0.02
+"""Shortest product on a CPU that measures its rate."""
+LARGEST_SIDE = 8192
+"""Rows of the largest square matrices that are multiplied to measure a rate."""
+FORWARD_BACKWARD_FLOPS = 6
+"""FLOPs per parameter and token: 2 each for the output and for the gradients of input and parameter."""
+FROZEN_FLOPS = 4
+"""FLOPs per frozen parameter and token, without the gradient of the parameter."""
 
 
 def compiles(train: TrainConfig, device: torch.device) -> bool:
-    """Whether layers are compiled: ``auto`` is on for CUDA where Triton finds the C compiler it needs."""
+    """Return whether layers are compiled: ``auto`` is on for CUDA if Triton finds a C compiler."""
     if train.compile != "auto":
         return train.compile == "on"
     if device.type != "cuda":
@@ -50,24 +60,31 @@ def compiles(train: TrainConfig, device: torch.device) -> bool:
     return False
 
 
-def num_flops(model: LayeredModel, num_residues: int, num_attended_pairs: int) -> float:
-    """Model FLOPs of forward and backward pass over real residues: 6 N per residue, and those of each pair.
+def num_flops(model: LayeredModel, num_record_tokens: int, num_attended_pairs: int) -> float:
+    """Return the model FLOPs of a forward and backward pass, without padding.
 
-    N counts parameters without the embedding; a pair is two positions of one protein, so attention enters
-    with the sum of squared lengths (Chowdhery et al. 2022, appendix B: 12 L h for full attention). Of a
-    frozen parameter the product for its gradient falls away, which leaves 4. Padding is not counted, nor is
-    anything recomputed; that the last layer skips tokens without a prediction is not deducted.
+    A token costs 6 N for N parameters without the embedding (Chowdhery et al. 2022, appendix B), or 4 N for
+    frozen parameters, which need no gradient. A pair is two positions of one record, so attention enters with
+    the sum of squared lengths (12 L h in appendix B, for full attention). Recomputed products are not added,
+    and tokens that the last layer skips are not deducted.
+
+    Args:
+        model: model, quantized or not.
+        num_record_tokens: number of tokens of the records.
+        num_attended_pairs: sum of the squared segment lengths.
     """
-    per_residue = 0
     quantized = {
         f"{name}.weight": module.in_features * module.out_features
         for name, module in model.named_modules()
         if isinstance(module, FourBitLinear)
     }
+    flops_per_token = 0
     for name, parameter in model.named_parameters():
-        if not any(part in name for part in model.uncounted):
-            per_residue += quantized.get(name, parameter.numel()) * (6 if parameter.requires_grad else 4)
-    return float(per_residue) * num_residues + model.flops_per_pair * num_attended_pairs
+        if any(part in name for part in model.uncounted):
+            continue
+        size = quantized.get(name, parameter.numel())
+        flops_per_token += size * (FORWARD_BACKWARD_FLOPS if parameter.requires_grad else FROZEN_FLOPS)
+    return float(flops_per_token) * num_record_tokens + model.flops_per_pair * num_attended_pairs
 
 
 def executed_flops(
@@ -79,21 +96,31 @@ def executed_flops(
     recomputed: bool,
     on_cpu: bool,
 ) -> float:
-    """FLOPs of the products that are made over ``num_tokens`` of packs, padding included.
+    """Return the FLOPs of the products that a forward and backward pass executes, padding included.
 
-    Chowdhery et al. 2022, appendix B (hardware FLOPs utilization): unlike ``num_flops``, they include what is
-    ``recomputed`` (the forward pass of the layers) and leave out what is skipped. Parts run on ``num_rows``
-    predicted tokens alone, and on CPUs the last layer has queries of these alone. Products over the
-    vocabulary are not counted. With None as ``num_rows``, nothing is skipped. I inputs and O outputs take
-    2 I O a token for the output, for the gradient of the input and, unless frozen, for that of the matrix.
+    These are hardware FLOPs (Chowdhery et al. 2022, appendix B). Unlike ``num_flops``, they include
+    recomputed products and leave out skipped ones. Some parts run on the predicted tokens alone. On CPUs, the
+    last layer has queries of these tokens alone. Products over the vocabulary are not counted. A matrix with
+    I inputs and O outputs takes 2 I O per token for the output, for the gradient of the input and, unless
+    frozen, for the gradient of the matrix.
+
+    Args:
+        model: model, quantized or not.
+        num_tokens: number of tokens of the packs, padding included.
+        num_rows: number of predicted tokens; None if no part skips tokens.
+        num_attended_pairs: sum of the squared segment lengths.
+        recomputed: whether the backward pass repeats the forward pass of the layers.
+        on_cpu: whether the model runs on a CPU.
     """
     rows = num_tokens if num_rows is None else num_rows
     flops = model.flops_per_pair * num_attended_pairs * (4 / 3 if recomputed else 1)
-    on_rows, uncounted = model.on_rows, model.uncounted
+    on_rows = model.on_rows
+    uncounted = model.uncounted
     if num_rows is not None:
         uncounted += model.on_vocabulary
     if on_cpu and model.queries_on_rows:
         on_rows += model.queries_on_rows
+        # Queries of the other tokens are missing in one layer of all.
         flops *= 1 - (1 - rows / max(1, num_tokens)) / len(model.layers)
     in_layers = {id(module) for module in model.layers.modules()}
     for name, module in model.named_modules():
@@ -107,37 +134,47 @@ def executed_flops(
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """bf16 FLOP/s of one device, None where it is not known (and on CPUs)."""
+    """Return the peak bf16 FLOP/s of one device; None for CPUs and unknown devices."""
     if device.type != "cuda":
         return runtime_of(device).peak_flops()
     name = torch.cuda.get_device_name(device)  # such as NVIDIA A100-SXM4-80GB
     if re.search(r"PCIe|NVL", name):
-        return None  # lower clocks than the SXM boards of the table
+        return None  # these boards have lower clocks than the SXM boards of the table
     return next((peak for part, peak in PEAK_BF16_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)
 
 
 def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:
-    """Measure the FLOP/s of a large square product, the most that products reach on a device.
+    """Measure the FLOP/s of a large square product, the highest rate of products on a device.
 
-    The best of three: of 8192 rows on CUDA, on a CPU of as many as take 20 ms.
+    Matrices have 8192 rows on CUDA. On a CPU the number of rows is doubled until a product takes 20 ms.
     """
-    # Ten in a row hide the time of a launch behind products of 1.4 ms.
-    side, times = (8192, 10) if device.type == "cuda" else (256, 1)
+    if device.type == "cuda":
+        # Ten products of 1.4 ms in a row hide the time of a launch.
+        return 2 * LARGEST_SIDE**3 / _product_seconds(device, dtype, LARGEST_SIDE, repeats=10)
+    side = 256
     while True:
-        # Random numbers: on zeros and ones a GPU draws less power, and its clock is higher.
-        random = torch.Generator(device).manual_seed(0)
-        a, b = (torch.randn(side, side, device=device, generator=random).to(dtype) for _ in range(2))
-        out, rounds = torch.empty_like(a), []
-        for _ in range(4):  # the first makes the kernel
-            _wait_for(device)
-            started = time.perf_counter()
-            for _ in range(times):
-                torch.mm(a, b, out=out)
-            _wait_for(device)
-            rounds.append((time.perf_counter() - started) / times)
-        if min(rounds) > 0.02 or side == 8192:
-            return 2 * side**3 / min(rounds)
+        seconds = _product_seconds(device, dtype, side, repeats=1)
+        if seconds > MEASURED_SECONDS or side == LARGEST_SIDE:
+            return 2 * side**3 / seconds
         side *= 2
+
+
+def _product_seconds(device: torch.device, dtype: torch.dtype, side: int, repeats: int) -> float:
+    """Measure the shortest time of a product of square matrices."""
+    # Random numbers: with zeros and ones a GPU draws less power, and its clock is higher.
+    random = torch.Generator(device).manual_seed(0)
+    a = torch.randn(side, side, device=device, generator=random).to(dtype)
+    b = torch.randn(side, side, device=device, generator=random).to(dtype)
+    out = torch.empty_like(a)
+    shortest = math.inf
+    for _ in range(4):  # the first round creates the kernel
+        _wait_for(device)
+        started = time.perf_counter()
+        for _ in range(repeats):
+            torch.mm(a, b, out=out)
+        _wait_for(device)
+        shortest = min(shortest, (time.perf_counter() - started) / repeats)
+    return shortest
 
 
 def _wait_for(device: torch.device) -> None:
@@ -146,7 +183,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Most memory in use so far: allocated by torch on CUDA, resident in this process elsewhere."""
+    """Return the most memory in use so far: allocated on CUDA, else resident in this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
@@ -154,7 +191,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Hardware and versions, for reports and benchmark results."""
+    """Return hardware and versions, for reports and benchmark results."""
     return {
         "device": runtime_of(device).name() or cpu_name(),
         "cpu_cores": os.cpu_count(),
@@ -173,12 +210,16 @@ def software_stack(amazon: Path = AMAZON) -> dict[str, str | None]:
     """Return versions that a result depends on, from the code down to the network's libraries, by name.
 
     None stands for software that this machine lacks, such as EFA on a laptop.
+
+    Args:
+        amazon: folder of the EFA installer's packages.
     """
     drivers = printed(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]) or ""
     cudnn = torch.backends.cudnn.version() if torch.version.cuda else None
-    # The NCCL that torch is linked with; builds for CPUs have none.
+    # Version of the NCCL that torch is linked with; builds for CPUs have none.
     nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()
     fi_info = printed([str(amazon / "efa/bin/fi_info"), "--version"]) or ""
+    libfabric = re.search(r"(?m)^libfabric:\s*(\S+)", fi_info)
     return {
         "code": git_sha(),
         "python": platform.python_version(),
@@ -187,9 +228,9 @@ def software_stack(amazon: Path = AMAZON) -> dict[str, str | None]:
         "cudnn": str(cudnn) if cudnn else None,
         "nccl": ".".join(map(str, nccl)) or None,
         "driver": next(iter(drivers.splitlines()), None),  # one line per GPU
-        # The installer writes a list of its packages, whose first line has its version.
+        # The installer writes a list of its packages. The first line has its version.
         "efa_installer": _in_file(amazon / "efa_installed_packages", rb"EFA installer version:\s*(\S+)"),
-        "libfabric": found[1] if (found := re.search(r"(?m)^libfabric:\s*(\S+)", fi_info)) else None,
+        "libfabric": libfabric[1] if libfabric else None,
         # The plugin prints this text when it starts. It has no option that prints the version.
         "aws_ofi_nccl": _in_file(amazon / "ofi-nccl/lib/libnccl-net-ofi.so", rb"aws-ofi-nccl (\d[\w.+-]*)"),
         "nccl_net_plugin": os.environ.get("NCCL_NET_PLUGIN"),
@@ -218,12 +259,12 @@ def git_sha() -> str | None:
     if "GIT_SHA" in os.environ:
         return os.environ["GIT_SHA"]
     if not (Path(__file__).parents[3] / ".git").exists():
-        return None  # an installed package may lie in somebody else's repository
+        return None  # an installed package may be inside another repository
     return printed(["git", "rev-parse", "HEAD"], Path(__file__).parent)
 
 
 def printed(command: list[str], folder: Path | None = None) -> str | None:
-    """Return what a command prints, None if it is missing or fails."""
+    """Return the output of a command; None if it is missing, fails or prints nothing."""
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, check=True, timeout=TIMEOUT_SECONDS
@@ -234,9 +275,12 @@ def printed(command: list[str], folder: Path | None = None) -> str | None:
 
 
 def cpu_name() -> str:
-    """Name of the processor, as its maker gives it on Linux."""
+    """Return the name of the processor, on Linux the maker's."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "CPU"

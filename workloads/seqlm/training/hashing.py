@@ -1,10 +1,10 @@
 """Integer hashes in place of random-number generators.
 
-A value that depends only on the numbers that identify it is the same on every machine, device, world
-size and resume. torch's CUDA generator is not: its output depends on the GPU model.
+A hash depends only on the numbers that identify the value. It is the same on every machine and device, at
+every world size and after every resume. The output of torch's CUDA generator depends on the GPU model.
 
-The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), in numpy for the
-host (uint64) and in torch for the device (int64, same bits).
+The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), in numpy for the host
+(uint64) and in torch for the device (int64, same bits).
 """
 
 from typing import TYPE_CHECKING
@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:  # what prepares data does without
+if TYPE_CHECKING:  # the preparation of data needs no torch
     import torch
 
 UInt64 = npt.NDArray[np.uint64]
 
 GOLDEN = 0x9E3779B97F4A7C15
+"""Increment of SplitMix64: 2**64 divided by the golden ratio, an odd number."""
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 
 
 def mix64(x: UInt64) -> UInt64:
-    """Bijection of uint64 in which each input bit changes about half of the output bits."""
+    """Map uint64 numbers one to one, so that each input bit changes about half of the output bits."""
     with np.errstate(over="ignore"):
         x = (x ^ (x >> np.uint64(30))) * np.uint64(_FIRST)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(_SECOND)
@@ -31,7 +32,7 @@ def mix64(x: UInt64) -> UInt64:
 
 
 def hash64(*parts: int | npt.NDArray[np.integer]) -> UInt64:
-    """uint64 hash of a tuple of whole numbers; arrays broadcast against each other."""
+    """Return the hash of a tuple of whole numbers; arrays broadcast against each other."""
     state: UInt64 = np.zeros(1, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for part in parts:
@@ -42,22 +43,23 @@ def hash64(*parts: int | npt.NDArray[np.integer]) -> UInt64:
 
 
 def below(hashes: UInt64, bounds: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Whole numbers in [0, bound), one per hash. The bias is below bound / 2**32."""
+    """Return a whole number in [0, bound) for each hash, with a bias below bound / 2**32."""
     high = hashes >> np.uint64(32)
     return ((high * bounds.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 
 
 def mix64_on_device(x: "torch.Tensor") -> "torch.Tensor":
-    """``mix64`` of an int64 tensor that holds the bits of uint64 numbers."""
+    """Apply ``mix64`` to an int64 tensor that holds the bits of uint64 numbers."""
     x = (x ^ _shift_right(x, 30)) * _signed(_FIRST)
     x = (x ^ _shift_right(x, 27)) * _signed(_SECOND)
     return x ^ _shift_right(x, 31)
 
 
 def _shift_right(x: "torch.Tensor", bits: int) -> "torch.Tensor":
-    """Logical shift: torch's own keeps the sign."""
+    """Shift in zeros from the left; torch's operator shifts in copies of the sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _signed(word: int) -> int:
+    """Return the int64 number with the bits of a uint64 number."""
     return word - (1 << 64) if word >= 1 << 63 else word

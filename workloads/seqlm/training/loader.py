@@ -9,6 +9,7 @@ from itertools import islice
 from .packing import HostPack, PackStream, Position
 
 READ_AHEAD_STEPS = 2
+"""Steps that are prepared while the training uses the one before."""
 
 
 @dataclass(frozen=True)
@@ -16,12 +17,14 @@ class StepPacks:
     """Packs of one process in one optimizer step, and totals over all processes."""
 
     packs: list[HostPack]
-    """This process's micro-batches; as many on every process, the last may be padding only."""
-    num_proteins: int
-    num_residues: int
+    """Micro-batches of this process. Every process has as many; its last one may be padding alone."""
+    num_records: int
+    num_record_tokens: int
+    """Number of tokens of the records, without special tokens and padding."""
     num_attended_pairs: int
+    """Sum of the squared segment lengths."""
     num_tokens: int
-    """Slots of the step's packs: all packs together, padding included."""
+    """Number of slots in the step's packs, padding included."""
     after: Position
     """Position in the data after the step."""
 
@@ -29,27 +32,33 @@ class StepPacks:
 def step_packs(
     stream: PackStream, position: Position, packs_per_step: int, rank: int, world_size: int
 ) -> Iterator[StepPacks]:
-    """Iterate over optimizer steps from ``position`` on, with the same packs at any world size, in turn."""
+    """Iterate over optimizer steps from ``position`` on.
+
+    A step has the same packs at any world size; processes take turns at them.
+    """
     planned = stream.packs(position)
+    num_rounds = -(-packs_per_step // world_size)
     while True:
         step = list(islice(planned, packs_per_step))
         packs = [pack for pack, _ in step]
-        rounds = -(-packs_per_step // world_size)
-        mine = [index * world_size + rank for index in range(rounds)]
+        _, after = step[-1]
+        mine: list[HostPack] = []
+        for index in range(rank, num_rounds * world_size, world_size):
+            mine.append(stream.load(packs[index] if index < len(packs) else None))
         yield StepPacks(
-            packs=[stream.load(packs[index] if index < len(packs) else None) for index in mine],
-            num_proteins=sum(len(pack.units) for pack in packs),
-            num_residues=sum(pack.num_residues for pack in packs),
+            packs=mine,
+            num_records=sum(len(pack.units) for pack in packs),
+            num_record_tokens=sum(pack.num_record_tokens for pack in packs),
             num_attended_pairs=sum(pack.num_attended_pairs for pack in packs),
             num_tokens=packs_per_step * stream.shape.num_tokens,
-            after=step[-1][1],
+            after=after,
         )
 
 
 def read_ahead(steps: Iterator[StepPacks]) -> Generator[StepPacks, None, None]:
-    """Iterate over steps while a thread prepares the next ones; errors there are raised here.
+    """Iterate over steps while a thread prepares the next ones; its errors are raised here.
 
-    Reading begins with the first step.
+    The thread starts when the first step is taken.
     """
     thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
     try:

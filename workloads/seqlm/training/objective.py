@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
+from seqlm.training.data.manifest import IGNORED
+
 from .config import RunConfig
 from .layered_model import LayeredModel
 from .packing import HostPack, PackShape, PackStream
@@ -23,17 +25,23 @@ class Evaluation:
     """Scores of a model on a split."""
 
     values: dict[str, float]
-    """Scores for the run's log, by name."""
-    num_proteins: int
+    """Scores by their names in the run's log."""
+    num_records: int
+    """Number of scored records."""
     seconds: float
+    """Duration of the evaluation."""
 
 
 def held_out_scores(test: Evaluation | None) -> dict[str, Any]:
-    """Scores of a language model on the test split by their names in the results; None without the split."""
+    """Return scores of a language model on the test split, by their names in the results.
+
+    Without a test split, all are None.
+    """
+    scores: Mapping[str, float | None] = test.values if test is not None else {}
     return {
-        "test_loss": test and test.values["eval_loss"],
-        "test_accuracy": test and test.values["eval_accuracy"],
-        "test_perplexity": test and test.values["perplexity"],
+        "test_loss": scores.get("eval_loss"),
+        "test_accuracy": scores.get("eval_accuracy"),
+        "test_perplexity": scores.get("perplexity"),
     }
 
 
@@ -42,15 +50,16 @@ class Place:
     """Processes, pack shape and precision of an evaluation."""
 
     here: Processes
+    """This process, one of those that evaluate together."""
     shape: PackShape
-    """Shape of the training's packs, for which the layers are compiled already."""
+    """Shape of the packs, that of the training, for which the layers are compiled already."""
     dtype: torch.dtype
     """Type of matrix products."""
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Records that a run does not train on, and whose loss should not rise."""
+    """Records that a run does not train on; a rise of their loss shows what the model forgets."""
 
     split: RecordSplit
     max_increase: float
@@ -60,15 +69,15 @@ class Guard:
 
 
 class Objective(ABC):
-    """Model, loss and scores of a run; the loop around them is the same for all.
+    """Model, loss and scores of a run. The loop around them is the same for all objectives.
 
     Args:
-        config: of the run.
-        split: what is trained on.
+        config: configuration of the run.
+        split: records to train on.
         model_config: shape of the model.
     """
 
-    splits = RecordSplit
+    splits: type[RecordSplit] = RecordSplit
     """Class of the splits of the prepared data."""
     streams: type[PackStream]
     """Class of the packs of a split."""
@@ -77,11 +86,14 @@ class Objective(ABC):
     lr_field = "optim.lr"
     """Field of the run file with the peak learning rate."""
     trains_all = True
-    """Whether checkpoints hold the whole model; else what is trained of it."""
+    """Whether checkpoints hold the whole model, rather than only its trained parameters."""
 
     def __init__(self, config: RunConfig, split: RecordSplit, model_config: PretrainedConfig) -> None:
-        self.config, self.split, self.model_config = config, split, model_config
+        self.config = config
+        self.split = split
+        self.model_config = model_config
         self.optim = config.optim
+        """Settings of the optimizer; an objective may change those of the run file."""
 
     @property
     def start(self) -> str | Path | None:
@@ -90,11 +102,11 @@ class Objective(ABC):
 
     @abstractmethod
     def on_meta(self) -> LayeredModel:
-        """The model without weights."""
+        """Return the model on the meta device, without weights."""
 
     @abstractmethod
     def weights(self) -> dict[str, Tensor]:
-        """The full fp32 state to start from.
+        """Return the full fp32 state to start from.
 
         Raises:
             ValueError: if ``model.init_from`` cannot be read.
@@ -103,24 +115,31 @@ class Objective(ABC):
     def quantize(
         self, model: LayeredModel, weights: dict[str, Tensor], dtype: torch.dtype, device: torch.device
     ) -> None:
-        """Change what a model on the meta device is made of, and the weights that it is to get, if here.
+        """Replace modules of a model by quantized ones, in place. By default, nothing is quantized.
 
-        ``dtype`` is that of matrix products, ``device`` where the model will be.
+        Args:
+            model: model on the meta device.
+            weights: weights for the model; empty on processes that get theirs from another.
+            dtype: type of matrix products.
+            device: device of the training.
         """
         return
 
     def loaded(self, model: LayeredModel, dtype: torch.dtype) -> None:
-        """Change a model with weights before it moves to its device; not with FSDP.
+        """Change a model with its weights, in place, before it moves to its device. Not called with FSDP.
 
-        ``dtype`` is that of matrix products.
+        Args:
+            model: model on the host.
+            dtype: type of matrix products.
         """
         return
 
     def open(self, split: Split) -> RecordSplit:
+        """Return a split of the prepared data."""
         return self.splits(self.config.data.path, split)
 
     def guard(self) -> Guard | None:
-        """Return what is scored to see what the model forgets; None scores nothing more."""
+        """Return the records that show what the model forgets; None if no others are scored."""
         return None
 
     def pack_shape(self, split: RecordSplit) -> PackShape:
@@ -135,25 +154,35 @@ class Objective(ABC):
         """Return the input of the model for a pack."""
 
     def num_targets(self, pack: Any) -> Tensor:
-        """() int64, over which the loss is a mean."""
-        return (pack.targets != -100).sum()
+        """Count the targets of a pack, over which the loss is a mean: () int64."""
+        return (pack.targets != IGNORED).sum()
 
     def loss_sum(self, model: nn.Module, pack: Any) -> Tensor:
-        """() fp32, with the gradient; of a language model cross-entropies in nats."""
+        """Return the sum of the losses of a pack's targets with its gradient: () fp32.
+
+        The losses of a language model are cross-entropies in nats.
+        """
         return model(pack).loss_sum
 
     @abstractmethod
     def evaluate(self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int) -> Evaluation:
-        """Score on the first packs of a split; 0: all. Every process calls it."""
+        """Score a model on the first packs of a split. Every process calls this.
+
+        Args:
+            model: model on its device.
+            split: records to score.
+            place: processes, pack shape and precision.
+            num_packs: number of packs to score; 0 scores all.
+        """
 
     @abstractmethod
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
         """Write the trained model for others to load.
 
         Args:
-            run_dir: of the run.
-            weights: what checkpoints hold of the model, whole and on the CPU.
-            device: on which it was trained.
+            run_dir: folder of the run.
+            weights: weights that checkpoints hold, unsharded and on the CPU.
+            device: device of the training.
         """
 
     @abstractmethod
@@ -161,25 +190,32 @@ class Objective(ABC):
         """Return results of the finished run in addition to those of every run."""
 
     def record(self, run_dir: Path, validation: Evaluation, test: Evaluation | None) -> None:
-        """Write what the report needs besides the results."""
+        """Write files that the report reads besides the results."""
         return
 
     def score_written(self, run_dir: Path, place: Place) -> Mapping[str, float]:
-        """Scores of the model that was written, by their names in the log; none if there are no such.
+        """Score the model as it was written; by default, return no scores.
 
-        Every process calls it, once nothing of the training is in its device's memory any more.
+        Every process calls this, once the training has freed the memory of its device.
+
+        Returns:
+            Scores by their names in the log.
         """
         return {}
 
     @abstractmethod
     def summary(self, results: Mapping[str, Any]) -> str:
-        """The results in a line."""
+        """Return the results in one line."""
 
     def identity(self, here: Processes) -> dict[str, Any]:
         """Return the values that a resumed checkpoint must share. All others may change between starts."""
-        config, model = self.config, asdict(self.config.model)
+        config = self.config
+        model = asdict(config.model)
         if model.get("family") == getattr(type(config.model), "family", None):
-            model.pop("family", None)  # the default: checkpoints of earlier versions have no such field
+            # Checkpoints of earlier versions lack this field; its default stands for them.
+            model.pop("family", None)
+        shards = self.split.manifest.splits["train"].shards
+        data = "".join(shard.sha256 for shard in shards)
         return {
             **{f"model.{name}": value for name, value in model.items()},
             "train.seed": config.train.seed,
@@ -189,7 +225,5 @@ class Objective(ABC):
             "optim.betas": list(config.optim.betas),
             "optim.eps": config.optim.eps,
             "optim.weight_decay": config.optim.weight_decay,
-            "data (sha256 of the training shards)": hashlib.sha256(
-                "".join(shard.sha256 for shard in self.split.manifest.splits["train"].shards).encode()
-            ).hexdigest(),
+            "data (sha256 of the training shards)": hashlib.sha256(data.encode()).hexdigest(),
         }

@@ -14,21 +14,29 @@ from .config import OptimConfig
 from .device_runtime import runtime_of
 
 _IN_LAYERS = re.compile(r"\.layers?\.\d+\.")
-"""In names of parameters, as transformers calls layers."""
+"""Part of the names of parameters in layers, as transformers names layers."""
 STACK_BYTES = 128 << 20
-"""Limit of the matrices that a process orthogonalizes at a time, in bf16. Ten of the 650M model's largest
-(5120 x 1280) fill a GPU. With momenta and updates in fp32, an update needs about nine times this memory."""
+"""Size in bf16 of the matrices that a process orthogonalizes at a time. Ten of the 650M model's largest
+(5120 x 1280) keep a GPU busy. With momenta and updates in fp32, an update needs about nine times this
+memory."""
+_BF16_BYTES = 2
+_ADAMW_UPDATE_RMS = 0.2
+"""Root mean square of AdamW's updates, to which Muon's are scaled (Liu et al. 2025, equation 4)."""
 
 
 def build_optimizers(
     model: nn.Module, config: OptimConfig, dtype: torch.dtype = torch.bfloat16
 ) -> list[Optimizer]:
-    """Return AdamW for everything, or Muon for the matrices of the layers and AdamW for the rest.
+    """Return AdamW for all parameters, or Muon for the matrices of the layers and AdamW for the rest.
 
     Weight decay applies to matrices alone. Muon (Jordan et al. 2024) is scaled to AdamW's update size
     (Liu et al. 2025, "Muon is scalable for LLM training"), so one learning rate and decay serve both.
-    ``dtype`` is the type of the run's products, in which Muon orthogonalizes, too. A processor without
-    instructions for bf16 is 25 times slower in it.
+
+    Args:
+        model: model on its device.
+        config: settings of the optimizer.
+        dtype: type of the run's products, in which Muon orthogonalizes, too. A processor without instructions
+            for bf16 is 25 times slower in it.
     """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     matrices = [p for _, p in named if p.ndim == 2]
@@ -60,9 +68,9 @@ class BatchedMuon(Muon):
     """
 
     dtype = torch.bfloat16
-    """Type of the orthogonalization. torch's Muon has no other."""
+    """Type of the orthogonalization. torch's Muon always uses bf16."""
     found_inf: Tensor | None = None
-    """() fp32 on the parameters' device: if it is 1, a step changes nothing. Fused AdamW has the same one."""
+    """() fp32 on the parameters' device. If it is 1, a step changes nothing, as with fused AdamW."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -78,8 +86,13 @@ class BatchedMuon(Muon):
                 size = _stack_size(parameters[indices[0]])
                 for first in range(0, len(indices), size):
                     stack = indices[first : first + size]
-                    lists = ([x[i] for i in stack] for x in (parameters, gradients, momenta))
-                    self._update(group, shape, *lists)
+                    self._update(
+                        group,
+                        shape,
+                        [parameters[index] for index in stack],
+                        [gradients[index] for index in stack],
+                        [momenta[index] for index in stack],
+                    )
 
     def _update(
         self,
@@ -89,13 +102,20 @@ class BatchedMuon(Muon):
         gradients: list[Tensor],
         momenta: list[Tensor],
     ) -> None:
-        """Update matrices of one shape, which is that of whole matrices."""
+        """Update matrices of one shape.
+
+        Args:
+            group: settings of the parameters.
+            shape: shape of the whole, unsharded matrices.
+            parameters: matrices to update in place.
+            gradients: gradients of the matrices.
+            momenta: momenta of the matrices, updated in place.
+        """
         local = [_local(gradient) for gradient in gradients]
         new_momenta = torch._foreach_lerp([_local(x) for x in momenta], local, 1 - group["momentum"])
         updates = torch._foreach_lerp(local, new_momenta, group["momentum"])
         stack = _orthogonalized(torch.stack([x.to(self.dtype) for x in updates]), parameters[0], group)
-        # The root mean square of AdamW's updates: Liu et al. 2025, equation 4.
-        scale = group["lr"] * 0.2 * math.sqrt(max(shape))
+        scale = group["lr"] * _ADAMW_UPDATE_RMS * math.sqrt(max(shape))
         kept = 1 - group["lr"] * group["weight_decay"]
         for parameter, momentum, new_momentum, update in zip(
             parameters, momenta, new_momenta, stack, strict=True
@@ -108,25 +128,25 @@ class BatchedMuon(Muon):
 
 
 def _local(x: Tensor) -> Tensor:
-    """Share of this process."""
+    """Return this process's share of a tensor."""
     return x.to_local() if isinstance(x, DTensor) else x
 
 
 def _stack_size(parameter: Tensor) -> int:
-    """Number of matrices in a stack of which each process orthogonalizes at most ``STACK_BYTES``."""
+    """Return the number of matrices of which each process orthogonalizes at most ``STACK_BYTES``."""
     sharing = 1
     if isinstance(parameter, DTensor):
         sizes = zip(parameter.device_mesh.shape, parameter.placements, strict=True)
         sharing = math.prod(size for size, placement in sizes if placement.is_shard())
-    return max(1, STACK_BYTES // (2 * parameter.numel())) * sharing
+    return max(1, STACK_BYTES // (_BF16_BYTES * parameter.numel())) * sharing
 
 
 def _orthogonalized(stack: Tensor, parameter: Tensor, group: dict[str, Any]) -> Tensor:
     """Orthogonalize matrices.
 
     Args:
-        stack: (N, rows, columns). With FSDP2 the rows that this process has of each.
-        parameter: one of the parameters that the matrices are to be added to.
+        stack: (N, rows, columns) matrices; with FSDP2 this process's rows of each.
+        parameter: one of the parameters that the matrices will be added to.
         group: settings of the iteration.
 
     Returns:
@@ -135,23 +155,26 @@ def _orthogonalized(stack: Tensor, parameter: Tensor, group: dict[str, Any]) -> 
     settings = group["ns_coefficients"], group["ns_steps"], group["eps"]
     if not isinstance(parameter, DTensor):
         return newton_schulz(stack, *settings)
-    mesh, by_matrix = parameter.device_mesh, list(parameter.placements)  # FSDP2 shards dimension 0
+    mesh = parameter.device_mesh
+    by_matrix = list(parameter.placements)  # FSDP2 shards dimension 0
     by_row: list[Placement] = [Shard(1) if placement.is_shard() else placement for placement in by_matrix]
     rows, columns = parameter.shape
-    size, stride = torch.Size((len(stack), rows, columns)), (rows * columns, columns, 1)
+    size = torch.Size((len(stack), rows, columns))
+    stride = (rows * columns, columns, 1)
 
-    def moved(mine: Tensor, before: list[Placement], after: list[Placement]) -> Tensor:
-        whole = DTensor.from_local(mine, mesh, before, run_check=False, shape=size, stride=stride)
+    def moved(share: Tensor, before: list[Placement], after: list[Placement]) -> Tensor:
+        whole = DTensor.from_local(share, mesh, before, run_check=False, shape=size, stride=stride)
         return whole.redistribute(mesh, after).to_local()
 
-    mine = newton_schulz(moved(stack, by_row, by_matrix), *settings).contiguous()
-    return moved(mine, by_matrix, by_row)
+    whole_matrices = moved(stack, by_row, by_matrix)
+    orthogonal = newton_schulz(whole_matrices, *settings).contiguous()
+    return moved(orthogonal, by_matrix, by_row)
 
 
 def newton_schulz(
     stack: Tensor, coefficients: tuple[float, float, float], num_steps: int, eps: float
 ) -> Tensor:
-    """Set the singular values of matrices (N, rows, columns) to about 1, as ``torch.optim.Muon`` does."""
+    """Return matrices (N, rows, columns) with singular values of about 1, as ``torch.optim.Muon`` does."""
     a, b, c = coefficients
     is_tall = stack.shape[1] > stack.shape[2]
     x = stack.mT if is_tall else stack
@@ -163,11 +186,18 @@ def newton_schulz(
 
 
 def learning_rate(step: int, max_steps: int, config: OptimConfig) -> float:
-    """Learning rate of step 1, 2, ..., ``max_steps``: linear warm-up, then decay to the final fraction."""
+    """Return the learning rate of a step: linear warm-up, then decay to the final fraction.
+
+    Args:
+        step: number of the step, from 1 to ``max_steps``.
+        max_steps: optimizer steps of the whole run.
+        config: settings of the optimizer.
+    """
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps
-    progress = min(1.0, (step - config.warmup_steps) / (max_steps - config.warmup_steps))
     if config.schedule == "constant":
         return config.lr
-    falling = 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
-    return config.lr * (config.final_lr_fraction + (1 - config.final_lr_fraction) * falling)
+    progress = min(1.0, (step - config.warmup_steps) / (max_steps - config.warmup_steps))
+    cosine = (1 + math.cos(math.pi * progress)) / 2
+    remaining = cosine if config.schedule == "cosine" else 1 - progress
+    return config.lr * (config.final_lr_fraction + (1 - config.final_lr_fraction) * remaining)

@@ -1,8 +1,9 @@
-"""Assignment of proteins to packs, a pure function of (seed, epoch, step).
+"""Assignment of records to packs, a pure function of (seed, epoch, step).
 
-An epoch visits every unit of the split once. Blocks of consecutive units are permuted, shuffled inside and
-filled into packs of a constant token count; a step is a fixed number of consecutive packs, whatever the
-number of processes. Nothing but lengths is needed to plan, and nothing but (epoch, pack) to resume.
+An epoch visits every unit of the split once. Blocks of consecutive units are permuted. The units of a block
+are shuffled and filled into packs of a constant token count. A step is a fixed number of consecutive packs,
+whatever the number of processes. A plan needs only the lengths of the records, and a resumed run only its
+position (epoch, pack).
 """
 
 import bisect
@@ -17,76 +18,90 @@ from .hashing import below, hash64
 from .records import RecordSplit
 
 SPECIAL_TOKENS = 2
-"""Tokens before and after a unit's own, as <cls> and <eos> around a protein."""
+"""Number of tokens around a record's own, such as <cls> before and <eos> after it."""
 BLOCK_UNITS = 16_384
-"""Units shuffled and packed together: about 5 MB of residues, read in one sweep."""
+"""Units that are shuffled and packed together. They are read in one sweep of about 5 MB."""
 FILLER_SHARE = 4
 """One unit in this many is held back to fill the ends of packs."""
 
-_BLOCK_SALT, _ORDER_SALT, _CROP_SALT, _PACK_SALT, MASK_SALT = range(1, 6)
+# Salts keep the hashes of one number for different purposes apart.
+_BLOCK_SALT = 1
+_ORDER_SALT = 2
+_CROP_SALT = 3
+_PACK_SALT = 4
+MASK_SALT = 5
+"""Salt of the hash that chooses the tokens to mask."""
 
 
 @dataclass(frozen=True)
 class PackShape:
-    """The constant shape of a run's packs."""
+    """Shape of a run's packs, which is constant."""
 
     num_tokens: int
-    max_residues: int
+    """Length of a pack in tokens, padding included."""
+    max_record_tokens: int
+    """Length to which records are cropped, without special tokens."""
     max_segments: int
-    """Segments that ``cumulative`` has room for: proteins and stretches of padding."""
+    """Largest number of segments in a pack: records and stretches of padding."""
     special_tokens: int = SPECIAL_TOKENS
-    """Tokens of a segment besides its residues."""
+    """Number of tokens of a segment besides those of its record."""
 
     @property
     def max_length(self) -> int:
         """Tokens of the longest segment."""
-        return self.max_residues + self.special_tokens
+        return self.max_record_tokens + self.special_tokens
 
     @staticmethod
     def of(
-        split: RecordSplit, num_tokens: int, max_residues: int, special_tokens: int = SPECIAL_TOKENS
+        split: RecordSplit, num_tokens: int, max_record_tokens: int, special_tokens: int = SPECIAL_TOKENS
     ) -> "PackShape":
-        """Room for twice the average number of proteins, and for a pack of padding only."""
-        mean = max(1.0, min(max_residues, split.num_residues / split.num_records)) + special_tokens
-        padding = -(-num_tokens // (max_residues + special_tokens))
-        return PackShape(num_tokens, max_residues, int(2 * num_tokens / mean) + 1 + padding, special_tokens)
+        """Return a shape with room for twice the average number of records, and for a pack of padding."""
+        mean_record_tokens = min(max_record_tokens, split.num_tokens / split.num_records)
+        mean_length = max(1.0, mean_record_tokens) + special_tokens
+        max_records = int(2 * num_tokens / mean_length) + 1
+        max_paddings = -(-num_tokens // (max_record_tokens + special_tokens))
+        return PackShape(num_tokens, max_record_tokens, max_records + max_paddings, special_tokens)
 
 
 @dataclass(frozen=True)
 class PlannedPack:
-    """The proteins of one pack; arrays have one entry per protein."""
+    """Records of one pack. Arrays have one entry per record."""
 
     epoch: int
     units: npt.NDArray[np.int64]
+    """Units that the records represent in this epoch."""
     places: list[tuple[int, int]]
+    """Places of the records in the split, as ``RecordSplit.draw`` gives them."""
     starts: npt.NDArray[np.int64]
-    """First residue of the crop."""
-    residues: npt.NDArray[np.int64]
-    """Residues of the crop."""
+    """Index of each crop's first token within its record."""
+    lengths: npt.NDArray[np.int64]
+    """Number of tokens of each crop, without special tokens."""
     special_tokens: int = SPECIAL_TOKENS
 
     @property
-    def num_residues(self) -> int:
-        return int(self.residues.sum())
+    def num_record_tokens(self) -> int:
+        """Tokens of the records, without special tokens and padding."""
+        return int(self.lengths.sum())
 
     @property
     def num_attended_pairs(self) -> int:
-        """Sum of squared segment lengths: what attention costs, for the count of FLOPs."""
-        return int(((self.residues + self.special_tokens) ** 2).sum())
+        """Sum of the squared segment lengths, to which the FLOPs of attention are proportional."""
+        return int(((self.lengths + self.special_tokens) ** 2).sum())
 
 
 @dataclass(frozen=True)
 class HostPack:
-    """One micro-batch on the host, before masking; shapes are constant over a run."""
+    """One micro-batch on the host, before masking. Its T tokens and S segments are constant over a run."""
 
     tokens: npt.NDArray[np.uint8] | npt.NDArray[np.int32]
-    """(T,) CLS residues EOS, protein after protein, padded at the end."""
+    """(T,) segment after segment, each a record with its special tokens, padded at the end."""
     cumulative: npt.NDArray[np.int32]
-    """(S + 1,) segment bounds; padding is cut into segments of the largest length, spare ones are empty."""
+    """(S + 1,) bounds of the segments. Padding is cut into segments of the largest length; spare segments are
+    empty."""
     keys: npt.NDArray[np.int64]
-    """(S,) bits of a hash of (seed, epoch, unit): the protein's part of the mask hash."""
+    """(S,) hashes of (seed, epoch, unit) as int64: each record's part of the mask hash."""
     starts: npt.NDArray[np.int64]
-    """(S,) place in the full protein of the crop's first residue."""
+    """(S,) index of each crop's first token within its record."""
 
 
 @dataclass(frozen=True)
@@ -95,86 +110,103 @@ class Position:
 
     epoch: int = 0
     pack: int = 0
-    """Packs of this epoch that are consumed."""
+    """Number of packs of this epoch that the run has consumed."""
 
 
 class PackStream(ABC):
-    """The endless sequence of packs of a split."""
+    """Endless sequence of packs of a split.
+
+    Args:
+        split: records to pack.
+        shape: shape of the packs.
+        seed: seed of the order, of the crops and of the members that represent clusters.
+    """
 
     def __init__(self, split: RecordSplit, shape: PackShape, seed: int) -> None:
-        self.split, self.shape, self.seed = split, shape, seed
+        self.split = split
+        self.shape = shape
+        self.seed = seed
 
     def packs(self, position: Position = Position()) -> Iterator[tuple[PlannedPack, Position]]:
-        """Packs from ``position`` on, each with the position after it. Never ends."""
-        epoch, skip = position.epoch, position.pack
+        """Yield packs from ``position`` on, each with the position after it. Never ends.
+
+        Raises:
+            ValueError: if the epoch of ``position`` has fewer packs than the run has consumed.
+        """
+        epoch = position.epoch
+        num_consumed = position.pack
         while True:
-            taken = 0
-            for pack in self.epoch(epoch):
-                taken += 1
-                if taken > skip:
-                    yield pack, Position(epoch, taken)
-            if skip > taken:
+            number = 0
+            for number, pack in enumerate(self.epoch(epoch), start=1):
+                if number > num_consumed:
+                    yield pack, Position(epoch, number)
+            if num_consumed > number:
                 raise ValueError(
-                    f"epoch {epoch} has {taken} packs, fewer than the {skip} already consumed; "
+                    f"epoch {epoch} has {number} packs, fewer than the {num_consumed} already consumed; "
                     "the data or its packing changed since the checkpoint was written"
                 )
-            epoch, skip = epoch + 1, 0
+            epoch += 1
+            num_consumed = 0
 
     def epoch(self, epoch: int) -> Iterator[PlannedPack]:
-        """The packs of one epoch, each unit in exactly one of them."""
+        """Yield the packs of one epoch. Each unit is in exactly one of them."""
         num_blocks = -(-self.split.num_units // BLOCK_UNITS)
-        order = np.argsort(hash64(_BLOCK_SALT, self.seed, epoch, np.arange(num_blocks)), kind="stable")
-        for block in order.tolist():
+        hashes = hash64(_BLOCK_SALT, self.seed, epoch, np.arange(num_blocks))
+        for block in np.argsort(hashes, kind="stable").tolist():
             yield from self._block(block, epoch)
 
     def _block(self, block: int, epoch: int) -> Iterator[PlannedPack]:
         first = block * BLOCK_UNITS
         units = np.arange(first, min(first + BLOCK_UNITS, self.split.num_units), dtype=np.int64)
-        places, full = self.split.draw(first, len(units), self.seed, epoch)
-        residues = np.minimum(full, self.shape.max_residues)
-        starts = self.crop_starts(epoch, units, full - residues)
+        places, full_lengths = self.split.draw(first, len(units), self.seed, epoch)
+        lengths = np.minimum(full_lengths, self.shape.max_record_tokens)
+        starts = self.crop_starts(epoch, units, full_lengths - lengths)
         order = np.argsort(hash64(_ORDER_SALT, self.seed, epoch, units), kind="stable")
-        padding_segments = -(-self.shape.num_tokens // self.shape.max_length)
+        max_paddings = -(-self.shape.num_tokens // self.shape.max_length)
         packs = pack_lengths(
-            residues[order] + self.shape.special_tokens,
+            lengths[order] + self.shape.special_tokens,
             self.shape.num_tokens,
-            self.shape.max_segments - padding_segments,
+            self.shape.max_segments - max_paddings,
         )
-        # The last packs hold what would not fit elsewhere; shuffled, no step is made of them alone.
-        shuffled = np.argsort(
-            hash64(_PACK_SALT, self.seed, epoch, block, np.arange(len(packs))), kind="stable"
-        )
-        for index in shuffled.tolist():
+        # The last packs hold what did not fit elsewhere. Shuffled, they do not make up whole steps.
+        hashes = hash64(_PACK_SALT, self.seed, epoch, block, np.arange(len(packs)))
+        for index in np.argsort(hashes, kind="stable").tolist():
             chosen = order[packs[index]]
             yield PlannedPack(
                 epoch,
                 units[chosen],
                 [places[i] for i in chosen.tolist()],
                 starts[chosen],
-                residues[chosen],
+                lengths[chosen],
                 self.shape.special_tokens,
             )
 
     def crop_starts(
-        self, epoch: int, units: npt.NDArray[np.int64], spare: npt.NDArray[np.int64]
+        self, epoch: int, units: npt.NDArray[np.int64], excess: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64]:
-        """First residue of each protein's crop, (units,), of which ``spare`` residues do not fit."""
-        return below(hash64(_CROP_SALT, self.seed, epoch, units), spare + 1)
+        """Return the index of the first token of each record's crop, shape (units,).
+
+        Args:
+            epoch: epoch, from 0 on.
+            units: units that the records represent.
+            excess: (units,) number of tokens of each record that do not fit.
+        """
+        return below(hash64(_CROP_SALT, self.seed, epoch, units), excess + 1)
 
     @abstractmethod
     def load(self, pack: PlannedPack | None) -> HostPack:
-        """Read a planned pack's units; None gives a pack of padding, for a rank with nothing to do."""
+        """Read the records of a planned pack. None gives a pack of padding, for a process without a pack."""
 
 
 def pack_lengths(
     lengths: npt.NDArray[np.int64], capacity: int, max_items: int
 ) -> list[npt.NDArray[np.int64]]:
-    """Fill packs with items in order, their ends with the best fitting of the items held back.
+    """Fill packs with items in order, and their ends with the best fitting of the items held back.
 
     Args:
-        lengths: (N,) token counts, each at most ``capacity``.
-        capacity: tokens of a pack.
-        max_items: items of a pack.
+        lengths: (N,) lengths of the items in tokens, each at most ``capacity``.
+        capacity: length of a pack in tokens.
+        max_items: largest number of items in a pack.
 
     Returns:
         Indices into ``lengths``, each in exactly one pack.
@@ -182,13 +214,15 @@ def pack_lengths(
     packs: list[npt.NDArray[np.int64]] = []
     remaining = np.arange(len(lengths), dtype=np.int64)
     while len(remaining):
-        held_back = len(remaining) // FILLER_SHARE
-        stream, fillers = remaining[held_back:], remaining[:held_back]
+        num_fillers = len(remaining) // FILLER_SHARE
+        fillers = remaining[:num_fillers]
+        stream = remaining[num_fillers:]
         fillers = fillers[np.argsort(lengths[fillers], kind="stable")]
         filler_lengths: list[int] = lengths[fillers].tolist()
         filler_items: list[int] = fillers.tolist()
         ends = np.cumsum(lengths[stream])
-        first, used = 0, 0
+        first = 0
+        used = 0  # length of the stream's items that are packed
         while first < len(stream):
             last = min(int(np.searchsorted(ends, used + capacity, side="right")), first + max_items)
             chosen = stream[first:last]
@@ -201,7 +235,8 @@ def pack_lengths(
                 room -= filler_lengths.pop(best)
                 extra.append(filler_items.pop(best))
             packs.append(np.concatenate([chosen, np.array(extra, dtype=np.int64)]))
-            first, used = last, int(ends[last - 1])
-        # What was held back and not needed is packed in the same way, in its shuffled order.
+            first = last
+            used = int(ends[last - 1])
+        # Fillers that were not needed are packed in the same way, in their shuffled order.
         remaining = np.sort(np.array(filler_items, dtype=np.int64))
     return packs

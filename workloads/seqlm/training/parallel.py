@@ -1,4 +1,4 @@
-"""Differences between DDP and FSDP2."""
+"""Distribution of a model over processes, with DDP or FSDP2."""
 
 import contextlib
 import inspect
@@ -26,16 +26,15 @@ def parallelize(
     dtype: torch.dtype,
     loaded: Callable[[LayeredModel, torch.dtype], None] = lambda model, dtype: None,
 ) -> nn.Module:
-    """Give a model made on the meta device its weights and its place on the devices.
+    """Return a model with its weights, distributed over the devices.
 
     Args:
-        model: parameters on the meta device.
-        weights: full fp32 state on the first process; others may pass an empty dict with FSDP, where the
-            first process sends each its share.
-        config: DDP or FSDP2, and the size of an FSDP2 shard group.
+        model: model with parameters on the meta device.
+        weights: full fp32 state. With FSDP only the first process needs it, and sends each its share.
+        config: settings of DDP or FSDP2.
         here: this process.
         dtype: type of the arithmetic. Master weights, gradients and their reduction stay in fp32.
-        loaded: called with DDP, when the model has its weights and is still on the host.
+        loaded: function that changes the model on the host, once it has its weights; called with DDP alone.
 
     Raises:
         ValueError: if ``config.shard_size`` does not divide the number of processes.
@@ -50,18 +49,19 @@ def parallelize(
     model.tie_weights()  # again: a move to some devices replaces the parameters
     if here.world_size == 1 or here.runtime.reduces_gradients:
         return model
-    # torch 2.13 deprecates the name that torch 2.11 has.
+    # torch 2.13 deprecates broadcast_buffers, the name in torch 2.11.
     is_new = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-    no_sync: dict[str, Any] = {"forward_sync_buffers" if is_new else "broadcast_buffers": False}
+    no_buffers: dict[str, Any] = {"forward_sync_buffers" if is_new else "broadcast_buffers": False}
     return DistributedDataParallel(
         model,
         device_ids=[here.device] if here.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
-        **no_sync,
+        **no_buffers,
     )
 
 
 def _mesh(config: ParallelConfig, here: Processes) -> DeviceMesh:
+    """Return the mesh of an FSDP2 model: shards, or replicas of shards (HSDP)."""
     shard_size = config.shard_size or here.world_size
     if here.world_size % shard_size:
         raise ValueError(
@@ -83,7 +83,7 @@ def _shard(
 ) -> nn.Module:
     # Layer inputs stay as they are: the residual stream is fp32, as under DDP with autocast.
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    # One unit a layer, and the root: embedding and decoder share a weight, so they belong to one unit.
+    # Each layer is a unit. The root is another, since embedding and decoder may share a weight.
     model.is_sharded = True
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
@@ -99,10 +99,10 @@ def _shard(
 
 @contextlib.contextmanager
 def accumulating(model: nn.Module, is_last: bool) -> Iterator[None]:
-    """Around one micro-batch's forward and backward pass: reduce gradients in the last one only.
+    """Reduce gradients in the last micro-batch only; the block is the passes of one micro-batch.
 
-    FSDP2 reduces in each, since unreduced gradients would need the memory of an unsharded model; between
-    the replicas of HSDP it too waits for the last.
+    FSDP2 reduces within a shard group in each micro-batch, because unreduced gradients would need the memory
+    of an unsharded model. Between the replicas of HSDP it reduces in the last one.
     """
     if isinstance(model, FSDPModule):
         model.set_requires_all_reduce(is_last)
@@ -121,7 +121,12 @@ def bare(model: nn.Module) -> LayeredModel:
 
 
 def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
-    """Scale all gradients to a global norm of at most ``max_norm`` (0: leave them); the norm before."""
+    """Scale all gradients to a global norm of at most ``max_norm``, and return the norm before.
+
+    Args:
+        model: model with gradients.
+        max_norm: largest norm; 0 leaves the gradients as they are.
+    """
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     if isinstance(norm, DTensor):

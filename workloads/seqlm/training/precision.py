@@ -1,10 +1,11 @@
-"""Type of matrix products: what ``train.precision`` sets, or what ``auto`` selects on a device."""
+"""Type of matrix products: that of ``train.precision``, or the one that ``auto`` selects on a device."""
 
 import json
 import math
 import re
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,34 +22,46 @@ from .processes import Processes
 from .whole_file import write_whole
 
 MIN_SPEEDUP = 1.2
-"""Speed of bf16 over fp32 from which ``auto`` selects it on a CPU: products alone leave out the casts."""
-MEASURED_SHAPE = (320, 20)
-"""Hidden size and heads of the layer whose products are measured: those of ESM-2 8M."""
+"""Speed of bf16 over fp32 from which ``auto`` selects bf16 on a CPU. The measurement leaves out the casts."""
+MEASURED_HIDDEN_SIZE = 320
+"""Hidden size of the layer that is measured, that of a model with 8 million parameters."""
+MEASURED_HEADS = 20
+"""Attention heads of the layer that is measured."""
+MEASURED_ROUNDS = 4
+"""Number of measurements, of which the fastest counts. The first one creates the kernels."""
 PRECISION_FILE = "precision.json"
-"""File in a run's folder with what ``auto`` selected for the run."""
+"""File in a run's folder with the type that ``auto`` selected for the run."""
 
 
 class Precision(NamedTuple):
-    """Type of matrix products, ``bf16`` or ``fp32``, and why; what lies between products is fp32."""
+    """Type of matrix products. Operations between products are in fp32."""
 
     name: str
+    """``bf16`` or ``fp32``."""
     reason: str
+    """Reason for the selection, for messages."""
 
     @property
     def dtype(self) -> torch.dtype:
         return torch.bfloat16 if self.name == "bf16" else torch.float32
 
     def record(self) -> dict[str, str]:
-        """Entries for the environment of results and checkpoints."""
+        """Return the entries for the environment of results and checkpoints."""
         return {"precision": self.name, "precision_reason": self.reason}
 
 
 def select_precision(
     train: TrainConfig, device: torch.device, here: Processes | None = None, run_dir: Path | None = None
 ) -> Precision:
-    """Select the type of matrix products. Every process of ``here`` calls this and gets the first one's.
+    """Select the type of matrix products.
 
-    ``auto`` is bf16 on GPUs and on Trainium. On a CPU it is measured, and kept in ``run_dir`` if given.
+    ``auto`` is bf16 on GPUs and on Trainium. On a CPU it is the faster type in a measurement.
+
+    Args:
+        train: section of the run file.
+        device: device of this process.
+        here: this process, if there are several. Every process calls this, and the first one decides.
+        run_dir: folder of the run, which keeps the selection for later starts; None keeps none.
 
     Raises:
         ValueError: for a GPU older than flash attention and bf16 (compute capability 8.0, A100).
@@ -62,8 +75,11 @@ def select_precision(
     is_first = here is None or here.is_first
     if train.precision != "auto":
         if is_first and device.type == "cuda" and train.precision == "fp32":
-            text = "in fp32, attention on a GPU is a slow loop over the proteins; use train.precision=bf16"
-            print(f"warning: {text}", file=sys.stderr)
+            print(
+                "warning: in fp32, attention on a GPU is a slow loop over the records; "
+                "use train.precision=bf16",
+                file=sys.stderr,
+            )
         return Precision(train.precision, "train.precision sets it")
     if device.type != "cpu":
         has_bf16 = runtime_of(device).has_bf16 or has_bf16_instructions()
@@ -77,15 +93,15 @@ def select_precision(
 
 
 def has_bf16_instructions() -> bool:
-    """Whether the processor multiplies bf16 natively; in torch, others are a hundred times slower in it."""
+    """Return whether the processor multiplies bf16 natively. Others are a hundred times slower in torch."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def _on_cpu(run_dir: Path | None) -> Precision:
-    """Select what the run began with, else by the processor and a measurement."""
-    before = _read(run_dir / PRECISION_FILE) if run_dir else None
-    if isinstance(before, dict) and before.get("precision") in ("bf16", "fp32"):
-        return Precision(before["precision"], f"the run began with it ({before.get('precision_reason')})")
+    """Select the type that the run began with, or else one by the processor and a measurement."""
+    stored = _read(run_dir / PRECISION_FILE) if run_dir else None
+    if isinstance(stored, dict) and stored.get("precision") in ("bf16", "fp32"):
+        return Precision(stored["precision"], f"the run began with it ({stored.get('precision_reason')})")
     selected = Precision("fp32", "this processor has no bf16 instructions (avx512_bf16 or AMX)")
     if has_bf16_instructions():
         speedup = _cached_speedup()
@@ -98,7 +114,7 @@ def _on_cpu(run_dir: Path | None) -> Precision:
 
 
 def _cached_speedup() -> float:
-    """``bf16_speedup``, measured once for each processor, version of torch and number of threads."""
+    """Return ``bf16_speedup``, measured once for each processor, version of torch and number of threads."""
     key = f"{cpu_name()} torch {torch.__version__} threads {torch.get_num_threads()}"
     file = cache_folder() / "bf16-speedup" / (re.sub(r"[^\w.+-]+", "_", key) + ".json")
     speedup = _read(file)
@@ -111,32 +127,64 @@ def _cached_speedup() -> float:
 
 
 def _read(file: Path) -> Any:
-    """Content of a JSON file; None if there is none or it is damaged."""
+    """Return the content of a JSON file; None if it is missing or damaged."""
     with suppress(OSError, ValueError):
         return json.loads(file.read_text(encoding="utf-8"))
     return None
 
 
 def bf16_speedup() -> float:
-    """Measure how many times as fast as in fp32 the products of a training of the 8M model are in bf16.
+    """Measure the speed of bf16 over fp32 in the products of a small model's training.
 
-    They are those of a layer's forward and backward pass over two proteins of 256 tokens, the types in turns,
-    with the threads of this process; it takes a few tenths of a second.
+    The products are those of the forward and backward pass of a layer over two records of 256 tokens. The
+    types alternate, and this process's threads are used. The measurement takes a few tenths of a second.
     """
-    hidden, heads = MEASURED_SHAPE
-    matrices = ((hidden, 3 * hidden), (hidden, hidden), (hidden, 4 * hidden), (4 * hidden, hidden))
-    # Batch, rows, inner size and columns: outputs, gradients of inputs, gradients of matrices.
-    shapes = [s for i, o in matrices for s in ((1, 512, i, o), (1, 512, o, i), (1, o, 512, i))]
-    shapes += 2 * [(2 * heads, 256, hidden // heads, 256)] + 4 * [(2 * heads, 256, 256, hidden // heads)]
-    seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
-    for _ in range(4):  # the first round makes the kernels
-        for dtype in seconds:
-            # Ones: random numbers would advance the generator that the run begins with.
-            pairs = [
-                (torch.ones(n, r, i, dtype=dtype), torch.ones(n, i, c, dtype=dtype)) for n, r, i, c in shapes
-            ]
-            started = time.perf_counter()
-            for left, right in pairs:
-                torch.bmm(left, right)
-            seconds[dtype] = min(seconds[dtype], time.perf_counter() - started)
-    return seconds[torch.float32] / seconds[torch.bfloat16]
+    shapes = _measured_products()
+    shortest = {torch.float32: math.inf, torch.bfloat16: math.inf}
+    for _ in range(MEASURED_ROUNDS):
+        for dtype in shortest:
+            shortest[dtype] = min(shortest[dtype], _seconds_of(shapes, dtype))
+    return shortest[torch.float32] / shortest[torch.bfloat16]
+
+
+class _Product(NamedTuple):
+    """Shape of a batch of products (rows, inner) x (inner, columns)."""
+
+    batch: int
+    rows: int
+    inner: int
+    columns: int
+
+
+def _measured_products() -> list[_Product]:
+    hidden = MEASURED_HIDDEN_SIZE
+    head_size = hidden // MEASURED_HEADS
+    length = 256
+    tokens = 2 * length
+    # Inputs and outputs of the linear maps: queries, keys and values; attention output; feed-forward block.
+    maps = [(hidden, 3 * hidden), (hidden, hidden), (hidden, 4 * hidden), (4 * hidden, hidden)]
+    products = []
+    for inputs, outputs in maps:
+        products.append(_Product(1, tokens, inputs, outputs))  # output
+        products.append(_Product(1, tokens, outputs, inputs))  # gradient of the input
+        products.append(_Product(1, outputs, tokens, inputs))  # gradient of the matrix
+    # Attention has six products, two of them forward.
+    products += 2 * [_Product(2 * MEASURED_HEADS, length, head_size, length)]
+    products += 4 * [_Product(2 * MEASURED_HEADS, length, length, head_size)]
+    return products
+
+
+def _seconds_of(products: Sequence[_Product], dtype: torch.dtype) -> float:
+    """Measure the time of products in one type."""
+    # Ones, because random numbers would advance the generator that the run begins with.
+    operands = [
+        (
+            torch.ones(product.batch, product.rows, product.inner, dtype=dtype),
+            torch.ones(product.batch, product.inner, product.columns, dtype=dtype),
+        )
+        for product in products
+    ]
+    started = time.perf_counter()
+    for left, right in operands:
+        torch.bmm(left, right)
+    return time.perf_counter() - started

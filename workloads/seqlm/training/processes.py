@@ -1,4 +1,4 @@
-"""Processes of a run, without a model, so that checks of the network can use them."""
+"""Processes of a run. The module needs no model, so that checks of the network can use it."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ class Processes:
     world_size: int
     device: torch.device
     control: dist.ProcessGroup
-    """CPU group for flags that the host reads, so that no step waits for the device because of them."""
+    """CPU group for flags that the host reads, so that they make no step wait for the device."""
     stop: StopSignal = field(default_factory=StopSignal)
     """Flag that signals set during training (``command_line.signals_to``)."""
 
@@ -41,10 +41,13 @@ class Processes:
         return [float(value) for value in total]
 
     def gather(self, mine: dict[Any, Any]) -> dict[Any, Any]:
-        """Return the union of every process's mapping."""
-        everyone: list[Any] = [None] * self.world_size
-        dist.all_gather_object(everyone, mine, group=self.control)
-        return {key: value for part in everyone for key, value in part.items()}
+        """Return the union of the mappings of all processes."""
+        mappings: list[Any] = [None] * self.world_size
+        dist.all_gather_object(mappings, mine, group=self.control)
+        union: dict[Any, Any] = {}
+        for mapping in mappings:
+            union |= mapping
+        return union
 
     def check_stop(self) -> None:
         """Check for a stop during long work between two steps. Every process calls this equally often.
@@ -65,7 +68,7 @@ class Processes:
         dist.all_reduce(values, group=self.control if on_host else None)
 
     def to_host(self, values: Tensor) -> list[float]:
-        """Wait for the device, and so for all processes whose results went into the values."""
+        """Return values of the device, after a wait for all processes that contribute to them."""
         return [float(value) for value in values.tolist()]
 
 
@@ -73,9 +76,13 @@ class Processes:
 def processes(timeout: timedelta | None = None, *, compile_cache: Path | None = None) -> Iterator[Processes]:
     """Join the process group that torchrun describes; without torchrun, a group of one.
 
-    NCCL for tensors on CUDA, gloo for the rest. A collective that lasts longer than ``timeout`` ends the
-    process; torch's default is 10 minutes with NCCL, 30 with gloo. With ``compile_cache``, a folder of this
-    run alone for compiled graphs, the device that PJRT_DEVICE names goes before CUDA.
+    Tensors on CUDA use NCCL, all others gloo.
+
+    Args:
+        timeout: longest duration of a collective, after which the process ends; None is torch's default, 10
+            minutes with NCCL and 30 with gloo.
+        compile_cache: folder of this run for compiled graphs. With one, the device that PJRT_DEVICE names has
+            precedence over CUDA.
 
     Raises:
         ValueError: if PJRT_DEVICE names a device that cannot be used, or not by several processes.
@@ -89,22 +96,22 @@ def processes(timeout: timedelta | None = None, *, compile_cache: Path | None = 
     control = dist.new_group(backend="gloo", timeout=timeout)
     device = runtime.connect(compile_cache, control)
     yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
-    # Not after an error: it would wait for processes that know nothing of it.
+    # After an error the group stays: its end would wait for the other processes.
     dist.destroy_process_group()
 
 
 @contextlib.contextmanager
 def exclusive(target: Path, here: Processes, when_held: str) -> Iterator[None]:
-    """Hold the lock of a file: two commands would overwrite each other's checkpoints or parts.
+    """Hold the lock of a file during the block, so that no other command writes the same run.
 
     Args:
-        target: the file. Its folder is created.
-        here: this process; all of them call this.
-        when_held: message for who finds the lock held.
+        target: file to lock; its folder is created.
+        here: this process; every process calls this.
+        when_held: error message if another command holds the lock.
 
     Raises:
-        ValueError: on every process, if others hold the lock for longer than ``locks.PATIENCE`` says; on the
-            first one, if the folder cannot be written.
+        ValueError: on every process, if another command holds the lock for longer than ``locks.PATIENCE``; on
+            the first process, if the folder cannot be written.
     """
     lock = lock_when_free(target) if here.is_first else None
     if here.sum_on_host(here.is_first and lock is None)[0]:

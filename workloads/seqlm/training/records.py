@@ -1,6 +1,6 @@
-"""Prepared proteins, memory-mapped, so that nothing is read before use or copied for a lookup.
+"""Prepared records, memory-mapped, so that nothing is read before use or copied for a lookup.
 
-A *unit* is what an epoch visits once: a protein, or a cluster of which one member is drawn.
+An epoch visits each *unit* once. A unit is a record, or a cluster of records of which one is drawn.
 """
 
 from dataclasses import dataclass
@@ -17,32 +17,37 @@ from .hashing import below, hash64
 
 Split = Literal["train", "validation", "test"]
 
-_MEMBER_SALT = 0x6D656D62  # keeps the draw of a member apart from other hashes of the same numbers
+_MEMBER_SALT = 0x6D656D62
+"""Salt that keeps the draw of a cluster's member apart from other hashes of the same numbers."""
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """One Arrow record batch: views into the mapped file."""
+    """Views of one Arrow record batch in the mapped file."""
 
-    residues: npt.NDArray[np.uint8]
-    """All tokens of the batch, one byte a residue; of text four bytes a token."""
+    tokens: npt.NDArray[np.uint8]
+    """Token ids of all rows, in the type of the file."""
     offsets: npt.NDArray[np.int64]
-    """(rows + 1,) where each row's tokens begin."""
+    """(rows + 1,) index of each row's first token, and the end of the last row."""
     unit_rows: npt.NDArray[np.int64]
-    """(units + 1,) first row of each unit."""
+    """(units + 1,) first row of each unit, and the number of rows."""
 
 
 class RecordSplit:
     """One split of a prepared folder.
 
+    Args:
+        folder: folder of prepared data.
+        split: name of the split.
+
     Raises:
         ValueError: if the folder is not prepared data, lacks the split, or a shard is missing or cut short.
     """
 
-    records = "proteins"
-    """Name of the records in messages."""
-    tokens = "residues"
-    """Name of the tokens in messages."""
+    records = "records"
+    """Word for the records in messages."""
+    tokens = "tokens"
+    """Word for the tokens in messages."""
 
     def __init__(self, folder: str | Path, split: Split) -> None:
         self.manifest = Manifest.load(Path(folder))
@@ -54,11 +59,11 @@ class RecordSplit:
                 f"Prepare it again with a larger data.{split}_fraction"
             )
         self.num_records = summary.records
-        self.num_residues = summary.residues
+        self.num_tokens = summary.residues
         self.record_batches = [
             batch for shard in summary.shards for batch in _map_shard(Path(folder) / shard.file)
         ]
-        """Batches with all columns; a place names one of them and its row."""
+        """Batches with all columns. A place of a record is the index of a batch and of a row in it."""
         self._batches = [_batch_of(batch) for batch in self.record_batches]
         units = [len(batch.unit_rows) - 1 for batch in self._batches]
         self._first_unit = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
@@ -70,14 +75,16 @@ class RecordSplit:
         """Draw the record that represents each unit of a range in an epoch.
 
         Returns:
-            Places (batch, row) to give to ``residues``, and the records' lengths in residues (num_units,).
+            Places (batch, row) of the records, for ``token_ids``, and their lengths in tokens (num_units,).
         """
         places: list[tuple[int, int]] = []
         lengths: list[npt.NDArray[np.int64]] = []
-        unit, stop = first_unit, first_unit + num_units
+        unit = first_unit
+        stop = first_unit + num_units
         while unit < stop:
             index = int(np.searchsorted(self._first_unit, unit, side="right")) - 1
-            batch, start = self._batches[index], int(self._first_unit[index])
+            batch = self._batches[index]
+            start = int(self._first_unit[index])
             until = min(stop, int(self._first_unit[index + 1]))
             bounds = batch.unit_rows[unit - start : until - start + 1]
             hashes = hash64(_MEMBER_SALT, seed, epoch, np.arange(unit, until, dtype=np.int64))
@@ -87,16 +94,17 @@ class RecordSplit:
             unit = until
         return places, np.concatenate(lengths)
 
-    def residues(self, place: tuple[int, int]) -> npt.NDArray[np.uint8]:
-        """Token ids of one record, a view into the file, shape (length,)."""
-        batch = self._batches[place[0]]
-        return batch.residues[batch.offsets[place[1]] : batch.offsets[place[1] + 1]]
+    def token_ids(self, place: tuple[int, int]) -> npt.NDArray[np.uint8]:
+        """Return the token ids of one record, a view into the file, shape (length,)."""
+        index, row = place
+        batch = self._batches[index]
+        return batch.tokens[batch.offsets[row] : batch.offsets[row + 1]]
 
     def token_counts(self) -> npt.NDArray[np.int64]:
-        """Return how often each of the 33 tokens occurs, shape (33,). Reads the whole split once."""
+        """Count the occurrences of each token, shape (vocabulary,). Reads the whole split once."""
         counts = np.zeros(len(self.manifest.vocabulary), dtype=np.int64)
         for batch in self._batches:
-            used = batch.residues[batch.offsets[0] : batch.offsets[-1]]
+            used = batch.tokens[batch.offsets[0] : batch.offsets[-1]]
             counts += np.bincount(used, minlength=len(counts))
         return counts
 
@@ -112,11 +120,13 @@ def _map_shard(path: Path) -> list[pa.RecordBatch]:
 
 
 def _batch_of(record_batch: pa.RecordBatch) -> _Batch:
-    tokens = record_batch.column("tokens")
-    offsets = np.frombuffer(tokens.buffers()[1], dtype=np.int64)
-    offsets = offsets[tokens.offset : tokens.offset + len(tokens) + 1]
-    kind = tokens.values.type.to_pandas_dtype()
-    rows = np.arange(len(tokens) + 1, dtype=np.int64)
+    column = record_batch.column("tokens")
+    offsets = np.frombuffer(column.buffers()[1], dtype=np.int64)
+    offsets = offsets[column.offset : column.offset + len(column) + 1]
+    tokens = np.frombuffer(column.values.buffers()[1] or b"", dtype=column.values.type.to_pandas_dtype())
+    unit_rows = np.arange(len(column) + 1, dtype=np.int64)
     if "cluster_size" in record_batch.schema.names:
-        rows = np.append(np.flatnonzero(record_batch.column("cluster_size").to_numpy()), len(tokens))
-    return _Batch(np.frombuffer(tokens.values.buffers()[1] or b"", dtype=kind), offsets, rows)
+        # Only the first member of a cluster has its size; the others have 0.
+        sizes = record_batch.column("cluster_size").to_numpy()
+        unit_rows = np.append(np.flatnonzero(sizes), len(column))
+    return _Batch(tokens, offsets, unit_rows)

@@ -1,4 +1,4 @@
-"""Functions that load, gather and write the weights of models."""
+"""Weights of models: loading, gathering, writing and hashing."""
 
 import hashlib
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=LayeredModel)
 
 
 def assigned(model: Model, weights: dict[str, Tensor]) -> Model:
-    """Give a model made on the meta device its weights."""
+    """Return a model that was created on the meta device with its weights on the CPU."""
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
     model.make_buffers(torch.device("cpu"))
@@ -26,7 +26,14 @@ def assigned(model: Model, weights: dict[str, Tensor]) -> Model:
 
 
 def full_weights(model: nn.Module, *, trained_only: bool = False) -> dict[str, Tensor]:
-    """Unsharded weights on the CPU of the first process, empty elsewhere. Every process calls this."""
+    """Return unsharded weights on the CPU of the first process, none on the others.
+
+    Every process calls this.
+
+    Args:
+        model: model on its device.
+        trained_only: whether to leave out frozen parameters.
+    """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
     state = get_model_state_dict(model, options=options)
     return {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
@@ -41,7 +48,14 @@ def save_model(
 ) -> None:
     """Write safetensors, configuration and tokenizer so that transformers loads them without a network.
 
-    The folder appears whole or not at all; one that is there is replaced. It holds checksums of its files.
+    The folder appears when it is complete, with checksums of its files, and replaces an existing one.
+
+    Args:
+        folder: folder to write.
+        config: shape of the model.
+        weights: full state of the model.
+        kind: transformers' class of the model.
+        tokens: tokenizer of the model.
     """
     with torch.device("meta"):
         plain = kind(config)
@@ -51,15 +65,15 @@ def save_model(
 
 
 def fingerprint(weights: Mapping[str, Tensor], settings: str = "") -> str:
-    """Return a hash of settings and weights: the same numbers give the same results.
+    """Return the SHA-256 of settings and weights, which identifies a model that gives the same results.
 
-    SHA-256 hashes about 1 GB/s on a core of a Zen 3. It releases the interpreter's lock, hence the threads.
+    A core of a Zen 3 hashes about 1 GB/s. Threads run in parallel: hashlib releases the interpreter's lock.
     """
 
-    def of_tensor(name: str) -> bytes:
+    def digest_of_tensor(name: str) -> bytes:
         flat = weights[name].detach().cpu().contiguous().view(-1).view(torch.uint8)
         return name.encode() + hashlib.sha256(flat.numpy().data).digest()
 
     with ThreadPoolExecutor() as threads:
-        parts = [settings.encode(), *threads.map(of_tensor, sorted(weights))]
+        parts = [settings.encode(), *threads.map(digest_of_tensor, sorted(weights))]
     return hashlib.sha256(b"".join(parts)).hexdigest()

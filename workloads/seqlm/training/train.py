@@ -1,12 +1,12 @@
-"""The loop of a training: steps, evaluations, checkpoints, and the results at its end."""
+"""Training of a run: start or resumption, the loop over its steps, and the results at its end."""
 
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import transformers
@@ -36,28 +36,35 @@ from .processes import Processes, exclusive, processes
 from .records import RecordSplit
 from .saved_model import full_weights
 from .tracking.progress import Progress, Window
-from .trainer import Trainer
+from .trainer import StepResult, Trainer
 
 
 def train(objective: Objective, here: Processes) -> dict[str, Any]:
-    """Train to ``train.max_steps``, evaluate, write model and results; returns the results.
+    """Train to ``train.max_steps``, evaluate, write model and results; return the results.
 
     Raises:
         Stopped: after a signal, once the state is saved.
         ValueError: for data, weights or checkpoints that do not fit the configuration.
-        RunError: if the loss is not finite or a checkpoint cannot be written.
+        RunError: if the loss is not finite, a checkpoint cannot be written, or the guard ends the run.
     """
-    config, began = objective.config, time.time()
+    began = time.time()
+    config = objective.config
     run_dir = config.run_dir
-    validation, guard = objective.open("validation"), objective.guard()
+    validation = objective.open("validation")
+    guard = objective.guard()
     trainer = Trainer(objective, here)
-    progress = trainer.progress
-    folder, keep = run_dir / "checkpoints", config.train.keep_checkpoints
-    checkpoints = Checkpointer(folder, here, objective.identity(here), keep, trains_all=objective.trains_all)
+    checkpoints = Checkpointer(
+        run_dir / "checkpoints",
+        here,
+        objective.identity(here),
+        config.train.keep_checkpoints,
+        trains_all=objective.trains_all,
+    )
     with checkpoints as checkpointer, signals_to(here.stop):
         saved = checkpointer.restore(trainer.model, trainer.optimizers)
         if saved is not None:
-            trainer.progress = progress = Progress(**saved["progress"])
+            trainer.progress = Progress(**saved["progress"])
+        progress = trainer.progress
         if progress.step > config.train.max_steps:
             raise ValueError(
                 f"train.max_steps: got {config.train.max_steps}, but {run_dir} has come to step "
@@ -73,20 +80,16 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             enabled=here.is_first,
             tokens=objective.split.tokens,
         )
-        lost = log.truncate_after(progress.step)
-        if saved is not None or lost:
-            log.event(progress.step, "resumed", lost_steps=lost)
-        peak = peak_flops(here.device)
-        metrics = TrainingMetrics(config.name, trainer.num_flops)
-        metrics.set(max_steps=config.train.max_steps, processes=here.world_size, step=progress.step)
-        metrics.set(peak_flops_per_second=peak and peak * here.world_size)
-        metrics.add(lost_steps=lost)
+        lost_steps = log.truncate_after(progress.step)
+        if saved is not None or lost_steps:
+            log.event(progress.step, "resumed", lost_steps=lost_steps)
+        metrics = _metrics(trainer, lost_steps)
         status: RunStatus = "FAILED"
         try:
             start_seconds = time.time() - float(os.environ.get(STARTED, began))
             with metrics.served(os.environ.get(PORT) if here.is_first else None):
                 with closing(read_ahead(trainer.steps())) as steps:
-                    _loop(trainer, steps, validation, guard, checkpointer, log, metrics)
+                    _TrainingLoop(trainer, validation, guard, checkpointer, log, metrics).run(steps)
                 ended = time.monotonic()
                 results = {"start_seconds": start_seconds, **_finish(trainer, validation, log, metrics)}
                 results["end_seconds"] = time.monotonic() - ended
@@ -108,173 +111,317 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     return results
 
 
-def _loop(
-    trainer: Trainer,
-    steps: Iterator[StepPacks],
-    validation: RecordSplit,
-    guard: Guard | None,
-    checkpointer: Checkpointer,
-    log: RunLog,
-    metrics: TrainingMetrics,
-) -> None:
-    """Train to the last step.
+def _metrics(trainer: Trainer, lost_steps: int) -> TrainingMetrics:
+    """Return the published metrics of a start that repeats ``lost_steps`` steps."""
+    peak = peak_flops(trainer.here.device)
+    metrics = TrainingMetrics(
+        run=trainer.config.name,
+        max_steps=trainer.config.train.max_steps,
+        processes=trainer.here.world_size,
+        peak_flops=None if peak is None else peak * trainer.here.world_size,
+        num_flops=trainer.num_flops,
+    )
+    metrics.started_at(trainer.progress.step, lost_steps)
+    return metrics
 
-    Raises:
-        Stopped: after a signal, once the state is saved.
-        RunError: if the guard ends the run, once the state is saved.
+
+class _TrainingLoop:
+    """Loop over the steps of a run, from its position to ``train.max_steps``.
+
+    All processes of a run execute the same loop. Saves, evaluations and the decision to stop are collective,
+    so their order must be the same on every process.
+
+    Args:
+        trainer: model, optimizers and progress.
+        validation: split that is scored every ``train.eval_every_steps``.
+        guard: records that are scored at the same steps and may end the run; None scores no others.
+        checkpointer: writer of the checkpoints.
+        log: record of the run.
+        metrics: published metrics of this process.
     """
-    config, here, progress = trainer.config.train, trainer.here, trainer.progress
-    earlier, started = progress.seconds, time.monotonic()
-    save_began, last_saved = started, -1
-    window = Window(progress, trainer.num_flops, here.device, here.world_size)
-    versions = environment(here.device) | trainer.precision.record()
 
-    def save() -> None:
-        nonlocal save_began, last_saved
-        trainer.settle()
-        progress.seconds = earlier + time.monotonic() - started
-        with metrics.timing("checkpoint_stall"):
-            checkpointer.save(
-                progress.step,
-                trainer.model,
-                trainer.optimizers,
+    def __init__(
+        self,
+        trainer: Trainer,
+        validation: RecordSplit,
+        guard: Guard | None,
+        checkpointer: Checkpointer,
+        log: RunLog,
+        metrics: TrainingMetrics,
+    ) -> None:
+        self._trainer = trainer
+        self._validation = validation
+        self._guard = guard
+        self._checkpointer = checkpointer
+        self._log = log
+        self._metrics = metrics
+        self._config = trainer.config.train
+        self._here = trainer.here
+        self._progress = trainer.progress
+        self._earlier_seconds = trainer.progress.seconds
+        """Training time of former starts."""
+        self._started = time.monotonic()
+        self._save_began = self._started
+        self._last_saved: int | None = None
+        """Step of this start's last save."""
+        self._window = Window(trainer.progress, trainer.num_flops, self._here.device, self._here.world_size)
+        self._environment = environment(self._here.device) | trainer.precision.record()
+
+    def run(self, steps: Iterator[StepPacks]) -> None:
+        """Train to the last step.
+
+        Args:
+            steps: packs of each step, from the run's position on.
+
+        Raises:
+            Stopped: after a signal, once the state is saved.
+            RunError: if the guard ends the run, once the state is saved.
+        """
+        try:
+            if self._guard is not None and self._progress.guard_loss is None:
+                self._guard_problem(self._guard)
+            while self._progress.step < self._config.max_steps:
+                self._advance(steps)
+        except Stopped:
+            self._ensure_saved()
+            raise
+        saved = self._finish_save()
+        if saved is not None:
+            self._log.event(saved, "checkpoint")
+        self._update_seconds()
+
+    def _advance(self, steps: Iterator[StepPacks]) -> None:
+        """Make one step, and whatever is due after it."""
+        self._make_step(steps)
+        self._exchange_flags()
+        if self._is_last or self._is_due(self._config.save_every_steps):
+            self._save()
+        evaluates = self._is_due(self._config.eval_every_steps)
+        if evaluates and not self._is_last:  # after the last step, all of the split is scored
+            self._evaluate()
+        if self._guard is not None and (evaluates or self._is_last):
+            self._check_guard(self._guard)
+
+    def _make_step(self, steps: Iterator[StepPacks]) -> None:
+        self._window.next_step()
+        self._trainer.beat()  # ends the slow phase of a checkpoint or an evaluation
+        with self._metrics.timing("data_wait"):
+            packs = next(steps)
+        result: StepResult | None = None
+        with self._metrics.timing("step"):
+            self._trainer.step(packs)
+            logs = self._progress.step == 1 or self._is_last or self._is_due(self._config.log_every_steps)
+            saves = self._is_due(self._config.save_every_steps)
+            evaluates = self._is_due(self._config.eval_every_steps)
+            if logs or saves or evaluates:
+                result = self._trainer.settle()
+        self._metrics.made_step(self._progress.step, packs)
+        if logs:
+            assert result is not None  # a step has been made
+            self._log_step(result)
+
+    @property
+    def _is_last(self) -> bool:
+        return self._progress.step == self._config.max_steps
+
+    def _is_due(self, every_steps: int) -> bool:
+        return self._progress.step % every_steps == 0
+
+    def _log_step(self, result: StepResult) -> None:
+        self._update_seconds()
+        values = {**asdict(result), **self._window.measure()}
+        self._log.train(self._progress.step, **values)
+        self._metrics.logged(values)
+
+    def _update_seconds(self) -> None:
+        self._progress.seconds = self._earlier_seconds + time.monotonic() - self._started
+
+    def _exchange_flags(self) -> None:
+        """Complete a save that every process has written, and stop if one of them got a signal.
+
+        Raises:
+            Stopped: on every process, if one of them got a signal.
+        """
+        num_stopping, num_written = self._here.sum_on_host(
+            self._here.stop.received, self._checkpointer.is_written
+        )
+        if num_written == self._here.world_size:
+            self._log.event(self._finish_save() or self._progress.step, "checkpoint")
+        if num_stopping:
+            raise Stopped
+
+    def _save(self) -> None:
+        """Start writing a checkpoint of this step."""
+        self._trainer.settle()
+        self._update_seconds()
+        with self._metrics.timing("checkpoint_stall"):
+            self._checkpointer.save(
+                self._progress.step,
+                self._trainer.model,
+                self._trainer.optimizers,
                 {
-                    "progress": asdict(progress),
-                    "config": trainer.config.to_dict(),
-                    "model_config": trainer.objective.model_config.to_dict(),
-                    "environment": versions,
+                    "progress": asdict(self._progress),
+                    "config": self._trainer.config.to_dict(),
+                    "model_config": self._trainer.objective.model_config.to_dict(),
+                    "environment": self._environment,
                 },
             )
-        save_began, last_saved = time.monotonic(), progress.step
-        window.begin()
+        self._save_began = time.monotonic()
+        self._last_saved = self._progress.step
+        self._window.begin()
 
-    def finish() -> int | None:
-        with metrics.timing("checkpoint_stall"):
-            saved = checkpointer.finish()
-        window.begin()
+    def _finish_save(self) -> int | None:
+        """Wait until the checkpoint under way is complete; return its step, None if there was none."""
+        with self._metrics.timing("checkpoint_stall"):
+            saved = self._checkpointer.finish()
+        self._window.begin()
         if saved is not None:
-            metrics.set(checkpoint_step=saved, checkpoint_write_seconds=time.monotonic() - save_began)
+            self._metrics.saved(saved, time.monotonic() - self._save_began)
         return saved
 
-    def watch() -> str | None:
-        """Score the guard's split; return the problem if its loss has risen and the guard ends the run."""
-        assert guard is not None
-        with metrics.timing("evaluation"):
-            loss = trainer.evaluate(guard.split, config.eval_packs).values["eval_loss"]
-        window.begin()
-        if progress.guard_loss is None:
-            progress.guard_loss = loss
-        increase = loss / progress.guard_loss - 1
-        log.evaluation(progress.step, "general", eval_loss=loss, loss_increase=increase)
+    def _ensure_saved(self) -> None:
+        """Save this step unless a checkpoint of it exists, and wait until it is complete."""
+        if self._last_saved != self._progress.step:
+            self._save()
+        self._finish_save()
+
+    def _evaluate(self) -> None:
+        """Score the validation split."""
+        with self._metrics.timing("evaluation"):
+            found = self._trainer.evaluate(self._validation, self._config.eval_packs)
+        self._log.evaluation(self._progress.step, "validation", **found.values)
+        self._metrics.evaluated(found.values["eval_loss"])
+        self._window.begin()
+
+    def _check_guard(self, guard: Guard) -> None:
+        """Score the guard's records.
+
+        Raises:
+            RunError: if their loss has risen too far and the guard ends runs, once the state is saved.
+        """
+        problem = self._guard_problem(guard)
+        if problem is None or self._is_last:
+            return
+        self._ensure_saved()
+        raise RunError(
+            f"{problem}; step {self._progress.step} is saved in {self._trainer.config.run_dir}. Start again "
+            f"with a lower {self._trainer.objective.lr_field} or more general {guard.split.records}, or "
+            "continue this one with guard.stop=false"
+        )
+
+    def _guard_problem(self, guard: Guard) -> str | None:
+        """Score the guard's records; return the problem if their loss has risen and the guard ends runs."""
+        with self._metrics.timing("evaluation"):
+            found = self._trainer.evaluate(guard.split, self._config.eval_packs)
+        self._window.begin()
+        loss = found.values["eval_loss"]
+        if self._progress.guard_loss is None:
+            self._progress.guard_loss = loss
+        increase = loss / self._progress.guard_loss - 1
+        self._log.evaluation(self._progress.step, "general", eval_loss=loss, loss_increase=increase)
         if increase <= guard.max_increase:
             return None
         problem = (
-            f"the loss on general proteins rose by {increase:.1%} since the start "
+            f"the loss on general {guard.split.records} rose by {increase:.1%} since the start "
             f"(guard.max_increase is {guard.max_increase:.1%})"
         )
-        log.event(progress.step, f"warning: {problem}")
+        self._log.event(self._progress.step, f"warning: {problem}")
         return problem if guard.stop else None
 
-    try:
-        if guard and progress.guard_loss is None:
-            watch()
-        while progress.step < config.max_steps:
-            window.next_step()
-            trainer.beat()  # what was slow, a checkpoint or an evaluation, is over
-            with metrics.timing("data_wait"):
-                packs = next(steps)
-            with metrics.timing("step"):
-                trainer.step(packs)
-                step = progress.step
-                is_last = step == config.max_steps
-                logs = step % config.log_every_steps == 0 or is_last or step == 1
-                if logs or 0 in (step % config.save_every_steps, step % config.eval_every_steps):
-                    result = trainer.settle()
-            metrics.made_step(step, packs)
-            if logs:
-                assert result is not None
-                progress.seconds = earlier + time.monotonic() - started
-                values = {**asdict(result), **window.measure()}
-                log.train(step, **values)
-                metrics.logged(values)
-            stopping, written = here.sum_on_host(here.stop.received, checkpointer.is_written)
-            if written == here.world_size:
-                log.event(finish() or step, "checkpoint")
-            if stopping:
-                raise Stopped
-            if is_last or step % config.save_every_steps == 0:
-                save()
-            if step % config.eval_every_steps == 0 and not is_last:
-                with metrics.timing("evaluation"):
-                    found = trainer.evaluate(validation, config.eval_packs)
-                log.evaluation(step, "validation", **found.values)
-                metrics.set(validation_loss=found.values["eval_loss"])
-                window.begin()
-            if guard and (is_last or step % config.eval_every_steps == 0):
-                problem = watch()
-                if problem and not is_last:
-                    if last_saved != step:
-                        save()
-                    finish()
-                    raise RunError(
-                        f"{problem}; step {step} is saved in {trainer.config.run_dir}. Start again with a "
-                        f"lower {trainer.objective.lr_field} or more general proteins, or continue this one "
-                        "with guard.stop=false"
-                    )
-    except Stopped:
-        if last_saved != progress.step:
-            save()
-        finish()
-        raise
-    if (saved := finish()) is not None:
-        log.event(saved, "checkpoint")
-    progress.seconds = earlier + time.monotonic() - started
+
+@dataclass(frozen=True)
+class _Work:
+    """Work of a finished run, in FLOPs of all processes together."""
+
+    model_flops: float
+    """Model FLOPs of all steps."""
+    steady_model_flops: float
+    """Model FLOPs of the steady steps."""
+    steady_executed_flops: float
+    """FLOPs of the products that the steady steps executed, padding included."""
+    parameters: int
+    """Number of trained parameters."""
 
 
 def _finish(
     trainer: Trainer, validation: RecordSplit, log: RunLog, metrics: TrainingMetrics
 ) -> dict[str, Any]:
-    """Final scores, and the model for others to load."""
-    config, here, progress, objective = trainer.config, trainer.here, trainer.progress, trainer.objective
-    beat("writing the model", slow=True)
-    weights = full_weights(trainer.model, trained_only=not objective.trains_all)
-    if here.is_first:
-        objective.write_model(config.run_dir, weights, here.device)
-    here.sum_on_host(0.0)  # the others wait here, where waiting may take long
+    """Write the trained model for others to load, score it, and return the results."""
+    config = trainer.config
+    here = trainer.here
+    progress = trainer.progress
+    objective = trainer.objective
+    _write_model(trainer)
     with metrics.timing("evaluation"):
         valid = trainer.evaluate(validation)
     log.evaluation(progress.step, "validation", **valid.values)
-    metrics.set(validation_loss=valid.values["eval_loss"])
+    metrics.evaluated(valid.values["eval_loss"])
     test: Evaluation | None = None
     if objective.split.manifest.splits["test"].records:
         test = trainer.evaluate(objective.open("test"))
         log.evaluation(progress.step, "test", **test.values)
     if here.is_first:
         objective.record(config.run_dir, valid, test)
-    flops = trainer.num_flops(progress.residues, progress.attended_pairs)
-    slots, pairs = progress.steady_slots, progress.steady_attended_pairs
-    steady_flops = trainer.num_flops(progress.steady_residues, pairs)
-    empty = objective.stream(objective.split, trainer.shape, 0).load(None)
-    pack = objective.pack(empty, trainer.shape, here.runtime.packs_on)
-    rows = len(pack.rows) * (slots // trainer.shape.num_tokens)
-    recomputed = config.train.activation_checkpointing
-    on_cpu = here.device.type == "cpu"
-    executed = executed_flops(bare(trainer.model), slots, rows, pairs, recomputed=recomputed, on_cpu=on_cpu)
-    parameters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
-    trainer.release()
+    work = _work_of(trainer)
+    trainer.release()  # the written model needs the memory
     with metrics.timing("evaluation"):
         written = objective.score_written(config.run_dir, Place(here, trainer.shape, trainer.dtype))
     if written:
         log.evaluation(progress.step, "validation" if test is None else "test", **written)
-    peak, seconds = peak_flops(here.device), max(progress.seconds, 1e-9)
-    memory = peak_memory_bytes(here.device)
-    ceiling = None if here.runtime.compiles_shapes else matmul_ceiling(here.device, trainer.dtype)
-    steady = progress.steady_seconds
+    return {
+        **_totals(trainer, work),
+        **_steady_rates(trainer, work),
+        **valid.values,
+        "eval_samples": valid.num_records,
+        "eval_runtime": valid.seconds,
+        "eval_samples_per_second": valid.num_records / valid.seconds,
+        **objective.results(valid, test),
+        **written,
+        "init_from_sha256": trainer.start_sha256,
+        "parameters": work.parameters,
+        "world_size": here.world_size,
+        "environment": environment(here.device) | trainer.precision.record(),
+    }
 
-    def share(flops: float, of: float | None) -> float | None:
-        """Share of a device's rate that the steady steps reached."""
-        return flops / steady / here.world_size / of if steady and of else None
 
+def _write_model(trainer: Trainer) -> None:
+    beat("writing the model", slow=True)
+    weights = full_weights(trainer.model, trained_only=not trainer.objective.trains_all)
+    if trainer.here.is_first:
+        trainer.objective.write_model(trainer.config.run_dir, weights, trainer.here.device)
+    # The other processes wait here: a wait on the host may last longer than one on the device.
+    trainer.here.sum_on_host(0.0)
+
+
+def _work_of(trainer: Trainer) -> _Work:
+    progress = trainer.progress
+    shape = trainer.shape
+    device = trainer.here.device
+    # Every pack has as many rows as one of padding: shapes are constant.
+    padding = trainer.objective.stream(trainer.objective.split, shape, 0).load(None)
+    pack = trainer.objective.pack(padding, shape, trainer.here.runtime.packs_on)
+    num_packs = progress.steady_slots // shape.num_tokens
+    executed = executed_flops(
+        bare(trainer.model),
+        progress.steady_slots,
+        len(pack.rows) * num_packs,
+        progress.steady_attended_pairs,
+        recomputed=trainer.config.train.activation_checkpointing,
+        on_cpu=device.type == "cpu",
+    )
+    return _Work(
+        model_flops=trainer.num_flops(progress.residues, progress.attended_pairs),
+        steady_model_flops=trainer.num_flops(progress.steady_residues, progress.steady_attended_pairs),
+        steady_executed_flops=executed,
+        parameters=sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
+    )
+
+
+def _totals(trainer: Trainer, work: _Work) -> dict[str, Any]:
+    """Return totals and mean rates over all starts of a run, by their names in the results."""
+    progress = trainer.progress
+    seconds = max(progress.seconds, 1e-9)
+    peak = peak_flops(trainer.here.device)
     return {
         "epoch": progress.epoch,
         "train_loss": progress.loss_sum / max(1, progress.step),
@@ -284,42 +431,49 @@ def _finish(
         "train_steps_per_second": progress.step / seconds,
         "train_residues": progress.residues,
         "train_residues_per_second": progress.residues / seconds,
-        "total_flos": flops,
+        "total_flos": work.model_flops,
         "fill": progress.residues / max(1, progress.slots),
-        "mfu": flops / seconds / here.world_size / peak if peak else None,
-        "steady_seconds": steady,
-        "steady_residues_per_second": progress.steady_residues / steady if steady else None,
-        "model_mfu": share(steady_flops, peak),
-        "executed_mfu": share(executed, peak),
+        "mfu": work.model_flops / seconds / trainer.here.world_size / peak if peak else None,
+    }
+
+
+def _steady_rates(trainer: Trainer, work: _Work) -> dict[str, Any]:
+    """Return rates of the steady steps and properties of the device, by their names in the results."""
+    progress = trainer.progress
+    here = trainer.here
+    seconds = progress.steady_seconds
+    peak = peak_flops(here.device)
+    memory = peak_memory_bytes(here.device)  # before the matrices of the measurement below
+    ceiling = None if here.runtime.compiles_shapes else matmul_ceiling(here.device, trainer.dtype)
+
+    def share(flops: float, rate: float | None) -> float | None:
+        """Return the share of a device's rate that the steady steps reached."""
+        return flops / seconds / here.world_size / rate if seconds and rate else None
+
+    return {
+        "steady_seconds": seconds,
+        "steady_residues_per_second": progress.steady_residues / seconds if seconds else None,
+        "model_mfu": share(work.steady_model_flops, peak),
+        "executed_mfu": share(work.steady_executed_flops, peak),
         "ceiling_flops_per_second": ceiling,
-        "share_of_ceiling": share(executed, ceiling),
+        "share_of_ceiling": share(work.steady_executed_flops, ceiling),
         "length_weighted_mean_length": progress.length_weighted_mean(trainer.shape.special_tokens),
         "peak_memory_bytes": memory,
-        **valid.values,
-        "eval_samples": valid.num_proteins,
-        "eval_runtime": valid.seconds,
-        "eval_samples_per_second": valid.num_proteins / valid.seconds,
-        **objective.results(valid, test),
-        **written,
-        "init_from_sha256": trainer.start_sha256,
-        "parameters": parameters,
-        "world_size": here.world_size,
-        "environment": environment(here.device) | trainer.precision.record(),
     }
 
 
 def train_run(
     config: RunConfig, make_objective: Callable[[], Objective], write_report: Callable[[], object]
 ) -> None:
-    """Train in this process, one of the run's, and say where the results are.
+    """Train in this process, which is one of the run's, and print where the results are.
 
     Args:
-        config: of the run.
-        make_objective: what the run trains for; called when the run is locked.
-        write_report: called by the first process at the end.
+        config: configuration of the run.
+        make_objective: function that returns the run's objective; called once the run is locked.
+        write_report: function that writes the run's report; called by the first process at the end.
     """
     beat("starting", slow=True)
-    transformers.utils.logging.disable_progress_bar()  # of no use once a process
+    transformers.utils.logging.disable_progress_bar()  # every process would draw its own
     run_dir = config.run_dir
     when_held = (
         f"{run_dir} is being trained by another process; wait for it, stop it (its workers too), or choose "
@@ -340,9 +494,16 @@ def train_run(
         results = train(objective, here)
         if here.is_first:
             write_report()
-            rate = results["steady_residues_per_second"] or results["train_residues_per_second"]
-            print(
-                f"{config.name}: {objective.summary(results)}, "
-                f"{rate:.0f} {objective.split.tokens}/s\n"
-                f"model   {run_dir / 'model'}\nreport  {run_dir / REPORT_FILE}\n{files_line(run_dir)}"
-            )
+            print(_summary(objective, results))
+
+
+def _summary(objective: Objective, results: Mapping[str, Any]) -> str:
+    """Return the lines that end the output of a finished run."""
+    config = objective.config
+    rate = results["steady_residues_per_second"] or results["train_residues_per_second"]
+    return (
+        f"{config.name}: {objective.summary(results)}, {rate:.0f} {objective.split.tokens}/s\n"
+        f"model   {config.run_dir / 'model'}\n"
+        f"report  {config.run_dir / REPORT_FILE}\n"
+        f"{files_line(config.run_dir)}"
+    )

@@ -26,7 +26,7 @@ from .records import RecordSplit
 from .tracking.progress import Progress
 
 DROPOUT_SALT = 0x64726F70
-"""Distinguishes the hashes of dropout from those of masks and crops."""
+"""Salt that distinguishes the hashes of dropout from those of masks and crops."""
 
 
 class NonFiniteLossError(RunError):
@@ -35,62 +35,79 @@ class NonFiniteLossError(RunError):
 
 @dataclass(frozen=True)
 class StepResult:
+    """Figures of one optimizer step."""
+
     loss: float
     """Mean over all targets of the step, in nats if it is a cross-entropy."""
     grad_norm: float
+    """Global norm of the gradient before clipping."""
     learning_rate: float
+    """Learning rate of the step."""
 
 
 class _Launched:
-    """A step that the device may still be computing.
+    """Step that the device may still be computing.
 
-    ``figures`` are loss, gradient norm and, if the run has a failure flag, the flag.
+    Args:
+        number: number of the step, from 1 on.
+        learning_rate: learning rate of the step.
+        figures: loss, gradient norm and, if the run has a failure flag, the flag.
     """
 
     def __init__(self, number: int, learning_rate: float, figures: Tensor) -> None:
-        self.number, self.learning_rate, self._figures, self._copied = number, learning_rate, figures, None
+        self.number = number
+        self.learning_rate = learning_rate
+        self._figures = figures
+        self._copied: torch.cuda.Event | None = None
         if figures.is_cuda:
             self._figures = figures.to("cpu", non_blocking=True)  # into pinned memory
             self._copied = torch.cuda.Event()
             self._copied.record()
 
     def figures(self, here: Processes) -> list[float]:
-        """Wait for the figures, but not for what was launched after them."""
+        """Wait for the figures, but not for operations that were launched after them."""
         if self._copied is not None:
             self._copied.synchronize()
         return here.to_host(self._figures)
 
 
 class Trainer:
-    """One run: model, optimizers, data and the steps over them.
+    """Model, optimizers and data of a run, and the steps over them.
 
-    With a failure flag, the host launches a step before it waits for the one before.
+    With a failure flag, the host launches a step before it waits for the previous one.
+
+    Args:
+        objective: model, data and loss of the run.
+        here: this process.
     """
 
     def __init__(self, objective: Objective, here: Processes) -> None:
-        self.objective, self.here = objective, here
+        self.objective = objective
+        self.here = here
         self.config: RunConfig = objective.config
-        config, train = self.config, self.config.train
+        config = self.config
+        train = config.train
         self.runtime = here.runtime
         self.runtime.check(config, objective.xla_problems)
         self.shape = objective.pack_shape(objective.split)
         self.precision = select_precision(train, here.device, here, config.run_dir)
         self.dtype = self.precision.dtype
-        # With FSDP the first process alone holds a whole model, on the host, and sends out the shares.
+        # With FSDP only the first process holds a whole model, on the host, and sends each its share.
         has_weights = config.parallel.mode == "ddp" or here.is_first
         with verified(objective.start, here) as source:
             weights = objective.weights() if has_weights else {}
         self.start_sha256 = source.sha256
         model = objective.on_meta()
         objective.quantize(model, weights, self.dtype, here.device)
-        here.sum_on_host(0.0)  # the others wait for the first here: NCCL gives up after ten minutes
+        # The other processes wait here for the first one, since a wait in NCCL ends after ten minutes.
+        here.sum_on_host(0.0)
         if train.activation_checkpointing:
             model.recompute_layers()
         self.model: nn.Module = parallelize(
             model, weights, config.parallel, here, self.dtype, objective.loaded
         )
         if compiles(train, here.device):
-            # Layers are graphs of their own; inside DDP, Dynamo would cut each into buckets once more.
+            # Each layer is a graph. Inside DDP, Dynamo would split it again, by buckets of gradients.
             torch._dynamo.config.optimize_ddp = False
             for layer in bare(self.model).layers:
                 layer.compile(dynamic=False)
@@ -99,33 +116,38 @@ class Trainer:
         self._launched: _Launched | None = None
         self._result: StepResult | None = None
         self.runtime.prepare(self.model, self.optimizers)
-        # 1 from the first step that is not finite, on all processes.
+        # The flag is 1 from the first step that is not finite, on all processes.
         self._failed = self.runtime.failure_flag(self.optimizers)
         self.has_stepped = False
 
     def step(self, step: StepPacks) -> None:
         """Launch one optimizer step over this process's share of the step's packs.
 
-        ``progress`` counts the step at once, but its loss when it is read: after the launch of the next step,
-        or in ``settle``.
+        ``progress`` counts the step at once. It counts the loss when that is read, which is after the launch
+        of the next step or in ``settle``.
 
         Raises:
-            NonFiniteLossError: if the step before was not finite; without a failure flag, if this one is not.
+            NonFiniteLossError: if the previous step was not finite; without a failure flag, if this one is
+                not.
         """
-        here, objective, runtime = self.here, self.objective, self.runtime
-        lr = learning_rate(self.progress.step + 1, self.config.train.max_steps, objective.optim)
-        for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
-            group["lr"] = lr
+        here = self.here
+        objective = self.objective
+        runtime = self.runtime
+        number = self.progress.step + 1
+        lr = learning_rate(number, self.config.train.max_steps, objective.optim)
+        self._set_learning_rate(lr)
         packs = [objective.pack(host, self.shape, runtime.packs_on) for host in step.packs]
         # The loss is a mean over all targets of the step, on any process and in any micro-batch. DDP and
         # FSDP average gradients over processes, hence the factor world_size.
         num_targets = torch.stack([objective.num_targets(pack) for pack in packs]).sum()
         here.add_up(num_targets)
-        num_targets = num_targets.clamp(min=1).to(here.device)  # a step of a few short proteins may have none
+        # A step of few short records may have no target.
+        num_targets = num_targets.clamp(min=1).to(here.device)
         loss = torch.zeros((), device=here.device)
-        runtime.flush()  # or the first micro-batch would have a constant where others have this tensor
+        # Without this flush, the first micro-batch would have a constant in place of the tensor.
+        runtime.flush()
         for index, pack in enumerate(packs):
-            self._seed_dropout(index * here.world_size + here.rank)
+            self._seed_dropout(pack_index=index * here.world_size + here.rank)
             with accumulating(self.model, is_last=index == len(packs) - 1):
                 with torch.autocast(
                     here.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
@@ -133,7 +155,7 @@ class Trainer:
                     loss_sum = objective.loss_sum(self.model, runtime.place(pack))
                 (loss_sum * (here.world_size / num_targets)).backward()
             loss += loss_sum.detach() / num_targets
-            runtime.flush()  # all micro-batches are the same graph
+            runtime.flush()  # each micro-batch is the same graph
             self.beat()
         runtime.reduce_gradients(self.optimizers)
         here.add_up(loss)
@@ -144,7 +166,8 @@ class Trainer:
             self._failed.clamp_(max=1)
             figures = torch.cat([figures, self._failed[None]])
         runtime.flush()
-        before, self._launched = self._launched, _Launched(self.progress.step + 1, lr, figures)
+        previous = self._launched
+        self._launched = _Launched(number, lr, figures)
         if self._failed is None:
             self.settle()  # before the optimizers change the weights
         for optimizer in self.optimizers:
@@ -153,26 +176,31 @@ class Trainer:
         runtime.flush()
         self.progress.add(step)
         self.has_stepped = True
-        if before is not None:
-            self._read(before)
+        if previous is not None:
+            self._read(previous)
 
-    def _seed_dropout(self, pack: int) -> None:
-        """Make dropout a function of the run's seed, the step, and the place of a pack in the step.
+    def _set_learning_rate(self, lr: float) -> None:
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
 
-        A resumed run draws the same, with any number of processes, and checkpoints need no generator state.
-        Layers have no dropout, so none is drawn again where layers are recomputed.
+    def _seed_dropout(self, pack_index: int) -> None:
+        """Make dropout a function of the run's seed, the step, and the index of a pack in the step.
+
+        A resumed run draws the same numbers with any number of processes, and checkpoints need no state of
+        the generator. Layers have no dropout, so recomputed layers draw no numbers.
         """
-        seed = hash64(DROPOUT_SALT, self.config.train.seed, self.progress.step, pack)
-        torch.manual_seed(int(seed[0] >> np.uint64(1)))
+        seed = hash64(DROPOUT_SALT, self.config.train.seed, self.progress.step, pack_index)
+        torch.manual_seed(int(seed[0] >> np.uint64(1)))  # torch takes 63 bits
 
     def settle(self) -> StepResult | None:
-        """Wait for the last step. Its weights must not be saved or scored before.
+        """Wait for the last step. Call this before its weights are saved or scored.
 
         Returns:
             Result of the last step; None if this process has made none.
 
         Raises:
-            NonFiniteLossError: if it or an earlier one was not finite, at every call.
+            NonFiniteLossError: at every call, if this step or an earlier one was not finite.
         """
         if self._launched is not None:
             self._read(self._launched)
@@ -191,7 +219,7 @@ class Trainer:
         self.progress.loss_sum += loss
 
     def release(self) -> None:
-        """Free the model and the optimizers. Only the progress may be read afterwards."""
+        """Free the model and the optimizers. Afterwards, only the progress may be used."""
         self.optimizers.clear()
         del self.model
         if self.here.device.type == "cuda":
@@ -201,16 +229,18 @@ class Trainer:
         """Write a heartbeat. The first step of this process is slow, because it compiles and connects."""
         beat("training", slow=not self.has_stepped)
 
-    def num_flops(self, residues: int, attended_pairs: int) -> float:
-        return num_flops(bare(self.model), residues, attended_pairs)
+    def num_flops(self, record_tokens: int, attended_pairs: int) -> float:
+        """Return the model FLOPs of the forward and backward pass; see ``hardware.num_flops``."""
+        return num_flops(bare(self.model), record_tokens, attended_pairs)
 
     def steps(self) -> Iterator[StepPacks]:
         """Iterate over the packs of every step from the run's position on."""
         stream = self.objective.stream(self.objective.split, self.shape, self.config.train.seed)
         position = Position(self.progress.epoch, self.progress.pack)
-        here = self.here
-        return step_packs(stream, position, self.config.packs_per_step, here.rank, here.world_size)
+        return step_packs(stream, position, self.config.packs_per_step, self.here.rank, self.here.world_size)
 
     def evaluate(self, split: RecordSplit, num_packs: int = 0) -> Evaluation:
+        """Score the model on the first packs of a split; 0 scores all. Every process calls this."""
         self.settle()
-        return self.objective.evaluate(self.model, split, Place(self.here, self.shape, self.dtype), num_packs)
+        place = Place(self.here, self.shape, self.dtype)
+        return self.objective.evaluate(self.model, split, place, num_packs)

@@ -20,14 +20,14 @@ def write_whole(path: Path, text: str, *, mode: int | None = None) -> None:
             os.fchmod(stream.fileno(), mode)
         stream.write(text)
         stream.flush()
-        # Of a node that dies, a shared file system keeps the new name and may lose what is not written out.
+        # If the node fails, a shared file system may keep the new name and lose unwritten content.
         os.fsync(stream.fileno())
     new.replace(path)
 
 
 @contextlib.contextmanager
 def writing_whole(path: Path) -> Iterator[Path]:
-    """Give a path of the same suffix, which replaces the file when the block ends without an error."""
+    """Yield a path with the same suffix, which replaces the file when the block ends without an error."""
     new = path.with_name(f".{os.getpid()}-{path.name}")
     try:
         yield new

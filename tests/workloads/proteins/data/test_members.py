@@ -16,7 +16,7 @@ from seqlm.proteins.data.prepare import prepare
 from seqlm.training.data.limits import Limits
 from seqlm.training.data.manifest import SPLITS, Manifest
 
-SMALL = Limits(block_bytes=2000, piece_bytes=3000, shard_bytes=20_000, batch_residues=2500)
+SMALL = Limits(block_bytes=2000, piece_bytes=3000, shard_bytes=20_000, batch_tokens=2500)
 
 
 def run(fasta: Path, table: Path, out: Path, **changes: Any) -> Manifest:

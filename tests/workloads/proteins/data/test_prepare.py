@@ -24,7 +24,7 @@ from seqlm.training.data.limits import Limits
 from seqlm.training.data.manifest import PACKAGE_VERSION, SPLITS, Manifest
 
 Records = dict[str, str]
-SMALL = Limits(block_bytes=2000, piece_bytes=3000, shard_bytes=20_000, batch_residues=2500)
+SMALL = Limits(block_bytes=2000, piece_bytes=3000, shard_bytes=20_000, batch_tokens=2500)
 
 
 def run(paths: Any, out: Path, **changes: Any) -> Manifest:
@@ -187,7 +187,7 @@ def test_record_batches_have_the_promised_size(tmp_path: Path, proteins, write_f
     for shard in manifest.splits["train"].shards:
         with pa.memory_map(str(tmp_path / "out" / shard.file)) as source:
             sizes = [len(b["tokens"].flatten()) for b in pa.ipc.open_stream(source)]
-        assert all(SMALL.batch_residues <= size < SMALL.batch_residues + 120 for size in sizes[:-1])
+        assert all(SMALL.batch_tokens <= size < SMALL.batch_tokens + 120 for size in sizes[:-1])
 
 
 def test_huggingface_datasets_reads_a_shard(tmp_path: Path, proteins, write_fasta) -> None:

@@ -23,7 +23,7 @@ from tests.workloads.training.training_runs import train_here
 def examples(config: RunFile, name: str) -> tuple[list[np.ndarray], np.ndarray]:
     split = LabelledSplit(config.data.path, name)  # type: ignore[arg-type]
     units = np.arange(split.num_units)
-    return [split.residues(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units], split.labels(units)
+    return [split.token_ids(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units], split.labels(units)
 
 
 def test_the_report_compares_with_a_probe_and_kmers(tiny_model: Path, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def outputs_of(model: torch.nn.Module, split: LabelledSplit) -> torch.Tensor:
     found = []
     places, _ = split.draw(0, split.num_units, 0, 0)
     for place in places:
-        tokens = np.concatenate([[CLS], split.residues(place)[:MAX_RESIDUES], [EOS]]).astype(np.int64)
+        tokens = np.concatenate([[CLS], split.token_ids(place)[:MAX_RESIDUES], [EOS]]).astype(np.int64)
         with torch.no_grad():
             logits = model(torch.from_numpy(tokens)[None]).logits
         found.append(logits if split.schema.kind != "residue" else logits[0, 1:-1])

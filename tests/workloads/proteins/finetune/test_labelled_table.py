@@ -63,7 +63,7 @@ def contents(folder: Path) -> dict[str, list[tuple[str, str, list[float]]]]:
         units = np.arange(split.num_units)
         places, _ = split.draw(0, split.num_units, 0, 0)
         found[name] = [
-            (name_, decode(split.residues(place)), row)
+            (name_, decode(split.token_ids(place)), row)
             for name_, place, row in zip(split.ids(units), places, split.labels(units).tolist(), strict=True)
         ]
     return found

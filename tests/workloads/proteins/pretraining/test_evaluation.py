@@ -92,7 +92,7 @@ def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, referen
     assert result.num_predicted == predicted > 100
     assert result.values["eval_loss"] == pytest.approx(loss / predicted, rel=1e-5)
     assert result.values["eval_accuracy"] == pytest.approx(correct / predicted)
-    assert result.num_proteins == split.num_units
+    assert result.num_records == split.num_units
     assert result.values["perplexity"] == pytest.approx(math.exp(loss / predicted), rel=1e-5)
 
 
@@ -112,7 +112,7 @@ def test_pseudo_perplexity_masks_one_residue_at_a_time(prepared: Path, reference
     places, _ = split.draw(0, 2, EVALUATION_SEED, 0)
     for place in places:
         protein = torch.from_numpy(
-            np.concatenate([[CLS], split.residues(place)[:40], [EOS]]).astype(np.int64)
+            np.concatenate([[CLS], split.token_ids(place)[:40], [EOS]]).astype(np.int64)
         )
         losses = []
         for position in range(1, len(protein) - 1):
@@ -148,7 +148,7 @@ def test_split_without_a_masked_residue_has_no_score(tiny_model: Path, tmp_path:
 def test_unigram_perplexity(prepared: Path) -> None:
     split = RecordSplit(prepared, "validation")
     places, _ = split.draw(0, split.num_units, 0, 0)
-    residues = np.concatenate([split.residues(place) for place in places])
+    residues = np.concatenate([split.token_ids(place) for place in places])
     frequencies = np.bincount(residues) / len(residues)
     frequencies = frequencies[frequencies > 0]
     assert unigram_perplexity(split) == pytest.approx(np.exp(-(frequencies * np.log(frequencies)).sum()))

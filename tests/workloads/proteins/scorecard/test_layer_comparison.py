@@ -77,7 +77,7 @@ def test_every_layer_and_pooling_is_scored(
         units = np.sort(np.random.default_rng(0).permutation(split.num_units)[:60])
         features = []
         for unit in units:
-            ids = split.residues(split.draw(int(unit), 1, 0, 0)[0][0]).tolist()
+            ids = split.token_ids(split.draw(int(unit), 1, 0, 0)[0][0]).tolist()
             tokens = torch.tensor([[tokenizer.cls_token_id, *ids, tokenizer.eos_token_id]])
             with torch.no_grad():
                 hidden = plain.base_model(tokens, output_hidden_states=True).hidden_states[1][0, 1:-1]

@@ -121,6 +121,29 @@ def _client_error(status: int, code: str) -> Exception:
     return ClientError(answer, "GetObject")
 
 
+class FailingClient:
+    """Client of S3 that raises an error at every request."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def head_object(self, **_: str) -> dict[str, object]:
+        raise self._error
+
+    def get_object(self, **_: str) -> dict[str, object]:
+        raise self._error
+
+
+class AnsweringClient:
+    """Client of S3 with this answer about an object of one byte."""
+
+    def __init__(self, answer: dict[str, object]) -> None:
+        self._answer = answer
+
+    def head_object(self, **_: str) -> dict[str, object]:
+        return {"ContentLength": 1, **self._answer}
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
@@ -150,8 +173,13 @@ def _client_error(status: int, code: str) -> Exception:
     ],
 )
 def test_errors_of_s3_say_what_to_do(error: Exception, kind: type[Exception], message: str) -> None:
-    with pytest.raises(remotes.FetchError, match=message) as raised, remotes._s3_errors("s3://proteins/p.fa"):
-        raise error
+    remote = remotes.S3Remote("proteins", "p.fa", FailingClient(error))
+    with pytest.raises(remotes.FetchError, match=message) as raised:
+        remote.head()
+    assert type(raised.value) is kind
+    state = remotes.RemoteState("etag", 1, None)
+    with pytest.raises(remotes.FetchError, match=message) as raised:
+        list(remote.read(0, state))
     assert type(raised.value) is kind
 
 
@@ -168,5 +196,5 @@ def test_errors_of_s3_say_what_to_do(error: Exception, kind: type[Exception], me
     ],
 )
 def test_only_digests_of_the_whole_object_are_used(answer: dict[str, object], algorithm: str | None) -> None:
-    found = remotes._s3_checksum(answer)
-    assert (found.algorithm if found else None) == algorithm
+    state = remotes.S3Remote("proteins", "p.fa", AnsweringClient(answer)).head()
+    assert (state.checksum.algorithm if state.checksum else None) == algorithm

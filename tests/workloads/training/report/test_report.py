@@ -19,8 +19,7 @@ from seqlm.__main__ import write_report as main
 from seqlm.commands.kinds import report
 from seqlm.runs.run_file import RunFile
 from seqlm.training.config import TrackingConfig, TrainConfig
-from seqlm.training.data.manifest import LENGTH_BIN_RESIDUES
-from seqlm.training.report import figures as report_figures
+from seqlm.training.report.figures import running_mean
 from seqlm.training.report.page import Card, card_block
 from seqlm.training.tracking.run_log import RunLog, write_results
 from tests.workloads.training.training_runs import figures_not_drawn
@@ -161,16 +160,47 @@ def write_finished(folder: Path) -> Path:
     return run_dir
 
 
+IN_A_FINISHED_REPORT = [
+    "14.30",
+    "test 14.45, unigram 17.90",
+    "20.9%",
+    "61.2 k",
+    "97.8%",
+    "37.2%",
+    "31 M",
+    "11 GiB",
+    "Executed MFU",
+    "36.6%",
+    "Share of the ceiling",
+    "46.3%",
+    "781 TFLOP/s",
+    "Mean length",
+    "414",
+    "finished",
+    "ESM-2 8M, DDP, adamw",
+    "residue frequencies alone (perplexity 17.9)",
+    "Evaluations",
+    "2.6600",
+    "2.6710",
+    "Data",
+    "Lengths of proteins",
+    "proteins.fasta.gz",
+    "4 KiB",
+    "abababababababab",
+    "Environment",
+    "gpus.name",
+    "H200",
+    "Configuration",
+    "optim.lr",
+    "0.0004",
+    "Events (2)",
+    "resumed, lost steps 7",
+]
+
+
 def test_a_report_of_a_finished_run_is_complete(drawn: str) -> None:
     page = Page(drawn)
-    for expected in (
-        *("14.30", "test 14.45, unigram 17.90", "20.9%", "61.2 k", "97.8%", "37.2%", "31 M", "11 GiB"),
-        *("Executed MFU", "36.6%", "Share of the ceiling", "46.3%", "781 TFLOP/s", "Mean length", "414"),
-        *("finished", "ESM-2 8M, DDP, adamw", "residue frequencies alone (perplexity 17.9)"),
-        *("Evaluations", "2.6600", "2.6710", "Data", "proteins.fasta.gz", "4 KiB", "abababababababab"),
-        *("Environment", "gpus.name", "H200", "Configuration", "optim.lr", "0.0004", "Events (2)"),
-        "resumed, lost steps 7",
-    ):
+    for expected in IN_A_FINISHED_REPORT:
         assert expected in page.text, expected
     assert page.tags["svg"] == 6, "loss, throughput, learning rate, gradient norm, fill, lengths"
 
@@ -280,8 +310,17 @@ def test_a_running_or_crashed_run_has_a_report(tmp_path: Path) -> None:
         [_line(1), _line(1), _line(2)],
     ],
     ids=[
-        *("empty", "an event", "one line", "one evaluation", "no values", "no residues", "loss only"),
-        *("constant", "exploding norm", "exploding loss", "repeated step"),
+        "empty",
+        "an event",
+        "one line",
+        "one evaluation",
+        "no values",
+        "no residues",
+        "loss only",
+        "constant",
+        "exploding norm",
+        "exploding loss",
+        "repeated step",
     ],
 )
 @pytest.mark.filterwarnings("error")
@@ -330,9 +369,10 @@ def test_the_command_prints_where_the_report_is(tmp_path: Path, capsys: pytest.C
 
 def test_smoothing_keeps_level_slope_and_ends() -> None:
     line = np.linspace(3, 2, 500)
-    np.testing.assert_allclose(report_figures._smoothed(line), line)
-    assert len(report_figures._smoothed(np.array([1.0]))) == 1
+    np.testing.assert_allclose(running_mean(line), line)
+    np.testing.assert_allclose(running_mean(np.array([1.0])), [1.0])
 
 
-def test_the_histogram_has_the_bins_of_the_manifest() -> None:
-    assert report_figures.LENGTH_BIN_RESIDUES == LENGTH_BIN_RESIDUES
+def test_a_running_mean_is_smoother_than_its_curve() -> None:
+    noise = np.random.default_rng(0).normal(size=2000)
+    assert running_mean(noise).std() < 0.3 * noise.std()

@@ -138,8 +138,16 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         port = probe.getsockname()[1]
     service = subprocess.Popen(
         [
-            *(sys.executable, PROGRAM, "--role-arn", ROLE, "--session-name", "ip-10-0-0-31"),
-            *("--region", "us-west-2", "--port", str(port)),
+            sys.executable,
+            PROGRAM,
+            "--role-arn",
+            ROLE,
+            "--session-name",
+            "ip-10-0-0-31",
+            "--region",
+            "us-west-2",
+            "--port",
+            str(port),
         ],
         env={"PATH": f"{command.parent}:/usr/bin:/bin"},
     )

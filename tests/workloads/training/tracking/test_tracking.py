@@ -182,16 +182,25 @@ def test_what_waited_for_a_server_is_sent_when_it_is_back(
     assert "is back and up to date" in capfd.readouterr().err
 
 
-def test_an_outage_without_end_does_not_fill_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_of_a_long_outage_the_oldest_metrics_are_dropped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror, "MAX_WAITING_METRICS", 10)
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    log = _open(tmp_path / "r", "http://127.0.0.1:9")
+    monkeypatch.setattr(mirror, "RETRY_AFTER_SECONDS", 0.01)
+    store = tmp_path / "disk" / "mlruns"
+    (tmp_path / "disk").write_text("not a folder")
+    log = _open(tmp_path / "r", store)
     for step in range(1, 100):
         log.train(step, loss=1.0)
-    assert [entry[3] for entry in log._mirrors[0]._waiting] == list(range(90, 100))
+    said = ""
+    deadline = time.monotonic() + 60
+    while "does not take this run" not in said and time.monotonic() < deadline:
+        said += capfd.readouterr().err
+    (tmp_path / "disk").unlink()
     log.close()
+    history = _client(store).get_metric_history(_only_run(store).info.run_id, "train/loss")
+    assert sorted(metric.step for metric in history) == list(range(90, 100))
+    assert _steps(tmp_path / "r") == list(range(1, 100))
 
 
 def test_a_run_without_mlflow_is_recorded_in_its_folder_alone(tmp_path: Path) -> None:

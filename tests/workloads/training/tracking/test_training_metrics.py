@@ -102,12 +102,13 @@ def test_a_training_publishes_what_it_logs(run_file: Path, last_scrapes: list[st
 
 @pytest.fixture
 def metrics() -> TrainingMetrics:
-    return TrainingMetrics("run", lambda a, b: a + b)
+    return TrainingMetrics(
+        run="run", max_steps=9, processes=16, peak_flops=16e15, num_flops=lambda tokens, pairs: tokens + pairs
+    )
 
 
 def test_gpus_have_a_peak(metrics: TrainingMetrics, port: int) -> None:
-    metrics.set(step=3, peak_flops_per_second=16e15)
-    metrics.add(lost_steps=2)
+    metrics.started_at(3, lost_steps=2)
     with metrics.served(str(port)):
         found = samples(scrape(port), {"run": "run", "job_id": ""})
     assert found["peak_flops_per_second", ""] == 16e15
@@ -133,11 +134,14 @@ def test_without_the_package_metrics_are_off_and_asking_for_them_costs_a_warning
     port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)  # which makes importing it fail
-    metrics = TrainingMetrics("run", lambda a, b: 1)
+    metrics = TrainingMetrics(
+        run="run", max_steps=9, processes=1, peak_flops=None, num_flops=lambda tokens, pairs: 1
+    )
     with metrics.served(None), metrics.timing("step"), metrics.timing("evaluation"):
-        metrics.set(step=3, peak_flops_per_second=None)
-        metrics.add(lost_steps=2)
+        metrics.started_at(3, lost_steps=2)
         metrics.logged({"loss": 1.0})
+        metrics.evaluated(1.0)
+        metrics.saved(3, seconds=1.0)
     assert capsys.readouterr().err == ""
     with metrics.served(str(port)):
         pass

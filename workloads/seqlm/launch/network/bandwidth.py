@@ -130,7 +130,7 @@ def bandwidth_figure(sweep: Sweep, expected: Expectation | None) -> str:
     # Imported here: matplotlib takes a second, and one process alone writes.
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    from seqlm.training.report.figures import BLUE, WIDE_INCHES, drawing, svg_text
+    from seqlm.training.report.drawing import BLUE, WIDE_INCHES, drawing, svg_text
 
     with drawing(WIDE_INCHES, "All-reduce: bus bandwidth") as (figure, axes):
         x = [point.size_bytes for point in sweep.points]
@@ -151,7 +151,7 @@ def bandwidth_figure(sweep: Sweep, expected: Expectation | None) -> str:
 
 
 def _draw_expected(axes: Any, sweep: Sweep, expected: Expectation) -> None:
-    from seqlm.training.report.figures import GREEN, GREY, ORANGE
+    from seqlm.training.report.drawing import GREEN, GREY, ORANGE
 
     found = expected.published
     if limit := wire_limit_gb_s(expected.network_gb_s, *sweep.scale):

@@ -97,7 +97,7 @@ def _write_piece(reader: SpillReader, slices: list[RowSlice], plan: Plan, writer
         token_offsets = columns[1][1]
         lengths = token_offsets[rows + 1] - token_offsets[rows]
         # Little at a time: the same few MiB are used again and again, and a cluster is never divided.
-        for start, stop in row_ranges(keys[rows], lengths, plan.limits.batch_residues):
+        for start, stop in row_ranges(keys[rows], lengths, plan.limits.batch_tokens):
             arrays = [_take(values, offsets, rows[start:stop]) for values, offsets in columns]
             writer.add(_batch(arrays, writer.schema))
     return len(keys) - len(order)
@@ -156,7 +156,7 @@ class _SplitWriter:
     def __post_init__(self) -> None:
         self.file = self.plan.folder / self.split / f"shard-{self.number:05d}.arrow"
         self.schema = MEMBER_SCHEMA if self.plan.settings.members else SCHEMA
-        self.batch_residues = self.plan.limits.batch_residues
+        self.batch_residues = self.plan.limits.batch_tokens
         self._stream: pa.RecordBatchStreamWriter | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:

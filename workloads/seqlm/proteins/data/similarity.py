@@ -7,7 +7,7 @@ are thinned by their hash to one in ``THINNED``, the same ones in every protein 
 training residues as take a small part of the preparation's time. The result names both numbers.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from seqlm.training.data.manifest import SPLITS, Manifest, Split, describe_similar
+from seqlm.training.data.manifest import SPLITS, Manifest, Split
 
 from .shards import SCHEMA
 
@@ -173,3 +173,15 @@ def _pairs(
     )
     held: npt.NDArray[np.int64] = owners[places]
     return held << np.int64(32) | np.repeat(finders, counts)
+
+
+def describe_similar(similar: Mapping[str, Any]) -> str:
+    """Describe in one clause how many held-out proteins resemble training proteins."""
+    text = (
+        f"{similar['similar']:,} of {similar['held_out']:,} held-out proteins resemble one of "
+        f"{similar['training']:,} training proteins"
+    )
+    if not similar["similar"]:
+        return text
+    held_out, trained, share = similar["example"]
+    return f"{text}, for example {held_out} and {trained} ({share:.0%} of its short words)"

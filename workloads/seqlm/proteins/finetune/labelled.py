@@ -1,6 +1,6 @@
 """Labelled proteins: shards as those of pre-training with a column of labels, written and read alike.
 
-A split of them is a ``RecordSplit`` whose units have labels.
+A split of them is a ``RecordSplit`` with labels.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,6 +31,8 @@ class LabelledSplit(LabelledRecords):
         ValueError: if the folder is not such data, lacks the split, or is damaged.
     """
 
+    records = "proteins"
+    tokens = "residues"
     schemas = LabelSchema
     schema: LabelSchema
 
@@ -65,7 +67,7 @@ class SampledSplit:
         split = LabelledSplit(folder, name)
         units = np.sort(np.random.default_rng(0).permutation(split.num_units)[:most]).astype(np.int64)
         self.schema, self.ids = split.schema, split.ids(units)
-        self.proteins = [split.residues(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units]
+        self.proteins = [split.token_ids(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units]
         self.known: list[npt.NDArray[np.int64]] | None = None
         """Positions of the labelled residues of each protein."""
         if not split.schema.task.per_residue:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from seqlm.proteins.model.masking import plain_pack
 from seqlm.proteins.model.packed_model import Pack, PackedModel
@@ -70,7 +70,7 @@ class LabelledStream(ProteinStream):
         if self.split.schema.task.per_residue:
             targets: npt.NDArray[Any] = np.full(len(host.tokens), IGNORED, dtype=np.int64)
             for index, labels in enumerate(self.split.token_labels(units)):
-                first, kept = int(host.cumulative[index]) + 1, labels[: self.shape.max_residues]
+                first, kept = int(host.cumulative[index]) + 1, labels[: self.shape.max_record_tokens]
                 targets[first : first + len(kept)] = kept
         else:
             targets = np.full((len(host.keys), len(self.split.schema.columns)), np.nan, dtype=np.float32)
@@ -115,9 +115,13 @@ class FineTuning(AdaptedObjective):
         self.base_config = starting_config(config.model)
         self.esm_config = task_config(self.base_config, self.schema)
         self.classes, architecture = task_class(self.esm_config, self.schema.task), of_config(self.esm_config)
-        self.plain, self.encoder = self.classes.plain, architecture.encoder
+        self.encoder = architecture.encoder
         super().__init__(config, self.labelled, self.esm_config, architecture.adapted)
         self.loss = TaskLoss(self.labelled, balanced=self.task.class_weights == "balanced")
+
+    @property
+    def plain(self) -> type[PreTrainedModel]:
+        return self.classes.plain
 
     def plain_on_meta(self) -> PackedModel:
         with torch.device("meta"):
@@ -163,7 +167,7 @@ class FineTuning(AdaptedObjective):
         started, loss = time.monotonic(), self.loss
         here, shape, schema = place.here, place.shape, split.schema
         stream = LabelledStream(split, shape, EVALUATION_SEED)
-        offsets = _row_offsets(split, shape.max_residues)
+        offsets = _row_offsets(split, shape.max_record_tokens)
         outputs = torch.zeros(int(offsets[-1]), schema.num_outputs)
         seen = torch.zeros(split.num_units, dtype=torch.bool)
         totals = torch.zeros(2, dtype=torch.float64, device=here.device)  # loss, labels
@@ -189,7 +193,7 @@ class FineTuning(AdaptedObjective):
         predictions = Predictions(
             ids=np.array(split.ids(units), dtype=np.str_),
             offsets=np.concatenate([[0], np.cumsum(np.diff(offsets)[units])]),
-            labels=_labels(split, units, shape.max_residues),
+            labels=_labels(split, units, shape.max_record_tokens),
             outputs=loss.in_units(outputs.numpy()[rows]),
             lengths=split.draw(0, split.num_units, 0, 0)[1][units],
         )
@@ -200,7 +204,7 @@ class FineTuning(AdaptedObjective):
                 "eval_loss": loss_sum / max(1.0, num_labels),
                 **{f"eval_{name}": value for name, value in found_scores.items()},
             },
-            num_proteins=len(units),
+            num_records=len(units),
             seconds=time.monotonic() - started,
             predictions=predictions,
         )
@@ -218,7 +222,7 @@ class FineTuning(AdaptedObjective):
             "task": self.schema.kind,
             "classes": list(self.schema.output_names),
             **{name.replace("eval_", "test_", 1): value for name, value in tested.items()},
-            "test_samples": 0 if test is None else test.num_proteins,
+            "test_samples": 0 if test is None else test.num_records,
         }
 
     def record(self, run_dir: Path, validation: Evaluation, test: Evaluation | None) -> None:
@@ -310,7 +314,7 @@ def score_task(config: RunFile, here: Processes) -> dict[str, Any]:
         "task": objective.schema.kind,
         "classes": list(objective.schema.output_names),
         **found.values,
-        "proteins": found.num_proteins,
+        "proteins": found.num_records,
         "eval_runtime": found.seconds,
     }
 

@@ -16,8 +16,9 @@ import numpy.typing as npt
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
+from seqlm.proteins.pretraining.report import ProteinContents
 from seqlm.training.records import Split
-from seqlm.training.report.figures import (
+from seqlm.training.report.drawing import (
     BLUE,
     GREY,
     INK,
@@ -29,7 +30,7 @@ from seqlm.training.report.figures import (
     svg_text,
 )
 from seqlm.training.report.page import Card, figure_block, section, table
-from seqlm.training.report.run_report import ReportContents, last_validation
+from seqlm.training.report.run_report import last_validation
 
 from .baselines import FILE as BASELINES_FILE
 from .labels import Floats, LabelSchema
@@ -79,7 +80,7 @@ class PredictedSplit:
     found: Predictions
 
 
-class TaskContents(ReportContents):
+class TaskContents(ProteinContents):
     """Report sections of a fine-tuning run: its scores, and figures of its predictions."""
 
     predicted = None

@@ -1,10 +1,22 @@
-"""Packs of proteins, each between <cls> and <eos>."""
+"""Splits of proteins, and packs of proteins, each between <cls> and <eos>."""
 
 import numpy as np
 
 from seqlm.proteins.alphabet import CLS, EOS, PAD
 from seqlm.training.hashing import hash64
 from seqlm.training.packing import MASK_SALT, SPECIAL_TOKENS, HostPack, PackStream, PlannedPack
+from seqlm.training.records import RecordSplit
+
+
+class ProteinSplit(RecordSplit):
+    """One split of a folder of prepared proteins. A unit is a protein, or a cluster of proteins.
+
+    Raises:
+        ValueError: if the folder is not prepared data, lacks the split, or is damaged.
+    """
+
+    records = "proteins"
+    tokens = "residues"
 
 
 class ProteinStream(PackStream):
@@ -24,9 +36,9 @@ class ProteinStream(PackStream):
             starts[:count] = pack.starts
             for index, place in enumerate(pack.places):
                 cumulative[index] = end
-                start, length = int(pack.starts[index]), int(pack.residues[index])
+                start, length = int(pack.starts[index]), int(pack.lengths[index])
                 tokens[end] = CLS
-                tokens[end + 1 : end + 1 + length] = self.split.residues(place)[start : start + length]
+                tokens[end + 1 : end + 1 + length] = self.split.token_ids(place)[start : start + length]
                 tokens[end + 1 + length] = EOS
                 end += length + SPECIAL_TOKENS
         padding = np.arange(end, shape.num_tokens, shape.max_length)

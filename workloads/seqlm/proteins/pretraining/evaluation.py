@@ -11,7 +11,7 @@ from seqlm.proteins.inference.masked_marginals import pseudo_perplexity as perpl
 from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.model.packed_model import MaskedLanguageModel
 from seqlm.proteins.model.pretrained import starting_config, starting_weights, with_weights
-from seqlm.proteins.model.protein_packs import ProteinStream
+from seqlm.proteins.model.protein_packs import ProteinSplit, ProteinStream
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checksums import verified
 from seqlm.training.objective import Place
@@ -56,13 +56,13 @@ def pseudo_perplexity(
     Salazar et al. 2020; the form that Lin et al. 2023 report for ESM-2. Takes one forward pass a residue,
     several of them to a pack.
     """
-    tokens, longest = shape.num_tokens, shape.max_residues
+    tokens, longest = shape.num_tokens, shape.max_record_tokens
     engine = Engine(model, device=device, dtype=dtype, tokens_per_pack=tokens, max_residues=longest)
     values = []
     places, _ = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
     progress = WorkProgress("scoring", len(places))
     for place in places:
-        values.append(perplexity_of(engine, split.residues(place)[:longest]))
+        values.append(perplexity_of(engine, split.token_ids(place)[:longest]))
         progress.add(1)
     return float(np.mean(values))
 
@@ -75,7 +75,7 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
     """
     name = config.inference.model or config.model.init_from or str(config.run_dir / "model")
     model_config = dataclasses.replace(config.model, init_from=name)
-    split = RecordSplit(config.data.path, config.evaluate.split)
+    split = ProteinSplit(config.data.path, config.evaluate.split)
     with verified(name, here) as source:
         model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
     model.to(here.device)
@@ -89,7 +89,7 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
         "split": config.evaluate.split,
         **{name: result.values[name] for name in ("eval_loss", "perplexity", "eval_accuracy")},
         "predicted_residues": result.num_predicted,
-        "proteins": result.num_proteins,
+        "proteins": result.num_records,
         "eval_runtime": result.seconds,
         "unigram_perplexity": unigram_perplexity(split),
     }

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.model.packed_model import Pack, PackedModel
 from seqlm.proteins.model.pretrained import on_meta, save_esm, starting_config, starting_weights
-from seqlm.proteins.model.protein_packs import ProteinStream
+from seqlm.proteins.model.protein_packs import ProteinSplit, ProteinStream
 from seqlm.runs.run_file import RunFile
 from seqlm.training.objective import Evaluation, Guard, Objective, Place, held_out_scores
 from seqlm.training.packing import HostPack, PackShape
@@ -23,11 +23,12 @@ class Pretraining(Objective):
     """Objective of masked language modeling, with all weights, on proteins without labels."""
 
     config: RunFile
+    splits = ProteinSplit
     streams = ProteinStream
 
     def __init__(self, config: RunFile) -> None:
         self.esm_config = starting_config(config.model)
-        super().__init__(config, RecordSplit(config.data.path, "train"), self.esm_config)
+        super().__init__(config, ProteinSplit(config.data.path, "train"), self.esm_config)
 
     def on_meta(self) -> PackedModel:
         return on_meta(self.esm_config)
@@ -39,7 +40,7 @@ class Pretraining(Objective):
         guard = self.config.guard
         if guard is None:
             return None
-        return Guard(RecordSplit(guard.path, "validation"), guard.max_increase, guard.stop)
+        return Guard(ProteinSplit(guard.path, "validation"), guard.max_increase, guard.stop)
 
     def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Pack:
         return mask_pack(host, shape.max_length, self.config.model.mask_fraction, device)

@@ -31,13 +31,13 @@ from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.inference.mutations import all_single_mutants
 from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.model.packed_model import MaskedLanguageModel
+from seqlm.proteins.model.protein_packs import ProteinSplit
 from seqlm.proteins.pretraining.evaluation import pseudo_perplexity, score_model
 from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.run_file import RunFile
 from seqlm.training.hardware import environment
 from seqlm.training.packing import PackShape
 from seqlm.training.processes import Processes
-from seqlm.training.records import RecordSplit
 from seqlm.training.report.page import definition_table, page, section, table
 from seqlm.training.whole_file import write_whole
 
@@ -141,7 +141,7 @@ def _parts(
 def _perplexity(config: RunFile, command: Command) -> list[Row]:
     engine, inference = command.engine, dataclasses.replace(config.inference, model=command.model_name)
     found: dict[str, Any] = score_model(dataclasses.replace(config, inference=inference), command.here)
-    split = RecordSplit(config.data.path, config.evaluate.split)
+    split = ProteinSplit(config.data.path, config.evaluate.split)
     proteins = config.evaluate.pseudo_perplexity_proteins or PSEUDO_PERPLEXITY_PROTEINS
     shape = PackShape.of(split, engine.tokens_per_pack, PSEUDO_PERPLEXITY_RESIDUES)
     model = engine.model

@@ -2,5 +2,5 @@
 
 import logging
 
-# peft imports bitsandbytes, which tells everyone with a CPU that it does without a kernel of the hub's.
+# peft imports bitsandbytes, which warns on every CPU that it lacks a kernel of the hub.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)

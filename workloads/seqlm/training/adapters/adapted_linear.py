@@ -1,12 +1,12 @@
 """A linear map with an adapter, at the cost of one without.
 
-peft adds the adapter's output to that of the frozen matrix: two thin products, and two more passes over all
-tokens. Here the matrices are added first, which have fewer rows than a pack has tokens; the gradients of the
-thin ones are computed without that of their product.
+peft adds the adapter's output to that of the frozen matrix, which takes two thin products and two more passes
+over all tokens. Here the matrices are added first, because they have fewer rows than a pack has tokens. The
+gradients of the thin matrices are computed without the gradient of their product.
 
-In bf16 the sum loses what an adapter adds to a weight below half a unit in its last place. It does no harm:
-with a Qwen2 of two layers, 60 steps at learning rates of 2e-4 and 1e-3 had losses within 1e-3 of those with
-peft's products, and final ones within 5e-4.
+In bf16 the sum loses the part of an adapter that is below half a unit in a weight's last place. The effect is
+small: with a Qwen2 of two layers, 60 steps at learning rates of 2e-4 and 1e-3 had losses within 1e-3 of those
+with peft's products, and final losses within 5e-4.
 
 Shapes: T tokens, I inputs, O outputs, R rank.
 """
@@ -20,16 +20,16 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 ADAPTER = "default"
-"""peft's name for the only one."""
+"""Name that peft gives to the only adapter."""
 
 
 class AdaptedLinear(PeftLinear):
-    """peft's module with another forward pass; made by changing the class of one of peft's."""
+    """peft's linear layer with another forward pass; ``add_adapters`` changes the class of peft's own."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., I) -> (..., O)."""
         base = self.base_layer
-        if type(base) is not nn.Linear:  # 4-bit weights multiply by themselves
+        if type(base) is not nn.Linear:  # a 4-bit matrix has a product of its own
             return super().forward(x)
         operands = (
             x.reshape(-1, x.shape[-1]),
@@ -54,7 +54,7 @@ class _AdaptedProduct(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
     ) -> Tensor:
-        # The sum is made again in the backward pass: kept, it would be a copy of the whole model.
+        # The backward pass computes the sum again. Saved sums would be a copy of the whole model.
         ctx.save_for_backward(x, weight, a, b)
         ctx.scale = scale
         return F.linear(x, torch.addmm(weight, b, a, alpha=scale), bias)
@@ -63,7 +63,7 @@ class _AdaptedProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, a, b = ctx.saved_tensors
-        to_x = grad @ torch.addmm(weight, b, a, alpha=ctx.scale) if ctx.needs_input_grad[0] else None
-        to_a = (grad @ b).T @ x * ctx.scale
-        to_b = grad.T @ (x @ a.T) * ctx.scale
-        return to_x, None, None, to_a, to_b, None
+        x_grad = grad @ torch.addmm(weight, b, a, alpha=ctx.scale) if ctx.needs_input_grad[0] else None
+        a_grad = (grad @ b).T @ x * ctx.scale
+        b_grad = grad.T @ (x @ a.T) * ctx.scale
+        return x_grad, None, None, a_grad, b_grad, None

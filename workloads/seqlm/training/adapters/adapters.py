@@ -1,7 +1,7 @@
 """Runs that train all weights, or low-rank adapters by peft beside frozen weights of 32, 16 or 4 bits.
 
-A model with adapters is the packed model itself, in which peft puts its layers in the places of the matrices:
-what it names ``x.base_layer.weight`` is ``x.weight`` of the model without.
+A model with adapters is the packed model itself, in which peft replaces the matrices by layers of its own.
+Its parameter ``x.base_layer.weight`` is ``x.weight`` of the model without adapters.
 """
 
 import dataclasses
@@ -31,8 +31,9 @@ from seqlm.training.saved_model import fingerprint, save_model
 from . import four_bit
 
 _TASKS = {"CausalLM": "CAUSAL_LM", "Token": "TOKEN_CLS", "Sequence": "SEQ_CLS"}
-"""peft's words, by what transformers' classes are called."""
-
+"""peft's types of tasks, by a part of the names of transformers' classes."""
+_PEFT_PARTS = (".base_layer", ".modules_to_save.default", ".original_module")
+"""Parts that peft inserts into the names of a model's parameters."""
 
 GATED_LAYER: Mapping[LoraTarget, tuple[str, ...]] = {
     "query": ("self_attn.q_proj",),
@@ -54,11 +55,11 @@ class AdaptedModules:
     modules: Mapping[LoraTarget, tuple[str, ...]]
     """Modules of a layer, by their names in ``lora.targets``."""
     heads: tuple[str, ...] = ()
-    """Modules that are trained as a whole; a model has one of them, or none."""
+    """Modules that are trained as a whole. A model has one of them, or none."""
 
 
 def add_adapters(model: LayeredModel, lora: LoraConfig, family: AdaptedModules) -> None:
-    """Put adapters into a model on the meta device; they and the head are what is trained."""
+    """Put adapters into a model on the meta device. Only the adapters and the head are trained."""
     import peft
 
     from .adapted_linear import AdaptedLinear
@@ -73,19 +74,20 @@ def add_adapters(model: LayeredModel, lora: LoraConfig, family: AdaptedModules) 
 
 
 def with_adapters(model: LayeredModel, weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
-    """State to start from: the weights by peft's names, and new adapters.
+    """Return the state to start from: the weights by peft's names, and new adapters.
 
     Args:
-        model: with adapters.
-        weights: of the model without.
-        seed: of the adapters' first matrices; the second ones are 0, so that they change nothing yet.
+        model: model with adapters.
+        weights: weights of the model without adapters.
+        seed: seed of the adapters' first matrices. The second matrices are 0, so that the adapters change
+            nothing yet.
     """
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for name, value in model.state_dict().items():
         if ".lora_A." in name:
             state[name] = torch.empty(value.shape)
-            # As peft does it: uniform within 1 / sqrt(inputs).
+            # The distribution that peft draws from: uniform within 1 / sqrt(inputs).
             nn.init.kaiming_uniform_(state[name], a=math.sqrt(5), generator=generator)
         elif ".lora_B." in name:
             state[name] = torch.zeros(value.shape)
@@ -95,7 +97,7 @@ def with_adapters(model: LayeredModel, weights: Mapping[str, Tensor], seed: int)
 
 
 def shrink_frozen(model: LayeredModel, dtype: torch.dtype) -> None:
-    """Keep the layers' frozen matrices in the type of the arithmetic, 4-bit ones as they are.
+    """Convert the layers' frozen matrices to the type of the arithmetic, except those in 4 bits.
 
     Autocast would round them to the same 16 bits in every pass.
     """
@@ -123,29 +125,27 @@ def _peft_config(
 
 
 class AdaptedObjective(Objective):
-    """Trains all weights, or with ``lora:`` adapters beside frozen ones.
-
-    A subclass sets ``plain``, transformers' class of the model with its head.
+    """Objective that trains all weights, or with ``lora:`` adapters beside frozen weights.
 
     Args:
-        config: of the run.
-        split: what is trained on.
+        config: configuration of the run.
+        split: records to train on.
         model_config: shape of the model.
-        family: where its models have what adapters go beside.
+        family: modules of the architecture that adapters go beside.
 
     Raises:
         ModuleNotFoundError: if ``lora:`` is set and peft is missing.
         ValueError: if ``lora.quantize`` is set and bitsandbytes is missing.
     """
 
-    plain: type[PreTrainedModel]
-
     def __init__(
         self, config: RunConfig, split: RecordSplit, model_config: PretrainedConfig, family: AdaptedModules
     ) -> None:
         super().__init__(config, split, model_config)
-        self.lora, self.family = config.lora, family
+        self.lora = config.lora
+        self.family = family
         self._fingerprint = ""
+        """SHA-256 of the weights that the run started from, without adapters; set by ``weights``."""
         if self.lora is None:
             return
         require("peft")
@@ -154,16 +154,22 @@ class AdaptedObjective(Objective):
                 f"lora.quantize: got {self.lora.quantize}, which needs bitsandbytes, and that is not "
                 "installed; install requirements.txt anew (make env), or set lora.quantize=none"
             )
-        self.optim, self.lr_field = dataclasses.replace(config.optim, lr=self.lora.lr), "lora.lr"
+        self.optim = dataclasses.replace(config.optim, lr=self.lora.lr)
+        self.lr_field = "lora.lr"
         self.trains_all = False
+
+    @property
+    @abstractmethod
+    def plain(self) -> type[PreTrainedModel]:
+        """Transformers' class of the model with its head."""
 
     @abstractmethod
     def plain_on_meta(self) -> LayeredModel:
-        """The model without weights and adapters."""
+        """Return the model without weights and adapters."""
 
     @abstractmethod
     def plain_weights(self) -> dict[str, Tensor]:
-        """Its full fp32 state to start from.
+        """Return the full fp32 state to start from, without adapters.
 
         Raises:
             ValueError: if ``model.init_from`` cannot be read.
@@ -193,10 +199,10 @@ class AdaptedObjective(Objective):
             shrink_frozen(model, dtype)
 
     def base_of_adapters(self, device: torch.device) -> dict[str, Tensor]:
-        """The frozen weights again, as the trained model has seen them on the device: 4-bit ones rounded.
+        """Read the frozen weights again, rounded as the trained model had them on the device.
 
         Raises:
-            ValueError: if they are not those that the run started from.
+            ValueError: if they are not the weights that the run started from.
         """
         assert self.lora is not None
         weights = self.plain_weights()
@@ -205,7 +211,9 @@ class AdaptedObjective(Objective):
                 f"model.init_from: {self.config.model.init_from} has changed since this run started from it, "
                 "and the adapters fit what it was; put it back and start the same command again"
             )
-        for name, value in weights.items() if self.lora.quantize != "none" else ():
+        if self.lora.quantize == "none":
+            return weights
+        for name, value in weights.items():
             if name.startswith(f"{self.family.layers}.") and name.endswith(".weight") and value.ndim == 2:
                 # In place: two copies of a model may not fit.
                 weights[name] = four_bit.as_rounded(value.to(device)).cpu()
@@ -218,55 +226,62 @@ class AdaptedObjective(Objective):
 
     @property
     def published(self) -> tuple[str, str | None]:
-        """Model that peft is to load the adapter onto, and its revision on the hub."""
+        """Name of the model that peft loads the adapter onto, and its revision on the hub."""
         return self.config.model.init_from or "", None
 
     @abstractmethod
     def as_written(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights of the model without adapters as others read them."""
+        """Return weights of the model without adapters in the form that transformers reads."""
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
-        """Write ``model`` in transformers' format, and with adapters ``adapter`` in that of peft.
+        """Write ``model`` in the format of transformers, and with adapters ``adapter`` in that of peft.
 
-        With adapters, ``model`` has them merged, and is written with ``lora.merge`` alone.
+        With adapters, ``model`` has them merged into its weights, and is written only with ``lora.merge``.
         """
-        model_config, kind, tokens = self.model_config, self.plain, self.tokens
         if self.lora is None:
-            save_model(run_dir / "model", model_config, self.as_written(dict(weights)), kind, tokens)
+            self._save_model(run_dir, self.as_written(dict(weights)))
             return
-        import peft
-
         heads = {name: value for name, value in weights.items() if name.split(".")[0] in self.family.heads}
         whole = self.as_written(self.base_of_adapters(device) | heads)
-        with torch.device("meta"):
-            plain = kind(model_config)
-        task = next(task for part, task in _TASKS.items() if part in kind.__name__)
-        plain.name_or_path, revision = self.published
-        with warnings.catch_warnings():  # peft asks for a property by its old name
-            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
-            settings = _peft_config(self.lora, self.family, plain.name_or_path or None, task, revision)
-            model: Any = peft.get_peft_model(plain, settings, low_cpu_mem_usage=True)
+        model = self._in_peft(self.lora)
         state = {}
         for name in model.state_dict():
             inner = name.removeprefix("base_model.model.")
-            for part in (".base_layer", ".modules_to_save.default", ".original_module"):
+            for part in _PEFT_PARTS:
                 inner = inner.replace(part, "")
             state[name] = weights[inner] if ".lora_" in inner else whole[inner]
         model.load_state_dict(state, assign=True)
         with new_folder(run_dir / "adapter") as folder:
-            # Otherwise peft asks the hub whether the vocabulary has grown.
+            # Otherwise peft requests the vocabulary's size from the hub, to see whether it has grown.
             model.save_pretrained(folder, save_embedding_layers=False)
-            model_config.save_pretrained(folder)
-            tokens.save_pretrained(folder)
+            self.model_config.save_pretrained(folder)
+            self.tokens.save_pretrained(folder)
         if self.lora.merge:
-            merged = dict(model.merge_and_unload().state_dict())
-            save_model(run_dir / "model", model_config, merged, kind, tokens)
+            self._save_model(run_dir, dict(model.merge_and_unload().state_dict()))
+
+    def _save_model(self, run_dir: Path, weights: dict[str, Tensor]) -> None:
+        save_model(run_dir / "model", self.model_config, weights, self.plain, self.tokens)
+
+    def _in_peft(self, lora: LoraConfig) -> Any:
+        """Return transformers' model with peft's adapters, on the meta device."""
+        import peft
+
+        with torch.device("meta"):
+            plain = self.plain(self.model_config)
+        task = next(task for part, task in _TASKS.items() if part in self.plain.__name__)
+        name, revision = self.published
+        plain.name_or_path = name
+        with warnings.catch_warnings():
+            # peft reads a property by its old name.
+            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+            settings = _peft_config(lora, self.family, name or None, task, revision)
+            return peft.get_peft_model(plain, settings, low_cpu_mem_usage=True)
 
     def identity(self, here: Processes) -> dict[str, Any]:
         identity = super().identity(here)
         if self.lora is None:
             return identity
-        # Checkpoints do not hold the frozen weights, so they must be the same at the next start.
+        # Checkpoints do not hold the frozen weights, so the next start must begin from the same ones.
         weights = [self._fingerprint]
         dist.broadcast_object_list(weights, src=0, group=here.control)
         return identity | {

@@ -1,15 +1,14 @@
 """Frozen matrices in 4 bits (QLoRA, Dettmers et al. 2023), parameters like any other to DDP and FSDP2.
 
-bitsandbytes' own parameters keep their scales beside the tensor, and FSDP2, which makes parameters anew,
-drops them (bitsandbytes issue 1945). Here numbers and scales are one parameter, read as bitsandbytes'
-structures in each pass. Its type is that of the arithmetic, so that FSDP2 casts nothing of it.
+bitsandbytes' own parameters keep their scales beside the tensor. FSDP2 creates new parameters, which lack the
+scales (bitsandbytes issue 1945). Here numbers and scales are one parameter, the *row* of a matrix. Each pass
+reads it as bitsandbytes' structures. It has the type of the arithmetic, so that FSDP2 does not cast it.
 
 Shapes: I inputs, O outputs, N = I O numbers of a matrix.
 """
 
 import functools
-import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,42 +16,48 @@ from torch import Tensor, nn
 from seqlm.training.layered_model import LayeredModel
 
 BLOCK = 64
-"""Numbers with a common scale, and below scales with one of theirs: as bitsandbytes has them by default."""
+"""Numbers with a common scale, the default of bitsandbytes."""
 BLOCK_OF_SCALES = 256
-_ALIGNED = 16
-"""Bytes; kernels read as many at once."""
+"""Scales with a common scale of their own, the default of bitsandbytes."""
+_ALIGNED_BYTES = 16
+"""Alignment of the parts of a row: kernels read this many bytes at once."""
+_OFFSET_BYTES = 4
+"""Size of the fp32 offset of a matrix's scales."""
+_SCALE_BYTES = 4
+"""Size of an fp32 scale of scales."""
 
 
 class FourBitLinear(nn.Module):
-    """A linear map whose matrix is made of 4-bit numbers; only its input gets a gradient.
+    """Linear map with a matrix of 4-bit numbers. Only its input gets a gradient.
 
     Args:
-        in_features: I.
-        out_features: O.
-        bias: of the map that this takes the place of.
-        dtype: of the arithmetic.
+        in_features: number of inputs I.
+        out_features: number of outputs O.
+        bias: bias of the map that this one replaces.
+        dtype: type of the arithmetic.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: nn.Parameter | None, dtype: torch.dtype):
         super().__init__()
-        self.in_features, self.out_features = in_features, out_features
-        size = _places(in_features * out_features)[-1] // dtype.itemsize
+        self.in_features = in_features
+        self.out_features = out_features
+        size = _layout(in_features * out_features).end // dtype.itemsize
         self.weight = nn.Parameter(torch.empty(size, dtype=dtype, device="meta"), requires_grad=False)
         self.register_parameter("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., I) -> (..., O), in the type of the arithmetic.
 
-        So is what autocast multiplies. In fp32, as layer norms answer, queries, keys and values would be too
-        wide for flash attention.
+        Autocast would cast the input in the same way. Layer norms return fp32, in which queries, keys and
+        values would be too wide for flash attention.
         """
         dtype = self.weight.dtype
         bias = None if self.bias is None else self.bias.to(dtype)
         return _product(x.to(dtype), self.weight, bias, self.out_features)
 
 
-# Each is one operator to torch.compile, which would otherwise look into bitsandbytes, make its tables
-# of codes anew in every pass, and cut the layer's graph there.
+# As custom operators, the functions are opaque to torch.compile. It would otherwise trace bitsandbytes,
+# create its tables of codes in every pass, and break the layer's graph there.
 @torch.library.custom_op("esm2::four_bit_product", mutates_args=())
 def _product(x: Tensor, row: Tensor, bias: Tensor | None, num_outputs: int) -> Tensor:
     from bitsandbytes import matmul_4bit
@@ -97,13 +102,13 @@ _product.register_autograd(_backward, setup_context=_keep)
 def quantize_layers(
     model: LayeredModel, weights: dict[str, Tensor], dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Put 4-bit matrices in the places of the frozen ones of a model's layers.
+    """Replace the frozen matrices of a model's layers by 4-bit matrices.
 
     Args:
-        model: on the meta device, without weights; changed.
-        weights: what it is to get; changed. May be empty on processes that get theirs from another.
-        dtype: of the arithmetic.
-        device: where weights are rounded; kernels of devices may differ in the last bit.
+        model: model on the meta device, without weights; changed in place.
+        weights: weights for the model, changed in place; empty on processes that get theirs from another.
+        dtype: type of the arithmetic.
+        device: device that rounds the weights; kernels of devices may differ in the last bit.
     """
     layers = {id(module) for module in model.layers.modules()}
     for name, module in list(model.named_modules()):
@@ -118,54 +123,59 @@ def quantize_layers(
 
 
 def rounded(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """(O, I) -> bytes in the order of ``_places``, as one row of ``dtype``."""
+    """Return the row of a matrix (O, I), as a vector of ``dtype``."""
     numbers, state = _quantized(matrix)
-    parts = (numbers, state.state2.absmax, state.offset.reshape(1), state.absmax)
-    places = _places(matrix.numel())
-    result = torch.zeros(places[-1], dtype=torch.uint8, device=matrix.device)
-    for place, part in zip(places, parts, strict=False):
+    layout = _layout(matrix.numel())
+    row = torch.zeros(layout.end, dtype=torch.uint8, device=matrix.device)
+    for start, part in (
+        (layout.numbers, numbers),
+        (layout.scales_of_scales, state.state2.absmax),
+        (layout.offset, state.offset.reshape(1)),
+        (layout.scales, state.absmax),
+    ):
         data = part.flatten().view(torch.uint8)
-        result[place : place + len(data)] = data
-    return result.view(dtype)
+        row[start : start + len(data)] = data
+    return row.view(dtype)
 
 
 def as_rounded(matrix: Tensor) -> Tensor:
-    """(O, I) -> what the row of ``rounded`` stands for, in the matrix's own type."""
+    """Return a matrix (O, I) rounded to 4 bits, in its own type."""
     from bitsandbytes.functional import dequantize_4bit
 
     return dequantize_4bit(*_quantized(matrix))
 
 
 def _quantized(matrix: Tensor) -> tuple[Tensor, Any]:
+    """Return the numbers of a matrix, two to a byte, and bitsandbytes' state with the scales."""
     from bitsandbytes.functional import quantize_4bit
 
     return quantize_4bit(matrix, blocksize=BLOCK, quant_type="nf4", compress_statistics=True)
 
 
 def _opened(row: Tensor, shape: torch.Size) -> tuple[Tensor, Any]:
-    """Numbers (N / 2, 1) uint8 and bitsandbytes' state, both views of the row."""
+    """Return the numbers (N / 2, 1) uint8 of a matrix and bitsandbytes' state, both views of its row."""
     from bitsandbytes.functional import QuantState
 
-    num_blocks, num_scales = _num_blocks(shape.numel())
     data = row.view(torch.uint8)
-    first, scales, offset, blocks, _ = _places(shape.numel())
-    of_numbers, of_scales = _codes(row.device)
+    layout = _layout(shape.numel())
+    number_codes, scale_codes = _codes(row.device)
+    scales_of_scales_end = layout.scales_of_scales + _SCALE_BYTES * layout.num_scales_of_scales
     state = QuantState(
-        absmax=data[blocks : blocks + num_blocks],
+        absmax=data[layout.scales : layout.scales + layout.num_scales],
         shape=shape,
-        code=of_numbers,
+        code=number_codes,
         blocksize=BLOCK,
         quant_type="nf4",
         dtype=row.dtype,
-        offset=data[offset : offset + 4].view(torch.float32)[0],
+        offset=data[layout.offset : layout.offset + _OFFSET_BYTES].view(torch.float32)[0],
         state2=QuantState(
-            absmax=data[scales : scales + 4 * num_scales].view(torch.float32),
-            code=of_scales,
+            absmax=data[layout.scales_of_scales : scales_of_scales_end].view(torch.float32),
+            code=scale_codes,
             blocksize=BLOCK_OF_SCALES,
             dtype=torch.float32,
         ),
     )
-    return data[first : first + -(-shape.numel() // 2), None], state
+    return data[layout.numbers : layout.numbers + layout.number_bytes, None], state
 
 
 @functools.cache
@@ -176,14 +186,39 @@ def _codes(device: torch.device) -> tuple[Tensor, Tensor]:
     return get_4bit_type("nf4", device), create_dynamic_map().to(device)
 
 
-def _num_blocks(num_numbers: int) -> tuple[int, int]:
-    blocks = -(-num_numbers // BLOCK)
-    return blocks, -(-blocks // BLOCK_OF_SCALES)
+class _Layout(NamedTuple):
+    """Bytes at which the parts of a row begin, and their sizes."""
+
+    numbers: int
+    scales_of_scales: int
+    offset: int
+    scales: int
+    end: int
+    number_bytes: int
+    num_scales: int
+    """Number of 8-bit scales, one per block of numbers."""
+    num_scales_of_scales: int
+    """Number of fp32 scales, one per block of scales."""
 
 
-def _places(num_numbers: int) -> tuple[int, ...]:
-    """First bytes of the numbers, of the scales' scales and offset, and of the scales; and the end."""
-    blocks, scales = _num_blocks(num_numbers)
-    sizes = (-(-num_numbers // 2), 4 * scales, 4, blocks)
-    aligned = (-(-size // _ALIGNED) * _ALIGNED for size in sizes)
-    return tuple(itertools.accumulate(aligned, initial=0))
+def _layout(num_numbers: int) -> _Layout:
+    number_bytes = -(-num_numbers // 2)
+    num_scales = -(-num_numbers // BLOCK)
+    num_scales_of_scales = -(-num_scales // BLOCK_OF_SCALES)
+    scales_of_scales = _aligned(number_bytes)
+    offset = scales_of_scales + _aligned(_SCALE_BYTES * num_scales_of_scales)
+    scales = offset + _aligned(_OFFSET_BYTES)
+    return _Layout(
+        numbers=0,
+        scales_of_scales=scales_of_scales,
+        offset=offset,
+        scales=scales,
+        end=scales + _aligned(num_scales),
+        number_bytes=number_bytes,
+        num_scales=num_scales,
+        num_scales_of_scales=num_scales_of_scales,
+    )
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNED_BYTES) * _ALIGNED_BYTES

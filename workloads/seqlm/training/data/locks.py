@@ -1,4 +1,4 @@
-"""File locks, by which one command at a time writes a file or folder, and the cache folder for them."""
+"""File locks, so that one command at a time writes a file or folder, and the user's cache folder."""
 
 import fcntl
 import hashlib
@@ -12,22 +12,24 @@ from typing import IO
 log = logging.getLogger(__name__)
 
 PATIENCE = "ESM2_LOCK_SECONDS"
-"""Environment variable: seconds to wait for a lock that the last start of a job may still hold. Default 0."""
-
+"""Environment variable with the seconds to wait for a lock that a job's last start may hold; default 0."""
+POLL_SECONDS = 0.5
+"""Time between two attempts to get a lock."""
 _LOCAL_FILE_SYSTEMS = {"ext4", "xfs", "btrfs", "zfs", "overlay", "tmpfs"}
+"""Types of file systems that one machine alone mounts."""
 
 
 def try_lock(target: Path) -> IO[str] | None:
     """Return the lock of ``target``, or None if another process holds it.
 
-    The caller closes the lock. The kernel releases it when the process ends, however it ends. A file system
-    without locks (Lustre mounted without flock) protects nothing: every process gets the lock.
+    The caller closes the lock. The kernel releases it when the process ends, in any way. On a file system
+    without locks, such as Lustre mounted without flock, every process gets the lock.
 
     Args:
-        target: file or folder to be written. The folder that contains it is created.
+        target: file or folder to write; the folder that contains it is created.
 
     Raises:
-        OSError: if that folder cannot be created, or the lock cannot be.
+        OSError: if this folder or the lock cannot be created.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     path = _lock_path(target)
@@ -44,15 +46,18 @@ def try_lock(target: Path) -> IO[str] | None:
 
 
 def lock_when_free(target: Path) -> IO[str] | None:
-    """Return the lock of ``target``, or None if others hold it for longer than ``PATIENCE`` says.
+    """Return the lock of ``target``, or None if another process holds it for longer than ``PATIENCE``.
 
     Raises:
         ValueError: if the folder of ``target`` cannot be written.
     """
     deadline = time.monotonic() + float(os.environ.get(PATIENCE, "0"))
     try:
-        while (lock := try_lock(target)) is None and time.monotonic() < deadline:
-            time.sleep(0.5)
+        lock = try_lock(target)
+        while lock is None and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            lock = try_lock(target)
+        # A lock in the cache folder does not show whether the folder of the target can be written.
         tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
         raise ValueError(
@@ -62,9 +67,9 @@ def lock_when_free(target: Path) -> IO[str] | None:
 
 
 def cache_folder() -> Path:
-    """Return the folder for what this user's commands keep on this machine. It need not exist."""
+    """Return this user's cache folder on this machine. It need not exist."""
     folder = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(folder):  # the XDG Base Directory Specification has relative paths ignored
+    if not os.path.isabs(folder):  # the XDG Base Directory Specification ignores relative paths
         folder = os.path.expanduser("~/.cache")
     return Path(folder, "hyperpod-esm2")
 
@@ -78,16 +83,18 @@ def _lock_path(target: Path) -> Path:
     - It is on a local file system.
     - The cache folder is on the same file system.
 
-    Otherwise the lock file is in ``.locks`` beside the target. Other nodes, containers and users may each
-    have a cache folder of their own, so they would not see a lock in this one.
+    Otherwise the lock file is in ``.locks`` beside the target, because other nodes, containers and users may
+    have cache folders of their own.
 
-    A lock file is empty and stays. To delete it would let two processes lock two files of the same name.
+    A lock file is empty and is never deleted. Otherwise two processes could lock two files of the same name.
     """
     beside = target.parent / ".locks" / target.name
     folder = cache_folder() / "locks"
     about = target.parent.stat()
-    group_is_other = about.st_mode & 0o020 and about.st_gid != os.getegid()
-    if about.st_uid != os.geteuid() or about.st_mode & 0o002 or group_is_other or not _is_local(about.st_dev):
+    is_own = about.st_uid == os.geteuid()
+    others_may_write = about.st_mode & 0o002
+    group_may_write = about.st_mode & 0o020 and about.st_gid != os.getegid()
+    if not is_own or others_may_write or group_may_write or not _is_local(about.st_dev):
         return beside
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +106,13 @@ def _lock_path(target: Path) -> Path:
 
 
 def _is_local(device: int) -> bool:
-    """Return whether the file system is known to be local; never on a system without /proc."""
-    mounts, number = Path("/proc/self/mountinfo"), f"{os.major(device)}:{os.minor(device)}"
-    lines = [line.split() for line in mounts.read_text().splitlines()] if mounts.exists() else []
-    return any(line[2] == number and line[line.index("-") + 1] in _LOCAL_FILE_SYSTEMS for line in lines)
+    """Return whether the file system of a device is known to be local. Without /proc, none is."""
+    mounts = Path("/proc/self/mountinfo")
+    if not mounts.exists():
+        return False
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in mounts.read_text().splitlines():
+        fields = line.split()
+        if fields[2] == number and fields[fields.index("-") + 1] in _LOCAL_FILE_SYSTEMS:
+            return True
+    return False

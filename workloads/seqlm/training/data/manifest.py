@@ -1,23 +1,26 @@
-"""The manifest of a prepared folder: what went in, what came out, and checksums of every shard."""
+"""Manifest of a prepared folder: sources, settings, splits, and the checksum of every shard."""
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 FORMAT_VERSION = 1
+"""Version of the format of prepared folders. Other versions are refused."""
 PACKAGE_VERSION = "0.1.0"
 MANIFEST_FILE = "manifest.json"
 SPLITS = ("train", "validation", "test")
-LENGTH_BIN_RESIDUES = 64
+LENGTH_BIN_TOKENS = 64
+"""Width of the bins of ``Split.length_histogram``."""
 IGNORED = -100
 """Label of a token without a known one. It is also the target that torch's losses skip."""
 
 
 @dataclass(frozen=True, order=True)
 class SourceFile:
+    """File that the data were prepared from."""
+
     name: str
     bytes: int
     sha256: str
@@ -25,22 +28,28 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class ShardFile:
+    """File with a part of a split."""
+
     file: str
     """Path relative to the manifest's folder."""
     records: int
     residues: int
+    """Number of tokens, which are residues in proteins."""
     bytes: int
     sha256: str
 
 
 @dataclass(frozen=True)
 class Split:
+    """Records of one split."""
+
     records: int
     clusters: int
-    """Number of clusters; without cluster members, every record is a cluster of its own."""
+    """Number of clusters. Without cluster members, every record is a cluster."""
     residues: int
+    """Number of tokens, which are residues in proteins."""
     length_histogram: dict[str, int]
-    """Number of records by length; a key is the smallest length of a bin of ``LENGTH_BIN_RESIDUES``."""
+    """Number of records by length. A key is the first length of a bin of ``LENGTH_BIN_TOKENS``."""
     shards: tuple[ShardFile, ...]
 
 
@@ -57,31 +66,37 @@ class Settings:
 
 @dataclass(frozen=True)
 class Manifest:
+    """Description of a prepared folder, stored as ``manifest.json``."""
+
     sources: tuple[SourceFile, ...]
     settings: Settings
     duplicates_dropped: int
+    """Number of records that were left out because they repeat others."""
     splits: dict[str, Split]
     vocabulary: tuple[str, ...]
-    """Tokens by their ids; empty if the model folder has the tokenizer."""
+    """Tokens by their ids; empty if the model's folder has the tokenizer."""
     similar: dict[str, Any] | None = None
-    """Held-out records that resemble training records; null where they were not compared."""
+    """Comparison of held-out records with training records; None if they were not compared."""
     format_version: int = FORMAT_VERSION
     package_version: str = PACKAGE_VERSION
 
     @property
     def sizes(self) -> str:
-        """Records of each split, as messages give them."""
+        """Numbers of records of each split, for messages."""
         return ", ".join(f"{name} {split.records:,}" for name, split in self.splits.items())
 
     @property
     def records(self) -> int:
+        """Number of records of all splits."""
         return sum(split.records for split in self.splits.values())
 
     @property
     def residues(self) -> int:
+        """Number of tokens of all splits."""
         return sum(split.residues for split in self.splits.values())
 
     def save(self, folder: Path) -> None:
+        """Write the manifest into a prepared folder."""
         (folder / MANIFEST_FILE).write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
 
     @classmethod
@@ -108,37 +123,30 @@ class Manifest:
             manifest = _from_json(raw)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is damaged ({error!r}); {again}") from None
-        for shard in (shard for split in manifest.splits.values() for shard in split.shards):
-            if not isinstance(shard.file, str):
-                raise ValueError(f"{path} is damaged (got {shard.file!r} for the name of a shard); {again}")
-            file = Path(folder) / shard.file
-            size = file.stat().st_size if file.is_file() else None
-            if size != shard.bytes:
-                found = "is missing" if size is None else f"has {size} bytes"
-                raise ValueError(f"{file} {found}, the manifest says {shard.bytes} bytes; {again}")
+        for split in manifest.splits.values():
+            for shard in split.shards:
+                if not isinstance(shard.file, str):
+                    raise ValueError(
+                        f"{path} is damaged (got {shard.file!r} for the name of a shard); {again}"
+                    )
+                file = Path(folder) / shard.file
+                size = file.stat().st_size if file.is_file() else None
+                if size != shard.bytes:
+                    found = "is missing" if size is None else f"has {size} bytes"
+                    raise ValueError(f"{file} {found}, the manifest says {shard.bytes} bytes; {again}")
         return manifest
 
 
-def describe_similar(similar: Mapping[str, Any]) -> str:
-    """Describe in one clause how many held-out proteins resemble training proteins."""
-    text = (
-        f"{similar['similar']:,} of {similar['held_out']:,} held-out proteins resemble one of "
-        f"{similar['training']:,} training proteins"
-    )
-    if not similar["similar"]:
-        return text
-    held_out, trained, share = similar["example"]
-    return f"{text}, for example {held_out} and {trained} ({share:.0%} of its short words)"
-
-
 def _from_json(raw: dict[str, Any]) -> Manifest:
-    def split(of: dict[str, Any]) -> Split:
-        return Split(**of | {"shards": tuple(ShardFile(**shard) for shard in of["shards"])})
-
     parsed = {
         "sources": tuple(SourceFile(**source) for source in raw["sources"]),
         "settings": Settings(**raw["settings"]),
-        "splits": {name: split(raw["splits"][name]) for name in SPLITS},
+        "splits": {name: _split_from_json(raw["splits"][name]) for name in SPLITS},
         "vocabulary": tuple(raw["vocabulary"]),
     }
     return Manifest(**raw | parsed)
+
+
+def _split_from_json(raw: dict[str, Any]) -> Split:
+    shards = tuple(ShardFile(**shard) for shard in raw["shards"])
+    return Split(**raw | {"shards": shards})

@@ -1,7 +1,7 @@
 """Remote files behind https:// and s3:// addresses, with the checksums that are published for them.
 
-requests and boto3 are imported where an address needs them. S3's credentials are those that boto3 finds
-(environment, profile, the machine's role).
+Only functions import requests and boto3, because most runs need neither. Credentials for S3 are those that
+boto3 finds: environment, profile, or the machine's role.
 """
 
 from __future__ import annotations
@@ -20,18 +20,24 @@ if TYPE_CHECKING:
     import requests
 
 CHUNK_BYTES = 1 << 20
-TIMEOUT_SECONDS = (10, 60)
-"""To connect, and between two pieces of an answer."""
+"""Size of the pieces in which content is read."""
+CONNECT_TIMEOUT_SECONDS = 10
+READ_TIMEOUT_SECONDS = 60
+"""Longest time between two pieces of an answer."""
 METALINK_HOSTS = frozenset({"ftp.uniprot.org"})
 """Hosts that keep a RELEASE.metalink with sizes and md5 sums in each release folder."""
 MAX_METALINK_BYTES = 64 << 20
+"""Size to which a metalink is read."""
 _METALINK_TAG = "{http://www.metalinker.org/}"  # Metalink 3.0
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Hosts that may be reached without encryption."""
 _SIGNATURE_FIELD = re.compile(
     r"(?i)x-(amz|goog)-.*|signature|expires|awsaccesskeyid|key-pair-id|policy|sig|se"
 )
-# Strongest first. S3's default today, CRC64NVME, has no implementation in the Python standard library.
+"""Names of the fields of a query that are parts of a signature."""
 _CHECKSUM_FIELDS = {"ChecksumSHA256": "sha256", "ChecksumSHA1": "sha1", "ChecksumCRC32": "crc32"}
+"""S3's fields with checksums and their algorithms, the strongest first. Python's standard library lacks
+CRC64NVME, S3's default."""
 
 
 class FetchError(ValueError):
@@ -39,21 +45,22 @@ class FetchError(ValueError):
 
 
 class TransientError(FetchError):
-    """A failure that may pass: a broken connection, an overloaded server."""
+    """A failure that may pass, such as a broken connection or an overloaded server."""
 
 
 class ChangedError(TransientError):
-    """The remote is no longer the file whose beginning is on disk, or will not serve the rest of it."""
+    """The remote file differs from the one that was begun on disk, or its server cannot resume."""
 
 
 @dataclass(frozen=True)
 class Checksum:
-    """A digest as the source publishes it."""
+    """Checksum of a remote file, as its source publishes it."""
 
     algorithm: str
     """``md5``, ``sha1``, ``sha256`` or ``crc32``."""
     hex_digest: str
     published_by: str
+    """Source of the checksum, for messages."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +68,25 @@ class RemoteState:
     """Description of a remote file, as its server gives it without the content."""
 
     validator: str | None
-    """Changes whenever the content does: a strong ETag or the modification date; None without either."""
+    """Strong ETag or modification date, which changes with the content; None without either."""
     length_bytes: int | None
+    """Size of the file; None if it is not known."""
     checksum: Checksum | None
+    """Published checksum; None if there is none."""
 
 
 class HttpRemote:
-    """One file behind an http(s) address; a failure that may pass is a TransientError."""
+    """File behind an http(s) address.
+
+    Args:
+        url: address, which may be signed.
+
+    Raises:
+        FetchError: if the address cannot be used; nothing is sent. All methods raise it, too, and
+            TransientError for a failure that may pass.
+    """
 
     def __init__(self, url: str) -> None:
-        """Refuse addresses that cannot be used, before anything is sent."""
         import requests
 
         self.address = shown_address(url)
@@ -79,23 +95,24 @@ class HttpRemote:
         self.name = unquote(urlsplit(url).path.rpartition("/")[2])
         if not self.name or self.name.startswith(".") or "/" in self.name or "\\" in self.name:
             raise FetchError(
-                f"{self.address}: the address names no file; give the full address of one FASTA file "
+                f"{self.address}: the address names no file; give the full address of one file "
                 "(folders can be given for s3:// and on disk)"
             )
-        # Retries are the transfer's: they resume, and urllib3's own would log signed addresses.
+        # The transfer retries and resumes. Retries of urllib3 would log signed addresses.
         self._session = requests.Session()
-        # Without this, servers that label .gz files as a transport encoding have them unpacked on the way.
+        # Otherwise .gz files are unpacked if a server labels them as a transport encoding.
         self._session.headers["Accept-Encoding"] = "identity"
-        self._session.hooks["response"].append(
-            lambda response, **_: self._refuse_unencrypted(
-                urljoin(response.url, self._session.get_redirect_target(response) or "")
-            )
-        )
+        self._session.hooks["response"].append(self._check_redirect)
+
+    def _check_redirect(self, response: requests.Response, **_: object) -> None:
+        target = self._session.get_redirect_target(response) or ""
+        self._refuse_unencrypted(urljoin(response.url, target))
 
     def head(self) -> RemoteState:
+        """Return the state of the file."""
         response = self._request("HEAD", self._url)
         if response.status_code in (403, 405, 501):
-            # Some servers, and addresses signed for GET, refuse HEAD: ask for one byte instead.
+            # Some servers, and addresses signed for GET, refuse HEAD. One byte has the same headers.
             response = self._request("GET", self._url, {"Range": "bytes=0-0"})
         self._check_status(response)
         response.close()
@@ -106,7 +123,15 @@ class HttpRemote:
         return RemoteState(_validator(response.headers), length_bytes, self._checksum(length_bytes))
 
     def read(self, offset_bytes: int, state: RemoteState) -> Iterator[bytes]:
-        """Yield the content from ``offset_bytes`` on; ChangedError if it is no longer ``state``'s."""
+        """Yield the content from ``offset_bytes`` on.
+
+        Args:
+            offset_bytes: number of bytes to leave out.
+            state: state of the file when its first bytes were read.
+
+        Raises:
+            ChangedError: if the file is in another state, or cannot be read from an offset.
+        """
         headers = {}
         if offset_bytes and state.validator is not None:
             headers = {"Range": f"bytes={offset_bytes}-", "If-Range": state.validator}
@@ -139,8 +164,9 @@ class HttpRemote:
         return checksum
 
     def _request(self, method: str, url: str, headers: Mapping[str, str] | None = None) -> requests.Response:
+        timeouts = (CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS)
         with _http_errors(self.address):
-            return self._session.request(method, url, headers=headers, timeout=TIMEOUT_SECONDS, stream=True)
+            return self._session.request(method, url, headers=headers, timeout=timeouts, stream=True)
 
     def _check_status(self, response: requests.Response) -> None:
         status = response.status_code
@@ -163,12 +189,18 @@ class HttpRemote:
         if parts.scheme != "https" and parts.hostname not in _LOOPBACK_HOSTS:
             raise FetchError(
                 f"{self.address}: unencrypted {shown_address(url)} is refused, because anyone on the way can "
-                "change the proteins; use https://, or download the file yourself and give its path"
+                "change the file; use https://, or download the file yourself and give its path"
             )
 
 
 class S3Remote:
-    """One object, read from an offset so that a break costs only what had not arrived."""
+    """Object in S3.
+
+    Args:
+        bucket: name of the bucket.
+        key: key of the object.
+        client: boto3's client of S3.
+    """
 
     def __init__(self, bucket: str, key: str, client: Any) -> None:
         self.address = f"s3://{bucket}/{key}"
@@ -177,12 +209,14 @@ class S3Remote:
         self._client = client
 
     def head(self) -> RemoteState:
+        """Return the state of the object."""
         with _s3_errors(self.address):
             answer = self._client.head_object(**self._object, ChecksumMode="ENABLED")
         return RemoteState(answer["ETag"], answer["ContentLength"], _s3_checksum(answer))
 
     def read(self, offset_bytes: int, state: RemoteState) -> Iterator[bytes]:
-        # S3 refuses any range of an empty object.
+        """Yield the content from ``offset_bytes`` on; see ``HttpRemote.read``."""
+        # S3 refuses any range of an empty object, even the whole.
         part = {"Range": f"bytes={offset_bytes}-"} if offset_bytes else {}
         with _s3_errors(self.address):
             answer = self._client.get_object(**self._object, **part, IfMatch=state.validator)
@@ -190,7 +224,7 @@ class S3Remote:
 
 
 def s3_remotes(address: str) -> list[S3Remote]:
-    """Return the object at ``address``, or those under it if it ends with /, sorted."""
+    """Return the object at an address, or the sorted objects below it if it ends with /."""
     match = re.fullmatch(r"s3://([A-Za-z0-9][A-Za-z0-9.\-]+)/(.*)", address)
     if match is None:
         raise FetchError(
@@ -202,8 +236,8 @@ def s3_remotes(address: str) -> list[S3Remote]:
         import boto3
         from botocore.config import Config
 
-        # Digests are compared over the whole file, also after a resume.
-        config = Config(connect_timeout=TIMEOUT_SECONDS[0], response_checksum_validation="when_required")
+        # The transfer verifies the whole file, also if it was resumed.
+        config = Config(connect_timeout=CONNECT_TIMEOUT_SECONDS, response_checksum_validation="when_required")
         client: Any = boto3.client("s3", config=config)
         keys = [key]
         if not key or key.endswith("/"):
@@ -214,9 +248,9 @@ def s3_remotes(address: str) -> list[S3Remote]:
 
 @contextmanager
 def _http_errors(address: str) -> Iterator[None]:
-    """Raise the errors of requests and urllib3 as this program's.
+    """Turn errors of requests and urllib3 into those of this module.
 
-    They are neither chained nor quoted, because they hold the whole address, signatures included.
+    They are neither chained nor quoted, because they contain the whole address with its signature.
     """
     from requests import ConnectionError, RequestException, Timeout
     from requests.exceptions import SSLError
@@ -235,7 +269,7 @@ def _http_errors(address: str) -> Iterator[None]:
 
 @contextmanager
 def _s3_errors(address: str) -> Iterator[None]:
-    """Raise boto3's errors as this program's; not quoted, because they may hold a key id or an account."""
+    """Turn errors of boto3 into those of this module; they may contain a key id, so they are not quoted."""
     from botocore import exceptions
 
     try:
@@ -251,7 +285,7 @@ def _s3_errors(address: str) -> Iterator[None]:
         if status == 404:
             advice = (
                 "there is no such object or bucket: check the address (aws s3 ls lists a prefix), and end it "
-                "with / to mean all FASTA under it"
+                "with / to mean all files under it"
             )
         if status in (401, 403):
             advice = (
@@ -269,9 +303,9 @@ def _s3_errors(address: str) -> Iterator[None]:
 
 
 def shown_address(url: str) -> str:
-    """Remove login and signature from ``url``, so that it may be printed and kept.
+    """Return an address without login and signature, so that it may be printed and stored.
 
-    The rest of a query string becomes a digest: two queries stay two addresses.
+    The rest of its query becomes a digest, so that different queries stay different addresses.
     """
     parts = urlsplit(url)
     kept = [(name, value) for name, value in parse_qsl(parts.query) if not _SIGNATURE_FIELD.fullmatch(name)]
@@ -280,10 +314,15 @@ def shown_address(url: str) -> str:
 
 
 def parse_metalink(document: bytes, address: str, name: str) -> tuple[int | None, Checksum | None]:
-    """Return the size in bytes and the md5 that a Metalink 3.0 document has for the file ``name``.
+    """Return the size in bytes and the md5 of a file in a Metalink 3.0 document; None if it has none.
+
+    Args:
+        document: content of the metalink. expat (2.4.1 and later) refuses entities that expand too far.
+        address: address of the metalink, for messages.
+        name: name of the file.
 
     Raises:
-        FetchError: if it is not one. expat (2.4.1 and later) refuses entities that blow up.
+        FetchError: if the document is not XML.
     """
     try:
         root = ElementTree.fromstring(document)
@@ -294,28 +333,31 @@ def parse_metalink(document: bytes, address: str, name: str) -> tuple[int | None
     for file in root.iter(f"{_METALINK_TAG}file"):
         if file.get("name") == name:
             size = file.findtext(f"{_METALINK_TAG}size", "").strip()
+            size_bytes = int(size) if size.isdigit() else None
             md5 = file.findtext(f".//{_METALINK_TAG}hash[@type='md5']", "").strip().lower()
-            return int(size) if size.isdigit() else None, Checksum("md5", md5, address) if md5 else None
+            return size_bytes, Checksum("md5", md5, address) if md5 else None
     return None, None
 
 
 def _validator(headers: Mapping[str, str]) -> str | None:
-    """Pick the value that If-Range accepts: weak ETags (W/...) are not allowed there."""
+    """Return a value for If-Range, which does not accept weak ETags (W/...)."""
     etag = headers.get("ETag", "")
     return etag if etag.startswith('"') else headers.get("Last-Modified")
 
 
 def _s3_checksum(answer: Mapping[str, Any]) -> Checksum | None:
-    """Find a digest of the whole object in HeadObject's answer."""
-    # Objects put in one piece are FULL_OBJECT too, and older S3-compatible servers leave the field out.
+    """Return a checksum of the whole object from the answer of HeadObject; None if it has none."""
+    # Objects that were written in one piece are FULL_OBJECT, too. Older servers lack the field.
     if answer.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT":
         for field, algorithm in _CHECKSUM_FIELDS.items():
             value = answer.get(field, "")
-            # "digest-parts" is a digest of the parts' digests.
+            # A value of the form digest-N is the digest of the digests of N parts.
             if value and "-" not in value:
                 return Checksum(algorithm, base64.b64decode(value).hex(), f"S3's {field}")
     etag = answer["ETag"].strip('"')
-    # The ETag is the md5 of objects put in one piece, unless KMS or the customer's key encrypts them.
-    single_piece = re.fullmatch(r"[0-9a-f]{32}", etag) is not None
-    plain = answer.get("ServerSideEncryption", "AES256") == "AES256" and "SSECustomerAlgorithm" not in answer
-    return Checksum("md5", etag, "S3's ETag") if single_piece and plain else None
+    # The ETag is the md5 of an object in one piece, unless KMS or a key of the customer encrypts it.
+    is_one_piece = re.fullmatch(r"[0-9a-f]{32}", etag) is not None
+    has_s3_key = answer.get("ServerSideEncryption", "AES256") == "AES256"
+    if not is_one_piece or not has_s3_key or "SSECustomerAlgorithm" in answer:
+        return None
+    return Checksum("md5", etag, "S3's ETag")

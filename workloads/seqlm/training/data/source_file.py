@@ -1,4 +1,4 @@
-"""Source files: gzip by the fastest reader there is, and errors that name the file."""
+"""Readers of source files, plain or gzip, with errors that name the file."""
 
 import gzip
 import io
@@ -15,7 +15,7 @@ _READ_BYTES = 1 << 20
 
 
 def open_gzip(file: Any) -> IO[bytes]:
-    """Open a gzip file (path or stream) for reading, by isal if it is there: it is faster than gzip."""
+    """Open a gzip file (path or stream) for reading, with isal if it is installed, because it is faster."""
     try:
         from isal import igzip
     except ModuleNotFoundError:
@@ -25,19 +25,23 @@ def open_gzip(file: Any) -> IO[bytes]:
 
 @contextmanager
 def open_text(path: Path, newline: str) -> Iterator[IO[str]]:
-    """Open a file of UTF-8 text, plain or gzip, which is unpacked as it is read.
+    """Open a file of UTF-8 text, plain or gzip, which is unpacked while the block reads it.
 
-    A byte order mark, as spreadsheets write, is left out.
+    A byte order mark, which spreadsheets write, is left out.
+
+    Args:
+        path: path of the file.
+        newline: line ends, as for ``open``.
 
     Raises:
-        ValueError: if the block reads what is not UTF-8, or a damaged gzip file.
+        ValueError: if the block reads bytes that are not UTF-8, or a damaged gzip file.
     """
     try:
         with reading(path), path.open("rb") as file:
-            packed = file.read(2) == GZIP_MAGIC
+            is_gzip = file.read(2) == GZIP_MAGIC
             file.seek(0)
-            stream = io.TextIOWrapper(open_gzip(file) if packed else file, "utf-8-sig", newline=newline)
-            with stream:
+            binary = open_gzip(file) if is_gzip else file
+            with io.TextIOWrapper(binary, "utf-8-sig", newline=newline) as stream:
                 yield stream
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
@@ -46,14 +50,17 @@ def open_text(path: Path, newline: str) -> Iterator[IO[str]]:
 
 
 def gzip_errors() -> tuple[type[Exception], ...]:
-    """Return what reading a damaged gzip file raises. isal has an error of its own for some damages."""
+    """Return the errors of a damaged gzip file. isal raises an error of its own for some damages."""
+    errors: list[type[Exception]] = [EOFError, BadGzipFile, zlib.error]
     isal = sys.modules.get("isal.igzip_lib")
-    return (EOFError, BadGzipFile, zlib.error, *([isal.IsalError] if isal else []))
+    if isal is not None:
+        errors.append(isal.IsalError)
+    return tuple(errors)
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Name the file in a system error of the block: the error of a failing disk has no name."""
+    """Add the name of the file to a system error of the block; that of a failing disk lacks it."""
     try:
         yield
     except OSError as error:
@@ -63,7 +70,10 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def gzip_problem(path: Path) -> ValueError:
-    """Return what is wrong with a gzip file. Python's module says so: isal mistakes bytes behind the end."""
+    """Return an error that explains what is wrong with a gzip file.
+
+    Python's module finds the reason, because isal misreads bytes behind the end.
+    """
     with path.open("rb") as file:
         if file.read(2) != GZIP_MAGIC:
             return ValueError(f"{path} is not gzip; rename it if it is plain text")

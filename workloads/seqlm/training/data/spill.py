@@ -1,13 +1,14 @@
-"""Sorted runs on disk: a shuffle larger than memory, in one sequential write and one gathering read.
+"""Shuffle of records that do not fit into memory, by sorted runs on disk.
 
-A run holds rows sorted by a 64-bit hash (the key) and is appended to its process's own spill file:
+Records are written once in sequence and gathered once by ranges of their keys. A run holds rows sorted by a
+64-bit hash (the key). Each process appends its runs to a spill file of its own:
 
     index    uint32 (GRID_CELLS + 1): first row of each of GRID_CELLS equal ranges of the key
     rows     (key uint64, tag uint64, end uint32 per column): ends are byte offsets within the column
     columns  the bytes of each column (ids, tokens, ...), rows back to back
 
-Rows of one key range lie contiguously in every run, so the process that gathers the range reads one piece per
-run and column; there are never more open files than processes.
+Rows of one key range are contiguous in every run. The process that gathers the range reads one piece per run
+and column, and there are never more open files than processes.
 """
 
 import contextlib
@@ -24,14 +25,16 @@ UInt64s = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
 
 CELL_BITS = 13
+"""Number of the key's first bits that choose its cell."""
 GRID_CELLS = 1 << CELL_BITS
-# Ids and clusters are hashed with this for the splits, which must not change with the shuffle's seed.
 SPLIT_SALT = 0x455334D32D53504C
+"""Seed of the hash of ids and clusters that decides on the splits. It does not change with the shuffle."""
+_INDEX_ENTRY_BYTES = 4
 _CELL_STARTS = np.arange(GRID_CELLS, dtype=np.uint64) << np.uint64(64 - CELL_BITS)
 
 
 def hash_all(values: Sequence[bytes], seed: int) -> UInt64s:
-    """64-bit xxh3 of every value; another hash would put the same proteins into other splits."""
+    """Return the 64-bit xxh3 of every value. Another hash would put records into other splits."""
     from xxhash import xxh3_64_digest  # only to prepare data
 
     seed &= (1 << 64) - 1
@@ -44,35 +47,41 @@ def _row_type(num_columns: int) -> np.dtype[np.void]:
 
 
 def row_bytes(num_columns: int) -> int:
-    """Bytes of a row on disk, without those of its columns."""
+    """Return the size of a row on disk, without its columns."""
     return _row_type(num_columns).itemsize
 
 
 def cell_ranges(num_ranges: int) -> list[tuple[int, int]]:
-    """Divide the key's cells into so many ranges (first, next), or fewer if there are not as many."""
+    """Divide the key's cells into ``num_ranges`` ranges (first, next), at most one per cell."""
     num_ranges = min(num_ranges, GRID_CELLS)
-    return list(itertools.pairwise(number * GRID_CELLS // num_ranges for number in range(num_ranges + 1)))
+    bounds = [number * GRID_CELLS // num_ranges for number in range(num_ranges + 1)]
+    return list(itertools.pairwise(bounds))
 
 
 @dataclass(frozen=True)
 class Run:
-    """Location of one run."""
+    """Location of one run in a spill file."""
 
     path: str
     num_rows: int
     offset: int
+    """First byte of the run in the file."""
     column_bytes: tuple[int, ...]
+    """Size of each column."""
 
     @property
     def rows_offset(self) -> int:
-        return self.offset + 4 * (GRID_CELLS + 1)
+        """First byte of the rows in the file."""
+        return self.offset + _INDEX_ENTRY_BYTES * (GRID_CELLS + 1)
 
     def column_offset(self, column: int) -> int:
+        """Return the first byte of a column in the file."""
         rows = self.num_rows * row_bytes(len(self.column_bytes))
         return self.rows_offset + rows + sum(self.column_bytes[:column])
 
     @property
     def num_bytes(self) -> int:
+        """Size of the run."""
         return self.column_offset(len(self.column_bytes)) - self.offset
 
 
@@ -84,7 +93,16 @@ def write_run(
     columns: Sequence[list[bytes]],
     order: Ints | None = None,
 ) -> Run:
-    """Append rows to this process's spill file of a kind, sorted by key or in the order given."""
+    """Append rows to this process's spill file of a kind.
+
+    Args:
+        folder: folder of the spill files.
+        kind: beginning of the file's name.
+        keys: (rows,) keys.
+        tags: (rows,) tags, which readers get back with the rows.
+        columns: values of each column by row.
+        order: rows sorted by key; None sorts them.
+    """
     order = np.argsort(keys) if order is None else order
     positions = order.tolist()
     rows = np.empty(len(order), dtype=_row_type(len(columns)))
@@ -105,23 +123,27 @@ def write_run(
 
 @dataclass(frozen=True)
 class RowSlice:
-    """Consecutive rows of one run, without their columns' bytes."""
+    """Consecutive rows of one run, without the bytes of their columns."""
 
     run: Run
     keys: UInt64s
     tags: UInt64s
     edges: Ints
-    """Shape (rows + 1, columns): byte offset of each row within its column, and the end of the last."""
+    """(rows + 1, columns) byte offset of each row within its column, and the end of the last row."""
 
     def between(self, first_key: int, next_key: int | None) -> "RowSlice":
-        """Select the rows with first_key <= key < next_key; without ``next_key`` all from first_key on."""
+        """Return the rows with first_key <= key < next_key, or all from ``first_key`` on."""
         start = int(np.searchsorted(self.keys, np.uint64(first_key)))
         stop = len(self.keys) if next_key is None else int(np.searchsorted(self.keys, np.uint64(next_key)))
         return RowSlice(self.run, self.keys[start:stop], self.tags[start:stop], self.edges[start : stop + 1])
 
 
 class SpillReader(contextlib.ExitStack):
-    """Gathers key ranges out of runs. Use as a context manager: it keeps the spill files open."""
+    """Reader of key ranges from runs. As a context manager, it keeps the spill files open.
+
+    Args:
+        runs: runs of all processes.
+    """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         super().__init__()
@@ -135,17 +157,22 @@ class SpillReader(contextlib.ExitStack):
         return self._files[run.path]
 
     def rows(self, first_cell: int, next_cell: int) -> list[RowSlice]:
-        """Rows of every run whose keys lie in the cells first_cell <= cell < next_cell."""
+        """Return the rows of every run with keys in the cells first_cell <= cell < next_cell."""
         slices = []
         for run in self.runs:
             file = self._file(run)
-            raw = os.pread(file, 4 * (next_cell - first_cell + 1), run.offset + 4 * first_cell)
+            raw = os.pread(
+                file,
+                _INDEX_ENTRY_BYTES * (next_cell - first_cell + 1),
+                run.offset + _INDEX_ENTRY_BYTES * first_cell,
+            )
             index = np.frombuffer(raw, dtype="<u4")
-            start, stop = int(index[0]), int(index[-1])
+            start = int(index[0])
+            stop = int(index[-1])
             if start == stop:
                 continue
             row_type = _row_type(len(run.column_bytes))
-            # One row more in front, whose ends are where the first row's bytes begin.
+            # The row in front is read, too, because its ends are the beginnings of the first row.
             front = min(start, 1)
             raw = os.pread(
                 file,
@@ -159,62 +186,80 @@ class SpillReader(contextlib.ExitStack):
         return slices
 
     def column(self, slices: Sequence[RowSlice], number: int) -> tuple[npt.NDArray[np.uint8], Ints]:
-        """Bytes of one column of all slices, and the offsets (rows + 1) of the rows in them."""
+        """Return the bytes of one column of all slices, and the offsets (rows + 1) of the rows in them."""
         sizes = [int(part.edges[-1, number] - part.edges[0, number]) for part in slices]
         values = np.empty(sum(sizes), dtype=np.uint8)
-        view, at = values.data, 0
+        position = 0
         for part, size in zip(slices, sizes, strict=True):
             if size:
                 start = part.run.column_offset(number) + int(part.edges[0, number])
-                count = os.preadv(self._file(part.run), [view[at : at + size]], start)
+                target = values.data[position : position + size]
+                count = os.preadv(self._file(part.run), [target], start)
                 assert count == size, f"{part.run.path} ends early: {count} of {size} bytes"
-            at += size
-        offsets = np.zeros(sum(len(part.keys) for part in slices) + 1, dtype=np.int64)
-        np.cumsum(np.concatenate([np.diff(part.edges[:, number]) for part in slices]), out=offsets[1:])
+            position += size
+        lengths = np.concatenate([np.diff(part.edges[:, number]) for part in slices])
+        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
         return values, offsets
 
 
 def key_ranges(slices: Sequence[RowSlice], max_bytes: int) -> list[tuple[int, int | None]]:
-    """Key ranges that cover the slices in order, each within ``max_bytes`` unless one key alone has more."""
+    """Return key ranges that cover the slices in order.
+
+    Each has at most ``max_bytes``, unless a single key has more. The last range has no upper bound.
+    """
     keys = np.concatenate([part.keys for part in slices])
     weights = np.concatenate([np.diff(part.edges, axis=0).sum(axis=1) for part in slices])
     order = np.argsort(keys)
     keys = keys[order]
-    ranges = row_ranges(keys, weights[order], max_bytes)
-    return [(int(keys[start]), int(keys[stop]) if stop < len(keys) else None) for start, stop in ranges]
+    ranges: list[tuple[int, int | None]] = []
+    for start, stop in row_ranges(keys, weights[order], max_bytes):
+        next_key = int(keys[stop]) if stop < len(keys) else None
+        ranges.append((int(keys[start]), next_key))
+    return ranges
 
 
 def row_ranges(keys: UInt64s, weights: Ints, max_weight: int) -> list[tuple[int, int]]:
-    """Ranges of rows sorted by key: within ``max_weight`` unless one key has more, which is never divided."""
+    """Divide rows sorted by key into ranges (first, next) of at most ``max_weight``.
+
+    Rows of one key are never divided, so a range of one key may have more.
+    """
     starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     edges = np.append(starts, len(keys))
     totals = np.cumsum(weights)[edges[1:] - 1]
-    ranges, group, done = [], 0, 0
+    ranges: list[tuple[int, int]] = []
+    group = 0  # index of the first key that is not in a range
+    done = 0  # weight of the keys before it
     while group < len(starts):
         last = max(group + 1, int(np.searchsorted(totals, done + max_weight, side="right")))
         ranges.append((int(edges[group]), int(edges[last])))
-        group, done = last, int(totals[last - 1])
+        group = last
+        done = int(totals[last - 1])
     return ranges
 
 
 def without_duplicates(
     keys: UInt64s, order: Ints, content: Callable[[int], tuple[bytes, bytes, bytes]]
 ) -> Ints:
-    """Sort every group of equal keys by (cluster, id) and drop its repeated sequences.
+    """Sort every group of equal keys by (cluster, id), and drop its repeated records.
 
-    Bytes are compared, never hashes alone. Of equal sequences in a cluster the smallest id stays.
+    Bytes are compared, not only hashes. Of equal records in a cluster, the one with the smallest id stays.
 
     Args:
-        keys: of all rows.
+        keys: keys of all rows.
         order: rows sorted by key.
-        content: (cluster, id, tokens) of a row; cluster is empty where there are none.
+        content: function that returns the (cluster, id, tokens) of a row; cluster is empty without clusters.
+
+    Returns:
+        Remaining rows, sorted by key.
     """
     ordered = keys[order]
     same = np.concatenate([[False], ordered[1:] == ordered[:-1], [False]])
     if not same.any():
         return order
     edges = np.diff(same.astype(np.int8))
-    starts, stops = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1) + 1
+    starts = np.flatnonzero(edges == 1)
+    stops = np.flatnonzero(edges == -1) + 1
     keep = np.ones(len(order), dtype=bool)
     result = order.copy()
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):

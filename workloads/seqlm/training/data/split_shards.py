@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from .limits import Limits
-from .manifest import LENGTH_BIN_RESIDUES, Settings, ShardFile, Split
+from .manifest import LENGTH_BIN_TOKENS, Settings, ShardFile, Split
 from .spill import Ints, UInt64s, row_ranges
 
 
@@ -47,7 +47,7 @@ def write_shards(
         file = folder / name / f"shard-{number:05d}.arrow"
         file.parent.mkdir(exist_ok=True)
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
-            for first, last in row_ranges(keys[start:stop], lengths[start:stop], limits.batch_residues):
+            for first, last in row_ranges(keys[start:stop], lengths[start:stop], limits.batch_tokens):
                 stream.write_batch(batch(start + first, start + last))
         shards.append(shard_file(file, stop - start, int(lengths[start:stop].sum())))
     return split_of(shards, num_clusters, length_bins(lengths))
@@ -60,14 +60,14 @@ def split_of(shards: Iterable[ShardFile], clusters: int, lengths: Counter[int]) 
         records=sum(file.records for file in files),
         clusters=clusters,
         residues=sum(file.residues for file in files),
-        length_histogram={str(number * LENGTH_BIN_RESIDUES): lengths[number] for number in sorted(lengths)},
+        length_histogram={str(number * LENGTH_BIN_TOKENS): lengths[number] for number in sorted(lengths)},
         shards=files,
     )
 
 
 def length_bins(lengths: Ints) -> Counter[int]:
-    """Return the numbers of records by bin of ``LENGTH_BIN_RESIDUES``, counted from 0."""
-    return Counter((lengths // LENGTH_BIN_RESIDUES).tolist())
+    """Return the numbers of records by bin of ``LENGTH_BIN_TOKENS``, counted from 0."""
+    return Counter((lengths // LENGTH_BIN_TOKENS).tolist())
 
 
 def shard_file(file: Path, records: int, tokens: int) -> ShardFile:

@@ -1,11 +1,11 @@
-"""Turn one entry of a list of sources, as ``data.source``, into files on this machine.
+"""Download of sources, such as ``data.source``, to files on this machine.
 
-An entry is ``sample`` (a file of this repository), a word for a public data set, a file, a folder, or an
-https:// or s3:// address. A file called like one of the words is given as ``./sample``.
+An entry of a list of sources is ``sample`` (a file of this repository), a word for a public data set, a file,
+a folder, or an https:// or s3:// address. ``./sample`` is a file with the name of a word.
 
-A remote file is resumed after a break, verified, and put in place atomically. During the transfer it is
-``<name>.partial``. The note ``<name>.partial.json`` beside it records the state of the remote at the
-beginning; a complete file keeps it as ``<name>.source.json``.
+A download is resumed after a break, verified, and put in place atomically. During the transfer the file is
+``<name>.partial``. The note ``<name>.partial.json`` beside it has the state of the remote file at the
+beginning. A complete file keeps the note as ``<name>.source.json``.
 """
 
 import hashlib
@@ -33,8 +33,15 @@ from .remotes import ChangedError, FetchError, HttpRemote, RemoteState, S3Remote
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 8
-"""Tries in a row that bring no new byte; with the waits below that is about two minutes of outage."""
+"""Number of attempts without a new byte after which a download fails, about two minutes with the waits."""
 FIRST_BACKOFF_SECONDS = 1.0
+"""Wait after the first failure. It doubles with each further one."""
+_BAR_SECONDS = 0.1
+"""Time between two updates of the progress bar on a terminal."""
+_LOG_LINE_SECONDS = 30.0
+"""Time between two progress lines in a log file."""
+_ADDRESS_DIGITS = 8
+"""Digits of an address's hash in the name of a file, if another file has its own name."""
 
 Remote = HttpRemote | S3Remote
 
@@ -44,24 +51,26 @@ class SourceKind:
     """Kind of files in a list of sources."""
 
     name: str
-    """In messages, as in "no FASTA file in this folder"."""
+    """Word for the kind in messages, such as FASTA."""
     suffixes: tuple[str, ...]
-    """Suffixes of files in a folder. A file given by name may have any suffix; its reader checks it."""
+    """Suffixes of such files in a folder. A file that is given by name may have any suffix."""
     sample: Path
-    """File of this repository, which the word ``sample`` stands for."""
+    """File of this repository for the word ``sample``."""
     addresses: Mapping[str, str]
-    """Public data sets by the words for them."""
+    """Addresses of public data sets by the words for them."""
 
     @property
     def words(self) -> str:
+        """All words, for messages."""
         return ", ".join(("sample", *self.addresses))
 
     @property
     def names(self) -> str:
+        """Clause about the names of such files, for messages."""
         return f"their names end in {', '.join(self.suffixes)}"
 
     def has(self, name: str) -> bool:
-        """Return whether a folder's file is of this kind. Hidden files are not (macOS's ``._x.fasta``)."""
+        """Return whether a file in a folder is of this kind. Hidden files, such as ``._x``, are not."""
         return name.lower().endswith(self.suffixes) and not name.startswith(".")
 
 
@@ -70,7 +79,12 @@ class BeingFetched(FetchError):
 
 
 def fetch(location: str, downloads: Path, kind: SourceKind) -> list[Path]:
-    """Return the local files of ``location``. Remote files are downloaded into ``downloads``.
+    """Return the local files of a source, after a download if it is remote.
+
+    Args:
+        location: entry of a list of sources.
+        downloads: folder for downloads.
+        kind: kind of the files.
 
     Raises:
         FetchError: (a ValueError) naming the location, what is wrong with it and what to do.
@@ -169,7 +183,11 @@ def download(remote: Remote, downloads: Path) -> Path:
 
 
 def _place_for(remote: Remote, downloads: Path) -> Path:
-    """Choose the path: the remote's own name, or one marked with its address if that name is taken."""
+    """Return the path of a download: the file's own name, or one with a hash of its address.
+
+    Raises:
+        FetchError: if a file with this name was not downloaded.
+    """
     target = downloads / remote.name
     note = _read_note(target, ".source") or _read_note(target, ".partial")
     if note is None and target.exists():
@@ -179,11 +197,12 @@ def _place_for(remote: Remote, downloads: Path) -> Path:
         )
     if note is None or note["address"] == remote.address:
         return target
-    return downloads / f"{hashlib.sha256(remote.address.encode()).hexdigest()[:8]}-{remote.name}"
+    digest = hashlib.sha256(remote.address.encode()).hexdigest()[:_ADDRESS_DIGITS]
+    return downloads / f"{digest}-{remote.name}"
 
 
 def _is_current(remote: Remote, target: Path) -> bool:
-    """Return whether ``target`` is complete and the remote still has the state of its note."""
+    """Return whether a file is complete and the remote file still has the state of its note."""
     note = _read_note(target, ".source")
     if note is not None and target.stat().st_size == note["bytes_on_disk"]:
         try:
@@ -199,12 +218,14 @@ def _is_current(remote: Remote, target: Path) -> bool:
 
 
 def _transfer(remote: Remote, stream: BinaryIO, partial: Path) -> RemoteState:
-    """Append to ``partial`` until it is complete."""
-    furthest_bytes = failures = 0
+    """Append to ``partial`` until it is complete; return the state of the remote file."""
+    furthest_bytes = 0
+    failures = 0
     while True:
         try:
             state = remote.head()
-            _append(remote, state, stream, _resume_offset(remote, state, stream, partial))
+            offset_bytes = _resume_offset(remote, state, stream, partial)
+            _append(remote, state, stream, offset_bytes)
             return state
         except TransientError as error:
             have_bytes = stream.seek(0, os.SEEK_END)
@@ -223,7 +244,7 @@ def _transfer(remote: Remote, stream: BinaryIO, partial: Path) -> RemoteState:
 
 
 def _resume_offset(remote: Remote, state: RemoteState, stream: BinaryIO, partial: Path) -> int:
-    """Return the bytes of ``partial`` that the remote begins with, drop others, and update its note."""
+    """Return the number of bytes of ``partial`` to keep; drop the others, and update its note."""
     have_bytes = stream.seek(0, os.SEEK_END)
     note = _as_note(remote, state)
     resumable = state.validator is not None and _read_note(partial) == note
@@ -237,7 +258,8 @@ def _resume_offset(remote: Remote, state: RemoteState, stream: BinaryIO, partial
     write_whole(_note_path(partial), json.dumps(note, indent=1))
     if have_bytes:
         log.info("%s: continuing after %d bytes", remote.address, have_bytes)
-    needed_bytes, free_bytes = length_bytes - have_bytes, shutil.disk_usage(partial.parent).free
+    needed_bytes = length_bytes - have_bytes
+    free_bytes = shutil.disk_usage(partial.parent).free
     if needed_bytes > free_bytes:
         raise FetchError(
             f"{remote.address}: {needed_bytes} bytes to download but {free_bytes} free on the disk of "
@@ -247,6 +269,7 @@ def _resume_offset(remote: Remote, state: RemoteState, stream: BinaryIO, partial
 
 
 def _append(remote: Remote, state: RemoteState, stream: BinaryIO, offset_bytes: int) -> None:
+    """Append the rest of the remote file, with a progress bar."""
     if state.length_bytes == offset_bytes and offset_bytes:
         return
     with tqdm(
@@ -256,8 +279,7 @@ def _append(remote: Remote, state: RemoteState, stream: BinaryIO, offset_bytes: 
         unit="B",
         unit_scale=True,
         unit_divisor=1024,
-        # A log file wants a line now and then, not ten a second.
-        mininterval=0.1 if sys.stderr.isatty() else 30,
+        mininterval=_BAR_SECONDS if sys.stderr.isatty() else _LOG_LINE_SECONDS,
     ) as bar:
         for chunk in remote.read(offset_bytes, state):
             beat("downloading", slow=True)
@@ -268,24 +290,39 @@ def _append(remote: Remote, state: RemoteState, stream: BinaryIO, offset_bytes: 
 
 
 def _verify(remote: Remote, state: RemoteState, partial: Path) -> None:
-    """Compare size and checksum with the published ones; a wrong file is removed."""
-    checksum, got_bytes = state.checksum, partial.stat().st_size
-    problem = ""
-    if state.length_bytes not in (None, got_bytes):
-        problem = f"the server announced {state.length_bytes} bytes and sent {got_bytes}"
-    elif checksum and (got := digest_of(partial, checksum.algorithm)) != checksum.hex_digest:
-        problem = f"{checksum.algorithm} is {got}, but {checksum.published_by} says {checksum.hex_digest}"
-    if problem:
+    """Compare size and checksum with the published ones, and remove a wrong file.
+
+    Raises:
+        FetchError: if they differ.
+    """
+    problem = _difference(state, partial)
+    if problem is not None:
         partial.unlink()
         _note_path(partial).unlink(missing_ok=True)
         raise FetchError(
             f"{remote.address}: {problem}; the file was not kept, run again to download it anew, and report "
             "it to the server's owner if that happens again"
         )
-    if checksum is None:
+    if state.checksum is None:
         log.warning("%s: no checksum of it is published, so only its length was verified", remote.address)
     else:
-        log.info("%s: %s agrees with %s", remote.address, checksum.algorithm, checksum.published_by)
+        log.info(
+            "%s: %s agrees with %s", remote.address, state.checksum.algorithm, state.checksum.published_by
+        )
+
+
+def _difference(state: RemoteState, partial: Path) -> str | None:
+    """Return how a file differs from the published size and checksum; None if it does not."""
+    size_bytes = partial.stat().st_size
+    if state.length_bytes not in (None, size_bytes):
+        return f"the server announced {state.length_bytes} bytes and sent {size_bytes}"
+    checksum = state.checksum
+    if checksum is None:
+        return None
+    digest = digest_of(partial, checksum.algorithm)
+    if digest == checksum.hex_digest:
+        return None
+    return f"{checksum.algorithm} is {digest}, but {checksum.published_by} says {checksum.hex_digest}"
 
 
 def _note_path(file: Path, kind: str = "") -> Path:
@@ -297,6 +334,7 @@ def _as_note(remote: Remote, state: RemoteState) -> dict[str, object]:
 
 
 def _read_note(file: Path, kind: str = "") -> dict[str, object] | None:
+    """Return the note beside a file; None if it is missing or damaged."""
     try:
         note = json.loads(_note_path(file, kind).read_text())
     except (FileNotFoundError, ValueError):

@@ -1,6 +1,6 @@
 """Folder of prepared data: checks of an existing one, and creation of a new one.
 
-A new folder is written beside its destination under a lock. It is renamed when complete, else removed.
+A new folder is written beside its destination under a lock. It is renamed when it is complete, or removed.
 """
 
 import dataclasses
@@ -23,6 +23,9 @@ from .locks import try_lock
 from .manifest import MANIFEST_FILE, Manifest, Settings, SourceFile
 from .source_file import reading
 
+SHOWN_ENTRIES = 3
+"""Number of entries of a folder that a message names."""
+
 
 class BeingPrepared(ValueError):
     """Another process prepares the same folder, or has completed it meanwhile."""
@@ -32,7 +35,7 @@ class BeingPrepared(ValueError):
 def workspace(out: Path) -> Iterator[Path]:
     """Create a folder that becomes ``out`` if the block succeeds, and is removed if it fails.
 
-    A folder left behind by a killed run is removed first. SIGTERM is an exception within the block.
+    The folder of a killed run is removed first. SIGTERM raises an exception within the block.
 
     Raises:
         BeingPrepared: if another run is preparing the same folder, or has completed it meanwhile.
@@ -76,13 +79,18 @@ def workspace(out: Path) -> Iterator[Path]:
 
 def check_place(out: Path) -> None:
     """Raise a ValueError if a finished folder cannot be renamed to ``out``: it is a link or a mount point."""
-    mounts = Path("/proc/self/mountinfo")  # has bind mounts of the same file system, which ismount misses
-    lines = mounts.read_bytes().splitlines() if mounts.exists() else []
-    place = os.fsencode(os.path.realpath(out)).replace(b" ", rb"\040")
     if out.is_symlink():
         raise ValueError(f"{out} is a link to {os.readlink(out)}; give that folder itself as data.path")
-    if out.name in ("", "..") or os.path.ismount(out) or place in [line.split()[4] for line in lines]:
+    if out.name in ("", "..") or _is_mount_point(out):
         raise ValueError(f"{out} is a mount point or has no name; choose a folder below it as data.path")
+
+
+def _is_mount_point(folder: Path) -> bool:
+    """Return whether a folder is a mount point; ismount misses bind mounts of the same file system."""
+    mounts = Path("/proc/self/mountinfo")
+    lines = mounts.read_bytes().splitlines() if mounts.exists() else []
+    place = os.fsencode(os.path.realpath(folder)).replace(b" ", rb"\040")
+    return os.path.ismount(folder) or place in [line.split()[4] for line in lines]
 
 
 def check_free_space(out: Path, needed_bytes: int) -> None:
@@ -114,12 +122,12 @@ def _sigterm_raises() -> Iterator[None]:
 
 
 def existing_manifest(out: Path, files: Mapping[Path, str], wanted: Settings) -> Manifest | None:
-    """Find the manifest in ``out`` if it was made from the same files and settings; None if there is nothing.
+    """Return the manifest in ``out`` if it has the same sources and settings; None for an empty folder.
 
     Args:
-        out: the output folder.
-        files: the files that would be read and what the manifest calls them.
-        wanted: the settings to prepare with.
+        out: folder of prepared data.
+        files: names of the sources in the manifest, by their paths.
+        wanted: settings to prepare with.
 
     Raises:
         ValueError: if ``out`` holds anything else.
@@ -129,7 +137,7 @@ def existing_manifest(out: Path, files: Mapping[Path, str], wanted: Settings) ->
     if not out.is_dir():
         raise ValueError(f"{out} is a file; choose another data.path for the folder of prepared data")
     if not (out / MANIFEST_FILE).exists():
-        found = sorted(entry.name for entry in out.iterdir())[:3]
+        found = sorted(entry.name for entry in out.iterdir())[:SHOWN_ENTRIES]
         raise ValueError(
             f"{out} holds something else (no {MANIFEST_FILE}, but {', '.join(found)}); "
             "choose another data.path; nothing was touched"
@@ -137,17 +145,25 @@ def existing_manifest(out: Path, files: Mapping[Path, str], wanted: Settings) ->
     manifest = Manifest.load(out)
     differences = differences_of(dataclasses.asdict(manifest.settings), dataclasses.asdict(wanted))
     if not _same_sources(manifest, files):
-        there, here = (
-            ", ".join(sorted(names)) for names in ([s.name for s in manifest.sources], files.values())
-        )
-        changed = "their contents changed" if there == here else f"there {there}, wanted {here}"
+        prepared_names = ", ".join(sorted(source.name for source in manifest.sources))
+        wanted_names = ", ".join(sorted(files.values()))
+        if prepared_names == wanted_names:
+            changed = "their contents changed"
+        else:
+            changed = f"there {prepared_names}, wanted {wanted_names}"
         differences.append(f"sources ({changed})")
     check_same(out, differences)
     return manifest
 
 
 def differences_of(there: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """List the settings of prepared data that differ from the wanted ones, each with both values."""
+    """List the settings of prepared data that differ from the wanted ones, each with both values.
+
+    Args:
+        there: settings of the prepared data.
+        wanted: settings to prepare with.
+        prefix: beginning of each setting's name.
+    """
     return [
         f"{prefix}{name} (there {there.get(name)!r}, wanted {value!r})"
         for name, value in wanted.items()
@@ -156,7 +172,7 @@ def differences_of(there: Mapping[str, Any], wanted: Mapping[str, Any], prefix: 
 
 
 def check_same(out: Path, differences: Sequence[str]) -> None:
-    """Raise ValueError if prepared data differs from what is wanted."""
+    """Raise ValueError if prepared data differ from the wanted ones."""
     if differences:
         raise ValueError(
             f"{out} holds data prepared differently: {'; '.join(differences)}; "
@@ -165,7 +181,10 @@ def check_same(out: Path, differences: Sequence[str]) -> None:
 
 
 def _same_sources(manifest: Manifest, files: Mapping[Path, str]) -> bool:
-    """Compare names and sizes first, because hashing UniRef50 takes about ten seconds."""
+    """Return whether data were prepared from these files.
+
+    Names and sizes are compared first, because to hash UniRef50 takes about ten seconds.
+    """
     sizes = sorted((name, path.stat().st_size) for path, name in files.items())
     if sizes != sorted((source.name, source.bytes) for source in manifest.sources):
         return False
@@ -173,6 +192,7 @@ def _same_sources(manifest: Manifest, files: Mapping[Path, str]) -> bool:
 
 
 def say(text: str) -> None:
+    """Print a line for the user to stderr."""
     print(text, file=sys.stderr)
 
 

@@ -1,6 +1,6 @@
-"""The HTML of a report: every text that comes in is escaped here, and only figures pass as they are.
+"""HTML of a report, and the forms of its numbers and other values.
 
-Also how its numbers and other values are written.
+Every text that comes from outside is escaped here. Only figures are inserted unchanged.
 """
 
 import math
@@ -62,8 +62,10 @@ summary { cursor: pointer; font-size: 18px; font-weight: 700; margin: 36px 0 12p
 """
 CARD_COLUMNS = 6
 """Largest number of cards in a row."""
-# The page loads nothing; this makes the browser refuse even if a value found a way to ask for something.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""Policy by which a browser loads nothing for the page, even if a value contained a reference."""
+MANY_COLUMNS = 6
+"""Number of columns above which a table has smaller text on narrow screens."""
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+(e[+-]?\d+)?(%| [KMGT]?i?B)?|\N{EN DASH}")
 
 
@@ -73,10 +75,12 @@ class Card:
 
     label: str
     value: str | None
-    """None where it was not measured."""
+    """None if it was not measured."""
     note: str = ""
+    """Further words below the value."""
 
     def html(self) -> str:
+        """Return the card as HTML."""
         return (
             f'<div class="card"><div class="label">{escape(self.label)}</div>'
             f'<div class="value">{escape(self.value or "")}</div>'
@@ -87,12 +91,20 @@ class Card:
 def card_block(cards: Sequence[Card]) -> str:
     """Lay out the cards that have a value in rows of equal length; the last row stretches."""
     shown = [card.html() for card in cards if card.value is not None]
-    columns = math.ceil(len(shown) / math.ceil(len(shown) / CARD_COLUMNS)) if shown else 1
+    num_rows = math.ceil(len(shown) / CARD_COLUMNS)
+    columns = math.ceil(len(shown) / num_rows) if shown else 1
     return f'<div class="cards" style="--columns: {columns}">{"".join(shown)}</div>'
 
 
 def page(title: str, subtitle: str, state: str, body: Sequence[str]) -> str:
-    """Put a whole document around parts that are HTML already."""
+    """Return a whole document.
+
+    Args:
+        title: title of the page.
+        subtitle: line below the title.
+        state: state of the run, at the end of this line.
+        body: parts of the page as HTML; empty parts are left out.
+    """
     described = " \N{MIDDLE DOT} ".join(escape(part) for part in (subtitle, state) if part)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -107,68 +119,99 @@ def page(title: str, subtitle: str, state: str, body: Sequence[str]) -> str:
 
 
 def section(title: str, content: str) -> str:
+    """Return a section with a heading; empty without content."""
     return f"<section><h2>{escape(title)}</h2>{content}</section>" if content else ""
 
 
 def details(title: str, content: str) -> str:
+    """Return a section that opens at a click; empty without content."""
     return f"<details><summary>{escape(title)}</summary>{content}</details>" if content else ""
 
 
 def figure_block(description: str, svg: str | None, *, wide: bool = False) -> str:
-    """Frame a figure; ``svg`` is trusted, since this program drew it."""
+    """Return a figure in a frame; empty without a figure.
+
+    Args:
+        description: text for people who cannot see the figure.
+        svg: SVG text, which is trusted because this program drew it; None for no figure.
+        wide: whether the figure takes the width of the page.
+    """
     if svg is None:
         return ""
     labelled = svg.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)
-    return f"<figure{' class=wide' if wide else ''}>{labelled}</figure>"
+    attribute = " class=wide" if wide else ""
+    return f"<figure{attribute}>{labelled}</figure>"
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Make a table; columns of numbers are aligned right."""
+    """Return a table; columns of numbers are aligned right, and a table without rows is empty."""
     if not rows:
         return ""
-    numeric = [all(_NUMBER.fullmatch(row[n]) for row in rows) for n in range(len(titles))]
-    kind = [' class="number"' if right else "" for right in numeric]
-    head = "".join(f'<th scope="col"{k}>{escape(t)}</th>' for t, k in zip(titles, kind, strict=True))
-    lines = [
-        "<tr>" + "".join(f"<td{k}>{escape(cell)}</td>" for cell, k in zip(row, kind, strict=True)) + "</tr>"
-        for row in rows
-    ]
+    attributes = []
+    for column in range(len(titles)):
+        is_numeric = all(_NUMBER.fullmatch(row[column]) for row in rows)
+        attributes.append(' class="number"' if is_numeric else "")
+    head = "".join(
+        f'<th scope="col"{attribute}>{escape(title)}</th>'
+        for title, attribute in zip(titles, attributes, strict=True)
+    )
+    lines = []
+    for row in rows:
+        cells = "".join(
+            f"<td{attribute}>{escape(cell)}</td>" for cell, attribute in zip(row, attributes, strict=True)
+        )
+        lines.append(f"<tr>{cells}</tr>")
     body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
-    many = " class=many" if len(titles) > 6 else ""
+    many = " class=many" if len(titles) > MANY_COLUMNS else ""
     return f'<div class="panel"><table{many}>{body}</table></div>'
 
 
 def definition_table(pairs: Iterable[tuple[str, object]]) -> str:
-    rows = ((escape(name), escape(as_text(value))) for name, value in pairs)
-    body = "".join(f'<tr><th scope="row">{name}</th><td>{value}</td></tr>' for name, value in rows)
-    return f'<div class="panel"><table class="facts"><tbody>{body}</tbody></table></div>' if body else ""
+    """Return a table of names and values; empty without pairs."""
+    rows = [
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(as_text(value))}</td></tr>'
+        for name, value in pairs
+    ]
+    if not rows:
+        return ""
+    return f'<div class="panel"><table class="facts"><tbody>{"".join(rows)}</tbody></table></div>'
 
 
 def as_number(value: object) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else None  # type: ignore[arg-type]
+    """Return a finite number as a float; None for any other value."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 def or_nan(value: object) -> float:
-    found = as_number(value)
-    return math.nan if found is None else found
+    """Return a finite number as a float; NaN for any other value."""
+    number = as_number(value)
+    return math.nan if number is None else number
 
 
 def first_number(*values: object) -> float | None:
-    """The first of the values that is a number; None if none is."""
-    return next((number for value in values if (number := as_number(value)) is not None), None)
+    """Return the first of the values that is a finite number; None if none is."""
+    for value in values:
+        number = as_number(value)
+        if number is not None:
+            return number
+    return None
 
 
 def formatted(value: float | None, pattern: str) -> str | None:
+    """Return a number in the form of a pattern of ``str.format``; None for None."""
     return None if value is None else pattern.format(value)
 
 
 def si(value: float | None) -> str | None:
+    """Return a number with a decimal prefix, such as ``12.3 k``; None for None."""
     units = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"))
     return None if value is None else _scaled(value, units, "{:.3g}")
 
 
 def binary_bytes(value: float | None) -> str | None:
+    """Return a size such as ``4 KiB``; None for None."""
     return None if value is None else size_text(value)
 
 
@@ -179,14 +222,23 @@ def size_text(num_bytes: float) -> str:
 
 
 def _scaled(value: float, units: Iterable[tuple[float, str]], small: str) -> str:
-    """Value in the largest unit that it reaches, or else ``small``: three digits, or all before the point."""
-    shares = ((value / size, unit) for size, unit in units if abs(value) >= size)
-    found = (f"{share:.3g}{unit}" if abs(share) < 999.5 else f"{share:.0f}{unit}" for share, unit in shares)
-    return next(found, small.format(value))
+    """Return a value with three digits, or with all digits before the point, in its largest unit.
+
+    Args:
+        value: value in the basic unit.
+        units: sizes and names of larger units, the largest first.
+        small: pattern for a value below all of them.
+    """
+    for size, unit in units:
+        if abs(value) >= size:
+            share = value / size
+            digits = f"{share:.3g}" if abs(share) < 999.5 else f"{share:.0f}"
+            return digits + unit
+    return small.format(value)
 
 
 def as_text(value: object) -> str:
-    """Any value as text for a table."""
+    """Return any value as text for a table."""
     if value is None:
         return "\N{EN DASH}"
     if isinstance(value, bool):

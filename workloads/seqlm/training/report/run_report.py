@@ -1,19 +1,19 @@
-"""Make ``report.html`` from what a run wrote: one file that opens anywhere and asks no server for anything.
+"""Report of a run, ``report.html``: one file that opens anywhere and loads nothing from a server.
 
-A run that is still going, or was killed, has one too. ``ReportContents`` has the sections that depend on the
-objective of a run.
+It is made from the files of the run, which may be running, finished or killed. ``ReportContents`` has the
+sections that depend on the objective of a run.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from seqlm.training.config import flat
-from seqlm.training.data.manifest import describe_similar
+from seqlm.training.data.manifest import MANIFEST_FILE
 from seqlm.training.strict_yaml import read_mapping
 from seqlm.training.tracking.run_log import (
     CONFIG_FILE,
@@ -46,63 +46,78 @@ from .page import (
 Lines = Sequence[Mapping[str, Any]]
 """Lines of a run's log."""
 RECENT_LINES = 20
-"""Last training lines whose median speed is shown for a run without results."""
+"""Number of the last training lines with the median speed that is shown for a run without results."""
 MAX_EVENTS_SHOWN = 200
+"""Number of the last events that are shown."""
+MAX_SHA256_CHARS = 16
+"""Number of the first characters of a SHA-256 that are shown."""
 COLUMN_FORMATS = {
     "eval_loss": "{:.4f}",
     "perplexity": "{:.2f}",
     "eval_accuracy": "{:.1%}",
     "eval_runtime": "{:.1f}",
 }
+"""Formats of columns in the table of evaluations."""
 SCORE_FORMAT = "{:.4f}"
+"""Format of the other scores in this table."""
 
 
 class ReportContents:
-    """Report sections of pre-training on proteins; subclasses are those of other objectives."""
+    """Report sections that depend on the objective of a run, by default those of a language model."""
 
-    unit = "residues"
-    records = "proteins"
+    unit = "tokens"
+    """Word for the tokens."""
+    records = "records"
+    """Word for the records."""
     groups = "clusters"
-    """Unit that a split never divides, in the table of the data."""
-    predicted: str | None = "masked residue"
-    """Target of the cross-entropy loss; None for another loss."""
+    """Word for the groups of records that a split never divides."""
+    predicted: str | None = "token"
+    """Word for a target of the cross-entropy loss; None for another loss."""
     parameters_note = ""
+    """Note on the number of trained parameters."""
     score_titles: Mapping[str, str] = {}
-    """Titles of scores by their names in the log, which have ``eval_`` before."""
+    """Titles of scores by their names in the log, without ``eval_``."""
 
     def read(self, run_dir: Path, config: Mapping[str, Any]) -> None:
-        """Read what is shown from files of the run, as far as they are there."""
+        """Read files of the run, as far as they exist."""
 
-    def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
-        """Headline scores."""
+    def cards(self, evaluations: Lines, results: Mapping[str, Any]) -> list[Card]:
+        """Return the cards of the headline scores."""
         known = {name: value for name, value in results.items() if value is not None}
-        found = {**last_validation(evaluations), **known}
-        test_perplexity = first_number(results.get("test_perplexity"))
-        unigram = first_number(results.get("unigram_perplexity"))
-        notes = [f"test {test_perplexity:.2f}"] if test_perplexity is not None else []
-        notes += [f"unigram {unigram:.2f}"] if unigram is not None else []
+        scores = {**last_validation(evaluations), **known}
+        perplexity = as_number(scores.get("perplexity"))
+        accuracy = as_number(scores.get("eval_accuracy"))
+        notes = []
+        for name in ("test", "unigram"):
+            value = first_number(results.get(f"{name}_perplexity"))
+            if value is not None:
+                notes.append(f"{name} {value:.2f}")
         test_accuracy = first_number(results.get("test_accuracy"))
-        about = f"test {test_accuracy:.1%}" if test_accuracy is not None else f"of {self.predicted}s"
-        perplexity, accuracy = (as_number(found.get(name)) for name in ("perplexity", "eval_accuracy"))
+        about = f"of {self.predicted}s" if test_accuracy is None else f"test {test_accuracy:.1%}"
         return [
             Card("Validation perplexity", formatted(perplexity, "{:.2f}"), ", ".join(notes)),
             Card("Validation accuracy", formatted(accuracy, "{:.1%}"), about),
         ]
 
     def section(self, results: Mapping[str, Any]) -> str:
-        """HTML between the loss and the training's figures; empty for none."""
+        """Return HTML between the loss and the figures of the training; empty for none."""
         return ""
 
+    def data_facts(self, manifest: Mapping[str, Any]) -> dict[str, str]:
+        """Return further rows of the table of the data, by their titles."""
+        return {}
+
+    def crop_tokens(self, config: Mapping[str, Any]) -> int | None:
+        """Return the length to which records are cropped; None if they are not."""
+        return None
+
     def subtitle(self, config: Mapping[str, Any]) -> str:
-        """Return the name of the trained model, in a word or two."""
-        model = config.get("model")
-        if not isinstance(model, Mapping) or model.get("init_from") or "size" not in model:
-            return ""
-        return f"ESM-2 {model['size']}"
+        """Return the name of the trained model, in a word or two; empty if it starts from another model."""
+        return ""
 
 
 def last_validation(evaluations: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The last evaluation of the validation split; empty if there is none."""
+    """Return the last evaluation of the validation split; empty if there is none."""
     return next((line for line in reversed(evaluations) if line.get("split") == "validation"), {})
 
 
@@ -110,8 +125,8 @@ def write_report(run_dir: Path, contents: ReportContents) -> Path:
     """Write ``report.html`` into ``run_dir`` from the files there.
 
     Args:
-        run_dir: of the run.
-        contents: what is shown besides what all reports show.
+        run_dir: folder of the run.
+        contents: sections that depend on the objective of the run.
 
     Raises:
         ValueError: if the folder holds no record of a run, or a damaged one.
@@ -123,7 +138,8 @@ def write_report(run_dir: Path, contents: ReportContents) -> Path:
             f"{run_dir} holds no {METRICS_FILE}, so no run has written there yet; "
             "give the folder of a run, <runs>/<name>"
         ) from None
-    config, results = read_mapping(run_dir / CONFIG_FILE), read_mapping(run_dir / RESULTS_FILE)
+    config = read_mapping(run_dir / CONFIG_FILE)
+    results = read_mapping(run_dir / RESULTS_FILE)
     contents.read(run_dir, config)
     path = run_dir / REPORT_FILE
     write_whole(path, _report(run_dir.resolve().name, lines, config, results, contents))
@@ -133,39 +149,26 @@ def write_report(run_dir: Path, contents: ReportContents) -> Path:
 def _report(
     folder: str, lines: Lines, config: Mapping[str, Any], results: Mapping[str, Any], contents: ReportContents
 ) -> str:
-    unit = contents.unit
     train = [line for line in lines if line["kind"] == "train"]
     evaluations = [line for line in lines if line["kind"] == "eval"]
     events = [(line["step"], _event_text(line)) for line in lines if line["kind"] == "event"]
-    history = _history(train, events, unit)
-    manifest = read_mapping(Path(str(_get(config, "data", "path"))) / "manifest.json")
+    history = _history(train, events, contents.unit)
+    manifest = read_mapping(Path(str(_get(config, "data", "path"))) / MANIFEST_FILE)
+    loss = loss_figure(
+        history,
+        evaluations,
+        as_number(results.get("unigram_perplexity")),
+        predicted=contents.predicted,
+    )
+    scores = contents.section(results)
     body = [
         _cards(contents, evaluations, train, results, _get(config, "train", "max_steps")),
-        figure_block(
-            f"Training loss and evaluations over real {unit}",
-            loss_figure(
-                history,
-                evaluations,
-                as_number(results.get("unigram_perplexity")),
-                predicted=contents.predicted,
-            ),
-            wide=True,
-        ),
-        (scores := contents.section(results)),
+        figure_block(f"Training loss and evaluations over real {contents.unit}", loss, wide=True),
+        scores,
         "<h2>Training</h2>" if scores else "",
-        '<div class="grid">',
-        *(
-            figure_block(title, curve_figure(history, name, title, label, smooth=name == "grad_norm"))
-            for name, title, label in (
-                ("residues_per_second", "Throughput", f"real {unit} per second"),
-                ("learning_rate", "Learning rate", "peak of the groups"),
-                ("grad_norm", "Gradient norm", "before clipping"),
-                ("fill", "Fill", "share of tokens that are real"),
-            )
-        ),
-        "</div>",
+        _training_figures(history),
         _evaluation_table(evaluations, contents),
-        _data_section(manifest, _get(config, "model", "max_residues"), contents),
+        _data_section(manifest, contents.crop_tokens(config), contents),
         _event_table(events),
         section("Environment", definition_table(flat(results.get("environment") or {}))),
         details("Configuration", definition_table(flat(config))),
@@ -181,100 +184,143 @@ def _report(
     )
 
 
-def _history(train: Sequence[Mapping[str, Any]], events: Sequence[tuple[int, str]], unit: str) -> History:
-    names = {name for line in train for name, value in line.items() if as_number(value) is not None}
+class _Curve(NamedTuple):
+    """Figure of one column of the training lines."""
+
+    column: str
+    title: str
+    unit: str
+    """Label of the vertical axis."""
+    smooth: bool = False
+    """Whether to draw a running mean, too."""
+
+
+def _training_figures(history: History) -> str:
+    """Return the figures of speed, learning rate, gradient norm and fill, in a grid."""
+    curves = [
+        _Curve("residues_per_second", "Throughput", f"real {history.unit} per second"),
+        _Curve("learning_rate", "Learning rate", "peak of the groups"),
+        _Curve("grad_norm", "Gradient norm", "before clipping", smooth=True),
+        _Curve("fill", "Fill", "share of tokens that are real"),
+    ]
+    blocks: list[str] = []
+    for curve in curves:
+        svg = curve_figure(history, curve.column, curve.title, curve.unit, smooth=curve.smooth)
+        blocks.append(figure_block(curve.title, svg))
+    return f'<div class="grid">{"".join(blocks)}</div>'
+
+
+def _history(train: Lines, events: Sequence[tuple[int, str]], unit: str) -> History:
+    names: set[str] = set()
+    for line in train:
+        names |= {name for name, value in line.items() if as_number(value) is not None}
     columns = {
         name: np.array([or_nan(line.get(name)) for line in train], dtype=np.float64) for name in sorted(names)
     }
     steps = np.array([line["step"] for line in train], dtype=np.float64)
-    # A record without residues is drawn over steps rather than not at all.
+    # Curves of a record without counts of tokens are drawn over steps.
     return History(
-        steps=steps, residues=columns.get("residues", steps), columns=columns, events=events, unit=unit
+        steps=steps, tokens=columns.get("residues", steps), columns=columns, events=events, unit=unit
     )
 
 
 def _cards(
     contents: ReportContents, evaluations: Lines, train: Lines, results: Mapping[str, Any], max_steps: object
 ) -> str:
-    unit, last = contents.unit, train[-1] if train else {}
+    unit = contents.unit
+    last = train[-1] if train else {}
     recent = [or_nan(line.get("residues_per_second")) for line in train[-RECENT_LINES:]]
     finite = [value for value in recent if math.isfinite(value)]
 
     def find(*names: str) -> float | None:
-        return first_number(*(found.get(name) for found in (results, last) for name in names))
+        """Return the first of these values in the results, or else in the last training line."""
+        in_results = [results.get(name) for name in names]
+        in_last = [last.get(name) for name in names]
+        return first_number(*in_results, *in_last)
 
     def share(*names: str) -> str | None:
         return formatted(find(*names), "{:.1%}")
 
-    steady, ceiling = find("steady_residues_per_second"), si(find("ceiling_flops_per_second"))
-    rate = first_number(
-        steady, find("train_residues_per_second"), float(np.median(finite)) if finite else None
-    )
+    steady_rate = find("steady_residues_per_second")
+    recent_rate = float(np.median(finite)) if finite else None
+    rate = first_number(steady_rate, find("train_residues_per_second"), recent_rate)
+    rate_note = "all devices, steady steps" if steady_rate else "all devices"
+    ceiling = si(find("ceiling_flops_per_second"))
     mean_length = formatted(find("length_weighted_mean_length"), "{:,.0f}")
     spent = {
         "start": as_number(results.get("start_seconds")),
         "training": first_number(results.get("train_runtime"), last.get("seconds")),
         "scoring": as_number(results.get("end_seconds")),
     }
-    # Whole seconds, so that the sum shown is that of the parts shown.
+    # Whole seconds, so that the shown parts add up to the shown total.
     known = {name: round(value) for name, value in spent.items() if value is not None}
-    time = str(timedelta(seconds=sum(known.values()))) if known else None
+    total = str(timedelta(seconds=sum(known.values()))) if known else None
     parts = ", ".join(f"{name} {timedelta(seconds=value)}" for name, value in known.items())
     done = f"step {last.get('step', 0):,} of {max_steps:,}" if isinstance(max_steps, int) else ""
     cards = [
         *contents.cards(evaluations, results),
         Card("Training loss", formatted(find("loss"), "{:.3f}"), "last logged"),
-        Card(f"{unit.capitalize()} per second", si(rate), "all devices" + ", steady steps" * bool(steady)),
+        Card(f"{unit.capitalize()} per second", si(rate), rate_note),
         Card("Fill", share("fill"), "real tokens of all"),
         Card("Model MFU", share("model_mfu", "mfu"), f"real {unit}, nominal peak"),
         Card("Executed MFU", share("executed_mfu"), "all products, nominal peak"),
         Card("Share of the ceiling", share("share_of_ceiling"), f"executed, of {ceiling}FLOP/s"),
         Card("Mean length", mean_length, f"{unit}, length-weighted"),
         Card(f"{unit.capitalize()} trained", si(find("train_residues", "residues")), done),
-        Card("Wall time", time, parts),
+        Card("Wall time", total, parts),
         Card("Peak memory", binary_bytes(find("peak_memory_bytes")), "per device"),
         Card("Trained parameters", si(find("parameters")), contents.parameters_note),
     ]
     return card_block(cards)
 
 
-def _state(lines: Sequence[Mapping[str, Any]], config: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+def _state(lines: Lines, config: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     if results:
         return "finished"
     last_step = max((line["step"] for line in lines), default=0)
     total = _get(config, "train", "max_steps")
-    where = f"step {last_step:,}" + (f" of {total:,}" if isinstance(total, int) else "")
-    return f"unfinished: the record ends at {where}"
+    of_total = f" of {total:,}" if isinstance(total, int) else ""
+    return f"unfinished: the record ends at step {last_step:,}{of_total}"
 
 
 def _subtitle(config: Mapping[str, Any], contents: ReportContents) -> str:
-    adapters = _get(config, "lora", "rank")
-    parts = [
-        contents.subtitle(config),
-        f"from {_get(config, 'model', 'init_from')}",
-        str(_get(config, "parallel", "mode")).upper(),
-        str(_get(config, "optim", "name")),
-        f"LoRA of rank {adapters}",
-    ]
-    return ", ".join(part for part in parts if part and "None" not in part and "NONE" not in part)
+    parts = [contents.subtitle(config)]
+    start = _get(config, "model", "init_from")
+    if start is not None:
+        parts.append(f"from {start}")
+    mode = _get(config, "parallel", "mode")
+    if mode is not None:
+        parts.append(str(mode).upper())
+    optimizer = _get(config, "optim", "name")
+    if optimizer is not None:
+        parts.append(str(optimizer))
+    rank = _get(config, "lora", "rank")
+    if rank is not None:
+        parts.append(f"LoRA of rank {rank}")
+    return ", ".join(part for part in parts if part)
 
 
-def _evaluation_table(evaluations: Sequence[Mapping[str, Any]], contents: ReportContents) -> str:
+def _evaluation_table(evaluations: Lines, contents: ReportContents) -> str:
     leading = ["split", "step", "eval_loss", "perplexity", "eval_accuracy"]
-    others = dict.fromkeys(name for line in evaluations for name in line if name not in {*leading, "kind"})
-    names = [name for name in leading if any(name in line for line in evaluations)] + list(others)
+    present: dict[str, None] = {}  # in the order of the lines
+    for line in evaluations:
+        present |= dict.fromkeys(line)
+    present.pop("kind", None)
+    names = [name for name in leading if name in present]
+    names += [name for name in present if name not in leading]
     scores = [f"eval_{name}" for name in contents.score_titles]
-    shortened = ("eval_loss", "eval_accuracy", *scores)
-    titles = {name: name.removeprefix("eval_").replace("_", " ") for name in shortened}
+    titles = {name: name.replace("_", " ") for name in names}
+    for name in ("eval_loss", "eval_accuracy", *scores):
+        titles[name] = name.removeprefix("eval_").replace("_", " ")
     formats = COLUMN_FORMATS | dict.fromkeys(scores, SCORE_FORMAT)
-    rows = [
-        [
-            formatted(as_number(line.get(name)), formats.get(name, "")) or as_text(line.get(name))
-            for name in names
-        ]
-        for line in evaluations
-    ]
-    return section("Evaluations", table([titles.get(n, n.replace("_", " ")) for n in names], rows))
+    rows = []
+    for line in evaluations:
+        cells = []
+        for name in names:
+            number = formatted(as_number(line.get(name)), formats.get(name, ""))
+            cells.append(number or as_text(line.get(name)))
+        rows.append(cells)
+    return section("Evaluations", table([titles[name] for name in names], rows))
 
 
 def _event_text(line: Mapping[str, Any]) -> str:
@@ -290,47 +336,45 @@ def _event_table(events: Sequence[tuple[int, str]]) -> str:
     return details(f"Events ({len(events):,})", content) if events else ""
 
 
-def _data_section(manifest: Mapping[str, Any], crop_residues: object, contents: ReportContents) -> str:
-    unit, records = contents.unit, contents.records
+def _data_section(manifest: Mapping[str, Any], crop_tokens: int | None, contents: ReportContents) -> str:
     splits = manifest.get("splits")
     if not isinstance(splits, Mapping):
         return ""
-    rows, histogram = [], dict[int, int]()
+    split_rows: list[list[str]] = []
+    histogram: dict[int, int] = {}
     for name, split in splits.items():
         if not isinstance(split, Mapping):
             continue
-        rows.append([str(name), *(as_text(split.get(key)) for key in ("records", "clusters", "residues"))])
+        counts = [as_text(split.get(key)) for key in ("records", "clusters", "residues")]
+        split_rows.append([str(name), *counts])
         for start, count in (split.get("length_histogram") or {}).items():
             histogram[int(start)] = histogram.get(int(start), 0) + int(count)
-    sources = [
-        [str(s.get("name")), binary_bytes(as_number(s.get("bytes"))) or "", str(s.get("sha256", ""))[:16]]
-        for s in manifest.get("sources", [])
-        if isinstance(s, Mapping)
-    ]
+    source_rows: list[list[str]] = []
+    for source in manifest.get("sources", []):
+        if isinstance(source, Mapping):
+            size = binary_bytes(as_number(source.get("bytes"))) or ""
+            digest = str(source.get("sha256", ""))[:MAX_SHA256_CHARS]
+            source_rows.append([str(source.get("name")), size, digest])
     facts = {
         name.replace("_", " "): as_text(manifest.get(name))
         for name in ("duplicates_dropped", "members", "seed", "validation_fraction", "test_fraction")
         if name in manifest
     }
-    if isinstance(similar := manifest.get("similar"), Mapping):
-        facts["similar proteins"] = describe_similar(similar)
-    crop = crop_residues if isinstance(crop_residues, int) and unit == "residues" else None
-    return section(
-        "Data",
-        '<div class="grid"><div>'
-        + table(["split", records, contents.groups, unit], rows)
-        + table(["source", "size", "sha256 begins"], sources)
-        + definition_table(facts.items())
-        + "</div>"
-        + figure_block(
-            f"Histogram of the lengths of {records}, all splits",
-            length_figure(histogram, crop, unit, records),
-        )
-        + "</div>",
+    facts |= contents.data_facts(manifest)
+    tables = [
+        table(["split", contents.records, contents.groups, contents.unit], split_rows),
+        table(["source", "size", "sha256 begins"], source_rows),
+        definition_table(facts.items()),
+    ]
+    figure = figure_block(
+        f"Histogram of the lengths of {contents.records}, all splits",
+        length_figure(histogram, crop_tokens=crop_tokens, unit=contents.unit, records=contents.records),
     )
+    return section("Data", f'<div class="grid"><div>{"".join(tables)}</div>{figure}</div>')
 
 
 def _get(config: Mapping[str, Any], *names: str) -> Any:
+    """Return a value in nested mappings; None if it is missing."""
     value: Any = config
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None

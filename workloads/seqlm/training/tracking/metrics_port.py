@@ -1,17 +1,20 @@
 """Port at which a training on a cluster publishes its metrics.
 
-Standard library alone: the nodes' own Python reads it, too.
+The module needs only the standard library, because the nodes' own Python imports it, too.
 """
 
 PORT = "ESM2_METRICS_PORT"
-"""Variable of the port on which a training's first process answers; without it, none does."""
+"""Environment variable with the port of a training's first process. Without it, no port is opened."""
 JOB_ID = "ESM2_JOB_ID"
-"""Variable of the job's name in the metrics."""
+"""Environment variable with the job's name in the metrics."""
 POD_PORT = 9500
-FIRST_SLURM_PORT, NUM_SLURM_PORTS = 10_000, 10_000
-"""Above those of the nodes' services, below those where processes meet (``launch/node_agent.py``)."""
+"""Port of a training in a pod."""
+FIRST_SLURM_PORT = 10_000
+"""Lowest port of a job in Slurm, above the ports of the nodes' services."""
+NUM_SLURM_PORTS = 10_000
+"""Number of ports for jobs. All are below those where processes meet (``launch/node_agent.py``)."""
 SLURM_COMMENT = "prometheus"
-"""Comment of jobs whose first node ``collectors/discover_nodes.py`` scrapes."""
+"""Comment of a job in Slurm, by which ``collectors/discover_nodes.py`` finds its first node."""
 
 
 def slurm_port(job_id: int) -> int:

@@ -1,7 +1,7 @@
 """Copies of a run's metrics and configuration in MLflow and W&B, each sent by a thread of its own.
 
-A slow server never slows a step, and one that is down costs one warning. Metrics wait in memory and are sent
-when it is back; ``metrics.jsonl`` has them in any case.
+A slow server never slows a step, and an unreachable one costs one warning. Metrics wait in memory and are
+sent when it is back. ``metrics.jsonl`` has them in any case.
 """
 
 import json
@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tqdm import tqdm
 
@@ -25,57 +25,82 @@ from seqlm.training.config import flat
 from seqlm.training.whole_file import write_whole
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
-Entry = tuple[str, float, int, int]
-"""Name, value, timestamp in ms, step."""
+
+
+class Entry(NamedTuple):
+    """Value of a metric, with the fields of MLflow's ``Metric`` in its order."""
+
+    name: str
+    value: float
+    timestamp_ms: int
+    step: int
+
 
 SEND_EVERY_SECONDS = 5.0
 RETRY_AFTER_SECONDS = 60.0
 CLOSE_TIMEOUT_SECONDS = 10.0
-"""Time that the end of a run waits for slow servers; stopped jobs have 30 seconds (Slurm, Kubernetes)."""
+"""Time that the end of a run waits for slow servers. Stopped jobs have 30 seconds (Slurm, Kubernetes)."""
 MAX_WAITING_METRICS = 100_000
-"""About 20 MB; of a longer outage the oldest are given up."""
+"""Number of metrics that wait in memory, about 20 MB. In a longer outage the oldest ones are dropped."""
 MAX_METRICS_PER_BATCH = 1000
 """Limit of MLflow's REST interface, which its file store shares."""
+MAX_PARAMS_PER_BATCH = 100
+"""Limit of MLflow's REST interface, which its file store shares."""
+MAX_PARAM_CHARS = 6000
+"""Limit of MLflow's REST interface, which its file store shares."""
 MAX_MESSAGE_CHARS = 200
+"""Length to which an error of a server is cut in a message."""
 
-# MLflow reads these when it is imported. What the user has set stays.
+# MLflow reads these variables when it is imported. The user's own values stay.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-# The address of the run, printed to stdout at its end, would stand amid the output of the program.
+# Otherwise MLflow prints the address of the run to stdout, in the middle of the program's output.
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-# MLflow would try for four minutes before it says a word; the mirror's thread tries again itself.
+# MLflow would retry for four minutes before it raises an error. The mirror's thread has its own retries.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
-
-# Limits of MLflow's REST interface, which the file store shares.
-MAX_PARAMS_PER_BATCH = 100
-MAX_PARAM_CHARS = 6000
 MANAGED = re.compile(r"arn:aws(?:-us-gov)?:sagemaker:[a-z0-9-]+:\d{12}:mlflow-(?:app|tracking-server)/[\w-]+")
-"""The ARNs that the plugin knows an address for."""
+"""ARNs of SageMaker's managed MLflow that the plugin can reach."""
 MLFLOW_RUN_FILE = "mlflow_run_id"
+"""File in a run's folder with the id of its run in MLflow."""
 
-# W&B would report errors of its own to its makers. What the user has set stays.
+# W&B would report its own errors to its makers. The user's own value stays.
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 WANDB_RUN_FILE = "wandb_run_id"
+"""File in a run's folder with the id of its run in W&B."""
 WANDB_SETTINGS: Mapping[str, Any] = {
-    # Records of the machine and of the code that W&B would make by itself.
-    **dict.fromkeys(("disable_code", "disable_git", "disable_job_creation", "x_disable_meta"), True),
-    **dict.fromkeys(("x_disable_machine_info", "x_disable_stats"), True),
-    **{"x_save_requirements": False, "silent": True, "console": "off"},
+    # W&B would record the machine and the code.
+    "disable_code": True,
+    "disable_git": True,
+    "disable_job_creation": True,
+    "x_disable_meta": True,
+    "x_disable_machine_info": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+    "silent": True,
+    "console": "off",
     "init_timeout": 2 * CLOSE_TIMEOUT_SECONDS,
-    # The exit of the process, too, waits for an upload no longer than this.
-    **{"finish_timeout": CLOSE_TIMEOUT_SECONDS - 2, "finish_timeout_raises": True},
-    "stop_fn": lambda: None,  # the button of W&B's page would interrupt this process
+    # The exit of the process does not wait longer than this for an upload.
+    "finish_timeout": CLOSE_TIMEOUT_SECONDS - 2,
+    "finish_timeout_raises": True,
+    # By default, the stop button of W&B's page interrupts this process.
+    "stop_fn": lambda: None,
 }
 WANDB_EXIT_CODES: Mapping[RunStatus, int] = {"FINISHED": 0, "FAILED": 1, "KILLED": 255}
 """W&B shows 255 as killed."""
 
 
 class Mirror(ABC):
-    """Copy of one run; ``place`` names it in messages."""
+    """Copy of one run, sent by a thread.
+
+    Args:
+        run_dir: folder of the run.
+        place: name of the copy in messages.
+    """
 
     def __init__(self, run_dir: Path, place: str) -> None:
-        self._run_dir, self._place = run_dir, place
+        self._run_dir = run_dir
+        self._place = place
         self._waiting: list[Entry] = []
         self._status: RunStatus | None = None
         self._warned = False
@@ -85,31 +110,40 @@ class Mirror(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Import packages, which takes seconds. ValueError for a place that cannot be used."""
+        """Import packages, which takes seconds.
+
+        Raises:
+            ValueError: if the server or folder cannot be used.
+        """
 
     @abstractmethod
     def _open(self) -> None:
-        """Open the run whose id is in the run folder, or else a new one."""
+        """Open the run with the id in the run's folder, or else a new one."""
 
     @abstractmethod
-    def _log(self, batch: Sequence[Entry]) -> None: ...
+    def _log(self, batch: Sequence[Entry]) -> None:
+        """Send metrics."""
 
     @abstractmethod
-    def _finish(self, status: RunStatus) -> None: ...
+    def _finish(self, status: RunStatus) -> None:
+        """Mark the run with its status."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Queue the metrics of a step."""
         now_ms = time.time_ns() // 1_000_000
         with self._condition:
-            self._waiting += [(name, value, now_ms, step) for name, value in values.items()]
+            self._waiting += [Entry(name, value, now_ms, step) for name, value in values.items()]
             del self._waiting[:-MAX_WAITING_METRICS]
 
     def end(self, status: RunStatus) -> None:
-        """Have the thread send the rest and end; follow it by ``wait``."""
+        """Make the thread send the rest and end. Call ``wait`` afterwards."""
         with self._condition:
-            self._status, self._deadline = status, time.monotonic() + CLOSE_TIMEOUT_SECONDS
+            self._status = status
+            self._deadline = time.monotonic() + CLOSE_TIMEOUT_SECONDS
             self._condition.notify()
 
     def wait(self) -> None:
+        """Wait until the thread has ended, or for ``CLOSE_TIMEOUT_SECONDS`` since ``end``."""
         self._thread.join(max(0.0, self._deadline - time.monotonic()))
         if self._thread.is_alive() or self._waiting:
             self._warn_once("has not taken every metric of this run")
@@ -138,7 +172,7 @@ class Mirror(ABC):
                     self._say("is back and up to date")
                     self._warned = False
                 wait_seconds = SEND_EVERY_SECONDS
-            except Exception as error:  # of a client, its plugin or the network: none may end a run
+            except Exception as error:  # no error of a client, its plugin or the network may end a run
                 self._warn_once(f"does not take this run ({shortened(error)})")
                 wait_seconds = RETRY_AFTER_SECONDS
             if status is not None:
@@ -152,7 +186,7 @@ class Mirror(ABC):
             batch = self._waiting[:MAX_METRICS_PER_BATCH]
             self._log(batch)
             with self._condition:
-                # Identity, since an overflow may have dropped the head meanwhile.
+                # By identity, because an overflow may have dropped the first entries.
                 sent = {id(entry) for entry in batch}
                 self._waiting = [entry for entry in self._waiting if id(entry) not in sent]
 
@@ -166,17 +200,25 @@ class Mirror(ABC):
 
 
 class MlflowMirror(Mirror):
-    """One MLflow run: the one whose id is in the run folder, or else a new one.
+    """Run in MLflow.
 
-    The store is the configured URI, else ``MLFLOW_TRACKING_URI``, else the folder ``mlruns``. SageMaker's
-    managed MLflow is given by its ARN; the plugin sagemaker-mlflow reaches it, signing with boto3's
-    credentials. With mlflow-skinny a local store is a plain folder: MLflow's default, SQLite, needs
-    sqlalchemy and the full package. MLflow 3 asks for ``MLFLOW_ALLOW_FILE_STORE`` before it writes one, which
-    is set above. ``mlflow ui --backend-store-uri mlruns`` of a full MLflow shows it.
+    The store is the configured URI, else ``MLFLOW_TRACKING_URI``, else the folder ``mlruns``. For SageMaker's
+    managed MLflow, the URI is its ARN. The plugin sagemaker-mlflow reaches it, and signs with boto3's
+    credentials.
+
+    With mlflow-skinny a local store is a folder, because MLflow's default, SQLite, needs sqlalchemy and the
+    full package. MLflow 3 writes a folder only with ``MLFLOW_ALLOW_FILE_STORE``, which is set above. The
+    command ``mlflow ui --backend-store-uri mlruns`` of a full MLflow shows it.
+
+    Args:
+        run_dir: folder of the run.
+        uri: URI of the store; None uses the default.
+        experiment: name of the experiment, which is created if it is missing.
+        params: configuration of the run.
     """
 
     def __init__(self, run_dir: Path, *, uri: str | None, experiment: str, params: Mapping[str, Any]) -> None:
-        # Settled now: the thread must not depend on a later change of the working folder.
+        # Resolved here, because the working folder may change later.
         self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or (Path.cwd() / "mlruns").as_uri()
         super().__init__(run_dir, f"MLflow at {self._uri}")
         self._experiment = experiment
@@ -188,13 +230,13 @@ class MlflowMirror(Mirror):
     def _prepare(self) -> None:
         if self._uri.startswith("arn:") and not MANAGED.fullmatch(self._uri):
             raise ValueError("is no app or tracking server of SageMaker; give the ARN of one")
-        import mlflow  # here, since it takes seconds
+        import mlflow  # takes seconds
 
         if self._uri.startswith("arn:"):
-            # The plugin asks for the process's, not for the client's.
+            # The plugin reads the URI of the process, not that of the client.
             mlflow.set_tracking_uri(self._uri)
         else:
-            # The plugin takes every other store for an ARN, and MLflow complains of that with each request.
+            # The plugin parses every URI as an ARN, and MLflow warns about the failure at each request.
             logging.getLogger("mlflow.tracking.request_header.registry").setLevel(logging.ERROR)
 
     def _log(self, batch: Sequence[Entry]) -> None:
@@ -216,17 +258,18 @@ class MlflowMirror(Mirror):
             self._run_id = id_file.read_text().strip()
             try:
                 if self._client.get_run(self._run_id).info.lifecycle_stage == "active":
-                    # The parameters stay as first logged: MLflow does not let them change.
+                    # The parameters stay as they were first logged, because MLflow refuses changes.
                     self._client.update_run(self._run_id, status="RUNNING")
                     return
             except MlflowException as error:
-                # Another store than last time, or the run was deleted there: a new one.
+                # The store is another one, or the run was deleted there. A new run is created.
                 if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                     raise
         experiment = self._client.get_experiment_by_name(self._experiment)
-        experiment_id = (
-            experiment.experiment_id if experiment else self._client.create_experiment(self._experiment)
-        )
+        if experiment:
+            experiment_id = experiment.experiment_id
+        else:
+            experiment_id = self._client.create_experiment(self._experiment)
         run = self._client.create_run(experiment_id, run_name=self._run_dir.name)
         self._run_id = str(run.info.run_id)
         write_whole(id_file, self._run_id + "\n")
@@ -236,11 +279,16 @@ class MlflowMirror(Mirror):
 
 
 class WandbMirror(Mirror):
-    """One run of W&B: the one whose id is in the run folder, or else a new one.
+    """Run in W&B.
 
-    W&B's own process sends the metrics from ``<run>/wandb``. Without a network or an account at the start of
-    a run, they stay in that folder until ``wandb sync``. ``WANDB_MODE``, ``WANDB_ENTITY`` and W&B's other
-    variables apply.
+    W&B's own process sends the metrics from ``<run>/wandb``. If a run starts without a network or an account,
+    they stay in that folder until ``wandb sync``. ``WANDB_MODE``, ``WANDB_ENTITY`` and W&B's other variables
+    apply.
+
+    Args:
+        run_dir: folder of the run.
+        project: name of the project.
+        config: configuration of the run.
     """
 
     def __init__(self, run_dir: Path, *, project: str, config: Mapping[str, Any]) -> None:
@@ -251,7 +299,7 @@ class WandbMirror(Mirror):
         self._thread.start()
 
     def _prepare(self) -> None:
-        from wandb import init  # noqa: F401  # import wandb alone succeeds on any folder of this name
+        from wandb import init  # noqa: F401  # "import wandb" succeeds for any folder of this name
 
     def _open(self) -> None:
         import wandb
@@ -261,47 +309,54 @@ class WandbMirror(Mirror):
             write_whole(id_file, secrets.token_hex(8) + "\n")
         try:
             self._init(id_file.read_text().strip())
-        except Exception as error:  # of the client or the network
-            wandb.teardown()  # ends W&B's process, which takes an id once
+        except Exception as error:  # the client and the network raise many kinds
+            wandb.teardown()  # ends W&B's process, which accepts an id only once
             self._init(id_file.read_text().strip(), mode="offline")
             send = f"cd {shlex.quote(str(self._run_dir))} && wandb sync"
             self._say(f"cannot be reached ({shortened(error)}); this sends the run later: {send}")
-        # W&B's own steps must not repeat, as those of a resumed run may.
+        # W&B's own steps must not repeat, but those of a resumed run may.
         self._run.define_metric("*", step_metric="step")
 
     def _init(self, run_id: str, mode: Any = None) -> None:
         import wandb
 
-        wandb.setup(wandb.Settings(silent=True))  # it does not ask for a key either
-        folder, name = self._run_dir, self._run_dir.name
+        wandb.setup(wandb.Settings(silent=True))  # without a prompt for a key
         self._run = wandb.init(
-            **{"project": self._project, "dir": folder, "name": name, "id": run_id, "config": self._config},
-            **{"resume": "allow", "reinit": "create_new", "mode": mode, "settings": dict(WANDB_SETTINGS)},
+            project=self._project,
+            dir=self._run_dir,
+            name=self._run_dir.name,
+            id=run_id,
+            config=self._config,
+            resume="allow",
+            reinit="create_new",
+            mode=mode,
+            settings=dict(WANDB_SETTINGS),
         )
 
     def _log(self, batch: Sequence[Entry]) -> None:
-        for step, entries in groupby(batch, key=lambda entry: entry[3]):
-            self._run.log({"step": step, **{name: value for name, value, _, _ in entries}})
+        for step, entries in groupby(batch, key=lambda entry: entry.step):
+            self._run.log({"step": step, **{entry.name: entry.value for entry in entries}})
 
     def _finish(self, status: RunStatus) -> None:
         self._run.finish(exit_code=WANDB_EXIT_CODES[status])
 
 
 def params_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return text for each value by ``section.field``, within MLflow's limits."""
-    texts = {
-        name: ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        for name, value in flat(config)
-    }
-    return {name: without_login(text)[:MAX_PARAM_CHARS] for name, text in texts.items()}
+    """Return the values of a configuration as texts by ``section.field``, within MLflow's limits."""
+    params: dict[str, str] = {}
+    for name, value in flat(config):
+        text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        params[name] = without_login(text)[:MAX_PARAM_CHARS]
+    return params
 
 
 def shortened(error: Exception) -> str:
-    """Return an error in one line without passwords."""
-    return f"{type(error).__name__}: {without_login(str(error).partition(chr(10))[0])[:MAX_MESSAGE_CHARS]}"
+    """Return the first line of an error, without passwords."""
+    first_line, _, _ = str(error).partition("\n")
+    return f"{type(error).__name__}: {without_login(first_line)[:MAX_MESSAGE_CHARS]}"
 
 
 def without_login(text: str) -> str:
-    """Return a text without user, password and query of its addresses; a query may be a signature."""
+    """Return a text without user, password and query of its addresses. A query may be a signature."""
     without_query = re.sub(r"(\w://[^\s\"'?]*)\?[^\s\"']*", r"\1", text)
     return re.sub(r"//[^/\s\"']*@", "//", without_query)

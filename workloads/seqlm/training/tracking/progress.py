@@ -12,28 +12,34 @@ from seqlm.training.hardware import peak_flops, peak_memory_bytes
 from seqlm.training.loader import StepPacks
 
 WARM_STEPS = 3
-"""First steps of each process, which steady rates leave out: they compile layers and make kernels."""
+"""First steps of each process, which compile layers and create kernels. Steady rates leave them out."""
 PROGRESS_SECONDS = 10
-"""Seconds between two lines."""
+"""Time between two lines."""
 
 
 @dataclass
 class Progress:
-    """Totals of a run so far, which every checkpoint holds."""
+    """Totals of a run so far. Every checkpoint stores them by these names."""
 
     step: int = 0
+    """Number of optimizer steps."""
     epoch: int = 0
     pack: int = 0
-    """Packs of the epoch that the run has consumed."""
+    """Number of packs of the epoch that the run has consumed."""
     proteins: int = 0
+    """Number of records that the run has trained on."""
     residues: int = 0
+    """Number of tokens of these records, without special tokens and padding."""
     attended_pairs: int = 0
+    """Sum of their squared segment lengths."""
     slots: int = 0
+    """Number of tokens of the packs, padding included."""
     loss_sum: float = 0.0
-    """Sum of the steps' losses, for the mean that Trainer calls train_loss; added when losses are read."""
+    """Sum of the steps' losses, for the mean ``train_loss``. A loss is added when it is read."""
     seconds: float = 0.0
+    """Time of all starts."""
     steady_seconds: float = 0.0
-    """Seconds without first steps, evaluations and checkpoints; older checkpoints lack it and its counts."""
+    """Time without first steps, evaluations and checkpoints. Old checkpoints lack the steady totals."""
     steady_residues: int = 0
     steady_attended_pairs: int = 0
     steady_slots: int = 0
@@ -41,25 +47,34 @@ class Progress:
     """Loss on the guard's split before training."""
 
     def add(self, step: StepPacks) -> None:
+        """Count a step."""
         self.step += 1
-        self.epoch, self.pack = step.after.epoch, step.after.pack
-        self.proteins += step.num_proteins
-        self.residues += step.num_residues
+        self.epoch = step.after.epoch
+        self.pack = step.after.pack
+        self.proteins += step.num_records
+        self.residues += step.num_record_tokens
         self.attended_pairs += step.num_attended_pairs
         self.slots += step.num_tokens
 
     def length_weighted_mean(self, special_tokens: int) -> float:
-        """Return the mean length in residues, weighted by the length L: sum of L**2 over sum of L."""
-        # The attended pairs are the sum of (L + special_tokens)**2.
-        others = 2 * special_tokens * self.residues + special_tokens**2 * self.proteins
-        return (self.attended_pairs - others) / max(1, self.residues)
+        """Return the mean length L of the records weighted by length, sum of L**2 over sum of L."""
+        # attended_pairs is the sum of (L + S)**2 = L**2 + 2 S L + S**2 for S special tokens.
+        linear_terms = 2 * special_tokens * self.residues
+        constant_terms = special_tokens**2 * self.proteins
+        return (self.attended_pairs - linear_terms - constant_terms) / max(1, self.residues)
 
 
 class Window:
-    """Rates since the last measurement; adds up the steady steps of a progress.
+    """Rates since the last measurement, and totals of the steady steps.
 
-    ``measure`` comes after the host has waited for the device: launched steps alone do not count.
-    ``num_flops`` gives the model FLOPs of residues and attended pairs.
+    Call ``measure`` after the host has waited for the device, because launched steps are not finished.
+
+    Args:
+        progress: totals of the run, to which the steady totals are added.
+        num_flops: function of the numbers of record tokens and of attended pairs that returns their model
+            FLOPs.
+        device: device of this process.
+        world_size: number of processes.
     """
 
     def __init__(
@@ -69,25 +84,28 @@ class Window:
         device: torch.device,
         world_size: int,
     ) -> None:
-        self._progress, self._num_flops = progress, num_flops
-        self._device, self._world_size = device, world_size
+        self._progress = progress
+        self._num_flops = num_flops
+        self._device = device
+        self._world_size = world_size
         self._steps = 0
         self.begin()
 
     def next_step(self) -> None:
-        """Count a step that begins; the first steady one begins a measurement."""
+        """Count a step that begins. The first steady step begins a measurement."""
         if self._steps == WARM_STEPS:
             self.begin()
         self._steps += 1
 
     def begin(self) -> None:
-        """Restart the measurement, without what happened since the last one."""
+        """Restart the measurement, and so leave out the time since the last one."""
         self._started = time.monotonic()
         self._before = replace(self._progress)
 
     def measure(self) -> dict[str, float | None]:
         """Return rates since the last measurement and totals so far, by their names in the log."""
-        progress, before = self._progress, self._before
+        progress = self._progress
+        before = self._before
         seconds = time.monotonic() - self._started
         residues = progress.residues - before.residues
         pairs = progress.attended_pairs - before.attended_pairs
@@ -112,19 +130,24 @@ class Window:
 
 
 class WorkProgress:
-    """Print how much of ``total`` is done, every ``PROGRESS_SECONDS``.
+    """Progress of a long computation, printed every ``PROGRESS_SECONDS``.
 
     Args:
         doing: first word of each line.
         total: amount of work.
-        unit: unit of ``total``. With one, lines also have the rate and the remaining time.
-        shows: whether this process prints.
+        unit: unit of ``total``; with one, lines also have the rate and the remaining time.
+        shows: whether this process prints lines.
     """
 
     def __init__(self, doing: str, total: int, unit: str = "", *, shows: bool = True) -> None:
-        self._doing, self._total, self._unit, self._shows = doing, total, unit, shows
-        self._done, self._began = 0, time.monotonic()
+        self._doing = doing
+        self._total = total
+        self._unit = unit
+        self._shows = shows
+        self._done = 0
+        self._began = time.monotonic()
         self._shown = self._began
+        """Time of the last line."""
 
     def add(self, number: int) -> None:
         """Count work that is done."""
@@ -133,8 +156,8 @@ class WorkProgress:
         if not self._shows or now - self._shown < PROGRESS_SECONDS:
             return
         self._shown = now
-        line = f"{self._doing}: {self._done:,} of {self._total:,}{self._unit and f' {self._unit}'}"
-        line += f" ({self._done / self._total:.0%})"
+        unit = f" {self._unit}" if self._unit else ""
+        line = f"{self._doing}: {self._done:,} of {self._total:,}{unit} ({self._done / self._total:.0%})"
         if self._unit:
             rate = self._done / (now - self._began)
             left = timedelta(seconds=round((self._total - self._done) / rate))

@@ -1,7 +1,7 @@
 """Records of a run: ``metrics.jsonl``, ``all_results.json``, a progress bar, MLflow, W&B.
 
-``metrics.jsonl`` is the record, from which all the others can be derived. It has one JSON object per line,
-``kind`` is ``train``, ``eval`` or ``event``, and ``step`` counts optimizer steps from 1.
+All other records can be derived from ``metrics.jsonl``. It has one JSON object per line. ``kind`` is
+``train``, ``eval`` or ``event``, and ``step`` counts optimizer steps from 1.
 """
 
 import json
@@ -27,19 +27,38 @@ RESULTS_FILE = "all_results.json"
 CONFIG_FILE = "config.yaml"
 REPORT_FILE = "report.html"
 _WRITTEN = (
-    *("model", "adapter", "checkpoints", CONFIG_FILE, METRICS_FILE, RESULTS_FILE, REPORT_FILE),
-    *("precision.json", "predictions-*.csv", "predictions-*.npz", "answers.json"),
+    "model",
+    "adapter",
+    "checkpoints",
+    CONFIG_FILE,
+    METRICS_FILE,
+    RESULTS_FILE,
+    REPORT_FILE,
+    "precision.json",
+    "predictions-*.csv",
+    "predictions-*.npz",
+    "answers.json",
 )
+"""Patterns of the files and folders in a run's folder, in the order in which they are printed."""
 PLAIN_LINE_EVERY_SECONDS = 30.0
 """Interval of progress lines if stderr is a file. A terminal gets a bar."""
+_MAX_SHOWN_CHARS = 80
+"""Length to which a damaged line is cut in a message."""
 
 
 class RunLog:
-    """The record of one run, kept by rank 0; with ``enabled=False`` (all other ranks) it does nothing.
+    """Record of one run.
 
-    An existing record is continued. Call ``truncate_after`` with the step resumed from before the first
-    ``train``: it also drops a last line that a kill cut short. ``tokens`` is what people call them; metrics
-    have one name for all.
+    An existing record is continued. Before the first ``train``, call ``truncate_after`` with the step that
+    the run resumes from. It also drops a last line that a kill cut short.
+
+    Args:
+        run_dir: folder of the run; created if it is missing.
+        config: configuration of the run, as plain data.
+        tracking: section of the run file.
+        max_steps: optimizer steps of the whole run.
+        enabled: whether this process keeps the record; without it, no method has an effect.
+        tokens: word for the tokens in progress lines.
     """
 
     def __init__(
@@ -62,13 +81,14 @@ class RunLog:
         self._progress = _Progress(max_steps, tokens)
         self._mirrors: list[Mirror] = []
         if tracking.mlflow:
-            uri, experiment = tracking.mlflow_uri, tracking.experiment
-            self._mirrors.append(MlflowMirror(run_dir, uri=uri, experiment=experiment, params=config))
+            self._mirrors.append(
+                MlflowMirror(run_dir, uri=tracking.mlflow_uri, experiment=tracking.experiment, params=config)
+            )
         if tracking.wandb:
             self._mirrors.append(WandbMirror(run_dir, project=tracking.wandb, config=config))
 
     def train(self, step: int, **values: float | None) -> None:
-        """Record training metrics; names as in their reader, ``report/run_report.py``."""
+        """Record the values of a training step; ``report/run_report.py`` reads them by their names."""
         if not self._enabled:
             return
         self._write({"kind": "train", "step": step, **values})
@@ -78,6 +98,7 @@ class RunLog:
     def evaluation(
         self, step: int, split: Literal["validation", "test", "general"], **values: float | None
     ) -> None:
+        """Record the scores of a split."""
         if not self._enabled:
             return
         self._write({"kind": "eval", "split": split, "step": step, **values})
@@ -86,6 +107,7 @@ class RunLog:
         self._progress.say(f"step {step}: {split} {', '.join(shown)}")
 
     def event(self, step: int, text: str, **values: int) -> None:
+        """Record an event, such as a checkpoint."""
         if not self._enabled:
             return
         self._write({"kind": "event", "step": step, "event": text, **values})
@@ -93,27 +115,29 @@ class RunLog:
         self._progress.say(f"step {step}: {text}{''.join(shown)}")
 
     def truncate_after(self, step: int) -> int:
-        """Drop what a crashed attempt wrote beyond ``step``, so that the record has each step once.
+        """Drop the lines of a crashed start beyond ``step``, so that the record has each step once.
 
-        MLflow and W&B cannot forget: they keep both values of a repeated step.
+        MLflow and W&B cannot drop values, and keep both of a repeated step.
 
         Returns:
-            Optimizer steps that have to be taken again, up to the last one in the record.
+            Number of recorded steps that have to be repeated.
         """
         if not self._enabled:
             return 0
         assert self._stream is not None, "truncate_after comes before close"
         self._stream.close()
         lines = read_metrics(self._path)
-        # Without a checkpoint, the run scores its start again.
-        kept = [line for line in lines if line["step"] <= step and (step or line["kind"] != "eval")]
+        kept = [line for line in lines if line["step"] <= step]
+        if step == 0:
+            # The run starts again, and scores its start again.
+            kept = [line for line in kept if line["kind"] != "eval"]
         write_whole(self._path, "".join(_json_line(line) for line in kept))
         self._stream = self._path.open("a", encoding="utf-8")
         self._progress.start_at(step)
         return max([0, *(line["step"] - step for line in lines)])
 
     def close(self, status: RunStatus = "FINISHED") -> None:
-        """End the record; the copies mark the run FINISHED, FAILED or KILLED. A second call does nothing."""
+        """End the record, and mark its copies with the status. A second call has no effect."""
         if not self._enabled or self._stream is None:
             return
         self._stream.close()
@@ -132,7 +156,7 @@ class RunLog:
     def _write(self, line: Mapping[str, Any]) -> None:
         assert self._stream is not None, "the record is closed"
         self._stream.write(_json_line(line))
-        # A kill must not cost the lines before it.
+        # Otherwise a kill would lose lines.
         self._stream.flush()
 
 
@@ -156,28 +180,32 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             lines.append(line)
         elif number < len(text_lines):
             raise ValueError(
-                f"{path}:{number}: got {text[:80]!r}; expected a JSON object with kind and step; "
-                "delete that line to continue without it"
+                f"{path}:{number}: got {text[:_MAX_SHOWN_CHARS]!r}; expected a JSON object with kind and "
+                "step; delete that line to continue without it"
             )
     return lines
 
 
 def write_results(run_dir: Path, results: Mapping[str, Any], file: str = RESULTS_FILE) -> None:
-    """Write a JSON file, whole or not at all. Numbers that are not finite become null."""
+    """Write a JSON file into a run's folder, whole or not at all; NaN and infinities become null."""
     write_whole(run_dir / file, json.dumps(_finite(results), indent=2, allow_nan=False) + "\n")
 
 
 def files_line(run_dir: Path) -> str:
     """Return the line of a finished training that names the files and folders of the run."""
-    found = [path for pattern in _WRITTEN for path in sorted(run_dir.glob(pattern))]
-    return f"files   {run_dir}: {', '.join(path.name + '/' * path.is_dir() for path in found)}"
+    names = []
+    for pattern in _WRITTEN:
+        for path in sorted(run_dir.glob(pattern)):
+            names.append(f"{path.name}/" if path.is_dir() else path.name)
+    return f"files   {run_dir}: {', '.join(names)}"
 
 
 class _Progress:
     """Progress bar on a terminal, else a line every half minute."""
 
     def __init__(self, max_steps: int, tokens: str) -> None:
-        self._max_steps, self._tokens = max_steps, tokens
+        self._max_steps = max_steps
+        self._tokens = tokens
         self._is_terminal = sys.stderr.isatty()
         self._bar = tqdm(
             total=max_steps,
@@ -192,7 +220,8 @@ class _Progress:
         self.start_at(0)
 
     def start_at(self, step: int) -> None:
-        self._first_step, self._start_seconds = step, time.monotonic()
+        self._first_step = step
+        self._start_seconds = time.monotonic()
         if self._is_terminal:
             self._bar.initial = step
             self._bar.reset(self._max_steps)
@@ -200,7 +229,8 @@ class _Progress:
             self._bar.refresh()
 
     def train(self, step: int, values: Mapping[str, float | None]) -> None:
-        loss, speed = values.get("loss"), values.get("residues_per_second")
+        loss = values.get("loss")
+        speed = values.get("residues_per_second")
         shown = []
         if loss is not None:
             shown.append(f"loss {loss:.3f}")
@@ -211,13 +241,15 @@ class _Progress:
             self._bar.update(step - self._bar.n)
             return
         now = time.monotonic()
-        if now - self._last_line_seconds >= PLAIN_LINE_EVERY_SECONDS or step >= self._max_steps:
-            self._last_line_seconds = now
-            done = step - self._first_step
-            if done > 0:
-                left = (now - self._start_seconds) / done * (self._max_steps - step)
-                shown.append(f"ETA {timedelta(seconds=round(left))}")
-            self.say(f"step {step}/{self._max_steps}: {', '.join(shown)}")
+        is_due = now - self._last_line_seconds >= PLAIN_LINE_EVERY_SECONDS
+        if not is_due and step < self._max_steps:
+            return
+        self._last_line_seconds = now
+        done = step - self._first_step
+        if done > 0:
+            seconds_left = (now - self._start_seconds) / done * (self._max_steps - step)
+            shown.append(f"ETA {timedelta(seconds=round(seconds_left))}")
+        self.say(f"step {step}/{self._max_steps}: {', '.join(shown)}")
 
     def say(self, text: str) -> None:
         tqdm.write(text, file=sys.stderr)
@@ -231,7 +263,7 @@ def _json_line(line: Mapping[str, Any]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinities by None: JSON has no words for them, and other readers choke on Python's."""
+    """Replace NaN and infinities by None. JSON lacks them, and other readers reject Python's words."""
     if isinstance(value, Mapping):
         return {str(name): _finite(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

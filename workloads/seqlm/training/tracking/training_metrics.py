@@ -1,11 +1,12 @@
-"""Metrics of a training for Prometheus, on an endpoint of its own in the process that keeps the run's record.
+"""Metrics of a training for Prometheus, served by the process that keeps the run's record.
 
-Served where ``metrics_port.PORT`` names a port, which jobs of a cluster set; a scrape reads numbers that are
-there anyway, in a thread of its own. Every metric has the labels ``run`` and ``job_id``: Slurm's number of
-the job, which GPUs' metrics carry as ``hpc_job``, or the name of the job in Kubernetes.
+The endpoint exists if ``metrics_port.PORT`` names a port, which jobs of a cluster set. A thread of its own
+answers scrapes, with numbers that the training has anyway. Every metric has the labels ``run`` and
+``job_id``. The latter is the number of the job in Slurm, which metrics of GPUs carry as ``hpc_job``, or the
+name of the job in Kubernetes.
 
-Rates are left to Prometheus: a training that stands still has none, whereas a gauge would keep its last one.
-Counters begin at 0 with each start; what the run has done over all of them are gauges, ``..._run_...``.
+Prometheus computes the rates: a training that stands still has none, whereas a gauge would keep its last
+rate. Counters begin at 0 with each start. Totals over all starts of a run are gauges, ``..._run_...``.
 """
 
 import importlib
@@ -20,82 +21,111 @@ from seqlm.training.loader import StepPacks
 from .metrics_port import JOB_ID, PORT
 
 STEP_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
-"""Seconds: from 8M on one GPU to 15B with 2 M tokens on few."""
-_METRICS = {
-    "Gauge": {
-        "loss": "Mean over the targets of the last logged step; in nats where it is a cross-entropy",
-        "gradient_norm": "Global norm of the gradient in the last logged step, before clipping",
-        "learning_rate": "Of the last logged step",
-        "epoch": "Passes over the training split that are complete",
-        "run_residues": "Residues trained on over all starts of the run",
-        "run_seconds": "Training time over all starts of the run",
-        "peak_memory_bytes": "Most memory in use so far: allocated on the first GPU, resident in the first "
-        "process without GPUs",
-        "step": "Optimizer steps that the run has made",
-        "validation_loss": "Of the last evaluation on the validation split",
-        "checkpoint_step": "Step of the newest whole checkpoint",
-        "checkpoint_write_seconds": "From the last save to its checkpoint being whole, beside the training",
-        "max_steps": "Optimizer steps of the whole run",
-        "processes": "Processes that train",
-        "peak_flops_per_second": "bf16 peak of all GPUs, by their data sheet",
-    },
-    "Counter": {
-        "residues": "Residues trained on; no padding, no special tokens",
-        "tokens": "Slots of the packs trained on, padding included",
-        "model_flops": "Model FLOPs of forward and backward pass over residues",
-        "lost_steps": "Steps made again that a former start had not saved",
-    },
-    "Histogram": {"step_seconds": "Time of an optimizer step, without waiting for data"},
-    "Summary": {
-        "data_wait_seconds": "Waiting for the packs of a step",
-        "checkpoint_stall_seconds": "Standing still for a checkpoint",
-        "evaluation_seconds": "Standing still for an evaluation",
-    },
+"""Bounds of a step's time in seconds, from 8M on one GPU to 15B with 2 M tokens on few."""
+_PREFIX = "esm2_training_"
+"""Beginning of every metric's name. Dashboards and alerts depend on it."""
+_GAUGES = {
+    "loss": "Mean loss over the targets of the last logged step, in nats if it is a cross-entropy",
+    "gradient_norm": "Global norm of the gradient in the last logged step, before clipping",
+    "learning_rate": "Learning rate of the last logged step",
+    "epoch": "Complete passes over the training split",
+    "run_residues": "Residues (tokens of records) trained on over all starts of the run",
+    "run_seconds": "Training time over all starts of the run",
+    "peak_memory_bytes": "Most memory in use so far: allocated on the first GPU, or resident in the first "
+    "process without GPUs",
+    "step": "Optimizer steps that the run has made",
+    "validation_loss": "Loss of the last evaluation on the validation split",
+    "checkpoint_step": "Step of the newest complete checkpoint",
+    "checkpoint_write_seconds": "Time from the last save until its checkpoint was complete, during training",
+    "max_steps": "Optimizer steps of the whole run",
+    "processes": "Number of processes that train",
+    "peak_flops_per_second": "Peak bf16 rate of all GPUs together, from their data sheet",
 }
-"""Texts of the metrics by prometheus_client's classes and by their names after ``esm2_training_``."""
-_LOGGED = {
-    **{name: name for name in ("loss", "learning_rate", "epoch", "peak_memory_bytes")},
+_COUNTERS = {
+    "residues": "Residues (tokens of records) trained on, without padding and special tokens",
+    "tokens": "Slots of the packs trained on, padding included",
+    "model_flops": "Model FLOPs of the forward and backward pass over residues",
+    "lost_steps": "Repeated steps, which a former start had made and not saved",
+}
+_HISTOGRAMS = {"step_seconds": "Time of an optimizer step, without the wait for data"}
+_SUMMARIES = {
+    "data_wait_seconds": "Time that steps waited for their packs",
+    "checkpoint_stall_seconds": "Time that the training stood still for checkpoints",
+    "evaluation_seconds": "Time that the training stood still for evaluations",
+}
+_GAUGES_BY_LOG_NAME = {
+    "loss": "loss",
     "grad_norm": "gradient_norm",
+    "learning_rate": "learning_rate",
+    "epoch": "epoch",
     "residues": "run_residues",
     "seconds": "run_seconds",
+    "peak_memory_bytes": "peak_memory_bytes",
 }
-"""Gauges by the names of their values in the run's log."""
+"""Gauges of the values that the run's log has for a training step."""
+TimedPart = Literal["step", "data_wait", "checkpoint_stall", "evaluation"]
+"""Parts of a training with a metric of their duration."""
 
 
 class TrainingMetrics:
-    """Numbers of one start of a run; nothing is kept where prometheus_client is missing.
+    """Metrics of one start of a run. Without the package prometheus_client, no method has an effect.
 
     Args:
-        run: the run's name.
-        num_flops: model FLOPs of residues and attended pairs, linear in both.
+        run: name of the run.
+        max_steps: optimizer steps of the whole run.
+        processes: number of processes that train.
+        peak_flops: bf16 FLOP/s of all devices together; None if it is not known.
+        num_flops: function of the numbers of record tokens and of attended pairs that returns their model
+            FLOPs, linear in both.
     """
 
-    def __init__(self, run: str, num_flops: Callable[[int, int], float]) -> None:
-        self._metrics: dict[str, Any] = {}
+    def __init__(
+        self,
+        *,
+        run: str,
+        max_steps: int,
+        processes: int,
+        peak_flops: float | None,
+        num_flops: Callable[[int, int], float],
+    ) -> None:
         self._labels = {"run": run, "job_id": os.environ.get(JOB_ID, "")}
-        self._flops_per_residue, self._flops_per_pair = num_flops(1, 0), num_flops(0, 1)
+        self._flops_per_token = num_flops(1, 0)
+        self._flops_per_pair = num_flops(0, 1)
+        self._metrics: dict[str, Any] = {}
+        """Metrics by name; gauges without their labels, because a gauge with labels is published at once."""
         try:
             self._client: Any = importlib.import_module("prometheus_client")
         except ModuleNotFoundError:
             self._client = None
             return
         self.registry = self._client.CollectorRegistry()
-        for kind, texts in _METRICS.items():
-            options: dict[str, Any] = {"buckets": STEP_BUCKETS} if kind == "Histogram" else {}
-            for name, text in texts.items():
-                metric = getattr(self._client, kind)(
-                    f"esm2_training_{name}", text, tuple(self._labels), registry=self.registry, **options
-                )
-                # A gauge is not published before it has labels, which it gets with its first value.
-                self._metrics[name] = metric if kind == "Gauge" else metric.labels(**self._labels)
+        for name, text in _GAUGES.items():
+            self._metrics[name] = self._create(self._client.Gauge, name, text)
+        for name, text in _COUNTERS.items():
+            self._metrics[name] = self._create(self._client.Counter, name, text).labels(**self._labels)
+        for name, text in _HISTOGRAMS.items():
+            histogram = self._create(self._client.Histogram, name, text, buckets=STEP_BUCKETS)
+            self._metrics[name] = histogram.labels(**self._labels)
+        for name, text in _SUMMARIES.items():
+            self._metrics[name] = self._create(self._client.Summary, name, text).labels(**self._labels)
+        self._set("max_steps", max_steps)
+        self._set("processes", processes)
+        self._set("peak_flops_per_second", peak_flops)
+
+    def _create(self, kind: Any, name: str, text: str, **options: object) -> Any:
+        return kind(f"{_PREFIX}{name}", text, tuple(self._labels), registry=self.registry, **options)
 
     @contextmanager
     def served(self, port: str | None) -> Iterator[None]:
-        """Answer scrapes on a port of this machine meanwhile; None opens no port.
+        """Answer scrapes during the block.
 
-        A port that is taken is a warning: the run does without.
+        A port that is taken costs a warning, and the run continues without published metrics.
+
+        Args:
+            port: port of this machine, as the environment gives it; None opens no port.
         """
-        server = thread = None
+        server = None
+        thread = None
         if port is not None:
             try:
                 if self._client is None:
@@ -115,29 +145,49 @@ class TrainingMetrics:
                 thread.join()
                 server.server_close()
 
+    def started_at(self, step: int, lost_steps: int) -> None:
+        """Publish the position of the run at this start.
+
+        Args:
+            step: number of steps that the run has made.
+            lost_steps: number of steps that a former start had made and not saved.
+        """
+        self._set("step", step)
+        self._add("lost_steps", lost_steps)
+
     def made_step(self, step: int, packs: StepPacks) -> None:
-        flops = self._flops_per_residue * packs.num_residues + self._flops_per_pair * packs.num_attended_pairs
-        self.set(step=step)
-        self.add(residues=packs.num_residues, tokens=packs.num_tokens, model_flops=flops)
+        """Count a step that has been launched."""
+        flops = (
+            self._flops_per_token * packs.num_record_tokens + self._flops_per_pair * packs.num_attended_pairs
+        )
+        self._set("step", step)
+        self._add("residues", packs.num_record_tokens)
+        self._add("tokens", packs.num_tokens)
+        self._add("model_flops", flops)
 
     def logged(self, values: Mapping[str, float | None]) -> None:
-        """Publish the values of a step, given by their names in the run's log."""
-        self.set(**{name: values.get(in_log) for in_log, name in _LOGGED.items()})
+        """Publish the values of a training step, given by their names in the run's log."""
+        for log_name, gauge in _GAUGES_BY_LOG_NAME.items():
+            self._set(gauge, values.get(log_name))
 
-    def timing(
-        self, what: Literal["step", "data_wait", "checkpoint_stall", "evaluation"]
-    ) -> AbstractContextManager[object]:
-        """Measure the seconds of a block."""
-        return self._metrics[f"{what}_seconds"].time() if self._metrics else nullcontext()
+    def evaluated(self, loss: float) -> None:
+        """Publish the loss on the validation split."""
+        self._set("validation_loss", loss)
 
-    def set(self, **values: float | None) -> None:
-        """Set gauges; None leaves one as it is."""
-        for name, value in values.items():
-            if self._metrics and value is not None:
-                self._metrics[name].labels(**self._labels).set(value)
+    def saved(self, step: int, seconds: float) -> None:
+        """Publish that the checkpoint of ``step`` is complete, ``seconds`` after its save began."""
+        self._set("checkpoint_step", step)
+        self._set("checkpoint_write_seconds", seconds)
 
-    def add(self, **values: float) -> None:
-        """Add to counters."""
-        for name, value in values.items():
-            if self._metrics:
-                self._metrics[name].inc(value)
+    def timing(self, part: TimedPart) -> AbstractContextManager[object]:
+        """Measure the duration of a block."""
+        return self._metrics[f"{part}_seconds"].time() if self._metrics else nullcontext()
+
+    def _set(self, gauge: str, value: float | None) -> None:
+        """Set a gauge; None leaves it as it is."""
+        if self._metrics and value is not None:
+            self._metrics[gauge].labels(**self._labels).set(value)
+
+    def _add(self, counter: str, amount: float) -> None:
+        if self._metrics:
+            self._metrics[counter].inc(amount)

@@ -48,11 +48,13 @@ PR_SET_CHILD_SUBREAPER = 36
 PREPARE = """
 import sys, time
 from pathlib import Path
-from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 if __name__ == "__main__":
     source, out, workers = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     fractions = dict(validation_fraction=0.01, test_fraction=0.01)
-    prepare([source], out, seed=0, workers=workers, progress=False, **fractions)
+    execution = Execution(workers=workers, progress=False)
+    prepare(ProteinFiles([source]), out, seed=0, execution=execution, **fractions)
     print(time.process_time())
 """
 

@@ -70,14 +70,26 @@ def published_config(size: str) -> EsmConfig:
 class PackedEsmLayer(PackedLayer, EsmLayer):  # type: ignore[misc]  # packed tokens have another forward
     """One transformer layer over packed tokens."""
 
-    attention_norm = property(lambda self: self.attention.LayerNorm)
-    feed_forward_norm = property(lambda self: self.LayerNorm)
-    head_size = property(lambda self: self.attention.self.attention_head_size)
-    attention_output = property(lambda self: self.attention.output.dense)
+    @property
+    def attention_norm(self) -> nn.LayerNorm:
+        return self.attention.LayerNorm
+
+    @property
+    def feed_forward_norm(self) -> nn.LayerNorm:
+        return self.LayerNorm
 
     @property
     def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
-        return self.attention.self.query, self.attention.self.key, self.attention.self.value
+        attention = self.attention.self
+        return attention.query, attention.key, attention.value
+
+    @property
+    def head_size(self) -> int:
+        size: int = self.attention.self.attention_head_size
+        return size
+
+    def attention_output(self, context: Tensor) -> Tensor:
+        return self.attention.output.dense(context)
 
     def feed_forward(self, normed: Tensor) -> Tensor:
         return self.output.dense(F.gelu(self.intermediate.dense(normed)))
@@ -109,10 +121,22 @@ class PackedEsmModel(PackedModel, EsmPreTrainedModel):
             self.on_rows = (*skipping, "lm_head", "classifier")
             self.queries_on_rows = (last + "attention.self.query",)
 
-    layers = property(lambda self: self.esm.encoder.layer)
-    rotary_frequencies = property(lambda self: self.esm.rotary_embeddings.inv_freq)
-    last_norm = property(lambda self: self.esm.encoder.emb_layer_norm_after)
-    embedding = property(lambda self: self.esm.embeddings.word_embeddings)
+    @property
+    def layers(self) -> nn.ModuleList:
+        return self.esm.encoder.layer
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        return self.esm.embeddings.word_embeddings
+
+    @property
+    def rotary_frequencies(self) -> Tensor:
+        assert self.esm.rotary_embeddings is not None, "the configuration has rotary positions"
+        return self.esm.rotary_embeddings.inv_freq
+
+    @property
+    def last_norm(self) -> nn.LayerNorm:
+        return self.esm.encoder.emb_layer_norm_after
 
     def embed(self, pack: Pack) -> Tensor:
         return self.embedding(pack.tokens) * pack.token_scale[:, None]

@@ -85,7 +85,7 @@ def one_file(field: str, location: str | None, downloads: Path, kind: SourceKind
 
 
 def is_prepared(config: RunFile) -> bool:
-    """Return whether prepared data exist that have the sources and the settings of the run file."""
+    """Return whether there are prepared data with the sources and settings of the run file."""
     data = config.data
     folder = Path(data.path)
     if not (folder / MANIFEST_FILE).exists():

@@ -48,10 +48,10 @@ from .tasks import TaskLoss, new_head, task_class, task_config
 
 @dataclass(frozen=True)
 class LabelledPack(HostPack):
-    """A micro-batch and its labels."""
+    """Micro-batch with its labels."""
 
     targets: npt.NDArray[Any]
-    """(S, L) float32, NaN where there is no label; of a residue task (T,) int64, ``IGNORED`` there."""
+    """(S, L) float32 labels, NaN where there is none. For a residue task (T,) int64, ``IGNORED`` there."""
 
 
 class LabelledStream(ProteinStream):
@@ -70,7 +70,8 @@ class LabelledStream(ProteinStream):
         if self.split.schema.task.per_residue:
             targets: npt.NDArray[Any] = np.full(len(host.tokens), IGNORED, dtype=np.int64)
             for index, labels in enumerate(self.split.token_labels(units)):
-                first, kept = int(host.cumulative[index]) + 1, labels[: self.shape.max_residues]
+                first = int(host.cumulative[index]) + 1
+                kept = labels[: self.shape.max_residues]
                 targets[first : first + len(kept)] = kept
         else:
             targets = np.full((len(host.keys), len(self.split.schema.columns)), np.nan, dtype=np.float32)
@@ -87,6 +88,8 @@ def labelled_pack(host: HostPack, max_length: int, device: torch.device) -> Pack
 
 @dataclass(frozen=True)
 class TaskEvaluation(Evaluation):
+    """Scores of a model on a split, with the predictions."""
+
     predictions: Predictions
 
 
@@ -98,7 +101,8 @@ class FineTuning(AdaptedObjective):
     """
 
     config: RunFile
-    splits, streams = LabelledSplit, LabelledStream
+    splits = LabelledSplit
+    streams = LabelledStream
     xla_problems = (fine_tuning_on_xla("task"),)
 
     def __init__(self, config: RunFile) -> None:
@@ -114,8 +118,10 @@ class FineTuning(AdaptedObjective):
             )
         self.base_config = starting_config(config.model)
         self.esm_config = task_config(self.base_config, self.schema)
-        self.classes, architecture = task_class(self.esm_config, self.schema.task), of_config(self.esm_config)
-        self.plain, self.encoder = self.classes.plain, architecture.encoder
+        self.classes = task_class(self.esm_config, self.schema.task)
+        self.plain = self.classes.plain
+        architecture = of_config(self.esm_config)
+        self.encoder = architecture.encoder
         super().__init__(config, self.labelled, self.esm_config, architecture.adapted)
         self.loss = TaskLoss(self.labelled, balanced=self.task.class_weights == "balanced")
 
@@ -125,22 +131,22 @@ class FineTuning(AdaptedObjective):
 
     def plain_weights(self) -> dict[str, Tensor]:
         """Return the model to start from, without adapters, with its head if it fits, or a new one."""
-        seed, kind = self.config.train.seed, self.schema.task
+        seed = self.config.train.seed
         if self.has_head:
             start = starting_weights(self.config.model, seed, self.plain)
             return self.loss.head_in_units(start, undo=True)
         start = starting_weights(self.config.model, seed, encoder_only=True)
         encoder = {name: value for name, value in start.items() if name.startswith(self.encoder)}
-        return encoder | new_head(self.esm_config, kind, seed)
+        return encoder | new_head(self.esm_config, self.schema.task, seed)
 
     @property
     def has_head(self) -> bool:
         """Whether the model to start from was fine-tuned for outputs of the same kinds and names."""
-        base, wanted = self.base_config, self.esm_config
-        if self.schema.task.measured and (Path(self.config.model.init_from or "") / CHECKPOINT_FILE).exists():
-            return False  # its head is in units that the checkpoint does not tell
+        is_checkpoint = (Path(self.config.model.init_from or "") / CHECKPOINT_FILE).exists()
+        if self.schema.task.measured and is_checkpoint:
+            return False  # a checkpoint does not hold the units of its head
         return all(
-            getattr(base, name) == getattr(wanted, name)
+            getattr(self.base_config, name) == getattr(self.esm_config, name)
             for name in ("architectures", "problem_type", "id2label")
         )
 
@@ -155,13 +161,15 @@ class FineTuning(AdaptedObjective):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int) -> TaskEvaluation:
-        """Scores on the first packs of a split (0: all), the same on every process.
+        """Return the scores on the first packs of a split (0: all), the same on every process.
 
         ``eval_loss`` is a mean over all labels, weighted as in training.
         """
         assert isinstance(split, LabelledSplit)
-        started, loss = time.monotonic(), self.loss
-        here, shape, schema = place.here, place.shape, split.schema
+        started = time.monotonic()
+        here = place.here
+        shape = place.shape
+        schema = split.schema
         stream = LabelledStream(split, shape, EVALUATION_SEED)
         offsets = _row_offsets(split, shape.max_residues)
         outputs = torch.zeros(int(offsets[-1]), schema.num_outputs)
@@ -169,11 +177,12 @@ class FineTuning(AdaptedObjective):
         totals = torch.zeros(2, dtype=torch.float64, device=here.device)  # loss, labels
         answers = answered(model, stream, lambda host: self.pack(host, shape, here.device), place, num_packs)
         for packs, host, pack, found in answers:
-            totals += torch.stack(
-                [loss(found, pack.targets).double(), loss.num_targets(pack.targets).double()]
-            )
+            loss = self.loss(found, pack.targets)
+            num_labels = self.loss.num_targets(pack.targets)
+            totals += torch.stack([loss.double(), num_labels.double()])
             for mine in packs[here.rank : here.rank + 1]:
-                count, bounds = len(mine.units), host.cumulative
+                count = len(mine.units)
+                bounds = host.cumulative
                 if schema.task.per_residue:  # between CLS and EOS
                     places = _ranges(bounds[:count] + 1, bounds[1 : count + 1] - 1)
                 else:
@@ -190,14 +199,14 @@ class FineTuning(AdaptedObjective):
             ids=np.array(split.ids(units), dtype=np.str_),
             offsets=np.concatenate([[0], np.cumsum(np.diff(offsets)[units])]),
             labels=_labels(split, units, shape.max_residues),
-            outputs=loss.in_units(outputs.numpy()[rows]),
+            outputs=self.loss.in_units(outputs.numpy()[rows]),
             lengths=split.draw(0, split.num_units, 0, 0)[1][units],
         )
-        loss_sum, num_labels = here.to_host(totals)
+        loss_sum, total_labels = here.to_host(totals)
         found_scores = scores(schema, predictions.labels, predictions.outputs)
         return TaskEvaluation(
             values={
-                "eval_loss": loss_sum / max(1.0, num_labels),
+                "eval_loss": loss_sum / max(1.0, total_labels),
                 **{f"eval_{name}": value for name, value in found_scores.items()},
             },
             num_proteins=len(units),
@@ -231,7 +240,7 @@ class FineTuning(AdaptedObjective):
     def score_written(self, run_dir: Path, place: Place) -> Mapping[str, float]:
         if self.task.baselines and place.here.is_first:
             write_baselines(self.config, place)
-        place.here.sum_on_host(0.0)  # the others wait here, where waiting may take long
+        place.here.sum_on_host(0.0)  # the other processes wait here, on the host, where waits may be long
         return {}
 
     def summary(self, results: Mapping[str, Any]) -> str:
@@ -239,7 +248,8 @@ class FineTuning(AdaptedObjective):
         for split, prefix in (("validation", "eval_"), ("test", "test_")):
             names = [name for name in self.schema.task.headlines if prefix + name in results]
             found = [f"{name} {results[prefix + name]:.3f}" for name in names]
-            parts += [f"{split} {', '.join(found)}"] if found else []
+            if found:
+                parts.append(f"{split} {', '.join(found)}")
         return "; ".join(parts)
 
     def identity(self, here: Processes) -> dict[str, Any]:
@@ -250,7 +260,10 @@ class FineTuning(AdaptedObjective):
 
 
 def _row_offsets(split: LabelledSplit, max_residues: int) -> npt.NDArray[np.int64]:
-    """(units + 1,) first row of each protein: one for all of it, or one for each residue that is read."""
+    """Return the first row of each protein, (units + 1,).
+
+    A protein has one row, and in a residue task one for each residue that is read.
+    """
     if not split.schema.task.per_residue:
         return np.arange(split.num_units + 1)
     _, lengths = split.draw(0, split.num_units, 0, 0)
@@ -263,6 +276,7 @@ def _ranges(starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> npt.NDArray[np
 
 
 def _labels(split: LabelledSplit, units: npt.NDArray[np.int64], max_residues: int) -> npt.NDArray[np.float32]:
+    """Return the labels of the rows of these proteins, NaN where there is none."""
     if not split.schema.task.per_residue:
         return split.labels(units)
     parts = [labels[:max_residues] for labels in split.token_labels(units)]
@@ -272,18 +286,19 @@ def _labels(split: LabelledSplit, units: npt.NDArray[np.int64], max_residues: in
 
 
 def score_task(config: RunFile, here: Processes) -> dict[str, Any]:
-    """Scores of the run's model, or of the folder or checkpoint that ``inference.model`` names.
+    """Score the run's model, or the folder or checkpoint that ``inference.model`` names.
 
-    Every process calls it, and gets the same.
+    Every process calls it, and gets the same scores.
 
     Raises:
-        ValueError: if there is no such model, if its outputs are not the task's, or if the checkpoint is of
-            another run.
+        ValueError: if there is no such model, if its outputs are not the task's, or if the checkpoint belongs
+            to another run.
     """
     name = config.inference.model or str(config.run_dir / "model")
     beat("loading", slow=True)
     is_checkpoint = (Path(name) / CHECKPOINT_FILE).exists()
-    objective, start = FineTuning(config) if is_checkpoint else _of_model(config, name), {}
+    objective = FineTuning(config) if is_checkpoint else _of_model(config, name)
+    start: dict[str, Tensor] = {}
     if is_checkpoint and not objective.trains_all:
         with verified(objective.start, here):  # checkpoints of adapters hold no other weights
             start = objective.weights()
@@ -316,7 +331,7 @@ def score_task(config: RunFile, here: Processes) -> dict[str, Any]:
 
 
 def _of_model(config: RunFile, name: str) -> FineTuning:
-    """Objective of a run that starts from the model and keeps its head."""
+    """Return the objective of a run that starts from the model and keeps its head."""
     start = dataclasses.replace(config.model, init_from=name)
     objective = FineTuning(dataclasses.replace(config, model=start, lora=None))
     if not objective.has_head:

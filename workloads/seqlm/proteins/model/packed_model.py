@@ -35,10 +35,11 @@ class Pack:
     tokens: Tensor
     """(T,) int64 ids after masking."""
     token_scale: Tensor
-    """(T,) fp32 factor on each embedding of ESM-2: 0 for <mask> and padding, else that of token dropout."""
+    """(T,) fp32 factor on each embedding of ESM-2: 0 for <mask> and padding, else by token dropout."""
     positions: Tensor
     """(T,) int64 position within the protein, CLS at 0."""
     segments: Segments
+    """Boundaries of the proteins."""
     rows: Tensor
     """(K,) int64 places of the predicted tokens; spare entries point anywhere. If nothing is masked, they
     are those of the segments' CLS."""
@@ -188,7 +189,7 @@ class PackedModel(LayeredModel):
     """
 
     exact_head = False
-    """Compute the head in fp32 where autocast has bf16, whose answers tie: they have three digits."""
+    """Whether the head computes in fp32 also under autocast. In bf16, with its three digits, answers tie."""
 
     if TYPE_CHECKING:  # transformers has it
         config: Any
@@ -367,11 +368,11 @@ def joined(x: Tensor, projections: Sequence[nn.Module]) -> Tensor:
     would keep a copy.
     """
     needs_grad = torch.is_grad_enabled()
-    if not all(type(one) is nn.Linear and one.weight.requires_grad >= needs_grad for one in projections):
+    plain = [one for one in projections if type(one) is nn.Linear and one.weight.requires_grad >= needs_grad]
+    if len(plain) < len(projections):
         return torch.cat([one(x) for one in projections], dim=-1)
-    weight = torch.cat([one.weight for one in projections])
-    has_bias = projections[0].bias is not None
-    bias = torch.cat([one.bias for one in projections]) if has_bias else None
+    weight = torch.cat([one.weight for one in plain])
+    bias = None if plain[0].bias is None else torch.cat([one.bias for one in plain])
     return F.linear(x, weight, bias)
 
 

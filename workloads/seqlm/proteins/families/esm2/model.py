@@ -44,11 +44,14 @@ _ARCHITECTURE: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.0,
     "vocab_size": VOCABULARY,
 }
-"""Values that distinguish ESM-2 from other models of transformers' class."""
+"""Fields of the configuration that distinguish ESM-2 from other models of transformers' class."""
+MAX_POSITIONS = 1026
+SPARE_POSITIONS = 2
+"""Positions that transformers leaves free before the first token of a row."""
 
 
 def published_config(size: str) -> EsmConfig:
-    """Configuration of a published ESM-2 model; bare ``EsmConfig`` defaults differ from it.
+    """Return the configuration of a published ESM-2 model. The defaults of ``EsmConfig`` differ from it.
 
     Args:
         size: value of ``model.size``.
@@ -62,7 +65,7 @@ def published_config(size: str) -> EsmConfig:
         hidden_size=dimensions.hidden,
         num_attention_heads=dimensions.heads,
         intermediate_size=dimensions.feed_forward,
-        max_position_embeddings=1026,
+        max_position_embeddings=MAX_POSITIONS,
         layer_norm_eps=1e-5,
     )
 
@@ -113,13 +116,18 @@ class PackedEsmModel(PackedModel, EsmPreTrainedModel):
         )
         # The contact head reads attention maps, and no loss here does.
         self.esm.contact_head.requires_grad_(False)
-        # Positions come with the pack; a buffer that no checkpoint holds would stay on the meta device.
+        # The pack brings the positions. A buffer that no checkpoint holds would stay on the meta device.
         del self.esm.embeddings.position_ids
-        last = f".layer.{config.num_hidden_layers - 1}."
-        skipping = (last + part for part in ("attention.output", "intermediate", "output"))
-        if not isinstance(self, TokenClassifier):
-            self.on_rows = (*skipping, "lm_head", "classifier")
-            self.queries_on_rows = (last + "attention.self.query",)
+        if not isinstance(self, TokenClassifier):  # which predicts for all tokens
+            last = f".layer.{config.num_hidden_layers - 1}."
+            self.on_rows = (
+                f"{last}attention.output",
+                f"{last}intermediate",
+                f"{last}output",
+                "lm_head",
+                "classifier",
+            )
+            self.queries_on_rows = (f"{last}attention.self.query",)
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -158,10 +166,12 @@ class PackedTokenClassifier(TokenClassifier, PackedEsmModel, EsmForTokenClassifi
 
 
 def _tokenizer(config: EsmConfig) -> EsmTokenizer:
+    """Return transformers' tokenizer, which reads the vocabulary from a file."""
     with TemporaryDirectory() as folder:
         vocabulary = Path(folder) / "vocab.txt"
         vocabulary.write_text("\n".join(TOKENS))
-        return EsmTokenizer(str(vocabulary), model_max_length=config.max_position_embeddings - 2)
+        longest = config.max_position_embeddings - SPARE_POSITIONS
+        return EsmTokenizer(str(vocabulary), model_max_length=longest)
 
 
 def architecture() -> Architecture:

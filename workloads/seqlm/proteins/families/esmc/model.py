@@ -56,7 +56,7 @@ _ARCHITECTURE: dict[str, Any] = {
     "attention_dropout": 0.0,
     "tie_word_embeddings": False,
 }
-"""Values that distinguish ESMC from other models of transformers' class."""
+"""Fields of the configuration that distinguish ESMC from other models of transformers' class."""
 
 
 def published_config(size: str) -> EsmcConfig:
@@ -108,7 +108,8 @@ class PackedEsmcLayer(PackedLayer, EsmcLayer):  # type: ignore[misc]  # packed t
         return self.self_attn.o_proj(context)
 
     def feed_forward(self, normed: Tensor) -> Tensor:
-        gate, up = joined(operand(normed), (self.mlp.gate_proj, self.mlp.up_proj)).chunk(2, dim=-1)  # (T, F)
+        both = joined(operand(normed), (self.mlp.gate_proj, self.mlp.up_proj))  # (T, 2 F)
+        gate, up = both.chunk(2, dim=-1)
         return self.mlp.down_proj(F.silu(gate) * up)
 
 
@@ -121,18 +122,21 @@ class PackedEsmcModel(PackedModel, EsmcPreTrainedModel):
 
     esmc: EsmcModel
     uncounted = ("embed_tokens",)
-    on_vocabulary = tuple(f"esmc.layers.0.self_attn.{name}_proj" for name in "qkv")
+    on_vocabulary = (
+        "esmc.layers.0.self_attn.q_proj",
+        "esmc.layers.0.self_attn.k_proj",
+        "esmc.layers.0.self_attn.v_proj",
+    )
 
     def __init__(self, config: EsmcConfig) -> None:
         _reject_other_architectures(config)
         super().__init__(config)
         layers = range(config.num_hidden_layers)
         self.esmc.layers = nn.ModuleList(PackedEsmcLayer(config, index) for index in layers)
-        last = f".layers.{config.num_hidden_layers - 1}."
-        skipping = (last + part for part in ("self_attn.o_proj", "mlp"))
-        if not isinstance(self, TokenClassifier):
-            self.on_rows = (*skipping, "lm_head", "classifier")
-            self.queries_on_rows = (last + "self_attn.q_proj",)
+        if not isinstance(self, TokenClassifier):  # which predicts for all tokens
+            last = f".layers.{config.num_hidden_layers - 1}."
+            self.on_rows = (f"{last}self_attn.o_proj", f"{last}mlp", "lm_head", "classifier")
+            self.queries_on_rows = (f"{last}self_attn.q_proj",)
 
     @property
     def layers(self) -> nn.ModuleList:

@@ -248,9 +248,10 @@ def single_records(block: Block) -> Iterator[Block]:
 def _record_bounds(data: bytes) -> list[int]:
     """Return the start of each record of a block, and the end of the last one."""
     array = np.frombuffer(data, dtype=np.uint8)
-    signs = np.flatnonzero(array == ord(">"))
-    # The first byte is a record's; index -1, its predecessor here, is then not looked at.
-    return [0, *signs[1:][array[signs[1:] - 1] == ord("\n")].tolist(), len(data)]
+    # The first sign is the block's first byte, which has no byte before it.
+    signs = np.flatnonzero(array == ord(">"))[1:]
+    begins_line = array[signs - 1] == ord("\n")
+    return [0, *signs[begins_line].tolist(), len(data)]
 
 
 def _are_text(ids: list[bytes]) -> bool:

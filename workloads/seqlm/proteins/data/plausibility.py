@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ _AT_ONCE = 500
 """Records that are counted at once, so that the counts stay in the CPU's cache."""
 _SHOWN_CHARACTERS = 60
 """Length to which ids are cut in messages."""
+Tokens: TypeAlias = bytes | npt.NDArray[np.uint8]
+"""Token ids of a protein."""
 ALLOW = "data.allow_nucleotides=true"
 
 _KINDS = {
@@ -59,18 +62,19 @@ class Implausible:
         counts = {kind: count + other.counts[kind] for kind, count in self.counts.items()}
         return Implausible(self.looked_at + other.looked_at, counts, other.examples | self.examples)
 
-    def look_at(self, ids: Sequence[str | bytes], proteins: Sequence[bytes | npt.NDArray[np.uint8]]) -> None:
+    def look_at(self, ids: Sequence[str | bytes], proteins: Sequence[Tokens]) -> None:
         """Count the implausible records among some, given as token ids."""
         for start in range(0, len(ids), _AT_ONCE):
             self._look_at(ids[start : start + _AT_ONCE], proteins[start : start + _AT_ONCE])
 
-    def _look_at(self, ids: Sequence[str | bytes], proteins: Sequence[bytes | npt.NDArray[np.uint8]]) -> None:
+    def _look_at(self, ids: Sequence[str | bytes], proteins: Sequence[Tokens]) -> None:
         lengths = np.array([len(protein) for protein in proteins])
         joined = np.frombuffer(b"".join(proteins), dtype=np.uint8).astype(np.int64)  # type: ignore[arg-type]
         owners = np.repeat(np.arange(len(lengths)), lengths) * VOCAB_SIZE
         counts = np.bincount(owners + joined, minlength=len(lengths) * VOCAB_SIZE)
         shares = counts.reshape(len(lengths), VOCAB_SIZE) / lengths[:, None]
-        entropy = -(shares * np.log2(shares, where=shares > 0, out=np.zeros_like(shares))).sum(axis=1)
+        logarithms = np.log2(shares, where=shares > 0, out=np.zeros_like(shares))
+        entropy = -(shares * logarithms).sum(axis=1)
         long = lengths >= SHORT_RESIDUES
         nucleotides = long & (shares[:, _OF_NUCLEOTIDES].sum(axis=1) >= NUCLEOTIDE_SHARE)
         for letters in _BASES:

@@ -120,7 +120,8 @@ def _repeated(plan: Plan, first_cell: int, next_cell: int) -> list[int]:
     if not slices:
         return []
     keys = np.sort(np.concatenate([part.keys for part in slices]))
-    return [int(key) for key in np.unique(keys[1:][keys[1:] == keys[:-1]])]
+    repeated = keys[1:][keys[1:] == keys[:-1]]
+    return [int(key) for key in np.unique(repeated)]
 
 
 def raise_for_repeated(job: Job, paths: Sequence[Path], hashes: Sequence[int]) -> None:

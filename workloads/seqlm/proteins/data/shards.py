@@ -113,7 +113,8 @@ def _write_piece(reader: SpillReader, slices: list[RowSlice], plan: Plan, writer
 def _take(values: Array, offsets: Ints, rows: Ints) -> pa.Array:
     """Return the chosen rows as large_binary, back to back, with one memory copy per row in C++."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers).take(pa.array(rows))
+    texts = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    return texts.take(pa.array(rows))
 
 
 def _batch(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
@@ -135,7 +136,8 @@ def _batch(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
 
 def _cluster_sizes(names: pa.Array) -> pa.Array:
     """Return the size of a cluster at its first row, and 0 at the others. Rows are sorted by cluster."""
-    lengths = np.diff(np.frombuffer(names.buffers()[1], dtype=np.int64)[: len(names) + 1])
+    offsets = np.frombuffer(names.buffers()[1], dtype=np.int64)[: len(names) + 1]
+    lengths = np.diff(offsets)
     text = names.to_pylist()
     is_first = np.ones(len(names), dtype=bool)
     is_first[1:] = lengths[1:] != lengths[:-1]
@@ -205,7 +207,8 @@ class _SplitWriter:
                     break
                 cluster = len(cluster_ends) - 1
             stop = int(last_rows[cluster]) + 1
-            self._write_batch(batch.slice(row, stop - row), np.diff(ends[row:stop], prepend=done))
+            lengths = np.diff(ends[row:stop], prepend=done)
+            self._write_batch(batch.slice(row, stop - row), lengths)
             self.clusters += int(np.count_nonzero((starts >= row) & (starts < stop)))
             row = stop
             done = int(ends[stop - 1])

@@ -44,7 +44,9 @@ def write_baselines(config: RunFile, place: Place) -> Path:
     """
     assert config.task is not None
     share = RESIDUE_SHARE if TASK_KINDS[config.task.kind].per_residue else 1
-    parts = [SampledSplit(config.data.path, name, int(most * share)) for name, most in MAX_PROTEINS.items()]
+    parts = []
+    for name, most in MAX_PROTEINS.items():
+        parts.append(SampledSplit(config.data.path, name, int(most * share)))
     scored = 2 if parts[2].proteins else 1
     schema = parts[0].schema
     features = {"k-mers": _kmers(parts)}
@@ -93,5 +95,6 @@ def _windows(proteins: list[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.float
     for protein in proteins:
         padded = np.pad(protein, WINDOW, constant_values=PAD)
         around = np.lib.stride_tricks.sliding_window_view(padded, 2 * WINDOW + 1)
-        found.append(np.eye(VOCAB_SIZE, dtype=np.float32)[around].reshape(len(protein), -1))
+        one_hot = np.eye(VOCAB_SIZE, dtype=np.float32)[around]
+        found.append(one_hot.reshape(len(protein), -1))
     return found

@@ -96,7 +96,8 @@ def _by_minhash(records: Sequence[Record]) -> list[str]:
     for number, record in enumerate(records):
         tokens = record.tokens
         sketch = MinHash(num_perm=PERMUTATIONS)
-        sketch.update_batch({tokens[start : start + WORD] for start in range(max(1, len(tokens) - WORD + 1))})
+        num_words = max(1, len(tokens) - WORD + 1)
+        sketch.update_batch({tokens[start : start + WORD] for start in range(num_words)})
         for other in index.query(sketch):
             if sketches[other].jaccard(sketch) >= MIN_JACCARD:
                 parent[root(number)] = root(other)

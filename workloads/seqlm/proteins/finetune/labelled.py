@@ -67,7 +67,10 @@ class SampledSplit:
         units = np.sort(drawn).astype(np.int64)
         self.schema = split.schema
         self.ids = split.ids(units)
-        self.proteins = [split.residues(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units]
+        self.proteins = []
+        for unit in units.tolist():
+            (place,), _ = split.draw(unit, 1, 0, 0)
+            self.proteins.append(split.residues(place))
         self.known: list[npt.NDArray[np.int64]] | None = None
         """Positions of the labelled residues of each protein."""
         if not split.schema.task.per_residue:
@@ -76,7 +79,8 @@ class SampledSplit:
         classes = split.token_labels(units)
         self.known = [np.flatnonzero(each != IGNORED) for each in classes]
         chosen = [each[known] for each, known in zip(classes, self.known, strict=True)]
-        self.labels = np.concatenate([np.empty(0), *chosen]).astype(np.float32)[:, None]
+        column = np.concatenate([np.empty(0), *chosen]).astype(np.float32)
+        self.labels = column[:, None]
 
     def features(self, run: Callable[[Any], list[Any]], kind: type[np.floating] = np.float32) -> Any:
         """Return the features of the examples, (N, F).

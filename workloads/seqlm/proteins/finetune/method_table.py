@@ -122,7 +122,8 @@ def markdown(rows: Sequence[Mapping[str, Any]], environment: Mapping[str, Any]) 
         ]
         for line in rows
     ]
-    table = "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *lines])
+    rule = ["---"] * len(head)
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *lines])
     where = ", ".join(
         f"{name} {environment[name]}"
         for name in ("device", "cpu_cores", "python", "torch")

@@ -41,9 +41,13 @@ from seqlm.training.scoring import EVALUATION_SEED, answered
 
 from .baselines import write_baselines
 from .labelled import LabelledSplit
+from .labels import Floats
 from .prediction_file import Predictions, predictions_file, write_prediction_table
 from .scores import scores
 from .tasks import TaskLoss, new_head, task_class, task_config
+
+Ints = npt.NDArray[np.int64]
+NO_NUMBERS: Ints = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -59,14 +63,12 @@ class LabelledStream(ProteinStream):
 
     split: LabelledSplit
 
-    def crop_starts(
-        self, epoch: int, units: npt.NDArray[np.int64], spare: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
+    def crop_starts(self, epoch: int, units: Ints, spare: Ints) -> Ints:
         return np.zeros_like(units)
 
     def load(self, pack: PlannedPack | None) -> LabelledPack:
         host = super().load(pack)
-        units = np.zeros(0, dtype=np.int64) if pack is None else pack.units
+        units = NO_NUMBERS if pack is None else pack.units
         if self.split.schema.task.per_residue:
             targets: npt.NDArray[Any] = np.full(len(host.tokens), IGNORED, dtype=np.int64)
             for index, labels in enumerate(self.split.token_labels(units)):
@@ -74,7 +76,8 @@ class LabelledStream(ProteinStream):
                 kept = labels[: self.shape.max_residues]
                 targets[first : first + len(kept)] = kept
         else:
-            targets = np.full((len(host.keys), len(self.split.schema.columns)), np.nan, dtype=np.float32)
+            shape = (len(host.keys), len(self.split.schema.columns))
+            targets = np.full(shape, np.nan, dtype=np.float32)
             targets[: len(units)] = self.split.labels(units)
         return LabelledPack(**vars(host), targets=targets)
 
@@ -195,12 +198,14 @@ class FineTuning(AdaptedObjective):
         dist.all_reduce(outputs, group=here.control)
         units = np.flatnonzero(seen.numpy())
         rows = _ranges(offsets[units], offsets[units + 1])
+        row_counts = np.diff(offsets)[units]
+        _, lengths = split.draw(0, split.num_units, 0, 0)
         predictions = Predictions(
             ids=np.array(split.ids(units), dtype=np.str_),
-            offsets=np.concatenate([[0], np.cumsum(np.diff(offsets)[units])]),
+            offsets=np.concatenate([[0], np.cumsum(row_counts)]),
             labels=_labels(split, units, shape.max_residues),
             outputs=self.loss.in_units(outputs.numpy()[rows]),
-            lengths=split.draw(0, split.num_units, 0, 0)[1][units],
+            lengths=lengths[units],
         )
         loss_sum, total_labels = here.to_host(totals)
         found_scores = scores(schema, predictions.labels, predictions.outputs)
@@ -259,7 +264,7 @@ class FineTuning(AdaptedObjective):
         }
 
 
-def _row_offsets(split: LabelledSplit, max_residues: int) -> npt.NDArray[np.int64]:
+def _row_offsets(split: LabelledSplit, max_residues: int) -> Ints:
     """Return the first row of each protein, (units + 1,).
 
     A protein has one row, and in a residue task one for each residue that is read.
@@ -270,19 +275,20 @@ def _row_offsets(split: LabelledSplit, max_residues: int) -> npt.NDArray[np.int6
     return np.concatenate([[0], np.cumsum(np.minimum(lengths, max_residues))])
 
 
-def _ranges(starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def _ranges(starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Ints:
     """Return the whole numbers from each start up to its stop, one range after another."""
-    return np.concatenate([np.zeros(0, dtype=np.int64), *map(np.arange, starts.tolist(), stops.tolist())])
+    ranges = [np.arange(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+    return np.concatenate([NO_NUMBERS, *ranges])
 
 
-def _labels(split: LabelledSplit, units: npt.NDArray[np.int64], max_residues: int) -> npt.NDArray[np.float32]:
+def _labels(split: LabelledSplit, units: Ints, max_residues: int) -> Floats:
     """Return the labels of the rows of these proteins, NaN where there is none."""
     if not split.schema.task.per_residue:
         return split.labels(units)
     parts = [labels[:max_residues] for labels in split.token_labels(units)]
-    flat = np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.float32)[:, None]
-    flat[flat == IGNORED] = np.nan
-    return flat
+    column = np.concatenate([NO_NUMBERS, *parts]).astype(np.float32)
+    column[column == IGNORED] = np.nan
+    return column[:, None]
 
 
 def score_task(config: RunFile, here: Processes) -> dict[str, Any]:

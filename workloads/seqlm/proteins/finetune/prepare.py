@@ -197,7 +197,12 @@ def _order(records: Sequence[Record], seed: int) -> list[int]:
     Records with equal sequences are in the order of their ids, so the order of the table does not matter.
     """
     keys = hash_all([record.tokens for record in records], seed).tolist()
-    return sorted(range(len(records)), key=lambda row: (keys[row], records[row].tokens, records[row].id))
+
+    def place(row: int) -> tuple[int, bytes, str]:
+        record = records[row]
+        return keys[row], record.tokens, record.id
+
+    return sorted(range(len(records)), key=place)
 
 
 def _note_left_out(num_records: int, selection: Selection) -> None:
@@ -298,7 +303,8 @@ def _never_trained(labels: Labels, rows: Sequence[int]) -> list[str]:
     schema = labels.schema
     values = np.concatenate([labels.arrays[index] for index in rows])
     if schema.task.measured:
-        known = np.isfinite(values.reshape(len(rows), -1)).any(axis=0).tolist()
+        table = values.reshape(len(rows), -1)
+        known = np.isfinite(table).any(axis=0).tolist()
         return [name for name, is_known in zip(schema.columns, known, strict=True) if not is_known]
     counts = class_counts(schema, [values])
     if schema.classes:

@@ -53,6 +53,8 @@ TITLES = {
     "precision": "Precision",
     "recall": "Recall",
 }
+NOT_DEFINED = "\N{EN DASH}"
+"""Text of a score that is not defined."""
 LENGTH_BOUNDS = (0, 128, 256, 512, 1024, math.inf)
 """Residues; a length class includes its upper bound."""
 AREAS = ("auroc", "auprc")
@@ -130,12 +132,13 @@ class TaskContents(ReportContents):
         schema = predictions.schema
         parts = class_scores(schema, predictions.found.labels, predictions.found.outputs)
         unit = "residues" if schema.task.per_residue else "proteins"
-        names = [name for name in parts[0].values if any(math.isfinite(part.values[name]) for part in parts)]
-        rows = [
-            [part.name, f"{part.examples:,}", *(_text(part.values[name]) or "\N{EN DASH}" for name in names)]
-            for part in parts
-        ]
-        titles = ["measurement" if schema.task.measured else "class", unit, *(TITLES[n] for n in names)]
+        names = [name for name in parts[0].values if _is_defined(name, parts)]
+        rows = []
+        for part in parts:
+            shown = [_text(part.values[name]) or NOT_DEFINED for name in names]
+            rows.append([part.name, f"{part.examples:,}", *shown])
+        first_title = "measurement" if schema.task.measured else "class"
+        titles = [first_title, unit, *(TITLES[name] for name in names)]
         return section(
             f"Predictions for the {predictions.split} split",
             self._compared(predictions) + _figures(predictions, parts, unit) + table(titles, rows),
@@ -149,10 +152,9 @@ class TaskContents(ReportContents):
         schema = predictions.schema
         headlines = schema.task.headlines
         tuned = scores(schema, predictions.found.labels, predictions.found.outputs)
-        rows = [
-            [name, *(_text(values.get(score)) or "\N{EN DASH}" for score in headlines)]
-            for name, values in {"tuned model": tuned, **found["scores"]}.items()
-        ]
+        rows = []
+        for name, values in {"tuned model": tuned, **found["scores"]}.items():
+            rows.append([name, *(_text(values.get(score)) or NOT_DEFINED for score in headlines)])
         note = (
             f'<p class="note">Baselines: {found["train"]:,} proteins to fit, {found["proteins"]:,} to score. '
             "A frozen probe is a linear model on embeddings of the model before tuning.</p>"
@@ -161,6 +163,11 @@ class TaskContents(ReportContents):
 
     def subtitle(self, config: Mapping[str, Any]) -> str:
         return ", ".join(filter(None, (self._kind, super().subtitle(config))))
+
+
+def _is_defined(score: str, parts: Sequence[ClassScore]) -> bool:
+    """Return whether any class has this score."""
+    return any(math.isfinite(part.values[score]) for part in parts)
 
 
 def _figures(predictions: PredictedSplit, parts: Sequence[ClassScore], unit: str) -> str:
@@ -199,7 +206,7 @@ def _length_table(predictions: PredictedSplit, unit: str) -> str:
             continue
         values = scores(schema, found.labels[chosen], found.outputs[chosen])
         title = f"{low + 1:.0f} to {high:.0f}" if math.isfinite(high) else f"over {low:.0f}"
-        shown = [_text(values[name]) or "\N{EN DASH}" for name in headlines]
+        shown = [_text(values[name]) or NOT_DEFINED for name in headlines]
         rows.append([title, f"{chosen.sum():,}", *shown])
     return table(["protein length", unit, *(TITLES[name] for name in headlines)], rows)
 
@@ -354,8 +361,10 @@ def _thinned(x: Doubles, y: Doubles) -> tuple[Doubles, Doubles]:
     """Return at most ``MAX_CURVE_POINTS`` points of a curve, its ends among them."""
     if len(x) <= MAX_CURVE_POINTS:
         return x, y
-    # Even along the curve, not along the array: a PR curve has most of its points at its flat end.
-    path = np.concatenate([[0.0], np.cumsum(np.hypot(np.diff(x), np.diff(y)))])
+    # Evenly along the curve, not along the array: a PR curve has most of its points at its flat end.
+    steps = np.hypot(np.diff(x), np.diff(y))
+    path = np.concatenate([[0.0], np.cumsum(steps)])
     places = np.searchsorted(path, np.linspace(0, path[-1], MAX_CURVE_POINTS))
-    places = np.unique(np.clip(np.append(places, len(x) - 1), 0, len(x) - 1))
+    last = len(x) - 1
+    places = np.unique(np.clip(np.append(places, last), 0, last))
     return x[places], y[places]

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from .labels import Floats, LabelSchema
 
 Doubles = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
 
 
@@ -45,7 +46,9 @@ def scores(schema: LabelSchema, labels: Floats, outputs: Floats) -> dict[str, fl
         * of regression: ``spearman``, ``pearson``, ``rmse``, ``mae`` and ``r2``, means over the columns.
     """
     parts = class_scores(schema, labels, outputs)
-    means = {name: _mean([part.values[name] for part in parts]) for name in parts[0].values}
+    means = {}
+    for name in parts[0].values:
+        means[name] = _mean([part.values[name] for part in parts])
     if schema.task.two_classes or schema.task.measured:
         return means
     shown = {name: means[name] for name in ("accuracy", "mcc", "f1", "auroc", "auprc")}
@@ -217,7 +220,7 @@ def _jaccard(truth: Truths, predicted: Truths) -> Doubles:
     return np.where(in_either > 0, in_both / np.maximum(in_either, 1), 1.0)
 
 
-def _classes(labels: Floats, outputs: Floats) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _classes(labels: Floats, outputs: Floats) -> tuple[Ints, Ints]:
     """Return the true and the predicted class of every labelled example."""
     known = np.isfinite(labels[:, 0])
     return labels[known, 0].astype(np.int64), outputs[known].argmax(axis=1)

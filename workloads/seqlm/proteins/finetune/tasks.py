@@ -129,7 +129,8 @@ def _class_weights(split: LabelledSplit) -> npt.NDArray[np.float32]:
     counts = split.class_counts().astype(np.float64)
     if split.schema.task.one_of_many:
         num_classes = counts.shape[1]
-        return (counts.sum() / (num_classes * np.maximum(counts[0], 1))).astype(np.float32)
+        examples = np.maximum(counts[0], 1)
+        return (counts.sum() / (num_classes * examples)).astype(np.float32)
     negatives = np.maximum(counts[:, 0], 1)
     positives = np.maximum(counts[:, 1], 1)
     return (negatives / positives).astype(np.float32)

@@ -56,7 +56,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         sin: (T, 1, D / 2) sines of the angles.
     """
     first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    new_first = first * cos - second * sin
+    new_second = second * cos + first * sin
+    return torch.cat((new_first, new_second), dim=-1).to(x.dtype)
 
 
 def uses_cpu_kernel(x: Tensor) -> bool:
@@ -93,7 +95,9 @@ def packed_attention(
     if uses_flash(q):
         bounds = segments.cumulative
         longest = segments.max_length
-        context = varlen_attn(rotate(q, cos, sin), rotate(k, cos, sin), v, bounds, bounds, longest, longest)
+        q = rotate(q, cos, sin)
+        k = rotate(k, cos, sin)
+        context = varlen_attn(q, k, v, bounds, bounds, longest, longest)
         assert isinstance(context, Tensor)  # a tuple is returned only with further options
         return context
     if q.device.type == "xla":
@@ -211,7 +215,8 @@ def _forward_only(q: Tensor, k: Tensor, v: Tensor, bounds: list[_Bounds]) -> Ten
             torch.bmm(q[group, here], k[group, here].transpose(1, 2), out=s)
             s[:, :, length:] = -torch.inf
             torch.softmax(s, dim=-1, out=s)
-            context[place, group] = torch.bmm(s, v[group, here])[:, :length].transpose(0, 1)
+            result = torch.bmm(s, v[group, here])
+            context[place, group] = result[:, :length].transpose(0, 1)
         buffers.give_back(scores)
     return context
 

@@ -358,7 +358,9 @@ def refuse_others(config: Any, expected: Mapping[str, Any], family: str, publish
 
 def looked_up(table: Tensor, tokens: Tensor) -> Tensor:
     """Return rows of a table (V, H, D) at tokens (T,); a row's gradient is a sum over many, in fp32."""
-    return F.embedding(tokens, table.flatten(1).float()).to(table.dtype).view(-1, *table.shape[1:])
+    flat = table.flatten(1).float()  # (V, H D)
+    rows = F.embedding(tokens, flat).to(table.dtype)
+    return rows.view(-1, *table.shape[1:])
 
 
 def joined(x: Tensor, projections: Sequence[nn.Module]) -> Tensor:

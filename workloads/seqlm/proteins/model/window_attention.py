@@ -49,12 +49,16 @@ def window_attention(q: Tensor, k: Tensor, v: Tensor, segment: Tensor, max_lengt
 
 
 def _blocks(x: Tensor, block: int) -> Tensor:
-    """(T, ...) -> (N, B, ...), the last block filled up with zeros."""
+    """Divide (T, ...) into blocks (N, B, ...); the last one is filled up with zeros."""
     spare = -len(x) % block
-    return F.pad(x, (0, 0) * (x.ndim - 1) + (0, spare)).unflatten(0, (-1, block))
+    no_padding = (0, 0)
+    padding = (*no_padding * (x.ndim - 1), 0, spare)  # from the last dimension to the first
+    return F.pad(x, padding).unflatten(0, (-1, block))
 
 
 def _with_neighbours(x: Tensor) -> Tensor:
-    """(N, B, ...) -> (N, 3 B, ...): the block before, the block, the block after; zeros beyond the ends."""
+    """Join each block (N, B, ...) with the ones before and after, (N, 3 B, ...); zeros beyond the ends."""
     nothing = torch.zeros_like(x[:1])
-    return torch.cat([torch.cat([nothing, x[:-1]]), x, torch.cat([x[1:], nothing])], dim=1)
+    before = torch.cat([nothing, x[:-1]])
+    after = torch.cat([x[1:], nothing])
+    return torch.cat([before, x, after], dim=1)

@@ -55,16 +55,16 @@ PR_SET_CHILD_SUBREAPER = 36
 PREPARE = """
 import sys, time
 from pathlib import Path
-from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 if __name__ == "__main__":
     prepare(
-        [Path(sys.argv[1])],
+        ProteinFiles([Path(sys.argv[1])]),
         Path(sys.argv[2]),
         seed=0,
         validation_fraction=0.01,
         test_fraction=0.01,
-        workers=int(sys.argv[3]),
-        progress=False,
+        execution=Execution(workers=int(sys.argv[3]), progress=False),
     )
     print(time.process_time())
 """

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 
 LETTERS = "LAGVSERTIDPKQNFYMHWC"
 NUM_PROTEINS = 120
@@ -23,5 +24,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for number, length in enumerate(lengths)
         )
     )
-    prepare([fasta], folder / "prepared", seed=0, validation_fraction=0.1, test_fraction=0.0, progress=False)
+    prepare(
+        ProteinFiles([fasta]),
+        folder / "prepared",
+        seed=0,
+        validation_fraction=0.1,
+        test_fraction=0.0,
+        execution=Execution(progress=False),
+    )
     return folder / "prepared"

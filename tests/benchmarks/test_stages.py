@@ -14,7 +14,8 @@ import torch
 from benchmarks.case import Case, Settings
 from benchmarks.ours import drawn_proteins
 from benchmarks.stages import data, embed, finetune, serve
-from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 
 LETTERS = "LAGVSERTIDPKQNFYMHWC"
 
@@ -31,12 +32,12 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
         )
     )
     prepare(
-        [folder / "proteins.fasta"],
+        ProteinFiles([folder / "proteins.fasta"]),
         folder / "prepared",
         seed=0,
         validation_fraction=0.1,
         test_fraction=0.0,
-        progress=False,
+        execution=Execution(progress=False),
     )
     return Settings(folder / "prepared", torch.device("cpu"), rehearsal=True)
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from seqlm.proteins.alphabet import decode, encode
 from seqlm.proteins.data.fasta import CONTROL_CHARACTER
-from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 from seqlm.proteins.inference.records import Protein, Reject, read_proteins
 from seqlm.training.data.manifest import Manifest
 from tests.fuzz.mutation import mutated
@@ -25,6 +26,7 @@ SEEDS = (
 )
 """Forms that are read, a repeated id, and an id with control characters."""
 FRACTIONS = {"seed": 0, "validation_fraction": 0.2, "test_fraction": 0.1}
+EXECUTION = Execution(workers=1, progress=False)
 
 
 def expected_records(text: bytes) -> dict[str, str]:
@@ -67,7 +69,7 @@ def check_prepared(content: bytes, text: bytes, path: Path) -> None:
     path.write_bytes(content)
     out = path.parent / "out"
     try:
-        manifest = prepare([path], out, workers=1, progress=False, **FRACTIONS)
+        manifest = prepare(ProteinFiles([path]), out, execution=EXECUTION, **FRACTIONS)
     except ValueError as error:
         told = str(error)
         assert not CONTROL_CHARACTER.search(told) and str(path) in told and len(told) < 1000, told

@@ -10,7 +10,8 @@ import torch
 from transformers import PretrainedConfig
 
 from seqlm.proteins.alphabet import STANDARD_RESIDUES
-from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 from seqlm.proteins.families.table import MODEL_FAMILIES
 from seqlm.training import precision
 from seqlm.training.tracking import mirror
@@ -63,7 +64,14 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fasta = folder / "proteins.fasta"
     fasta.write_text("\n".join(lines) + "\n")
     out = folder / "shards"
-    prepare([fasta], out, seed=0, validation_fraction=0.1, test_fraction=0.1, workers=1, progress=False)
+    prepare(
+        ProteinFiles([fasta]),
+        out,
+        seed=0,
+        validation_fraction=0.1,
+        test_fraction=0.1,
+        execution=Execution(workers=1, progress=False),
+    )
     return out
 
 

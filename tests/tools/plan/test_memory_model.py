@@ -217,12 +217,12 @@ def test_agrees_with_adapters(family: str, targets: tuple[str, ...]) -> None:
 @pytest.fixture
 def exact_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of attention's buffers grows in steps that are larger than the tensors of small models."""
-    monkeypatch.setattr(attention, "_BUFFER_STEP_ELEMENTS", 1 << 12)
+    monkeypatch.setattr(attention, "BUFFER_STEP_ELEMENTS", 1 << 12)
 
 
 def peak_of_step(model: nn.Module, pack: Pack, number_bytes: int) -> int:
-    """Return the peak of torch's allocator during a forward and backward pass."""
-    attention._buffers._free.clear()
+    """Return the peak of torch's allocator during a forward and backward pass, which finds no buffers."""
+    attention.buffers = attention.Buffers()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         loss_of(model, pack, number_bytes).backward()
     assert profiler.profiler is not None

@@ -17,7 +17,8 @@ from seqlm.bionemo.files import ExportFiles, export_files
 from seqlm.bionemo.installed import DATA_MODULE
 from seqlm.commands.kinds import prepare as prepare_run
 from seqlm.proteins.alphabet import TOKENS
-from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 from seqlm.proteins.finetune.labelled import LabelledSplit
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.data.manifest import SPLITS, Manifest
@@ -101,13 +102,12 @@ def test_clusters_keep_their_members(tmp_path: Path) -> None:
     fasta, table = write_members(tmp_path)
     out = tmp_path / "data"
     prepare(
-        [fasta],
+        ProteinFiles([fasta], table),
         out,
-        membership=table,
         seed=0,
         validation_fraction=0.2,
         test_fraction=0.1,
-        workers=1,
+        execution=Execution(workers=1),
     )
     config = of_data(out)
     facts, files = export_run(config), export_files(out)
@@ -149,12 +149,22 @@ def test_an_export_of_other_data_is_in_the_way(prepared: Path, tmp_path: Path) -
     fasta = tmp_path / "one.fasta"
     fasta.write_text("".join(f">Q{n}\n{'ACDEFGHIKL'[n % 10] * (20 + n)}\n" for n in range(60)))
     out = tmp_path / "data"
-    settings = {"validation_fraction": 0.3, "test_fraction": 0.1, "workers": 1}
-    prepare([fasta], out, seed=0, **settings)
+
+    def prepare_with(seed: int) -> None:
+        prepare(
+            ProteinFiles([fasta]),
+            out,
+            seed=seed,
+            validation_fraction=0.3,
+            test_fraction=0.1,
+            execution=Execution(workers=1),
+        )
+
+    prepare_with(seed=0)
     config = of_data(out)
     export_run(config)
     out.rename(tmp_path / "before")
-    prepare([fasta], out, seed=1, **settings)
+    prepare_with(seed=1)
     assert not is_exported(config)
     with pytest.raises(ValueError, match=r"is an export of other data than .* delete it to export again"):
         export_run(config)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from seqlm.proteins.alphabet import STANDARD_RESIDUES, encode
-from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.training.packing import PackShape
 from seqlm.training.records import RecordSplit
@@ -33,14 +34,12 @@ def split(sequences: dict[str, tuple[str, bytes]], tmp_path_factory: pytest.Temp
     fasta.write_text("".join(f">{name}\n{text.decode()}\n" for name, (_, text) in sequences.items()))
     table.write_text("".join(f"{name}\t{cluster}\n" for name, (cluster, _) in sequences.items()))
     prepare(
-        [fasta],
+        ProteinFiles([fasta], table),
         folder / "out",
         seed=0,
         validation_fraction=0.2,
         test_fraction=0,
-        membership=table,
-        workers=1,
-        progress=False,
+        execution=Execution(workers=1, progress=False),
     )
     return RecordSplit(folder / "out", "train")
 

@@ -95,7 +95,9 @@ class PackedCausalLM(LayeredModel):
     # The head reads the trained places alone; to leave it out makes the count a lower bound.
     uncounted = ("embed_tokens", "lm_head")
 
-    layers = property(lambda self: self.model.layers)
+    @property
+    def layers(self) -> nn.ModuleList:
+        return cast(nn.ModuleList, self.model.layers)
 
     @property
     def flops_per_pair(self) -> float:

@@ -1,5 +1,6 @@
 """Interface between the trainer and a model of any architecture."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,8 +32,11 @@ class Prediction:
     """() int64 number of the predicted tokens whose most likely id is the right one."""
 
 
-class LayeredModel(nn.Module):
-    """A transformer whose layers can be reached, sharded, compiled and recomputed one by one."""
+class LayeredModel(nn.Module, ABC):
+    """Transformer with layers that can be reached, sharded, compiled and recomputed one by one.
+
+    A model class that lacks an abstract part cannot be instantiated.
+    """
 
     activation_checkpointing: bool = False
     """Whether layers are computed again in the backward pass."""
@@ -44,21 +48,24 @@ class LayeredModel(nn.Module):
     on_rows: tuple[str, ...] = ()
     """Parts of the names of modules that run on the predicted tokens alone."""
     queries_on_rows: tuple[str, ...] = ()
-    """The same on CPUs, where the last layer has queries of these tokens alone."""
+    """Parts of the names of modules that run on the predicted tokens alone on CPUs, where the last layer has
+    queries of no other tokens."""
     on_vocabulary: tuple[str, ...] = ()
     """Parts of the names of modules that run once for each token of the vocabulary."""
 
-    if TYPE_CHECKING:  # transformers has it
+    if TYPE_CHECKING:  # transformers' models have it
 
         def tie_weights(self, *arguments: Any, **keywords: Any) -> Any: ...
 
-    layers: Any
-    """The layers, a ``nn.ModuleList``."""
+    @property
+    @abstractmethod
+    def layers(self) -> nn.ModuleList:
+        """Layers in the order of the forward pass."""
 
     @property
+    @abstractmethod
     def flops_per_pair(self) -> float:
         """FLOPs of forward and backward pass per pair of positions of one sequence."""
-        raise NotImplementedError
 
     def recompute_layers(self) -> None:
         """Keep no layer's activations for the backward pass."""

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from seqlm.proteins.data.job import Job, worker_pool
-from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 from seqlm.training.command_line import RunError
 from seqlm.training.data.manifest import Manifest
 from seqlm.training.data.workspace import check_free_space, workspace
@@ -27,16 +28,17 @@ import sys
 from pathlib import Path
 from seqlm.training.command_line import one_line_errors
 from seqlm.training.data.limits import Limits
-from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 if __name__ == "__main__":
     limits = Limits(block_bytes=2000, piece_bytes=3000)
     paths = [Path(sys.argv[1]), Path(sys.argv[2])]
     import seqlm.proteins.data.prepare as module
-    module._check_files = lambda files: None
     module._text_bytes = lambda path: 100_000
     fractions = dict(validation_fraction=0, test_fraction=0)
     with one_line_errors():
-        prepare(paths, Path(sys.argv[3]), seed=0, workers=2, limits=limits, **fractions)
+        execution = Execution(workers=2, limits=limits)
+        prepare(ProteinFiles(paths), Path(sys.argv[3]), seed=0, execution=execution, **fractions)
 """
 
 
@@ -115,8 +117,14 @@ def test_killed_run_is_started_over(tmp_path: Path, proteins, write_fasta) -> No
     assert (tmp_path / ".out.partial").is_dir()
     assert not (tmp_path / "out").exists()
     wait_until_gone(workers)
-    settings = {"seed": 0, "validation_fraction": 0, "test_fraction": 0, "progress": False}
-    manifest = prepare([source], tmp_path / "out", **settings)
+    manifest = prepare(
+        ProteinFiles([source]),
+        tmp_path / "out",
+        seed=0,
+        validation_fraction=0,
+        test_fraction=0,
+        execution=Execution(progress=False),
+    )
     assert manifest.records == 300
     assert Manifest.load(tmp_path / "out") == manifest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fasta", "out", "pipe.fasta"]
@@ -158,13 +166,12 @@ def test_full_disk_is_a_clear_error(tmp_path: Path, small_disk: Path, workers: i
     source.write_bytes(gzip.compress(text.encode()))
     with pytest.raises(ValueError, match=r"disk of .* filled up .* choose a data.path on another disk"):
         prepare(
-            [source],
+            ProteinFiles([source]),
             small_disk / "out",
             seed=0,
             validation_fraction=0,
             test_fraction=0,
-            workers=workers,
-            progress=False,
+            execution=Execution(workers=workers, progress=False),
         )
     assert [path.name for path in small_disk.iterdir()] == [".locks"]
 
@@ -172,7 +179,14 @@ def test_full_disk_is_a_clear_error(tmp_path: Path, small_disk: Path, workers: i
 def test_disk_is_checked_before_the_start(tmp_path: Path, small_disk: Path, proteins, write_fasta) -> None:
     source = write_fasta(tmp_path / "a.fasta", proteins(5000, longest=800))
     with pytest.raises(ValueError, match=r"needs about .* MiB of disk.* free there; free space or choose"):
-        prepare([source], small_disk / "out", seed=0, validation_fraction=0, test_fraction=0, progress=False)
+        prepare(
+            ProteinFiles([source]),
+            small_disk / "out",
+            seed=0,
+            validation_fraction=0,
+            test_fraction=0,
+            execution=Execution(progress=False),
+        )
     assert list(small_disk.iterdir()) == []
 
 

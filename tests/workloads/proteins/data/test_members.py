@@ -12,18 +12,20 @@ import pyarrow as pa
 import pytest
 
 from seqlm.proteins.alphabet import decode
-from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 from seqlm.training.data.limits import Limits
 from seqlm.training.data.manifest import SPLITS, Manifest
 
 SMALL = Limits(block_bytes=2000, piece_bytes=3000, shard_bytes=20_000, batch_tokens=2500)
 
 
-def run(fasta: Path, table: Path, out: Path, **changes: Any) -> Manifest:
-    settings: dict[str, Any] = dict(
-        seed=7, validation_fraction=0.2, test_fraction=0.1, workers=1, progress=False, limits=SMALL
-    )
-    return prepare([fasta], out, membership=table, **{**settings, **changes})
+def run(
+    fasta: Path, table: Path, out: Path, *, workers: int = 1, limits: Limits = SMALL, **changes: Any
+) -> Manifest:
+    settings: dict[str, Any] = dict(seed=7, validation_fraction=0.2, test_fraction=0.1)
+    execution = Execution(workers=workers, limits=limits, progress=False)
+    return prepare(ProteinFiles([fasta], table), out, execution=execution, **{**settings, **changes})
 
 
 def batches(folder: Path, split: str) -> list[list[tuple[str, str, str, int]]]:

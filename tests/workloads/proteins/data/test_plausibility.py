@@ -10,6 +10,7 @@ import pytest
 from seqlm.proteins.alphabet import encode
 from seqlm.proteins.data.plausibility import Implausible
 from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.sources import ProteinFiles
 from seqlm.training.data.manifest import Manifest
 
 RESIDUES = "LAGVSERTIDPKQNFYMHWC"
@@ -25,12 +26,11 @@ def run(folder: Path, records: dict[str, str], allow_nucleotides: bool = False) 
     fasta = folder / "in.fasta"
     fasta.write_text("".join(f">{name}\n{text}\n" for name, text in records.items()))
     return prepare(
-        [fasta],
+        ProteinFiles([fasta], allow_nucleotides=allow_nucleotides),
         folder / "out",
         seed=0,
         validation_fraction=0.2,
         test_fraction=0.2,
-        allow_nucleotides=allow_nucleotides,
     )
 
 

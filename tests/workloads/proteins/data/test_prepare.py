@@ -18,20 +18,26 @@ import pyarrow as pa
 import pytest
 
 from seqlm.proteins.alphabet import TOKENS, encode
-from seqlm.proteins.data.prepare import prepare
-from seqlm.proteins.data.sources import PROTEINS
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import PROTEINS, ProteinFiles
 from seqlm.training.data.limits import Limits
 from seqlm.training.data.manifest import PACKAGE_VERSION, SPLITS, Manifest
+from seqlm.training.data.spill import SpillReader
 
 Records = dict[str, str]
 SMALL = Limits(block_bytes=2000, piece_bytes=3000, shard_bytes=20_000, batch_tokens=2500)
 
 
-def run(paths: Any, out: Path, **changes: Any) -> Manifest:
-    settings: dict[str, Any] = dict(
-        seed=7, validation_fraction=0.2, test_fraction=0.1, workers=1, progress=False, limits=SMALL
-    )
-    return prepare([paths] if isinstance(paths, Path) else paths, out, **{**settings, **changes})
+def run(
+    paths: Path | list[Path], out: Path, *, source_names: list[str] | None = None, **changes: Any
+) -> Manifest:
+    fasta = [paths] if isinstance(paths, Path) else paths
+    execution: dict[str, Any] = dict(workers=1, progress=False, limits=SMALL)
+    settings: dict[str, Any] = dict(seed=7, validation_fraction=0.2, test_fraction=0.1)
+    for name, value in changes.items():
+        (execution if name in execution else settings)[name] = value
+    files = ProteinFiles(fasta, names=source_names)
+    return prepare(files, out, execution=Execution(**execution), **settings)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -166,20 +172,23 @@ def test_a_sequence_repeated_very_often(tmp_path: Path) -> None:
 def test_shard_larger_than_memory_is_gathered_in_pieces(
     tmp_path: Path, proteins, write_fasta, monkeypatch
 ) -> None:
-    from seqlm.proteins.data import shards
-
-    sizes = []
-    write_piece = shards._write_piece
-
-    def spy(reader: Any, slices: Any, *rest: Any) -> int:
-        sizes.append(sum(int(part.edges[-1].sum() - part.edges[0].sum()) for part in slices))
-        return write_piece(reader, slices, *rest)
-
-    monkeypatch.setattr(shards, "_write_piece", spy)
+    """Pieces bound what is read back at a time, and do not change the result."""
+    source = write_fasta(tmp_path / "a.fasta", proteins(300))
     one_shard = replace(SMALL, shard_bytes=1 << 30)
-    run(write_fasta(tmp_path / "a.fasta", proteins(300)), tmp_path / "out", limits=one_shard)
+    run(source, tmp_path / "whole", limits=replace(one_shard, piece_bytes=1 << 30))
+    sizes = []
+    read = SpillReader.column
+
+    def counting(self: SpillReader, *arguments: Any) -> Any:
+        values, offsets = read(self, *arguments)
+        sizes.append(values.nbytes)
+        return values, offsets
+
+    monkeypatch.setattr(SpillReader, "column", counting)
+    run(source, tmp_path / "pieces", limits=one_shard)
     assert len(sizes) > 5
     assert max(sizes) <= one_shard.piece_bytes
+    assert contents(tmp_path / "pieces") == contents(tmp_path / "whole")
 
 
 def test_record_batches_have_the_promised_size(tmp_path: Path, proteins, write_fasta) -> None:
@@ -330,12 +339,12 @@ def test_all_into_train(tmp_path: Path, proteins, write_fasta) -> None:
 def test_embedded_sample_prepares(tmp_path: Path) -> None:
     assert PROTEINS.sample.stat().st_size <= 2_000_000
     manifest = prepare(
-        [PROTEINS.sample],
+        ProteinFiles([PROTEINS.sample]),
         tmp_path / "out",
         seed=0,
         validation_fraction=0.05,
         test_fraction=0.05,
-        progress=False,
+        execution=Execution(progress=False),
     )
     assert (manifest.records, manifest.residues) == (5941, 2_120_041)
     assert manifest.duplicates_dropped == 0

@@ -11,7 +11,8 @@ import pytest
 
 from seqlm.proteins.alphabet import STANDARD_RESIDUES
 from seqlm.proteins.config import SplitConfig
-from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 from seqlm.proteins.finetune import clustering
 from seqlm.proteins.finetune.labelled import LabelledSplit
 from seqlm.proteins.finetune.prepare import prepare_table
@@ -97,7 +98,12 @@ def test_clusters_are_held_out_as_pretraining_holds_them_out(tmp_path: Path) -> 
     fasta.write_text("".join(f">{row[0]}\n{row[1]}\n" for row in rows))
     shards = tmp_path / "shards"
     manifest = prepare(
-        [fasta], shards, seed=0, validation_fraction=0.2, test_fraction=0.2, workers=1, progress=False
+        ProteinFiles([fasta]),
+        shards,
+        seed=0,
+        validation_fraction=0.2,
+        test_fraction=0.2,
+        execution=Execution(workers=1, progress=False),
     )
     assert {name: len(ids) for name, ids in by_split(tmp_path / "prepared").items()} == {
         name: manifest.splits[name].records for name in SPLITS

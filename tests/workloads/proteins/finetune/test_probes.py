@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from seqlm.proteins.finetune import probes
 from seqlm.proteins.finetune.labels import LabelSchema
 from seqlm.proteins.finetune.probes import STRENGTHS, Examples, fit_probe, interval
-from seqlm.proteins.finetune.scores import scores
+from seqlm.proteins.finetune.scores import headline_values, scores
 
 KINDS = {
     "binary": LabelSchema("binary", ("a",), ("no", "yes")),
@@ -64,7 +64,7 @@ def test_outputs_are_those_of_scikit_learn_with_the_best_penalty(kind: str) -> N
 def test_headlines_are_means_over_examples(kind: str) -> None:
     schema, examples = KINDS[kind], data(kind, 200, 0)
     outputs = np.random.default_rng(5).normal(size=(200, schema.num_outputs)).astype(np.float32)
-    values = probes._value_of_examples(schema, examples.labels, outputs)
+    values = headline_values(schema, examples.labels, outputs)
     expected = scores(schema, examples.labels, outputs)[schema.task.headlines[0]]
     assert np.nanmean(values) == pytest.approx(expected)
 

@@ -44,7 +44,7 @@ def test_model_and_checkpoint_score_as_at_the_end_of_the_run(
                 assert value == pytest.approx(expected, rel=1e-4), (written.name, name)
     # Predictions need no table, and so cannot know the units.
     if kind == "regression":
-        with pytest.raises(ValueError, match="checkpoint of a regression, which does not tell the units"):
+        with pytest.raises(ValueError, match="checkpoint of a regression, which does not hold the units"):
             load_model(str(run_dir / "checkpoints/step-00000008"))
     else:
         names = (run_dir / "checkpoints/step-00000008", run_dir / "model")

@@ -7,7 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from seqlm.proteins.model import attention
-from seqlm.proteins.model.attention import packed_attention, rotate
+from seqlm.proteins.model.attention import Buffers, packed_attention, rotate
 from seqlm.training.layered_model import Segments
 
 
@@ -36,11 +36,12 @@ def test_recomputing_gives_the_same_whatever_buffers_are_free(monkeypatch: pytes
     torch.manual_seed(0)
     qkv, angles = torch.randn(96, 3, 4, 16).bfloat16(), torch.randn(96, 1, 8).bfloat16()
     segments = Segments(torch.tensor([0, 40, 96], dtype=torch.int32), 64)
+    large = torch.empty(20_000_000).bfloat16()
 
     def gradient(*, recompute: bool) -> torch.Tensor:
-        monkeypatch.setattr(attention, "_buffers", attention._Buffers())
-        attention._buffers.give_back(torch.empty(5_000_000).bfloat16())  # for the scores
-        attention._buffers.give_back(torch.empty(20_000_000).bfloat16())  # for the probabilities
+        monkeypatch.setattr(attention, "buffers", Buffers())
+        attention.buffers.give_back(torch.empty(5_000_000).bfloat16())  # for the scores
+        attention.buffers.give_back(large)  # for the probabilities
         x = qkv.clone().requires_grad_()
         arguments = (*x.unbind(1), angles.cos(), angles.sin(), segments)
         out = checkpoint(packed_attention, *arguments, use_reentrant=False) if recompute else None
@@ -50,11 +51,13 @@ def test_recomputing_gives_the_same_whatever_buffers_are_free(monkeypatch: pytes
 
     assert torch.equal(gradient(recompute=True), gradient(recompute=False))
     # Whole buffers come back, not the part of them that was used.
-    assert max(buffer.numel() for buffer in attention._buffers._free) == 20_000_000
+    assert attention.buffers.take(len(large), qkv).data_ptr() == large.data_ptr()
 
 
 @pytest.mark.parametrize("size", [4, 16, 64])
-def test_the_flash_kernel_and_matrix_products_give_the_same(size: int) -> None:
+def test_the_flash_kernel_and_matrix_products_give_the_same(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """fp32 on a CPU uses the kernel, bf16 the products; in fp32 only the order of sums differs."""
     torch.manual_seed(0)
     lengths = torch.tensor([3, 32, 97, 1, 64, 33, 5])
@@ -63,10 +66,10 @@ def test_the_flash_kernel_and_matrix_products_give_the_same(size: int) -> None:
     cos, sin, weights = angles.cos(), angles.sin(), torch.randn(235, 5, size)
     by_kernel = torch.randn(235, 3, 5, size, requires_grad=True)
     by_products = by_kernel.detach().clone().requires_grad_()
-    found = packed_attention(*by_kernel.unbind(1), cos, sin, Segments(cumulative, 128))
-    slots = attention._Slots.of(cumulative.long())
-    q, k, v = by_products.unbind(1)
-    expected = attention._SegmentAttention.apply(rotate(q, cos, sin), rotate(k, cos, sin), v, slots, slots)
+    segments = Segments(cumulative, 128)
+    found = packed_attention(*by_kernel.unbind(1), cos, sin, segments)
+    monkeypatch.setattr(attention, "uses_cpu_kernel", lambda x: False)
+    expected = packed_attention(*by_products.unbind(1), cos, sin, segments)
     torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
     (found * weights).sum().backward()
     (expected * weights).sum().backward()

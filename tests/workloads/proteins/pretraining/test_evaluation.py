@@ -26,7 +26,8 @@ from transformers import AutoModelForMaskedLM
 from seqlm.commands import kinds
 from seqlm.commands.evaluate import main
 from seqlm.proteins.alphabet import CLS, EOS, MASK
-from seqlm.proteins.data.prepare import prepare
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.model.pretrained import starting_config, starting_weights, with_weights
 from seqlm.proteins.model.protein_packs import ProteinStream
@@ -128,7 +129,14 @@ def test_split_without_a_masked_residue_has_no_score(tiny_model: Path, tmp_path:
     fasta = tmp_path / "two.fasta"
     lines = [f">P{n}\nM{'ACDEFGHIKLNP'[n]}\n" for n in range(12)]
     fasta.write_text("".join(lines))
-    prepare([fasta], tmp_path / "out", seed=0, validation_fraction=0.4, test_fraction=0, progress=False)
+    prepare(
+        ProteinFiles([fasta]),
+        tmp_path / "out",
+        seed=0,
+        validation_fraction=0.4,
+        test_fraction=0,
+        execution=Execution(progress=False),
+    )
     split = RecordSplit(tmp_path / "out", "validation")
     model = with_weights(
         starting_config(ModelConfig(init_from=str(tiny_model))),

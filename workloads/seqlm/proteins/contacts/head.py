@@ -33,7 +33,7 @@ from seqlm.proteins.alphabet import encode
 from seqlm.proteins.families.table import family_of_type
 from seqlm.proteins.inference.engine import Engine
 from seqlm.proteins.model.attention import rotate
-from seqlm.proteins.model.packed_model import PackedLayer, PackedModel, layer_norm, operand
+from seqlm.proteins.model.packed_model import PackedLayer, PackedModel, PackedTokens, layer_norm, operand
 from seqlm.training.checksums import new_folder
 from seqlm.training.heartbeat import beat
 
@@ -206,7 +206,8 @@ def _each_layer(engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[in
 
     def before(number: int, layer: PackedLayer, arguments: tuple[Any, ...]) -> None:
         beat("reading attention")
-        use(number, _corrected(_attention(layer, *arguments[:4])))
+        hidden, normed, tokens, *_ = arguments
+        use(number, _corrected(_attention(layer, hidden, normed, tokens)))
 
     hooks = [
         layer.register_forward_pre_hook(partial(before, number))
@@ -219,13 +220,14 @@ def _each_layer(engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[in
             hook.remove()
 
 
-def _attention(layer: PackedLayer, hidden: Tensor, normed: Tensor | None, cos: Tensor, sin: Tensor) -> Tensor:
+def _attention(layer: PackedLayer, hidden: Tensor, normed: Tensor | None, tokens: PackedTokens) -> Tensor:
     """Return the attention of a layer between residues, (H, L, L), without CLS and EOS."""
     if normed is None:
         normed = operand(layer_norm(hidden, layer.attention_norm))
     q, k, _ = (x.float() for x in layer.attention_operands(normed))  # (L + 2, H, D)
     with torch.autocast(hidden.device.type, enabled=False):
-        q, k = rotate(q, cos, sin).transpose(0, 1), rotate(k, cos, sin).transpose(0, 1)
+        q = rotate(q, tokens.cos, tokens.sin).transpose(0, 1)
+        k = rotate(k, tokens.cos, tokens.sin).transpose(0, 1)
         scores = q * q.shape[-1] ** -0.5 @ k.transpose(1, 2)
         return scores.softmax(dim=-1)[:, 1:-1, 1:-1]
 

@@ -29,9 +29,12 @@ _SPACE = b" \t\r\n"
 _CONTROLS = bytes([*range(10), *range(11, 32), 127])
 CONTROL_CHARACTER = re.compile("[\0-\x1f\x7f-\x9f]")
 """Characters that ids must not contain. Terminals obey some of them, and tables break at others."""
-# Joined this many records at a time, tokens are searched for bad bytes while still in the CPU's cache.
 _RECORDS_PER_CHECK = 512
+"""Records that are joined and searched for bad bytes at once, while they are still in the CPU's cache."""
 _READ_BYTES = 1 << 20
+_SHOWN_BYTES = 60
+"""Length to which ids and lines are cut in messages."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,11 @@ class Block:
 
 
 class _HashingFile(io.RawIOBase):
-    """A file that remembers the SHA-256 of what was read and reports how much."""
+    """File that computes the SHA-256 of what was read and reports the number of bytes."""
 
     def __init__(self, path: Path, on_bytes: Callable[[int], object]) -> None:
-        self._path, self._file = path, path.open("rb", buffering=0)
+        self._path = path
+        self._file = path.open("rb", buffering=0)
         self._on_bytes = on_bytes
         self.sha256 = hashlib.sha256()
 
@@ -68,7 +72,7 @@ class _HashingFile(io.RawIOBase):
 
 
 class SourceReader:
-    """One pass over a FASTA file or a table, plain or gzip, recognized by content."""
+    """One pass over a FASTA file or a table, plain or gzip; the content decides which."""
 
     def __init__(self, path: Path, *, on_bytes: Callable[[int], object] = lambda count: None) -> None:
         self.path = path
@@ -95,13 +99,20 @@ class SourceReader:
         self._raw.close()
 
     def blocks(self, separator: bytes, block_bytes: int, max_record_bytes: int) -> Iterator[Block]:
-        """Blocks of about ``block_bytes``, cut where ``separator`` (a newline and what follows it) begins.
+        """Yield blocks of about ``block_bytes`` that are cut at separators.
+
+        Args:
+            separator: newline with the bytes that begin a record or line.
+            block_bytes: size of a block; a longer record makes its block longer.
+            max_record_bytes: size of the longest record allowed.
 
         Raises:
             ValueError: if the file is empty or damaged, has a record that is too long, or should be FASTA and
                 does not begin with a header.
         """
-        line, carry, started = 1, b"", False
+        line = 1
+        carry = b""
+        started = False
         while True:
             data, ended = self._read(carry, block_bytes)
             if not started:
@@ -110,7 +121,11 @@ class SourceReader:
                 started = bool(data)
                 if started and separator == RECORD_START:
                     _check_fasta_start(Block(str(self.path), line, data))
-            cut = len(data) if ended else data.rfind(separator, max(0, len(carry) - len(separator))) + 1
+            if ended:
+                cut = len(data)
+            else:
+                searched_from = max(0, len(carry) - len(separator))
+                cut = data.rfind(separator, searched_from) + 1
             if cut:
                 yield Block(str(self.path), line, data[:cut])
                 line += data.count(b"\n", 0, cut)
@@ -126,8 +141,9 @@ class SourceReader:
             raise ValueError(f"{self.path} is empty; give a file with at least one record")
 
     def _read(self, carry: bytes, num_bytes: int) -> tuple[bytes, bool]:
-        """``carry`` and about ``num_bytes`` more; whether the file ended."""
-        parts, missing = [carry], num_bytes
+        """Return ``carry`` and about ``num_bytes`` more, and whether the file ended."""
+        parts = [carry]
+        missing = num_bytes
         try:
             while missing > 0:
                 part = self._stream.read(min(missing, _READ_BYTES))
@@ -141,8 +157,8 @@ class SourceReader:
 
 
 def _without_leading_blanks(data: bytes, separator: bytes) -> tuple[bytes, int]:
-    """Drop a byte order mark and blank lines at the start; how many lines went."""
-    text = data.removeprefix(b"\xef\xbb\xbf")
+    """Drop a byte order mark and leading blank lines; return the rest, and the number of these lines."""
+    text = data.removeprefix(_BYTE_ORDER_MARK)
     # A table's row may have nothing but empty fields. A header begins its line: blanks before it stay.
     blank_lines = rb"[\r\n]*" if separator == LINE_START else rb"(?:[ \t\r]*\n)*"
     rest = re.sub(rb"\A" + blank_lines, b"", text) if text.strip() else b""
@@ -153,7 +169,7 @@ def _check_fasta_start(block: Block) -> None:
     """Check that the first block of a FASTA file begins with a header.
 
     Raises:
-        ValueError: saying whether the file has a sequence without header, or is something else.
+        ValueError: if it does not. The message says if there is a sequence without header, or another format.
     """
     if block.data.startswith(b">"):
         return
@@ -167,22 +183,26 @@ def _check_fasta_start(block: Block) -> None:
 
 
 def split_block(block: Block, max_records: int) -> Iterator[Block]:
-    """Parts of a block with about ``max_records`` records each, so that peptides do not multiply memory."""
-    # Headers such as "3'->5' exonuclease" count too: a few more parts. One byte is found faster than two.
+    """Yield parts of a block with about ``max_records`` records, so that peptides take no more memory."""
+    size = len(block.data)
+    # One byte is found faster than two. Headers such as "3'->5' exonuclease" only make a few parts more.
     num_parts = block.data.count(b">") // max_records + 1
-    step, start, line = len(block.data) // num_parts + 1, 0, block.first_line
-    while start < len(block.data):
-        end = block.data.find(RECORD_START, min(start + step, len(block.data))) + 1 or len(block.data)
+    step = size // num_parts + 1
+    start = 0
+    line = block.first_line
+    while start < size:
+        end = block.data.find(RECORD_START, min(start + step, size)) + 1 or size
         part = block.data[start:end]
         yield Block(block.file, line, part)
-        line, start = line + part.count(b"\n"), end
+        line += part.count(b"\n")
+        start = end
 
 
 def parse_block(block: Block) -> tuple[list[bytes], list[bytes]]:
-    """Ids (text up to the first blank of a header) and token strings of the records of a block.
+    """Return the ids and token strings of the records of a block. An id ends at the header's first blank.
 
     Raises:
-        ValueError: for the first bad record, naming file, line and record.
+        ValueError: for the first bad record. The message names file, line and record.
     """
     data = block.data
     ids: list[bytes] = []
@@ -210,7 +230,7 @@ def parse_block(block: Block) -> tuple[list[bytes], list[bytes]]:
 
 
 def record_lines(block: Block) -> Iterator[tuple[bytes, int]]:
-    """Id and header line number of every record; slow, for messages."""
+    """Yield the id and the line of the header of every record. This is slow, and only for messages."""
     for record in single_records(block):
         header = record.data[1:].partition(b"\n")[0]
         yield (header.split(None, 1) or [b""])[0], record.first_line
@@ -228,9 +248,10 @@ def single_records(block: Block) -> Iterator[Block]:
 def _record_bounds(data: bytes) -> list[int]:
     """Return the start of each record of a block, and the end of the last one."""
     array = np.frombuffer(data, dtype=np.uint8)
-    signs = np.flatnonzero(array == ord(">"))
-    # The first byte is a record's; index -1, its predecessor here, is then not looked at.
-    return [0, *signs[1:][array[signs[1:] - 1] == ord("\n")].tolist(), len(data)]
+    # The first sign is the block's first byte, which has no byte before it.
+    signs = np.flatnonzero(array == ord(">"))[1:]
+    begins_line = array[signs - 1] == ord("\n")
+    return [0, *signs[begins_line].tolist(), len(data)]
 
 
 def _are_text(ids: list[bytes]) -> bool:
@@ -245,13 +266,13 @@ def _are_text(ids: list[bytes]) -> bool:
 
 
 def _marked_twice(ids: list[bytes]) -> bool:
-    """Tell whether an id begins with the sign that begins a header."""
+    """Return whether an id begins with the sign that begins a header."""
     joined = b"\n".join(ids)
     return joined.startswith(b">") or RECORD_START in joined
 
 
 def _first_problem(block: Block) -> ValueError:
-    """Say what is wrong with the first bad record of a block that has one."""
+    """Return an error that describes the first bad record of a block, which has one."""
     for record, (record_id, line) in zip(single_records(block), record_lines(block), strict=True):
         body = record.data.partition(b"\n")[2]
         where = f"{block.file}:{line}"
@@ -262,7 +283,7 @@ def _first_problem(block: Block) -> ValueError:
         if not _are_text([record_id]):
             wrong = f"{_shown(record_id)} is not UTF-8 text or has control characters"
             return ValueError(f"{where}: the id {wrong}; rename the record")
-        name = record_id.decode()[:60]
+        name = record_id.decode()[:_SHOWN_BYTES]
         protein = body.translate(_TABLE, _SPACE).removesuffix(bytes([STOP]))
         if not protein:
             return ValueError(f"{where}: record {name} has no sequence; remove it or add its residues")
@@ -283,6 +304,6 @@ def _first_problem(block: Block) -> ValueError:
 
 
 def _shown(raw: bytes) -> str:
-    """Bytes for a message: at most 60, escaped."""
-    text = repr(raw[:60])[1:]
-    return text if len(raw) <= 60 else text + "..."
+    """Return the beginning of some bytes for a message, escaped."""
+    text = repr(raw[:_SHOWN_BYTES])[1:]
+    return text if len(raw) <= _SHOWN_BYTES else text + "..."

@@ -29,7 +29,9 @@ from seqlm.training.data.spill import Run, row_bytes
 from .fasta import Block, SourceReader
 from .plausibility import Implausible
 
-_M_MMAP_THRESHOLD = -3  # malloc.h of glibc
+_M_MMAP_THRESHOLD = -3
+"""Option of ``mallopt``: size from which blocks are mapped by themselves (malloc.h of glibc)."""
+_MAPPED_BYTES = 1 << 20
 
 Result = TypeVar("Result")
 
@@ -43,6 +45,7 @@ class Plan:
     limits: Limits
     settings: Settings
     allow_nucleotides: bool
+    """Whether DNA and RNA are taken for proteins."""
 
     @property
     def spill(self) -> Path:
@@ -51,20 +54,23 @@ class Plan:
 
 @dataclass(frozen=True)
 class Job:
+    """Processes of a preparation, and what they report."""
+
     plan: Plan
     pool: Executor
     workers: int
     progress: bool
+    """Whether progress bars are shown."""
     bars: ExitStack
     """Closes all progress bars before an error is printed, also those of suspended generators."""
     sources: list[SourceFile] = field(default_factory=list)
-    """Grows by every file that was read to its end."""
+    """Files that were read to their ends so far."""
 
     def run(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
-        """Results of ``function(plan, *task)`` in the order of the tasks.
+        """Yield the results of ``function(plan, *task)`` in the order of the tasks.
 
-        One task waits per worker, the rest is not made yet. Order makes the error that is raised the first
-        one of the input, whatever the timing.
+        One task waits per worker; the rest is not created yet. Because of the order, the error that is raised
+        is the first one of the input, whatever the timing.
         """
         pending: collections.deque[Future[Result]] = collections.deque()
         try:
@@ -81,8 +87,15 @@ class Job:
             ) from None
 
     def read(self, path: Path, name: str, separator: bytes) -> Iterator[tuple[Block, bool]]:
-        """Blocks of a file, the first one marked, with a progress bar over its bytes."""
-        size, limits = path.stat().st_size, self.plan.limits
+        """Yield the blocks of a file, and whether each is the first one, with a progress bar over its bytes.
+
+        Args:
+            path: file.
+            name: name of the file in the manifest.
+            separator: newline with the bytes that begin a record or line.
+        """
+        size = path.stat().st_size
+        limits = self.plan.limits
         with (
             self.bar(f"reading {escaped(path.name)}", size, "B") as bar,
             closing(SourceReader(path, on_bytes=bar.update)) as reader,
@@ -105,7 +118,7 @@ class Spilled:
     """Runs of the ids alone, to find repeated ids."""
     records: int = 0
     num_bytes: int = 0
-    """Bytes of all records, with dropped duplicates, so that the sum does not depend on the cut of blocks."""
+    """Bytes of all records, dropped duplicates included, so that the sum does not depend on the blocks."""
     duplicates_dropped: int = 0
     implausible: Implausible = field(default_factory=Implausible)
 
@@ -122,7 +135,7 @@ class Spilled:
 
 @contextmanager
 def worker_pool(workers: int) -> Iterator[Executor]:
-    """``workers`` processes, or a thread for a single worker; queued tasks are dropped on an error."""
+    """Start ``workers`` processes, or a thread for a single worker; an error drops the queued tasks."""
     pool: Executor
     if workers == 1:
         pool = ThreadPoolExecutor(1)
@@ -139,13 +152,13 @@ def worker_pool(workers: int) -> Iterator[Executor]:
 
 
 def _prepare_worker() -> None:
-    """Leave Ctrl-C to the parent, and end when the parent is gone (killed: it could not say so)."""
+    """Leave Ctrl-C to the parent, and end when the parent is gone, which cannot say so if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Allocators keep freed blocks for later, per process: over eight of them some 500 MiB. Have large ones
     # mapped and unmapped instead, by numpy and Python (through glibc) as well as by Arrow.
     pa.set_memory_pool(pa.system_memory_pool())
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+        mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -11,6 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from seqlm.proteins.alphabet import TOKENS
@@ -26,16 +27,31 @@ from seqlm.training.data.workspace import check_free_space, existing_manifest, s
 from seqlm.training.report.page import size_text
 
 from .job import Job, Plan, Spilled, worker_pool
+from .plausibility import Implausible
 from .scatter import check_ids, join_members, scatter_fasta, scatter_table
 from .shards import RECORDS_FILE, SplitShard, save_runs, write_shard
 from .similarity import similar_across_splits, similarity_warning
-from .sources import PROTEINS
+from .sources import PROTEINS, ProteinFiles
 
-# Text over gzip bytes: UniRef50 has 2.2, files without its repetitive headers 1.7.
 GZIP_RATIO = 2.5
-# Runs and shards each take about as many bytes as the text; joining members keeps them twice for a while.
+"""Bytes of text per byte of gzip: UniRef50 has 2.2, and files without its repetitive headers have 1.7."""
 DISK_PER_TEXT = 2.2
+"""Bytes of disk per byte of text: runs and shards each take about as many bytes as the text."""
 DISK_PER_MEMBER_TEXT = 3.2
+"""Bytes of disk per byte of text with cluster members, because joining them keeps two copies for a while."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Settings of a preparation on which its result does not depend."""
+
+    workers: int | None = None
+    """Number of processes; by default one per core, up to 8."""
+    limits: Limits | None = None
+    """Sizes that bound memory; by default those for the number of workers. (The sizes of shards and batches
+    shape the result; they differ in tests alone.)"""
+    progress: bool = True
+    """Whether progress bars and messages are printed on stderr."""
 
 
 def prepare_proteins(config: RunFile) -> Manifest:
@@ -43,18 +59,18 @@ def prepare_proteins(config: RunFile) -> Manifest:
     if config.guard:
         general = dataclasses.replace(DataConfig(), path=config.guard.path)
         prepare_proteins(dataclasses.replace(config, data=general, guard=None))
-    data, downloads = config.data, Path(config.data.downloads)
-    paths, names = _fetched(data.members or data.source, downloads)
-    names += [data.membership] if data.membership is not None else []
+    data = config.data
+    downloads = Path(data.downloads)
+    fasta, names = _fetched(data.members or data.source, downloads)
+    membership = one_file("data.membership", data.membership, downloads, PROTEINS)
+    if data.membership is not None:
+        names.append(data.membership)
     return prepare(
-        paths,
+        ProteinFiles(fasta, membership, names, data.allow_nucleotides),
         Path(data.path),
         seed=data.seed,
         validation_fraction=data.validation_fraction,
         test_fraction=data.test_fraction,
-        membership=one_file("data.membership", data.membership, downloads, PROTEINS),
-        allow_nucleotides=data.allow_nucleotides,
-        source_names=names,
     )
 
 
@@ -69,8 +85,9 @@ def one_file(field: str, location: str | None, downloads: Path, kind: SourceKind
 
 
 def is_prepared(config: RunFile) -> bool:
-    """Return whether prepared data exist that have the sources and the settings of the run file."""
-    data, folder = config.data, Path(config.data.path)
+    """Return whether there are prepared data with the sources and settings of the run file."""
+    data = config.data
+    folder = Path(data.path)
     if not (folder / MANIFEST_FILE).exists():
         return False
     manifest = Manifest.load(folder)
@@ -85,7 +102,7 @@ def is_prepared(config: RunFile) -> bool:
 
 
 def paths_read(config: RunFile) -> list[str]:
-    """Files and folders that preparing the proteins reads, besides what is fetched or the code brings."""
+    """Return the files and folders that preparing reads, besides what is fetched or the code brings."""
     return local_files(_locations(config.data), PROTEINS)
 
 
@@ -94,97 +111,113 @@ def _locations(data: DataConfig) -> list[str]:
 
 
 def _fetched(locations: Iterable[str], downloads: Path) -> tuple[list[Path], list[str]]:
-    """Local files, and for each its name in the manifest: as configured, with the file's own in a folder."""
-    files, names = [], []
+    """Return local files and their names in the manifest.
+
+    A name is the location as configured. Files of a folder have their own names behind it.
+    """
+    files: list[Path] = []
+    names: list[str] = []
     for location in locations:
         found = fetch(location, downloads, PROTEINS)
         files += found
-        names += [location] if len(found) == 1 else [f"{location}/{path.name}" for path in found]
+        if len(found) == 1:
+            names.append(location)
+        else:
+            names += [f"{location}/{path.name}" for path in found]
     return files, names
 
 
 def prepare(
-    paths: Sequence[Path],
+    files: ProteinFiles,
     out: Path,
     *,
     seed: int,
     validation_fraction: float,
     test_fraction: float,
-    membership: Path | None = None,
-    allow_nucleotides: bool = False,
-    workers: int | None = None,
-    progress: bool = True,
-    source_names: Sequence[str] | None = None,
-    limits: Limits | None = None,
+    execution: Execution | None = None,
 ) -> Manifest:
     """Prepare FASTA files for training, or return at once if ``out`` already holds the result.
 
     Args:
-        paths: existing FASTA files, plain or gzip.
-        out: folder to make; appears whole or not at all.
-        seed: of the shuffle; splits do not depend on it.
-        validation_fraction: share of clusters (without members: of records) held out.
-        test_fraction: likewise, for the final test.
-        membership: table of clusters, whose members the proteins are; None: each stands for itself.
-        allow_nucleotides: take DNA and RNA for proteins.
-        workers: processes; by default one per core, up to 8.
-        progress: bars and messages on stderr.
-        source_names: of the files read (FASTA, then the table) in the manifest; by default the file names.
-        limits: sizes that bound memory, by default chosen for the number of workers.
+        files: files of proteins.
+        out: folder to create; it appears whole or not at all.
+        seed: seed of the shuffle; splits do not depend on it.
+        validation_fraction: share of clusters (without members: of records) in the validation split.
+        test_fraction: share of clusters in the test split.
+        execution: processes, memory and progress; by default those of this machine.
 
     Raises:
         ValueError: for anything wrong with the input or the output folder; nothing is left behind.
     """
-    files = [*paths, *([membership] if membership else [])]
-    if len(set(files)) < len(files):
-        twice = next(path for path in files if files.count(path) > 1)
-        raise ValueError(f"{twice} is given twice; name each file once")
-    tell: Callable[[str], object] = say if progress else (lambda text: None)
-    names = list(source_names) if source_names is not None else [path.name for path in files]
-    settings = Settings(seed, validation_fraction, test_fraction, members=membership is not None)
-    manifest = existing_manifest(out, dict(zip(files, names, strict=True)), settings)
+    execution = execution or Execution()
+    tell: Callable[[str], object] = say if execution.progress else (lambda text: None)
+    settings = Settings(seed, validation_fraction, test_fraction, members=files.membership is not None)
+    _refuse_repeated(files.paths)
+    named = dict(zip(files.paths, files.manifest_names, strict=True))
+    manifest = existing_manifest(out, named, settings)
     if manifest is not None:
         tell(f"{out} is already prepared: {_summary(manifest)}")
         return manifest
 
-    text_bytes = sum(_text_bytes(path) for path in files)
-    needed_bytes = int(text_bytes * (DISK_PER_MEMBER_TEXT if membership else DISK_PER_TEXT))
+    text_bytes = sum(_text_bytes(path) for path in files.paths)
+    disk_per_text = DISK_PER_TEXT if files.membership is None else DISK_PER_MEMBER_TEXT
+    needed_bytes = int(text_bytes * disk_per_text)
     check_free_space(out, needed_bytes)
     tell(f"preparing {out}: needs about {size_text(needed_bytes)} of disk, temporary files included")
-    workers = workers or default_workers()
-    limits = limits or Limits.for_workers(workers)
+
+    workers = execution.workers or default_workers()
+    limits = execution.limits or Limits.for_workers(workers)
     # A process is worth starting for a block of its own.
     workers = min(workers, int(text_bytes / limits.block_bytes) + 1)
     with workspace(out) as folder, worker_pool(workers) as pool, ExitStack() as bars:
-        plan = Plan(folder, limits, settings, allow_nucleotides)
-        job = Job(plan, pool, workers, progress, bars)
-        plan.spill.mkdir()
-        spilled = scatter_fasta(job, paths, names[: len(paths)])
-        if membership:
-            spilled = join_members(job, paths, spilled, scatter_table(job, membership, names[-1]))
-        else:
-            check_ids(job, paths, spilled)
-        written, dropped = _gather(job, spilled)
-        shutil.rmtree(plan.spill)
-        splits = {name: _split([part for part in written if part.split == name]) for name in SPLITS}
-        manifest = Manifest(
-            sources=tuple(sorted(job.sources)),
-            settings=settings,
-            duplicates_dropped=spilled.duplicates_dropped + dropped,
-            splits=splits,
-            vocabulary=TOKENS,
-            similar=similar_across_splits(folder, splits),
-        )
+        plan = Plan(folder, limits, settings, files.allow_nucleotides)
+        job = Job(plan, pool, workers, execution.progress, bars)
+        manifest, implausible = _written(job, files)
         manifest.save(folder)
     tell(f"{out} is prepared: {_summary(manifest)}")
-    for warning in [*spilled.implausible.warnings(), *similarity_warning(manifest)]:
+    for warning in [*implausible.warnings(), *similarity_warning(manifest)]:
         tell(warning)
     return manifest
 
 
+def _refuse_repeated(paths: Sequence[Path]) -> None:
+    """Raise ValueError if a file is given twice."""
+    for path, count in Counter(paths).items():
+        if count > 1:
+            raise ValueError(f"{path} is given twice; name each file once")
+
+
+def _written(job: Job, files: ProteinFiles) -> tuple[Manifest, Implausible]:
+    """Write all shards; return their manifest, and the proteins that are implausible."""
+    plan = job.plan
+    fasta_names = files.manifest_names[: len(files.fasta)]
+    plan.spill.mkdir()
+    spilled = scatter_fasta(job, files.fasta, fasta_names)
+    if files.membership is None:
+        check_ids(job, files.fasta, spilled)
+    else:
+        table = scatter_table(job, files.membership, files.manifest_names[-1])
+        spilled = join_members(job, files.fasta, spilled, table)
+    written, dropped = _gather(job, spilled)
+    shutil.rmtree(plan.spill)
+    splits = {name: _split([part for part in written if part.split == name]) for name in SPLITS}
+    manifest = Manifest(
+        sources=tuple(sorted(job.sources)),
+        settings=plan.settings,
+        duplicates_dropped=spilled.duplicates_dropped + dropped,
+        splits=splits,
+        vocabulary=TOKENS,
+        similar=similar_across_splits(plan.folder, splits),
+    )
+    return manifest, spilled.implausible
+
+
 def _text_bytes(path: Path) -> int:
+    """Estimate the bytes of text in a file."""
+    size = path.stat().st_size
     with reading(path), path.open("rb") as file:
-        return int(path.stat().st_size * (GZIP_RATIO if file.read(2) == GZIP_MAGIC else 1))
+        is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    return int(size * GZIP_RATIO) if is_packed else size
 
 
 def _summary(manifest: Manifest) -> str:
@@ -195,13 +228,18 @@ def _summary(manifest: Manifest) -> str:
 
 
 def _gather(job: Job, spilled: Spilled) -> tuple[list[SplitShard], int]:
-    """Write the shards, each a range of the hash: consecutive in the shuffled order."""
+    """Write the shards, each a range of the hash: consecutive in the shuffled order.
+
+    Returns:
+        The shards, and the number of duplicates that were dropped.
+    """
     save_runs(spilled.runs, job.plan.spill / RECORDS_FILE)
     cells = cell_ranges(spilled.num_bytes // job.plan.limits.shard_bytes + 1)
     written: list[SplitShard] = []
     dropped = 0
     with job.bar("writing shards", len(cells), "shard") as bar:
-        for shards, duplicates in job.run(write_shard, ((n, *bounds) for n, bounds in enumerate(cells))):
+        tasks = ((number, *bounds) for number, bounds in enumerate(cells))
+        for shards, duplicates in job.run(write_shard, tasks):
             written += shards
             dropped += duplicates
             bar.update()
@@ -209,5 +247,7 @@ def _gather(job: Job, spilled: Spilled) -> tuple[list[SplitShard], int]:
 
 
 def _split(parts: Sequence[SplitShard]) -> Split:
+    """Describe a split by the shards that the tasks wrote."""
     lengths = sum((part.lengths for part in parts), Counter[int]())
-    return split_of((part.shard for part in parts), sum(part.clusters for part in parts), lengths)
+    clusters = sum(part.clusters for part in parts)
+    return split_of([part.shard for part in parts], clusters, lengths)

@@ -11,8 +11,10 @@ the hash is then joined by itself and scattered again by cluster.
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,14 +34,29 @@ from .job import Job, Plan, Spilled
 from .plausibility import Implausible
 from .shards import load_runs, save_runs
 
+FASTA_FILE = "fasta.runs"
+TABLE_FILE = "table.runs"
+IDS_FILE = "ids.runs"
+"""Lists of runs in the folder of spilled data."""
 _IDS_PER_TASK = 2_000_000
 _LOOKED_AT = 300
-"""Records of each block but a file's first that are checked for being plausible proteins."""
-# https://ftp.uniprot.org/pub/databases/uniprot/current_release/knowledgebase/idmapping/README:
-# columns 9 and 10 of idmapping_selected.tab, counted from 1, are UniRef90 and UniRef50.
-IDMAPPING_COLUMNS = (8, 9)
-TWO_COLUMNS = (0, 1)
+"""Records of a block that are checked for being plausible proteins. In a file's first block all are."""
+
+
+class TableColumns(NamedTuple):
+    """Positions of the columns of a membership table, from 0."""
+
+    member: int
+    cluster: int
+
+
+IDMAPPING_COLUMNS = TableColumns(8, 9)
+"""Columns 9 and 10 of UniProt's idmapping_selected.tab, counted from 1, are UniRef90 and UniRef50
+(https://ftp.uniprot.org/pub/databases/uniprot/current_release/knowledgebase/idmapping/README)."""
+TWO_COLUMNS = TableColumns(0, 1)
 SHOWN_IDS = 5
+_SHOWN_CHARACTERS = 60
+"""Length to which ids are cut in messages."""
 
 
 def scatter_fasta(job: Job, paths: Sequence[Path], names: Sequence[str]) -> Spilled:
@@ -57,7 +74,8 @@ def _scatter_block(plan: Plan, whole: Block, is_first: bool) -> Spilled:
 
     Cluster members are sorted by id, to be joined with their clusters; others by sequence.
     """
-    spill, result = plan.spill, Spilled()
+    spill = plan.spill
+    result = Spilled()
     for block in split_block(whole, plan.limits.block_records):
         ids, tokens = parse_block(block)
         every = 1 if is_first else max(1, len(ids) // _LOOKED_AT)
@@ -71,7 +89,7 @@ def _scatter_block(plan: Plan, whole: Block, is_first: bool) -> Spilled:
             result.runs.append(write_run(spill, "fasta", id_hashes, id_hashes, [ids, tokens]))
         else:
             keys = hash_all(tokens, plan.settings.seed)
-            # Here already, so that a sequence repeated a million times is never gathered as a million rows.
+            # Dropped here already: a sequence repeated a million times is never gathered as a million rows.
             order = without_duplicates(keys, np.argsort(keys), partial(_content, ids, tokens))
             result.runs.append(write_run(spill, "records", keys, id_hashes, [ids, tokens], order))
             result.id_runs.append(write_run(spill, "ids", id_hashes, id_hashes, []))
@@ -81,31 +99,38 @@ def _scatter_block(plan: Plan, whole: Block, is_first: bool) -> Spilled:
 
 
 def _content(ids: list[bytes], tokens: list[bytes], row: int) -> tuple[bytes, bytes, bytes]:
+    """Return the cluster, id and tokens of a row; a record by itself has no cluster."""
     return b"", ids[row], tokens[row]
 
 
 def check_ids(job: Job, paths: Sequence[Path], spilled: Spilled) -> None:
-    """Raise a ValueError if an id occurs twice, in one file or in several."""
-    save_runs(spilled.id_runs, job.plan.spill / "ids.runs")
+    """Raise ValueError if an id occurs twice, in one file or in several."""
+    save_runs(spilled.id_runs, job.plan.spill / IDS_FILE)
     cells = cell_ranges(spilled.records // _IDS_PER_TASK + 1)
-    raise_for_repeated(job, paths, [id_hash for found in job.run(_repeated, cells) for id_hash in found])
+    hashes: list[int] = []
+    for found in job.run(_repeated, cells):
+        hashes += found
+    raise_for_repeated(job, paths, hashes)
 
 
 def _repeated(plan: Plan, first_cell: int, next_cell: int) -> list[int]:
-    """Hashes that two ids have."""
-    with SpillReader(load_runs(plan.spill / "ids.runs")) as reader:
+    """Return the hashes that two ids have."""
+    with SpillReader(load_runs(plan.spill / IDS_FILE)) as reader:
         slices = reader.rows(first_cell, next_cell)
     if not slices:
         return []
     keys = np.sort(np.concatenate([part.keys for part in slices]))
-    return [int(key) for key in np.unique(keys[1:][keys[1:] == keys[:-1]])]
+    repeated = keys[1:][keys[1:] == keys[:-1]]
+    return [int(key) for key in np.unique(repeated)]
 
 
 def raise_for_repeated(job: Job, paths: Sequence[Path], hashes: Sequence[int]) -> None:
-    """Read the files again to tell where an id occurs twice; ids that only share a hash are fine."""
+    """Read the files again to find where an id occurs twice; ids that only share a hash are fine."""
     if not hashes:
         return
-    wanted, places, limits = set(hashes), dict[bytes, str](), job.plan.limits
+    wanted = set(hashes)
+    places: dict[bytes, str] = {}
+    limits = job.plan.limits
     for path in paths:
         with closing(SourceReader(path)) as reader:
             for block in reader.blocks(RECORD_START, limits.block_bytes, limits.record_bytes):
@@ -115,9 +140,10 @@ def raise_for_repeated(job: Job, paths: Sequence[Path], hashes: Sequence[int]) -
                     if id_hash not in wanted:
                         continue
                     if record_id in places:
+                        name = record_id.decode()[:_SHOWN_CHARACTERS]
                         raise ValueError(
-                            f"{path}:{line}: the id {record_id.decode()[:60]} was used before, at "
-                            f"{places[record_id]} ({len(wanted)} repeated id(s) in all); ids must be unique: "
+                            f"{path}:{line}: the id {name} was used before, at {places[record_id]} "
+                            f"({len(wanted)} repeated id(s) in all); ids must be unique: "
                             "rename or remove one"
                         )
                     places[record_id] = f"{path}:{line}"
@@ -126,7 +152,7 @@ def raise_for_repeated(job: Job, paths: Sequence[Path], hashes: Sequence[int]) -
 def scatter_table(job: Job, path: Path, name: str) -> list[Run]:
     """Spill the membership table by member."""
 
-    def tasks() -> Iterator[tuple[Block, tuple[int, int]]]:
+    def tasks() -> Iterator[tuple[Block, TableColumns]]:
         columns = TWO_COLUMNS
         for block, first in job.read(path, name, LINE_START):
             if first:
@@ -142,25 +168,26 @@ def join_members(job: Job, paths: Sequence[Path], fasta: Spilled, table: list[Ru
     Raises:
         ValueError: for members without a cluster or with two, and for repeated ids.
     """
-    save_runs(fasta.runs, job.plan.spill / "fasta.runs")
-    save_runs(table, job.plan.spill / "table.runs")
+    save_runs(fasta.runs, job.plan.spill / FASTA_FILE)
+    save_runs(table, job.plan.spill / TABLE_FILE)
     # Ids become Python objects here, several times their size.
     table_bytes = sum(run.num_bytes for run in table)
     cells = cell_ranges((fasta.num_bytes + 2 * table_bytes) // job.plan.limits.block_bytes + 1)
-    joined, orphans = Spilled(), 0
+    joined = Spilled()
+    num_orphans = 0
     first_orphans: list[bytes] = []
     repeated: list[int] = []
     with job.bar("joining members", len(cells), "part") as bar:
-        for spilled, number, some_orphans, some_repeated in job.run(_join, cells):
+        for part in job.run(_join, cells):
             bar.update()
-            orphans += number
-            first_orphans = sorted([*first_orphans, *some_orphans])[:SHOWN_IDS]
-            repeated += some_repeated
-            joined.add(spilled)
+            num_orphans += part.num_orphans
+            first_orphans = sorted([*first_orphans, *part.first_orphans])[:SHOWN_IDS]
+            repeated += part.repeated
+            joined.add(part.spilled)
     raise_for_repeated(job, paths, repeated)
-    if orphans:
+    if num_orphans:
         raise ValueError(
-            f"{orphans} member(s) have no cluster in the membership table, the first are "
+            f"{num_orphans} member(s) have no cluster in the membership table, the first are "
             f"{', '.join(member.decode() for member in first_orphans)}; give the table of the same UniProt "
             "release, or remove these members from the FASTA"
         )
@@ -169,8 +196,8 @@ def join_members(job: Job, paths: Sequence[Path], fasta: Spilled, table: list[Ru
     return joined
 
 
-def table_columns(block: Block) -> tuple[int, int]:
-    """Return the columns of member and cluster, given the number of columns in the first row."""
+def table_columns(block: Block) -> TableColumns:
+    """Return the columns of member and cluster, by the number of columns in the first row."""
     line = block.data.partition(b"\n")[0].rstrip(b"\r")
     num_columns = line.count(b"\t") + 1
     if num_columns == 2:
@@ -183,8 +210,8 @@ def table_columns(block: Block) -> tuple[int, int]:
     )
 
 
-def parse_table(block: Block, columns: tuple[int, int]) -> list[tuple[bytes, bytes]]:
-    """Distinct (member, cluster) pairs of a block of table rows."""
+def parse_table(block: Block, columns: TableColumns) -> list[tuple[bytes, bytes]]:
+    """Return the distinct (member, cluster) pairs of a block of table rows."""
     member, cluster = columns
     two_columns = columns == TWO_COLUMNS
     pairs: dict[tuple[bytes, bytes], None] = {}
@@ -209,7 +236,7 @@ def parse_table(block: Block, columns: tuple[int, int]) -> list[tuple[bytes, byt
     return list(pairs)
 
 
-def _scatter_table_block(plan: Plan, block: Block, columns: tuple[int, int]) -> Run | None:
+def _scatter_table_block(plan: Plan, block: Block, columns: TableColumns) -> Run | None:
     """Spill the pairs of a block, sorted by the hash of the member."""
     try:
         block.data.decode()
@@ -222,46 +249,62 @@ def _scatter_table_block(plan: Plan, block: Block, columns: tuple[int, int]) -> 
     pairs = parse_table(block, columns)
     if not pairs:
         return None
-    members, clusters = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    members = [member for member, _ in pairs]
+    clusters = [cluster for _, cluster in pairs]
     keys = hash_all(members, SPLIT_SALT)
     return write_run(plan.spill, "table", keys, keys, [members, clusters])
 
 
-def _join(plan: Plan, first_cell: int, next_cell: int) -> tuple[Spilled, int, list[bytes], list[int]]:
-    """Give the members of one key range their clusters and spill them by the seeded hash of the cluster.
+@dataclass(frozen=True)
+class _Joined:
+    """Members of one key range with their clusters."""
 
-    Returns:
-        What is spilled; the number of members that the table does not name, and the first ones; hashes of ids
-        that occur twice among the members.
-    """
-    with SpillReader(load_runs(plan.spill / "table.runs")) as reader:
+    spilled: Spilled
+    num_orphans: int = 0
+    """Number of members that the table does not name."""
+    first_orphans: Sequence[bytes] = ()
+    """The first of these members."""
+    repeated: Sequence[int] = ()
+    """Hashes of ids that occur twice among the members."""
+
+
+def _join(plan: Plan, first_cell: int, next_cell: int) -> _Joined:
+    """Give the members of one key range their clusters and spill them by the seeded hash of the cluster."""
+    with SpillReader(load_runs(plan.spill / TABLE_FILE)) as reader:
         table = reader.rows(first_cell, next_cell)
         cluster_of = _cluster_of(_texts(reader, table, 0), _texts(reader, table, 1))
-    with SpillReader(load_runs(plan.spill / "fasta.runs")) as reader:
+    with SpillReader(load_runs(plan.spill / FASTA_FILE)) as reader:
         slices = reader.rows(first_cell, next_cell)
-        members, tokens = _texts(reader, slices, 0), _texts(reader, slices, 1)
+        members = _texts(reader, slices, 0)
+        tokens = _texts(reader, slices, 1)
     spilled = Spilled()
     if not members:
-        return spilled, 0, [], []
+        return _Joined(spilled)
     orphans = [member for member in members if member not in cluster_of]
     repeated: list[bytes] = []
     if len(set(members)) < len(members):
         repeated = [a for a, b in itertools.pairwise(sorted(members)) if a == b][:SHOWN_IDS]
     if not orphans and not repeated:
         clusters = [cluster_of[member] for member in members]
-        keys, tags = hash_all(clusters, plan.settings.seed), hash_all(clusters, SPLIT_SALT)
+        keys = hash_all(clusters, plan.settings.seed)
+        tags = hash_all(clusters, SPLIT_SALT)
         columns = [members, tokens, clusters]
         spilled.runs.append(write_run(plan.spill, "members", keys, tags, columns))
         spilled.count(*columns)
-    return spilled, len(orphans), sorted(orphans)[:SHOWN_IDS], hash_all(repeated, SPLIT_SALT).tolist()
+    return _Joined(
+        spilled,
+        num_orphans=len(orphans),
+        first_orphans=sorted(orphans)[:SHOWN_IDS],
+        repeated=hash_all(repeated, SPLIT_SALT).tolist(),
+    )
 
 
 def _texts(reader: SpillReader, slices: list[RowSlice], column: int) -> list[bytes]:
     if not slices:
         return []
     values, offsets = reader.column(slices, column)
-    raw, edges = values.tobytes(), offsets.tolist()
-    return [raw[start:stop] for start, stop in itertools.pairwise(edges)]
+    raw = values.tobytes()
+    return [raw[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
 
 
 def _cluster_of(members: list[bytes], clusters: list[bytes]) -> dict[bytes, bytes]:
@@ -269,9 +312,9 @@ def _cluster_of(members: list[bytes], clusters: list[bytes]) -> dict[bytes, byte
     for member, cluster in zip(members, clusters, strict=True):
         other = mapping.setdefault(member, cluster)
         if other != cluster:
-            one, two = sorted((other, cluster))
+            first, second = sorted((other, cluster))
             raise ValueError(
-                f"the membership table puts member {member.decode()} in two clusters, {one.decode()} and "
-                f"{two.decode()}; a member belongs to one: correct the table"
+                f"the membership table puts member {member.decode()} in two clusters, {first.decode()} and "
+                f"{second.decode()}; a member belongs to one: correct the table"
             )
     return mapping

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
@@ -47,7 +48,7 @@ class SplitShard:
 
 
 def save_runs(runs: list[Run], path: Path) -> None:
-    """Write the list of runs, which tasks get as a file: thousands of them, the same for every task."""
+    """Write a list of runs to a file, because tasks share it and there are thousands of runs."""
     path.write_text(json.dumps([asdict(run) for run in runs]))
 
 
@@ -61,42 +62,48 @@ def write_shard(plan: Plan, number: int, first_cell: int, next_cell: int) -> tup
     """Divide the rows of all runs in a range of cells among the splits.
 
     Returns:
-        The shard of each split that gets any record, and how many rows were duplicates.
+        The shard of each split that gets any record, and the number of rows that were duplicates.
     """
     writers = [_SplitWriter(split, number, plan) for split in SPLITS]
     dropped = 0
     with SpillReader(load_runs(plan.spill / RECORDS_FILE)) as reader:
         slices = reader.rows(first_cell, next_cell)
-        for first_key, next_key in key_ranges(slices, plan.limits.piece_bytes) if slices else []:
+        pieces = key_ranges(slices, plan.limits.piece_bytes) if slices else []
+        for first_key, next_key in pieces:
             piece = [part.between(first_key, next_key) for part in slices]
             dropped += _write_piece(reader, [part for part in piece if len(part.keys)], plan, writers)
-    return [part for writer in writers if (part := writer.close())], dropped
+    closed = [writer.close() for writer in writers]
+    return [shard for shard in closed if shard is not None], dropped
 
 
 def _write_piece(reader: SpillReader, slices: list[RowSlice], plan: Plan, writers: list[_SplitWriter]) -> int:
-    """Order and deduplicate a range of keys and pass it on by split; how many rows were duplicates."""
+    """Order and deduplicate a range of keys, and add it to the writers of the splits.
+
+    Returns:
+        The number of rows that were duplicates.
+    """
     keys = np.concatenate([part.keys for part in slices])
     tags = np.concatenate([part.tags for part in slices])
-    members, settings = plan.settings.members, plan.settings
-    columns = [reader.column(slices, number) for number in range(3 if members else 2)]
+    has_clusters = plan.settings.members
+    columns = [reader.column(slices, number) for number in range(3 if has_clusters else 2)]
 
     def text(column: int, row: int) -> bytes:
         values, offsets = columns[column]
         return values[offsets[row] : offsets[row + 1]].tobytes()
 
-    order = without_duplicates(
-        keys,
-        np.argsort(keys),
-        lambda row: (text(2, row) if members else b"", text(0, row), text(1, row)),
-    )
-    numbers = split_numbers(tags[order], settings)
+    def content(row: int) -> tuple[bytes, bytes, bytes]:
+        """Return the cluster, id and tokens of a row."""
+        return text(2, row) if has_clusters else b"", text(0, row), text(1, row)
+
+    order = without_duplicates(keys, np.argsort(keys), content)
+    numbers = split_numbers(tags[order], plan.settings)
     for number, writer in enumerate(writers):
         rows = order[numbers == number]
         if not len(rows):
             continue
         token_offsets = columns[1][1]
         lengths = token_offsets[rows + 1] - token_offsets[rows]
-        # Little at a time: the same few MiB are used again and again, and a cluster is never divided.
+        # A few MiB at a time, so that the same memory is used again; a cluster is never divided.
         for start, stop in row_ranges(keys[rows], lengths, plan.limits.batch_tokens):
             arrays = [_take(values, offsets, rows[start:stop]) for values, offsets in columns]
             writer.add(_batch(arrays, writer.schema))
@@ -104,13 +111,14 @@ def _write_piece(reader: SpillReader, slices: list[RowSlice], plan: Plan, writer
 
 
 def _take(values: Array, offsets: Ints, rows: Ints) -> pa.Array:
-    """Take the chosen rows as large_binary, back to back: one memory copy per row in C++."""
+    """Return the chosen rows as large_binary, back to back, with one memory copy per row in C++."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers).take(pa.array(rows))
+    texts = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    return texts.take(pa.array(rows))
 
 
 def _batch(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    """Ids, tokens (and clusters) as the columns of a shard."""
+    """Return ids, tokens and, with members, clusters as the columns of a shard."""
     ids, tokens, *clusters = arrays
     num_rows = len(ids)
     _, offsets, values = tokens.buffers()
@@ -127,13 +135,15 @@ def _batch(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _cluster_sizes(names: pa.Array) -> pa.Array:
-    """For rows sorted by cluster: the size of a cluster on its first row, 0 on the others."""
-    lengths = np.diff(np.frombuffer(names.buffers()[1], dtype=np.int64)[: len(names) + 1])
+    """Return the size of a cluster at its first row, and 0 at the others. Rows are sorted by cluster."""
+    offsets = np.frombuffer(names.buffers()[1], dtype=np.int64)[: len(names) + 1]
+    lengths = np.diff(offsets)
     text = names.to_pylist()
-    first = np.ones(len(names), dtype=bool)
-    first[1:] = lengths[1:] != lengths[:-1]
-    first[1:] |= np.fromiter((a != b for a, b in zip(text[1:], text[:-1], strict=True)), bool, len(text) - 1)
-    starts = np.flatnonzero(first)
+    is_first = np.ones(len(names), dtype=bool)
+    is_first[1:] = lengths[1:] != lengths[:-1]
+    differs = (before != after for before, after in itertools.pairwise(text))
+    is_first[1:] |= np.fromiter(differs, bool, len(text) - 1)
+    starts = np.flatnonzero(is_first)
     sizes = np.zeros(len(names), dtype=np.uint32)
     sizes[starts] = np.diff(np.append(starts, len(names)))
     return pa.array(sizes)
@@ -141,7 +151,7 @@ def _cluster_sizes(names: pa.Array) -> pa.Array:
 
 @dataclass
 class _SplitWriter:
-    """Collects batches and writes them as record batches whose bounds depend on the records alone."""
+    """Writer of a shard, whose record batches have bounds that depend on the records alone."""
 
     split: str
     number: int
@@ -166,7 +176,7 @@ class _SplitWriter:
             self._write(final=False)
 
     def close(self) -> SplitShard | None:
-        """Write what is left; None if there was nothing at all."""
+        """Write the remaining records and describe the shard; None if there is no record."""
         if self.pending:
             self._write(final=True)
         if self._stream is None:
@@ -177,7 +187,7 @@ class _SplitWriter:
         return SplitShard(self.split, shard, self.clusters, self.lengths)
 
     def _write(self, *, final: bool) -> None:
-        """Write every complete record batch of what is pending, and the rest too if nothing follows."""
+        """Write every complete record batch of the pending records, and with ``final`` the rest, too."""
         (batch,) = pa.Table.from_batches(self.pending).combine_chunks().to_batches()
         tokens = batch.column("tokens")
         offsets = tokens.offsets.to_numpy()
@@ -188,7 +198,8 @@ class _SplitWriter:
             starts = np.arange(len(batch))
         last_rows = np.append(starts[1:], len(batch)) - 1
         cluster_ends = ends[last_rows]
-        done, row, cluster = 0, 0, 0
+        done = 0  # residues written
+        row = 0
         while row < len(batch):
             cluster = int(np.searchsorted(cluster_ends, done + self.batch_residues))
             if cluster >= len(cluster_ends):
@@ -196,9 +207,11 @@ class _SplitWriter:
                     break
                 cluster = len(cluster_ends) - 1
             stop = int(last_rows[cluster]) + 1
-            self._write_batch(batch.slice(row, stop - row), np.diff(ends[row:stop], prepend=done))
+            lengths = np.diff(ends[row:stop], prepend=done)
+            self._write_batch(batch.slice(row, stop - row), lengths)
             self.clusters += int(np.count_nonzero((starts >= row) & (starts < stop)))
-            row, done = stop, int(ends[stop - 1])
+            row = stop
+            done = int(ends[stop - 1])
         self.pending = [batch.slice(row)] if row < len(batch) else []
         self.pending_residues = int(ends[-1]) - done
 
@@ -207,8 +220,8 @@ class _SplitWriter:
             self.file.parent.mkdir(exist_ok=True)
             self._sink = pa.OSFile(str(self.file), "wb")
             self._stream = pa.ipc.new_stream(self._sink, self.schema)
-        # Copied, because Arrow writes a slice's buffers with whatever follows them as padding, so that equal
-        # records would not make equal files.
+        # Arrow writes a slice's buffers with whatever follows them as padding. With copies, files of equal
+        # records are equal.
         columns = [pa.concat_arrays([column]) for column in batch.columns]
         self._stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
         self.lengths += length_bins(lengths)

@@ -23,7 +23,9 @@ from .shards import SCHEMA
 WORD = 5
 """Residues of a word; 20^5 = 3.2 million words, of which a pair of unrelated proteins shares next to none."""
 SHARED_WORDS = 0.1
+"""Share of a held-out protein's words in one training protein from which on the two are similar."""
 THINNED = 8
+"""One word in so many is compared."""
 LEAST_WORDS = 3
 """Shared words below this number are chance: two words of repeats, or a tag."""
 MOST_HELD_OUT = 1000
@@ -31,9 +33,14 @@ LEAST_COMPARED_RESIDUES = 2_000_000
 COMPARED_SHARE = 0.05
 """Share of the training residues that are compared, if that is more."""
 _BITS = 5
+"""Bits of a residue in a word."""
+_OWNER_SHIFT = np.int64(32)
+"""Bits below the number of a protein in a key of a protein and a word, or of two proteins."""
+_LOW_HALF = np.int64((1 << 32) - 1)
 _BLOCK = 1 << 15
 """Residues whose words are computed at once, so that they stay in the cache."""
-_MULTIPLIER = np.uint32(2_654_435_761)  # Knuth's: the golden ratio of 2^32, odd
+_MULTIPLIER = np.uint32(2_654_435_761)
+"""Knuth's multiplier for hashes: 2^32 over the golden ratio, odd."""
 
 Tokens = npt.NDArray[np.uint8]
 
@@ -67,7 +74,8 @@ def similar_proteins(held_out: Proteins, training: Iterable[Proteins]) -> dict[s
     """
     words, owners = _words(held_out)
     order = np.argsort(words, kind="stable")
-    words, owners = words[order], owners[order]
+    words = words[order]
+    owners = owners[order]
     totals = np.bincount(owners, minlength=len(held_out.ids))
     known = np.zeros(1 << (WORD * _BITS), dtype=bool)
     known[words] = True
@@ -78,15 +86,18 @@ def similar_proteins(held_out: Proteins, training: Iterable[Proteins]) -> dict[s
         compared += len(proteins.ids)
         pairs = _pairs(words, owners, *_words(proteins, known))
         codes, shared = np.unique(pairs, return_counts=True)
-        held, trained = np.divmod(codes, np.int64(1) << 32)
+        held = codes >> _OWNER_SHIFT
+        trained = codes & _LOW_HALF
         shares = np.where(shared >= LEAST_WORDS, shared / totals[held], 0.0)
         for index in np.flatnonzero(shares > best[held]).tolist():
             if shares[index] > best[held[index]]:
                 best[held[index]] = shares[index]
                 relatives[held[index]] = proteins.ids[trained[index]]
     similar = int((best >= SHARED_WORDS).sum())
-    top = int(best.argmax()) if similar else 0
-    example = [held_out.ids[top], relatives[top], round(float(best[top]), 3)] if similar else None
+    example = None
+    if similar:
+        top = int(best.argmax())
+        example = [held_out.ids[top], relatives[top], round(float(best[top]), 3)]
     return {"similar": similar, "held_out": len(held_out.ids), "training": compared, "example": example}
 
 
@@ -94,7 +105,8 @@ def similar_across_splits(folder: Path, splits: dict[str, Split]) -> dict[str, A
     """Compare the held-out splits of a folder of shards with its training split."""
     names = [name for name in SPLITS if name != "train"]
     most = MOST_HELD_OUT // len(names)
-    held_out = Proteins.of(batch for name in names for batch in _first(_batches(folder, splits[name]), most))
+    batches = [batch for name in names for batch in _first(_batches(folder, splits[name]), most)]
+    held_out = Proteins.of(batches)
     allowed = max(LEAST_COMPARED_RESIDUES, int(COMPARED_SHARE * splits["train"].residues))
 
     def training() -> Iterator[Proteins]:
@@ -134,10 +146,16 @@ def _first(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBa
 def _words(
     proteins: Proteins, known: npt.NDArray[np.bool_] | None = None
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Thinned words (those that are known), each once a protein, and the positions of their proteins."""
+    """Return thinned words, each once per protein, and the positions of their proteins.
+
+    Args:
+        proteins: proteins.
+        known: whether to return a word, for each word; None: all.
+    """
     if len(proteins.tokens) < WORD:
         return np.zeros(0, np.uint32), np.zeros(0, np.int64)
-    places, found = [], []
+    places: list[npt.NDArray[np.int64]] = []
+    found: list[npt.NDArray[np.uint32]] = []
     for begin in range(0, len(proteins.tokens) - WORD + 1, _BLOCK):
         tokens = proteins.tokens[begin : begin + _BLOCK + WORD - 1].astype(np.uint32)
         tokens &= np.uint32((1 << _BITS) - 1)
@@ -151,12 +169,13 @@ def _words(
             kept = kept[known[words[kept]]]
         places.append(kept + begin)
         found.append(words[kept])
-    chosen, words = np.concatenate(places), np.concatenate(found)
-    owners = np.searchsorted(proteins.offsets, chosen, side="right") - 1
-    whole = chosen + WORD <= proteins.offsets[owners + 1]  # not across two proteins
-    keys = np.sort(owners[whole] << np.int64(32) | words[whole].astype(np.int64))
+    starts = np.concatenate(places)
+    words = np.concatenate(found)
+    owners = np.searchsorted(proteins.offsets, starts, side="right") - 1
+    whole = starts + WORD <= proteins.offsets[owners + 1]  # not across two proteins
+    keys = np.sort(owners[whole] << _OWNER_SHIFT | words[whole].astype(np.int64))
     keys = keys[np.diff(keys, prepend=-1) != 0]
-    return (keys & np.int64(0xFFFFFFFF)).astype(np.uint32), keys >> np.int64(32)
+    return (keys & _LOW_HALF).astype(np.uint32), keys >> _OWNER_SHIFT
 
 
 def _pairs(
@@ -165,14 +184,20 @@ def _pairs(
     found: npt.NDArray[np.uint32],
     finders: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """(held-out protein << 32 | training protein) for each word that two of them share."""
+    """Return (held-out protein << 32 | training protein) for each word that two of them share.
+
+    Args:
+        words: sorted words of the held-out proteins.
+        owners: held-out protein of each of them.
+        found: words of the training proteins.
+        finders: training protein of each of them.
+    """
     starts = np.searchsorted(words, found)
     counts = np.searchsorted(words, found, side="right") - starts
-    places = np.repeat(starts - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) + np.arange(
-        counts.sum()
-    )
+    before = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    places = np.repeat(starts - before, counts) + np.arange(counts.sum())
     held: npt.NDArray[np.int64] = owners[places]
-    return held << np.int64(32) | np.repeat(finders, counts)
+    return held << _OWNER_SHIFT | np.repeat(finders, counts)
 
 
 def describe_similar(similar: Mapping[str, Any]) -> str:

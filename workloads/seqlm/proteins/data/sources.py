@@ -1,8 +1,35 @@
-"""Public and embedded proteins that ``data.source`` knows by a word."""
+"""Files of proteins that a preparation reads, and public ones that have a short name in ``data.source``."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from seqlm.training.data.transfer import SourceKind
+
+
+@dataclass(frozen=True)
+class ProteinFiles:
+    """Existing files that a preparation reads."""
+
+    fasta: Sequence[Path]
+    """FASTA files, plain or gzip."""
+    membership: Path | None = None
+    """Table of the clusters of which the proteins are members. None: each protein stands for itself."""
+    names: Sequence[str] | None = None
+    """Names of ``paths`` in the manifest; by default those of the files."""
+    allow_nucleotides: bool = False
+    """Whether DNA and RNA are taken for proteins."""
+
+    @property
+    def paths(self) -> list[Path]:
+        """FASTA files, then the table."""
+        return [*self.fasta, *([] if self.membership is None else [self.membership])]
+
+    @property
+    def manifest_names(self) -> list[str]:
+        """Names of ``paths`` in the manifest."""
+        return [path.name for path in self.paths] if self.names is None else list(self.names)
+
 
 _CURRENT_RELEASE = "https://ftp.uniprot.org/pub/databases/uniprot/current_release"
 PROTEINS = SourceKind(

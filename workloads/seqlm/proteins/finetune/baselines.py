@@ -1,7 +1,7 @@
 """Baselines of a fine-tuned model: a frozen probe of the model it started from, and k-mers.
 
-Both are linear models by scikit-learn, whose penalty is chosen on validation. k-mers of proteins are counts
-of three residues in a row. Those of a residue are the residues around it.
+Both are linear models by scikit-learn with a penalty that is chosen on validation. The k-mers of a protein
+are counts of three residues in a row. Those of a residue are the residues around it.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from seqlm.proteins.alphabet import PAD, decode
+from seqlm.proteins.alphabet import PAD, VOCAB_SIZE, decode
 from seqlm.proteins.finetune.probes import Examples, fit_probe
 from seqlm.proteins.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
 from seqlm.proteins.model.pretrained import load_model
@@ -28,7 +28,9 @@ FILE = "baselines.json"
 MAX_PROTEINS: dict[Split, int] = {"train": 1000, "validation": 300, "test": 300}
 """Proteins of each split, drawn with a fixed seed."""
 RESIDUE_SHARE = 0.15
-"""Share of them for a residue task, which has an example for each residue."""
+"""Share of these proteins for a residue task, which has an example for each residue."""
+K = 3
+"""Residues of a k-mer."""
 MAX_PARAMETERS = 1_000_000_000
 """Largest model that is probed: it must fit on one device beside nothing else."""
 WINDOW = 7
@@ -36,16 +38,21 @@ WINDOW = 7
 
 
 def write_baselines(config: RunFile, place: Place) -> Path:
-    """Score the baselines of a run on its test split, or validation without one; write them to its folder."""
+    """Score the baselines of a run and write the scores to its folder.
+
+    They are scored on the test split, or on the validation split if there is no test split.
+    """
     assert config.task is not None
     share = RESIDUE_SHARE if TASK_KINDS[config.task.kind].per_residue else 1
-    parts = [SampledSplit(config.data.path, name, int(most * share)) for name, most in MAX_PROTEINS.items()]
+    parts = []
+    for name, most in MAX_PROTEINS.items():
+        parts.append(SampledSplit(config.data.path, name, int(most * share)))
     scored = 2 if parts[2].proteins else 1
     schema = parts[0].schema
     features = {"k-mers": _kmers(parts)}
-    if start := config.model.init_from:
+    if config.model.init_from:
         print("baselines: frozen probe and k-mers")
-        model = load_model(start)
+        model = load_model(config.model.init_from)
         if sum(parameter.numel() for parameter in model.parameters()) <= MAX_PARAMETERS:
             engine = Engine(
                 model, device=place.here.device, dtype=place.dtype, max_residues=config.model.max_residues
@@ -54,10 +61,10 @@ def write_baselines(config: RunFile, place: Place) -> Path:
             probed = [Examples(part.features(run), part.labels) for part in parts]
             features = {"frozen probe": probed, **features}
     found = {}
-    for name, (train, validation, test) in features.items():
+    for kind, (train, validation, test) in features.items():
         probe = fit_probe(schema, train, validation)
         examples = test if scored == 2 else validation
-        found[name] = scores(schema, examples.labels, probe.outputs(examples.features))
+        found[kind] = scores(schema, examples.labels, probe.outputs(examples.features))
     document = {
         "split": list(MAX_PROTEINS)[scored],
         "train": len(parts[0].proteins),
@@ -73,16 +80,21 @@ def _kmers(parts: list[SampledSplit]) -> list[Examples]:
 
     if parts[0].known is not None:
         return [Examples(part.features(_windows), part.labels) for part in parts]
-    counts = CountVectorizer(analyzer="char", ngram_range=(3, 3), lowercase=False)
-    counts.fit([decode(protein) for protein in parts[0].proteins])
-    return [Examples(counts.transform([decode(p) for p in part.proteins]), part.labels) for part in parts]
+    counts = CountVectorizer(analyzer="char", ngram_range=(K, K), lowercase=False)
+    texts = [[decode(protein) for protein in part.proteins] for part in parts]
+    counts.fit(texts[0])
+    return [Examples(counts.transform(text), part.labels) for text, part in zip(texts, parts, strict=True)]
 
 
 def _windows(proteins: list[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.float32]]:
-    """Return the residues around each residue, one-hot, (length, (2 * WINDOW + 1) * 33) for each protein."""
+    """Return the residues around each residue of each protein, one-hot.
+
+    Shape of a protein: (length, (2 * ``WINDOW`` + 1) * ``VOCAB_SIZE``).
+    """
     found = []
     for protein in proteins:
         padded = np.pad(protein, WINDOW, constant_values=PAD)
         around = np.lib.stride_tricks.sliding_window_view(padded, 2 * WINDOW + 1)
-        found.append(np.eye(33, dtype=np.float32)[around].reshape(len(protein), -1))
+        one_hot = np.eye(VOCAB_SIZE, dtype=np.float32)[around]
+        found.append(one_hot.reshape(len(protein), -1))
     return found

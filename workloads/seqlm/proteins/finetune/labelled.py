@@ -1,4 +1,4 @@
-"""Labelled proteins: shards as those of pre-training with a column of labels, written and read alike.
+"""Labelled proteins: shards in the format of pre-training with a column of labels.
 
 A split of them is a ``RecordSplit`` with labels.
 """
@@ -21,7 +21,7 @@ from .labels import Floats, Labels, LabelSchema, class_counts
 from .table import Record
 
 _AT_ONCE = 100
-"""Proteins whose features are computed before they are kept."""
+"""Proteins of which features are computed at once, before those of their examples are kept."""
 
 
 class LabelledSplit(LabelledRecords):
@@ -37,12 +37,12 @@ class LabelledSplit(LabelledRecords):
     schema: LabelSchema
 
     def labels(self, units: npt.NDArray[np.int64]) -> Floats:
-        """Labels of a sequence task, shape (N, columns); NaN where there is none."""
+        """Return the labels of a sequence task, shape (N, columns); NaN where there is none."""
         assert not self.schema.task.per_residue, "labels of residues"
         return super().labels(units)
 
     def token_labels(self, units: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-        """Classes of a residue task, (length,) of each whole protein; ``IGNORED`` where there is none."""
+        """Return the classes of a residue task, (length,) per protein; ``IGNORED`` where there is none."""
         assert self.schema.task.per_residue, "labels of whole proteins"
         return super().token_labels(units)
 
@@ -58,16 +58,21 @@ class SampledSplit:
     An example is a protein, or a labelled residue of a residue task.
 
     Args:
-        folder: data that ``prepare_table`` made.
-        name: split.
+        folder: folder of data that ``prepare_table`` made.
+        name: name of the split.
         most: largest number of proteins.
     """
 
     def __init__(self, folder: str | Path, name: proteins.Split, most: int) -> None:
         split = LabelledSplit(folder, name)
-        units = np.sort(np.random.default_rng(0).permutation(split.num_units)[:most]).astype(np.int64)
-        self.schema, self.ids = split.schema, split.ids(units)
-        self.proteins = [split.token_ids(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units]
+        drawn = np.random.default_rng(0).permutation(split.num_units)[:most]
+        units = np.sort(drawn).astype(np.int64)
+        self.schema = split.schema
+        self.ids = split.ids(units)
+        self.proteins = []
+        for unit in units.tolist():
+            (place,), _ = split.draw(unit, 1, 0, 0)
+            self.proteins.append(split.token_ids(place))
         self.known: list[npt.NDArray[np.int64]] | None = None
         """Positions of the labelled residues of each protein."""
         if not split.schema.task.per_residue:
@@ -76,14 +81,15 @@ class SampledSplit:
         classes = split.token_labels(units)
         self.known = [np.flatnonzero(each != IGNORED) for each in classes]
         chosen = [each[known] for each, known in zip(classes, self.known, strict=True)]
-        self.labels = np.concatenate([np.empty(0), *chosen]).astype(np.float32)[:, None]
+        column = np.concatenate([np.empty(0), *chosen]).astype(np.float32)
+        self.labels = column[:, None]
 
     def features(self, run: Callable[[Any], list[Any]], kind: type[np.floating] = np.float32) -> Any:
         """Return the features of the examples, (N, F).
 
         Args:
-            run: returns the features of proteins, (F,) each, or (length, F) of a residue task.
-            kind: type in which they are kept.
+            run: function that returns the features of proteins, (F,) each, or (length, F) for a residue task.
+            kind: type of the result.
         """
         found = []
         for first in range(0, len(self.proteins), _AT_ONCE):
@@ -105,14 +111,15 @@ def write_split(
     """Write the shards of a split into ``folder`` / ``name``.
 
     Args:
-        folder: being prepared.
-        name: of the split.
+        folder: folder that is being prepared.
+        name: name of the split.
         rows: positions in ``records`` of the split's proteins, in their order.
-        records: all records, as are ``labels`` and ``clusters``.
-        labels: of all records.
-        clusters: of all records, None without.
+        records: all records of the table.
+        labels: labels of all records.
+        clusters: clusters of all records; None without any.
     """
-    per_residue, width = labels.schema.task.per_residue, len(labels.schema.columns)
+    per_residue = labels.schema.task.per_residue
+    width = len(labels.schema.columns)
     label_type = pa.large_list(pa.int16()) if per_residue else pa.list_(pa.float32(), width)
     schema = SCHEMA.append(pa.field(LABEL_COLUMN, label_type))
     lengths = np.array([len(records[index].tokens) for index in rows], dtype=np.int64)
@@ -122,12 +129,14 @@ def write_split(
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths[start:stop])]))
         tokens = np.frombuffer(b"".join(records[index].tokens for index in chosen), dtype=np.uint8)
         values = pa.array(np.concatenate([labels.arrays[index] for index in chosen]))
+        if per_residue:
+            label_column = pa.LargeListArray.from_arrays(offsets, values)
+        else:
+            label_column = pa.FixedSizeListArray.from_arrays(values, width)
         columns = [
             pa.array([records[index].id for index in chosen], type=pa.large_string()),
             pa.LargeListArray.from_arrays(offsets, pa.array(tokens)),
-            pa.LargeListArray.from_arrays(offsets, values)
-            if per_residue
-            else pa.FixedSizeListArray.from_arrays(values, width),
+            label_column,
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 

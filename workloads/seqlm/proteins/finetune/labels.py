@@ -26,14 +26,14 @@ Floats = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.int16]
 
 UNKNOWN_RESIDUE = "-"
-"""Name of a residue's label that is not known, unless a class is called so."""
+"""Text of a residue's label that is not known, unless a class has this name."""
 MAX_CLASSES = 1000
 _TRUTH = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
 
 
 @dataclass(frozen=True)
 class LabelSchema(LabelNames):
-    """The outputs of a task, by name; ``kind`` is one of ``TASK_KINDS``."""
+    """Names of the labels and outputs of a task; ``kind`` is one of ``TASK_KINDS``."""
 
     @property
     def task(self) -> TaskKind:
@@ -41,7 +41,7 @@ class LabelSchema(LabelNames):
 
     @property
     def num_outputs(self) -> int:
-        """Logits (or values) that a model gives a protein, of a residue task each residue."""
+        """Number of logits or values that a model computes for a protein, or for a residue."""
         return len(self.output_names)
 
     @property
@@ -55,11 +55,13 @@ class Labels:
 
     schema: LabelSchema
     arrays: list[npt.NDArray[Any]]
-    """(columns,) float32 each; of a residue task (length,) int16."""
+    """(columns,) float32 for each record, or (length,) int16 in a residue task."""
 
     def has_any(self, index: int) -> bool:
+        """Return whether a record has a label."""
         array = self.arrays[index]
-        return bool((array != IGNORED if self.schema.task.per_residue else np.isfinite(array)).any())
+        known = array != IGNORED if self.schema.task.per_residue else np.isfinite(array)
+        return bool(known.any())
 
 
 def read_labels(
@@ -68,10 +70,11 @@ def read_labels(
     """Read the label cells of all records.
 
     Args:
-        kind: of task.
-        columns: label columns; one, or with multilabel and regression any number.
-        classes: names in order, (negative, positive) if binary; empty to take what the table has, sorted.
-        records: of the table.
+        kind: kind of the task.
+        columns: label columns: one, or any number for multilabel and regression.
+        classes: names of the classes in their order, (negative, positive) for a binary task. If it is empty,
+            the classes are the sorted values in the table.
+        records: records of the table.
 
     Raises:
         ValueError: for columns and classes that do not fit the kind, and for bad cells with their lines.
@@ -99,8 +102,8 @@ def class_counts(schema: LabelSchema, arrays: Iterable[npt.NDArray[Any]]) -> npt
     """Return the count of each class.
 
     Args:
-        schema: of the task.
-        arrays: labels of one protein or more each, the columns of a protein, or its residues, together.
+        schema: labels of the task.
+        arrays: labels of one or more proteins each, one protein after the other.
 
     Returns:
         Shape (columns, 2), negatives and positives, if binary or multilabel; (1, classes) if multiclass or
@@ -149,8 +152,13 @@ def _found_classes(kind: TaskKind, column: str, records: Sequence[Record]) -> tu
     found: set[str] = set()
     for record in records:
         cell = record.cells[column]
-        found.update(_residue_names(cell) if kind.per_residue else (cell if isinstance(cell, str) else "",))
-    found -= {"", UNKNOWN_RESIDUE} if kind.per_residue else {""}
+        if kind.per_residue:
+            found.update(_residue_names(cell))
+        elif isinstance(cell, str):
+            found.add(cell)
+    found.discard("")
+    if kind.per_residue:
+        found.discard(UNKNOWN_RESIDUE)
     if not 2 <= len(found) <= MAX_CLASSES:
         some = ", ".join(sorted(found)[:3])
         raise ValueError(
@@ -176,7 +184,7 @@ def _number(
             value = float(cell)
         except ValueError:
             value = math.nan
-        if abs(value) <= float(np.finfo(np.float32).max):  # not so of NaN
+        if abs(value) <= float(np.finfo(np.float32).max):  # which is false for NaN
             return value
         allowed = "a number that 32 bits hold, or nothing where it was not measured"
     elif names:
@@ -194,7 +202,7 @@ def _number(
 
 
 def _residue_names(cell: Cell) -> Sequence[str]:
-    """A class a residue: the items of a list, the words of a text, or its letters if it is one word."""
+    """Return the classes of residues: items of a list, words of a text, or letters of a single word."""
     if isinstance(cell, str):
         words = cell.split()
         return words if len(words) > 1 else cell

@@ -4,9 +4,9 @@
 
 The rows are those of AWS's post on fine-tuning ESM-2 on SageMaker
 (https://aws.amazon.com/blogs/machine-learning/efficiently-fine-tune-the-esm-2-protein-language-model-with-amazon-sagemaker/):
-all weights in one micro-batch a device and step, then each method alone, then all together. Steps, data and
-tokens a step are the same in every row. Each is a run of its own in fresh processes, so that its peak of
-memory is its own, and is resumed or kept like any run when the command is given again.
+all weights in one micro-batch per device and step, then each method alone, then all together. Steps, data and
+tokens per step are the same in every row. Each is a run of its own in fresh processes, so that its peak of
+memory is its own. If the command is given again, it is resumed or kept like any run.
 """
 
 import json
@@ -36,12 +36,18 @@ FIGURES_FILE = "methods.json"
 
 @dataclass(frozen=True)
 class Method:
+    """Combination of memory-saving methods, which is a row of the table."""
+
     name: str
+    """End of the run's name."""
     title: str
+    """Title of the row."""
     accumulation: bool = False
-    """Micro-batches of ``train.tokens_per_pack`` in place of one that is a device's share of a step."""
+    """Whether a device's share of a step is divided into micro-batches of ``train.tokens_per_pack``."""
     checkpointing: bool = False
+    """Whether activations are computed again in the backward pass."""
     lora: bool = False
+    """Whether adapters are trained in place of all weights."""
 
 
 METHODS = (
@@ -54,7 +60,7 @@ METHODS = (
 
 
 def method_run(config: RunFile, method: Method, num_devices: int) -> RunFile:
-    """The run of a method: the configuration with what the method changes."""
+    """Return the run of a method."""
     whole = config.train.tokens_per_step // num_devices
     train = replace(
         config.train,
@@ -66,7 +72,7 @@ def method_run(config: RunFile, method: Method, num_devices: int) -> RunFile:
 
 
 def check(config: RunFile, num_devices: int) -> None:
-    """Raise a ValueError for a configuration of which the rows would not differ."""
+    """Raise ValueError for a configuration with which the rows would not differ."""
     if config.task is None:
         raise ValueError(
             "task: is missing; the table compares ways of fine-tuning, so give a run that has one"
@@ -81,14 +87,14 @@ def check(config: RunFile, num_devices: int) -> None:
 
 
 def launch(file: Path) -> int:
-    """Run a configuration on this machine as ``make finetune-lora`` does; the exit status."""
+    """Run a configuration on this machine as ``make finetune-lora`` does; return the exit status."""
     hand_on_python_path()
     command = [sys.executable, "-m", "seqlm", "train", "--config", str(file)]
     return subprocess.run(command, check=False).returncode
 
 
 def row(method: Method, kind: str, results: Mapping[str, Any]) -> dict[str, Any]:
-    """One line of the table, from what a run left."""
+    """Return one row of the table, from the results of a run."""
     first, second = TASK_KINDS[kind].headlines[:2]
     prefix = "test_" if results.get("test_samples") else "eval_"
     return {
@@ -103,7 +109,7 @@ def row(method: Method, kind: str, results: Mapping[str, Any]) -> dict[str, Any]
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], environment: Mapping[str, Any]) -> str:
-    """The table with the hardware and versions it was made on."""
+    """Return the table with the hardware and versions of the runs."""
     scores = [name for name in rows[0] if name in TITLES]
     head = ["method", "minutes", *(TITLES[name] for name in scores)]
     head += ["peak memory, GB", "trained parameters", "residues/s"]
@@ -118,7 +124,8 @@ def markdown(rows: Sequence[Mapping[str, Any]], environment: Mapping[str, Any]) 
         ]
         for line in rows
     ]
-    table = "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *lines])
+    rule = ["---"] * len(head)
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *lines])
     where = ", ".join(
         f"{name} {environment[name]}"
         for name in ("device", "cpu_cores", "python", "torch")
@@ -133,7 +140,8 @@ def main(config: RunFile) -> None:
     assert config.task is not None
     folder = config.run_dir
     folder.mkdir(parents=True, exist_ok=True)
-    rows, environment = [], {}
+    rows: list[dict[str, Any]] = []
+    environment: Mapping[str, Any] = {}
     for method in METHODS:
         run = method_run(config, method, num_devices)
         file = folder / f"{method.name}.yaml"
@@ -147,9 +155,8 @@ def main(config: RunFile) -> None:
         results = json.loads((run.run_dir / RESULTS_FILE).read_text())
         rows.append(row(method, config.task.kind, results))
         environment = results["environment"]
-    write_whole(
-        folder / FIGURES_FILE, json.dumps({"rows": rows, "environment": environment}, indent=1) + "\n"
-    )
+    figures = {"rows": rows, "environment": environment}
+    write_whole(folder / FIGURES_FILE, json.dumps(figures, indent=1) + "\n")
     text = markdown(rows, environment)
     write_whole(folder / TABLE_FILE, text)
     print(f"{text}\n{folder / TABLE_FILE}")

@@ -41,17 +41,21 @@ from seqlm.training.scoring import EVALUATION_SEED, answered
 
 from .baselines import write_baselines
 from .labelled import LabelledSplit
+from .labels import Floats
 from .prediction_file import Predictions, predictions_file, write_prediction_table
 from .scores import scores
 from .tasks import TaskLoss, new_head, task_class, task_config
 
+Ints = npt.NDArray[np.int64]
+NO_NUMBERS: Ints = np.zeros(0, dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class LabelledPack(HostPack):
-    """A micro-batch and its labels."""
+    """Micro-batch with its labels."""
 
     targets: npt.NDArray[Any]
-    """(S, L) float32, NaN where there is no label; of a residue task (T,) int64, ``IGNORED`` there."""
+    """(S, L) float32 labels, NaN where there is none. For a residue task (T,) int64, ``IGNORED`` there."""
 
 
 class LabelledStream(ProteinStream):
@@ -59,21 +63,21 @@ class LabelledStream(ProteinStream):
 
     split: LabelledSplit
 
-    def crop_starts(
-        self, epoch: int, units: npt.NDArray[np.int64], spare: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
+    def crop_starts(self, epoch: int, units: Ints, spare: Ints) -> Ints:
         return np.zeros_like(units)
 
     def load(self, pack: PlannedPack | None) -> LabelledPack:
         host = super().load(pack)
-        units = np.zeros(0, dtype=np.int64) if pack is None else pack.units
+        units = NO_NUMBERS if pack is None else pack.units
         if self.split.schema.task.per_residue:
             targets: npt.NDArray[Any] = np.full(len(host.tokens), IGNORED, dtype=np.int64)
             for index, labels in enumerate(self.split.token_labels(units)):
-                first, kept = int(host.cumulative[index]) + 1, labels[: self.shape.max_record_tokens]
+                first = int(host.cumulative[index]) + 1
+                kept = labels[: self.shape.max_record_tokens]
                 targets[first : first + len(kept)] = kept
         else:
-            targets = np.full((len(host.keys), len(self.split.schema.columns)), np.nan, dtype=np.float32)
+            shape = (len(host.keys), len(self.split.schema.columns))
+            targets = np.full(shape, np.nan, dtype=np.float32)
             targets[: len(units)] = self.split.labels(units)
         return LabelledPack(**vars(host), targets=targets)
 
@@ -87,6 +91,8 @@ def labelled_pack(host: HostPack, max_length: int, device: torch.device) -> Pack
 
 @dataclass(frozen=True)
 class TaskEvaluation(Evaluation):
+    """Scores of a model on a split, with the predictions."""
+
     predictions: Predictions
 
 
@@ -98,7 +104,8 @@ class FineTuning(AdaptedObjective):
     """
 
     config: RunFile
-    splits, streams = LabelledSplit, LabelledStream
+    splits = LabelledSplit
+    streams = LabelledStream
     xla_problems = (fine_tuning_on_xla("task"),)
 
     def __init__(self, config: RunFile) -> None:
@@ -114,7 +121,8 @@ class FineTuning(AdaptedObjective):
             )
         self.base_config = starting_config(config.model)
         self.esm_config = task_config(self.base_config, self.schema)
-        self.classes, architecture = task_class(self.esm_config, self.schema.task), of_config(self.esm_config)
+        self.classes = task_class(self.esm_config, self.schema.task)
+        architecture = of_config(self.esm_config)
         self.encoder = architecture.encoder
         super().__init__(config, self.labelled, self.esm_config, architecture.adapted)
         self.loss = TaskLoss(self.labelled, balanced=self.task.class_weights == "balanced")
@@ -129,22 +137,22 @@ class FineTuning(AdaptedObjective):
 
     def plain_weights(self) -> dict[str, Tensor]:
         """Return the model to start from, without adapters, with its head if it fits, or a new one."""
-        seed, kind = self.config.train.seed, self.schema.task
+        seed = self.config.train.seed
         if self.has_head:
             start = starting_weights(self.config.model, seed, self.plain)
             return self.loss.head_in_units(start, undo=True)
         start = starting_weights(self.config.model, seed, encoder_only=True)
         encoder = {name: value for name, value in start.items() if name.startswith(self.encoder)}
-        return encoder | new_head(self.esm_config, kind, seed)
+        return encoder | new_head(self.esm_config, self.schema.task, seed)
 
     @property
     def has_head(self) -> bool:
         """Whether the model to start from was fine-tuned for outputs of the same kinds and names."""
-        base, wanted = self.base_config, self.esm_config
-        if self.schema.task.measured and (Path(self.config.model.init_from or "") / CHECKPOINT_FILE).exists():
-            return False  # its head is in units that the checkpoint does not tell
+        is_checkpoint = (Path(self.config.model.init_from or "") / CHECKPOINT_FILE).exists()
+        if self.schema.task.measured and is_checkpoint:
+            return False  # a checkpoint does not hold the units of its head
         return all(
-            getattr(base, name) == getattr(wanted, name)
+            getattr(self.base_config, name) == getattr(self.esm_config, name)
             for name in ("architectures", "problem_type", "id2label")
         )
 
@@ -159,13 +167,15 @@ class FineTuning(AdaptedObjective):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int) -> TaskEvaluation:
-        """Scores on the first packs of a split (0: all), the same on every process.
+        """Return the scores on the first packs of a split (0: all), the same on every process.
 
         ``eval_loss`` is a mean over all labels, weighted as in training.
         """
         assert isinstance(split, LabelledSplit)
-        started, loss = time.monotonic(), self.loss
-        here, shape, schema = place.here, place.shape, split.schema
+        started = time.monotonic()
+        here = place.here
+        shape = place.shape
+        schema = split.schema
         stream = LabelledStream(split, shape, EVALUATION_SEED)
         offsets = _row_offsets(split, shape.max_record_tokens)
         outputs = torch.zeros(int(offsets[-1]), schema.num_outputs)
@@ -173,11 +183,12 @@ class FineTuning(AdaptedObjective):
         totals = torch.zeros(2, dtype=torch.float64, device=here.device)  # loss, labels
         answers = answered(model, stream, lambda host: self.pack(host, shape, here.device), place, num_packs)
         for packs, host, pack, found in answers:
-            totals += torch.stack(
-                [loss(found, pack.targets).double(), loss.num_targets(pack.targets).double()]
-            )
+            loss = self.loss(found, pack.targets)
+            num_labels = self.loss.num_targets(pack.targets)
+            totals += torch.stack([loss.double(), num_labels.double()])
             for mine in packs[here.rank : here.rank + 1]:
-                count, bounds = len(mine.units), host.cumulative
+                count = len(mine.units)
+                bounds = host.cumulative
                 if schema.task.per_residue:  # between CLS and EOS
                     places = _ranges(bounds[:count] + 1, bounds[1 : count + 1] - 1)
                 else:
@@ -190,18 +201,20 @@ class FineTuning(AdaptedObjective):
         dist.all_reduce(outputs, group=here.control)
         units = np.flatnonzero(seen.numpy())
         rows = _ranges(offsets[units], offsets[units + 1])
+        row_counts = np.diff(offsets)[units]
+        _, lengths = split.draw(0, split.num_units, 0, 0)
         predictions = Predictions(
             ids=np.array(split.ids(units), dtype=np.str_),
-            offsets=np.concatenate([[0], np.cumsum(np.diff(offsets)[units])]),
+            offsets=np.concatenate([[0], np.cumsum(row_counts)]),
             labels=_labels(split, units, shape.max_record_tokens),
-            outputs=loss.in_units(outputs.numpy()[rows]),
-            lengths=split.draw(0, split.num_units, 0, 0)[1][units],
+            outputs=self.loss.in_units(outputs.numpy()[rows]),
+            lengths=lengths[units],
         )
-        loss_sum, num_labels = here.to_host(totals)
+        loss_sum, total_labels = here.to_host(totals)
         found_scores = scores(schema, predictions.labels, predictions.outputs)
         return TaskEvaluation(
             values={
-                "eval_loss": loss_sum / max(1.0, num_labels),
+                "eval_loss": loss_sum / max(1.0, total_labels),
                 **{f"eval_{name}": value for name, value in found_scores.items()},
             },
             num_records=len(units),
@@ -235,7 +248,7 @@ class FineTuning(AdaptedObjective):
     def score_written(self, run_dir: Path, place: Place) -> Mapping[str, float]:
         if self.task.baselines and place.here.is_first:
             write_baselines(self.config, place)
-        place.here.sum_on_host(0.0)  # the others wait here, where waiting may take long
+        place.here.sum_on_host(0.0)  # the other processes wait here, on the host, where waits may be long
         return {}
 
     def summary(self, results: Mapping[str, Any]) -> str:
@@ -243,7 +256,8 @@ class FineTuning(AdaptedObjective):
         for split, prefix in (("validation", "eval_"), ("test", "test_")):
             names = [name for name in self.schema.task.headlines if prefix + name in results]
             found = [f"{name} {results[prefix + name]:.3f}" for name in names]
-            parts += [f"{split} {', '.join(found)}"] if found else []
+            if found:
+                parts.append(f"{split} {', '.join(found)}")
         return "; ".join(parts)
 
     def identity(self, here: Processes) -> dict[str, Any]:
@@ -253,41 +267,47 @@ class FineTuning(AdaptedObjective):
         }
 
 
-def _row_offsets(split: LabelledSplit, max_residues: int) -> npt.NDArray[np.int64]:
-    """(units + 1,) first row of each protein: one for all of it, or one for each residue that is read."""
+def _row_offsets(split: LabelledSplit, max_residues: int) -> Ints:
+    """Return the first row of each protein, (units + 1,).
+
+    A protein has one row, and in a residue task one for each residue that is read.
+    """
     if not split.schema.task.per_residue:
         return np.arange(split.num_units + 1)
     _, lengths = split.draw(0, split.num_units, 0, 0)
     return np.concatenate([[0], np.cumsum(np.minimum(lengths, max_residues))])
 
 
-def _ranges(starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def _ranges(starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Ints:
     """Return the whole numbers from each start up to its stop, one range after another."""
-    return np.concatenate([np.zeros(0, dtype=np.int64), *map(np.arange, starts.tolist(), stops.tolist())])
+    ranges = [np.arange(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+    return np.concatenate([NO_NUMBERS, *ranges])
 
 
-def _labels(split: LabelledSplit, units: npt.NDArray[np.int64], max_residues: int) -> npt.NDArray[np.float32]:
+def _labels(split: LabelledSplit, units: Ints, max_residues: int) -> Floats:
+    """Return the labels of the rows of these proteins, NaN where there is none."""
     if not split.schema.task.per_residue:
         return split.labels(units)
     parts = [labels[:max_residues] for labels in split.token_labels(units)]
-    flat = np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.float32)[:, None]
-    flat[flat == IGNORED] = np.nan
-    return flat
+    column = np.concatenate([NO_NUMBERS, *parts]).astype(np.float32)
+    column[column == IGNORED] = np.nan
+    return column[:, None]
 
 
 def score_task(config: RunFile, here: Processes) -> dict[str, Any]:
-    """Scores of the run's model, or of the folder or checkpoint that ``inference.model`` names.
+    """Score the run's model, or the folder or checkpoint that ``inference.model`` names.
 
-    Every process calls it, and gets the same.
+    Every process calls it, and gets the same scores.
 
     Raises:
-        ValueError: if there is no such model, if its outputs are not the task's, or if the checkpoint is of
-            another run.
+        ValueError: if there is no such model, if its outputs are not the task's, or if the checkpoint belongs
+            to another run.
     """
     name = config.inference.model or str(config.run_dir / "model")
     beat("loading", slow=True)
     is_checkpoint = (Path(name) / CHECKPOINT_FILE).exists()
-    objective, start = FineTuning(config) if is_checkpoint else _of_model(config, name), {}
+    objective = FineTuning(config) if is_checkpoint else _of_model(config, name)
+    start: dict[str, Tensor] = {}
     if is_checkpoint and not objective.trains_all:
         with verified(objective.start, here):  # checkpoints of adapters hold no other weights
             start = objective.weights()
@@ -320,7 +340,7 @@ def score_task(config: RunFile, here: Processes) -> dict[str, Any]:
 
 
 def _of_model(config: RunFile, name: str) -> FineTuning:
-    """Objective of a run that starts from the model and keeps its head."""
+    """Return the objective of a run that starts from the model and keeps its head."""
     start = dataclasses.replace(config.model, init_from=name)
     objective = FineTuning(dataclasses.replace(config, model=start, lora=None))
     if not objective.has_head:

@@ -1,4 +1,4 @@
-"""Predictions of a run for a split, with the labels: for its report, and as a table to look through."""
+"""Predictions of a run for a split with the labels, as arrays for its report and as a table for people."""
 
 import csv
 import io
@@ -18,18 +18,21 @@ from .task_kinds import THRESHOLD
 
 @dataclass(frozen=True)
 class Predictions:
-    """N proteins of a split, of a residue task N residues; C columns of labels, L outputs."""
+    """Labels and outputs of a split.
+
+    Shapes: N rows (proteins, or residues of a residue task), C columns of labels, L outputs.
+    """
 
     ids: npt.NDArray[np.str_]
-    """(proteins,) in the order of the rows."""
+    """(proteins,) ids in the order of the rows."""
     offsets: npt.NDArray[np.int64]
-    """(proteins + 1,) first row of each."""
+    """(proteins + 1,) first row of each protein."""
     labels: Floats
-    """(N, C), NaN where there is none; of a residue task C is 1."""
+    """(N, C) labels, NaN where there is none; C is 1 for a residue task."""
     outputs: Floats
     """(N, L) logits, or values in the labels' units."""
     lengths: npt.NDArray[np.int64]
-    """(proteins,) residues; 0 in files of earlier versions, which lack them."""
+    """(proteins,) numbers of residues; 0 in files of earlier versions, which lack them."""
 
     def save(self, path: Path) -> None:
         """Write an npz archive, whole or not at all."""
@@ -38,7 +41,13 @@ class Predictions:
 
     @staticmethod
     def load(path: Path) -> "Predictions":
-        """Raises OSError, ValueError or KeyError for what ``save`` did not write."""
+        """Read a file.
+
+        Raises:
+            OSError: if it cannot be read.
+            ValueError: if ``save`` did not write it.
+            KeyError: if it lacks an array.
+        """
         with np.load(path, allow_pickle=False) as arrays:
             ids = arrays["ids"]
             lengths = arrays["lengths"] if "lengths" in arrays else np.zeros(len(ids), np.int64)
@@ -50,12 +59,17 @@ def predictions_file(run_dir: Path, split: str) -> Path:
 
 
 def write_prediction_table(path: Path, schema: LabelSchema, found: Predictions) -> None:
-    """Write CSV with a line a protein, whole or not at all; a cell is empty where there is no label.
+    """Write a CSV file with one line per protein, whole or not at all.
 
-    Columns are those of ``make predict``, and the labels: ``id``, ``length``, ``true``, ``label`` and a
-    ``probability_<class>`` of each class; of a residue task ``true`` and ``label`` with a class a residue;
-    of a regression ``true_<measurement>`` and ``<measurement>``. Of labels that do not exclude each other
-    ``true`` joins those that a protein has by semicolons; one that is not known has a question mark behind.
+    The columns are those of ``make predict`` with the labels:
+
+    * classes: ``id``, ``length``, ``true``, ``label`` and a ``probability_<class>`` of each class. If labels
+      do not exclude each other, ``true`` joins those of a protein with semicolons, and an unknown one ends in
+      a question mark.
+    * residue task: ``id``, ``length``, ``true`` and ``label``, with a class for each residue
+    * regression: ``id``, ``length``, and ``true_<measurement>`` and ``<measurement>`` of each measurement
+
+    A cell is empty where there is no label.
     """
     text = io.StringIO(newline="")
     csv.writer(text).writerows(_lines(schema, found))
@@ -76,16 +90,23 @@ def _lines(schema: LabelSchema, found: Predictions) -> Iterator[list[object]]:
     values = task.values(found.outputs)
     rows = zip(proteins, found.labels.tolist(), values.tolist(), strict=True)
     if task.measured:
-        yield ["id", "length", *(column for name in schema.columns for column in (f"true_{name}", name))]
+        titles: list[object] = ["id", "length"]
+        for name in schema.columns:
+            titles += [f"true_{name}", name]
+        yield titles
         for protein, labels, row in rows:
-            yield [*protein, *(_text(value) for pair in zip(labels, row, strict=True) for value in pair)]
+            line: list[object] = list(protein)
+            for measured, predicted_value in zip(labels, row, strict=True):
+                line += [_text(measured), _text(predicted_value)]
+            yield line
         return
     names = schema.classes[1:] if task.two_classes else schema.output_names
     yield ["id", "length", "true", "label", *(f"probability_{name}" for name in names)]
     for protein, labels, row in rows:
         if task.several_columns:
-            known = [f"{name}?" if np.isnan(x) else name for name, x in zip(names, labels, strict=True) if x]
-            true = ";".join(known)
+            # NaN is true, too.
+            found_labels = [(name, label) for name, label in zip(names, labels, strict=True) if label]
+            true = ";".join(f"{name}?" if np.isnan(label) else name for name, label in found_labels)
             label = ";".join(name for name, value in zip(names, row, strict=True) if value >= THRESHOLD)
         else:
             place = np.argmax(row) if task.one_of_many else row[0] >= THRESHOLD
@@ -94,11 +115,12 @@ def _lines(schema: LabelSchema, found: Predictions) -> Iterator[list[object]]:
 
 
 def residue_separator(names: Sequence[str]) -> str:
-    """Return what stands between the classes of residues: nothing if each has one letter."""
+    """Return the text between the classes of residues: nothing if each has one letter."""
     return "" if all(len(name) == 1 for name in names) else " "
 
 
 def _names(classes: Sequence[str], places: npt.NDArray[Any], unknown: str) -> list[str]:
+    """Return the names of classes by their numbers; NaN is ``unknown``."""
     return [classes[int(place)] if np.isfinite(place) else unknown for place in places]
 
 

@@ -1,11 +1,11 @@
 """Convert a table of labelled proteins to a folder of shards in the format of pre-training, with labels.
 
-The table is held in memory, which a set of labelled proteins fits; what pre-trains does not, and has
-``data/prepare.py``. The result does not depend on the order of the table's rows.
+The table is held in memory, because sets of labelled proteins fit there. Data of pre-training do not, and
+have ``data/prepare.py``. The result does not depend on the order of the table's rows.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from .clustering import similarity_clusters
 from .labelled import write_split
 from .labels import Labels, LabelSchema, class_counts, read_labels, save_schema
 from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
-from .table import first_of, read_records
+from .table import Record, first_of, read_records
 from .task_kinds import TASK_KINDS
 
 TABLES = replace(
@@ -46,7 +46,43 @@ TABLES = replace(
         "Swissprot_Train_Validation_dataset.csv",
     },
 )
-"""``task.table``: of a folder, its FASTA files."""
+"""Kinds of files that ``task.table`` names; a folder stands for its FASTA files."""
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """Fetched files of a table, its labels and its clusters."""
+
+    tables: dict[Path, str]
+    """Names in the manifest of the files with the proteins."""
+    labels: Path | None
+    """File of residue labels."""
+    clusters: Path | None
+    """Table of clusters."""
+    sources: dict[Path, str]
+    """Names in the manifest of all these files."""
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Clusters of the records of a table."""
+
+    names: Sequence[str] | None
+    """Cluster of each record; None if neither a column nor a table gives one."""
+    method: str | None = None
+    """Sentence on the method, if they were clustered here."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Records of a table that are kept."""
+
+    rows: Sequence[int]
+    """Positions of the kept records, in the order of the shards."""
+    num_labelled: int
+    """Number of records with a label."""
+    num_contradictions: int
+    """Number of kept records that repeat another's sequence with other labels."""
 
 
 def prepare_table(config: RunFile) -> Manifest:
@@ -56,67 +92,38 @@ def prepare_table(config: RunFile) -> Manifest:
         ValueError: for anything wrong with the table, its labels, its splits or the output folder; nothing
             is left behind.
     """
-    task, out = config.task, Path(config.data.path)
-    assert task is not None, "a run without task: has no table"
+    task = _task_of(config)
+    out = Path(config.data.path)
     check_rule(task.split)
-    downloads = Path(config.data.downloads)
-    files = {path: name for name in task.table for path in fetch(name, downloads, TABLES)}
-    labels_file = one_file("task.labels", task.labels, downloads, TABLES)
-    clusters_file = one_file("task.split.clusters", task.split.clusters, downloads, TABLES)
-    others = ((labels_file, task.labels), (clusters_file, task.split.clusters))
-    sources = files | {path: name for path, name in others if path is not None and name is not None}
+    files = _fetched(task, Path(config.data.downloads))
     settings = _settings(config)
     data_task = _data_fields(task)
-    manifest = existing_manifest(out, sources, settings)
+    manifest = existing_manifest(out, files.sources, settings)
     if manifest is not None:
         check_same(out, _differences(out, data_task))
         say(f"{out} is already prepared: {manifest.sizes} proteins")
         return manifest
 
-    split_columns = [name for name in (task.split.column, task.split.cluster_column) if name is not None]
-    records = read_records(
-        list(files),
-        labels_file,
-        id_column=task.id_column,
-        sequence_column=task.sequence_column,
-        columns=list(dict.fromkeys([*task.label_columns, *split_columns])),
-    )
+    records = _records(task, files)
     implausible = Implausible()
     implausible.look_at([record.id for record in records], [record.tokens for record in records])
     if not config.data.allow_nucleotides:
-        implausible.refuse_nucleotides(", ".join(path.name for path in files))
+        implausible.refuse_nucleotides(", ".join(path.name for path in files.tables))
     labels = read_labels(TASK_KINDS[task.kind], task.label_columns, task.classes, records)
-    clusters: list[str] | None
-    clustered_by = None
-    if task.split.cluster == "auto":
-        say(f"clustering {len(records):,} proteins by similarity")
-        clusters, clustered_by = similarity_clusters(records)
-        say(f"{len(set(clusters)):,} clusters, by {clustered_by}")
-    else:
-        clusters = record_clusters(task.split, records, clusters_file)
-    numbers = split_records(task.split, records, clusters, settings)
-    # Shuffled by a hash of the sequence; equal ones are ordered by id.
-    keys = hash_all([record.tokens for record in records], settings.seed).tolist()
-    order = sorted(range(len(records)), key=lambda i: (keys[i], records[i].tokens, records[i].id))
-    labelled = [index for index in order if labels.has_any(index)]
-    # Of equal sequences with equal labels the smallest id stays; leaks were refused before.
-    first: dict[tuple[bytes, bytes], int] = {}
-    for index in labelled:
-        first.setdefault((records[index].tokens, labels.arrays[index].tobytes()), index)
-    kept = list(first.values())
-    _check_labelled(labels, numbers, kept)
-    contradictions = len(kept) - len({records[index].tokens for index in kept})
+    clusters = _clusters(task, records, files.clusters)
+    numbers = split_records(task.split, records, clusters.names, settings)
+    selection = _selected(records, labels, settings.seed)
+    _check_labelled(labels, numbers, selection.rows)
+
     with workspace(out) as folder:
-        splits = {
-            name: write_split(
-                folder, name, [i for i in kept if numbers[i] == number], records, labels, clusters
-            )
-            for number, name in enumerate(SPLITS)
-        }
+        splits = {}
+        for number, name in enumerate(SPLITS):
+            rows = [row for row in selection.rows if numbers[row] == number]
+            splits[name] = write_split(folder, name, rows, records, labels, clusters.names)
         manifest = Manifest(
-            sources=tuple(sorted(source_file(path, name) for path, name in sources.items())),
+            sources=tuple(sorted(source_file(path, name) for path, name in files.sources.items())),
             settings=settings,
-            duplicates_dropped=len(labelled) - len(kept),
+            duplicates_dropped=selection.num_labelled - len(selection.rows),
             splits=splits,
             vocabulary=TOKENS,
             similar=similar_across_splits(folder, splits),
@@ -124,25 +131,100 @@ def prepare_table(config: RunFile) -> Manifest:
         manifest.save(folder)
         facts = {
             "task": data_task,
-            "unlabelled_dropped": len(records) - len(labelled),
-            "contradicting_labels": contradictions,
-            "clustered_by": clustered_by,
+            "unlabelled_dropped": len(records) - selection.num_labelled,
+            "contradicting_labels": selection.num_contradictions,
+            "clustered_by": clusters.method,
         }
         save_schema(folder, labels.schema, facts)
     say(f"{out} is prepared: {manifest.sizes} proteins")
     for warning in [*implausible.warnings(), *similarity_warning(manifest)]:
         say(warning)
-    if len(records) > len(labelled):
-        say(f"note: {len(records) - len(labelled)} protein(s) have no label and were left out")
-    if contradictions:
-        say(f"note: {contradictions} protein(s) repeat another's sequence with other labels; all are kept")
+    _note_left_out(len(records), selection)
     return manifest
 
 
+def _fetched(task: TaskConfig, downloads: Path) -> TableFiles:
+    """Fetch the files of a task."""
+    tables = {path: name for name in task.table for path in fetch(name, downloads, TABLES)}
+    labels = one_file("task.labels", task.labels, downloads, TABLES)
+    clusters = one_file("task.split.clusters", task.split.clusters, downloads, TABLES)
+    sources = dict(tables)
+    for path, name in ((labels, task.labels), (clusters, task.split.clusters)):
+        if path is not None and name is not None:
+            sources[path] = name
+    return TableFiles(tables, labels, clusters, sources)
+
+
+def _records(task: TaskConfig, files: TableFiles) -> list[Record]:
+    """Read the records with the columns of labels and splits."""
+    of_splits = [name for name in (task.split.column, task.split.cluster_column) if name is not None]
+    return read_records(
+        list(files.tables),
+        files.labels,
+        id_column=task.id_column,
+        sequence_column=task.sequence_column,
+        columns=list(dict.fromkeys([*task.label_columns, *of_splits])),  # each once
+    )
+
+
+def _clusters(task: TaskConfig, records: Sequence[Record], table: Path | None) -> Clusters:
+    """Cluster the records by similarity, or read their clusters."""
+    if task.split.cluster != "auto":
+        return Clusters(record_clusters(task.split, records, table))
+    say(f"clustering {len(records):,} proteins by similarity")
+    names, method = similarity_clusters(records)
+    say(f"{len(set(names)):,} clusters, by {method}")
+    return Clusters(names, method)
+
+
+def _selected(records: Sequence[Record], labels: Labels, seed: int) -> Selection:
+    """Leave out records without a label, and repeated ones with equal sequences and labels.
+
+    Of repeated ones the smallest id stays. Equal sequences in several splits were refused before.
+    """
+    labelled = [row for row in _order(records, seed) if labels.has_any(row)]
+    first: dict[tuple[bytes, bytes], int] = {}
+    for row in labelled:
+        first.setdefault((records[row].tokens, labels.arrays[row].tobytes()), row)
+    kept = list(first.values())
+    num_sequences = len({records[row].tokens for row in kept})
+    return Selection(kept, num_labelled=len(labelled), num_contradictions=len(kept) - num_sequences)
+
+
+def _order(records: Sequence[Record], seed: int) -> list[int]:
+    """Return the positions of the records, shuffled by a hash of the sequence.
+
+    Records with equal sequences are in the order of their ids, so the order of the table does not matter.
+    """
+    keys = hash_all([record.tokens for record in records], seed).tolist()
+
+    def place(row: int) -> tuple[int, bytes, str]:
+        record = records[row]
+        return keys[row], record.tokens, record.id
+
+    return sorted(range(len(records)), key=place)
+
+
+def _note_left_out(num_records: int, selection: Selection) -> None:
+    """Print which records have no label, and which contradict each other."""
+    unlabelled = num_records - selection.num_labelled
+    if unlabelled:
+        say(f"note: {unlabelled} protein(s) have no label and were left out")
+    if selection.num_contradictions:
+        say(
+            f"note: {selection.num_contradictions} protein(s) repeat another's sequence with other labels; "
+            "all are kept"
+        )
+
+
+def _task_of(config: RunFile) -> TaskConfig:
+    assert config.task is not None, "a run without task: has no table"
+    return config.task
+
+
 def paths_read(config: RunFile) -> list[str]:
-    """Files and folders that preparing the table reads, besides what is fetched or the code brings."""
-    task = config.task
-    assert task is not None, "a run without task: has no table"
+    """Return the files and folders that preparing reads, besides what is fetched or the code brings."""
+    task = _task_of(config)
     return local_files([*task.table, task.labels, task.split.clusters], TABLES)
 
 
@@ -152,8 +234,8 @@ def is_prepared(config: RunFile) -> bool:
     Raises:
         ValueError: if the prepared data are damaged.
     """
-    task, out = config.task, Path(config.data.path)
-    assert task is not None, "a run without task: has no table"
+    task = _task_of(config)
+    out = Path(config.data.path)
     if not (out / MANIFEST_FILE).exists() or not (out / LABELS_FILE).exists():
         return False
     manifest = Manifest.load(out)
@@ -166,10 +248,15 @@ def is_prepared(config: RunFile) -> bool:
 
 
 def _settings(config: RunFile) -> Settings:
-    assert config.task is not None
-    by_cluster = config.task.split.column is None
-    shares = (config.data.validation_fraction, config.data.test_fraction) if by_cluster else (0.0, 0.0)
-    return Settings(config.data.seed, *shares, members=False)
+    """Return the settings of the manifest. A column of splits leaves the shares without effect."""
+    data = config.data
+    by_cluster = _task_of(config).split.column is None
+    return Settings(
+        seed=data.seed,
+        validation_fraction=data.validation_fraction if by_cluster else 0.0,
+        test_fraction=data.test_fraction if by_cluster else 0.0,
+        members=False,
+    )
 
 
 def _data_fields(task: TaskConfig) -> dict[str, Any]:
@@ -178,7 +265,7 @@ def _data_fields(task: TaskConfig) -> dict[str, Any]:
     fields |= {f"split.{name}": value for name, value in fields["split"].items()}
     for name in ("class_weights", "baselines", "table", "labels", "split", "split.clusters"):
         del fields[name]
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
 def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
@@ -186,14 +273,19 @@ def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
 
 
 def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) -> None:
-    """Every split has a protein with a label, and that of training one of each class or measurement.
+    """Refuse splits without labels, and a training split that lacks a class or measurement.
 
     Args:
-        labels: of all records.
+        labels: labels of all records.
         numbers: split of each record.
-        rows: records that are kept, which have a label.
+        rows: positions of the kept records, which have a label.
+
+    Raises:
+        ValueError: if no protein of a split has a label, or if the training split has no example of a class
+            or measurement.
     """
-    for number in sorted({*numbers.tolist()} - {*numbers[rows].tolist()}):
+    without_labels = {*numbers.tolist()} - {*numbers[rows].tolist()}
+    for number in sorted(without_labels):
         raise ValueError(
             f"none of the {(numbers == number).sum()} protein(s) of the {SPLITS[number]} split has a label "
             f"in {first_of(labels.schema.columns)}; hold out others, or fill in their labels"
@@ -207,11 +299,12 @@ def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) 
 
 
 def _never_trained(labels: Labels, rows: Sequence[int]) -> list[str]:
-    """Classes and measurements that none of the records has."""
+    """Return the classes and measurements that none of the records has."""
     schema = labels.schema
     values = np.concatenate([labels.arrays[index] for index in rows])
     if schema.task.measured:
-        known = np.isfinite(values.reshape(len(rows), -1)).any(axis=0).tolist()
+        table = values.reshape(len(rows), -1)
+        known = np.isfinite(table).any(axis=0).tolist()
         return [name for name, is_known in zip(schema.columns, known, strict=True) if not is_known]
     counts = class_counts(schema, [values])
     if schema.classes:

@@ -12,23 +12,29 @@ import numpy as np
 import numpy.typing as npt
 
 from seqlm.proteins.finetune.labels import Floats, LabelSchema
-from seqlm.proteins.finetune.scores import scores
+from seqlm.proteins.finetune.scores import headline_values, scores
 from seqlm.training.heartbeat import beat
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 """Inverse strengths of the L2 penalty (scikit-learn's ``C``) that are tried on standardized features."""
 CERTAIN = 20.0
 """Logit of a label that all training examples have."""
+MAX_ITERATIONS = 1000
+TOLERANCE = 1e-3
+"""Tolerance of logistic regressions: smaller ones change no score and take longer."""
 RESAMPLES = 300
+"""Samples of a bootstrap."""
 INTERVAL = (2.5, 97.5)
 """Percentiles of the resampled scores, between which 95 % of them lie."""
 
 
 class Examples(NamedTuple):
+    """Features and labels of examples."""
+
     features: Any
-    """(N, F), dense or sparse."""
+    """(N, F) features, dense or sparse."""
     labels: Floats
-    """(N, C), NaN where there is none; the number of the class if classes exclude each other."""
+    """(N, C) labels, NaN where there is none; numbers of classes if these exclude each other."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class Probe:
     schema: LabelSchema
     scaler: Any
     models: Sequence[Any]
-    """One per label column; a number is a constant output."""
+    """One model per label column; a number is a constant output."""
     strength: float
     validation: float
     """First headline score on validation."""
@@ -61,7 +67,8 @@ def fit_probe(
     from sklearn.preprocessing import StandardScaler
 
     scaler = StandardScaler(with_mean=not hasattr(train.features, "tocsr")).fit(train.features)
-    scaled, headline = scaler.transform(train.features), schema.task.headlines[0]
+    scaled = scaler.transform(train.features)
+    headline = schema.task.headlines[0]
     found: list[Probe] = []
     for strength in strengths:
         beat("fitting a probe", slow=True)
@@ -73,33 +80,40 @@ def fit_probe(
 
 
 def _fitted(schema: LabelSchema, scaled: Any, column: npt.NDArray[np.float32], strength: float) -> Any:
+    """Return the fitted model of one label column, or a number if its labels do not vary."""
     from sklearn.linear_model import LogisticRegression, Ridge
 
     known = np.flatnonzero(np.isfinite(column))
+    if not len(known):
+        return 0.0
     if schema.task.measured:
-        return Ridge(alpha=1 / strength).fit(scaled[known], column[known]) if len(known) else 0.0
+        return Ridge(alpha=1 / strength).fit(scaled[known], column[known])
     values = np.unique(column[known])
-    if len(values) < 2:
-        return values[0] if len(values) else 0.0
-    return LogisticRegression(C=strength, max_iter=1000, tol=1e-3).fit(scaled[known], column[known])
+    if len(values) == 1:
+        return values[0]
+    return LogisticRegression(C=strength, max_iter=MAX_ITERATIONS, tol=TOLERANCE).fit(
+        scaled[known], column[known]
+    )
 
 
 def _outputs(model: Any, scaled: Any, schema: LabelSchema) -> npt.NDArray[np.float64]:
     """Return the outputs of one label column, (N, classes) if classes exclude each other, else (N, 1)."""
-    number, task = scaled.shape[0], schema.task
+    count = scaled.shape[0]
+    task = schema.task
+    is_constant = bool(np.isscalar(model))
     if task.measured:
-        return np.full((number, 1), model) if isinstance(model, float) else model.predict(scaled)[:, None]
-    constant = np.isscalar(model)
+        return np.full((count, 1), model) if is_constant else model.predict(scaled)[:, None]
     if not task.one_of_many:
-        if constant:
-            return np.full((number, 1), CERTAIN * (2 * model - 1))
+        if is_constant:
+            return np.full((count, 1), CERTAIN * (2 * model - 1))
         return model.decision_function(scaled)[:, None]
-    result = np.full((number, len(schema.classes)), -CERTAIN)
-    if constant:
+    result = np.full((count, len(schema.classes)), -CERTAIN)
+    if is_constant:
         result[:, int(model)] = CERTAIN
         return result
     logits = model.decision_function(scaled)
-    logits = np.stack([-logits / 2, logits / 2], axis=1) if logits.ndim == 1 else logits
+    if logits.ndim == 1:  # of two classes, the logit of the second over the first
+        logits = np.stack([-logits / 2, logits / 2], axis=1)
     result[:, model.classes_.astype(int)] = np.maximum(logits, -CERTAIN)
     return result
 
@@ -114,50 +128,42 @@ def interval(
 
     Args:
         schema: labels of the task.
-        labels: (N, C).
-        outputs: (N, L) of one or two probes. With two, the second result is that of their difference.
+        labels: (N, C) labels.
+        outputs: (N, L) outputs of one probe or of two.
         groups: (N,) cluster of each example.
 
     Returns:
-        For each of the outputs, the bounds (low, high). The second is that of the first minus the second.
+        The bounds (low, high) of the first probe's score and, with two probes, of the first score minus the
+        second.
     """
     _, numbers = np.unique(np.asarray(groups), return_inverse=True)
     members = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
-    drawn = np.random.default_rng(0).integers(len(members), size=(RESAMPLES, len(members)))
+    num_groups = len(members)
+    drawn = np.random.default_rng(0).integers(num_groups, size=(RESAMPLES, num_groups))
+    found: list[Any] = []
     if schema.task.measured:
-        rows = [np.concatenate([members[group] for group in groups]) for groups in drawn]
-        found = [[_rank_correlation(labels[of], each[of]) for of in rows] for each in outputs]
-    else:
-        counts = np.stack([np.bincount(groups, minlength=len(members)) for groups in drawn])
-        found = []
+        samples = [np.concatenate([members[group] for group in sample]) for sample in drawn]
         for each in outputs:
-            value = _value_of_examples(schema, labels, each)
+            found.append([_rank_correlation(labels[rows], each[rows]) for rows in samples])
+    else:
+        counts = np.stack([np.bincount(sample, minlength=num_groups) for sample in drawn])
+        for each in outputs:
+            value = headline_values(schema, labels, each)
             known = np.isfinite(value)
-            sums, sizes = (
-                np.bincount(numbers, weights, len(members)) for weights in (np.where(known, value, 0), known)
-            )
+            sums = np.bincount(numbers, np.where(known, value, 0), num_groups)
+            sizes = np.bincount(numbers, known, num_groups)
             found.append(counts @ sums / np.maximum(counts @ sizes, 1))
     values = np.array(found)  # (outputs, RESAMPLES)
     values[1:] = values[:1] - values[1:]
     return [np.nanpercentile(row, INTERVAL) for row in values]
 
 
-def _value_of_examples(schema: LabelSchema, labels: Floats, outputs: Floats) -> npt.NDArray[np.float64]:
-    """Return what the first headline score is the mean of, (N,), NaN without a label."""
-    if schema.task.one_of_many:
-        return np.where(np.isfinite(labels[:, 0]), outputs.argmax(axis=1) == labels[:, 0], np.nan)
-    truth, said = labels > 0.5, outputs > 0
-    known = np.isfinite(labels).all(axis=1)
-    if schema.task.two_classes:
-        return np.where(known, (truth == said)[:, 0], np.nan)
-    both, either = (truth & said).sum(axis=1), (truth | said).sum(axis=1)
-    return np.where(known, np.where(either > 0, both / np.maximum(either, 1), 1.0), np.nan)
-
-
 def _rank_correlation(labels: Floats, outputs: Floats) -> float:
     """Return the mean of Spearman's correlation over the columns."""
     from scipy.stats import spearmanr
 
-    known = np.isfinite(labels)
-    columns = zip(labels.T, outputs.T, known.T, strict=True)
-    return float(np.mean([spearmanr(truth[k], said[k]).statistic for truth, said, k in columns]))
+    found = []
+    for truth, predicted in zip(labels.T, outputs.T, strict=True):
+        known = np.isfinite(truth)
+        found.append(spearmanr(truth[known], predicted[known]).statistic)
+    return float(np.mean(found))

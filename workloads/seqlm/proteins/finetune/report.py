@@ -35,7 +35,7 @@ from seqlm.training.report.run_report import last_validation
 from .baselines import FILE as BASELINES_FILE
 from .labels import Floats, LabelSchema
 from .prediction_file import Predictions, predictions_file
-from .scores import ClassScore, Doubles, Truths, class_scores, confusion, one_against_others, scores
+from .scores import ClassScore, Doubles, OneClass, class_scores, confusion, one_against_others, scores
 from .task_kinds import TASK_KINDS
 
 TITLES = {
@@ -54,13 +54,16 @@ TITLES = {
     "precision": "Precision",
     "recall": "Recall",
 }
+NOT_DEFINED = "\N{EN DASH}"
+"""Text of a score that is not defined."""
 LENGTH_BOUNDS = (0, 128, 256, 512, 1024, math.inf)
 """Residues; a length class includes its upper bound."""
 AREAS = ("auroc", "auprc")
 MAX_SCATTERS = 4
-# Okabe and Ito's colours without yellow, which is faint on white; then the same again in dashes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#1f2937")
+"""Okabe and Ito's colours without yellow, which is faint on white."""
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)))
+"""Styles of lines. Each goes through all colours before the next one begins."""
 MAX_CURVES = len(COLOURS) * len(DASHES)
 MAX_CURVE_POINTS = 400
 MAX_SCATTER_POINTS = 3000
@@ -69,11 +72,15 @@ MAX_LEGEND_COLUMNS = 4
 MAX_NAME_CHARS = 24
 MATRIX_TEXT_CLASSES = 14
 """Larger matrices have no room for numbers."""
+MATRIX_SHARE_CLASSES = 6
+"""Larger matrices have no room for shares below the numbers."""
+DARK_SHARE = 0.55
+"""Share above which a cell is so dark that its text is light."""
 
 
 @dataclass(frozen=True)
 class PredictedSplit:
-    """Predictions of a run for one split at its end."""
+    """Predictions of a run for one split at the end of the run."""
 
     split: Split
     schema: LabelSchema
@@ -106,7 +113,7 @@ class TaskContents(ProteinContents):
                 self._predictions = PredictedSplit(split, schema, found)
 
     def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
-        """Scores of the final predictions, or of the last evaluation of a run that is still going."""
+        """Return the scores of the final predictions, or of the last evaluation of a running run."""
         validation = {
             name.removeprefix("eval_"): value for name, value in last_validation(evaluations).items()
         }
@@ -119,19 +126,20 @@ class TaskContents(ProteinContents):
         return [Card(TITLES[name], _text(values.get(name)), notes[name]) for name in headlines]
 
     def section(self, results: Mapping[str, Any]) -> str:
-        """Figures and the table of classes of the final predictions."""
+        """Return the figures and the table of classes of the final predictions."""
         predictions = self._predictions
         if predictions is None:
             return ""
         schema = predictions.schema
         parts = class_scores(schema, predictions.found.labels, predictions.found.outputs)
         unit = "residues" if schema.task.per_residue else "proteins"
-        names = [name for name in parts[0].values if any(math.isfinite(part.values[name]) for part in parts)]
-        rows = [
-            [part.name, f"{part.examples:,}", *(_text(part.values[name]) or "\N{EN DASH}" for name in names)]
-            for part in parts
-        ]
-        titles = ["measurement" if schema.task.measured else "class", unit, *(TITLES[n] for n in names)]
+        names = [name for name in parts[0].values if _is_defined(name, parts)]
+        rows = []
+        for part in parts:
+            shown = [_text(part.values[name]) or NOT_DEFINED for name in names]
+            rows.append([part.name, f"{part.examples:,}", *shown])
+        first_title = "measurement" if schema.task.measured else "class"
+        titles = [first_title, unit, *(TITLES[name] for name in names)]
         return section(
             f"Predictions for the {predictions.split} split",
             self._compared(predictions) + _figures(predictions, parts, unit) + table(titles, rows),
@@ -142,12 +150,12 @@ class TaskContents(ProteinContents):
         found = self._baselines
         if found.get("split") != predictions.split:
             return ""
-        schema, headlines = predictions.schema, predictions.schema.task.headlines
+        schema = predictions.schema
+        headlines = schema.task.headlines
         tuned = scores(schema, predictions.found.labels, predictions.found.outputs)
-        rows = [
-            [name, *(_text(values.get(score)) or "\N{EN DASH}" for score in headlines)]
-            for name, values in {"tuned model": tuned, **found["scores"]}.items()
-        ]
+        rows = []
+        for name, values in {"tuned model": tuned, **found["scores"]}.items():
+            rows.append([name, *(_text(values.get(score)) or NOT_DEFINED for score in headlines)])
         note = (
             f'<p class="note">Baselines: {found["train"]:,} proteins to fit, {found["proteins"]:,} to score. '
             "A frozen probe is a linear model on embeddings of the model before tuning.</p>"
@@ -158,37 +166,54 @@ class TaskContents(ProteinContents):
         return ", ".join(filter(None, (self._kind, super().subtitle(config))))
 
 
+def _is_defined(score: str, parts: Sequence[ClassScore]) -> bool:
+    """Return whether any class has this score."""
+    return any(math.isfinite(part.values[score]) for part in parts)
+
+
 def _figures(predictions: PredictedSplit, parts: Sequence[ClassScore], unit: str) -> str:
-    schema, labels, outputs = predictions.schema, predictions.found.labels, predictions.found.outputs
+    schema = predictions.schema
+    labels = predictions.found.labels
+    outputs = predictions.found.outputs
     if schema.task.measured:
-        figures = [
-            figure_block(f"Predicted over measured {name}", scatter_figure(name, *_known(labels, outputs, n)))
-            for n, name in enumerate(schema.columns[:MAX_SCATTERS])
-        ]
+        figures = []
+        for column, name in enumerate(schema.columns[:MAX_SCATTERS]):
+            measured, predicted = _known(labels, outputs, column)
+            drawn = scatter_figure(name, measured, predicted)
+            figures.append(figure_block(f"Predicted over measured {name}", drawn))
         return f'<div class="grid">{"".join(figures)}{_length_table(predictions, unit)}</div>'
-    ranked = [(truth, ranking) for _, truth, _, ranking in one_against_others(schema, labels, outputs)]
-    curves = figure_block("ROC and precision-recall curves", curves_figure(parts, ranked), wide=True)
+    classes = list(one_against_others(schema, labels, outputs))
+    curves = figure_block("ROC and precision-recall curves", curves_figure(parts, classes), wide=True)
     counts = confusion(schema, labels, outputs)
-    drawn = confusion_figure(counts, schema.classes, unit) if counts is not None else None
-    matrix = figure_block("Confusion matrix", drawn)
+    matrix = figure_block(
+        "Confusion matrix", None if counts is None else confusion_figure(counts, schema.classes, unit)
+    )
     return f'{curves}<div class="grid">{matrix}{_length_table(predictions, unit)}</div>'
 
 
 def _length_table(predictions: PredictedSplit, unit: str) -> str:
-    """Headline scores by length of the protein; empty if the file of an earlier version lacks lengths."""
-    schema, found, rows = predictions.schema, predictions.found, []
-    headlines, lengths = schema.task.headlines, np.repeat(found.lengths, np.diff(found.offsets))
+    """Return the table of headline scores by length of the protein.
+
+    It is empty for files of earlier versions, which lack the lengths.
+    """
+    schema = predictions.schema
+    found = predictions.found
+    headlines = schema.task.headlines
+    lengths = np.repeat(found.lengths, np.diff(found.offsets))
+    rows = []
     for low, high in itertools.pairwise(LENGTH_BOUNDS):
-        here = (lengths > low) & (lengths <= high)
-        if here.any():
-            values = scores(schema, found.labels[here], found.outputs[here])
-            title = f"{low + 1:.0f} to {high:.0f}" if math.isfinite(high) else f"over {low:.0f}"
-            shown = (_text(values[name]) or "\N{EN DASH}" for name in headlines)
-            rows.append([title, f"{here.sum():,}", *shown])
+        chosen = (lengths > low) & (lengths <= high)
+        if not chosen.any():
+            continue
+        values = scores(schema, found.labels[chosen], found.outputs[chosen])
+        title = f"{low + 1:.0f} to {high:.0f}" if math.isfinite(high) else f"over {low:.0f}"
+        shown = [_text(values[name]) or NOT_DEFINED for name in headlines]
+        rows.append([title, f"{chosen.sum():,}", *shown])
     return table(["protein length", unit, *(TITLES[name] for name in headlines)], rows)
 
 
-def _known(labels: Floats, outputs: Floats, column: int) -> tuple[Any, Any]:
+def _known(labels: Floats, outputs: Floats, column: int) -> tuple[Doubles, Doubles]:
+    """Return the measured and the predicted values of a column, where both are known."""
     known = np.isfinite(labels[:, column]) & np.isfinite(outputs[:, column])
     return labels[known, column].astype(np.float64), outputs[known, column].astype(np.float64)
 
@@ -203,7 +228,7 @@ def _note(name: str, predictions: PredictedSplit, validation: Mapping[str, Any])
 
 
 def _majority(predictions: PredictedSplit) -> float | None:
-    """Accuracy of always guessing the commonest class."""
+    """Return the accuracy of always predicting the commonest class."""
     labels = predictions.found.labels[:, 0]
     known = labels[np.isfinite(labels)]
     if predictions.schema.task.several_columns or not len(known):
@@ -243,26 +268,40 @@ def confusion_figure(counts: npt.NDArray[np.int64], names: Sequence[str], unit: 
         axes.set_ylabel("true")
         for spine in axes.spines.values():
             spine.set_visible(False)
-        for row, column in np.ndindex(counts.shape) if size <= MATRIX_TEXT_CLASSES else ():
+        cells = np.ndindex(counts.shape) if size <= MATRIX_TEXT_CLASSES else ()
+        has_room = size <= MATRIX_SHARE_CLASSES
+        for row, column in cells:
             share = shares[row, column]
-            text = f"{counts[row, column]:,}" + (f"\n{share:.0%}" if size <= 6 else "")
-            looks = {"fontsize": 10 if size <= 6 else 8, "color": PANEL if share > 0.55 else INK}
-            axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", **looks)
+            text = f"{counts[row, column]:,}"
+            if has_room:
+                text += f"\n{share:.0%}"
+            axes.text(
+                column + 0.5,
+                row + 0.5,
+                text,
+                ha="center",
+                va="center",
+                fontsize=10 if has_room else 8,
+                color=PANEL if share > DARK_SHARE else INK,
+            )
         return svg_text(figure, "confusion")
 
 
-def curves_figure(parts: Sequence[ClassScore], ranked: Sequence[tuple[Truths, Doubles]]) -> str | None:
-    """Draw ROC and precision-recall curves side by side, one line a class.
+def curves_figure(parts: Sequence[ClassScore], classes: Sequence[OneClass]) -> str | None:
+    """Draw ROC and precision-recall curves side by side, one line per class.
 
     Args:
         parts: scores of the classes.
-        ranked: truth and ranking of the examples, for each of them.
+        classes: truth and ranking of the examples, for each of these classes.
     """
     from sklearn.metrics import precision_recall_curve, roc_curve
 
-    pairs = zip(parts, ranked, strict=True)
-    shown = [pair for pair in pairs if np.isfinite([pair[0].values[name] for name in AREAS]).all()]
-    shown = shown[:MAX_CURVES]
+    drawable = [
+        (part, one)
+        for part, one in zip(parts, classes, strict=True)
+        if np.isfinite([part.values[name] for name in AREAS]).all()
+    ]
+    shown = drawable[:MAX_CURVES]
     if not shown:
         return None
     with matplotlib.rc_context(STYLE):
@@ -270,18 +309,19 @@ def curves_figure(parts: Sequence[ClassScore], ranked: Sequence[tuple[Truths, Do
         rows = -(-len(shown) // num_columns)
         figure = Figure(figsize=(WIDE_INCHES[0], WIDE_INCHES[1] + 0.2 * rows))
         roc, recall = figure.subplots(1, 2)
-        for number, (part, (truth, ranking)) in enumerate(shown):
+        for number, (part, one) in enumerate(shown):
             style = {
                 "color": COLOURS[number % len(COLOURS)],
                 "linestyle": DASHES[number // len(COLOURS)],
                 "linewidth": 1.8,
             }
-            false_rate, true_rate, _ = roc_curve(truth, ranking)
+            false_rate, true_rate, _ = roc_curve(one.truth, one.ranking)
             roc.plot(*_thinned(false_rate, true_rate), label=_label(part, len(shown)), **style)
-            precision, found, _ = precision_recall_curve(truth, ranking)
+            precision, found, _ = precision_recall_curve(one.truth, one.ranking)
             recall.plot(*_thinned(found, precision), **style)
         if len(shown) == 1:
-            recall.axhline(float(truth.mean()), color=GREY, linestyle=":", linewidth=1.2)
+            chance = float(shown[0][1].truth.mean())
+            recall.axhline(chance, color=GREY, linestyle=":", linewidth=1.2)
         roc.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1.2)
         roc.set(title="ROC", xlabel="false positive rate", ylabel="true positive rate")
         recall.set(title="Precision and recall", xlabel="recall", ylabel="precision")
@@ -292,7 +332,7 @@ def curves_figure(parts: Sequence[ClassScore], ranked: Sequence[tuple[Truths, Do
 
 
 def _label(part: ClassScore, num_shown: int) -> str:
-    """A name, with its areas where there is room; a dollar sign is no formula."""
+    """Return the name of a class, with its areas if there is room. A dollar sign begins no formula."""
     name = part.name
     if len(name) > MAX_NAME_CHARS:
         name = name[: MAX_NAME_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
@@ -305,8 +345,10 @@ def scatter_figure(name: str, labels: Doubles, predictions: Doubles) -> str | No
     if len(labels) < 2:
         return None
     step = -(-len(labels) // MAX_SCATTER_POINTS)
-    x, y = labels[::step], predictions[::step]
-    low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
+    x = labels[::step]
+    y = predictions[::step]
+    low = float(min(x.min(), y.min()))
+    high = float(max(x.max(), y.max()))
     margin = 0.04 * (high - low) or 1.0
     with drawing((NARROW_INCHES[0], 4.0), name[:50]) as (figure, axes):
         axes.plot([low, high], [low, high], color=GREY, linestyle=":", linewidth=1.2)
@@ -317,11 +359,13 @@ def scatter_figure(name: str, labels: Doubles, predictions: Doubles) -> str | No
 
 
 def _thinned(x: Doubles, y: Doubles) -> tuple[Doubles, Doubles]:
-    """At most so many points of a curve, its ends among them; all are points of the curve itself."""
+    """Return at most ``MAX_CURVE_POINTS`` points of a curve, its ends among them."""
     if len(x) <= MAX_CURVE_POINTS:
         return x, y
-    # Even along the curve, not along the array: a PR curve has most of its points at its flat end.
-    path = np.concatenate([[0.0], np.cumsum(np.hypot(np.diff(x), np.diff(y)))])
+    # Evenly along the curve, not along the array: a PR curve has most of its points at its flat end.
+    steps = np.hypot(np.diff(x), np.diff(y))
+    path = np.concatenate([[0.0], np.cumsum(steps)])
     places = np.searchsorted(path, np.linspace(0, path[-1], MAX_CURVE_POINTS))
-    places = np.unique(np.clip(np.append(places, len(x) - 1), 0, len(x) - 1))
+    last = len(x) - 1
+    places = np.unique(np.clip(np.append(places, last), 0, last))
     return x[places], y[places]

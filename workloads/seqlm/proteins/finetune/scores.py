@@ -1,13 +1,15 @@
 """Scores of a fine-tuned model by scikit-learn, from labels and outputs of a whole split.
 
-Outputs are logits (a class is predicted above 0, or by the largest), of regression the values themselves.
-A score that a split does not define, such as AUROC with one class alone, is NaN. N proteins, or residues of a
-residue task; C columns of labels; L outputs.
+Outputs are logits: a class is predicted above 0, or by the largest one. Those of a regression are values.
+A score that a split does not define, such as AUROC with one class alone, is NaN.
+
+Shapes: N proteins (residues of a residue task), C columns of labels, L outputs.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,7 @@ import numpy.typing as npt
 from .labels import Floats, LabelSchema
 
 Doubles = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
 
 
@@ -24,26 +27,28 @@ class ClassScore:
 
     name: str
     examples: int
-    """Labelled proteins (residues) of the class; of a regression all that were measured."""
+    """Labelled proteins (residues) of the class; for a regression, all that were measured."""
     values: dict[str, float]
 
 
 def scores(schema: LabelSchema, labels: Floats, outputs: Floats) -> dict[str, float]:
-    """Headline scores.
+    """Return the scores of a split by name.
 
     Args:
-        schema: of the task.
-        labels: (N, C), NaN where there is none.
-        outputs: (N, L).
+        schema: labels of the task.
+        labels: (N, C) labels, NaN where there is none.
+        outputs: (N, L) outputs of the model.
 
     Returns:
-        By name: ``accuracy``, ``mcc``, ``f1``, ``auroc`` and ``auprc`` of classes (means over the classes
-        where there are several, each weighing the same; mcc of a multiclass task is Gorodkin's R_K), of
-        multilabel also ``exact_match`` and ``jaccard``; ``spearman``, ``pearson``, ``rmse``, ``mae`` and
-        ``r2`` of regression (means over the columns).
+        * of classes: ``accuracy``, ``mcc``, ``f1``, ``auroc`` and ``auprc``. Of several classes these are
+          means over the classes, except that mcc of a multiclass task is Gorodkin's R_K.
+        * of multilabel: also ``exact_match`` and ``jaccard``.
+        * of regression: ``spearman``, ``pearson``, ``rmse``, ``mae`` and ``r2``, means over the columns.
     """
     parts = class_scores(schema, labels, outputs)
-    means = {name: _mean([part.values[name] for part in parts]) for name in parts[0].values}
+    means = {}
+    for name in parts[0].values:
+        means[name] = _mean([part.values[name] for part in parts])
     if schema.task.two_classes or schema.task.measured:
         return means
     shown = {name: means[name] for name in ("accuracy", "mcc", "f1", "auroc", "auprc")}
@@ -52,30 +57,41 @@ def scores(schema: LabelSchema, labels: Floats, outputs: Floats) -> dict[str, fl
     from sklearn.metrics import matthews_corrcoef
 
     truth, predicted = _classes(labels, outputs)
-    defined, varies = len(truth) > 0, len(np.unique(truth)) > 1
+    varies = len(np.unique(truth)) > 1
     return shown | {
-        "accuracy": float((truth == predicted).mean()) if defined else math.nan,
+        "accuracy": float((truth == predicted).mean()) if len(truth) else math.nan,
         "mcc": float(matthews_corrcoef(truth, predicted)) if varies else math.nan,
     }
 
 
 def class_scores(schema: LabelSchema, labels: Floats, outputs: Floats) -> list[ClassScore]:
-    """Scores of each class (multilabel: of each label) against the others, or of each measurement."""
+    """Return the scores of each class or label against the others, or of each measurement."""
     if schema.task.measured:
         return [
             _measurement(name, labels[:, column], outputs[:, column])
             for column, name in enumerate(schema.columns)
         ]
     return [
-        ClassScore(name, int(truth.sum()), _two_class_values(truth, predicted, ranking))
-        for name, truth, predicted, ranking in one_against_others(schema, labels, outputs)
+        ClassScore(one.name, int(one.truth.sum()), _two_class_values(one))
+        for one in one_against_others(schema, labels, outputs)
     ]
 
 
-def one_against_others(
-    schema: LabelSchema, labels: Floats, outputs: Floats
-) -> Iterator[tuple[str, Truths, Truths, Doubles]]:
-    """Per class: name, truth, prediction and what ranks the examples; each of shape (labelled N,)."""
+@dataclass(frozen=True)
+class OneClass:
+    """Truth and prediction of one class against all others, of the labelled examples."""
+
+    name: str
+    truth: Truths
+    """(labelled N,) whether the example has the class."""
+    predicted: Truths
+    """(labelled N,) whether the class is predicted."""
+    ranking: Doubles
+    """(labelled N,) number that is larger for more likely examples: the probability or the logit."""
+
+
+def one_against_others(schema: LabelSchema, labels: Floats, outputs: Floats) -> Iterator[OneClass]:
+    """Yield truth and prediction of each class."""
     if schema.task.one_of_many:
         from scipy.special import softmax
 
@@ -83,29 +99,38 @@ def one_against_others(
         truth, predicted = _classes(labels, outputs)
         shares = softmax(outputs[known].astype(np.float64), axis=1)
         for place, name in enumerate(schema.classes):
-            yield name, truth == place, predicted == place, shares[:, place]
+            yield OneClass(name, truth == place, predicted == place, shares[:, place])
         return
     for column, name in enumerate(schema.columns):
         known = np.isfinite(labels[:, column])
         logits = outputs[known, column].astype(np.float64)
-        yield name, labels[known, column] > 0.5, logits > 0, logits
+        yield OneClass(name, labels[known, column] > 0.5, logits > 0, logits)
 
 
 def confusion(schema: LabelSchema, labels: Floats, outputs: Floats) -> npt.NDArray[np.int64] | None:
-    """Counts (classes, classes), truth down, prediction across; None where classes do not exclude others."""
+    """Return the counts (classes, classes), truth down and prediction across.
+
+    None: classes do not exclude each other, or no example has a label.
+    """
     from sklearn.metrics import confusion_matrix
 
+    truth: npt.NDArray[Any]
+    predicted: npt.NDArray[Any]
+    numbers: list[int]
     if schema.task.two_classes:
-        ((_, holds, said, _),) = one_against_others(schema, labels, outputs)
-        return np.asarray(confusion_matrix(holds, said, labels=[False, True])) if len(holds) else None
-    if schema.task.one_of_many:
-        numbers = list(range(len(schema.classes)))
+        (positive,) = one_against_others(schema, labels, outputs)
+        truth = positive.truth
+        predicted = positive.predicted
+        numbers = [False, True]
+    elif schema.task.one_of_many:
         truth, predicted = _classes(labels, outputs)
-        return np.asarray(confusion_matrix(truth, predicted, labels=numbers)) if len(truth) else None
-    return None
+        numbers = list(range(len(schema.classes)))
+    else:
+        return None
+    return np.asarray(confusion_matrix(truth, predicted, labels=numbers)) if len(truth) else None
 
 
-def _two_class_values(truth: Truths, predicted: Truths, ranking: Doubles) -> dict[str, float]:
+def _two_class_values(one: OneClass) -> dict[str, float]:
     from sklearn.metrics import (
         average_precision_score,
         matthews_corrcoef,
@@ -113,20 +138,24 @@ def _two_class_values(truth: Truths, predicted: Truths, ranking: Doubles) -> dic
         roc_auc_score,
     )
 
+    truth = one.truth
+    predicted = one.predicted
     if not len(truth):
         return dict.fromkeys(("accuracy", "mcc", "precision", "recall", "f1", "auroc", "auprc"), math.nan)
     precision, recall, f1, _ = precision_recall_fscore_support(
         truth, predicted, average="binary", zero_division=0
     )
-    both, finite = len(np.unique(truth)) == 2, bool(np.isfinite(ranking).all())
+    any_true = bool(truth.any())
+    has_both = len(np.unique(truth)) == 2
+    is_ranked = bool(np.isfinite(one.ranking).all())
     return {
         "accuracy": float((truth == predicted).mean()),
-        "mcc": float(matthews_corrcoef(truth, predicted)) if both else math.nan,
+        "mcc": float(matthews_corrcoef(truth, predicted)) if has_both else math.nan,
         "precision": float(precision),
-        "recall": float(recall) if truth.any() else math.nan,
-        "f1": float(f1) if truth.any() else math.nan,
-        "auroc": float(roc_auc_score(truth, ranking)) if both and finite else math.nan,
-        "auprc": float(average_precision_score(truth, ranking)) if truth.any() and finite else math.nan,
+        "recall": float(recall) if any_true else math.nan,
+        "f1": float(f1) if any_true else math.nan,
+        "auroc": float(roc_auc_score(truth, one.ranking)) if has_both and is_ranked else math.nan,
+        "auprc": float(average_precision_score(truth, one.ranking)) if any_true and is_ranked else math.nan,
     }
 
 
@@ -135,7 +164,8 @@ def _measurement(name: str, labels: Floats, outputs: Floats) -> ClassScore:
     from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
     known = np.isfinite(labels)
-    truth, predicted = labels[known].astype(np.float64), outputs[known].astype(np.float64)
+    truth = labels[known].astype(np.float64)
+    predicted = outputs[known].astype(np.float64)
     if not len(truth) or not np.isfinite(predicted).all():
         values = dict.fromkeys(("spearman", "pearson", "rmse", "mae", "r2"), math.nan)
         return ClassScore(name, len(truth), values)
@@ -152,30 +182,51 @@ def _measurement(name: str, labels: Floats, outputs: Floats) -> ClassScore:
 
 
 def _whole_rows(labels: Floats, outputs: Floats) -> dict[str, float]:
-    """Return exact match and Jaccard index of the proteins whose labels are all known.
+    """Return exact match and Jaccard index of the proteins with all labels known.
 
-    Jaccard's index (both / either, 1 if there is neither) is what DeepLoc 2 reports
-    (Thumuluri et al. 2022).
+    DeepLoc 2 reports Jaccard's index (Thumuluri et al. 2022).
     """
     known = np.isfinite(labels).all(axis=1)
-    truth, predicted = labels[known] > 0.5, outputs[known] > 0
+    truth = labels[known] > 0.5
+    predicted = outputs[known] > 0
     if not len(truth):
         return {"exact_match": math.nan, "jaccard": math.nan}
-    both, either = (truth & predicted).sum(axis=1), (truth | predicted).sum(axis=1)
-    overlap = np.where(either > 0, both / np.maximum(either, 1), 1.0)
     return {
         "exact_match": float((truth == predicted).all(axis=1).mean()),
-        "jaccard": float(overlap.mean()),
+        "jaccard": float(_jaccard(truth, predicted).mean()),
     }
 
 
-def _classes(labels: Floats, outputs: Floats) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """True and predicted class of every labelled example."""
+def headline_values(schema: LabelSchema, labels: Floats, outputs: Floats) -> Doubles:
+    """Return the values of the examples, (N,), that have the first headline score as their mean.
+
+    The value of an example without a label is NaN. A regression has no such values.
+    """
+    assert not schema.task.measured, "correlations are no means over examples"
+    if schema.task.one_of_many:
+        is_right = outputs.argmax(axis=1) == labels[:, 0]
+        return np.where(np.isfinite(labels[:, 0]), is_right, np.nan)
+    truth = labels > 0.5
+    predicted = outputs > 0
+    known = np.isfinite(labels).all(axis=1)
+    values = (truth == predicted)[:, 0] if schema.task.two_classes else _jaccard(truth, predicted)
+    return np.where(known, values, np.nan)
+
+
+def _jaccard(truth: Truths, predicted: Truths) -> Doubles:
+    """Return Jaccard's index of each row: labels in both over labels in either, and 1 without any."""
+    in_both = (truth & predicted).sum(axis=1)
+    in_either = (truth | predicted).sum(axis=1)
+    return np.where(in_either > 0, in_both / np.maximum(in_either, 1), 1.0)
+
+
+def _classes(labels: Floats, outputs: Floats) -> tuple[Ints, Ints]:
+    """Return the true and the predicted class of every labelled example."""
     known = np.isfinite(labels[:, 0])
     return labels[known, 0].astype(np.int64), outputs[known].argmax(axis=1)
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Over those that are defined."""
+    """Return the mean of the values that are defined."""
     finite = [value for value in values if math.isfinite(value)]
     return math.fsum(finite) / len(finite) if finite else math.nan

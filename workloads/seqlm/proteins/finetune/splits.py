@@ -21,7 +21,9 @@ from .table import Record, first_of
 
 SplitNumbers = npt.NDArray[np.int8]
 """Position in ``SPLITS`` of each record, shape (N,)."""
-TRAIN, VALIDATION, TEST = range(len(SPLITS))
+TRAIN = SPLITS.index("train")
+VALIDATION = SPLITS.index("validation")
+TEST = SPLITS.index("test")
 SHOWN_LEAKS = 5
 HOW_TO_SPLIT = (
     "Give task.split.column with the values that are task.split.validation and task.split.test; or "
@@ -31,7 +33,7 @@ HOW_TO_SPLIT = (
 
 
 def check_rule(split: SplitConfig) -> None:
-    """Raise a ValueError unless a rule is given, and one alone."""
+    """Raise ValueError unless exactly one rule is given."""
     rules = [name for name in ("cluster", "cluster_column", "clusters") if getattr(split, name) is not None]
     if len(rules) > 1:
         raise ValueError(f"task.split: {' and '.join(rules)} are set; keep only one of them")
@@ -62,10 +64,10 @@ def split_records(
     """Assign every record to a split and refuse leakage.
 
     Args:
-        split: the rule.
-        records: of the table.
-        clusters: of each record, from ``record_clusters``.
-        settings: shares of clusters held out where clusters decide.
+        split: rule of the split.
+        records: records of the table.
+        clusters: cluster of each record, from ``record_clusters``.
+        settings: shares of clusters in each split, if clusters decide.
 
     Raises:
         ValueError: if a split has no protein, or a sequence or a cluster is in two.
@@ -74,21 +76,22 @@ def split_records(
         numbers = _by_column(split, records)
     else:
         assert clusters is not None
-        # As data preparation does it, so that both hold out the same clusters.
-        numbers = split_numbers(hash_all([cluster.encode() for cluster in clusters], SPLIT_SALT), settings)
-    wanted = [TRAIN, VALIDATION]
-    wanted += [TEST] if split.test or (split.column is None and settings.test_fraction > 0) else []
+        # The hash of data preparation, so that both hold out the same clusters.
+        hashes = hash_all([cluster.encode() for cluster in clusters], SPLIT_SALT)
+        numbers = split_numbers(hashes, settings)
+    has_test = bool(split.test) if split.column is not None else settings.test_fraction > 0
+    wanted = [TRAIN, VALIDATION, TEST] if has_test else [TRAIN, VALIDATION]
     for number in wanted:
         if not (numbers == number).any():
-            raise ValueError(
-                f"none of the {len(records)} proteins is in the {SPLITS[number]} split; "
-                + (
-                    f"set other values of the column {split.column!r}"
-                    if split.column is not None
-                    else f"there are {len(set(clusters or ()))} clusters for data.validation_fraction "
+            advice = f"set other values of the column {split.column!r}"
+            if split.column is None:
+                advice = (
+                    f"there are {len(set(clusters or ()))} clusters for data.validation_fraction "
                     f"{settings.validation_fraction} and data.test_fraction {settings.test_fraction}: "
                     "give more clusters, or larger shares"
                 )
+            raise ValueError(
+                f"none of the {len(records)} proteins is in the {SPLITS[number]} split; {advice}"
             )
     _refuse_leaks("sequence", numbers, records, [record.tokens for record in records])
     if clusters is not None:
@@ -97,7 +100,7 @@ def split_records(
 
 
 def record_clusters(split: SplitConfig, records: Sequence[Record], table: Path | None) -> list[str] | None:
-    """Cluster of every record, from the column or from the table (None if neither is configured).
+    """Return the cluster of every record, from the column or the table; None if neither is configured.
 
     Raises:
         ValueError: for records without a cluster.
@@ -108,7 +111,7 @@ def record_clusters(split: SplitConfig, records: Sequence[Record], table: Path |
 
 
 def _texts(what: str, column: str, records: Sequence[Record]) -> list[str]:
-    """Text of every record in a column, which needs one."""
+    """Return the text of every record in a column; an empty cell is an error."""
     problems = Problems()
     texts = []
     for record in records:
@@ -154,10 +157,11 @@ def _from_table(path: Path, records: Sequence[Record]) -> list[str]:
     problems.raise_if_any(path.name)
     ids = {record.id for record in records}
     orphans: list[str] = []
-    for pairs in (rows, [(member, cluster) for cluster, member in rows]):
+    swapped = [(member, cluster) for cluster, member in rows]
+    for pairs in (rows, swapped):
         cluster_of = dict(pairs)
         if any(cluster_of[member] != cluster for member, cluster in pairs if member in ids):
-            continue  # a protein in two clusters: this column is not the proteins'
+            continue  # a protein in two clusters, so this is not the column of the proteins
         missing = [record.id for record in records if record.id not in cluster_of]
         if not missing:
             return [cluster_of[record.id] for record in records]
@@ -172,18 +176,30 @@ def _from_table(path: Path, records: Sequence[Record]) -> list[str]:
 def _refuse_leaks(
     what: str, numbers: SplitNumbers, records: Sequence[Record], keys: Sequence[Hashable]
 ) -> None:
+    """Raise ValueError if records with equal keys are in two splits.
+
+    Args:
+        what: ``sequence`` or ``cluster``.
+        numbers: split of each record.
+        records: records of the table.
+        keys: sequence or cluster of each record.
+    """
     first: dict[Hashable, int] = {}
-    pairs = [(first.setdefault(key, index), index) for index, key in enumerate(keys)]
-    leaks = [(one, two) for one, two in pairs if numbers[one] != numbers[two]]
+    leaks: list[tuple[int, int]] = []
+    for index, key in enumerate(keys):
+        earlier = first.setdefault(key, index)
+        if numbers[earlier] != numbers[index]:
+            leaks.append((earlier, index))
     if not leaks:
         return
-    lines = [
-        f"  {keys[one] if what == 'cluster' else 'the same sequence'}: "
-        + " and ".join(
-            f"{records[index].id} ({records[index].where}, {SPLITS[numbers[index]]})" for index in (one, two)
-        )
-        for one, two in leaks[:SHOWN_LEAKS]
-    ]
+
+    def place(index: int) -> str:
+        return f"{records[index].id} ({records[index].where}, {SPLITS[numbers[index]]})"
+
+    lines = []
+    for earlier, index in leaks[:SHOWN_LEAKS]:
+        shared = keys[index] if what == "cluster" else "the same sequence"
+        lines.append(f"  {shared}: {place(earlier)} and {place(index)}")
     if len(leaks) > SHOWN_LEAKS:
         lines.append(f"  ... and {len(leaks) - SHOWN_LEAKS} more")
     advice = (

@@ -1,4 +1,4 @@
-"""Labelled proteins as rows: from CSV, Parquet, or FASTA with a table of labels beside it.
+"""Labelled proteins as rows, from CSV, Parquet, or FASTA with a table of labels beside it.
 
 A table is held in memory: 100,000 proteins take about 200 MB.
 """
@@ -27,6 +27,9 @@ PROTEIN_TABLE = TableUse(
     "and predict in inference.id_column and inference.sequence_column",
     other_formats=f"for proteins, {', '.join(PROTEINS.suffixes)}",
 )
+SHOWN_CHARACTERS = 60
+"""Length to which ids are cut in messages."""
+SHOWN_ITEMS = 5
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ class Record:
     where: str
     """``file:line``, for messages."""
     tokens: bytes
-    """One token id a residue."""
+    """One token id per residue."""
     cells: Mapping[str, Cell]
+    """Cells of the table by column."""
 
 
 def is_fasta(path: Path) -> bool:
@@ -53,14 +57,14 @@ def read_records(
     sequence_column: str,
     columns: Sequence[str],
 ) -> list[Record]:
-    """All records of the tables, in their order.
+    """Return all records of the tables, in their order.
 
     Args:
-        files: CSV, TSV or Parquet with ids, sequences and ``columns``; or FASTA.
-        labels: CSV, TSV or Parquet with ids and ``columns``, needed with FASTA and with nothing else.
+        files: CSV, TSV or Parquet files with ids, sequences and ``columns``, or FASTA files.
+        labels: CSV, TSV or Parquet file with ids and ``columns`` beside FASTA files; None beside tables.
         id_column: name of the column of ids.
         sequence_column: name of the column of sequences.
-        columns: the other columns to keep.
+        columns: names of the other columns to keep.
 
     Raises:
         ValueError: for files that cannot be read, missing columns, and bad records with their lines.
@@ -92,7 +96,7 @@ def read_records(
 
 
 def read_rows(path: Path, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
-    """Rows of a CSV, TSV or Parquet file with the columns asked for."""
+    """Yield the rows of a CSV, TSV or Parquet file with the given columns."""
     return table_rows.read_rows(path, columns, problems, PROTEIN_TABLE)
 
 
@@ -100,7 +104,8 @@ def table_records(
     rows: Iterable[Row], id_column: str, sequence_column: str, problems: Problems
 ) -> Iterator[Record]:
     for where, cells in rows:
-        name, sequence = cells[id_column], cells[sequence_column]
+        name = cells[id_column]
+        sequence = cells[sequence_column]
         if not isinstance(name, str):
             problems.add(where, f"no id in column {id_column!r}")
         elif CONTROL_CHARACTER.search(name):
@@ -108,18 +113,18 @@ def table_records(
         elif name.startswith(">"):
             problems.add(where, f"the id {shown(name)} begins with '>'; remove that sign")
         elif not isinstance(sequence, str):
-            problems.add(where, f"record {name[:60]} has no sequence in column {sequence_column!r}")
+            problems.add(where, f"record {_shown_id(name)} has no sequence in column {sequence_column!r}")
         else:
             try:
-                # A stop at the end is as usual in tables of translated genes as it is in FASTA.
+                # Translated genes often end in a stop, in tables as in FASTA.
                 tokens = encode("".join(sequence.split()).removesuffix("*")).tobytes()
             except ValueError as error:
-                problems.add(where, f"record {name[:60]}: {error}")
+                problems.add(where, f"record {_shown_id(name)}: {error}")
                 continue
             if tokens:
                 yield Record(name, where, tokens, cells)
             else:
-                problems.add(where, f"record {name[:60]} has no sequence in column {sequence_column!r}")
+                problems.add(where, f"record {_shown_id(name)} has no sequence in column {sequence_column!r}")
 
 
 def _fasta_records(
@@ -133,17 +138,21 @@ def _fasta_records(
         if not isinstance(name, str):
             problems.add(where, f"no id in column {id_column!r}")
         elif name in rows:
-            problems.add(where, f"the id {name[:60]} was used before, at {rows[name][0]}")
+            problems.add(where, f"the id {_shown_id(name)} was used before, at {rows[name][0]}")
         else:
             rows[name] = (where, cells)
-    records, named = [], set[str]()
+    records: list[Record] = []
+    named: set[str] = set()
     for name, where, tokens in _proteins(files):
         named.add(name)
         if name in rows:
-            # A wrong label is looked for in the table, not in the FASTA file.
-            records.append(Record(name, rows[name][0], tokens, rows[name][1]))
+            # A wrong label is in the table, so messages name the place there, not in the FASTA file.
+            where_in_table, cells = rows[name]
+            records.append(Record(name, where_in_table, tokens, cells))
         else:
-            problems.add(where, f"record {name[:60]} has no row in {labels.name} (column {id_column!r})")
+            problems.add(
+                where, f"record {_shown_id(name)} has no row in {labels.name} (column {id_column!r})"
+            )
     for name, (where, _) in rows.items():
         if name not in named:
             problems.add(where, f"no protein {name} in {', '.join(path.name for path in files)}")
@@ -151,7 +160,7 @@ def _fasta_records(
 
 
 def _proteins(files: Sequence[Path]) -> Iterator[tuple[str, str, bytes]]:
-    """(id, file:line, tokens) of every FASTA record."""
+    """Yield id, file:line and tokens of every FASTA record."""
     limits = Limits.for_workers(1)
     for path in files:
         with closing(SourceReader(path)) as reader:
@@ -167,11 +176,16 @@ def _check_ids(records: Sequence[Record], problems: Problems) -> None:
         if record.id in places:
             problems.add(
                 record.where,
-                f"the id {record.id[:60]} was used before, at {places[record.id]}; ids must be unique",
+                f"the id {_shown_id(record.id)} was used before, at {places[record.id]}; ids must be unique",
             )
         places.setdefault(record.id, record.where)
 
 
+def _shown_id(name: str) -> str:
+    return name[:SHOWN_CHARACTERS]
+
+
 def first_of(items: Sequence[str]) -> str:
-    """Examples for a message."""
-    return ", ".join(items[:5]) + (", ..." if len(items) > 5 else "")
+    """Return the first items as text for a message."""
+    shown_items = ", ".join(items[:SHOWN_ITEMS])
+    return f"{shown_items}, ..." if len(items) > SHOWN_ITEMS else shown_items

@@ -2,7 +2,7 @@
 
 numpy and torch are imported where they are used, because run files read the names of the kinds.
 
-Shapes: N proteins (of a residue task, residues), C columns of labels, L outputs of the model.
+Shapes: N proteins (residues of a residue task), C columns of labels, L outputs of the model.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ class TaskKind:
 
     name: str
     loss: Callable[[Tensor, Tensor, Tensor | None], Tensor]
-    """(outputs (N, L), targets, class weights (L,) or None) -> fp32 losses (N, C); with ``one_of_many`` their
-    sum, where targets are places (N,) of classes or ``IGNORED``."""
+    """Takes outputs (N, L), targets and class weights, (L,) or None, and returns the fp32 losses (N, C).
+
+    With ``one_of_many``, targets are numbers of classes (N,) or ``IGNORED``, and it returns the sum."""
     values: Callable[[Array], Array]
-    """Logits (..., L) to probabilities, or to measurements."""
+    """Converts logits (..., L) to probabilities, or to measurements."""
     headlines: tuple[str, ...]
     """Scores that judge a model, the most important one first."""
     problem_type: str | None = None
-    """transformers' name for the loss of a sequence classifier; None is a token classifier."""
+    """transformers' name for the loss of a sequence classifier; None: a token classifier."""
     per_residue: bool = False
     """Whether each residue has a label, rather than the protein."""
     one_of_many: bool = False
-    """Whether an example has exactly one of several classes, whose place is its label."""
+    """Whether an example has exactly one of several classes. Its label is the number of the class."""
     two_classes: bool = False
-    """Whether the one label is 0 or 1, and the classes are (negative, positive)."""
+    """Whether there is one label, 0 or 1. The classes are then (negative, positive)."""
     measured: bool = False
     """Whether labels are measurements. They are learned with mean 0 and deviation 1."""
 

@@ -1,6 +1,6 @@
-"""A task's model and loss: transformers' heads, the losses that transformers has for them.
+"""Model and loss of a task: transformers' heads, and the losses that transformers has for them.
 
-Shapes: N proteins (of a residue task residues), L outputs of the model.
+Shapes: N proteins (residues of a residue task), L outputs of the model.
 """
 
 from typing import Any
@@ -19,7 +19,8 @@ from .labelled import LabelledSplit
 from .labels import LabelSchema
 from .task_kinds import TaskKind
 
-HEAD_WEIGHT, HEAD_BIAS = (f"classifier.out_proj.{part}" for part in ("weight", "bias"))
+HEAD_WEIGHT = "classifier.out_proj.weight"
+HEAD_BIAS = "classifier.out_proj.bias"
 """transformers' names of the last layer of a sequence classifier."""
 
 
@@ -30,23 +31,24 @@ def task_class(config: PretrainedConfig, kind: TaskKind) -> ModelClass:
 
 
 def task_config(base: PretrainedConfig, schema: LabelSchema) -> PretrainedConfig:
-    """Shape of the model with the task's head: the base's, with names for the outputs."""
-    names = schema.classes[1:] if schema.task.two_classes else schema.output_names
-    return type(base)(
-        **{
-            **base.to_dict(),
-            "architectures": [task_class(base, schema.task).plain.__name__],
-            "problem_type": schema.task.problem_type,
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: place for place, name in enumerate(names)},
-            # The one output of a binary task has the name of the positive class.
-            **({"negative_class": schema.classes[0]} if schema.task.two_classes else {}),
-        }
-    )
+    """Return the configuration of the model with the task's head: the base's, with names for the outputs."""
+    names = schema.output_names
+    settings = base.to_dict()
+    if schema.task.two_classes:
+        # The one output of a binary task has the name of the positive class.
+        names = schema.classes[1:]
+        settings["negative_class"] = schema.classes[0]
+    settings |= {
+        "architectures": [task_class(base, schema.task).plain.__name__],
+        "problem_type": schema.task.problem_type,
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: place for place, name in enumerate(names)},
+    }
+    return type(base)(**settings)
 
 
 def new_head(config: PretrainedConfig, kind: TaskKind, seed: int) -> dict[str, Tensor]:
-    """Random weights of the head by transformers' own initialisation."""
+    """Return random weights of the head by transformers' own initialisation."""
     single_layer = type(config)(**{**config.to_dict(), "num_hidden_layers": 1})
     # A generator state of its own: a library that draws numbers earlier must not change the weights.
     with torch.random.fork_rng(devices=[]):
@@ -57,17 +59,18 @@ def new_head(config: PretrainedConfig, kind: TaskKind, seed: int) -> dict[str, T
 
 
 class TaskLoss:
-    """Loss of a task, with the weights and units that the training split gives.
+    """Loss of a task, with class weights and units from the training split.
 
     Args:
-        split: what is trained on.
-        balanced: whether each class weighs as the inverse of its frequency there.
+        split: training split.
+        balanced: whether each class has the inverse of its frequency there as its weight.
     """
 
     def __init__(self, split: LabelledSplit, *, balanced: bool) -> None:
         self.kind = split.schema.task
         outputs = split.schema.num_outputs
-        self.shift, self.scale = np.zeros(outputs, np.float32), np.ones(outputs, np.float32)
+        self.shift = np.zeros(outputs, np.float32)
+        self.scale = np.ones(outputs, np.float32)
         if self.kind.measured:
             labels = split.labels(np.arange(split.num_units)).astype(np.float64)
             deviation = np.nanstd(labels, axis=0)
@@ -76,15 +79,15 @@ class TaskLoss:
         self._weight = torch.from_numpy(_class_weights(split)) if balanced else None
 
     def num_targets(self, targets: Tensor) -> Tensor:
-        """() int64 labels that are there."""
+        """Return the number of labels, () int64."""
         return (targets != IGNORED).sum() if self.kind.per_residue else targets.isfinite().sum()
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """() fp32 sum over all labels that are there.
+        """Return the sum of the losses over all labels, () fp32.
 
         Args:
-            outputs: (N, L) of the model.
-            targets: (N, columns) as ``LabelledPack`` has them, of a residue task (N,).
+            outputs: (N, L) outputs of the model.
+            targets: (N, columns) labels in the form of ``LabelledPack``; (N,) for a residue task.
         """
         weight = None if self._weight is None else self._weight.to(outputs.device, non_blocking=True)
         if self.kind.one_of_many:
@@ -94,23 +97,24 @@ class TaskLoss:
         is_there = targets.isfinite()
         targets = targets.nan_to_num(nan=0.0)
         if self.kind.measured:
-            shift, scale = (_like(values, outputs) for values in (self.shift, self.scale))
-            targets = (targets - shift) / scale
+            targets = (targets - _like(self.shift, outputs)) / _like(self.scale, outputs)
         return self.kind.loss(outputs, targets, weight).masked_fill(~is_there, 0.0).sum()
 
     def in_units(self, outputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Outputs as the labels are measured: a regression learns them with mean 0 and deviation 1."""
+        """Return outputs in the units of the labels. A regression learns with mean 0 and deviation 1."""
         return outputs * self.scale + self.shift
 
     def head_in_units(self, weights: dict[str, Tensor], *, undo: bool = False) -> dict[str, Tensor]:
         """Put the units into the head's last layer, so that the written model needs no conversion.
 
-        With ``undo``, take them out of a model that was written so.
+        With ``undo``, take them out of a model that was written with them.
         """
         if not self.kind.measured:
             return weights
-        weight, bias = weights[HEAD_WEIGHT], weights[HEAD_BIAS]
-        shift, scale = (_like(values, weight) for values in (self.shift, self.scale))
+        weight = weights[HEAD_WEIGHT]
+        bias = weights[HEAD_BIAS]
+        shift = _like(self.shift, weight)
+        scale = _like(self.scale, weight)
         if undo:
             return weights | {HEAD_WEIGHT: weight / scale[:, None], HEAD_BIAS: (bias - shift) / scale}
         return weights | {HEAD_WEIGHT: weight * scale[:, None], HEAD_BIAS: bias * scale + shift}
@@ -119,14 +123,19 @@ class TaskLoss:
 def _class_weights(split: LabelledSplit) -> npt.NDArray[np.float32]:
     """Return the weights of the classes.
 
-    One class out of many has all / (classes * those of the class), which is 1 in the mean over the split. A
-    label that is present or absent has negatives / positives, as a weight of the positives.
+    If classes exclude each other, a weight is (examples / classes) / examples of the class, with a mean of 1
+    over the split. Otherwise it is negatives / positives of a label, as the weight of the positives.
     """
     counts = split.class_counts().astype(np.float64)
     if split.schema.task.one_of_many:
-        return (counts.sum() / (counts.shape[1] * np.maximum(counts[0], 1))).astype(np.float32)
-    return (np.maximum(counts[:, 0], 1) / np.maximum(counts[:, 1], 1)).astype(np.float32)
+        num_classes = counts.shape[1]
+        examples = np.maximum(counts[0], 1)
+        return (counts.sum() / (num_classes * examples)).astype(np.float32)
+    negatives = np.maximum(counts[:, 0], 1)
+    positives = np.maximum(counts[:, 1], 1)
+    return (negatives / positives).astype(np.float32)
 
 
 def _like(values: npt.NDArray[Any], tensor: Tensor) -> Tensor:
+    """Return an array as a tensor on the device of another one."""
     return torch.from_numpy(values).to(tensor.device, non_blocking=True)

@@ -20,11 +20,12 @@ class ModelClass(NamedTuple):
 
 @dataclass(frozen=True)
 class Architecture:
-    """Family of models in transformers' format."""
+    """Classes of a family of models in transformers' format."""
 
     config: type[PretrainedConfig]
+    """Class of the configurations."""
     published: Callable[[str], PretrainedConfig]
-    """Configuration of a published size."""
+    """Returns the configuration of a published size."""
     masked_lm: ModelClass
     sequence_classifier: ModelClass
     token_classifier: ModelClass
@@ -33,11 +34,12 @@ class Architecture:
     tokenizer: Callable[[Any], Any]
     """Returns transformers' tokenizer of a configuration."""
     adapted: AdaptedModules
+    """Modules that can have adapters."""
     may_lack: str = "\0"
     """First part of the names of parameters that a saved model need not have."""
 
     @property
     def classes(self) -> dict[str, ModelClass]:
-        """Return the models by ``architectures`` in config.json."""
+        """Models by their names in ``architectures`` of config.json."""
         found = (self.masked_lm, self.sequence_classifier, self.token_classifier)
         return {each.plain.__name__: each for each in found}

@@ -34,22 +34,31 @@ except ImportError:  # torch 2.9, the last one for XLA on Trainium
     varlen_attn = None  # type: ignore[assignment]
 
 SCORE_TILE_BYTES = 2 << 20
-"""Heads are taken together up to this many bytes of scores: two tiles stay in a server core's L2/L3 share.
-Measured on a Zen 4 core at head size 16: 1 to 2 MiB is best from 150 to 1024 residues."""
+"""Largest number of bytes of scores of a tile, which holds several heads. Two tiles stay in a server core's
+share of the L2 and L3 caches. On a Zen 4 core at head size 16, 1 to 2 MiB is best at 150 to 1024 residues."""
 FORWARD_TILE_BYTES = 1 << 20
-"""The same where nothing is kept for a backward pass, so that one tile does."""
+"""Largest number of bytes of a tile without a backward pass, which needs one tile at a time."""
 LENGTH_STEP = 32
-"""Lengths are rounded up to this: oneDNN compiles a kernel for every new shape of a product (1.5 ms and
-0.7 MB each), and 32 lengths fit its cache where a thousand do not."""
+"""Number to a multiple of which lengths are rounded up. oneDNN compiles a kernel for each new shape of a
+product (1.5 ms and 0.7 MB each); kernels for 32 lengths fit its cache, and those for a thousand do not."""
+BUFFER_STEP_ELEMENTS = 4 << 20
+"""Number to a multiple of which sizes of buffers are rounded up."""
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding (Su et al. 2021) of x (T, H, D) with cos and sin (T, 1, D / 2), in x's type.
+    """Return the rotary embedding (Su et al. 2021) of x (T, H, D), in its type.
 
     The arithmetic is that of the wider type.
+
+    Args:
+        x: (T, H, D) queries or keys.
+        cos: (T, 1, D / 2) cosines of the angles.
+        sin: (T, 1, D / 2) sines of the angles.
     """
     first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    new_first = first * cos - second * sin
+    new_second = second * cos + first * sin
+    return torch.cat((new_first, new_second), dim=-1).to(x.dtype)
 
 
 def uses_cpu_kernel(x: Tensor) -> bool:
@@ -58,39 +67,43 @@ def uses_cpu_kernel(x: Tensor) -> bool:
 
 
 def takes_rows(x: Tensor) -> bool:
-    """Return whether attention takes queries of a part of the tokens: in loops over proteins alone."""
+    """Return whether attention takes queries of some tokens only, as the loops over proteins do."""
     return x.device.type == "cpu" and not uses_flash(x)
 
 
 def packed_attention(
     q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, segments: Segments, rows: Tensor | None = None
 ) -> Tensor:
-    """Softmax attention of rotated queries and keys, scaled by D ** -0.5.
+    """Compute the softmax attention of rotated queries and keys, scaled by D ** -0.5.
 
     For flash attention the rotation is computed in fp32, which costs nothing in a compiled layer and lowers
     the error of scores by a third. Elsewhere it is computed in the operands' type: on a CPU, fp32 takes
     longer.
 
     Args:
-        q: (T, H, D) queries before rotation, or (K, H, D) those at ``rows``.
+        q: (T, H, D) queries before rotation; (K, H, D) with ``rows``.
         k: (T, H, D) keys before rotation.
         v: (T, H, D) values.
         cos: (T, 1, D / 2) fp32 cosines of the rotary angles.
-        sin: (T, 1, D / 2) fp32 sines.
-        segments: where the proteins lie.
-        rows: (K,) tokens of the queries, in any order, if ``takes_rows``; None: all.
+        sin: (T, 1, D / 2) fp32 sines of the rotary angles.
+        segments: boundaries of the proteins.
+        rows: (K,) tokens of the queries, in any order; only if ``takes_rows``. None: all.
 
     Returns:
         (T, H, D) or (K, H, D) in the operands' type.
     """
     if uses_flash(q):
-        bounds, longest = segments.cumulative, segments.max_length
-        context = varlen_attn(rotate(q, cos, sin), rotate(k, cos, sin), v, bounds, bounds, longest, longest)
+        bounds = segments.cumulative
+        longest = segments.max_length
+        q = rotate(q, cos, sin)
+        k = rotate(k, cos, sin)
+        context = varlen_attn(q, k, v, bounds, bounds, longest, longest)
         assert isinstance(context, Tensor)  # a tuple is returned only with further options
         return context
     if q.device.type == "xla":
         assert segments.of_token is not None
-        cos, sin = cos.to(q.dtype), sin.to(q.dtype)
+        cos = cos.to(q.dtype)
+        sin = sin.to(q.dtype)
         q = rotate(q, cos, sin) * q.shape[-1] ** -0.5
         return window_attention(q, rotate(k, cos, sin), v, segments.of_token, segments.max_length)
     return _segment_attention(q, k, v, cos, sin, segments.cumulative, rows)
@@ -101,11 +114,14 @@ def _segment_attention(
     q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor, rows: Tensor | None
 ) -> Tensor:
     """Compute ``packed_attention`` for one protein after another."""
-    cos, sin = cos.to(q.dtype), sin.to(q.dtype)
-    of_keys = of_queries = cumulative.long().unique_consecutive()  # without empty segments
+    cos = cos.to(q.dtype)
+    sin = sin.to(q.dtype)
+    of_keys = cumulative.long().unique_consecutive()  # without empty segments
+    of_queries = of_keys
     if rows is not None:  # a protein's queries lie together once they are sorted
         rows, order = rows.sort(stable=True)
-        q, of_queries = q[order], torch.searchsorted(rows, of_keys)
+        q = q[order]
+        of_queries = torch.searchsorted(rows, of_keys)
     rotated: tuple[Tensor, Tensor] = _Rotation.apply(q, k, cos, sin, rows)
     q, k = rotated
     bounds = _bounds(of_queries, of_keys)
@@ -120,16 +136,28 @@ def _segment_attention(
     return context if rows is None else context[order.argsort()]
 
 
-def _bounds(of_queries: Tensor, of_keys: Tensor) -> list[tuple[slice, slice]]:
-    """Queries and keys of each protein that has queries."""
-    queries, keys = (itertools.pairwise(cumulative.tolist()) for cumulative in (of_queries, of_keys))
-    return [(slice(*q), slice(*k)) for q, k in zip(queries, keys, strict=True) if q[0] < q[1]]
+class _Bounds(NamedTuple):
+    """Tokens of one protein."""
+
+    queries: slice
+    keys: slice
+
+
+def _bounds(of_queries: Tensor, of_keys: Tensor) -> list[_Bounds]:
+    """Return the bounds of each protein that has queries."""
+    queries = itertools.pairwise(of_queries.tolist())
+    keys = itertools.pairwise(of_keys.tolist())
+    return [
+        _Bounds(slice(first_query, next_query), slice(first_key, next_key))
+        for (first_query, next_query), (first_key, next_key) in zip(queries, keys, strict=True)
+        if first_query < next_query
+    ]
 
 
 class _Rotation(torch.autograd.Function):
-    """``rotate`` for queries at ``rows`` (None: at all tokens) and keys, in long rows.
+    """``rotate`` for queries at ``rows`` (None: at all tokens) and for keys.
 
-    Halves of a head are a few numbers, a slow inner loop.
+    It works on long rows, because halves of a head are a few numbers and make a slow inner loop.
     """
 
     @staticmethod
@@ -137,9 +165,13 @@ class _Rotation(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(cos, sin, rows)
-        halves = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
-        wide = [x.repeat(1, k.shape[1], 1) for x in halves]  # (T, H, D)
-        return _rotated(q, *(wide if rows is None else (x[rows] for x in wide))), _rotated(k, *wide)
+        heads = k.shape[1]
+        wide_cos = torch.cat((cos, cos), dim=-1).repeat(1, heads, 1)  # (T, H, D)
+        wide_sin = torch.cat((-sin, sin), dim=-1).repeat(1, heads, 1)  # (T, H, D)
+        keys = _rotated(k, wide_cos, wide_sin)
+        if rows is None:
+            return _rotated(q, wide_cos, wide_sin), keys
+        return _rotated(q, wide_cos[rows], wide_sin[rows]), keys
 
     @staticmethod
     @once_differentiable
@@ -151,7 +183,7 @@ class _Rotation(torch.autograd.Function):
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return x * cos + x with its halves swapped * sin, all of them (T, H, D)."""
-    # The halves are moved 8 bytes at a time where they have as many.
+    # The halves are moved 8 bytes at a time if their size is a multiple of that.
     word = torch.float64 if x.shape[-1] // 2 * x.element_size() % 8 == 0 else x.dtype
     halves = x.view(word).unflatten(-1, (2, -1))
     swapped = torch.empty(halves.shape, dtype=word, device=x.device)
@@ -160,29 +192,32 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, swapped.flatten(-2).view(x.dtype), sin)
 
 
-def _forward_only(q: Tensor, k: Tensor, v: Tensor, bounds: list[tuple[slice, slice]]) -> Tensor:
-    """Attention on views of rotated operands: nothing is laid out anew, nothing kept.
+def _forward_only(q: Tensor, k: Tensor, v: Tensor, bounds: list[_Bounds]) -> Tensor:
+    """Compute attention on views of rotated operands, which are not copied, and keep nothing.
 
-    oneDNN compiles products in bf16, so a protein is read on to a rounded length. The keys behind it belong
-    to the next one and are masked, the queries' results are dropped.
+    oneDNN compiles products in bf16, so a protein is read up to a rounded length. The keys behind it belong
+    to the next protein and are masked; the results of the queries behind it are dropped.
     """
     num_tokens, heads, size = q.shape
     context = torch.empty_like(q)
-    q, k, v = (x.transpose(0, 1) for x in (q * size**-0.5, k, v))  # (H, T, D)
+    q = (q * size**-0.5).transpose(0, 1)  # (H, T, D)
+    k = k.transpose(0, 1)  # (H, T, D)
+    v = v.transpose(0, 1)  # (H, T, D)
     for place, _ in bounds:
         length = place.stop - place.start
         reach = min(_rounded(length), num_tokens - place.start)
         here = slice(place.start, place.start + reach)
         step = max(1, min(heads, FORWARD_TILE_BYTES // (reach * reach * q.element_size())))
-        scores = _buffers.take(step * reach * reach, q)
+        scores = buffers.take(step * reach * reach, q)
         for first in range(0, heads, step):
             group = slice(first, min(first + step, heads))
             s = scores[: (group.stop - first) * reach * reach].view(-1, reach, reach)
             torch.bmm(q[group, here], k[group, here].transpose(1, 2), out=s)
             s[:, :, length:] = -torch.inf
             torch.softmax(s, dim=-1, out=s)
-            context[place, group] = torch.bmm(s, v[group, here])[:, :length].transpose(0, 1)
-        _buffers.give_back(scores)
+            result = torch.bmm(s, v[group, here])
+            context[place, group] = result[:, :length].transpose(0, 1)
+        buffers.give_back(scores)
     return context
 
 
@@ -198,12 +233,18 @@ class _FlashAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bounds: list[tuple[slice, slice]]) -> Tensor:
-        context, sums = torch.empty_like(q), []
-        queries, keys, values, out = _heads_first(q, k, v, context)
-        for here, there in bounds:
-            one = (queries[:, :, here], keys[:, :, there], values[:, :, there])
-            out[:, :, here], logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*one)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bounds: list[_Bounds]) -> Tensor:
+        context = torch.empty_like(q)
+        sums: list[Tensor] = []
+        queries = _heads_first(q)
+        keys = _heads_first(k)
+        values = _heads_first(v)
+        out = _heads_first(context)
+        for of_queries, of_keys in bounds:
+            found, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                queries[:, :, of_queries], keys[:, :, of_keys], values[:, :, of_keys]
+            )
+            out[:, :, of_queries] = found
             sums.append(logsumexp)
         ctx.save_for_backward(q, k, v, context, *sums)
         ctx.bounds = bounds
@@ -213,42 +254,57 @@ class _FlashAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, context, *sums = ctx.saved_tensors
-        # Zeros: a protein may have no queries.
-        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        of_queries, of_keys = _heads_first(grad, q, context, dq), _heads_first(k, v, dk, dv)
-        for (here, there), logsumexp in zip(ctx.bounds, sums, strict=True):
-            dout, query, out, gradient = (x[:, :, here] for x in of_queries)
-            key, value, *others = (x[:, :, there] for x in of_keys)
+        dq = torch.empty_like(q)
+        dk = torch.zeros_like(k)  # zeros, because a protein may have no queries
+        dv = torch.zeros_like(v)
+        queries = _heads_first(q)
+        keys = _heads_first(k)
+        values = _heads_first(v)
+        out = _heads_first(context)
+        out_grad = _heads_first(grad)
+        query_grad = _heads_first(dq)
+        key_grad = _heads_first(dk)
+        value_grad = _heads_first(dv)
+        for (of_queries, of_keys), logsumexp in zip(ctx.bounds, sums, strict=True):
             found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                dout, query, key, value, out, logsumexp, dropout_p=0.0, is_causal=False
+                out_grad[:, :, of_queries],
+                queries[:, :, of_queries],
+                keys[:, :, of_keys],
+                values[:, :, of_keys],
+                out[:, :, of_queries],
+                logsumexp,
+                dropout_p=0.0,
+                is_causal=False,
             )
-            for place, part in zip((gradient, *others), found, strict=True):
-                place.copy_(part)
+            query_grad[:, :, of_queries] = found[0]
+            key_grad[:, :, of_keys] = found[1]
+            value_grad[:, :, of_keys] = found[2]
         return dq, dk, dv, None
 
 
-def _heads_first(*tensors: Tensor) -> list[Tensor]:
-    """Views (1, H, T, D) of (T, H, D)."""
-    return [x.transpose(0, 1)[None] for x in tensors]
+def _heads_first(x: Tensor) -> Tensor:
+    """Return a view (1, H, T, D) of (T, H, D)."""
+    return x.transpose(0, 1)[None]
 
 
 @dataclass(frozen=True)
 class _Slots:
-    """Tokens of proteins laid out with their lengths rounded up to ``LENGTH_STEP``: T' slots for T tokens."""
+    """Layout of proteins with their lengths rounded up to ``LENGTH_STEP``: T' slots for T tokens."""
 
     source: Tensor
     """(T',) token that fills the slot; spare slots repeat their protein's last token."""
     of_token: Tensor
     """(T,) slot of each token."""
     is_spare: Tensor
-    """(T', 1) whether no token belongs there."""
+    """(T', 1) whether no token belongs to the slot."""
     proteins: list[tuple[int, int, int]]
     """First slot, length and rounded length of each protein."""
 
     @staticmethod
     def of(cumulative: Tensor) -> _Slots:
         """Lay out proteins that begin at ``cumulative``; an empty one gets slots, all of them spare."""
-        starts, lengths = cumulative[:-1], cumulative.diff()
+        starts = cumulative[:-1]
+        lengths = cumulative.diff()
         rounded = _rounded(lengths.clamp(min=1))
         first = rounded.cumsum(0) - rounded
         protein = torch.repeat_interleave(rounded)  # (T',)
@@ -271,12 +327,16 @@ class _Slots:
 
 
 class _Tile(NamedTuple):
+    """Scores of one protein and some heads, which are computed by one batched product."""
+
     queries: tuple[slice, slice]
-    """Heads and slots."""
+    """Heads and slots of the queries."""
     keys: tuple[slice, slice]
+    """Heads and slots of the keys."""
     shape: tuple[int, int, int]
-    """Heads, rounded number of queries, rounded number of keys of the scores."""
+    """Shape of the scores: heads, rounded number of queries, rounded number of keys."""
     num_keys: int
+    """Number of keys without spare slots."""
 
     @property
     def num_elements(self) -> int:
@@ -284,82 +344,102 @@ class _Tile(NamedTuple):
 
 
 def _tiles(of_queries: _Slots, of_keys: _Slots, heads: int, element_size: int) -> list[_Tile]:
-    """Proteins times groups of heads, as many heads at a time as fit ``SCORE_TILE_BYTES``."""
+    """Divide proteins and heads into tiles of as many heads as fit ``SCORE_TILE_BYTES``."""
     tiles = []
     for (query, _, height), (key, num_keys, width) in zip(of_queries.proteins, of_keys.proteins, strict=True):
         step = max(1, min(heads, SCORE_TILE_BYTES // (height * width * element_size)))
-        for h in range(0, heads, step):
-            group = slice(h, min(h + step, heads))
-            places = ((group, slice(query, query + height)), (group, slice(key, key + width)))
-            tiles.append(_Tile(*places, (group.stop - h, height, width), num_keys))
+        for first in range(0, heads, step):
+            group = slice(first, min(first + step, heads))
+            tile = _Tile(
+                queries=(group, slice(query, query + height)),
+                keys=(group, slice(key, key + width)),
+                shape=(group.stop - first, height, width),
+                num_keys=num_keys,
+            )
+            tiles.append(tile)
     return tiles
 
 
 def _by_tile(probabilities: Tensor, tiles: list[_Tile]) -> Iterator[tuple[_Tile, Tensor]]:
+    """Yield each tile with its part of the probabilities."""
     parts = probabilities.split([tile.num_elements for tile in tiles])
     return ((tile, part.view(tile.shape)) for tile, part in zip(tiles, parts, strict=True))
 
 
 class _SegmentAttention(torch.autograd.Function):
-    """Attention as three batched products per protein, probabilities kept for the backward pass."""
+    """Attention by batched products for each protein; it keeps the probabilities for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, of_queries: _Slots, of_keys: _Slots) -> Tensor:
         _, heads, size = q.shape
         q = of_queries.spread(q).mul_(size**-0.5)  # (H, T', D)
-        k, v = of_keys.spread(k), of_keys.spread(v)
+        k = of_keys.spread(k)
+        v = of_keys.spread(v)
         out = torch.empty_like(q)
         tiles = _tiles(of_queries, of_keys, heads, q.element_size())
-        total, largest = (f(tile.num_elements for tile in tiles) for f in (sum, max))
-        scores = _buffers.take(largest, q)
-        # The used part, whose size is the pack's: recomputing the layer may find a buffer of another.
-        probabilities = _buffers.take(total, q)[:total]
+        total = sum(tile.num_elements for tile in tiles)
+        largest = max(tile.num_elements for tile in tiles)
+        scores = buffers.take(largest, q)
+        # Only the used part is saved: when the layer is recomputed, the buffer may have another size.
+        probabilities = buffers.take(total, q)[:total]
         for tile, p in _by_tile(probabilities, tiles):
             s = scores[: tile.num_elements].view(tile.shape)
             torch.bmm(q[tile.queries], k[tile.keys].transpose(1, 2), out=s)
             s[:, :, tile.num_keys :] = -torch.inf
             torch.softmax(s, dim=-1, out=p)
             torch.bmm(p, v[tile.keys], out=out[tile.queries])
-        _buffers.give_back(scores)
+        buffers.give_back(scores)
         ctx.save_for_backward(q, k, v, out, probabilities)
-        ctx.of_queries, ctx.of_keys, ctx.tiles, ctx.is_used = of_queries, of_keys, tiles, False
+        ctx.of_queries = of_queries
+        ctx.of_keys = of_keys
+        ctx.tiles = tiles
+        ctx.is_used = False
         return of_queries.collect(out)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         q, k, v, out, probabilities = ctx.saved_tensors
-        of_queries, of_keys = ctx.of_queries, ctx.of_keys
+        of_queries: _Slots = ctx.of_queries
+        of_keys: _Slots = ctx.of_keys
         assert not ctx.is_used, "the probabilities' buffer serves one backward pass"
         ctx.is_used = True
         # Spare queries get no gradient; spare keys have probability 0.
         grad = of_queries.spread(grad).masked_fill_(of_queries.is_spare, 0)  # (H, T', D)
         # Softmax backward: dS = P * (dP - rowsum(dO * O)) (Dao et al. 2022, FlashAttention, eq. 4).
         rowsum = (grad * out).sum(dim=-1, keepdim=True)  # (H, T', 1)
-        dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-        scores = _buffers.take(max(tile.num_elements for tile in ctx.tiles), q)
+        dq = torch.empty_like(q)
+        dk = torch.empty_like(k)
+        dv = torch.empty_like(v)
+        scores = buffers.take(max(tile.num_elements for tile in ctx.tiles), q)
         for tile, p in _by_tile(probabilities, ctx.tiles):
-            here, there = tile.queries, tile.keys
+            here = tile.queries
+            there = tile.keys
             s = scores[: tile.num_elements].view(tile.shape)
             torch.bmm(p.transpose(1, 2), grad[here], out=dv[there])
             torch.bmm(grad[here], v[there].transpose(1, 2), out=s)
             s.sub_(rowsum[here]).mul_(p)
             torch.bmm(s, k[there], out=dq[here])
             torch.bmm(s.transpose(1, 2), q[here], out=dk[there])
-        _buffers.give_back(scores)
-        _buffers.give_back(probabilities.new_empty(0).set_(probabilities.untyped_storage()))
+        buffers.give_back(scores)
+        buffers.give_back(probabilities.new_empty(0).set_(probabilities.untyped_storage()))
         dq = of_queries.collect(dq).mul_(q.shape[-1] ** -0.5)
         return dq, of_keys.collect(dk), of_keys.collect(dv), None, None
 
 
-class _Buffers:
-    """A few buffers that go round: packs differ in size, and malloc answers that with page faults."""
+class Buffers:
+    """A few buffers that are used again, because malloc would map new pages for packs of each size."""
 
     def __init__(self) -> None:
         self._free: list[Tensor] = []
 
     def take(self, num_elements: int, like: Tensor) -> Tensor:
-        """Flat, of at least ``num_elements``, of the type and on the device of ``like``."""
+        """Return a flat buffer.
+
+        Args:
+            num_elements: least number of elements.
+            like: tensor with the type and device.
+        """
         fitting = [
             (buffer.numel(), index)
             for index, buffer in enumerate(self._free)
@@ -368,13 +448,14 @@ class _Buffers:
         if fitting:
             return self._free.pop(min(fitting)[1])
         if len(self._free) > 1:
-            self._free.pop(0)  # too small for today's packs
-        rounded = -(-num_elements // _BUFFER_STEP_ELEMENTS) * _BUFFER_STEP_ELEMENTS
+            self._free.pop(0)  # too small for the present packs
+        rounded = -(-num_elements // BUFFER_STEP_ELEMENTS) * BUFFER_STEP_ELEMENTS
         return torch.empty(rounded, dtype=like.dtype, device=like.device)
 
     def give_back(self, buffer: Tensor) -> None:
+        """Return a whole buffer for further use."""
         self._free.append(buffer)
 
 
-_buffers = _Buffers()
-_BUFFER_STEP_ELEMENTS = 4 << 20
+buffers = Buffers()
+"""Buffers of this process."""

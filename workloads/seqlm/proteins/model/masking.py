@@ -17,17 +17,27 @@ from seqlm.training.packing import HostPack
 from .packed_model import Pack
 from .shape import num_rows
 
-MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
-"""Shares of the predicted residues. The rest stays unchanged (Devlin et al. 2019, as in ESM-2)."""
+MASK_SHARE = 0.8
+"""Share of the predicted residues that become <mask>."""
+RANDOM_SHARE = 0.1
+"""Share of the predicted residues that become a random one. The rest stays unchanged (Devlin et al. 2019)."""
 TRAINED_MASK_RATIO = 0.15 * MASK_SHARE
-"""ESM-2's token dropout rescales to the share of <mask> it was trained with; a constant of the model."""
+"""Share of <mask> in the training of ESM-2, to which its token dropout rescales: a constant of the model."""
 
 _GOLDEN = GOLDEN - (1 << 64)
-_FRACTION_BITS = 24
+"""``GOLDEN`` as a signed number, because torch has no unsigned arithmetic of 64 bits."""
+_CHOICE_SHIFT = 40
+_CHOICE_BITS = 24
+"""Bits of the hash that decide if a residue is predicted: those from ``_CHOICE_SHIFT`` on."""
+_ACTION_SHIFT = 24
+_ACTION_BITS = 16
+"""Bits of the hash that decide if a predicted residue becomes <mask>, a random one, or stays."""
+_RESIDUE_BITS = 24
+"""Lowest bits of the hash, which decide which random residue it becomes."""
 
 
 def plain_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:
-    """Move a pack to the device as it is: ``rows`` are the segments' CLS, and there are no targets."""
+    """Move a pack to the device unmasked: ``rows`` are the segments' CLS, and there are no targets."""
     pack = _placed(host, max_length, device)
     return replace(pack, token_scale=token_scale(pack.tokens, pack.segments))
 
@@ -35,25 +45,26 @@ def plain_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:
 def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: torch.device) -> Pack:
     """Move a pack to the device and mask it there."""
     pack = _placed(host, max_length, device)
-    tokens, segment = pack.tokens, pack.segments.of_token
+    tokens = pack.tokens
+    segment = pack.segments.of_token
     keys = to_device(torch.from_numpy(host.keys), device)  # (S,)
     starts = to_device(torch.from_numpy(host.starts), device)  # (S,)
-    num_tokens = len(tokens)
 
-    # One hash a residue; its bits decide, from the top: predicted or not, what happens, which residue.
     residue = starts[segment] + pack.positions - 1
     bits = mix64_on_device(keys[segment] + (residue + 1) * _GOLDEN)
-    chosen = ((bits >> 40) & ((1 << _FRACTION_BITS) - 1)) < round(mask_fraction * (1 << _FRACTION_BITS))
+    chosen = _field(bits, _CHOICE_SHIFT, _CHOICE_BITS) < _share(mask_fraction, _CHOICE_BITS)
     for special in (CLS, EOS, PAD, UNK):
         chosen &= tokens != special
-    action = (bits >> 24) & 0xFFFF
-    drawn = FIRST_RESIDUE + (((bits & 0xFFFFFF) * NUM_STANDARD_RESIDUES) >> 24)
-    becomes_mask = chosen & (action < round(MASK_SHARE * 0x10000))
-    becomes_random = chosen & ~becomes_mask & (action < round((MASK_SHARE + RANDOM_SHARE) * 0x10000))
+    action = _field(bits, _ACTION_SHIFT, _ACTION_BITS)
+    becomes_mask = chosen & (action < _share(MASK_SHARE, _ACTION_BITS))
+    is_changed = chosen & (action < _share(MASK_SHARE + RANDOM_SHARE, _ACTION_BITS))
+    becomes_random = is_changed & ~becomes_mask
+    drawn = FIRST_RESIDUE + ((_field(bits, 0, _RESIDUE_BITS) * NUM_STANDARD_RESIDUES) >> _RESIDUE_BITS)
     # masked_fill, not where with a number: on CUDA the latter copies the number there, a host sync.
     masked = torch.where(becomes_random, drawn, tokens).masked_fill(becomes_mask, MASK)
 
-    rows = torch.nonzero_static(chosen, size=num_rows(num_tokens, mask_fraction), fill_value=-1)[:, 0]
+    room = num_rows(len(tokens), mask_fraction)
+    rows = torch.nonzero_static(chosen, size=room, fill_value=-1)[:, 0]
     targets = tokens[rows].masked_fill(rows < 0, -100)
     # Spare rows are spread out: their gradients (of 0) would otherwise queue up to be added to one row.
     rows = torch.where(rows < 0, torch.arange(len(rows), device=device), rows)
@@ -61,11 +72,22 @@ def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: tor
     return replace(pack, tokens=masked, token_scale=scale, rows=rows, targets=targets)
 
 
+def _field(bits: torch.Tensor, shift: int, width: int) -> torch.Tensor:
+    """Return ``width`` bits of a hash, from the bit ``shift`` on."""
+    return (bits >> shift) & ((1 << width) - 1)
+
+
+def _share(share: float, width: int) -> int:
+    """Return the bound below which a number of ``width`` random bits lies with this probability."""
+    return round(share * (1 << width))
+
+
 def _placed(host: HostPack, max_length: int, device: torch.device) -> Pack:
     """Move a pack to the device, without the scale of its tokens."""
     cumulative = to_device(torch.from_numpy(host.cumulative), device)
     tokens = to_device(torch.from_numpy(host.tokens), device).long()
-    num_tokens, num_segments = len(tokens), len(cumulative) - 1
+    num_tokens = len(tokens)
+    num_segments = len(cumulative) - 1
     segment = torch.repeat_interleave(
         torch.arange(num_segments, device=device), cumulative.diff().long(), output_size=num_tokens
     )
@@ -80,13 +102,14 @@ def _placed(host: HostPack, max_length: int, device: torch.device) -> Pack:
 
 
 def token_scale(tokens: torch.Tensor, segments: Segments) -> torch.Tensor:
-    """ESM-2's token dropout, per protein: (T,) fp32 factors on the embeddings.
+    """Return the factors on the embeddings by ESM-2's token dropout per protein, (T,) fp32.
 
     <mask> counts as dropped (factor 0); the other tokens are scaled by (1 - 0.12) / (1 - share of <mask>
     in the protein, CLS and EOS counted), as in transformers' ``EsmEmbeddings``.
     """
-    segment, lengths = segments.of_token, segments.cumulative.diff().long()
-    assert segment is not None  # as _placed makes them
+    segment = segments.of_token
+    assert segment is not None, "_placed sets it"
+    lengths = segments.cumulative.diff().long()
     is_mask = tokens == MASK
     num_masked = torch.zeros_like(lengths).index_add_(0, segment, is_mask.long())  # (S,) exact: integers
     # A protein of masks only has nothing left to scale.

@@ -12,10 +12,11 @@ forward pass differs from transformers':
 Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V vocabulary, L labels.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -34,78 +35,122 @@ class Pack:
     tokens: Tensor
     """(T,) int64 ids after masking."""
     token_scale: Tensor
-    """(T,) fp32 factor on each embedding of ESM-2: 0 for <mask> and padding, else that of token dropout."""
+    """(T,) fp32 factor on each embedding of ESM-2: 0 for <mask> and padding, else by token dropout."""
     positions: Tensor
     """(T,) int64 position within the protein, CLS at 0."""
     segments: Segments
+    """Boundaries of the proteins."""
     rows: Tensor
-    """(K,) int64 places of the predicted tokens; spare entries point anywhere. CLS of each segment where
-    nothing is masked."""
+    """(K,) int64 places of the predicted tokens; spare entries point anywhere. If nothing is masked, they
+    are those of the segments' CLS."""
     targets: Tensor
-    """(K,) int64 original ids; -100 at unused places. Of a task: its labels."""
+    """(K,) int64 original ids, -100 at unused places; for a task, its labels."""
 
 
-class PackedLayer(nn.Module):
-    """Forward pass of a transformer layer over packed tokens; a family's layer has the parts."""
+@dataclass(frozen=True)
+class PackedTokens:
+    """Facts about a pack's tokens that are the same for all layers; none of them has a gradient."""
 
-    branch_scale = 1.0
+    ids: Tensor
+    """(T,) int64 ids after masking."""
+    cos: Tensor
+    """(T, 1, D / 2) fp32 cosines of the rotary angles."""
+    sin: Tensor
+    """(T, 1, D / 2) fp32 sines of the rotary angles."""
+    segments: Segments
+    """Boundaries of the proteins."""
+
+
+class Affine(NamedTuple):
+    """Weights of a layer norm, (C,) each."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+class PackedLayer(nn.Module, ABC):
+    """Forward pass of a transformer layer over packed tokens.
+
+    A family's layer derives from this class and from one of transformers' layers, and says which modules of
+    the latter are the parts of the pass. A layer class that lacks a part cannot be instantiated.
+    """
+
+    branch_scale: float = 1.0
     """Factor on both branches before they are added to the residual stream."""
 
-    attention_norm: Any
-    """Norm of the attention's input."""
-    feed_forward_norm: Any
-    projections: Any
-    """Linear maps to queries, keys and values."""
-    head_size: Any
-    attention_output: Any
-    """Linear map of the attention's result, (T, C) -> (T, C)."""
+    @property
+    @abstractmethod
+    def attention_norm(self) -> nn.LayerNorm:
+        """Norm of the attention's input."""
+
+    @property
+    @abstractmethod
+    def feed_forward_norm(self) -> nn.LayerNorm:
+        """Norm of the input of the feed-forward block."""
+
+    @property
+    @abstractmethod
+    def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        """Linear maps to queries, keys and values."""
+
+    @property
+    @abstractmethod
+    def head_size(self) -> int:
+        """Size of an attention head, D."""
+
+    @abstractmethod
+    def attention_output(self, context: Tensor) -> Tensor:
+        """Return the linear map of the attention's result, (T, C) -> (T, C)."""
+
+    @abstractmethod
+    def feed_forward(self, normed: Tensor) -> Tensor:
+        """Return the result of the feed-forward block, (T, C) -> (T, C)."""
 
     def normalized(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys (T, C) as they are split into heads."""
+        """Return queries and keys (T, C) as they are split into heads; some families have norms here."""
         return queries, keys
 
-    def attention_operands(self, normed: Tensor, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+    def attention_operands(self, normed: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values before rotation, (T, H, D), from the normed input (T, C).
 
         With ``rows``, there are queries of these tokens alone, (K, H, D).
         """
+        query, key, value = self.projections
         if rows is None:
-            q, k, v = joined(normed, self.projections).chunk(3, dim=-1)
+            queries, keys, values = joined(normed, (query, key, value)).chunk(3, dim=-1)
         else:
-            query, *others = self.projections
-            q, (k, v) = query(normed[rows]), joined(normed, others).chunk(2, dim=-1)
-        return tuple(x.unflatten(-1, (-1, self.head_size)) for x in (*self.normalized(q, k), v))
+            queries = query(normed[rows])
+            keys, values = joined(normed, (key, value)).chunk(2, dim=-1)
+        queries, keys = self.normalized(queries, keys)
+        return self._heads(queries), self._heads(keys), self._heads(values)
 
-    def feed_forward(self, normed: Tensor) -> Tensor:
-        """(T, C) -> (T, C)."""
-        raise NotImplementedError
+    def _heads(self, x: Tensor) -> Tensor:
+        """(T, C) -> (T, H, D)."""
+        return x.unflatten(-1, (-1, self.head_size))
 
     def forward(
         self,
         hidden: Tensor,
         normed: Tensor | None,
-        cos: Tensor,
-        sin: Tensor,
-        segments: Segments,
+        tokens: PackedTokens,
         rows: Tensor | None = None,
-        next_norm: tuple[Tensor, Tensor] | None = None,
+        next_norm: Affine | None = None,
         vocabulary: Tensor | None = None,
-        tokens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute the layer and, in one compiled kernel with its last sum, the first norm of the next layer.
+
+        Tensors that have a gradient are arguments of their own, because recomputation on XLA finds none
+        within a record.
 
         Args:
             hidden: (T, C) residual stream in fp32.
             normed: (T, C) first norm of ``hidden`` in autocast's type; None: it is computed here.
-            cos: (T, 1, D / 2) fp32 cosines of the rotary angles.
-            sin: (T, 1, D / 2) fp32 sines.
-            segments: boundaries of the proteins.
-            rows: (K,) tokens that the result is wanted of; None: all.
-            next_norm: weight and bias (C,) of the next layer's first norm. They are arguments so that all
-                layers are one compiled graph.
-            vocabulary: (V, C) table in fp32 that ``hidden`` was looked up in: queries, keys and values are
-                computed for its rows and looked up, too. None: they are computed for each token.
-            tokens: (T,) each token's row of ``vocabulary``.
+            tokens: ids, rotary angles and boundaries of the tokens.
+            rows: (K,) tokens at which the result is needed; None: all.
+            next_norm: weights of the next layer's first norm. They are an argument so that all layers are one
+                compiled graph.
+            vocabulary: (V, C) table in fp32 that ``hidden`` was looked up in. Queries, keys and values are
+                then computed for its rows and looked up, too. None: they are computed for each token.
 
         Returns:
             (T, C) residual stream, or (K, C) at ``rows``, and its next norm in autocast's type, None without
@@ -113,15 +158,21 @@ class PackedLayer(nn.Module):
         """
         if normed is None:
             normed = operand(layer_norm(hidden if vocabulary is None else vocabulary, self.attention_norm))
-        queries = rows if takes_rows(normed) else None
-        if vocabulary is None or tokens is None:
-            q, k, v = self.attention_operands(normed, queries)
+        query_rows = rows if takes_rows(normed) else None
+        if vocabulary is None:
+            queries, keys, values = self.attention_operands(normed, query_rows)
         else:
-            of_queries = tokens if queries is None else tokens[queries]
-            q, k, v = map(looked_up, self.attention_operands(normed), (of_queries, tokens, tokens))
-        context = packed_attention(q, k, v, cos, sin, segments, queries).flatten(1)
+            queries, keys, values = self.attention_operands(normed)
+            queries = looked_up(queries, tokens.ids if query_rows is None else tokens.ids[query_rows])
+            keys = looked_up(keys, tokens.ids)
+            values = looked_up(values, tokens.ids)
+        context = packed_attention(
+            queries, keys, values, tokens.cos, tokens.sin, tokens.segments, query_rows
+        ).flatten(1)
         if rows is not None:
-            context, hidden = context if queries is not None else context[rows], hidden[rows]
+            hidden = hidden[rows]
+            if query_rows is None:
+                context = context[rows]
         hidden = torch.add(hidden, self.attention_output(context), alpha=self.branch_scale)
         branch = self.feed_forward(layer_norm(hidden, self.feed_forward_norm))
         hidden = torch.add(hidden, branch, alpha=self.branch_scale)
@@ -138,20 +189,29 @@ class PackedModel(LayeredModel):
     """
 
     exact_head = False
-    """Compute the head in fp32 where autocast has bf16, whose answers tie: they have three digits."""
+    """Whether the head computes in fp32 also under autocast. In bf16, with its three digits, answers tie."""
 
     if TYPE_CHECKING:  # transformers has it
         config: Any
 
-    embedding: Any
-    rotary_frequencies: Any
-    """Steps of the angles per position, (D / 2,)."""
-    last_norm: Any
-    """Norm behind the last layer."""
+    @property
+    @abstractmethod
+    def embedding(self) -> nn.Embedding:
+        """Embedding of the tokens."""
 
+    @property
+    @abstractmethod
+    def rotary_frequencies(self) -> Tensor:
+        """Steps of the rotary angles per position, (D / 2,)."""
+
+    @property
+    @abstractmethod
+    def last_norm(self) -> nn.LayerNorm:
+        """Norm behind the last layer."""
+
+    @abstractmethod
     def embed(self, pack: Pack) -> Tensor:
         """Return the embeddings of the tokens, (T, C) in fp32."""
-        raise NotImplementedError
 
     def vocabulary(self) -> Tensor | None:
         """Return the table of embeddings (V, C), if the first layer's operands can be looked up by token.
@@ -167,7 +227,7 @@ class PackedModel(LayeredModel):
         return 12.0 * self.config.num_hidden_layers * self.config.hidden_size
 
     def encode(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
-        """fp32 hidden states behind the last layer norm: (K, C) at ``rows``, or (T, C) at every token."""
+        """Return the fp32 hidden states behind the last norm: (K, C) at ``rows``, or (T, C) at all tokens."""
         for hidden in self.residual_stream(pack, rows):  # noqa: B007
             pass
         return layer_norm(hidden, self.last_norm)
@@ -189,22 +249,28 @@ class PackedModel(LayeredModel):
         hidden = self.embed(pack)  # (T, C)
         yield hidden
         angles = pack.positions[:, None, None].float() * self.rotary_frequencies.float()  # (T, 1, D / 2)
-        cos, sin = angles.cos(), angles.sin()
+        tokens = PackedTokens(pack.tokens, angles.cos(), angles.sin(), pack.segments)
         layers: list[Any] = list(self.layers)
-        norms = [layer.attention_norm for layer in layers]
-        normed, last = None, len(norms) - 1
+        last = len(layers) - 1
         # A norm ahead would be one more input to keep of a recomputed layer. FSDP has its weights too late.
         is_ahead = not (self.activation_checkpointing or self.is_sharded)
         vocabulary = self.vocabulary()
+        normed = None
         if is_ahead and vocabulary is None:
-            normed = operand(layer_norm(hidden, norms[0]))
+            normed = operand(layer_norm(hidden, layers[0].attention_norm))
         for index, layer in enumerate(layers):
-            wanted = rows if index == last else None
-            following = norms[index + 1] if is_ahead and index != last else None
-            affine = None if following is None else (following.weight, following.bias)
-            # Two arguments: recomputation on XLA finds no tensors, and so no gradients, within a tuple.
-            lookup = (None, None) if index or vocabulary is None else (vocabulary, pack.tokens)
-            arguments = (hidden, normed, cos, sin, pack.segments, wanted, affine, *lookup)
+            next_norm = None
+            if is_ahead and index != last:
+                following = layers[index + 1].attention_norm
+                next_norm = Affine(following.weight, following.bias)
+            arguments = (
+                hidden,
+                normed,
+                tokens,
+                rows if index == last else None,
+                next_norm,
+                vocabulary if index == 0 else None,
+            )
             if self.activation_checkpointing and torch.is_grad_enabled():
                 hidden = runtime_of(hidden.device).recomputed(layer, *arguments)
             else:
@@ -212,6 +278,7 @@ class PackedModel(LayeredModel):
             yield hidden
 
     def for_head(self, features: Tensor) -> AbstractContextManager[object]:
+        """Return the context in which the head runs: without autocast if ``exact_head`` is set."""
         return torch.autocast(features.device.type, enabled=False) if self.exact_head else nullcontext()
 
 
@@ -222,13 +289,13 @@ class MaskedLanguageModel(PackedModel):
         lm_head: Any
 
     def forward(self, pack: Pack) -> Prediction:
-        """Loss sum and number of correct predictions over the pack's predicted tokens."""
+        """Return the loss and the number of correct predictions, summed over the pack's predicted tokens."""
         logits = self.logits(pack, pack.rows)  # (K, V)
         loss_sum = F.cross_entropy(logits, pack.targets, ignore_index=-100, reduction="sum")
         return Prediction(loss_sum, (logits.detach().argmax(dim=-1) == pack.targets).sum())
 
     def logits(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
-        """fp32 logits (K, V) at ``rows``, or (T, V) at every token."""
+        """Return the fp32 logits, (K, V) at ``rows`` or (T, V) at all tokens."""
         features = self.encode(pack, rows)
         with self.for_head(features):
             hidden = F.gelu(self.lm_head.dense(features))
@@ -246,7 +313,7 @@ class SequenceClassifier(PackedModel):
         classifier: Any
 
     def forward(self, pack: Pack) -> Tensor:
-        """fp32 logits (K, L) of the proteins whose CLS tokens are ``pack.rows``."""
+        """Return the fp32 logits (K, L) of the proteins with their CLS tokens at ``pack.rows``."""
         features = self.encode(pack, pack.rows)
         with self.for_head(features):
             result: Tensor = self.classifier(features[:, None])  # takes the first of a row of tokens
@@ -260,12 +327,13 @@ class TokenClassifier(PackedModel):
         classifier: Any
 
     def forward(self, pack: Pack) -> Tensor:
-        """fp32 logits (T, L)."""
+        """Return the fp32 logits, (T, L)."""
         features = self.encode(pack)
         with self.for_head(features):
             return self.classify(features).float()
 
     def classify(self, features: Tensor) -> Tensor:
+        """Return the logits (T, L) of the hidden states (T, C)."""
         return self.classifier(features)
 
 
@@ -290,7 +358,9 @@ def refuse_others(config: Any, expected: Mapping[str, Any], family: str, publish
 
 def looked_up(table: Tensor, tokens: Tensor) -> Tensor:
     """Return rows of a table (V, H, D) at tokens (T,); a row's gradient is a sum over many, in fp32."""
-    return F.embedding(tokens, table.flatten(1).float()).to(table.dtype).view(-1, *table.shape[1:])
+    flat = table.flatten(1).float()  # (V, H D)
+    rows = F.embedding(tokens, flat).to(table.dtype)
+    return rows.view(-1, *table.shape[1:])
 
 
 def joined(x: Tensor, projections: Sequence[nn.Module]) -> Tensor:
@@ -300,21 +370,31 @@ def joined(x: Tensor, projections: Sequence[nn.Module]) -> Tensor:
     would keep a copy.
     """
     needs_grad = torch.is_grad_enabled()
-    if not all(type(one) is nn.Linear and one.weight.requires_grad >= needs_grad for one in projections):
+    plain = [one for one in projections if type(one) is nn.Linear and one.weight.requires_grad >= needs_grad]
+    if len(plain) < len(projections):
         return torch.cat([one(x) for one in projections], dim=-1)
-    weights, biases = ([getattr(one, name) for one in projections] for name in ("weight", "bias"))
-    return F.linear(x, torch.cat(weights), None if biases[0] is None else torch.cat(biases))
+    weight = torch.cat([one.weight for one in plain])
+    bias = None if plain[0].bias is None else torch.cat([one.bias for one in plain])
+    return F.linear(x, weight, bias)
 
 
-def layer_norm(x: Tensor, norm: nn.LayerNorm, affine: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """Layer norm in fp32, whatever the type that FSDP gathers the weights in; ``affine`` replaces them."""
-    weight, bias = affine or (norm.weight, norm.bias)
+def layer_norm(x: Tensor, norm: nn.LayerNorm, affine: Affine | None = None) -> Tensor:
+    """Compute a layer norm in fp32, whatever the type in which FSDP gathers the weights.
+
+    Args:
+        x: (..., C) input.
+        norm: norm module.
+        affine: weights in place of the module's own.
+    """
+    if affine is None:
+        affine = Affine(norm.weight, norm.bias)
+    weight = affine.weight
     # Without a bias, torch's kernel for CPUs takes six times as long.
-    shift = torch.zeros_like(weight) if bias is None else bias
+    shift = torch.zeros_like(weight) if affine.bias is None else affine.bias
     return F.layer_norm(x.float(), norm.normalized_shape, weight.float(), shift.float(), norm.eps)
 
 
 def operand(x: Tensor) -> Tensor:
-    """Cast to the type in which autocast multiplies, so that several products share one cast."""
+    """Cast a tensor to the type in which autocast multiplies, so that several products share one cast."""
     device = x.device.type
     return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x

@@ -20,24 +20,19 @@ from .architecture import Architecture
 from .packed_model import PackedModel
 
 
-def architecture_of(model_type: str) -> Architecture:
-    """Return the architecture that transformers calls ``model_type``.
+def of_config(config: PretrainedConfig) -> Architecture:
+    """Return the architecture of a configuration.
 
     Raises:
-        ValueError: if no family has it.
+        ValueError: if no family has its type of model.
     """
-    return family_of_type(model_type).architecture()
-
-
-def of_config(config: PretrainedConfig) -> Architecture:
-    """Return the architecture of a configuration."""
-    return architecture_of(config.model_type)
+    return family_of_type(config.model_type).architecture()
 
 
 def starting_config(model: ModelConfig) -> PretrainedConfig:
-    """Shape of the model: the published one of ``model.size``, or that of ``model.init_from``.
+    """Return the configuration of the published model of ``model.size``, or that of ``model.init_from``.
 
-    ``init_from`` may be a hub id, a folder that transformers wrote, or one of our checkpoint folders.
+    ``init_from`` may be a hub id, a folder that transformers wrote, or a checkpoint folder of this project.
 
     Raises:
         ValueError: if ``init_from`` cannot be read.
@@ -48,7 +43,7 @@ def starting_config(model: ModelConfig) -> PretrainedConfig:
     if (folder / CHECKPOINT_FILE).exists():
         try:
             saved = read_document(folder)["model_config"]
-            return architecture_of(saved["model_type"]).config(**saved)
+            return family_of_type(saved["model_type"]).architecture().config(**saved)
         except Exception as error:  # transformers raises nearly anything
             raise unreadable(folder, error) from error
     if (folder / ADAPTER_FILE).exists():
@@ -78,13 +73,14 @@ def starting_weights(
     *,
     encoder_only: bool = False,
 ) -> dict[str, Tensor]:
-    """Full fp32 weights: random from ``seed``, or those of ``model.init_from``.
+    """Return full fp32 weights: random ones, or those of ``model.init_from``.
 
     Args:
-        model: which.
-        seed: of random weights.
-        kind: transformers' class of the head that ``init_from`` has; by default a masked language model.
-        encoder_only: whether ``init_from`` may have another head, or none; the head's weights are any then.
+        model: model to start from.
+        seed: seed of random weights.
+        kind: transformers' class of the model in ``init_from``; by default a masked language model.
+        encoder_only: whether ``init_from`` may have another head, or none. The weights of the head are then
+            arbitrary.
 
     Raises:
         ValueError: if ``init_from`` cannot be read, or lacks weights.
@@ -94,7 +90,8 @@ def starting_weights(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             config = starting_config(model)
-            return of_config(config).masked_lm.plain(config).state_dict()
+            plain = of_config(config).masked_lm.plain(config)
+            return plain.state_dict()
     folder = Path(model.init_from)
     if (folder / CHECKPOINT_FILE).exists():
         return weights_of(folder)
@@ -120,7 +117,8 @@ def _read_config(init_from: str) -> PretrainedConfig:
     try:
         _check_reached(init_from)
         saved, _ = PretrainedConfig.get_config_dict(init_from)
-        return architecture_of(saved.get("model_type", "")).config.from_pretrained(init_from)
+        family = family_of_type(saved.get("model_type", ""))
+        return family.architecture().config.from_pretrained(init_from)
     except Exception as error:  # transformers raises nearly anything
         if Path(init_from).is_dir():
             raise unreadable(init_from, error) from error
@@ -131,9 +129,9 @@ def _read_config(init_from: str) -> PretrainedConfig:
 
 
 def _check_reached(init_from: str) -> None:
-    """Raise OSError if it must come from the hub, and the hub does not answer or does not have it.
+    """Raise OSError if a model must come from the hub, and the hub does not answer or does not have it.
 
-    transformers would try again for half a minute and more.
+    transformers would repeat its requests for half a minute and more.
     """
     if Path(init_from).exists() or try_to_load_from_cache(init_from, "config.json") is not None:
         return
@@ -145,27 +143,28 @@ def _check_reached(init_from: str) -> None:
 
 
 def on_meta(config: PretrainedConfig) -> Any:
-    """A masked language model without weights; ``parallelize`` or ``assigned`` gives it some."""
+    """Return a masked language model without weights, for ``parallelize`` or ``assigned``."""
     with torch.device("meta"):
         return of_config(config).masked_lm.packed(config)
 
 
 def with_weights(config: PretrainedConfig, weights: dict[str, Tensor]) -> Any:
-    """A masked language model on this process alone."""
+    """Return a masked language model with weights, on this process alone."""
     return assigned(on_meta(config), weights)
 
 
 def load_model(name: str, here: Processes | None = None) -> PackedModel:
-    """A model on the CPU, in fp32, that computes no gradients; its head stays in fp32.
+    """Load a model to the CPU, in fp32 and without gradients. Its head computes in fp32.
 
     Args:
-        name: a folder that transformers wrote, a checkpoint of ours, or a hub id.
-        here: this process, if all of a job's processes load the model.
+        name: folder that transformers wrote, checkpoint of this project, or hub id.
+        here: this process, if all processes of a job load the model.
 
     Raises:
-        ValueError: if there is none, if it is of no known family or damaged, or if it lacks weights.
+        ValueError: if there is no such model, if its family is not known, or if it is damaged or lacks
+            weights.
     """
-    disable_progress_bar()  # of no use once a process, or in a log
+    disable_progress_bar()  # in a log, or from each process, it is only noise
     with verified(name, here):
         config = starting_config(ModelConfig(init_from=name))
         family = of_config(config)
@@ -173,15 +172,15 @@ def load_model(name: str, here: Processes | None = None) -> PackedModel:
         classes = family.classes
         if architecture not in classes:
             raise ValueError(f"{name}: a model of the kind {architecture}; allowed are {', '.join(classes)}")
-        theirs, ours = classes[architecture]
+        model_class = classes[architecture]
         if config.problem_type == "regression" and (Path(name) / CHECKPOINT_FILE).exists():
             raise ValueError(
-                f"{name} is a checkpoint of a regression, which does not tell the units of its values; give "
-                "the model folder that the run has left, or score it with make evaluate"
+                f"{name} is a checkpoint of a regression, which does not hold the units of its values; give "
+                "the model folder of the run, or score it with make evaluate"
             )
-        weights = starting_weights(ModelConfig(init_from=name), 0, theirs)
+        weights = starting_weights(ModelConfig(init_from=name), 0, model_class.plain)
         with torch.device("meta"):
-            empty = ours(config)
+            empty = model_class.packed(config)
         empty.exact_head = True
         return assigned(empty, weights).requires_grad_(False).eval()
 
@@ -194,11 +193,16 @@ def save_esm(
 ) -> None:
     """Write a model with its family's tokenizer; the folder appears whole or not at all.
 
-    ``kind`` is transformers' class, by default that of a masked language model.
+    Args:
+        folder: folder to create.
+        config: configuration of the model.
+        weights: fp32 weights by transformers' names.
+        kind: transformers' class; by default that of a masked language model.
     """
-    save_model(folder, config, weights, kind or of_config(config).masked_lm.plain, tokenizer(config))
+    kind = kind or of_config(config).masked_lm.plain
+    save_model(folder, config, weights, kind, tokenizer(config))
 
 
 def tokenizer(config: PretrainedConfig) -> Any:
-    """Residues to ids, for those who load a model by transformers."""
+    """Return transformers' tokenizer, which saved models bring for programs that use transformers."""
     return of_config(config).tokenizer(config)

@@ -20,27 +20,32 @@ class ProteinSplit(RecordSplit):
 
 
 class ProteinStream(PackStream):
-    """The packs of a split of proteins."""
+    """Packs of a split of proteins."""
 
     def load(self, pack: PlannedPack | None) -> HostPack:
-        """Read a planned pack's residues; None gives a pack of padding, for a rank with nothing to do."""
+        """Read the residues of a planned pack. None gives a pack of padding, for a rank without work."""
         shape = self.shape
         tokens = np.full(shape.num_tokens, PAD, dtype=np.uint8)
         cumulative = np.full(shape.max_segments + 1, shape.num_tokens, dtype=np.int32)
         keys = np.zeros(shape.max_segments, dtype=np.int64)
         starts = np.zeros(shape.max_segments, dtype=np.int64)
-        end = count = 0
+        end = 0
+        count = 0
         if pack is not None:
             count = len(pack.units)
             keys[:count] = hash64(MASK_SALT, self.seed, pack.epoch, pack.units).view(np.int64)
             starts[:count] = pack.starts
             for index, place in enumerate(pack.places):
+                start = int(pack.starts[index])
+                stop = start + int(pack.lengths[index])
+                residues = self.split.token_ids(place)[start:stop]
                 cumulative[index] = end
-                start, length = int(pack.starts[index]), int(pack.lengths[index])
+                last = end + len(residues) + 1
                 tokens[end] = CLS
-                tokens[end + 1 : end + 1 + length] = self.split.token_ids(place)[start : start + length]
-                tokens[end + 1 + length] = EOS
-                end += length + SPECIAL_TOKENS
+                tokens[end + 1 : last] = residues
+                tokens[last] = EOS
+                end += len(residues) + SPECIAL_TOKENS
+        # Padding is cut into segments, none of them longer than the longest protein.
         padding = np.arange(end, shape.num_tokens, shape.max_length)
         cumulative[count : count + len(padding)] = padding
         return HostPack(tokens, cumulative, keys, starts)

@@ -9,44 +9,56 @@ from torch import Tensor
 
 
 def window_attention(q: Tensor, k: Tensor, v: Tensor, segment: Tensor, max_length: int) -> Tensor:
-    """Softmax attention of each token to those of its own segment.
+    """Compute the softmax attention of each token to those of its own segment.
 
-    A segment that crosses into another block ends in the next one, so with blocks of ``max_length`` tokens a
-    block attends to itself and its two neighbours: 3 * ``max_length`` keys a token, whatever the segments'
-    lengths. Up to that many tokens the pack is one block.
+    With blocks of ``max_length`` tokens, a segment that crosses into another block ends in the next one. So a
+    block attends to itself and its two neighbours: 3 * ``max_length`` keys per token, whatever the lengths of
+    the segments. A pack of up to that many tokens is one block.
 
     Args:
-        q: (T, H, D), rotated and scaled.
-        k: (T, H, D), rotated.
-        v: (T, H, D).
-        segment: (T,) whole number from 0 on, other than the neighbours'.
-        max_length: bounds every segment, in tokens.
+        q: (T, H, D) queries, rotated and scaled.
+        k: (T, H, D) keys, rotated.
+        v: (T, H, D) values.
+        segment: (T,) number of each token's segment, from 0; neighbouring segments have different numbers.
+        max_length: largest number of tokens of a segment.
 
     Returns:
-        (T, H, D) in v's type; the softmax is taken in fp32.
+        (T, H, D) context in v's type; the softmax is computed in fp32.
     """
     num_tokens = len(q)
-    whole = num_tokens <= 3 * max_length
-    block = num_tokens if whole else max_length
-    label = segment + 1  # 0 is for what lies outside of the pack
-    q, k, v, label = (_blocks(x, block) for x in (q, k, v, label))
-    keys, values, key_label = (x if whole else _with_neighbours(x) for x in (k, v, label))
-    q, keys, values = (x.transpose(1, 2) for x in (q, keys, values))  # (N, H, B or W, D)
-    is_other = label[:, None, :, None] != key_label[:, None, None, :]  # (N, 1, B, W)
-    scores = (q @ keys.transpose(2, 3)).float()
-    # The least number in place of infinity, whose differences are not numbers.
+    is_one_block = num_tokens <= 3 * max_length
+    block = num_tokens if is_one_block else max_length
+    queries = _blocks(q, block)
+    keys = _blocks(k, block)
+    values = _blocks(v, block)
+    query_label = _blocks(segment + 1, block)  # 0 is for places outside of the pack
+    key_label = query_label
+    if not is_one_block:
+        keys = _with_neighbours(keys)
+        values = _with_neighbours(values)
+        key_label = _with_neighbours(key_label)
+    queries = queries.transpose(1, 2)  # (N, H, B, D)
+    keys = keys.transpose(1, 2)  # (N, H, W, D)
+    values = values.transpose(1, 2)  # (N, H, W, D)
+    is_other = query_label[:, None, :, None] != key_label[:, None, None, :]  # (N, 1, B, W)
+    scores = (queries @ keys.transpose(2, 3)).float()
+    # The least number in place of minus infinity: differences of infinities are not numbers.
     scores = scores.masked_fill(is_other, torch.finfo(torch.float32).min)
     context = scores.softmax(dim=-1).to(values.dtype) @ values  # (N, H, B, D)
     return context.transpose(1, 2).flatten(0, 1)[:num_tokens]
 
 
 def _blocks(x: Tensor, block: int) -> Tensor:
-    """(T, ...) -> (N, B, ...), the last block filled up with zeros."""
+    """Divide (T, ...) into blocks (N, B, ...); the last one is filled up with zeros."""
     spare = -len(x) % block
-    return F.pad(x, (0, 0) * (x.ndim - 1) + (0, spare)).unflatten(0, (-1, block))
+    no_padding = (0, 0)
+    padding = (*no_padding * (x.ndim - 1), 0, spare)  # from the last dimension to the first
+    return F.pad(x, padding).unflatten(0, (-1, block))
 
 
 def _with_neighbours(x: Tensor) -> Tensor:
-    """(N, B, ...) -> (N, 3 B, ...): the block before, the block, the block after; zeros beyond the ends."""
+    """Join each block (N, B, ...) with the ones before and after, (N, 3 B, ...); zeros beyond the ends."""
     nothing = torch.zeros_like(x[:1])
-    return torch.cat([torch.cat([nothing, x[:-1]]), x, torch.cat([x[1:], nothing])], dim=1)
+    before = torch.cat([nothing, x[:-1]])
+    after = torch.cat([x[1:], nothing])
+    return torch.cat([before, x, after], dim=1)

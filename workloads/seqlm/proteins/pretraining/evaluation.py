@@ -1,4 +1,4 @@
-"""Masked-language-model scores of a split under fixed masks, so that any two models compare."""
+"""Masked-language-model scores of a split under fixed masks, so that models can be compared."""
 
 import dataclasses
 
@@ -9,13 +9,13 @@ from torch import nn
 from seqlm.proteins.inference.engine import Engine
 from seqlm.proteins.inference.masked_marginals import pseudo_perplexity as perplexity_of
 from seqlm.proteins.model.masking import mask_pack
-from seqlm.proteins.model.packed_model import MaskedLanguageModel
+from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack
 from seqlm.proteins.model.pretrained import starting_config, starting_weights, with_weights
 from seqlm.proteins.model.protein_packs import ProteinSplit, ProteinStream
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checksums import verified
 from seqlm.training.objective import Place
-from seqlm.training.packing import PackShape
+from seqlm.training.packing import HostPack, PackShape
 from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
 from seqlm.training.records import RecordSplit
@@ -27,15 +27,21 @@ def score(
     model: nn.Module, split: RecordSplit, place: Place, *, mask_fraction: float, num_packs: int = 0
 ) -> Score:
     """Score a model on the first ``num_packs`` packs of a split (0: all of them)."""
-    longest, device = place.shape.max_length, place.here.runtime.packs_on
+    longest = place.shape.max_length
+    device = place.here.runtime.packs_on
     stream = ProteinStream(split, place.shape, EVALUATION_SEED)
-    return score_packs(
-        model, stream, lambda host: mask_pack(host, longest, mask_fraction, device), place, num_packs
-    )
+
+    def masked(host: HostPack) -> Pack:
+        return mask_pack(host, longest, mask_fraction, device)
+
+    return score_packs(model, stream, masked, place, num_packs)
 
 
 def unigram_perplexity(split: RecordSplit) -> float:
-    """Perplexity of guessing each residue from the split's own composition: what a model must beat."""
+    """Return the perplexity of predicting each residue from the composition of the split.
+
+    A model that has learned something is below it.
+    """
     counts = split.token_counts().astype(float)
     frequencies = counts[counts > 0] / counts.sum()
     return float(np.exp(-(frequencies * np.log(frequencies)).sum()))
@@ -51,13 +57,21 @@ def pseudo_perplexity(
     dtype: torch.dtype,
     device: torch.device,
 ) -> float:
-    """Mean over proteins of exp(mean negative log-likelihood of each residue masked alone).
+    """Return the mean over proteins of exp(mean negative log-likelihood of each residue masked alone).
 
-    Salazar et al. 2020; the form that Lin et al. 2023 report for ESM-2. Takes one forward pass a residue,
-    several of them to a pack.
+    It is the form of Salazar et al. 2020 that Lin et al. 2023 report for ESM-2. It takes one forward pass per
+    residue, several of them in a pack.
+
+    Args:
+        model: masked language model.
+        split: split of the proteins.
+        shape: shape of the packs.
+        num_proteins: number of proteins, drawn with a fixed seed.
+        dtype: type of the arithmetic.
+        device: device of the model.
     """
-    tokens, longest = shape.num_tokens, shape.max_record_tokens
-    engine = Engine(model, device=device, dtype=dtype, tokens_per_pack=tokens, max_residues=longest)
+    longest = shape.max_record_tokens
+    engine = Engine(model, device=device, dtype=dtype, tokens_per_pack=shape.num_tokens, max_residues=longest)
     values = []
     places, _ = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
     progress = WorkProgress("scoring", len(places))
@@ -87,14 +101,15 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
         "model_sha256": source.sha256,
         "data": config.data.path,
         "split": config.evaluate.split,
-        **{name: result.values[name] for name in ("eval_loss", "perplexity", "eval_accuracy")},
+        **{key: result.values[key] for key in ("eval_loss", "perplexity", "eval_accuracy")},
         "predicted_residues": result.num_predicted,
         "proteins": result.num_records,
         "eval_runtime": result.seconds,
         "unigram_perplexity": unigram_perplexity(split),
     }
-    if count := config.evaluate.pseudo_perplexity_proteins:
+    num_proteins = config.evaluate.pseudo_perplexity_proteins
+    if num_proteins:
         scores["pseudo_perplexity"] = pseudo_perplexity(
-            model, split, shape, num_proteins=count, dtype=dtype, device=here.device
+            model, split, shape, num_proteins=num_proteins, dtype=dtype, device=here.device
         )
     return scores

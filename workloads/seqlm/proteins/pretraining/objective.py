@@ -1,4 +1,4 @@
-"""Masked-language modelling: hidden residues are to be found from the rest of their protein."""
+"""Masked language modeling: the model predicts masked residues from the rest of their protein."""
 
 from collections.abc import Mapping
 from pathlib import Path

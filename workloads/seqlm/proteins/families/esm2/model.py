@@ -44,11 +44,14 @@ _ARCHITECTURE: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.0,
     "vocab_size": VOCABULARY,
 }
-"""Values that distinguish ESM-2 from other models of transformers' class."""
+"""Fields of the configuration that distinguish ESM-2 from other models of transformers' class."""
+MAX_POSITIONS = 1026
+SPARE_POSITIONS = 2
+"""Positions that transformers leaves free before the first token of a row."""
 
 
 def published_config(size: str) -> EsmConfig:
-    """Configuration of a published ESM-2 model; bare ``EsmConfig`` defaults differ from it.
+    """Return the configuration of a published ESM-2 model. The defaults of ``EsmConfig`` differ from it.
 
     Args:
         size: value of ``model.size``.
@@ -62,7 +65,7 @@ def published_config(size: str) -> EsmConfig:
         hidden_size=dimensions.hidden,
         num_attention_heads=dimensions.heads,
         intermediate_size=dimensions.feed_forward,
-        max_position_embeddings=1026,
+        max_position_embeddings=MAX_POSITIONS,
         layer_norm_eps=1e-5,
     )
 
@@ -70,14 +73,26 @@ def published_config(size: str) -> EsmConfig:
 class PackedEsmLayer(PackedLayer, EsmLayer):  # type: ignore[misc]  # packed tokens have another forward
     """One transformer layer over packed tokens."""
 
-    attention_norm = property(lambda self: self.attention.LayerNorm)
-    feed_forward_norm = property(lambda self: self.LayerNorm)
-    head_size = property(lambda self: self.attention.self.attention_head_size)
-    attention_output = property(lambda self: self.attention.output.dense)
+    @property
+    def attention_norm(self) -> nn.LayerNorm:
+        return self.attention.LayerNorm
+
+    @property
+    def feed_forward_norm(self) -> nn.LayerNorm:
+        return self.LayerNorm
 
     @property
     def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
-        return self.attention.self.query, self.attention.self.key, self.attention.self.value
+        attention = self.attention.self
+        return attention.query, attention.key, attention.value
+
+    @property
+    def head_size(self) -> int:
+        size: int = self.attention.self.attention_head_size
+        return size
+
+    def attention_output(self, context: Tensor) -> Tensor:
+        return self.attention.output.dense(context)
 
     def feed_forward(self, normed: Tensor) -> Tensor:
         return self.output.dense(F.gelu(self.intermediate.dense(normed)))
@@ -101,18 +116,35 @@ class PackedEsmModel(PackedModel, EsmPreTrainedModel):
         )
         # The contact head reads attention maps, and no loss here does.
         self.esm.contact_head.requires_grad_(False)
-        # Positions come with the pack; a buffer that no checkpoint holds would stay on the meta device.
+        # The pack brings the positions. A buffer that no checkpoint holds would stay on the meta device.
         del self.esm.embeddings.position_ids
-        last = f".layer.{config.num_hidden_layers - 1}."
-        skipping = (last + part for part in ("attention.output", "intermediate", "output"))
-        if not isinstance(self, TokenClassifier):
-            self.on_rows = (*skipping, "lm_head", "classifier")
-            self.queries_on_rows = (last + "attention.self.query",)
+        if not isinstance(self, TokenClassifier):  # which predicts for all tokens
+            last = f".layer.{config.num_hidden_layers - 1}."
+            self.on_rows = (
+                f"{last}attention.output",
+                f"{last}intermediate",
+                f"{last}output",
+                "lm_head",
+                "classifier",
+            )
+            self.queries_on_rows = (f"{last}attention.self.query",)
 
-    layers = property(lambda self: self.esm.encoder.layer)
-    rotary_frequencies = property(lambda self: self.esm.rotary_embeddings.inv_freq)
-    last_norm = property(lambda self: self.esm.encoder.emb_layer_norm_after)
-    embedding = property(lambda self: self.esm.embeddings.word_embeddings)
+    @property
+    def layers(self) -> nn.ModuleList:
+        return self.esm.encoder.layer
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        return self.esm.embeddings.word_embeddings
+
+    @property
+    def rotary_frequencies(self) -> Tensor:
+        assert self.esm.rotary_embeddings is not None, "the configuration has rotary positions"
+        return self.esm.rotary_embeddings.inv_freq
+
+    @property
+    def last_norm(self) -> nn.LayerNorm:
+        return self.esm.encoder.emb_layer_norm_after
 
     def embed(self, pack: Pack) -> Tensor:
         return self.embedding(pack.tokens) * pack.token_scale[:, None]
@@ -134,10 +166,12 @@ class PackedTokenClassifier(TokenClassifier, PackedEsmModel, EsmForTokenClassifi
 
 
 def _tokenizer(config: EsmConfig) -> EsmTokenizer:
+    """Return transformers' tokenizer, which reads the vocabulary from a file."""
     with TemporaryDirectory() as folder:
         vocabulary = Path(folder) / "vocab.txt"
         vocabulary.write_text("\n".join(TOKENS))
-        return EsmTokenizer(str(vocabulary), model_max_length=config.max_position_embeddings - 2)
+        longest = config.max_position_embeddings - SPARE_POSITIONS
+        return EsmTokenizer(str(vocabulary), model_max_length=longest)
 
 
 def architecture() -> Architecture:

@@ -56,7 +56,7 @@ _ARCHITECTURE: dict[str, Any] = {
     "attention_dropout": 0.0,
     "tie_word_embeddings": False,
 }
-"""Values that distinguish ESMC from other models of transformers' class."""
+"""Fields of the configuration that distinguish ESMC from other models of transformers' class."""
 
 
 def published_config(size: str) -> EsmcConfig:
@@ -81,21 +81,35 @@ class PackedEsmcLayer(PackedLayer, EsmcLayer):  # type: ignore[misc]  # packed t
         super().__init__(config, layer_idx)
         self.branch_scale = 1 / self.scaling_factor
 
-    attention_norm = property(lambda self: self.input_layernorm)
-    feed_forward_norm = property(lambda self: self.post_attention_layernorm)
-    head_size = property(lambda self: self.self_attn.head_dim)
-    attention_output = property(lambda self: self.self_attn.o_proj)
+    @property
+    def attention_norm(self) -> nn.LayerNorm:
+        return self.input_layernorm
+
+    @property
+    def feed_forward_norm(self) -> nn.LayerNorm:
+        return self.post_attention_layernorm
 
     @property
     def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
         return self.self_attn.q_proj, self.self_attn.k_proj, self.self_attn.v_proj
 
+    @property
+    def head_size(self) -> int:
+        size: int = self.self_attn.head_dim
+        return size
+
     def normalized(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        q_norm, k_norm = self.self_attn.q_norm, self.self_attn.k_norm
-        return layer_norm(queries, q_norm).to(queries.dtype), layer_norm(keys, k_norm).to(keys.dtype)
+        return (
+            layer_norm(queries, self.self_attn.q_norm).to(queries.dtype),
+            layer_norm(keys, self.self_attn.k_norm).to(keys.dtype),
+        )
+
+    def attention_output(self, context: Tensor) -> Tensor:
+        return self.self_attn.o_proj(context)
 
     def feed_forward(self, normed: Tensor) -> Tensor:
-        gate, up = joined(operand(normed), (self.mlp.gate_proj, self.mlp.up_proj)).chunk(2, dim=-1)  # (T, F)
+        both = joined(operand(normed), (self.mlp.gate_proj, self.mlp.up_proj))  # (T, 2 F)
+        gate, up = both.chunk(2, dim=-1)
         return self.mlp.down_proj(F.silu(gate) * up)
 
 
@@ -108,23 +122,37 @@ class PackedEsmcModel(PackedModel, EsmcPreTrainedModel):
 
     esmc: EsmcModel
     uncounted = ("embed_tokens",)
-    on_vocabulary = tuple(f"esmc.layers.0.self_attn.{name}_proj" for name in "qkv")
+    on_vocabulary = (
+        "esmc.layers.0.self_attn.q_proj",
+        "esmc.layers.0.self_attn.k_proj",
+        "esmc.layers.0.self_attn.v_proj",
+    )
 
     def __init__(self, config: EsmcConfig) -> None:
         _reject_other_architectures(config)
         super().__init__(config)
         layers = range(config.num_hidden_layers)
         self.esmc.layers = nn.ModuleList(PackedEsmcLayer(config, index) for index in layers)
-        last = f".layers.{config.num_hidden_layers - 1}."
-        skipping = (last + part for part in ("self_attn.o_proj", "mlp"))
-        if not isinstance(self, TokenClassifier):
-            self.on_rows = (*skipping, "lm_head", "classifier")
-            self.queries_on_rows = (last + "self_attn.q_proj",)
+        if not isinstance(self, TokenClassifier):  # which predicts for all tokens
+            last = f".layers.{config.num_hidden_layers - 1}."
+            self.on_rows = (f"{last}self_attn.o_proj", f"{last}mlp", "lm_head", "classifier")
+            self.queries_on_rows = (f"{last}self_attn.q_proj",)
 
-    layers = property(lambda self: self.esmc.layers)
-    rotary_frequencies = property(lambda self: self.esmc.rotary_emb.inv_freq)
-    last_norm = property(lambda self: self.esmc.norm)
-    embedding = property(lambda self: self.esmc.embed_tokens)
+    @property
+    def layers(self) -> nn.ModuleList:
+        return self.esmc.layers
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        return self.esmc.embed_tokens
+
+    @property
+    def rotary_frequencies(self) -> Tensor:
+        return self.esmc.rotary_emb.inv_freq
+
+    @property
+    def last_norm(self) -> nn.LayerNorm:
+        return self.esmc.norm
 
     def embed(self, pack: Pack) -> Tensor:
         return self.embedding(pack.tokens).float()

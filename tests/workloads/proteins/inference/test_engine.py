@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from seqlm.proteins.alphabet import CLS, PAD
 from seqlm.proteins.inference import engine as engine_module
 from seqlm.proteins.inference.engine import (
     COMPILE_FROM_RESIDUES,
@@ -21,15 +23,13 @@ from seqlm.proteins.inference.engine import (
     RESIDUE_EMBEDDINGS,
     Answer,
     Engine,
-    _assembled,
     _Running,
     compile_from,
 )
-from seqlm.proteins.model.packed_model import PackedLayer
+from seqlm.proteins.model.packed_model import Pack, PackedLayer
 from seqlm.proteins.model.pretrained import load_model, save_esm, starting_config, starting_weights
 from seqlm.runs.run_file import ModelConfig
 from seqlm.training.config import TrainConfig
-from seqlm.training.packing import PackShape
 
 BOTH_FAMILIES = True
 
@@ -65,18 +65,18 @@ def not_compiled(monkeypatch: pytest.MonkeyPatch) -> list[PackedLayer]:
     return layers
 
 
-@pytest.fixture
-def starts(monkeypatch: pytest.MonkeyPatch) -> list[PackShape | None]:
-    """List the shapes of the computed packs."""
-    found: list[PackShape | None] = []
-    start = Engine._start
+def recorded(answer: Answer, packs: list[Pack]) -> Answer:
+    """Return the same answer, which lists the packs that the model gets."""
 
-    def recorded(engine: Engine, ours: Any, pieces: Any, shape: PackShape | None, answer: Answer) -> _Running:
-        found.append(shape)
-        return start(engine, ours, pieces, shape, answer)
+    def compute(model: Any, pack: Pack) -> torch.Tensor:
+        packs.append(pack)
+        return answer.compute(model, pack)
 
-    monkeypatch.setattr(Engine, "_start", recorded)
-    return found
+    return dataclasses.replace(answer, compute=compute)
+
+
+def sizes(packs: list[Pack]) -> list[int]:
+    return [len(pack.tokens) for pack in packs]
 
 
 @pytest.mark.long
@@ -85,22 +85,27 @@ def test_embeddings_do_not_depend_on_the_batch(
     dtype: torch.dtype,
     real_shape: Path,
     not_compiled: list[PackedLayer],
-    starts: list[PackShape | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(engine_module, "SMALLEST_SHAPE", 64)
     # The longest are read in windows. Lengths lie on both sides of the rounded ones.
     ours = proteins(1, 5, 31, 33, 90)
-    engine = Engine(load_model(str(real_shape)), device=CPU, dtype=dtype, max_residues=60)
-    alone = [engine.run([protein], EMBEDDING)[0] for protein in ours]
-    batches = {"together": engine.run(ours, EMBEDDING)}
+    packs: list[Pack] = []
+    embedding = recorded(EMBEDDING, packs)
+    model = load_model(str(real_shape))
+    engine = Engine(model, device=CPU, dtype=dtype, max_residues=60)
+    alone = [engine.run([protein], embedding)[0] for protein in ours]
+    assert sizes(packs) == [3, 7, 33, 35, 2 * 62], "natural shapes"
+    batches = {"together": engine.run(ours, embedding)}
     engine.tokens_per_pack = 70
-    batches["another order and pack size"] = engine.run(ours[::-1], EMBEDDING)[::-1]
-    assert set(starts) == {None}, "natural shapes"
-    engine.tokens_per_pack, engine._compile_from = 256, 0
-    batches["padded"] = engine.run(ours, EMBEDDING)
-    batches["padded, from residues"] = [rows.mean(axis=0) for rows in engine.run(ours, RESIDUE_EMBEDDINGS)]
-    assert [shape.num_tokens for shape in starts[-2:] if shape] == [256, 256] and len(not_compiled) == 6
+    batches["another order and pack size"] = engine.run(ours[::-1], embedding)[::-1]
+    assert not not_compiled
+    packs.clear()
+    padding = Engine(model, device=CPU, dtype=dtype, max_residues=60, tokens_per_pack=256, compile_from=0)
+    batches["padded"] = padding.run(ours, embedding)
+    residues = padding.run(ours, recorded(RESIDUE_EMBEDDINGS, packs))
+    batches["padded, from residues"] = [rows.mean(axis=0) for rows in residues]
+    assert sizes(packs) == [256, 256] and len(not_compiled) == 6
     for name, found in batches.items():
         for one, expected in zip(found, alone, strict=True):
             if dtype == torch.float32:
@@ -141,9 +146,7 @@ def test_nothing_compiles_after_the_warm_up(
     torch._dynamo.reset()
 
 
-def test_short_proteins_get_a_small_shape(
-    tiny_model: Path, not_compiled: list[PackedLayer], starts: list[PackShape | None]
-) -> None:
+def test_short_proteins_get_a_small_shape(tiny_model: Path, not_compiled: list[PackedLayer]) -> None:
     engine = Engine(
         load_model(str(tiny_model)), device=CPU, dtype=torch.float32, tokens_per_pack=16_384, compile_from=0
     )
@@ -152,29 +155,14 @@ def test_short_proteins_get_a_small_shape(
         (proteins(*[4] * 20), [4096]),  # more proteins than the smallest shape has segments
         (proteins(*[500] * 40), [16_384, 4096]),
     ]:
-        starts.clear()
-        engine.run(batch, EMBEDDING)
-        assert [shape.num_tokens for shape in starts if shape is not None] == expected
+        packs: list[Pack] = []
+        engine.run(batch, recorded(EMBEDDING, packs))
+        assert sizes(packs) == expected
 
 
-def test_padding_is_spread_over_the_spare_segments(
-    tiny_model: Path, not_compiled: list[PackedLayer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shapes: list[PackShape] = []
-
-    def checked(ours: Any, pieces: Any, shape: PackShape) -> Any:
-        host, answered = _assembled(ours, pieces, shape)
-        lengths = np.diff(host.cumulative)
-        assert host.cumulative[0] == 0 and host.cumulative[-1] == len(host.tokens) == shape.num_tokens
-        assert len(lengths) == len(answered) == shape.max_segments
-        assert lengths.min() >= 0 and lengths.max() <= shape.max_length
-        padding = lengths[len(pieces) :]
-        assert padding.size == 0 or padding.max() - padding.min() <= 1
-        shapes.append(shape)
-        return host, answered
-
-    monkeypatch.setattr(engine_module, "_assembled", checked)
+def test_padding_is_spread_over_the_spare_segments(tiny_model: Path, not_compiled: list[PackedLayer]) -> None:
     rng = np.random.default_rng(0)
+    shapes = set()
     for max_residues in (10, 100, 1022):
         engine = Engine(
             load_model(str(tiny_model)),
@@ -185,19 +173,32 @@ def test_padding_is_spread_over_the_spare_segments(
             compile_from=0,
         )
         for count in (1, 30):
-            engine.run(proteins(*rng.integers(1, 1.5 * max_residues, size=count)), EMBEDDING)
-    assert len(set(shapes)) > 2
+            packs: list[Pack] = []
+            batch = proteins(*rng.integers(1, 1.5 * max_residues, size=count))
+            engine.run(batch, recorded(EMBEDDING, packs))
+            for pack in packs:
+                bounds = pack.segments.cumulative
+                lengths = bounds.diff()
+                assert bounds[0] == 0 and bounds[-1] == len(pack.tokens)
+                assert lengths.min() >= 0 and lengths.max() <= pack.segments.max_length == max_residues + 2
+                # Padding comes after the last protein, in segments of nearly equal lengths.
+                num_proteins = int((pack.tokens == CLS).sum())
+                padding = lengths[num_proteins:]
+                assert (pack.tokens[int(bounds[num_proteins]) :] == PAD).all()
+                assert not len(padding) or padding.max() - padding.min() <= 1
+                shapes.add((len(pack.tokens), len(lengths), pack.segments.max_length))
+    assert len(shapes) > 2
 
 
-def test_layers_compile_after_enough_residues(
-    tiny_model: Path, not_compiled: list[PackedLayer], starts: list[PackShape | None]
-) -> None:
+def test_layers_compile_after_enough_residues(tiny_model: Path, not_compiled: list[PackedLayer]) -> None:
     engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.float32, compile_from=100)
-    engine.run(proteins(60), EMBEDDING)
-    assert starts == [None] and not not_compiled
-    engine.run(proteins(50), EMBEDDING)
-    engine.run(proteins(50), EMBEDDING)
-    assert [shape.num_tokens for shape in starts if shape is not None] == [2048, 2048]
+    packs: list[Pack] = []
+    embedding = recorded(EMBEDDING, packs)
+    engine.run(proteins(60), embedding)
+    assert sizes(packs) == [62] and not not_compiled
+    engine.run(proteins(50), embedding)
+    engine.run(proteins(50), embedding)
+    assert sizes(packs) == [62, 2048, 2048]
     assert len(not_compiled) == len(engine.model.layers), "each of them once"
     assert compile_from(TrainConfig(compile="off"), CPU) is None
     assert compile_from(TrainConfig(compile="on"), CPU) == 0
@@ -209,25 +210,24 @@ def test_cuda_compiles_from_a_number_of_residues(monkeypatch: pytest.MonkeyPatch
     assert compile_from(TrainConfig(), torch.device("cuda")) == COMPILE_FROM_RESIDUES
 
 
-def test_a_pack_is_started_before_the_previous_one_is_read(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_device_has_the_next_pack_before_a_pack_is_reported(tiny_model: Path) -> None:
     events: list[str] = []
-    start, answers = Engine._start, _Running.answers
 
-    def started(*arguments: Any) -> _Running:
-        events.append(f"start {len(arguments[2])}")
-        return start(*arguments)
+    def compute(model: Any, pack: Pack) -> torch.Tensor:
+        events.append(f"compute {len(pack.rows)} proteins")
+        return EMBEDDING.compute(model, pack)
 
-    def read(running: _Running) -> Any:
-        events.append(f"read {len(running.pieces)}")
-        return answers(running)
-
-    monkeypatch.setattr(Engine, "_start", started)
-    monkeypatch.setattr(_Running, "answers", read)
     engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.float32, tokens_per_pack=60)
-    engine.run(proteins(50, 20, 20, 10, 10, 10), EMBEDDING)
-    assert events == ["start 1", "start 3", "read 1", "start 2", "read 3", "read 2"]
+    engine.on_residues = lambda number: events.append(f"{number} residues are done")
+    engine.run(proteins(50, 20, 20, 10, 10, 10), dataclasses.replace(EMBEDDING, compute=compute))
+    assert events == [
+        "compute 1 proteins",
+        "compute 3 proteins",
+        "50 residues are done",
+        "compute 2 proteins",
+        "50 residues are done",
+        "20 residues are done",
+    ]
 
 
 @pytest.mark.parametrize("answered", [None, np.array([[1, 3], [3, 4]])])

@@ -142,7 +142,7 @@ def test_bands_of_a_heat_map_have_equal_widths_and_a_legend(length: int, widths:
     for place in range(1, length + 1):
         mutants.wild[place] = "M"
         mutants.scores |= {(place, "A"): -1.0, (place, "G"): 0.5}
-    figure = single_mutants._figure(mutants, "runs/a/model")
+    figure = single_mutants.heat_map(mutants, "runs/a/model")
     *bands, bar = figure.axes
     assert [band.images[0].get_size()[1] for band in bands] == widths
     assert all(band.get_ylabel() == "mutant residue" for band in bands)

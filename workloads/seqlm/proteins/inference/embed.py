@@ -23,6 +23,8 @@ from .records import Protein
 
 MAX_PART_BYTES = 256 << 20
 """Size limit of a part with one embedding per residue, which stays in memory until it is written."""
+BYTES_PER_NUMBER = 4
+"""Bytes of a number before it is written: the engine returns fp32."""
 
 
 def embed(config: RunFile, here: Processes) -> None:
@@ -33,29 +35,41 @@ def embed(config: RunFile, here: Processes) -> None:
     """
     inference = config.inference
     command = Command(config, here, "embed")
-    size = command.engine.model.config.hidden_size
-    layers = layer_numbers(inference.layers, len(command.engine.model.layers))
-    pooled = not pooling_of(inference.pooling[0]).per_residue
-    names = [f"layer{layer}_{pooling}" for pooling, layer in itertools.product(inference.pooling, layers)]
-    names = ["embedding"] if len(names) == 1 else names
+    model = command.engine.model
+    num_features = model.config.hidden_size
+    layers = layer_numbers(inference.layers, len(model.layers))
+    per_residue = pooling_of(inference.pooling[0]).per_residue
+    names = _column_names(layers, inference.pooling)
     command.settings |= {"pooling": inference.pooling, "layers": layers, "stored_as": inference.stored_as}
     answer = layer_embeddings(layers, inference.pooling)
 
     def tabulate(proteins: list[Protein]) -> pa.Table:
-        found = command.answers(proteins, answer)
-        rows = np.concatenate([np.empty((0, len(names) * size), np.float32), *map(np.atleast_2d, found)])
-        offsets = np.concatenate([[0], np.cumsum([len(row) for row in found])]).astype(np.int32)
-        columns = [pa.array([protein.id for protein in proteins], pa.string())]
-        columns.append(pa.array([len(protein.tokens) for protein in proteins], pa.int32()))
-        for values in np.split(rows.astype(inference.stored_as), len(names), axis=1):
-            column = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), size)
-            columns.append(column if pooled else pa.ListArray.from_arrays(pa.array(offsets), column))
-        return pa.table(columns, names=["id", "length", *names])
+        ids = pa.array([protein.id for protein in proteins], pa.string())
+        lengths = pa.array([len(protein.tokens) for protein in proteins], pa.int32())
+        found = [np.atleast_2d(embedding) for embedding in command.answers(proteins, answer)]
+        # An input of rejects alone has no embeddings, and its columns need their width all the same.
+        without_rows = np.empty((0, len(names) * num_features), np.float32)
+        rows = np.concatenate([without_rows, *found]).astype(inference.stored_as)
+        offsets = np.cumsum([0, *map(len, found)]).astype(np.int32)
+        columns = []
+        for values in np.split(rows, len(names), axis=1):
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), num_features)
+            if per_residue:
+                vectors = pa.ListArray.from_arrays(pa.array(offsets), vectors)
+            columns.append(vectors)
+        return pa.table([ids, lengths, *columns], names=["id", "length", *names])
 
     part_residues = inference.part_residues
-    if not pooled:
-        part_residues = max(1, min(part_residues, MAX_PART_BYTES // (4 * size * len(layers))))
+    if per_residue:
+        bytes_per_residue = BYTES_PER_NUMBER * num_features * len(layers)
+        part_residues = max(1, min(part_residues, MAX_PART_BYTES // bytes_per_residue))
     command.run(tabulate, part_residues)
+
+
+def _column_names(layers: tuple[int, ...], poolings: Sequence[str]) -> list[str]:
+    """Return the columns of embeddings, in the order of ``layer_embeddings``."""
+    names = [f"layer{layer}_{pooling}" for pooling, layer in itertools.product(poolings, layers)]
+    return ["embedding"] if len(names) == 1 else names
 
 
 def layer_embeddings(layers: tuple[int, ...], poolings: Sequence[str]) -> Answer:
@@ -71,14 +85,14 @@ def layer_embeddings(layers: tuple[int, ...], poolings: Sequence[str]) -> Answer
     chosen = tuple(pooling_of(name) for name in poolings)
     per_residue = any(pooling.per_residue for pooling in chosen)
     return Answer(
-        lambda model, pack: model.hidden_states(pack, layers),
-        "residue" if per_residue else "pooled",
-        () if per_residue else chosen,
+        compute=lambda model, pack: model.hidden_states(pack, layers),
+        each="residue" if per_residue else "pooled",
+        poolings=() if per_residue else chosen,
     )
 
 
 def layer_numbers(layers: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
-    """Return the numbers of layers from 0, which is the embedding.
+    """Return the numbers of layers from 0, which is the embedding; negative numbers count from the last.
 
     Raises:
         ValueError: if the model has no such layer.

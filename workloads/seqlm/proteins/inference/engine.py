@@ -8,9 +8,10 @@ Shapes: T tokens of a pack, S proteins or windows in it, L residues of a protein
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,13 +39,19 @@ COMPILE_FROM_RESIDUES = 20_000_000
 README of BioNeMo's esm2_native_te recipe). At the 300,000 residues/s that 650M may reach on one H100, 20
 million residues take a minute, and 0.3 of that is one such compilation. Smaller models gain less per residue,
 larger ones more."""
-SHAPE_RATIO, SMALLEST_SHAPE = 4, 1024
-"""Constant shapes are ``tokens_per_pack`` and quarters of it, down to ``SMALLEST_SHAPE`` tokens: four on a
-GPU. Each shape costs a compilation. The last pack of a call, or a request to the server, is padded to at most
-four times its size."""
+SHAPE_RATIO = 4
+"""Ratio of two neighbouring constant shapes. The largest one is ``tokens_per_pack``; on a GPU there are four.
+Each shape costs a compilation. The last pack of a call, or a request to the server, is padded to at most four
+times its size."""
+SMALLEST_SHAPE = 1024
+"""Smallest number of tokens of a constant shape."""
+GRAPHS_PER_SHAPE = 2
+"""Graphs that are compiled for a shape, because the last layer may compute only some rows."""
 TOKENS_PER_PROTEIN = 64
 """Tokens per segment of a constant shape. Packs of shorter proteins are not full. More segments would cost
 more, because the attention kernel is launched for each one at the largest length."""
+WARM_UP_RESIDUES = 30
+"""Length of the protein that warms up the model."""
 
 Array = npt.NDArray[np.float32]
 
@@ -54,24 +61,28 @@ class Answer:
     """Kind of answer that the model computes."""
 
     compute: Callable[[Any, Pack], Tensor]
-    """Returns fp32 rows of shape (T, C), or (S, C) for ``protein``."""
+    """Function of the model and a pack. It returns fp32 rows, (S, C) for ``protein`` and else (T, C)."""
     each: Literal["protein", "pooled", "residue"]
-    """One row of ``compute`` per protein, its rows pooled, or one row per residue."""
+    """Rows of an answer: the protein's only row, its rows pooled into one, or one row per residue."""
     poolings: tuple[Pooling, ...] = (POOLINGS["mean"],)
-    """Poolings of ``pooled`` rows, side by side in the answer."""
+    """Poolings of ``pooled`` rows. Their vectors are side by side in the answer."""
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
-        """Return the statistics that the poolings need of each window, each of them once."""
-        return tuple(dict.fromkeys(one for pooling in self.poolings for one in pooling.statistics))
+        """Statistics that the poolings need of each window, each of them once."""
+        needed = itertools.chain.from_iterable(pooling.statistics for pooling in self.poolings)
+        return tuple(dict.fromkeys(needed))
 
 
-EMBEDDING = Answer(lambda model, pack: model.encode(pack), "pooled")
+EMBEDDING = Answer(compute=lambda model, pack: model.encode(pack), each="pooled")
 """Hidden states after the last layer norm, averaged over the residues without CLS and EOS."""
-RESIDUE_EMBEDDINGS = Answer(lambda model, pack: model.encode(pack), "residue")
-PROTEIN_LOGITS = Answer(lambda model, pack: model(pack), "protein")
-RESIDUE_LOGITS = Answer(lambda model, pack: model(pack), "residue")
-MASKED_LOGITS = Answer(lambda model, pack: model.logits(pack, masked_rows(pack)), "protein")
+RESIDUE_EMBEDDINGS = Answer(compute=lambda model, pack: model.encode(pack), each="residue")
+PROTEIN_LOGITS = Answer(compute=lambda model, pack: model(pack), each="protein")
+RESIDUE_LOGITS = Answer(compute=lambda model, pack: model(pack), each="residue")
+MASKED_LOGITS = Answer(
+    compute=lambda model, pack: model.logits(pack, masked_rows(pack)),
+    each="protein",
+)
 """Logits of a masked language model, (33,), for proteins in which one residue is ``MASK``."""
 
 
@@ -82,17 +93,18 @@ def masked_rows(pack: Pack) -> Tensor:
 
 @dataclass(frozen=True)
 class Window:
-    """Residues of a protein that the model reads, and those that it answers for."""
+    """Residues of a protein that the model reads together, and those of them that get their answer here."""
 
     start: int
     """First residue that the model reads."""
     stop: int
+    """Residue after the last one that the model reads."""
     first: int
-    """First residue that it answers for."""
+    """First residue that gets its answer from this window."""
     last: int
-    """Residue after the last one that it answers for."""
+    """Residue after the last one that gets its answer from this window."""
     protein: int = 0
-    """Place of the protein among those of a call."""
+    """Index of the protein among those of a call."""
 
     @property
     def num_tokens(self) -> int:
@@ -104,15 +116,15 @@ class Window:
 
 
 def windows(num_residues: int, max_residues: int, protein: int = 0) -> list[Window]:
-    """Return evenly spread windows of ``max_residues`` that overlap by at least half; one if all fits.
+    """Return evenly spread windows of ``max_residues`` that overlap by at least half, or a single one.
 
-    Each of two neighbours answers up to the middle of their overlap, so that every residue has as much
+    The answers of two neighbours meet in the middle of their overlap, so that every residue has as much
     context as possible on either side.
     """
     if num_residues <= max_residues:
         return [Window(0, num_residues, 0, num_residues, protein)]
     step = max(1, max_residues // 2)
-    count = -(-(num_residues - max_residues) // step) + 1
+    count = math.ceil((num_residues - max_residues) / step) + 1
     starts = np.linspace(0, num_residues - max_residues, count).round().astype(int).tolist()
     middles = [(here + max_residues + following) // 2 for here, following in itertools.pairwise(starts)]
     edges = [0, *middles, num_residues]
@@ -129,8 +141,8 @@ class Engine:
         model: model from ``load_model``. It is moved, and the matrices of its layers become ``dtype``.
         device: device of the computation.
         dtype: type of the matrix products. The residual stream, layer norms and answers are fp32.
-        tokens_per_pack: tokens per pack; 0 means the default of the device.
-        max_residues: longer proteins are read in windows of this many residues.
+        tokens_per_pack: number of tokens per pack; 0 means the default of the device.
+        max_residues: number of residues in a window, in which longer proteins are read.
         compile_from: number of residues from which layers are compiled and packs have constant shapes; None
             means never. ``compile_from`` in this module returns a suitable value.
     """
@@ -149,22 +161,25 @@ class Engine:
         for module in model.layers.modules():
             if isinstance(module, nn.Linear):
                 module.to(dtype)  # once, instead of for every pack
-        self.device, self.dtype, self.max_residues = device, dtype, max_residues
+        self.device = device
+        self.dtype = dtype
+        self.max_residues = max_residues
         self.tokens_per_pack = tokens_per_pack or TOKENS_PER_PACK[device.type]
         # In fp32, CUDA has no packed attention. The loop over the proteins has no constant shape.
-        is_loop = device.type == "cuda" and dtype == torch.float32
-        self._compile_from = None if is_loop else compile_from
+        loops_over_proteins = device.type == "cuda" and dtype == torch.float32
+        self._compile_from = None if loops_over_proteins else compile_from
         self.on_residues: Callable[[int], object] = lambda number: None
-        """Called with the number of residues after each pack."""
+        """Function that is called after each pack with the number of its residues."""
         self._num_residues = 0
         self._shapes: list[PackShape] = []
+        """Constant shapes, the smallest first; empty until the layers are compiled."""
         self._compiled: set[tuple[PackShape, Answer]] = set()
 
     def run(self, proteins: Sequence[npt.NDArray[np.uint8]], answer: Answer) -> list[Array]:
         """Return the answer for every protein, (C,) or (L, C).
 
-        For a protein that is read in windows, each residue's row comes from the window that answers for it.
-        Poolings are those of these rows, and the row of CLS is that of the first window.
+        If a protein is read in windows, each residue's row comes from the window that answers it. These
+        rows are pooled. The row of CLS is that of the first window.
 
         Args:
             proteins: token ids without CLS and EOS, at least one residue each.
@@ -173,40 +188,47 @@ class Engine:
         self._num_residues += sum(map(len, proteins))
         if self._compile_from is not None and self._num_residues >= self._compile_from:
             self._compile()
-        pieces = [
-            window
-            for index, protein in enumerate(proteins)
-            for window in windows(len(protein), self.max_residues, index)
-        ]
-        parts: list[list[tuple[Window, Array]]] = [[] for _ in proteins]
-        running = (self._start(proteins, pack, self._shape_of(pack), answer) for pack in self._packs(pieces))
-        # The second pack of a pair is started before the first one is read.
-        for before, _ in itertools.pairwise(itertools.chain(running, [None])):
-            assert before is not None
-            for piece, part in zip(before.pieces, before.answers(), strict=True):
-                parts[piece.protein].append((piece, part))
-            self.on_residues(sum(piece.num_answered for piece in before.pieces))
-        return [_joined(found, answer) for found in parts]
+        pieces: list[Window] = []
+        for index, protein in enumerate(proteins):
+            pieces += windows(len(protein), self.max_residues, index)
+        answers: list[list[_WindowAnswer]] = [[] for _ in proteins]
+        previous: _Running | None = None
+        for pack in self._packs(pieces):
+            # A pack is started before the previous one is read, so that the device always has work.
+            started = self._start(proteins, pack, self._shape_of(pack), answer)
+            if previous is not None:
+                self._read(previous, answers)
+            previous = started
+        if previous is not None:
+            self._read(previous, answers)
+        return [_joined(found, answer) for found in answers]
+
+    def _read(self, pack: "_Running", answers: list[list["_WindowAnswer"]]) -> None:
+        """Wait for a pack, and add the answers of its windows to those of their proteins."""
+        for window, rows in zip(pack.pieces, pack.answers(), strict=True):
+            answers[window.protein].append(_WindowAnswer(window, rows))
+        self.on_residues(sum(window.num_answered for window in pack.pieces))
 
     @torch.no_grad()
     def encode(self, protein: npt.NDArray[np.uint8]) -> Tensor:
         """Return the hidden states of a protein that is read whole, with CLS and EOS, (L + 2, C)."""
         length = len(protein)
-        host, _ = _assembled([protein], [Window(0, length, 0, length)], None)
+        whole = Window(start=0, stop=length, first=0, last=length)
+        assembled = _assemble([protein], [whole], None)
         with self._autocast():
-            return self.model.encode(plain_pack(host, length + SPECIAL_TOKENS, self.device))
+            return self.model.encode(plain_pack(assembled.pack, length + SPECIAL_TOKENS, self.device))
 
     def warm_up(self, answer: Answer) -> list[Array]:
         """Run every constant shape once, so that no later call compiles; return a short protein's answers.
 
-        Without constant shapes, one pack runs, because the first products of a process are slow.
+        Without constant shapes, one pack runs, because the first matrix products of a process are slow.
         """
         if self._compile_from == 0:
             self._compile()
-        protein = encode("A" * min(30, self.max_residues))
-        (piece,) = windows(len(protein), self.max_residues)
+        protein = encode("A" * min(WARM_UP_RESIDUES, self.max_residues))
+        [window] = windows(len(protein), self.max_residues)
         shapes: Sequence[PackShape | None] = self._shapes or [None]
-        return [self._start([protein], [piece], shape, answer).answers()[0] for shape in shapes]
+        return [self._start([protein], [window], shape, answer).answers()[0] for shape in shapes]
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16)
@@ -217,34 +239,43 @@ class Engine:
         longest = self.max_residues + SPECIAL_TOKENS
         tokens = max(self.tokens_per_pack, longest)
         while tokens >= SMALLEST_SHAPE or not self._shapes:
-            num_segments = max(1, tokens // TOKENS_PER_PROTEIN) + -(-tokens // longest)
-            self._shapes.insert(0, PackShape(tokens, self.max_residues, num_segments))
+            num_proteins = max(1, tokens // TOKENS_PER_PROTEIN)
+            num_of_padding = math.ceil(tokens / longest)
+            self._shapes.insert(0, PackShape(tokens, self.max_residues, num_proteins + num_of_padding))
             tokens //= SHAPE_RATIO
-        # A shape has two graphs, because the last layer may compute only some rows.
+        # By default, torch stops compiling after a few graphs of a function.
+        num_graphs = GRAPHS_PER_SHAPE * (len(self._shapes) + 1)
         limit = torch._dynamo.config.recompile_limit
-        torch._dynamo.config.recompile_limit = max(limit, 2 * len(self._shapes) + 2)
+        torch._dynamo.config.recompile_limit = max(limit, num_graphs)
         for layer in self.model.layers:
             layer.compile(dynamic=False)
 
     def _packs(self, pieces: list[Window]) -> Iterator[list[Window]]:
-        """Yield packs, longest proteins first, so that a lack of memory shows at once."""
-        tokens = self.tokens_per_pack
-        largest = self._shapes[-1] if self._shapes else PackShape(tokens, self.max_residues, tokens)
+        """Yield packs, longest windows first, so that a lack of memory shows at once."""
+        if self._shapes:
+            largest = self._shapes[-1]
+        else:
+            tokens = self.tokens_per_pack
+            largest = PackShape(tokens, self.max_residues, max_segments=tokens)
         pack: list[Window] = []
-        used = 0
+        num_tokens = 0
         for piece in sorted(pieces, key=lambda piece: piece.num_tokens, reverse=True):
-            if pack and not _fits(largest, len(pack) + 1, used + piece.num_tokens):
+            if pack and not _fits(largest, len(pack) + 1, num_tokens + piece.num_tokens):
                 yield pack
-                pack, used = [], 0
+                pack = []
+                num_tokens = 0
             pack.append(piece)
-            used += piece.num_tokens
+            num_tokens += piece.num_tokens
         if pack:
             yield pack
 
     def _shape_of(self, pack: list[Window]) -> PackShape | None:
         """Return the smallest constant shape that holds a pack; None if shapes are not constant."""
         num_tokens = sum(piece.num_tokens for piece in pack)
-        return next((shape for shape in self._shapes if _fits(shape, len(pack), num_tokens)), None)
+        for shape in self._shapes:
+            if _fits(shape, len(pack), num_tokens):
+                return shape
+        return None
 
     @torch.no_grad()
     def _start(
@@ -260,7 +291,7 @@ class Engine:
         that it records after each copy.
         """
         beat("computing", slow=shape is not None and (shape, answer) not in self._compiled)
-        host, answered = _assembled(proteins, pieces, shape)
+        host, answered = _assemble(proteins, pieces, shape)
         max_length = shape.max_length if shape else int(np.diff(host.cumulative).max())
         with self._autocast():
             rows = answer.compute(self.model, plain_pack(host, max_length, self.device))
@@ -284,21 +315,36 @@ class _Running:
     """Pack that the device computes."""
 
     pieces: list[Window]
+    """Windows of the pack, in their order."""
     answered: npt.NDArray[np.int64] | None
-    """Bounds of each piece's rows, (S, 2); None if every piece has one row, in the order of the pieces."""
+    """Bounds of each window's rows, (S, 2); None if every window has one row."""
     rows: Tensor
     """Rows on the host, complete when ``done`` is."""
     done: torch.cuda.Event | None
+    """End of the copy to the host; None on devices that copy at once."""
 
     def answers(self) -> list[Array]:
-        """Wait for the device, and return the answer of each piece."""
+        """Wait for the device, and return the rows of each window."""
         if self.done is not None:
             self.done.synchronize()
         count = len(self.pieces)
-        # Copied, since pinned memory is scarce, and to keep no rows of other proteins.
+        # The rows are copied, because pinned memory is scarce and would hold those of other proteins, too.
         if self.answered is None:
             return list(self.rows[:count].numpy().copy())
         return [self.rows[first:stop].numpy().copy() for first, stop in self.answered[:count].tolist()]
+
+
+class _WindowAnswer(NamedTuple):
+    window: Window
+    rows: Array
+
+
+class _Assembled(NamedTuple):
+    """Windows of proteins as one pack on the host."""
+
+    pack: HostPack
+    answered: npt.NDArray[np.int64]
+    """Bounds of the rows that get their answer from each window, (S, 2)."""
 
 
 def compile_from(train: TrainConfig, device: torch.device) -> int | None:
@@ -310,42 +356,45 @@ def compile_from(train: TrainConfig, device: torch.device) -> int | None:
 
 def _fits(shape: PackShape, num_pieces: int, num_tokens: int) -> bool:
     """Return whether a pack fits with its padding, whose segments may not exceed the longest protein."""
-    spare = -(-(shape.num_tokens - num_tokens) // shape.max_length)
-    return num_tokens <= shape.num_tokens and num_pieces + spare <= shape.max_segments
+    num_of_padding = math.ceil((shape.num_tokens - num_tokens) / shape.max_length)
+    return num_tokens <= shape.num_tokens and num_pieces + num_of_padding <= shape.max_segments
 
 
-def _assembled(
+def _assemble(
     proteins: Sequence[npt.NDArray[np.uint8]], pieces: list[Window], shape: PackShape | None
-) -> tuple[HostPack, npt.NDArray[np.int64]]:
-    """Return a pack, padded to ``shape``, and the bounds (S, 2) of the rows that each piece answers for."""
+) -> _Assembled:
+    """Return windows of the proteins as one pack, padded to ``shape``."""
     starts = np.concatenate([[0], np.cumsum([piece.num_tokens for piece in pieces])])
-    used = int(starts[-1])
-    num_tokens, num_segments = (shape.num_tokens, shape.max_segments) if shape else (used, len(pieces))
+    num_used = int(starts[-1])
+    num_tokens = shape.num_tokens if shape else num_used
+    num_segments = shape.max_segments if shape else len(pieces)
     tokens = np.full(num_tokens, PAD, dtype=np.uint8)
     answered = np.full((num_segments, 2), num_tokens, dtype=np.int64)
     for index, (piece, start) in enumerate(zip(pieces, starts.tolist(), strict=False)):
-        tokens[start], tokens[start + piece.num_tokens - 1] = CLS, EOS
         residues = proteins[piece.protein][piece.start : piece.stop]
-        tokens[start + 1 : start + 1 + len(residues)] = residues
-        first = start + 1 + piece.first - piece.start  # after CLS
+        first_residue = start + 1
+        tokens[start] = CLS
+        tokens[first_residue : first_residue + len(residues)] = residues
+        tokens[start + piece.num_tokens - 1] = EOS
+        first = first_residue + piece.first - piece.start
         answered[index] = first, first + piece.num_answered
     # All spare segments share the padding, because attention costs the square of a segment's length.
-    spare = num_segments - len(pieces)
-    padding = used + (num_tokens - used) * np.arange(1, spare + 1) // max(spare, 1)
+    num_spare = num_segments - len(pieces)
+    padding = num_used + (num_tokens - num_used) * np.arange(1, num_spare + 1) // max(num_spare, 1)
     cumulative = np.concatenate([starts, padding]).astype(np.int32)
     unused = np.zeros(num_segments, dtype=np.int64)
-    return HostPack(tokens, cumulative, unused, unused), answered
+    return _Assembled(HostPack(tokens, cumulative, keys=unused, starts=unused), answered)
 
 
-def _joined(parts: list[tuple[Window, Array]], answer: Answer) -> Array:
-    """Return a protein's answer from the rows of its windows."""
-    if len(parts) == 1 and all(pooling.result is None for pooling in answer.poolings):
-        return parts[0][1]
-    parts.sort(key=lambda part: part[0].start)
+def _joined(answers: list[_WindowAnswer], answer: Answer) -> Array:
+    """Return a protein's answer from those of its windows."""
+    if len(answers) == 1 and all(pooling.result is None for pooling in answer.poolings):
+        return answers[0].rows
+    answers.sort(key=lambda one: one.window.start)
     if answer.each == "residue":
-        return np.concatenate([part for _, part in parts])
-    weights = np.array([window.num_answered for window, _ in parts])
-    of_windows = np.split(np.stack([part for _, part in parts]), len(answer.statistics), axis=1)
+        return np.concatenate([one.rows for one in answers])
+    weights = np.array([one.window.num_answered for one in answers])
+    of_windows = np.split(np.stack([one.rows for one in answers]), len(answer.statistics), axis=1)
     joined = {
         statistic: statistic.joined(values, weights)
         for statistic, values in zip(answer.statistics, of_windows, strict=True)

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -31,9 +31,12 @@ from seqlm.training.tracking.progress import WorkProgress
 
 from .engine import Answer, Array, Engine, compile_from
 from .output import Output
-from .records import Part, Protein, Reject, cut, input_key, key_of, planned, records_of
+from .records import Part, Planned, Protein, Reject, cut, input_key, key_of, planned, records_of
 
 WAIT_SECONDS = 0.5
+"""Seconds between two looks at the files of the other processes."""
+SHORTEST_SECONDS = 1e-9
+"""Lower limit of a duration before it divides."""
 
 
 class Command:
@@ -49,7 +52,8 @@ class Command:
     """
 
     def __init__(self, config: RunFile, here: Processes, name: str) -> None:
-        self.config, self.here = config, here
+        self.config = config
+        self.here = here
         self.output = Output(config, name)
         self.model_name = config.inference.model or str(config.run_dir / "model")
         beat("loading", slow=True)
@@ -78,8 +82,10 @@ class Command:
         return self.engine.run([self._kept(protein) for protein in proteins], answer)
 
     def _kept(self, protein: Protein) -> npt.NDArray[np.uint8]:
-        is_cropped = self.config.inference.long_proteins == "crop"
-        return protein.tokens[: self.config.model.max_residues if is_cropped else None]
+        """Return the tokens of a protein, without those that ``inference.long_proteins`` crops."""
+        if self.config.inference.long_proteins == "crop":
+            return protein.tokens[: self.config.model.max_residues]
+        return protein.tokens
 
     def run(
         self,
@@ -91,21 +97,19 @@ class Command:
         """Compute the missing parts and join them; every process calls this.
 
         Args:
-            tabulate: returns the rows for proteins.
+            tabulate: function from proteins to their rows.
             part_residues: number of residues after which a part ends.
-            records: returns the input, which is read twice; by default that of ``inference.input``.
-            residues_of: returns the residues that the model reads for a protein, for the progress; by default
-                those of the protein.
+            records: function that opens the input, which is read twice; by default that of
+                ``inference.input``.
+            residues_of: function from a protein to the number of residues that the model reads, for the
+                progress; by default those of the protein.
 
         Raises:
             ValueError: if the input cannot be read, changes meanwhile or has no protein, if another command
                 writes the output, or the output holds another result.
         """
-        output, identity = self.output, json.dumps(self.settings)
-        when_held = (
-            f"{output.path} is being written by another command; wait for it, stop it (its workers too), or "
-            "name another inference.output"
-        )
+        output = self.output
+        settings = json.dumps(self.settings)
         try:
             output.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -114,10 +118,14 @@ class Command:
 
         def read() -> Iterator[Part]:
             beat("reading the input", slow=True)  # it may have to be downloaded first
-            for part in cut((records or partial(records_of, self.config))(), part_residues, identity):
+            for part in cut((records or partial(records_of, self.config))(), part_residues, settings):
                 beat("reading the input")
                 yield part
 
+        when_held = (
+            f"{output.path} is being written by another command; wait for it, stop it (its workers too), or "
+            "name another inference.output"
+        )
         with exclusive(output.path, self.here, when_held):
             self._run(read, tabulate, residues_of or (lambda protein: len(self._kept(protein))))
 
@@ -127,82 +135,143 @@ class Command:
         tabulate: Callable[[list[Protein]], pa.Table],
         residues_of: Callable[[Protein], int],
     ) -> None:
-        here, output, settings = self.here, self.output, self.settings
-        plan, work, implausible, refused = [], list[int](), Implausible(), _Refused()
-        for part in read():
-            plan.append(planned(part))
-            work.append(sum(map(residues_of, part.proteins)))
-            implausible.look_at([protein.id for protein in part.proteins], [p.tokens for p in part.proteins])
+        plan = self._plan(read(), residues_of)
+        key = plan.key
+        if self.output.is_finished(key):
+            self._say(f"{self.output.path} already exists, from the same proteins, model and settings")
+            return
+        self.output.check_free(key)
+        missing = {part.file for part in plan.parts if not self._has(part)}
+        # All processes must list the missing parts before the first one may join and delete them.
+        beat("waiting for the other processes", slow=True)
+        dist.barrier(group=self.here.control)
+        started = time.monotonic()
+        num_done = len(plan.parts) - len(missing)
+        if num_done:
+            self._say(f"continuing: {num_done} of {len(plan.parts)} parts are done")
+        self._compute(plan, missing, read(), tabulate)
+        if not self.here.is_first:
+            _await(lambda: self.output.is_finished(key))
+            return
+        _await(lambda: all(self._has(part) for part in plan.parts))
+        self._join(plan, missing, time.monotonic() - started)
+
+    def _has(self, part: Planned) -> bool:
+        """Return whether the file of a part exists."""
+        return (self.output.folder / part.file).exists()
+
+    def _plan(self, parts: Iterable[Part], residues_of: Callable[[Protein], int]) -> "_Plan":
+        """Read the whole input once, and print warnings about its records.
+
+        Raises:
+            ValueError: if the input has no protein.
+        """
+        plan = _Plan()
+        implausible = Implausible()
+        refused = _Refused()
+        for part in parts:
+            plan.parts.append(planned(part))
+            plan.work.append(sum(map(residues_of, part.proteins)))
+            ids = [protein.id for protein in part.proteins]
+            implausible.look_at(ids, [protein.tokens for protein in part.proteins])
             refused.add(part.rejects)
         if not implausible.looked_at:
             raise ValueError(f"inference.input: {refused.reason()}")
         for warning in [*implausible.warnings(), *refused.warnings()]:
-            _say(here, warning)
-        key = key_of(plan)
-        if output.is_finished(key):
-            _say(here, f"{output.path} already exists, from the same proteins, model and settings")
-            return
-        output.check_free(key)
-        missing = {part.file for part in plan if not (output.folder / part.file).exists()}
-        # All processes must list the missing parts before the first one may join and delete them.
-        beat("waiting for the other processes", slow=True)
-        dist.barrier(group=here.control)
-        started = time.monotonic()
-        if len(missing) < len(plan):
-            _say(here, f"continuing: {len(plan) - len(missing)} of {len(plan)} parts are done")
-        mine = [
-            part.file in missing and number % here.world_size == here.rank for number, part in enumerate(plan)
-        ]
-        total = sum(residues for residues, is_mine in zip(work, mine, strict=True) if is_mine)
-        self.engine.on_residues = WorkProgress(
-            str(settings["command"]), total, "residues", shows=here.is_first
-        ).add
-        for part, expected in zip(read(), plan, strict=True):
+            self._say(warning)
+        return plan
+
+    def _compute(
+        self,
+        plan: "_Plan",
+        missing: set[str],
+        parts: Iterable[Part],
+        tabulate: Callable[[list[Protein]], pa.Table],
+    ) -> None:
+        """Write this process's share of the missing parts.
+
+        Raises:
+            ValueError: if the parts of the input are no longer those of the plan.
+        """
+        mine = {
+            part.file
+            for number, part in enumerate(plan.parts)
+            if part.file in missing and number % self.here.world_size == self.here.rank
+        }
+        total = sum(
+            residues for part, residues in zip(plan.parts, plan.work, strict=True) if part.file in mine
+        )
+        title = str(self.settings["command"])
+        progress = WorkProgress(title, total, "residues", shows=self.here.is_first)
+        self.engine.on_residues = progress.add
+        for part, expected in zip(parts, plan.parts, strict=True):
             if planned(part) != expected:
                 raise ValueError("inference.input: a file changed while it was read; run the command again")
-            if not mine[part.number]:
+            if expected.file not in mine:
                 continue
             begun = time.monotonic()
-            output.write_part(expected.file, tabulate(part.proteins), part.rejects)
+            self.output.write_part(expected.file, tabulate(part.proteins), part.rejects)
             rate = part.num_residues / (time.monotonic() - begun)
             print(
-                f"part {part.number + 1} of {len(plan)}: {len(part.proteins):,} proteins, "
+                f"part {part.number + 1} of {len(plan.parts)}: {len(part.proteins):,} proteins, "
                 f"{part.num_residues:,} residues, {rate:,.0f} residues/s",
                 file=sys.stderr,
             )
-        if not here.is_first:
-            _await(lambda: output.is_finished(key))
-            return
-        _await(lambda: all((output.folder / part.file).exists() for part in plan))
-        seconds = time.monotonic() - started
-        computed = sum(part.num_residues for part in plan if part.file in missing)
+
+    def _join(self, plan: "_Plan", missing: set[str], seconds: float) -> None:
+        """Join the parts, and print where the result is.
+
+        Args:
+            plan: parts of the result.
+            missing: files of the parts that this start has computed.
+            seconds: seconds that this start has computed.
+        """
+        output = self.output
+        computed = sum(part.num_residues for part in plan.parts if part.file in missing)
         totals = {
-            "proteins": sum(part.num_proteins for part in plan),
-            "residues": sum(part.num_residues for part in plan),
-            "rejected": sum(part.num_rejects for part in plan),
-            "processes": here.world_size,
+            "proteins": sum(part.num_proteins for part in plan.parts),
+            "residues": sum(part.num_residues for part in plan.parts),
+            "rejected": sum(part.num_rejects for part in plan.parts),
+            "processes": self.here.world_size,
             "computed_residues": computed,
             "seconds": round(seconds, 3),
         }
-        output.check_free(key)  # again: hours may have passed
-        about = {
-            "key": key,
+        output.check_free(plan.key)  # again: hours may have passed
+        summary = {
+            "key": plan.key,
             "input_key": input_key(self.config),
-            **settings,
+            **self.settings,
             **totals,
-            "environment": environment(here.device),
+            "environment": environment(self.here.device),
         }
-        output.join([part.file for part in plan], about)
-        _say(
-            here,
+        output.join([part.file for part in plan.parts], summary)
+        rate = computed / max(seconds, SHORTEST_SECONDS)
+        self._say(
             f"wrote {output.path}: proteins {totals['proteins']:,}, residues {totals['residues']:,}, in "
-            f"{seconds:,.1f} s ({settings['precision']}, {computed / max(seconds, 1e-9):,.0f} residues/s)\n"
-            f"wrote {output.summary}: settings and totals",
+            f"{seconds:,.1f} s ({self.settings['precision']}, {rate:,.0f} residues/s)"
         )
+        self._say(f"wrote {output.summary}: settings and totals")
         if totals["rejected"]:
-            _say(
-                here, f"wrote {output.rejects}: {totals['rejected']:,} rejected records, each with its reason"
-            )
+            rejected = f"{totals['rejected']:,} rejected records, each with its reason"
+            self._say(f"wrote {output.rejects}: {rejected}")
+
+    def _say(self, text: str) -> None:
+        if self.here.is_first:
+            print(text)
+
+
+@dataclass
+class _Plan:
+    """Parts of the result, in the order of the input."""
+
+    parts: list[Planned] = field(default_factory=list)
+    work: list[int] = field(default_factory=list)
+    """Number of residues that the model reads for each part."""
+
+    @property
+    def key(self) -> str:
+        """Key of the whole result."""
+        return key_of(self.parts)
 
 
 @dataclass
@@ -212,13 +281,17 @@ class _Refused:
     count: int = 0
     first: Reject | None = None
     nucleotides: int = 0
+    """Number of rejected records that look like DNA or RNA."""
     example: str = ""
+    """Id of the first of these."""
 
     def add(self, rejects: list[Reject]) -> None:
-        found = [reject.nucleotides for reject in rejects if reject.nucleotides]
-        self.first = self.first or next(iter(rejects), None)
-        self.example = self.example or next(iter(found), "")
-        self.count, self.nucleotides = self.count + len(rejects), self.nucleotides + len(found)
+        for reject in rejects:
+            self.count += 1
+            self.first = self.first or reject
+            if reject.nucleotides:
+                self.nucleotides += 1
+                self.example = self.example or reject.nucleotides
 
     def reason(self) -> str:
         """Explain why no protein is left."""
@@ -233,10 +306,12 @@ class _Refused:
         )
 
     def warnings(self) -> list[str]:
+        if not self.nucleotides:
+            return []
         return [
             f"warning: {self.nucleotides:,} records are rejected because they look like DNA or RNA, for "
             f"example {self.example}; allow them with {ALLOW}"
-        ] * bool(self.nucleotides)
+        ]
 
 
 def await_all(files: Iterable[Path]) -> None:
@@ -250,8 +325,3 @@ def _await(is_done: Callable[[], bool]) -> None:
     while not is_done():
         beat("waiting for the other processes")
         time.sleep(WAIT_SECONDS)
-
-
-def _say(here: Processes, text: str) -> None:
-    if here.is_first:
-        print(text)

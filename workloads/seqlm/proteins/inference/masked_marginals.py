@@ -22,22 +22,24 @@ def masked_marginals(
         wanted: variants that fit the protein.
     """
     log_p = _log_probabilities(engine, protein, places_of(wanted))
-    return [
-        float(sum(log_p[s.place][s.mutant] - log_p[s.place][s.wild] for s in variant.substitutions))
-        for variant in wanted
-    ]
+    scores = []
+    for variant in wanted:
+        changes = [log_p[one.place][one.mutant] - log_p[one.place][one.wild] for one in variant.substitutions]
+        scores.append(float(sum(changes)))
+    return scores
 
 
 def pseudo_perplexity(engine: Engine, protein: npt.NDArray[np.uint8]) -> float:
     """Return exp of the mean of -log p of each residue, masked alone, for token ids (L,)."""
     log_p = _log_probabilities(engine, protein, range(len(protein)))
-    return float(np.exp(-np.mean([log_p[place][token] for place, token in enumerate(protein.tolist())])))
+    of_residues = [log_p[place][token] for place, token in enumerate(protein.tolist())]
+    return float(np.exp(-np.mean(of_residues)))
 
 
 def _log_probabilities(
     engine: Engine, protein: npt.NDArray[np.uint8], places: Sequence[int]
 ) -> dict[int, npt.NDArray[np.float64]]:
-    """Return the log probabilities of the vocabulary at each of these places, which is masked alone."""
+    """Return the log probabilities of the vocabulary, (V,), at each place; a place is masked alone."""
     masked = [_masked(protein, place, engine.max_residues) for place in places]
     answers = engine.run(masked, MASKED_LOGITS)
     return {place: _log_softmax(found) for place, found in zip(places, answers, strict=True)}
@@ -50,13 +52,15 @@ def places_of(wanted: Sequence[Variant]) -> list[int]:
 
 def _masked(protein: npt.NDArray[np.uint8], place: int, max_residues: int) -> npt.NDArray[np.uint8]:
     """Return the protein with one residue masked; of a long protein, the window around that residue."""
-    start = min(max(0, place - max_residues // 2), max(0, len(protein) - max_residues))
+    centred = max(0, place - max_residues // 2)
+    last_start = max(0, len(protein) - max_residues)
+    start = min(centred, last_start)
     window = protein[start : start + max_residues].copy()
     window[place - start] = MASK
     return window
 
 
 def _log_softmax(logits: Array) -> npt.NDArray[np.float64]:
-    """Return log probabilities over the whole vocabulary, as the training loss has them."""
+    """Return log probabilities over the whole vocabulary, like the training loss."""
     shifted = logits.astype(np.float64) - logits.max()
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))

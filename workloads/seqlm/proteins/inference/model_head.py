@@ -1,4 +1,4 @@
-"""Head that a command needs, compared with that of a model. Needs no torch."""
+"""Check whether a command accepts a model's head. Needs no torch."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def check_head(command: str, model: str, architectures: Sequence[str]) -> None:
     if _has(architectures, TASK_HEADS):
         raise ValueError(
             f"{model} has been fine-tuned for a task and predicts no residues; give a masked "
-            "language model, as facebook/esm2_t6_8M_UR50D or the model of a pre-training run"
+            "language model, such as facebook/esm2_t6_8M_UR50D or the model of a pre-training run"
         )
 
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from seqlm.proteins.alphabet import STANDARD_RESIDUES, TOKENS
 
@@ -18,37 +19,19 @@ from .records import Protein, Reject
 
 _FORM = re.compile(r"([A-Za-z])([1-9][0-9]{0,5})([A-Za-z])")
 SEPARATOR = ":"
+"""Separator of several mutations in a name."""
 MAX_NAME_SHOWN = 60
-
-
-def asked_for(records: Iterable[Protein | Reject], asked: "Wanted | None") -> Iterator[Protein | Reject]:
-    """Yield each protein, then the mutations that do not fit it; at the end those without a protein."""
-    if asked is None:
-        yield from records
-        return
-    known, count = set[str](), 0
-    for record in records:
-        yield record
-        if isinstance(record, Protein):
-            known.add(record.id)
-            count += 1
-            yield from (found for found in asked.parsed(record) if isinstance(found, Reject))
-    if count > 1 and asked.names_no_protein:
-        raise ValueError(
-            f"inference.mutations: a row has no id, and the input has {count} proteins; give the table a "
-            "column id, filled in every row"
-        )
-    yield from asked.of_others(known)
+"""Largest number of characters of a name that a message repeats."""
 
 
 @dataclass(frozen=True)
 class Substitution:
     wild: int
-    """Token id."""
+    """Token id of the residue in the wild type."""
     place: int
     """Position, from 0."""
     mutant: int
-    """Token id."""
+    """Token id of the new residue."""
 
 
 @dataclass(frozen=True)
@@ -57,38 +40,74 @@ class Variant:
     substitutions: tuple[Substitution, ...]
 
 
-class Wanted:
-    """Table of mutations, by protein.
+class MutationRow(NamedTuple):
+    """Row of a table of mutations."""
+
+    where: str
+    """``file:line``."""
+    protein: str | None
+    """Id of the protein; None for the only protein of the input."""
+    mutation: str
+    """Name of the variant, such as ``A42G:K50R``."""
+
+
+class MutationTable:
+    """Mutations to score, by protein.
 
     Args:
-        rows: position of each row, id of its protein (None for the only protein of the input), and mutations.
+        rows: rows of the table.
     """
 
-    def __init__(self, rows: Iterable[tuple[str, str | None, str]]) -> None:
-        self._by_protein: dict[str | None, list[tuple[str, str]]] = defaultdict(list)
+    def __init__(self, rows: Iterable[MutationRow]) -> None:
+        self._by_protein: dict[str | None, list[MutationRow]] = defaultdict(list)
         digest = hashlib.blake2b(digest_size=16)
-        for where, protein, name in rows:
-            self._by_protein[protein].append((where, name))
-            digest.update(repr((protein, name)).encode())
+        for row in rows:
+            self._by_protein[row.protein].append(row)
+            digest.update(repr((row.protein, row.mutation)).encode())
         self.fingerprint = digest.hexdigest()
-        self.names_no_protein = None in self._by_protein
+        self.has_rows_without_id = None in self._by_protein
 
     def parsed(self, protein: Protein) -> Iterator[Variant | Reject]:
-        """Yield the variants of the rows that name this protein or none; rejects of those that do not fit."""
-        for where, name in [*self._by_protein.get(None, []), *self._by_protein.get(protein.id, [])]:
+        """Yield a variant for each row that names this protein or none, or a reject if it does not fit."""
+        for row in [*self._by_protein.get(None, []), *self._by_protein.get(protein.id, [])]:
             try:
-                yield parse_variant(name, protein)
+                yield parse_variant(row.mutation, protein)
             except ValueError as error:
-                yield Reject(where, str(error))
+                yield Reject(row.where, str(error))
 
     def of_others(self, proteins: set[str]) -> list[Reject]:
         """Return rejects of the rows that name a protein other than these."""
-        return [
-            Reject(where, f"no protein {protein} in the input")
-            for protein, rows in self._by_protein.items()
-            if protein is not None and protein not in proteins
-            for where, _ in rows
-        ]
+        rejects = []
+        for protein, rows in self._by_protein.items():
+            if protein is not None and protein not in proteins:
+                rejects += [Reject(row.where, f"no protein {protein} in the input") for row in rows]
+        return rejects
+
+
+def with_rejected_mutations(
+    records: Iterable[Protein | Reject], table: MutationTable
+) -> Iterator[Protein | Reject]:
+    """Yield each record and, after a protein, the mutations that do not fit it.
+
+    Mutations of proteins that the input lacks come last.
+
+    Raises:
+        ValueError: if a mutation has no id although the input has several proteins.
+    """
+    known = set[str]()
+    num_proteins = 0
+    for record in records:
+        yield record
+        if isinstance(record, Protein):
+            known.add(record.id)
+            num_proteins += 1
+            yield from (found for found in table.parsed(record) if isinstance(found, Reject))
+    if num_proteins > 1 and table.has_rows_without_id:
+        raise ValueError(
+            f"inference.mutations: a row has no id, and the input has {num_proteins} proteins; give the "
+            "table a column id, filled in every row"
+        )
+    yield from table.of_others(known)
 
 
 def parse_variant(name: str, protein: Protein) -> Variant:
@@ -106,7 +125,9 @@ def parse_variant(name: str, protein: Protein) -> Variant:
                 f"{shown} is not a mutation; write the residue, its position from 1 and the new residue: "
                 "A42G, or A42G:K50R for several"
             )
-        wild, number, mutant = match[1].upper(), int(match[2]), match[3].upper()
+        wild = match[1].upper()
+        number = int(match[2])
+        mutant = match[3].upper()
         for letter in (wild, mutant):
             if letter not in STANDARD_RESIDUES:
                 raise ValueError(f"{text}: {letter} is not one of the residues {STANDARD_RESIDUES}")
@@ -130,16 +151,18 @@ def parse_variant(name: str, protein: Protein) -> Variant:
 def all_single_mutants(protein: Protein) -> list[Variant]:
     """Return every variant that replaces one standard residue by one of the 19 others."""
     standard = [TOKENS.index(letter) for letter in STANDARD_RESIDUES]
-    return [
-        Variant(f"{TOKENS[wild]}{place + 1}{TOKENS[mutant]}", (Substitution(wild, place, mutant),))
-        for place, wild in enumerate(protein.tokens.tolist())
-        if wild in standard
-        for mutant in standard
-        if mutant != wild
-    ]
+    variants = []
+    for place, wild in enumerate(protein.tokens.tolist()):
+        if wild not in standard:
+            continue
+        for mutant in standard:
+            if mutant != wild:
+                name = f"{TOKENS[wild]}{place + 1}{TOKENS[mutant]}"
+                variants.append(Variant(name, (Substitution(wild, place, mutant),)))
+    return variants
 
 
-def read_mutations(path: Path) -> Wanted:
+def read_mutations(path: Path) -> MutationTable:
     """Read a CSV with the column ``mutation``, and ``id`` if there are several proteins.
 
     Raises:
@@ -155,14 +178,12 @@ def read_mutations(path: Path) -> Wanted:
                     f"{path} has no column 'mutation'; it has {listed}. Its first line names the columns: "
                     "mutation, and id for more than one protein"
                 )
-            return Wanted(
-                (
-                    f"{path}:{reader.line_num}",
-                    (row.get("id") or "").strip() or None,
-                    (row["mutation"] or "").strip(),
-                )
-                for row in reader
-            )
+            rows = []
+            for row in reader:
+                protein = (row.get("id") or "").strip() or None
+                mutation = (row["mutation"] or "").strip()
+                rows.append(MutationRow(f"{path}:{reader.line_num}", protein, mutation))
+            return MutationTable(rows)
     except OSError as error:
         raise ValueError(f"inference.mutations: {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

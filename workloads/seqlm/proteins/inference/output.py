@@ -25,6 +25,7 @@ from .output_file import output_file
 from .records import Reject, input_key
 
 _REJECTS = b"rejects"
+"""Key of the rejects in the metadata of a part's table."""
 _ROW_GROUP_ROWS = 4096
 
 
@@ -32,12 +33,16 @@ class Output:
     """Table, its ``<name>.json``, ``<name>.rejects.csv`` if there are rejects, and heat maps of variants."""
 
     def __init__(self, config: RunFile, command: str) -> None:
-        self.path = path = output_file(config, command)
-        self._config = config
-        self._has_pictures = inference_command(command).draws
+        path = output_file(config, command)
+        self.path = path
+        """File of the table."""
         self.folder = parts_folder(path)
+        """Folder of the parts."""
         self.rejects = path.with_name(path.stem + ".rejects.csv")
         self.summary = path.with_name(path.name + ".json")
+        """File of the settings and totals."""
+        self._config = config
+        self._has_pictures = inference_command(command).draws
 
     def is_finished(self, key: str) -> bool:
         """Return whether the file holds the complete result with this key."""
@@ -46,7 +51,7 @@ class Output:
     def check_free(self, key: str | None = None) -> None:
         """Refuse to replace files that the command with this key did not write.
 
-        Without a key, refuse a result of other proteins or settings, as far as this shows without the model.
+        Without a key, refuse a result of other proteins or settings, as far as its summary shows them.
 
         Raises:
             ValueError: naming an existing file, and the option that replaces it.
@@ -54,54 +59,63 @@ class Output:
         if self._config.inference.overwrite:
             return
         taken = [path for path in [*self._files(), self.summary] if path.exists()]
-        if taken and not (self._has_input() if key is None else self._has_key(key)):
+        if not taken:
+            return
+        is_ours = self._has_input() if key is None else self._has_key(key)
+        if not is_ours:
             raise ValueError(
                 f"{taken[0]} exists and is not from the same proteins, model and settings; name another "
                 "inference.output, or set inference.overwrite=true to replace it"
             )
 
     def _has_input(self) -> bool:
-        written, inference = read_mapping(self.summary), self._config.inference
+        """Return whether the summary names the proteins and settings of the run file."""
+        inference = self._config.inference
         known = {
             "model": inference.model or str(self._config.run_dir / "model"),
             "max_residues": self._config.model.max_residues,
             "long_proteins": inference.long_proteins,
         }
+        written = read_mapping(self.summary)
+        if any(written.get(name) != value for name, value in known.items()):
+            return False
         # Earlier versions wrote no key of the input.
-        return all(written.get(name) == value for name, value in known.items()) and (
-            "input_key" not in written or written["input_key"] == input_key(self._config)
-        )
+        return "input_key" not in written or written["input_key"] == input_key(self._config)
 
     def _has_key(self, key: str) -> bool:
+        """Return whether the summary has this key."""
         try:
             return bool(json.loads(self.summary.read_text())["key"] == key)
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
     def _files(self) -> list[Path]:
-        pictures = glob.escape(self.path.stem) + ".[0-9][0-9]-*.png"
-        if not self._has_pictures:
-            return [self.path, self.rejects]
-        positions = self.path.with_name(f"{self.path.stem}.positions.csv")
-        return [self.path, self.rejects, positions, *self.path.parent.glob(pictures)]
+        """Return the files of the result besides the summary, whether they exist or not."""
+        files = [self.path, self.rejects]
+        if self._has_pictures:
+            files.append(self.path.with_name(f"{self.path.stem}.positions.csv"))
+            files += self.path.parent.glob(f"{glob.escape(self.path.stem)}.[0-9][0-9]-*.png")
+        return files
 
     def write_part(self, name: str, table: pa.Table, rejects: Sequence[Reject]) -> None:
+        """Write the file of a part, whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
         listed = json.dumps([[reject.where, reject.reason] for reject in rejects]).encode()
         partial = self.folder / f".{name}-{os.getpid()}"
-        table = table.replace_schema_metadata({**(table.schema.metadata or {}), _REJECTS: listed})
-        pq.write_table(table, partial, row_group_size=_ROW_GROUP_ROWS)
+        metadata = {**(table.schema.metadata or {}), _REJECTS: listed}
+        pq.write_table(table.replace_schema_metadata(metadata), partial, row_group_size=_ROW_GROUP_ROWS)
         partial.replace(self.folder / name)
 
     def join(self, names: Iterable[str], summary: dict[str, Any]) -> None:
         """Write the parts in their order as one file, and the summary and the rejects.
 
-        Each file appears whole or not at all. If the command is killed here, the next one does it again: the
-        summary is written first, because its key identifies the other files, and the parts are deleted last.
+        Each file appears whole or not at all. If the command is killed here, the next one joins the parts
+        again. For this, the summary is written first, because its key identifies the other files, and the
+        parts are deleted last.
         """
         partial = self.path.with_name(f".{self.path.name}-{os.getpid()}")
         rejects: list[tuple[str, str]] = []
-        writer: Any = None
+        writer: pq.ParquetWriter | _CsvWriter | None = None
         for name in names:
             beat("joining the parts")
             with pq.ParquetFile(self.folder / name) as part:
@@ -111,6 +125,7 @@ class Output:
                     writer = self._writer(partial, schema, summary)
                 for batch in part.iter_batches(_ROW_GROUP_ROWS):
                     writer.write_batch(batch.replace_schema_metadata(writer.schema.metadata))
+        assert writer is not None  # a plan has at least one part
         writer.close()
         for old in self._files():
             old.unlink(missing_ok=True)
@@ -122,7 +137,9 @@ class Output:
         partial.replace(self.path)
         shutil.rmtree(self.folder)
 
-    def _writer(self, path: Path, schema: pa.Schema, summary: dict[str, Any]) -> Any:
+    def _writer(
+        self, path: Path, schema: pa.Schema, summary: dict[str, Any]
+    ) -> "pq.ParquetWriter | _CsvWriter":
         if self.path.suffix == PARQUET:
             return pq.ParquetWriter(path, schema.with_metadata({b"esm2": json.dumps(summary).encode()}))
         return _CsvWriter(path, schema)
@@ -132,18 +149,21 @@ class _CsvWriter:
     """CSV writer; lists, with one entry per residue, become text with blanks between the entries."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        fields = [pa.field(f.name, pa.string()) if pa.types.is_list(f.type) else f for f in schema]
+        fields = []
+        for column in schema:
+            is_list = pa.types.is_list(column.type)
+            fields.append(pa.field(column.name, pa.string()) if is_list else column)
         self.schema = pa.schema(fields)
         self._writer = pa.csv.CSVWriter(path, self.schema)
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        columns = [
-            pa.array([" ".join(f"{item:.4f}" for item in row) for row in column.to_pylist()])
-            if pa.types.is_list(column.type)
-            else column
-            for column in batch.columns
-        ]
+        columns = [_as_text(column) if pa.types.is_list(column.type) else column for column in batch.columns]
         self._writer.write_batch(pa.record_batch(columns, schema=self.schema))
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _as_text(column: pa.Array) -> pa.Array:
+    """Return lists of numbers as text."""
+    return pa.array([" ".join(f"{number:.4f}" for number in row) for row in column.to_pylist()])

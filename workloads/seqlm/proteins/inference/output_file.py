@@ -18,16 +18,19 @@ def output_file(config: "RunFile", command: str) -> Path:
     """
     record = inference_command(command)
     formats = record.formats
-    path = Path(config.inference.output or default_folder(config) / f"{record.output_name}{formats[0]}")
+    if config.inference.output:
+        path = Path(config.inference.output)
+    else:
+        path = default_folder(config) / f"{record.output_name}{formats[0]}"
     if path.suffix not in formats:
         raise ValueError(f"inference.output: got {path}; its name must end in {' or '.join(formats)}")
     return path
 
 
 def default_folder(config: "RunFile") -> Path:
-    """Return the folder that holds the model, or the run folder of a checkpoint; else the folder of this run.
+    """Return the folder that holds the model, or the run folder of a checkpoint.
 
-    The folder of this run is used for hub ids, and if the user cannot write beside the model.
+    For hub ids, and if the user cannot write beside the model, it is the folder of this run.
     """
     model = Path(config.inference.model or config.run_dir / "model")
     holder = model.parent.parent if model.parent.name == "checkpoints" else model.parent

@@ -50,14 +50,15 @@ class Head:
         names = tuple(str(config.id2label[index]) for index in range(config.num_labels))
         check_head("predict", name, config.architectures or [MASKED_LM])
         problem = None if isinstance(model, TokenClassifier) else config.problem_type or ""
-        if kind := KIND_OF_PROBLEM.get(problem):
-            is_binary = len(names) == 1 and not (kind.measured or kind.one_of_many)
-            negative = getattr(config, "negative_class", f"not {names[0]}") if is_binary else ""
-            return Head(kind, names, negative)
-        raise ValueError(
-            f"{name}: config.json has problem_type {config.problem_type!r}; allowed are regression, "
-            "multi_label_classification and single_label_classification"
-        )
+        kind = KIND_OF_PROBLEM.get(problem)
+        if kind is None:
+            raise ValueError(
+                f"{name}: config.json has problem_type {config.problem_type!r}; allowed are regression, "
+                "multi_label_classification and single_label_classification"
+            )
+        is_binary = len(names) == 1 and not (kind.measured or kind.one_of_many)
+        negative = getattr(config, "negative_class", f"not {names[0]}") if is_binary else ""
+        return Head(kind, names, negative)
 
     @property
     def answer(self) -> Answer:
@@ -70,7 +71,9 @@ class Head:
             return []
         if not self.kind.one_of_many:
             likely = [name for name, value in zip(self.names, values, strict=True) if value >= THRESHOLD]
-            return likely or [self.negative] * bool(self.negative)
+            if not likely and self.negative:
+                return [self.negative]
+            return likely
         return [self.names[index] for index in np.atleast_1d(values.argmax(axis=-1)).tolist()]
 
 
@@ -82,7 +85,8 @@ def predict(config: RunFile, here: Processes) -> None:
     """
     command = Command(config, here, "predict")
     head = Head.of(command.engine.model, command.model_name)
-    if head.kind.measured and (taken := sorted({"id", "length"} & set(head.names))):
+    taken = sorted({"id", "length"} & set(head.names))
+    if head.kind.measured and taken:
         raise ValueError(
             f"{command.model_name} predicts a value called {taken[0]}, as another column is; give it another "
             "name in id2label of the model's config.json"

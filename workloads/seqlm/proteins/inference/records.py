@@ -28,10 +28,15 @@ from seqlm.training.data.transfer import BeingFetched, fetch
 from seqlm.training.heartbeat import beat
 
 BLOCK_BYTES = 4 * MIB
+"""Number of bytes of a FASTA file that are parsed at once."""
 MAX_RECORD_BYTES = 32 * MIB
+"""Largest number of bytes of a record."""
 POLL_SECONDS = 2.0
+"""Seconds between two looks at a download of another process."""
 KEY_RESIDUES = 500_000
 """Residues that are hashed at once for the key of an input."""
+LENGTH_BYTES = 8
+"""Bytes of a field's length in a hash."""
 _digest = partial(hashlib.blake2b, digest_size=16)
 
 
@@ -41,6 +46,7 @@ class Protein:
     tokens: npt.NDArray[np.uint8]
     """Token ids, (L,), without CLS and EOS."""
     file: str
+    """File that the protein comes from, for messages."""
 
     @property
     def sequence(self) -> str:
@@ -72,17 +78,25 @@ def read_proteins(
     Raises:
         ValueError: if a file cannot be read, or a table lacks these columns.
     """
-    for path in [path for location in locations for path in _fetched(location, downloads)]:
-        if path.name.lower().removesuffix(".gz").endswith((*CSV_DELIMITERS, *PARQUET_SUFFIXES)):
+    paths: list[Path] = []
+    for location in locations:
+        paths += _fetched(location, downloads)
+    for path in paths:
+        if _is_table(path):
             yield from _of_table(path, id_column, sequence_column)
-        else:
-            with closing(SourceReader(path)) as reader:
-                for block in reader.blocks(RECORD_START, BLOCK_BYTES, MAX_RECORD_BYTES):
-                    yield from _of_block(block)
+            continue
+        with closing(SourceReader(path)) as reader:
+            for block in reader.blocks(RECORD_START, BLOCK_BYTES, MAX_RECORD_BYTES):
+                yield from _of_block(block)
+
+
+def _is_table(path: Path) -> bool:
+    """Return whether a file is a table by its name, and else FASTA."""
+    return path.name.lower().removesuffix(".gz").endswith((*CSV_DELIMITERS, *PARQUET_SUFFIXES))
 
 
 def _fetched(location: str, downloads: Path) -> list[Path]:
-    """Return local files; one process of a command downloads, and the others wait for it."""
+    """Return the local files of a location; one process of a command downloads, the others wait for it."""
     while True:
         try:
             return fetch(location, downloads, PROTEINS)
@@ -92,13 +106,16 @@ def _fetched(location: str, downloads: Path) -> list[Path]:
 
 
 def records_of(config: RunFile, locations: Sequence[str] = ()) -> Iterator[Protein | Reject]:
-    """Read what ``inference.input`` names, or only these of its locations."""
-    inference, task = config.inference, config.task
+    """Read the records of ``inference.input``, or only those of the given locations."""
+    inference = config.inference
+    task = config.task
+    id_column = task.id_column if task else "id"
+    sequence_column = task.sequence_column if task else "sequence"
     records = read_proteins(
         locations or inference.input,
         Path(config.data.downloads),
-        id_column=inference.id_column or (task.id_column if task else "id"),
-        sequence_column=inference.sequence_column or (task.sequence_column if task else "sequence"),
+        id_column=inference.id_column or id_column,
+        sequence_column=inference.sequence_column or sequence_column,
     )
     return (_checked(record, config) if isinstance(record, Protein) else record for record in records)
 
@@ -133,11 +150,14 @@ class _Collected(Problems):
         self.rejects.append(Reject(where, text))
 
     def taken(self) -> list[Reject]:
-        found, self.rejects = self.rejects, []
+        """Return the rejects since the last call."""
+        found = self.rejects
+        self.rejects = []
         return found
 
 
 def _of_table(path: Path, id_column: str, sequence_column: str) -> Iterator[Protein | Reject]:
+    """Yield the records of a table in their order."""
     problems = _Collected()
     rows = read_rows(path, [id_column, sequence_column], problems)
     for record in table_records(rows, id_column, sequence_column, problems):
@@ -147,6 +167,7 @@ def _of_table(path: Path, id_column: str, sequence_column: str) -> Iterator[Prot
 
 
 def _of_block(block: Block) -> Iterator[Protein | Reject]:
+    """Yield the records of a block of FASTA; if it has mistakes, parse its records one by one."""
     try:
         ids, tokens = parse_block(block)
     except ValueError as error:
@@ -164,12 +185,16 @@ def _of_block(block: Block) -> Iterator[Protein | Reject]:
 
 @dataclass
 class Part:
+    """Consecutive records of the input, the results of which are written together."""
+
     number: int
+    """Position among the parts, from 0."""
     proteins: list[Protein] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     num_residues: int = 0
     """Residues of all proteins, long ones in full."""
     key: str = ""
+    """Hash of everything that the result of the part depends on."""
 
 
 @dataclass(frozen=True)
@@ -186,11 +211,12 @@ def cut(records: Iterable[Protein | Reject], num_residues: int, settings: str) -
     """Yield parts of at least ``num_residues``; the last one is shorter, and an only one may be empty.
 
     Args:
-        records: input.
+        records: records of the input.
         num_residues: number of residues after which a part ends.
         settings: all other values that the results depend on.
     """
-    part, digest = Part(0), _digest(settings.encode())
+    part = Part(0)
+    digest = _digest(settings.encode())
     for record in records:
         if isinstance(record, Reject):
             part.rejects.append(record)
@@ -202,13 +228,15 @@ def cut(records: Iterable[Protein | Reject], num_residues: int, settings: str) -
         if part.num_residues >= num_residues:
             part.key = digest.hexdigest()
             yield part
-            part, digest = Part(part.number + 1), _digest(settings.encode())
+            part = Part(part.number + 1)
+            digest = _digest(settings.encode())
     if part.proteins or part.rejects or part.number == 0:
         part.key = digest.hexdigest()
         yield part
 
 
 def planned(part: Part) -> Planned:
+    """Return the description of a part."""
     file = f"{part.number:06d}-{part.key}.parquet"
     return Planned(file, len(part.proteins), part.num_residues, len(part.rejects))
 
@@ -224,6 +252,7 @@ def input_key(config: RunFile) -> str:
 
 
 def _add(digest: hashlib.blake2b, *fields: bytes) -> None:
+    """Add fields to a hash, each after its length, so that their bounds count, too."""
     for text in fields:
-        digest.update(len(text).to_bytes(8, "little"))
+        digest.update(len(text).to_bytes(LENGTH_BYTES, "little"))
         digest.update(text)

@@ -11,11 +11,11 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from seqlm.runs.inference_commands import PARQUET
 from seqlm.training.whole_file import write_whole, writing_whole
@@ -31,20 +33,42 @@ from seqlm.training.whole_file import write_whole, writing_whole
 ROWS = "GAVLIMPFWYSTCNQDEHKR"
 """Mutant residues by chemical kind: small, aliphatic, aromatic, polar, charged."""
 COLOURS = colormaps["RdBu"].with_extremes(bad="#d9d9d9")
-"""Blue is favoured, red disfavoured. Grey cells have no score, as those of the wild type."""
+"""Blue is favoured, red disfavoured. Grey cells have no score, such as those of the wild type."""
+COLOUR_PERCENTILE = 98
+"""Percentile of the scores' sizes at which the colours end. A few extreme positions would otherwise leave the
+rest without colour."""
 POSITIONS_PER_LINE = 100
-"""Largest number; the bands of a protein have equal widths."""
+"""Largest number of positions in a band of a heat map; the bands of a protein have equal widths."""
+TICK_POSITIONS = 10
+"""Positions between two ticks."""
 MAX_PICTURES = 20
+"""Largest number of heat maps of a table."""
 MAX_POSITIONS = 3000
-"""Drawn of a protein; what is longer gives pictures that few programs open. The table has them all."""
-MAX_LOGOS, LOGO_LINE_POSITIONS, MAX_LOGO_POSITIONS = 5, 60, 600
+"""Largest number of positions in a heat map, because few programs open longer pictures. The table has all."""
+MAX_LOGOS = 5
+"""Largest number of logos of a table."""
+LOGO_LINE_POSITIONS = 60
+"""Largest number of positions in a line of a logo."""
+MAX_LOGO_POSITIONS = 600
+"""Largest number of positions in a logo."""
+MAX_NAME_CHARACTERS = 80
+"""Largest number of characters of an id in the name of a file."""
 COLUMNS = (
-    *("id", "position", "wild_type", "mean_score", "best_mutant", "best_score"),
-    *("entropy", "pseudo_perplexity"),
+    "id",
+    "position",
+    "wild_type",
+    "mean_score",
+    "best_mutant",
+    "best_score",
+    "entropy",
+    "pseudo_perplexity",
 )
 """Columns of the table; the entropy is in bits."""
 SMALLEST_BITS = 0.05
-"""Letters below are too low to be read."""
+"""Smallest height of a letter in a logo. Lower ones cannot be read."""
+GREY = "#6b7280"
+LINE_GREY = "#9ca3af"
+BLUE = "#0072b2"
 
 
 @dataclass
@@ -55,29 +79,39 @@ class Mutants:
     scores: dict[tuple[int, str], float] = field(default_factory=dict)
     """Scores by position, from 1, and new residue."""
     wild: dict[int, str] = field(default_factory=dict)
+    """Residues of the wild type by position."""
+
+
+class Written(NamedTuple):
+    """File that was written."""
+
+    path: Path
+    content: str
+    """Description of the content, for the user."""
 
 
 def draw_heat_maps(table: Path, model: str) -> list[Path]:
-    """Draw ``<name>.<number>-<id>.png`` of the first proteins in a table of single mutants, if missing."""
+    """Draw ``<name>.<number>-<id>.png`` for the first proteins of a table of single mutants, if missing."""
     pictures = []
     for number, mutants in enumerate(itertools.islice(proteins_of(table), MAX_PICTURES), start=1):
         path = picture_of(table, number, mutants.protein)
         if not path.exists():
             with writing_whole(path) as partial:
-                _figure(mutants, model).savefig(partial, dpi=150, bbox_inches="tight")
+                heat_map(mutants, model).savefig(partial, dpi=150, bbox_inches="tight")
         pictures.append(path)
     return pictures
 
 
 def picture_of(table: Path, number: int, protein: str, kind: str = "") -> Path:
     """Return the path of a picture of the table's n-th protein."""
-    safe = re.sub(r"[^\w.-]+", "-", protein)[:80]
+    safe = re.sub(r"[^\w.-]+", "-", protein)[:MAX_NAME_CHARACTERS]
     return table.with_name(f"{table.stem}.{number:02d}-{safe}{kind}.png")
 
 
 def proteins_of(table: Path) -> Iterator[Mutants]:
     """Yield the proteins in order; positions that restart begin another protein, even with the same id."""
-    mutants, last = Mutants(""), 0
+    mutants = Mutants("")
+    last = 0
     for name, mutation, score in _rows(table):
         place = int(mutation[1:-1])
         if name != mutants.protein or place < last:
@@ -92,122 +126,181 @@ def proteins_of(table: Path) -> Iterator[Mutants]:
 
 
 def _rows(table: Path) -> Iterator[tuple[str, str, float]]:
-    """No more is read than is drawn."""
+    """Yield ids, mutations and scores. No more of the table is read than the caller takes."""
+    if table.suffix == PARQUET:
+        with pq.ParquetFile(table) as file:
+            yield from _rows_of(file.iter_batches())
+        return
     # Without types an id of digits would be a number.
     types = {"id": pa.string(), "mutation": pa.string(), "score": pa.float32()}
-    is_parquet, options = table.suffix == PARQUET, pa.csv.ConvertOptions(column_types=types)
-    with pq.ParquetFile(table) if is_parquet else pa.csv.open_csv(table, convert_options=options) as file:
-        for batch in file.iter_batches() if is_parquet else file:
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    options = pa.csv.ConvertOptions(column_types=types)
+    with pa.csv.open_csv(table, convert_options=options) as file:
+        yield from _rows_of(file)
 
 
-def _figure(mutants: Mutants, model: str) -> Figure:
+def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, str, float]]:
+    for batch in batches:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def heat_map(mutants: Mutants, model: str) -> Figure:
+    """Return the heat map of one protein, in bands of equal widths."""
     length = min(max(mutants.wild), MAX_POSITIONS)
-    grid = np.full((len(ROWS), length), np.nan)
+    scores = np.full((len(ROWS), length), np.nan)
     for (place, mutant), score in mutants.scores.items():
         if place <= length:
-            grid[ROWS.index(mutant), place - 1] = score
-    # A few extreme positions would leave the rest without colour.
-    limit = float(np.nanpercentile(np.abs(grid), 98))
-    count = math.ceil(length / POSITIONS_PER_LINE)
-    width = math.ceil(length / count)
-    figure = Figure(figsize=(max(7.0, 2.5 + 0.13 * width), 1.2 + 3.1 * count), layout="constrained")
-    axes = figure.subplots(count, 1, squeeze=False)[:, 0]
-    for first, axis in zip(range(0, length, width), axes, strict=True):
-        here = grid[:, first : first + width]
-        image = axis.imshow(here, cmap=COLOURS, vmin=-limit, vmax=limit, aspect="auto", interpolation="none")
-        axis.set(xlim=(-0.5, width - 0.5), frame_on=False)
-        axis.set_ylabel("mutant residue", fontsize=8)
-        axis.set_yticks(range(len(ROWS)), list(ROWS), fontsize=6)
-        ticks = [place for place in range(first + 1, first + here.shape[1] + 1) if place % 10 == 0]
-        axis.set_xticks([place - first - 1 for place in ticks], [str(place) for place in ticks], fontsize=7)
-        wild = [(place - first - 1, ROWS.index(r)) for place, r in mutants.wild.items() if r in ROWS]
-        inside = [point for point in wild if 0 <= point[0] < here.shape[1]]
-        axis.plot(*zip(*inside, strict=True), "ko", markersize=2.6, label="wild type")
-    axes[-1].set_xlabel("position", fontsize=8)
-    figure.suptitle(f"{mutants.protein}, {'/'.join(Path(model).parts[-2:])}", fontsize=10, parse_math=False)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower right", fontsize=8, frameon=False)
-    bar = figure.colorbar(image, ax=list(axes), shrink=min(1.0, 2.5 / count))
+            scores[ROWS.index(mutant), place - 1] = score
+    limit = float(np.nanpercentile(np.abs(scores), COLOUR_PERCENTILE))
+    num_bands = math.ceil(length / POSITIONS_PER_LINE)
+    width = math.ceil(length / num_bands)
+    size = (max(7.0, 2.5 + 0.13 * width), 1.2 + 3.1 * num_bands)
+    figure = Figure(figsize=size, layout="constrained")
+    bands = figure.subplots(num_bands, 1, squeeze=False)[:, 0]
+    for first, band in zip(range(0, length, width), bands, strict=True):
+        image = _draw_band(band, mutants, scores[:, first : first + width], first, limit)
+        band.set_xlim(-0.5, width - 0.5)
+    bands[-1].set_xlabel("position", fontsize=8)
+    title = f"{mutants.protein}, {_short(model)}"
+    figure.suptitle(title, fontsize=10, parse_math=False)
+    figure.legend(*bands[0].get_legend_handles_labels(), loc="outside lower right", fontsize=8, frameon=False)
+    bar = figure.colorbar(image, ax=list(bands), shrink=min(1.0, 2.5 / num_bands))
     bar.set_label("log p(mutant) - log p(wild type), nats", fontsize=8)
     bar.ax.set_title("favoured", fontsize=8)
     bar.ax.set_xlabel("disfavoured", fontsize=8)
     return figure
 
 
+def _draw_band(
+    axis: Axes, mutants: Mutants, scores: npt.NDArray[np.float64], first: int, limit: float
+) -> AxesImage:
+    """Draw the positions after the ``first`` ones of a protein, with dots at the wild type.
+
+    Args:
+        axis: axes of the band.
+        mutants: single mutants of the protein.
+        scores: scores of the band, with a row for each residue of ``ROWS``.
+        first: number of positions before the band.
+        limit: score with the strongest colour.
+    """
+    num_positions = scores.shape[1]
+    image = axis.imshow(scores, cmap=COLOURS, vmin=-limit, vmax=limit, aspect="auto", interpolation="none")
+    axis.set_frame_on(False)
+    axis.set_ylabel("mutant residue", fontsize=8)
+    axis.set_yticks(range(len(ROWS)), list(ROWS), fontsize=6)
+    positions = range(first + 1, first + num_positions + 1)
+    ticks = [position for position in positions if position % TICK_POSITIONS == 0]
+    axis.set_xticks(
+        [position - first - 1 for position in ticks], [str(position) for position in ticks], fontsize=7
+    )
+    dots_x = []
+    dots_y = []
+    for position, residue in mutants.wild.items():
+        if residue in ROWS and position in positions:
+            dots_x.append(position - first - 1)
+            dots_y.append(ROWS.index(residue))
+    axis.plot(dots_x, dots_y, "ko", markersize=2.6, label="wild type")
+    return image
+
+
+def _short(model: str) -> str:
+    """Return the last parts of a model's name, for a title."""
+    return "/".join(Path(model).parts[-2:])
+
+
 def probabilities(mutants: Mutants) -> dict[int, npt.NDArray[np.float64]]:
     """Return the probabilities of the residues ``ROWS`` at each position, (20,)."""
     found = {}
     for place, wild in mutants.wild.items():
-        scores = np.array([0.0 if r == wild else mutants.scores.get((place, r), -np.inf) for r in ROWS])
+        # The wild type's score is 0 by its definition. A residue without a score has probability 0.
+        known = {residue: mutants.scores.get((place, residue), -np.inf) for residue in ROWS} | {wild: 0.0}
+        scores = np.array([known[residue] for residue in ROWS])
         shares = np.exp(scores - scores.max())
         found[place] = shares / shares.sum()
     return found
 
 
-def write_positions(table: Path, model: str) -> list[tuple[Path, str]]:
-    """Write ``<name>.positions.csv`` and the logos; return the files with what they are."""
-    text, files = io.StringIO(), list[tuple[Path, str]]()
+def write_positions(table: Path, model: str) -> list[Written]:
+    """Write ``<name>.positions.csv`` and the logos of the first proteins, and return these files."""
     path = table.with_name(f"{table.stem}.positions.csv")
+    written = [Written(path, "summary by position")]
     has_logomaker = find_spec("logomaker") is not None
     if not has_logomaker:
         print("warning: no logos are drawn, because logomaker is not installed: pip install logomaker")
+    text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for number, mutants in enumerate(proteins_of(table), start=1):
         shares = probabilities(mutants)
-        for place, p in shares.items():
-            wild = mutants.wild[place]
-            scores = {r: mutants.scores[place, r] for r in ROWS if (place, r) in mutants.scores}
-            best = max(scores, key=lambda r: scores[r])
-            entropy = -sum(float(q * math.log2(q)) for q in p if q > 0)
-            row: list[Any] = [mutants.protein, place, wild, np.mean([*scores.values()]), best, scores[best]]
-            writer.writerow([*row, entropy, 1 / p[ROWS.index(wild)]])
+        for place, at_place in shares.items():
+            writer.writerow(_position_row(mutants, place, at_place))
         if number <= MAX_LOGOS and has_logomaker:
             picture = picture_of(table, number, mutants.protein, ".logo")
             if not picture.exists():
                 with writing_whole(picture) as partial:
-                    _logo_figure(mutants, shares, model).savefig(partial, dpi=150)
-            files.append((picture, "logo and pseudo-perplexity"))
+                    _logo(mutants, shares, model).savefig(partial, dpi=150)
+            written.append(Written(picture, "logo and pseudo-perplexity"))
     write_whole(path, text.getvalue())
-    return [(path, "summary by position"), *files]
+    return written
 
 
-def _logo_figure(mutants: Mutants, shares: dict[int, npt.NDArray[np.float64]], model: str) -> Figure:
+def _position_row(mutants: Mutants, place: int, shares: npt.NDArray[np.float64]) -> list[object]:
+    """Return the row of a position in ``COLUMNS``, from the probabilities ``shares`` (20,)."""
+    wild = mutants.wild[place]
+    scores = {r: mutants.scores[place, r] for r in ROWS if (place, r) in mutants.scores}
+    best = max(scores, key=lambda residue: scores[residue])
+    entropy = -sum(float(share * math.log2(share)) for share in shares if share > 0)
+    perplexity = 1 / shares[ROWS.index(wild)]
+    mean = np.mean(list(scores.values()))
+    return [mutants.protein, place, wild, mean, best, scores[best], entropy, perplexity]
+
+
+def _logo(mutants: Mutants, shares: dict[int, npt.NDArray[np.float64]], model: str) -> Figure:
+    """Return the logo of a protein: lines of letters, each above the pseudo-perplexity of its positions."""
+    length = min(max(shares), MAX_LOGO_POSITIONS)
+    num_lines = math.ceil(length / LOGO_LINE_POSITIONS)
+    width = math.ceil(length / num_lines)
+    figure = Figure(figsize=(11, 2.6 * num_lines), layout="constrained")
+    axes = figure.subplots(2 * num_lines, 1, squeeze=False, height_ratios=[1.5, 1] * num_lines)[:, 0]
+    for line, (letters, track) in enumerate(zip(axes[::2], axes[1::2], strict=True)):
+        places = range(line * width + 1, line * width + width + 1)
+        heights = np.zeros((width, len(ROWS)))
+        for row, place in enumerate(places):
+            if place in shares and place <= length:
+                heights[row] = _letter_heights(shares[place])
+        _draw_letters(letters, places, heights)
+        known = [place for place in places if place in shares]
+        perplexities = [1 / shares[place][ROWS.index(mutants.wild[place])] for place in known]
+        track.semilogy(known, perplexities, color=BLUE, drawstyle="steps-mid", linewidth=1)
+        track.set(xlim=letters.get_xlim(), ylim=(0.9, None), ylabel="pseudo-\nperplexity")
+        track.set_yticks([1, 5, 20], ["1", "5", "20"])
+        track.minorticks_off()
+        track.axhline(len(ROWS), color=LINE_GREY, linewidth=0.8, linestyle=":")
+    axes[-1].set_xlabel("position")
+    title = f"{mutants.protein}, {_short(model)}; dotted line: all residues alike"
+    figure.suptitle(title, fontsize=10, parse_math=False)
+    return figure
+
+
+def _letter_heights(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the letters' heights in bits, (20,): the share of each in the information of the position."""
+    logs = np.log2(shares, out=np.zeros_like(shares), where=shares > 0)
+    information = math.log2(len(ROWS)) + (shares * logs).sum()
+    heights: npt.NDArray[np.float64] = shares * information
+    heights[heights < SMALLEST_BITS] = 0
+    return heights
+
+
+def _draw_letters(axis: Axes, places: range, heights: npt.NDArray[np.float64]) -> None:
+    """Draw one line of a logo, with the heights (positions, 20) of the letters."""
     import logomaker  # brings pandas
     import pandas as pd
 
-    length = min(max(shares), MAX_LOGO_POSITIONS)
-    count = math.ceil(length / LOGO_LINE_POSITIONS)
-    width = math.ceil(length / count)
-    figure = Figure(figsize=(11, 2.6 * count), layout="constrained")
-    axes = figure.subplots(2 * count, 1, squeeze=False, height_ratios=[1.5, 1] * count)[:, 0]
-    for line in range(count):
-        places = range(line * width + 1, line * width + width + 1)
-        table = np.zeros((width, len(ROWS)))
-        for place in places:
-            if place in shares and place <= length:
-                p = shares[place]
-                logs = np.log2(p, out=np.zeros_like(p), where=p > 0)
-                table[place - places[0]] = p * (math.log2(len(ROWS)) + (p * logs).sum())
-        table[table < SMALLEST_BITS] = 0
-        logo, track = axes[2 * line], axes[2 * line + 1]
-        letters = pd.DataFrame(table, index=places, columns=list(ROWS))
-        if table.any():
-            logomaker.Logo(letters, ax=logo, color_scheme="chemistry")
-        else:
-            text = f"no residue has {SMALLEST_BITS} bits or more"
-            logo.annotate(text, (0.5, 0.5), xycoords="axes fraction", ha="center", color="#6b7280")
-        logo.set(xlim=(places[0] - 0.5, places[-1] + 0.5))
-        logo.set(ylim=(0, math.log2(len(ROWS))), ylabel="bits")
-        known = [place for place in places if place in shares]
-        values = [1 / shares[place][ROWS.index(mutants.wild[place])] for place in known]
-        track.semilogy(known, values, color="#0072b2", drawstyle="steps-mid", linewidth=1)
-        track.set(xlim=logo.get_xlim(), ylim=(0.9, None), ylabel="pseudo-\nperplexity")
-        track.set_yticks([1, 5, 20], ["1", "5", "20"])
-        track.minorticks_off()
-        track.axhline(len(ROWS), color="#9ca3af", linewidth=0.8, linestyle=":")
-        logo.set_xticks([])
-    axes[-1].set_xlabel("position")
-    title = f"{mutants.protein}, {'/'.join(Path(model).parts[-2:])}; dotted line: all residues alike"
-    figure.suptitle(title, fontsize=10, parse_math=False)
-    return figure
+    if heights.any():
+        letters = pd.DataFrame(heights, index=places, columns=list(ROWS))
+        logomaker.Logo(letters, ax=axis, color_scheme="chemistry")
+    else:
+        text = f"no residue has {SMALLEST_BITS} bits or more"
+        axis.annotate(text, (0.5, 0.5), xycoords="axes fraction", ha="center", color=GREY)
+    axis.set(xlim=(places[0] - 0.5, places[-1] + 0.5))
+    axis.set(ylim=(0, math.log2(len(ROWS))), ylabel="bits")
+    axis.set_xticks([])

@@ -9,6 +9,7 @@ each protein gets a heat map. The result has the columns id, mutation and score.
 their protein are listed in the rejects, each with its reason, and the others are scored.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,8 +21,8 @@ from seqlm.training.processes import Processes
 
 from .job import Command
 from .masked_marginals import masked_marginals, places_of
-from .mutations import Variant, all_single_mutants, asked_for, read_mutations
-from .records import Protein, records_of
+from .mutations import Variant, all_single_mutants, read_mutations, with_rejected_mutations
+from .records import Protein, Reject, records_of
 from .single_mutants import draw_heat_maps, write_positions
 
 _SCHEMA = pa.schema([("id", pa.string()), ("mutation", pa.string()), ("score", pa.float32())])
@@ -39,33 +40,38 @@ def variants(config: RunFile, here: Processes) -> None:
     inference = config.inference
     command = Command(config, here, "variants")
     check_head("variants", command.model_name, command.engine.model.config.architectures or [MASKED_LM])
-    asked = None if inference.mutations is None else read_mutations(Path(inference.mutations))
-    command.settings["mutations_fingerprint"] = None if asked is None else asked.fingerprint
+    table = None if inference.mutations is None else read_mutations(Path(inference.mutations))
+    command.settings["mutations_fingerprint"] = None if table is None else table.fingerprint
+
+    def records() -> Iterable[Protein | Reject]:
+        found = records_of(config)
+        return found if table is None else with_rejected_mutations(found, table)
 
     def wanted_of(protein: Protein) -> list[Variant]:
-        if asked is None:
+        if table is None:
             return all_single_mutants(protein)
-        return [found for found in asked.parsed(protein) if isinstance(found, Variant)]
+        return [found for found in table.parsed(protein) if isinstance(found, Variant)]
 
     def residues_of(protein: Protein) -> int:
-        return len(places_of(wanted_of(protein))) * min(len(protein.tokens), config.model.max_residues)
+        window = min(len(protein.tokens), config.model.max_residues)
+        return window * len(places_of(wanted_of(protein)))
 
     def tabulate(proteins: list[Protein]) -> pa.Table:
-        rows: list[tuple[str, str, float]] = []
+        ids: list[str] = []
+        mutations: list[str] = []
+        scores: list[float] = []
         for protein in proteins:
             wanted = wanted_of(protein)
-            scores = masked_marginals(command.engine, protein.tokens, wanted) if wanted else []
-            rows += [(protein.id, one.name, score) for one, score in zip(wanted, scores, strict=True)]
-        return pa.table(list(zip(*rows, strict=True)) or [()] * 3, schema=_SCHEMA)
+            if wanted:
+                ids += [protein.id] * len(wanted)
+                mutations += [variant.name for variant in wanted]
+                scores += masked_marginals(command.engine, protein.tokens, wanted)
+        return pa.table([ids, mutations, scores], schema=_SCHEMA)
 
-    command.run(
-        tabulate,
-        max(1, inference.part_residues // MASKED_RESIDUES_PER_PART),
-        lambda: asked_for(records_of(config), asked),
-        residues_of,
-    )
-    if here.is_first and asked is None:
+    part_residues = max(1, inference.part_residues // MASKED_RESIDUES_PER_PART)
+    command.run(tabulate, part_residues, records, residues_of)
+    if here.is_first and table is None:
         for picture in draw_heat_maps(command.output.path, command.model_name):
             print(f"wrote {picture}: heat map")
-        for file, kind in write_positions(command.output.path, command.model_name):
-            print(f"wrote {file}: {kind}")
+        for written in write_positions(command.output.path, command.model_name):
+            print(f"wrote {written.path}: {written.content}")

@@ -1,7 +1,8 @@
 """Score a model on a prepared split (``seqlm evaluate``).
 
-The model is the run's own, or ``inference.model``: a folder that
-transformers reads, a checkpoint, or a hub id. A pre-training run scores ``model.init_from`` if that is set.
+The model is the run's own, or ``inference.model``: a folder that transformers reads, a checkpoint, or a hub
+id. A pre-training run scores ``model.init_from`` if that is set.
+
 ``evaluate.split`` selects the split. Masks, crops and drawn cluster members are fixed, so the scores of
 different models can be compared. A run with a task has the task's scores. A run on questions has ROUGE in
 addition to the loss.
@@ -33,8 +34,7 @@ def main(config: RunFile) -> None:
     if config.inference.model or not base:
         check_model(config)
     _prepare(config, config.inference.model or base or str(config.run_dir / "model"))
-    # These bring torch.
-    from seqlm.training.hardware import environment
+    from seqlm.training.hardware import environment  # these bring torch
     from seqlm.training.processes import processes
     from seqlm.training.tracking.run_log import write_results
 
@@ -44,15 +44,21 @@ def main(config: RunFile) -> None:
         if not here.is_first:
             return
         for name, value in scores.items():
-            print(f"{name:18} {value:.4f}" if isinstance(value, float) else f"{name:18} {value}")
+            shown = f"{value:.4f}" if isinstance(value, float) else value
+            print(f"{name:18} {shown}")
         folder = default_folder(config)
         folder.mkdir(parents=True, exist_ok=True)
-        # The score of another model must not replace the run's own.
-        model = str(scores["model"])
-        name = "" if Path(model) == folder / "model" else re.sub(r"[^\w.-]+", "-", model).strip("-.")
-        file = f"evaluation-{config.evaluate.split}{'-' if name else ''}{name}.json"
+        file = _result_file(config, str(scores["model"]), folder)
         write_results(folder, {**scores, "environment": environment(here.device)}, file)
         print(f"{'written to':18} {folder / file}")
+
+
+def _result_file(config: RunFile, model: str, folder: Path) -> str:
+    """Return the name of the result; the score of another model must not replace the run's own."""
+    stem = f"evaluation-{config.evaluate.split}"
+    if Path(model) != folder / "model":
+        stem += "-" + re.sub(r"[^\w.-]+", "-", model).strip("-.")
+    return f"{stem}.json"
 
 
 def _prepare(config: RunFile, model: str | None) -> None:

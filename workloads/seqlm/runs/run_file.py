@@ -59,6 +59,8 @@ class ModelConfig(StartConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
+    """Score of a model on prepared data (``make evaluate``)."""
+
     split: Literal["validation", "test", "train"] = "validation"
     """Split of the prepared data to score."""
     pseudo_perplexity_proteins: int = 0
@@ -85,11 +87,14 @@ class RunFile(RunConfig):
 
     def __post_init__(self) -> None:
         """Fill in the family of a saved model, and the longest protein of the family."""
-        model, start = self.model, self.model.init_from
-        family = (self.chat is None and start and family_of(start)) or model.family
-        used = (self.inference.model and family_of(self.inference.model)) or family
-        longest = model.max_residues or MODEL_FAMILIES[used].max_residues
-        model = dataclasses.replace(model, family=family, max_residues=longest)
+        family = self.model.family
+        start = self.model.init_from
+        if start and self.chat is None:
+            family = family_of(start) or family
+        queried = self.inference.model
+        longest_of = (queried and family_of(queried)) or family
+        longest = self.model.max_residues or MODEL_FAMILIES[longest_of].max_residues
+        model = dataclasses.replace(self.model, family=family, max_residues=longest)
         object.__setattr__(self, "model", model)  # the class is frozen
 
 
@@ -97,7 +102,8 @@ def run_file_path(path: str | Path) -> Path:
     """Return the path of a run file, or of the bundled one with this name; else ``path`` itself."""
     if Path(path).exists():
         return Path(path)
-    return next((file for file in sorted(_SHIPPED.rglob("*.yaml")) if file.stem == str(path)), Path(path))
+    bundled = {file.stem: file for file in sorted(_SHIPPED.rglob("*.yaml"))}
+    return bundled.get(str(path), Path(path))
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
@@ -115,17 +121,26 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
 
 def _data_path(config: RunFile) -> str:
     """Name the folder of the prepared data after the first source and a hash of their settings."""
-    data, table = config.data, config.chat or config.task
+    data = config.data
+    table = config.chat or config.task
     sources = table.table if table else data.members or data.source
     if sources == ("sample",) and table is None and _settings(data) == _settings(DataConfig()):
         return "data/sample"
     shape = dataclasses.asdict(table) if table else {}
-    for name in ("class_weights", "baselines"):  # they do not shape the data
+    for name in WITHOUT_SHAPE:
         shape.pop(name, None)
     tokenizer = config.model.init_from if config.chat else None
-    digest = hashlib.blake2b(json.dumps([sources, _settings(data), shape, tokenizer]).encode(), digest_size=4)
-    first = re.sub(r"[^A-Za-z0-9_-]+", "_", Path(sources[0]).name.split(".")[0])[:40] if sources else ""
-    return f"data/{first or 'data'}-{digest.hexdigest()}"
+    settings = json.dumps([sources, _settings(data), shape, tokenizer])
+    digest = hashlib.blake2b(settings.encode(), digest_size=4).hexdigest()
+    first = Path(sources[0]).name.split(".")[0] if sources else ""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", first)[:MAX_NAME]
+    return f"data/{name or 'data'}-{digest}"
+
+
+WITHOUT_SHAPE = ("class_weights", "baselines")
+"""Fields of ``task`` that do not shape the prepared data."""
+MAX_NAME = 40
+"""Characters of the source's name in the name of the data folder."""
 
 
 def _settings(data: DataConfig) -> list[object]:
@@ -134,7 +149,17 @@ def _settings(data: DataConfig) -> list[object]:
 
 
 TRAINING = (
-    *("name", "runs", "model", "data", "optim", "train", "parallel", "tracking", "lora", "task", "guard"),
+    "name",
+    "runs",
+    "model",
+    "data",
+    "optim",
+    "train",
+    "parallel",
+    "tracking",
+    "lora",
+    "task",
+    "guard",
     "chat",
 )
 """Fields that training reads."""

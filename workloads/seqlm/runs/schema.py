@@ -55,16 +55,26 @@ def fields_text(cls: type, prefixes: Sequence[str]) -> str:
 
 def _fields(cls: type, prefix: str) -> Iterator[tuple[str, str, str]]:
     """Yield (dotted name, default as YAML, documentation) of each field, those of sections included."""
-    docs, hints = field_docs(cls), typing.get_type_hints(cls)
+    docs = field_docs(cls)
+    hints = typing.get_type_hints(cls)
     for item in dataclasses.fields(cls):
         name = prefix + item.name
         section, optional = section_of(hints[item.name])
         if section is None:
-            yield name, _default(item), docs.get(item.name, "")
+            doc = docs.get(item.name, "")
+            allowed = _allowed(hints[item.name])
+            yield name, _default(item), f"{doc} Allowed: {', '.join(allowed)}." if allowed else doc
             continue
         if optional and item.name in docs:
             yield name, "null", docs[item.name]
         yield from _fields(section, f"{name}.")
+
+
+def _allowed(kind: Any) -> list[str]:
+    """Return the values that a field allows, if its type lists them."""
+    if typing.get_origin(kind) is Literal:
+        return [str(value) for value in typing.get_args(kind)]
+    return [value for part in typing.get_args(kind) for value in _allowed(part)]
 
 
 def _default(item: dataclasses.Field[Any]) -> str:
@@ -75,7 +85,8 @@ def _default(item: dataclasses.Field[Any]) -> str:
 
 def json_schema(cls: type) -> dict[str, Any]:
     """Return the JSON schema of a run file, or of one of its sections."""
-    docs, hints = field_docs(cls), typing.get_type_hints(cls)
+    docs = field_docs(cls)
+    hints = typing.get_type_hints(cls)
     properties = {}
     for item in dataclasses.fields(cls):
         section, optional = section_of(hints[item.name])
@@ -87,19 +98,24 @@ def json_schema(cls: type) -> dict[str, Any]:
         if item.default is not dataclasses.MISSING:
             found["default"] = json.loads(_default(item))
         properties[item.name] = found
-    # A run without a name has the name of its file.
-    lacking = (dataclasses.MISSING, dataclasses.MISSING)
-    required = [f.name for f in dataclasses.fields(cls) if (f.default, f.default_factory) == lacking]
+    required = [
+        item.name
+        for item in dataclasses.fields(cls)
+        if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+    ]
+    if "name" in required:
+        required.remove("name")  # a run without a name has the name of its file
     return {
         "type": "object",
         "additionalProperties": False,
         "properties": properties,
-        "required": [name for name in required if name != "name"],
+        "required": required,
     }
 
 
 def _value(kind: Any) -> dict[str, Any]:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin in (types.UnionType, typing.Union):
@@ -123,10 +139,10 @@ def dry_run_text(config: RunConfig, reads: Sequence[str], inputs: Sequence[str])
         for name, value in flat(config.to_dict())
         if any(f"{name}.".startswith(f"{prefix}.") for prefix in reads)
     ]
-    folders = [
-        f"{what}: {path} ({'exists' if path.exists() else 'does not exist yet'})"
-        for what, path in (("run folder", config.run_dir), ("prepared data", Path(config.data.path)))
-    ]
+    folders = []
+    for title, folder in {"run folder": config.run_dir, "prepared data": Path(config.data.path)}.items():
+        state = "exists" if folder.exists() else "does not exist yet"
+        folders.append(f"{title}: {folder} ({state})")
     missing = [path for path in inputs if "://" not in path and not Path(path).exists()]
     listed = [f"input: {path} (does not exist on this machine)" for path in missing]
     end = "dry run: the run file is valid; nothing was started or written, and no table was read"

@@ -15,6 +15,8 @@ python3 -B "${here}/python_lock.py" lacking "${lists}/requirements.lock" "${list
 # The base's PIP_CONSTRAINT forbids other versions of what it ships. The list holds nothing of that but the
 # packages to replace, which it would refuse; the check below is stricter: nothing else may have changed.
 export PIP_CONSTRAINT="" PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1
+# uv leaves a lock file in the folder for temporary files.
+export TMPDIR="${work}"
 python3 -B "${here}/install_with_uv.py" --no-deps --require-hashes --only-binary :all: \
     --requirement "${work}/requirements.txt"
 python3 -B "${here}/python_lock.py" check "${lists}/requirements.lock" "${lists}/versions.json" \

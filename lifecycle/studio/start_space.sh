@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Lifecycle configuration of a SageMaker Studio space. It runs as the space's user at every start. SageMaker starts no
-# space if it fails or takes more than five minutes. So it never fails, and the terminal shows what is missing. The
-# deployment replaces the names between at signs.
+# Lifecycle configuration of a space of SageMaker Studio, as its user, at every start. SageMaker ends it after five
+# minutes and then starts no space, nor does it when this fails: so it never does, and says in the terminal what is
+# missing. The marks are filled in at deployment.
 set -uo pipefail
 
 readonly CURRENT="@CURRENT@" REGION="@REGION@"

@@ -65,7 +65,8 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.bundle = Bundle(folder, STEPS, group="controller")
-        self.root, self.nodes = self.bundle.root, folder / "nodes"
+        self.root = self.bundle.root
+        self.nodes = folder / "nodes"
         self.nodes.mkdir()
         stand_ins = self.bundle.stand_ins
         names = {"nodes": self.nodes, "root": self.root}

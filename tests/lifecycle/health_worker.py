@@ -13,7 +13,8 @@ class Worker:
     """The two scripts as the step installs them, in short time, with stand-ins for what they ask."""
 
     def __init__(self, folder: Path, stand_ins: StandIns, num_gpus: int = 2, num_neuron: int = 0) -> None:
-        self.folder, self.commands = folder, stand_ins
+        self.folder = folder
+        self.commands = stand_ins
         self.scripts = folder / "stand_ins/bin"
         text = (FILES / "units/check_node_health.sh").read_text()
         text = text.replace("@LUSTRE@", "/fsx").replace("@NUM_GPUS@", str(num_gpus))

@@ -35,7 +35,8 @@ class Cluster:
         self.text_file = folder / "discover.prom"
         self.config = {"resource_config": str(folder / "resource_config.json"), "instance_groups": GROUPS}
         self.former: dict[str, discover_nodes.Nodes] = {}
-        self._stand_ins, self._folder = stand_ins, folder
+        self._stand_ins = stand_ins
+        self._folder = folder
         self.platform(resource_config())
         # HyperPod's login nodes are in Slurm's default partition.
         self.slurm(

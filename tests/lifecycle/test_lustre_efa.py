@@ -32,8 +32,12 @@ class EfaNode:
     """A node with an adapter, a mounted file system and FSx's program to download."""
 
     def __init__(self, folder: Path, stand_ins: StandIns) -> None:
-        self.folder, self.stand_ins, self.root = folder, stand_ins, folder / "root"
-        self.mount_point, self.state, self.sent = folder / "fsx", folder / "state", folder / "sent"
+        self.folder = folder
+        self.stand_ins = stand_ins
+        self.root = folder / "root"
+        self.mount_point = folder / "fsx"
+        self.state = folder / "state"
+        self.sent = folder / "sent"
         self.other_network = folder / "other_network"
         self.mount_point.mkdir()
         self.sent.write_text("7")

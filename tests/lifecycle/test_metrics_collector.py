@@ -34,8 +34,10 @@ class Prometheus:
 
     def __init__(self) -> None:
         self.targets: list[dict[str, Any]] = [target("10.0.0.10", "up")]
-        self.sent, self.sent_each_time = 1000, 10
-        self.failed, self.failed_each_time = 7, 0
+        self.sent = 1000
+        self.sent_each_time = 10
+        self.failed = 7
+        self.failed_each_time = 0
         """Samples were refused long ago."""
         self.newest = time.time() - 500
 

@@ -44,8 +44,11 @@ class Planted:
     """A machine below ``root``, and what a planted link leads to."""
 
     def __init__(self, folder: Path, commands: StandIns) -> None:
-        self.folder, self.root, self.commands = folder, folder / "root", commands
-        self.victim, self.victims_folder = folder / "victim", folder / "victims"
+        self.folder = folder
+        self.root = folder / "root"
+        self.commands = commands
+        self.victim = folder / "victim"
+        self.victims_folder = folder / "victims"
         self.victims_folder.mkdir()
         (self.victims_folder / "file").write_text("keep\n")
         self.victim.write_text("keep\n")

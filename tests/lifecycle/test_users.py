@@ -34,7 +34,8 @@ def ada(**changes: Any) -> dict[str, Any]:
 
 class Machine:
     def __init__(self, folder: Path, stand_ins: StandIns) -> None:
-        self.folder, self.stand_ins = folder, stand_ins
+        self.folder = folder
+        self.stand_ins = stand_ins
         self.database = {
             "passwd": [["daemon", "x", "70001", "70001", "", "/", "/bin/false"]],
             "group": [["docker", "x", "998", ""], ["sudo", "x", "27", ""]],

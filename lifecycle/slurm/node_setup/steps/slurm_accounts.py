@@ -7,6 +7,7 @@ longer submit jobs; the records of past jobs stay.
 import json
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from typing import NamedTuple
 
 from node_setup.failure import SetupError
 from node_setup.node import Node
@@ -15,19 +16,33 @@ from node_setup.slurm import configuration
 
 RECORD = "/var/lib/node-setup/slurm_accounts.json"
 """Account of each user after the last run, with which removed users are found."""
+NO_ADMIN = "None"
+"""Administrator's level of a user without rights."""
 REMEDY = "see `sacctmgr show assoc` and the log of slurmdbd on the controller"
+
+
+class KnownAccount(NamedTuple):
+    """Account as sacctmgr shows it."""
+
+    parent: str
+    fairshare: str
+
+
+class UserSettings(NamedTuple):
+    """Settings of a user as sacctmgr shows them."""
+
+    default_account: str
+    admin_level: str
 
 
 @dataclass(frozen=True)
 class Known:
-    """Accounts and users of this cluster in Slurm's database."""
+    """Accounts and users of this cluster in Slurm's database, by name."""
 
-    accounts: dict[str, tuple[str, str]]
-    """Name to parent and fairshare."""
+    accounts: dict[str, KnownAccount]
     users: dict[str, set[str]]
-    """Name to accounts."""
-    defaults: dict[str, tuple[str, str]]
-    """Name to default account and administrator's level."""
+    """Accounts of each user."""
+    user_settings: dict[str, UserSettings]
 
 
 def apply(node: Node) -> None:
@@ -55,16 +70,17 @@ def apply(node: Node) -> None:
 
 
 def _known(node: Node, cluster: str) -> Known:
-    accounts: dict[str, tuple[str, str]] = {}
+    accounts: dict[str, KnownAccount] = {}
     users: dict[str, set[str]] = {}
     rows = _show(node, "assoc", "where", f"cluster={cluster}", "format=account,user,parentname,share")
     for account, user, parent, share in rows:
         if user:
             users.setdefault(user, set()).add(account)
         else:
-            accounts[account] = (parent, share)
-    levels = _show(node, "user", "format=user,defaultaccount,adminlevel")
-    return Known(accounts, users, {user: (default, level) for user, default, level in levels})
+            accounts[account] = KnownAccount(parent, share)
+    shown = _show(node, "user", "format=user,defaultaccount,adminlevel")
+    user_settings = {user: UserSettings(default, level) for user, default, level in shown}
+    return Known(accounts, users, user_settings)
 
 
 def _show(node: Node, *what: str) -> list[list[str]]:
@@ -85,10 +101,10 @@ def _bring_account(node: Node, cluster: str, account: Account, known: Known) -> 
         text = (f"description={account.name}", "organization=cluster-file")
         _change(node, "add", "account", *here, f"parent={parent}", f"fairshare={share}", *text)
         return
-    known_parent, known_share = known.accounts[account.name]
-    if known_parent != parent:
+    existing = known.accounts[account.name]
+    if existing.parent != parent:
         _change(node, "modify", "account", "where", *here, "set", f"parent={parent}")
-    if known_share != share:
+    if existing.fairshare != share:
         _change(node, "modify", "account", "where", *here, "set", f"fairshare={share}")
 
 
@@ -96,12 +112,12 @@ def _bring_user(node: Node, cluster: str, user: User, known: Known) -> None:
     assert user.account
     if user.account not in known.users.get(user.name, set()):
         _change(node, "add", "user", f"name={user.name}", f"account={user.account}", f"cluster={cluster}")
-    default, level = known.defaults.get(user.name, (user.account, "None"))
+    existing = known.user_settings.get(user.name, UserSettings(user.account, NO_ADMIN))
     where = ("modify", "user", "where", f"name={user.name}")
-    if default != user.account:
+    if existing.default_account != user.account:
         _change(node, *where, f"cluster={cluster}", "set", f"defaultaccount={user.account}")
-    wanted = "Administrator" if user.admin else "None"
-    if level != wanted:
+    wanted = "Administrator" if user.admin else NO_ADMIN
+    if existing.admin_level != wanted:
         _change(node, *where, "set", f"adminlevel={wanted}")
 
 
@@ -117,10 +133,10 @@ def _remove_old(node: Node, cluster: str, users: dict[str, User]) -> None:
         gone = known.users.get(name, set())
         if name in users:
             gone = gone & {account}
-        default, level = known.defaults.get(name, ("", "None"))
-        if name not in users and level != "None":
-            _change(node, "modify", "user", "where", f"name={name}", "set", "adminlevel=None")
-        if not _remove(node, cluster, name, gone, default):
+        existing = known.user_settings.get(name, UserSettings("", NO_ADMIN))
+        if name not in users and existing.admin_level != NO_ADMIN:
+            _change(node, "modify", "user", "where", f"name={name}", "set", f"adminlevel={NO_ADMIN}")
+        if not _remove(node, cluster, name, gone, existing.default_account):
             # The next run tries again.
             record.setdefault(name, account)
     node.host.write_text(RECORD, json.dumps(record, indent=2, sort_keys=True) + "\n", mode=0o600)
@@ -147,15 +163,20 @@ def _remove(node: Node, cluster: str, name: str, accounts: set[str], default: st
 def _verify(node: Node, cluster: str, users: dict[str, User]) -> None:
     known = _known(node, cluster)
     for account in node.settings.accounts:
-        wanted = (account.parent or "root", str(account.fairshare))
+        wanted = KnownAccount(account.parent or "root", str(account.fairshare))
         if known.accounts.get(account.name) != wanted:
             got = known.accounts.get(account.name)
             raise SetupError(
-                f"account {account.name} must have parent and fairshare {wanted}: got {got}", REMEDY
+                f"account {account.name}: expected parent and fairshare {_text(wanted)}, got {_text(got)}",
+                REMEDY,
             )
     for user in users.values():
         if user.account not in known.users.get(user.name, set()):
             raise SetupError(f"user {user.name} is not in account {user.account} after it was added", REMEDY)
+
+
+def _text(account: KnownAccount | None) -> str:
+    return f"{account.parent} and {account.fairshare}" if account else "no account"
 
 
 def _warn_of_enforcement(node: Node, config: dict[str, str]) -> None:

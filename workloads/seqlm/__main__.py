@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from seqlm.commands.functions import function_named
 from seqlm.commands.kinds import paths_read, report
@@ -34,37 +35,56 @@ def write_report(arguments: Sequence[str]) -> None:
         print(report(options.run_dir))
 
 
-OTHERS: Mapping[str, tuple[str, Callable[[Sequence[str]], None]]] = {
-    "serve": ("answer requests over HTTP with a model", serving.main),
-    "report": ("write the report of a run again", write_report),
+class _Other(NamedTuple):
+    """Subcommand without a run file."""
+
+    summary: str
+    """Help text."""
+    main: Callable[[Sequence[str]], None]
+    """Function of the subcommand's arguments."""
+
+
+OTHERS: Mapping[str, _Other] = {
+    "serve": _Other("answer requests over HTTP with a model", serving.main),
+    "report": _Other("write the report of a run again", write_report),
 }
 
 
 def main() -> None:
-    name, arguments = next(iter(sys.argv[1:]), ""), sys.argv[2:]
+    """Run a subcommand, or an option of the command itself."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    arguments = sys.argv[2:]
     if name in SUBCOMMANDS:
         stage = SUBCOMMANDS[name]
-        main = partial(function_named(stage.start), *stage.arguments)
-        run_stage(main, stage.usage, arguments, name=f"seqlm {name}", paths_read=paths_read)
+        start = partial(function_named(stage.start), *stage.arguments)
+        run_stage(start, stage.usage, arguments, name=f"seqlm {name}", paths_read=paths_read)
         return
     if name in OTHERS:
-        OTHERS[name][1](arguments)
+        OTHERS[name].main(arguments)
         return
     parser = _parser()
     options = parser.parse_args()
     if options.write_schema:
-        schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Run"}
-        write_whole(SCHEMA_FILE, json.dumps(schema | json_schema(RunFile), indent=1) + "\n")
-        print(os.path.relpath(SCHEMA_FILE))
+        _write_schema()
     elif options.version:
-        from seqlm.training.hardware import software_stack  # imports torch
-
-        stack = software_stack()
-        width = max(map(len, stack))
-        for part, found in stack.items():
-            print(f"{part:{width}}  {found or 'not found'}")
+        _print_versions()
     else:
         parser.print_help()
+
+
+def _write_schema() -> None:
+    header = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Run"}
+    write_whole(SCHEMA_FILE, json.dumps(header | json_schema(RunFile), indent=1) + "\n")
+    print(os.path.relpath(SCHEMA_FILE))
+
+
+def _print_versions() -> None:
+    from seqlm.training.hardware import software_stack  # imports torch
+
+    stack = software_stack()
+    width = max(map(len, stack))
+    for part, found in stack.items():
+        print(f"{part:{width}}  {found or 'not found'}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,8 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     added = parser.add_subparsers(metavar="SUBCOMMAND", title="subcommands")
     for name, stage in SUBCOMMANDS.items():
         stage_parser(stage.usage, added.add_parser(name, help=stage.usage.summary))
-    for name, (summary, _) in OTHERS.items():
-        added.add_parser(name, help=summary)
+    for name, other in OTHERS.items():
+        added.add_parser(name, help=other.summary)
     if find_spec("argcomplete"):
         import argcomplete
 

@@ -26,7 +26,7 @@ from seqlm.proteins.data.plausibility import is_nucleotides
 from seqlm.proteins.families.table import family_of_type
 from seqlm.proteins.inference.embed import layer_embeddings, layer_numbers
 from seqlm.proteins.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
-from seqlm.proteins.inference.masked_marginals import masked_marginals, pseudo_perplexity
+from seqlm.proteins.inference.masked_marginals import masked_marginals, places_of, pseudo_perplexity
 from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.inference.mutations import all_single_mutants, parse_variant
 from seqlm.proteins.inference.poolings import pooling_of
@@ -42,10 +42,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Proteins = Sequence[str] | Mapping[str, str]
+"""Sequences, or ids with their sequences."""
 PROGRESS_RESIDUES = 2_000
-"""Smaller amounts of work show no progress bar."""
+"""Smallest number of residues for which a progress bar is shown."""
 LEAST_PARAMETERS = 1_000_000
-"""Smaller models cannot have learned much about proteins."""
+"""Smallest number of parameters with which a model can learn much about proteins."""
 
 
 def load(
@@ -60,12 +61,13 @@ def load(
         allow_nucleotides: accept sequences that look like DNA or RNA.
 
     Raises:
-        ValueError: if the model is missing or damaged, or its family is unknown.
+        ValueError: if the model is missing or damaged, its family is unknown, or a setting is not allowed.
     """
     check_model_name("model", name)
     if precision not in ("auto", "bf16", "fp32"):
         raise ValueError(f"precision: got {precision!r}; allowed are auto, bf16 and fp32")
-    place = torch.device(device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+    default_device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    place = torch.device(device or default_device)
     if place.type not in TOKENS_PER_PACK:
         raise ValueError(f"device: got {device!r}; allowed are {' and '.join(TOKENS_PER_PACK)}")
     train = TrainConfig(precision=precision)  # type: ignore[arg-type]
@@ -96,12 +98,14 @@ class Model:
     """Loaded model; ``load`` returns one."""
 
     def __init__(self, name: str, engine: Engine, *, allow_nucleotides: bool = False) -> None:
-        self.name, self._engine, self._allow_nucleotides = name, engine, allow_nucleotides
+        self.name = name
+        self._engine = engine
+        self._allow_nucleotides = allow_nucleotides
 
     def __repr__(self) -> str:
-        count = sum(weights.numel() for weights in self._engine.model.parameters())
-        size = f"{self.name}: {count / 1e6:,.1f} million parameters on {self._engine.device}"
-        if count < LEAST_PARAMETERS:
+        num_parameters = sum(weights.numel() for weights in self._engine.model.parameters())
+        size = f"{self.name}: {num_parameters / 1e6:,.1f} million parameters on {self._engine.device}"
+        if num_parameters < LEAST_PARAMETERS:
             return f"{size}. This model is tiny: its figures prove only the mechanics"
         warning = short_training(self.name)
         return f"{size}. {warning}" if warning else size
@@ -110,8 +114,8 @@ class Model:
         """Return embeddings of C features.
 
         Args:
-            proteins: proteins.
-            pooling: name of ``seqlm.proteins.inference.poolings.POOLINGS``, as of ``inference.pooling``.
+            proteins: sequences, or a mapping of ids to sequences.
+            pooling: name of ``seqlm.proteins.inference.poolings.POOLINGS``, as for ``inference.pooling``.
             layer: number of the layer: 0 is the embedding, and -1 the last layer with its norm.
 
         Returns:
@@ -155,11 +159,12 @@ class Model:
 
         self._check_masked()
         [protein] = self._read({"the sequence": sequence})
-        wanted = all_single_mutants(protein)
-        if mutations is not None:
+        if mutations is None:
+            wanted = all_single_mutants(protein)
+        else:
             wanted = [parse_variant(name, protein) for name in mutations]
-        places = len({one.place for variant in wanted for one in variant.substitutions})
-        with self._progress("variants", places * min(len(sequence), self._engine.max_residues)):
+        window = min(len(sequence), self._engine.max_residues)
+        with self._progress("variants", window * len(places_of(wanted))):
             scores = masked_marginals(self._engine, protein.tokens, wanted) if wanted else []
         return pd.DataFrame(
             {"mutation": [one.name for one in wanted], "score": np.array(scores, dtype=np.float32)}
@@ -172,7 +177,8 @@ class Model:
             ValueError: if the model has no fitted contact head, or the protein is above the longest allowed.
         """
         [protein] = self._read({"the sequence": sequence})
-        if len(sequence) > (longest := self._engine.max_residues):
+        longest = self._engine.max_residues
+        if len(sequence) > longest:
             raise ValueError(f"the sequence has {len(sequence)} residues; allowed are {longest} for contacts")
         head = contact_head.load(self._engine.model, self.name)
         return head.probabilities(self._engine, protein.tokens)
@@ -187,14 +193,23 @@ class Model:
         """
         self._check_masked()
         known = self._read(proteins)
-        total = sum(len(one.tokens) * min(len(one.tokens), self._engine.max_residues) for one in known)
-        with self._progress("perplexity", total):
+        num_read = 0
+        for protein in known:
+            length = len(protein.tokens)
+            num_read += length * min(length, self._engine.max_residues)
+        with self._progress("perplexity", num_read):
             return np.array([pseudo_perplexity(self._engine, one.tokens) for one in known])
 
     def _check_masked(self) -> None:
+        """Raise ValueError if the model is no masked language model."""
         check_head("variants", self.name, self._engine.model.config.architectures or [MASKED_LM])
 
     def _read(self, proteins: Proteins) -> list[Protein]:
+        """Check and encode sequences; without ids they are numbered from 0.
+
+        Raises:
+            ValueError: if a sequence is no protein.
+        """
         if isinstance(proteins, str):
             raise ValueError("proteins: got one string; give a list of sequences, or ids and sequences")
         named = proteins if isinstance(proteins, Mapping) else dict(enumerate(proteins))

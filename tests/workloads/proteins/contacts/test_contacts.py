@@ -17,7 +17,7 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from seqlm.proteins.contacts import head
-from seqlm.proteins.contacts.command import contacts
+from seqlm.proteins.contacts.command import contacts, peak_bytes
 from seqlm.proteins.contacts.head import Chain, ContactHead, chains, precision
 from seqlm.proteins.inference.engine import Engine
 from seqlm.proteins.model.pretrained import load_model, save_esm
@@ -77,7 +77,8 @@ def test_a_fit_finds_the_head_that_knows_the_contacts_and_is_stored(tiny_model: 
             tensor.mul_(10)  # random weights attend to all residues alike
     save_esm(folder, AutoConfig.from_pretrained(tiny_model), weights)
     before = load_model(str(folder)).state_dict()
-    chain, engine = planted(folder, 1, 2), engine_of(folder)
+    chain = planted(folder, 1, 2)
+    engine = engine_of(folder)
     # One short protein has few pairs, so that the penalty would outweigh them.
     copies = [dataclasses.replace(chain) for _ in range(40)]
     fitted = head.fit(engine, copies)
@@ -134,7 +135,8 @@ def test_precision_counts_resolved_pairs_alone() -> None:
 def test_the_bundled_structures_are_those_that_their_readme_describes() -> None:
     readme = (head.STRUCTURES_FILE.parent / "README.md").read_text()
     assert hashlib.sha256(head.STRUCTURES_FILE.read_bytes()).hexdigest() in readme
-    fit, score = chains("fit"), chains("score")
+    fit = chains("fit")
+    score = chains("score")
     assert (len(fit), len(score)) == (20, 30) and len({chain.id for chain in [*fit, *score]}) == 50
     for chain in [*fit, *score]:
         assert len(chain.sequence) == len(chain.structure) == len(chain.resolved) == len(chain.contacts)
@@ -149,6 +151,13 @@ def test_the_bundled_structures_are_those_that_their_readme_describes() -> None:
     assert re.fullmatch("[HEC.]+", "".join(chain.structure for chain in [*fit, *score]))
 
 
+def test_memory_of_attention_maps_grows_with_the_square_of_the_length(tiny_model: Path) -> None:
+    model = load_model(str(tiny_model))
+    # Scores, softmax and corrected maps in fp32, of 4 heads and 1022 residues with CLS and EOS.
+    assert peak_bytes(model, 1022) == 3 * 4 * 4 * 1024**2
+    assert peak_bytes(model, 2046) == 4 * peak_bytes(model, 1022)
+
+
 def test_the_command_writes_matrix_list_and_picture(
     configured: Callable[..., RunFile],  # noqa: F811
     here: Processes,  # noqa: F811
@@ -157,7 +166,9 @@ def test_the_command_writes_matrix_list_and_picture(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model, out, fasta = tmp_path / "model", tmp_path / "contacts.csv", tmp_path / "few.fasta"
+    model = tmp_path / "model"
+    out = tmp_path / "contacts.csv"
+    fasta = tmp_path / "few.fasta"
     # Each protein's picture takes half a second.
     fasta.write_text("".join(f">P{number}\n{sequences[number]}\n" for number in (1, 8, 9)))
     shutil.copytree(tiny_model, model)

@@ -109,7 +109,8 @@ def test_labels_come_from_the_nearest_of_the_reference(vectors: np.ndarray) -> N
 
 def test_the_page_has_the_map_and_no_vectors(run: Callable[..., Path], table: Path, ids: list[str]) -> None:
     page = run(f"explore.table=[{table}]", "inference.id_column=acc", "explore.label=group")
-    text, data = page.read_text(), data_of(page)
+    text = page.read_text()
+    data = data_of(page)
     assert "default-src 'none'" in text and text.count("</script>") == 2 and "<b>" not in text
     assert data["ids"] == ids and [one["name"] for one in data["columns"]] == ["group", "split", "mass"]
     group, split, mass = data["columns"]

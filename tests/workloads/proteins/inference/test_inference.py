@@ -190,8 +190,14 @@ def test_bad_records_are_reported_and_the_rest_is_computed(
         np.testing.assert_allclose(row["embedding"], expected.mean(axis=0), atol=1e-5)
     rejects = [(Path(row["where"]).name, row["reason"]) for row in rows(tmp_path / "out.rejects.csv")]
     assert [where for where, _ in rejects] == [
-        *("bad.fasta:2", "bad.fasta:5", "bad.fasta:6", "bad.fasta:12"),
-        *("bad.csv:2", "bad.csv:3", "bad.csv:5", "bad.csv:6"),
+        "bad.fasta:2",
+        "bad.fasta:5",
+        "bad.fasta:6",
+        "bad.fasta:12",
+        "bad.csv:2",
+        "bad.csv:3",
+        "bad.csv:5",
+        "bad.csv:6",
     ]
     assert "'-' in record a is not a residue" in rejects[0][1]
     assert "has no sequence" in rejects[1][1] and "header without an id" in rejects[2][1]
@@ -208,7 +214,8 @@ DNA = "ATGGCTAAAGTTCTGATCGGTACC" * 3
 def test_nucleotides_among_proteins_are_rejected_with_a_warning(
     configured: Callable[..., RunFile], here: Processes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fasta, out = tmp_path / "mixed.fasta", tmp_path / "out.parquet"
+    fasta = tmp_path / "mixed.fasta"
+    out = tmp_path / "out.parquet"
     fasta.write_text(f">gene\n{DNA}\n>gene2\n{DNA}\n>protein\nMKTAYIAKQRQISFVKSHFSRQ\n")
     embed(configured(input=[str(fasta)], output=str(out)), here)
     assert [row["id"] for row in rows(out)] == ["protein"]
@@ -228,7 +235,8 @@ def test_nucleotides_among_proteins_are_rejected_with_a_warning(
 def test_an_input_without_proteins_is_an_error(
     configured: Callable[..., RunFile], here: Processes, tmp_path: Path, text: str, reason: str
 ) -> None:
-    fasta, out = tmp_path / "none.fasta", tmp_path / "out.parquet"
+    fasta = tmp_path / "none.fasta"
+    out = tmp_path / "out.parquet"
     fasta.write_text(text)
     with pytest.raises(ValueError, match=f"inference.input: {reason}"):
         embed(configured(input=[str(fasta)], output=str(out)), here)
@@ -270,7 +278,8 @@ def test_a_killed_command_continues_with_the_missing_parts(
     embed(configured(**settings, output=str(whole)), here)
     assert "part 5 of 5" in capsys.readouterr().err
     out = tmp_path / "out.parquet"
-    run, calls = Engine.run, 0
+    run = Engine.run
+    calls = 0
 
     def killed(*arguments: Any) -> Any:
         nonlocal calls
@@ -296,7 +305,8 @@ def test_a_killed_command_continues_with_the_missing_parts(
 
 def killed_while_joining(monkeypatch: pytest.MonkeyPatch, after: str) -> None:
     """Kill the next command just before it writes the file with this name or ending."""
-    whole, replace = output.write_whole, Path.replace
+    whole = output.write_whole
+    replace = Path.replace
 
     def write(path: Path, text: str) -> None:
         if path.name.endswith(after):
@@ -360,7 +370,8 @@ def test_existing_files_are_replaced_only_with_the_option(
 def test_the_table_lies_beside_the_model(
     configured: Callable[..., RunFile], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_dir, mine = tmp_path / "runs" / "run", tmp_path / "runs" / "mine"
+    run_dir = tmp_path / "runs" / "run"
+    mine = tmp_path / "runs" / "mine"
     checkpoint = mine / "checkpoints" / "step-00000002"
     checkpoint.mkdir(parents=True)
     shutil.copytree(tiny_model, mine / "model")

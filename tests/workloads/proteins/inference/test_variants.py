@@ -38,13 +38,11 @@ def reference(model: Any, tokenizer: AutoTokenizer, protein: str, place: int) ->
 def test_scores_are_masked_marginals(
     configured: Callable[..., RunFile], tiny_model: Path, here: Processes, tmp_path: Path
 ) -> None:
-    fasta, table = tmp_path / "wild.fasta", tmp_path / "mutations.csv"
+    fasta = tmp_path / "wild.fasta"
+    table = tmp_path / "mutations.csv"
     fasta.write_text(f">w\n{WILD}\n>long\n{LONG}\n")
     asked = ["w,A4G", "w,A4G:K8R:Q22W", "long,G1A", "long,I45W", "long,R100K", "w, m1v "]
-    wrong = [
-        *("w,A5G", "w,A4", "w,A4G:A4V", "w,Q23A", "w,A4B", "other,A4G"),
-        "w,",
-    ]
+    wrong = ["w,A5G", "w,A4", "w,A4G:A4V", "w,Q23A", "w,A4B", "other,A4G", "w,"]
     table.write_text("\n".join(["id,mutation", *asked, *wrong]) + "\n")
     # Windows of 40 residues; the long protein has 100.
     settings = {"max_residues": 40, "input": [str(fasta)], "output": str(tmp_path / "out.csv")}
@@ -157,9 +155,11 @@ def test_bands_of_a_heat_map_have_equal_widths_and_a_legend(length: int, widths:
 def test_pictures_are_replaced_only_with_the_option(
     configured: Callable[..., RunFile], here: Processes, tmp_path: Path
 ) -> None:
-    fasta, out = tmp_path / "wild.fasta", str(tmp_path / "out.csv")
+    fasta = tmp_path / "wild.fasta"
+    out = str(tmp_path / "out.csv")
     fasta.write_text(">w\nMKT\n")
-    picture, other = tmp_path / "out.01-w.png", tmp_path / "out.01-v.png"
+    picture = tmp_path / "out.01-w.png"
+    other = tmp_path / "out.01-v.png"
     picture.write_text("mine")
     with pytest.raises(ValueError, match=r"out.01-w.png exists .*inference.overwrite=true"):
         variants(configured(input=[str(fasta)], output=out), here)
@@ -191,7 +191,8 @@ def test_nothing_to_score_has_no_picture(
 def test_a_table_without_ids_is_for_the_only_protein(
     configured: Callable[..., RunFile], here: Processes, tmp_path: Path
 ) -> None:
-    fasta, table = tmp_path / "wild.fasta", tmp_path / "mutations.csv"
+    fasta = tmp_path / "wild.fasta"
+    table = tmp_path / "mutations.csv"
     fasta.write_text(f">w\n{WILD}\n")
     table.write_text("mutation\nA4G\n")
     out = tmp_path / "out.csv"

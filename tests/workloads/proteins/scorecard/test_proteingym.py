@@ -107,7 +107,8 @@ def test_a_second_start_scores_the_missing_assays_alone(
     tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     benchmark = read_benchmark([str(write_release(tmp_path / "gym"))], tmp_path)
-    engine, out = engine_of(tiny_model), tmp_path / "parts"
+    engine = engine_of(tiny_model)
+    out = tmp_path / "parts"
     score_assays(Benchmark(benchmark.assays[:2]), engine, out, "k" * 20, 0, 1)
     capsys.readouterr()
     score_assays(benchmark, engine, out, "k" * 20, 0, 1)
@@ -122,8 +123,11 @@ def test_proteins_count_once_per_type_and_types_once() -> None:
 
     benchmark = Benchmark(
         (
-            *(assay("1", "P", "Stability"), assay("2", "P", "Stability"), assay("3", "Q", "Stability")),
-            *(assay("4", "P", "Binding"), assay("5", "R", "Binding")),
+            assay("1", "P", "Stability"),
+            assay("2", "P", "Stability"),
+            assay("3", "Q", "Stability"),
+            assay("4", "P", "Binding"),
+            assay("5", "R", "Binding"),
         )
     )
     found = averages(benchmark, {"1": 0.2, "2": 0.4, "3": 0.7, "4": -0.1, "5": 0.5})

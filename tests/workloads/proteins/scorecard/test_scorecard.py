@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +12,7 @@ from seqlm.commands import inference
 from seqlm.proteins.contacts.head import chains
 from seqlm.proteins.scorecard import command
 from seqlm.runs.run_file import RunFile, load_config
+from seqlm.training.processes import processes
 from tests.workloads.proteins.scorecard.test_proteingym import write_release
 
 BOTH_FAMILIES = {"test_a_scorecard_has_every_part"}
@@ -60,18 +60,36 @@ def test_a_scorecard_has_every_part(
     assert "<script" not in page and "http" not in page.replace("http-equiv", "")
     printed = capsys.readouterr().out
     assert f"wrote {tmp_path / 'run' / 'scorecard.html'}: scorecard" in printed
-    assert set(document["seconds"]) == {
-        *("perplexity", "variant effects", "contacts", "secondary structure", "localization", "ProteinGym"),
-    }
+    assert list(document["seconds"]) == [
+        "perplexity",
+        "variant effects",
+        "contacts",
+        "secondary structure",
+        "localization",
+        "ProteinGym",
+    ]
 
 
-def test_a_scorecard_of_another_model_is_not_replaced(run_file: Path, tmp_path: Path) -> None:
-    config = configured(run_file, tmp_path, f"inference.output={tmp_path}/scorecard.html")
-    (tmp_path / "scorecard.json").write_text(json.dumps({"model": "theirs"}))
-    with pytest.raises(ValueError, match="is the scorecard of theirs; name another"):
-        command._check_free(config, tmp_path / "scorecard.html", "mine")
-    overwriting = dataclasses.replace(config.inference, overwrite=True)
-    command._check_free(
-        dataclasses.replace(config, inference=overwriting), tmp_path / "scorecard.html", "mine"
-    )
-    command._check_free(config, tmp_path / "scorecard.html", "theirs")
+def test_a_scorecard_of_another_model_is_not_replaced(
+    run_file: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Computing(Exception):
+        pass
+
+    def compute(*arguments: object) -> None:
+        raise Computing
+
+    monkeypatch.setattr(command, "score_model", compute)
+    output = f"inference.output={tmp_path}/scorecard.html"
+    config = configured(run_file, tiny_model, output)
+    overwriting = configured(run_file, tiny_model, output, "inference.overwrite=true")
+    written = tmp_path / "scorecard.json"
+    with processes() as here:
+        written.write_text(json.dumps({"model": "theirs"}))
+        with pytest.raises(ValueError, match="is the scorecard of theirs; name another"):
+            command.scorecard(config, here)
+        with pytest.raises(Computing):
+            command.scorecard(overwriting, here)
+        written.write_text(json.dumps({"model": str(tiny_model)}))
+        with pytest.raises(Computing):
+            command.scorecard(config, here)

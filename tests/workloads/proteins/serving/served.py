@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqlm.proteins.serving.app import Server, Service
-from seqlm.proteins.serving.batching import Model, Tokens
+from seqlm.proteins.serving.model import ServedModel
+from seqlm.proteins.serving.proteins import Answer, Tokens
 from seqlm.proteins.serving.settings import ServeSettings
 
 START_SECONDS = 20.0
 JSON, CSV = "application/json", "text/csv"
 
 
-class CountingModel:
+class CountingModel(ServedModel):
     """Model that answers with the length and the first token; it computes only while its gate is open."""
 
     tokens_per_pack = 16_384
@@ -43,7 +44,7 @@ class CountingModel:
         if self.is_broken:
             raise ValueError("the answers are not finite")
 
-    def run(self, proteins: Sequence[Tokens]) -> list[dict[str, Any]]:
+    def run(self, proteins: Sequence[Tokens]) -> list[Answer]:
         self.packs.append([len(tokens) for tokens in proteins])
         self.entered.release()
         assert self.gate.wait(30)
@@ -98,7 +99,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(model: Model, settings: ServeSettings, *, is_ready: bool = True) -> Iterator[Served]:
+def serving(model: ServedModel, settings: ServeSettings, *, is_ready: bool = True) -> Iterator[Served]:
     """Run a server that listens and, unless ``is_ready`` is False, has warmed up its model."""
     service = Service(model, settings)
     server = Server(service, host="127.0.0.1", port=free_port())

@@ -6,14 +6,19 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from seqlm.proteins.serving.app import Server, Service
-from seqlm.proteins.serving.batching import Tokens
+from seqlm.proteins.serving.proteins import Tokens
 from seqlm.proteins.serving.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from seqlm.proteins.serving.model import ServedModel
 
 
 class SlowModel:
+    """Model with what the server uses. It does not import torch, so that the process starts at once."""
+
     tokens_per_pack = 16_384
 
     def __init__(self, seconds: float) -> None:
@@ -28,6 +33,7 @@ class SlowModel:
 
 
 if __name__ == "__main__":
-    port, seconds = int(sys.argv[1]), float(sys.argv[2])
-    service = Service(SlowModel(seconds), ServeSettings.of(os.environ))
+    port = int(sys.argv[1])
+    model = cast("ServedModel", SlowModel(float(sys.argv[2])))
+    service = Service(model, ServeSettings.of(os.environ))
     Server(service, host="127.0.0.1", port=port).run()

@@ -7,12 +7,11 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 
 from seqlm.proteins.serving import app as server
-from seqlm.proteins.serving.batching import Tokens
+from seqlm.proteins.serving.proteins import Answer, Tokens
 from seqlm.proteins.serving.settings import ServeSettings
 from tests.workloads.proteins.serving.served import CountingModel, Served, serving
 
@@ -25,7 +24,7 @@ LARGE = 30_000_000
 
 
 class Talkative(CountingModel):
-    def run(self, proteins: Sequence[Tokens]) -> list[dict[str, Any]]:
+    def run(self, proteins: Sequence[Tokens]) -> list[Answer]:
         return [{"label": "x" * LARGE} for _ in super().run(proteins)]
 
 
@@ -54,7 +53,8 @@ def client(served: Served) -> Iterator[socket.socket]:
 def until_closed(connected: socket.socket, drip: bytes) -> bytes:
     """Return the received bytes until the server closes the connection; the client sends slowly meanwhile."""
     connected.settimeout(0.05)
-    received, deadline = b"", time.monotonic() + PATIENCE
+    received = b""
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
             connected.sendall(drip)

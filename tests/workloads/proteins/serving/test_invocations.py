@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from seqlm.proteins.alphabet import encode
-from seqlm.proteins.serving.batching import Tokens
 from seqlm.proteins.serving.proteins import (
     MAX_ID,
     MEDIA_TYPES,
     PROBLEM_TYPE,
+    Answer,
     Protein,
     ResidueLabels,
+    Tokens,
     read_proteins,
     write_answers,
 )
@@ -219,7 +220,7 @@ def test_a_large_body_is_refused_before_it_is_complete(served: Served) -> None:
 
 def test_unexpected_errors_are_problem_details() -> None:
     class NoNumber(CountingModel):
-        def run(self, proteins: Sequence[Tokens]) -> list[dict[str, Any]]:
+        def run(self, proteins: Sequence[Tokens]) -> list[Answer]:
             return [{"value": float("nan")} for _ in proteins]
 
     with serving(NoNumber(), SETTINGS) as served:

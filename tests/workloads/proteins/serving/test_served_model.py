@@ -55,7 +55,8 @@ def folders(tiny_config: PretrainedConfig, tmp_path_factory: pytest.TempPathFact
     for task, (kind, problem_type, names) in TASKS.items():
         torch.manual_seed(3)
         config = type(tiny_config)(**tiny_config.to_dict())
-        config.problem_type, config.num_labels = problem_type, len(names)  # type: ignore[assignment]
+        config.problem_type = problem_type  # type: ignore[assignment]
+        config.num_labels = len(names)
         config.id2label = dict(enumerate(names))
         model = kind.from_config(config)
         with torch.no_grad():

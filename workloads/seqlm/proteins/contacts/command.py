@@ -17,23 +17,41 @@ from matplotlib.figure import Figure
 
 from seqlm.proteins.inference.job import Command
 from seqlm.proteins.inference.records import Protein
+from seqlm.proteins.model.packed_model import PackedModel
 from seqlm.runs.run_file import RunFile
 from seqlm.training.heartbeat import beat
+from seqlm.training.packing import SPECIAL_TOKENS
 from seqlm.training.processes import Processes
 from seqlm.training.whole_file import writing_whole
 
-from .head import RANGES, SHORTEST, Matrix, chains, check_folder, fit, load, precision, save
+from .head import SHORTEST, Matrix, Pairs, chains, check_folder, fit, load, mean_precisions, save
 
+MAPS_IN_MEMORY = 3
+"""Attention maps of a layer that are in memory at once: scores, softmax and corrected maps."""
+BYTES_PER_NUMBER = 4
+"""Bytes of a number in a map, which is in fp32."""
+MAX_NAME_CHARACTERS = 80
+"""Largest number of characters of an id in the name of a file."""
+HASH_BYTES = 3
+"""Bytes of the hash of a sequence in the name of a file."""
+HEAD_HASH_CHARACTERS = 16
+"""Characters of the hash of the regression in the settings of a result."""
 _SCHEMA = pa.schema(
     [
-        *[("id", pa.string()), ("i", pa.int32()), ("j", pa.int32())],
-        *[("residue_i", pa.string()), ("residue_j", pa.string()), ("probability", pa.float32())],
+        ("id", pa.string()),
+        ("i", pa.int32()),
+        ("j", pa.int32()),
+        ("residue_i", pa.string()),
+        ("residue_j", pa.string()),
+        ("probability", pa.float32()),
     ]
 )
 
 
 def contacts(config: RunFile, here: Processes) -> None:
-    """Write the contacts of every protein of the input, and fit the model's regression first if asked to.
+    """Write the contacts of every protein of the input.
+
+    With ``inference.fit_contacts``, the model's regression is fitted first.
 
     Raises:
         ValueError: if the model, the input or the output cannot be used, or the model has no fitted head.
@@ -49,60 +67,80 @@ def contacts(config: RunFile, here: Processes) -> None:
         beat("waiting for the fitted contacts", slow=True)
         dist.barrier(group=here.control)
         command = Command(config, here, "contacts")
-    engine, folder = command.engine, command.output.path.with_suffix("")
+    engine = command.engine
+    folder = command.output.path.with_suffix("")
     head = load(engine.model, command.model_name)
-    command.settings["contact_head"] = hashlib.sha256(head.weights.tobytes()).hexdigest()[:16]
+    head_hash = hashlib.sha256(head.weights.tobytes()).hexdigest()
+    command.settings["contact_head"] = head_hash[:HEAD_HASH_CHARACTERS]
     if here.is_first:
-        # Scores, softmax and corrected maps of one layer, in fp32.
-        gigabytes = 3 * 4 * engine.model.config.num_attention_heads * (engine.max_residues + 2) ** 2 / 1e9
+        gigabytes = peak_bytes(engine.model, engine.max_residues) / 1e9
         print(
             f"memory for attention maps: {gigabytes:.2f} GB for a protein of {engine.max_residues} residues, "
             "the longest allowed (model.max_residues); it grows with the square of the length"
         )
 
     def tabulate(proteins: list[Protein]) -> pa.Table:
-        rows: list[tuple[object, ...]] = []
+        rows: list[dict[str, object]] = []
         for protein in proteins:
-            found = head.probabilities(engine, protein.tokens)
-            text = protein.sequence
-            i, j = top_contacts(found)
-            write_contacts(folder / _file_name(protein), protein.id, found)
-            rows += [
-                (protein.id, a + 1, b + 1, text[a], text[b], found[a, b])
-                for a, b in zip(i.tolist(), j.tolist(), strict=True)
-            ]
-            engine.on_residues(len(text))
-        return pa.table(list(zip(*rows, strict=True)) or [()] * len(_SCHEMA), schema=_SCHEMA)
+            probabilities = head.probabilities(engine, protein.tokens)
+            write_contacts(folder / _file_name(protein), protein.id, probabilities)
+            rows += _rows(protein, probabilities)
+            engine.on_residues(len(protein.tokens))
+        return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
     command.run(tabulate, inference.part_residues)
     if here.is_first:
         print(f"wrote {folder}: matrices (.npz, .tsv) and pictures (.png), one for each protein")
 
 
+def peak_bytes(model: PackedModel, length: int) -> int:
+    """Return the memory that attention maps of a protein of ``length`` residues need at once, in bytes."""
+    numbers_per_map = (length + SPECIAL_TOKENS) ** 2
+    heads: int = model.config.num_attention_heads
+    return MAPS_IN_MEMORY * BYTES_PER_NUMBER * heads * numbers_per_map
+
+
+def _rows(protein: Protein, probabilities: Matrix) -> list[dict[str, object]]:
+    """Return the rows of the table for a protein."""
+    text = protein.sequence
+    pairs = top_contacts(probabilities)
+    return [
+        {
+            "id": protein.id,
+            "i": i + 1,
+            "j": j + 1,
+            "residue_i": text[i],
+            "residue_j": text[j],
+            "probability": probabilities[i, j],
+        }
+        for i, j in zip(pairs.i.tolist(), pairs.j.tolist(), strict=True)
+    ]
+
+
 def _fit(command: Command) -> None:
+    """Fit the regression on the bundled structures, and store it with the model folder."""
     engine = command.engine
     print("fitting the contact head on the bundled structures")
     head = fit(engine, chains("fit"))
     if not head.weights.any():
         print("warning: no attention head tells contacts from other pairs, so all get one probability")
     file = save(engine.model, command.model_name, head)
-    scored = [(chain, head.probabilities(engine, chain.tokens)) for chain in chains("score")]
-    means = {kind: np.mean([precision(*each, kind) for each in scored]) for kind in RANGES}
+    others = chains("score")
+    means = mean_precisions(engine, head, others)
     shown = ", ".join(f"{kind} {mean:.3f}" for kind, mean in means.items())
-    print(f"wrote {file}: contact head; precision at L on {len(scored)} other structures: {shown}")
+    print(f"wrote {file}: contact head; precision at L on {len(others)} other structures: {shown}")
 
 
-def top_contacts(probabilities: Matrix) -> tuple[np.ndarray, np.ndarray]:
-    """Return i and j of the L most probable pairs with |i - j| >= 6, the most probable first."""
+def top_contacts(probabilities: Matrix) -> Pairs:
+    """Return the L most probable pairs with |i - j| >= 6, the most probable first."""
     i, j = np.triu_indices(len(probabilities), SHORTEST)
     best = np.argsort(-probabilities[i, j], kind="stable")[: len(probabilities)]
-    return i[best], j[best]
+    return Pairs(i[best], j[best])
 
 
 def write_contacts(path: Path, title: str, probabilities: Matrix) -> None:
     """Write ``path`` with the ends .npz, .tsv and .png; each file appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-
     with writing_whole(path.with_name(f"{path.name}.npz")) as file:
         np.savez_compressed(file, contacts=probabilities)
     with writing_whole(path.with_name(f"{path.name}.tsv")) as file:
@@ -112,19 +150,21 @@ def write_contacts(path: Path, title: str, probabilities: Matrix) -> None:
 
 
 def _file_name(protein: Protein) -> str:
-    """Return the id as a file name, with a hash: several records may have one id."""
-    digest = hashlib.blake2b(protein.tokens.tobytes(), digest_size=3).hexdigest()
-    return f"{re.sub(r'[^A-Za-z0-9_-]+', '-', protein.id)[:80]}-{digest}"
+    """Return the id as a file name, with a hash, because several records may have one id."""
+    digest = hashlib.blake2b(protein.tokens.tobytes(), digest_size=HASH_BYTES).hexdigest()
+    safe = re.sub(r"[^A-Za-z0-9_-]+", "-", protein.id)[:MAX_NAME_CHARACTERS]
+    return f"{safe}-{digest}"
 
 
 def _figure(title: str, probabilities: Matrix) -> Figure:
+    """Return the picture of a matrix, with dots at the most probable contacts."""
     figure = Figure(figsize=(6.4, 5.6), layout="constrained")
     axis = figure.subplots()
     span = (0.5, len(probabilities) + 0.5)
     image = axis.imshow(probabilities, cmap="Blues", vmin=0, vmax=1, extent=(*span, *span[::-1]))
-    i, j = top_contacts(probabilities)
-    label = f"top {len(i)}, |i - j| >= {SHORTEST}"
-    axis.plot(i + 1, j + 1, "s", color="#c0392b", markersize=1.5, label=label)
+    pairs = top_contacts(probabilities)
+    label = f"top {len(pairs.i)}, |i - j| >= {SHORTEST}"
+    axis.plot(pairs.i + 1, pairs.j + 1, "s", color="#c0392b", markersize=1.5, label=label)
     axis.set(xlabel="position", ylabel="position")
     axis.legend(loc="upper right", fontsize=8)
     axis.set_title(title, fontsize=10, parse_math=False)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,12 +42,22 @@ SHORTEST = 6
 INVERSE_STRENGTH = 0.15
 """Inverse strength of the L1 penalty, scikit-learn's ``C``, as in Rao et al. 2021."""
 FILE = "contact_head.json"
+"""File of a regression beside a model that has no place for it."""
 REGRESSION = "regression"
 """Name of the linear map in transformers' contact heads."""
 Matrix = npt.NDArray[np.float32]
 STRUCTURES_FILE = Path(__file__).parent / "sample" / "structures.json"
-RANGES = {"short": (6, 11), "medium": (12, 23), "long": (24, 1 << 30)}
+NO_LIMIT = 1 << 30
+"""Distance along a chain that no chain reaches."""
+RANGES = {"short": (6, 11), "medium": (12, 23), "long": (24, NO_LIMIT)}
 """Smallest and largest |i - j| of the classes of contacts (CASP)."""
+
+
+class Pairs(NamedTuple):
+    """Pairs of residues, i < j."""
+
+    i: npt.NDArray[np.int64]
+    j: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -67,11 +77,11 @@ class Chain:
     def tokens(self) -> npt.NDArray[np.uint8]:
         return encode(self.sequence)
 
-    def pairs(self, shortest: int, longest: int = 1 << 30) -> tuple[npt.NDArray[np.int64], ...]:
-        """Return i and j of the resolved pairs with ``shortest`` <= j - i <= ``longest``."""
+    def pairs(self, shortest: int, longest: int = NO_LIMIT) -> Pairs:
+        """Return the resolved pairs with ``shortest`` <= j - i <= ``longest``."""
         i, j = np.triu_indices(len(self.sequence), shortest)
         kept = self.resolved[i] & self.resolved[j] & (j - i <= longest)
-        return i[kept], j[kept]
+        return Pairs(i[kept], j[kept])
 
 
 def chains(use: Literal["fit", "score"]) -> list[Chain]:
@@ -80,23 +90,30 @@ def chains(use: Literal["fit", "score"]) -> list[Chain]:
 
 
 def _chain(row: dict[str, str]) -> Chain:
+    """Return a chain of the file, in which a bit for each pair i < j says whether it is a contact."""
     length = len(row["sequence"])
-    contacts = np.zeros((length, length), dtype=bool)
     upper = np.triu_indices(length, 1)
-    bits = np.frombuffer(base64.b64decode(row["contacts"]), dtype=np.uint8)
-    contacts[upper] = np.unpackbits(bits, count=len(upper[0])).astype(bool)
-    resolved = np.array([letter == "1" for letter in row["resolved"]])
-    return Chain(row["id"], row["sequence"], row["structure"], resolved, contacts | contacts.T)
+    num_pairs = len(upper[0])
+    packed = np.frombuffer(base64.b64decode(row["contacts"]), dtype=np.uint8)
+    contacts = np.zeros((length, length), dtype=bool)
+    contacts[upper] = np.unpackbits(packed, count=num_pairs).astype(bool)
+    return Chain(
+        id=row["id"],
+        sequence=row["sequence"],
+        structure=row["structure"],
+        resolved=np.array([letter == "1" for letter in row["resolved"]]),
+        contacts=contacts | contacts.T,
+    )
 
 
 def precision(chain: Chain, scores: npt.NDArray[np.floating], kind: str, share: float = 1.0) -> float:
     """Return the share of contacts among the L * ``share`` highest scores of one class of pairs.
 
     Args:
-        chain: chain, of which L residues are resolved.
-        scores: (L', L') scores of all pairs; L' includes unresolved residues.
+        chain: chain with L resolved residues.
+        scores: scores of all pairs, (L', L'); L' includes unresolved residues.
         kind: key of ``RANGES``.
-        share: 1 for the precision at L, 0.2 for that at L / 5.
+        share: number of scores divided by L: 1 for the precision at L, 0.2 for that at L / 5.
     """
     i, j = chain.pairs(*RANGES[kind])
     count = max(1, int(chain.resolved.sum() * share))
@@ -106,13 +123,16 @@ def precision(chain: Chain, scores: npt.NDArray[np.floating], kind: str, share: 
 
 @dataclass(frozen=True)
 class ContactHead:
+    """Regression from attention maps to the logit of a contact."""
+
     weights: npt.NDArray[np.float32]
     """(N, H)."""
     bias: float
 
     def probabilities(self, engine: Engine, tokens: npt.NDArray[np.uint8]) -> Matrix:
         """Return the probability of a contact for each pair of residues, (L, L)."""
-        logits = torch.full((len(tokens),) * 2, self.bias, device=engine.device)
+        length = len(tokens)
+        logits = torch.full((length, length), self.bias, device=engine.device)
         weights = torch.from_numpy(self.weights).to(engine.device)
 
         def add(layer: int, maps: Tensor) -> None:
@@ -122,43 +142,63 @@ class ContactHead:
         return np.asarray(logits.sigmoid().cpu().numpy())
 
 
+def mean_precisions(engine: Engine, head: ContactHead, chains: Sequence[Chain]) -> dict[str, float]:
+    """Return the mean precision at L over chains, for each class of ``RANGES``."""
+    probabilities = [head.probabilities(engine, chain.tokens) for chain in chains]
+    means = {}
+    for kind in RANGES:
+        precisions = [
+            precision(chain, scores, kind) for chain, scores in zip(chains, probabilities, strict=True)
+        ]
+        means[kind] = float(np.mean(precisions))
+    return means
+
+
 def fit(engine: Engine, chains: Sequence[Chain]) -> ContactHead:
     """Fit the regression on the pairs of residues of chains with |i - j| >= 6."""
     from sklearn.linear_model import LogisticRegression
 
-    config = engine.model.config
-    shape = (config.num_hidden_layers, config.num_attention_heads)
-    features, labels = [], []
+    features = []
+    labels = []
     for chain in chains:
-        i, j = chain.pairs(SHORTEST)
-        rows = np.empty((len(i), *shape), dtype=np.float32)
-
-        def keep(layer: int, maps: Tensor, rows: Matrix = rows, i: Any = i, j: Any = j) -> None:
-            rows[:, layer] = maps[:, i, j].T.cpu().numpy()
-
-        _each_layer(engine, chain.tokens, keep)
-        features.append(rows.reshape(len(i), -1))
-        labels.append(chain.contacts[i, j])
+        pairs = chain.pairs(SHORTEST)
+        features.append(_features(engine, chain, pairs))
+        labels.append(chain.contacts[pairs.i, pairs.j])
     beat("fitting contacts", slow=True)
     regression = LogisticRegression(l1_ratio=1, C=INVERSE_STRENGTH, solver="liblinear", random_state=0)
     regression.fit(np.concatenate(features), np.concatenate(labels))
-    weights = regression.coef_.reshape(shape).astype(np.float32)
+    weights = regression.coef_.reshape(_shape(engine.model)).astype(np.float32)
     return ContactHead(weights, float(regression.intercept_[0]))
 
 
+def _shape(model: PackedModel) -> tuple[int, int]:
+    """Return the numbers of layers and of heads in a layer, (N, H)."""
+    return model.config.num_hidden_layers, model.config.num_attention_heads
+
+
+def _features(engine: Engine, chain: Chain, pairs: Pairs) -> Matrix:
+    """Return the values of all attention maps at pairs of residues, (pairs, N * H)."""
+    rows = np.empty((len(pairs.i), *_shape(engine.model)), dtype=np.float32)
+
+    def keep(layer: int, maps: Tensor) -> None:
+        rows[:, layer] = maps[:, pairs.i, pairs.j].T.cpu().numpy()
+
+    _each_layer(engine, chain.tokens, keep)
+    return rows.reshape(len(rows), -1)
+
+
 def load(model: PackedModel, name: str) -> ContactHead:
-    """Return the regression of a model, which ``name`` loads.
+    """Return the regression of a model that was loaded from ``name``.
 
     Raises:
         ValueError: if none has been fitted.
     """
-    config = model.config
-    shape = (config.num_hidden_layers, config.num_attention_heads)
+    shape = _shape(model)
     file = Path(name) / FILE
     if file.is_file():
         saved = json.loads(file.read_text())
         return ContactHead(np.array(saved["weights"], dtype=np.float32).reshape(shape), saved["bias"])
-    module = family_of_type(config.model_type).contact_head
+    module = family_of_type(model.config.model_type).contact_head
     linear: Any = None if module is None else model.get_submodule(f"{module}.{REGRESSION}")
     # An unfitted head has transformers' first weights with a bias of 0. The bias of a fitted one is never 0.
     if linear is None or float(linear.bias) == 0:
@@ -186,7 +226,8 @@ def save(model: PackedModel, name: str, head: ContactHead) -> Path:
         if module is None:
             (new / FILE).write_text(json.dumps({"weights": head.weights.tolist(), "bias": head.bias}) + "\n")
             return folder / FILE
-        weight, bias = (f"{module}.{REGRESSION}.{name}" for name in ("weight", "bias"))
+        weight = f"{module}.{REGRESSION}.weight"
+        bias = f"{module}.{REGRESSION}.bias"
         file = next(path for path in sorted(new.glob("*.safetensors")) if _has_tensor(path, weight))
         tensors = load_file(file)
         tensors[weight] = torch.from_numpy(head.weights.reshape(1, -1).copy())
@@ -202,7 +243,13 @@ def _has_tensor(file: Path, name: str) -> bool:
 
 
 def _each_layer(engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[int, Tensor], None]) -> None:
-    """Hand over each layer's number and its symmetrized and corrected attention maps, (H, L, L) in fp32."""
+    """Call a function for each layer, with its number and its symmetrized and corrected attention maps.
+
+    Args:
+        engine: engine with the model.
+        tokens: token ids of a protein, (L,), without CLS and EOS.
+        use: function of the layer's number, from 0, and its maps, (H, L, L) in fp32.
+    """
 
     def before(number: int, layer: PackedLayer, arguments: tuple[Any, ...]) -> None:
         beat("reading attention")

@@ -8,10 +8,12 @@ has no vectors, sends no requests and escapes all text.
 import base64
 import json
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,12 +25,42 @@ from seqlm.runs.run_file import RunFile
 from seqlm.training.data.table_rows import CSV_DELIMITERS, PARQUET_SUFFIXES
 from seqlm.training.whole_file import write_whole, writing_whole
 
-from .projection import Floats, Projection, Transfer, neighbors, projections, transfer
+from .projection import Floats, Neighbors, Projection, neighbors, projections, transfer
 
 SEED = 0
+"""Seed of the drawn proteins."""
 TEMPLATE = Path(__file__).with_name("page.html")
 NO_VALUE = 65_535
+"""Code of a missing value of a column."""
+MAX_COORDINATE = 65_535
+"""Largest coordinate on a map."""
 MAX_CATEGORIES = 1_000
+"""Largest number of values of a column to colour by."""
+MAX_NUMBERS_AS_NAMES = 12
+"""Largest number of different numbers in a column that are shown as names, each with its own colour."""
+UNNAMED = "Unnamed:"
+"""Beginning of the names that pandas gives to columns without a name."""
+LEAST_TO_SPLIT = 3
+"""Smallest number of transferred labels that are compared by distance."""
+
+
+class Embeddings(NamedTuple):
+    """Embeddings of N proteins."""
+
+    ids: list[str]
+    vectors: Floats
+    """Embeddings, (N, C)."""
+    description: str
+
+
+@dataclass(frozen=True)
+class TransferredLabels:
+    """Labels of each protein from the nearest labelled one."""
+
+    column: str
+    """Column of the labels."""
+    sources: pd.DataFrame
+    """Transferred label, and id and distance of the protein that it comes from, for each protein."""
 
 
 def explore(config: RunFile) -> None:
@@ -42,33 +74,42 @@ def explore(config: RunFile) -> None:
     path = Path(options.output or source.with_suffix(".html"))
     if path.suffix != ".html":
         raise ValueError(f"explore.output: got {path}; its name must end in .html")
-    ids, vectors, about = _read(source, options.vectors)
-    table = _with_columns(pd.DataFrame({"id": ids}), config)
+    embeddings = _read(source, options.vectors)
+    vectors = embeddings.vectors
+    table = _with_columns(pd.DataFrame({"id": embeddings.ids}), config)
     path.parent.mkdir(parents=True, exist_ok=True)
-    transferred = _transfer(table, vectors, options, path) if options.label else None
+    labels = _transfer(table, vectors, options, path) if options.label else None
     for file in _export(path, table, vectors, options.export):
         print(f"wrote {file}")
-    shown = np.arange(len(ids))
-    if len(ids) > options.max_proteins:
-        drawn = np.random.default_rng(SEED).permutation(len(ids))[: options.max_proteins]
-        shown = np.sort(drawn)
-        print(f"the map has {len(shown):,} of {len(ids):,} proteins, drawn with a fixed seed")
+    shown = _drawn(len(table), options.max_proteins)
     print(f"projecting {len(shown):,} embeddings of {vectors.shape[1]:,} features, and searching neighbours")
-    points, rows = vectors[shown], table.iloc[shown].reset_index(drop=True)
-    sources = None
-    if transferred is not None:
-        taken = transferred.sources(table, str(options.label))
-        sources = taken.iloc[shown].reset_index(drop=True)
-    html = page(path.stem, about, rows, projections(points), neighbors(points), options.label, sources)
+    points = vectors[shown]
+    rows = table.iloc[shown].reset_index(drop=True)
+    if labels is not None:
+        labels = TransferredLabels(labels.column, labels.sources.iloc[shown].reset_index(drop=True))
+    html = page(path.stem, embeddings.description, rows, projections(points), neighbors(points), labels)
     write_whole(path, html)
     print(f"wrote {path}: map of {len(rows):,} proteins")
 
 
-def _read(source: Path, column: str | None) -> tuple[list[str], Floats, str]:
-    """Return ids, vectors (N, C) and a description."""
+def _drawn(count: int, max_proteins: int) -> npt.NDArray[np.int64]:
+    """Return the rows of the proteins on the map, in order."""
+    if count <= max_proteins:
+        return np.arange(count)
+    print(f"the map has {max_proteins:,} of {count:,} proteins, drawn with a fixed seed")
+    return np.sort(np.random.default_rng(SEED).permutation(count)[:max_proteins])
+
+
+def _read(source: Path, column: str | None) -> Embeddings:
+    """Read the embeddings of a Parquet file.
+
+    Args:
+        source: file of ``seqlm embed``.
+        column: name of the column with the vectors; by default the only one.
+    """
     try:
         with pq.ParquetFile(source) as file:
-            schema, metadata = file.schema_arrow, file.schema_arrow.metadata or {}
+            schema = file.schema_arrow
             known = [each.name for each in schema if pa.types.is_fixed_size_list(each.type)]
             if "id" not in schema.names or not known:
                 raise ValueError(
@@ -93,54 +134,74 @@ def _read(source: Path, column: str | None) -> tuple[list[str], Floats, str]:
             f"explore.embeddings: {source} has {len(vectors):,} embeddings, in which "
             f"{(~np.isfinite(vectors)).sum():,} numbers are not finite; give at least two of finite numbers"
         )
-    written = json.loads(metadata.get(b"esm2", b"{}"))
+    written = json.loads((schema.metadata or {}).get(b"esm2", b"{}"))
     model = "/".join(Path(str(written.get("model", ""))).parts[-3:])
-    parts = (f"{len(vectors):,} proteins, {size:,} features", model, "" if name == "embedding" else name)
-    return table["id"].to_pylist(), vectors, " · ".join(part for part in parts if part)
+    parts = [f"{len(vectors):,} proteins, {size:,} features", model, "" if name == "embedding" else name]
+    description = " · ".join(part for part in parts if part)
+    return Embeddings(table["id"].to_pylist(), vectors, description)
 
 
 def _with_columns(table: pd.DataFrame, config: RunFile) -> pd.DataFrame:
     """Add the columns of ``explore.table``, or of the run's table of labels, by id."""
-    options, task = config.explore, config.task
+    options = config.explore
     wanted = [*options.columns, *filter(None, (options.label, options.split))]
-    is_asked = bool(options.table or wanted)
-    files = options.table or (task.table if task else ())
-    local = [TABLES.sample if name == "sample" else Path(name) for name in files]
-    if not is_asked:
-        local = [path for path in local if path.is_file() and _form(path)]
-    if not local:
-        if is_asked:
+    is_requested = bool(options.table or wanted)
+    files = _tables(config)
+    if not is_requested:
+        # Columns of the run's table are welcome, but not needed.
+        files = [path for path in files if path.is_file() and _form(path)]
+    if not files:
+        if is_requested:
             raise ValueError(f"explore.table: got none; name the table with the column {wanted[0]}")
         return table
-    key = config.inference.id_column or (task.id_column if task else "id")
-    sequence = config.inference.sequence_column or (task.sequence_column if task else "sequence")
-    known = pd.concat([_table(path, key) for path in local])
-    if missing := [name for name in (key, *wanted) if name not in known]:
+    key, sequence = _key_and_sequence(config)
+    known = pd.concat([_table(path, key) for path in files])
+    missing = [name for name in (key, *wanted) if name not in known]
+    if missing:
         raise ValueError(f"explore.table: no column {missing[0]}; the columns are {', '.join(known.columns)}")
     ids = known[key].astype(str)
-    if len(repeated := ids[ids.duplicated()]):
+    repeated = ids[ids.duplicated()]
+    if len(repeated):
         raise ValueError(
             f"explore.table: the id {repeated.iloc[0]} occurs more than once; give each protein one row"
         )
-    found = ids.isin(table["id"]).sum()
-    if not found:
+    num_found = ids.isin(table["id"]).sum()
+    if not num_found:
         message = (
             f"explore.table: none of its ids, such as {ids.iloc[0]}, is an id of the embeddings, such as "
             f"{table['id'].iloc[0]}"
         )
-        if is_asked:
+        if is_requested:
             raise ValueError(f"{message}; set inference.id_column")
         print(f"note: {message}")
         return table
-    print(f"rows of the table: {found:,} of {len(table):,} proteins have one")
-    others = [
-        n for n in known.columns if n not in (key, "id", sequence) and not str(n).startswith("Unnamed:")
-    ]
-    columns = list(dict.fromkeys([*(options.columns or others), *wanted]))
-    # Whole numbers stay whole, also in columns with gaps: folds are compared as text.
+    print(f"rows of the table: {num_found:,} of {len(table):,} proteins have one")
+    columns = options.columns
+    if not columns:
+        others = [name for name in known.columns if name not in (key, "id", sequence)]
+        columns = [name for name in others if not str(name).startswith(UNNAMED)]
+    columns = list(dict.fromkeys([*columns, *wanted]))
+    # Whole numbers stay whole, also in columns with gaps, because folds are compared as text.
     given = known[columns].convert_dtypes().set_axis(ids, axis=0)
     values = given.reindex(table["id"]).reset_index(drop=True)
     return pd.concat([table, values.rename(columns={"id": "id of the table"})], axis=1)
+
+
+def _tables(config: RunFile) -> list[Path]:
+    """Return the files of ``explore.table``, or of the run's table of labels."""
+    names = config.explore.table
+    if not names and config.task:
+        names = config.task.table
+    return [TABLES.sample if name == "sample" else Path(name) for name in names]
+
+
+def _key_and_sequence(config: RunFile) -> tuple[str, str]:
+    """Return the columns of a table with the ids and with the sequences."""
+    inference = config.inference
+    task = config.task
+    key = task.id_column if task else "id"
+    sequence = task.sequence_column if task else "sequence"
+    return inference.id_column or key, inference.sequence_column or sequence
 
 
 def _form(path: Path) -> str | None:
@@ -150,60 +211,64 @@ def _form(path: Path) -> str | None:
 
 
 def _table(path: Path, key: str) -> pd.DataFrame:
+    """Read a table, with the column ``key`` as text."""
+    separator = _form(path)
     try:
-        if (separator := _form(path)) == "":
+        if separator == "":
             return pd.read_parquet(path)
         # Ids may look like numbers, and labels like missing values.
         text: dict[str, Any] = {"keep_default_na": False, "na_values": [""], "skipinitialspace": True}
-        head = pd.read_csv(path, sep=separator or ",", nrows=0, **text)
-        as_text = {name: str for name in head.columns if str(name).strip() == key}
+        header = pd.read_csv(path, sep=separator or ",", nrows=0, **text)
+        as_text = {name: str for name in header.columns if str(name).strip() == key}
         read = pd.read_csv(path, sep=separator or ",", dtype=as_text, **text)
         return read.rename(columns=lambda name: str(name).strip())
     except (OSError, ValueError) as error:
         raise ValueError(f"explore.table: {path} cannot be read: {error}") from None
 
 
-def _transfer(table: pd.DataFrame, vectors: Floats, options: ExploreConfig, path: Path) -> Transfer:
+def _transfer(table: pd.DataFrame, vectors: Floats, options: ExploreConfig, path: Path) -> TransferredLabels:
     """Transfer the labels, write them as a table and print how many agree."""
     label = str(options.label)
     labels = table[label].astype(str).where(table[label].notna())
     is_reference = labels.notna().to_numpy()
     is_asked = np.ones(len(table), dtype=bool)
+    where = ""
     if options.split:
         is_asked = ~table[options.split].astype(str).isin(options.reference).to_numpy()
         is_reference = is_reference & ~is_asked  # pandas' arrays are read-only
+        where = f" and one of {', '.join(options.reference)} in {options.split}"
     if not is_reference.any():
-        where = f" and one of {', '.join(options.reference)} in {options.split}" * bool(options.split)
         raise ValueError(
             f"explore.label: no protein has a value of {label}{where}; name another column, or another "
             "explore.reference"
         )
     found = transfer(vectors, is_reference)
-    taken = found.sources(table, label)
-    asked = is_asked & (found.nearest >= 0)
-    result = pd.concat([table[["id"]], labels.rename("label"), taken], axis=1)[asked]
+    sources = found.sources(table, label)
+    has_source = found.nearest >= 0
+    result = pd.concat([table[["id"]], labels.rename("label"), sources], axis=1)[is_asked & has_source]
     file = path.with_name(f"{path.stem}.transfer.csv")
     write_whole(file, result.to_csv(index=False, lineterminator="\n"))
-    known = result[result["label"].notna()]
     print(f"wrote {file}: {label} of {len(result):,} proteins, from the nearest of {is_reference.sum():,}")
-    if len(known) >= 3:
-        agrees = known["label"] == known["transferred"]
-        thirds = pd.qcut(known["distance"].rank(method="first"), 3, labels=["near", "middle", "far"])
-        shares = ", ".join(
-            f"{name} {share:.3f}" for name, share in agrees.groupby(thirds, observed=True).mean().items()
-        )
-        print(
-            f"transferred labels that are right: {agrees.mean():.3f} of {len(known):,}; by distance: {shares}"
-        )
-    return found
+    known = result[result["label"].notna()]
+    if len(known) >= LEAST_TO_SPLIT:
+        _print_agreement(known)
+    return TransferredLabels(label, sources)
+
+
+def _print_agreement(known: pd.DataFrame) -> None:
+    """Print the share of proteins with a label that get the same label, also by distance."""
+    agrees = known["label"] == known["transferred"]
+    thirds = pd.qcut(known["distance"].rank(method="first"), 3, labels=["near", "middle", "far"])
+    by_distance = agrees.groupby(thirds, observed=True).mean()
+    shares = ", ".join(f"{name} {share:.3f}" for name, share in by_distance.items())
+    print(f"transferred labels that are right: {agrees.mean():.3f} of {len(known):,}; by distance: {shares}")
 
 
 def _export(path: Path, table: pd.DataFrame, vectors: Floats, formats: Collection[str]) -> list[Path]:
     """Write the embeddings in other formats; each file appears whole or not at all."""
-    written = []
-    size = vectors.shape[1]
     if "vector" in table and "parquet" in formats:
         raise ValueError("explore.columns: got vector, which is the exported vector; rename it in the table")
+    files = []
     for form in formats:
         file = path.with_name(f"{path.stem}.vectors.{form}")
         with writing_whole(file) as partial:
@@ -211,91 +276,113 @@ def _export(path: Path, table: pd.DataFrame, vectors: Floats, formats: Collectio
                 with partial.open("wb") as stream:
                     np.save(stream, vectors)
             elif form == "parquet":
-                column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), size)
-                others = pa.Table.from_pandas(table.map(_plain), preserve_index=False)
-                pq.write_table(others.append_column("vector", column), partial)
+                _write_parquet(partial, table, vectors)
             else:
-                with partial.open("w", encoding="utf-8") as lines:
-                    for row, vector in zip(
-                        table.map(_plain).to_dict("records"), vectors.tolist(), strict=True
-                    ):
-                        key = row.pop("id")
-                        metadata = {name: value for name, value in row.items() if pd.notna(value)}
-                        lines.write(json.dumps({"key": key, "vector": vector, "metadata": metadata}) + "\n")
-        written.append(file)
+                _write_json_lines(partial, table, vectors)
+        files.append(file)
     if "npy" in formats:
-        rows = path.with_name(f"{path.stem}.vectors.ids.txt")
-        write_whole(rows, "".join(f"{name}\n" for name in table["id"]))
-        written.append(rows)
-    return written
+        ids = path.with_name(f"{path.stem}.vectors.ids.txt")
+        write_whole(ids, "".join(f"{name}\n" for name in table["id"]))
+        files.append(ids)
+    return files
+
+
+def _write_parquet(file: Path, table: pd.DataFrame, vectors: Floats) -> None:
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+    others = pa.Table.from_pandas(table.map(_plain), preserve_index=False)
+    pq.write_table(others.append_column("vector", column), file)
+
+
+def _write_json_lines(file: Path, table: pd.DataFrame, vectors: Floats) -> None:
+    """Write an object per protein, as vector databases read them."""
+    rows = table.map(_plain).to_dict("records")
+    with file.open("w", encoding="utf-8") as stream:
+        for row, vector in zip(rows, vectors.tolist(), strict=True):
+            key = row.pop("id")
+            metadata = {name: value for name, value in row.items() if pd.notna(value)}
+            stream.write(json.dumps({"key": key, "vector": vector, "metadata": metadata}) + "\n")
 
 
 def _plain(value: Any) -> Any:
     """Return a number, a truth value or text; None for a missing or infinite number."""
     if isinstance(value, float) and not np.isfinite(value):
         return None
-    return (
-        value
-        if value is None or value is pd.NA or isinstance(value, bool | int | float | str)
-        else str(value)
-    )
+    if value is None or value is pd.NA or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
 
 
 def page(
     title: str,
-    about: str,
+    description: str,
     table: pd.DataFrame,
     maps: list[Projection],
-    neighbors: tuple[Any, Floats],
-    label: str | None,
-    sources: pd.DataFrame | None,
+    neighbors: Neighbors,
+    labels: TransferredLabels | None,
 ) -> str:
     """Return the page.
 
     Args:
-        title: title.
-        about: description of the data.
+        title: title of the page.
+        description: description of the data.
         table: ids in the first column, and columns to colour by.
         maps: maps of the rows.
-        neighbors: rows of the nearest proteins and their distances, (N, K) each.
-        label: column of the labels, which is coloured first.
-        sources: transferred label, id and distance of the protein that it comes from, for each row.
+        neighbors: nearest other proteins of each row.
+        labels: transferred labels of the rows. The map is coloured by their column first.
     """
-    # Labels are names, also if they look like numbers.
-    shown = table.astype({label: "string"}) if label else table
-    columns = [column for name in shown.columns[1:] if (column := _column(name, shown[name]))]
+    first = None
+    transferred = None
+    shown = table
+    if labels is not None:
+        first = labels.column
+        transferred = _transfer_data(labels)
+        # Labels are names, also if they look like numbers.
+        shown = table.astype({first: "string"})
+    columns = []
+    for name in shown.columns[1:]:
+        column = _column(name, shown[name])
+        if column is not None:
+            columns.append(column)
     names = [column["name"] for column in columns]
     data: dict[str, Any] = {
         "title": title,
-        "about": about,
+        "about": description,
         "ids": table.iloc[:, 0].tolist(),
         "maps": [{"name": one.name, "axes": one.axes, "xy": _coordinates(one.points)} for one in maps],
         "columns": columns,
-        "first": names.index(label) if label in names else 0,
-        "neighbors": _encoded(neighbors[0], np.uint32),
-        "distances": _encoded(neighbors[1], np.float32),
-        "transfer": None,
+        "first": names.index(first) if first in names else 0,
+        "neighbors": _encoded(neighbors.rows, np.uint32),
+        "distances": _encoded(neighbors.distances, np.float32),
+        "transfer": transferred,
     }
-    if label and sources is not None:
-        texts = sources[["transferred", "nearest"]].astype(object).where(sources["nearest"].notna(), None)
-        data["transfer"] = {
-            "column": label,
-            "labels": texts["transferred"].tolist(),
-            "ids": texts["nearest"].tolist(),
-            "distances": _encoded(sources["distance"], np.float32),
-        }
     # In a script element only "<" could end the text or begin a comment.
     text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     return TEMPLATE.read_text(encoding="utf-8").replace("DATA", text, 1)
 
 
+def _transfer_data(labels: TransferredLabels) -> dict[str, Any]:
+    """Return the transferred labels for the page."""
+    sources = labels.sources
+    texts = sources[["transferred", "nearest"]].astype(object).where(sources["nearest"].notna(), None)
+    return {
+        "column": labels.column,
+        "labels": texts["transferred"].tolist(),
+        "ids": texts["nearest"].tolist(),
+        "distances": _encoded(sources["distance"], np.float32),
+    }
+
+
 def _column(name: str, values: pd.Series) -> dict[str, Any] | None:
     """Return a column to colour by; None if it has no values or too many names."""
-    if pd.api.types.is_numeric_dtype(values) and values.nunique() > 12:
+    if pd.api.types.is_numeric_dtype(values) and values.nunique() > MAX_NUMBERS_AS_NAMES:
         numbers = values.to_numpy(dtype=np.float32, na_value=np.nan)
         finite = numbers[np.isfinite(numbers)]
-        low, high = float(finite.min()), float(finite.max())
-        return {"name": name, "values": _encoded(numbers, np.float32), "low": low, "high": high}
+        return {
+            "name": name,
+            "values": _encoded(numbers, np.float32),
+            "low": float(finite.min()),
+            "high": float(finite.max()),
+        }
     codes, names = pd.factorize(values.astype(str).where(values.notna()))
     if not 0 < len(names) <= MAX_CATEGORIES:
         print(
@@ -310,11 +397,13 @@ def _column(name: str, values: pd.Series) -> dict[str, Any] | None:
 
 
 def _coordinates(points: Floats) -> str:
-    """Return coordinates of 16 bits; both axes have one scale."""
-    low = points.min(axis=0)
-    span = float((points - low).max()) or 1.0
-    return _encoded((points - low + (span - (points - low).max(axis=0)) / 2) / span * 65_535, np.uint16)
+    """Return coordinates of 16 bits; both axes have one scale, and the points are centred."""
+    moved = points - points.min(axis=0)
+    extent = moved.max(axis=0)
+    span = float(moved.max()) or 1.0
+    return _encoded((moved + (span - extent) / 2) / span * MAX_COORDINATE, np.uint16)
 
 
 def _encoded(values: Any, kind: Any) -> str:
+    """Return numbers as base64 of their bytes."""
     return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode()

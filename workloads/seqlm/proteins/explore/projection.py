@@ -5,6 +5,7 @@ Shapes: N proteins, C features, K neighbours.
 
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +13,28 @@ import pandas as pd
 
 Floats = npt.NDArray[np.float32]
 NUM_NEIGHBORS = 10
+"""Number of neighbours that the page shows for a protein."""
+UMAP_SEED = 0
 
 
 @dataclass(frozen=True)
 class Projection:
+    """Map of the proteins."""
+
     name: str
     points: Floats
-    """(N, 2)."""
+    """Coordinates, (N, 2)."""
     axes: str
+    """Description of the axes, for the reader."""
+
+
+class Neighbors(NamedTuple):
+    """Nearest other proteins of each protein, the nearest first."""
+
+    rows: npt.NDArray[np.integer]
+    """Rows of the neighbours, (N, K)."""
+    distances: Floats
+    """Cosine distances to them, (N, K)."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +48,8 @@ class Transfer:
 
     def sources(self, table: pd.DataFrame, label: str) -> pd.DataFrame:
         """Return the transferred label of each row, the id that it comes from, and the distance."""
-        rows = pd.Series(self.nearest).where(self.nearest >= 0, 0).to_numpy()
         is_found = self.nearest >= 0
+        rows = np.where(is_found, self.nearest, 0)
         labels = table[label].astype("string").iloc[rows].reset_index(drop=True).where(is_found)
         ids = table["id"].iloc[rows].reset_index(drop=True).where(is_found)
         return pd.DataFrame({"transferred": labels, "nearest": ids, "distance": self.distances})
@@ -46,30 +61,29 @@ def projections(vectors: Floats) -> list[Projection]:
 
     pca = PCA(min(2, *vectors.shape), svd_solver="covariance_eigh")
     points = pca.fit_transform(vectors)
+    shares = np.nan_to_num([*pca.explained_variance_ratio_, 0.0][:2])
     if points.shape[1] < 2:
         points = np.column_stack([points, np.zeros(len(points))])
-    shares = np.nan_to_num([*pca.explained_variance_ratio_, 0.0][:2])
     axes = f"PCA: {shares[0]:.0%} and {shares[1]:.0%} of the variance"
     found = [Projection("PCA", points.astype(np.float32), axes)]
     if find_spec("umap") and len(vectors) > NUM_NEIGHBORS:
         from umap import UMAP
 
-        points = UMAP(metric="cosine", random_state=0).fit_transform(vectors)
-        found.append(
-            Projection("UMAP", points.astype(np.float32), "UMAP: distances between groups mean little")
-        )
+        points = UMAP(metric="cosine", random_state=UMAP_SEED).fit_transform(vectors)
+        axes = "UMAP: distances between groups mean little"
+        found.append(Projection("UMAP", points.astype(np.float32), axes))
     return found
 
 
-def neighbors(vectors: Floats, number: int = NUM_NEIGHBORS) -> tuple[npt.NDArray[np.uint32], Floats]:
-    """Return the nearest other proteins and their cosine distances, (N, K) each, the nearest first."""
+def neighbors(vectors: Floats, number: int = NUM_NEIGHBORS) -> Neighbors:
+    """Return the nearest other proteins of each protein; fewer than ``number`` if there are fewer others."""
     number = min(number, len(vectors) - 1)
-    rows, distances = _nearest(vectors, vectors, number + 1)
-    # Equal vectors may come before the protein itself, or even push it out.
-    is_self = rows == np.arange(len(vectors))[:, None]
+    found = _nearest(vectors, vectors, number + 1)
+    # Equal vectors may come before the protein itself, or even push it out. The last one is left out then.
+    is_self = found.rows == np.arange(len(vectors))[:, None]
     is_self[~is_self.any(axis=1), -1] = True
-    kept = ~is_self
-    return rows[kept].reshape(-1, number).astype(np.uint32), distances[kept].reshape(-1, number)
+    rows = found.rows[~is_self].reshape(-1, number)
+    return Neighbors(rows, found.distances[~is_self].reshape(-1, number))
 
 
 def transfer(vectors: Floats, is_reference: npt.NDArray[np.bool_]) -> Transfer:
@@ -82,24 +96,28 @@ def transfer(vectors: Floats, is_reference: npt.NDArray[np.bool_]) -> Transfer:
     nearest = np.full(len(vectors), -1, dtype=np.int32)
     closest = np.full(len(vectors), np.inf, dtype=np.float32)
     if len(reference):
-        rows, distances = _nearest(vectors[reference], vectors, min(2, len(reference)))
-        found = reference[rows]
-        column = (found[:, 0] == np.arange(len(vectors))).astype(int)
-        has_other = column < found.shape[1]
-        places = np.flatnonzero(has_other)
-        nearest[places] = found[places, column[places]]
-        closest[places] = distances[places, column[places]]
+        found = _nearest(vectors[reference], vectors, min(2, len(reference)))
+        proteins = reference[found.rows]
+        # A protein of the reference finds itself first, so that its second neighbour counts.
+        is_self = proteins[:, 0] == np.arange(len(vectors))
+        column = is_self.astype(int)
+        places = np.flatnonzero(column < proteins.shape[1])
+        nearest[places] = proteins[places, column[places]]
+        closest[places] = found.distances[places, column[places]]
     return Transfer(nearest, closest)
 
 
-def _nearest(known: Floats, asked: Floats, number: int) -> tuple[npt.NDArray[np.int64], Floats]:
+def _nearest(known: Floats, asked: Floats, number: int) -> Neighbors:
+    """Return the nearest of the ``known`` vectors for each of the vectors ``asked``."""
     from sklearn.neighbors import NearestNeighbors
 
     index = NearestNeighbors(n_neighbors=number, algorithm="brute", metric="euclidean").fit(_unit(known))
     distances, rows = index.kneighbors(_unit(asked))
-    return rows, (distances**2 / 2).astype(np.float32)  # the cosine distance of unit vectors
+    cosine = (distances**2 / 2).astype(np.float32)  # because the vectors are unit vectors
+    return Neighbors(rows, cosine)
 
 
 def _unit(vectors: Floats) -> Floats:
+    """Return the vectors with length 1; those of length 0 stay as they are."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), dtype=np.float32)

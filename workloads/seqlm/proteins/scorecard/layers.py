@@ -9,16 +9,18 @@ import csv
 import dataclasses
 import io
 import itertools
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from seqlm.proteins.finetune.clustering import similarity_clusters
 from seqlm.proteins.finetune.labelled import LabelledSplit, SampledSplit
-from seqlm.proteins.finetune.labels import Floats
+from seqlm.proteins.finetune.labels import Floats, LabelSchema
 from seqlm.proteins.finetune.probes import Examples, Probe, fit_probe, interval
 from seqlm.proteins.finetune.scores import scores
 from seqlm.proteins.finetune.table import Record
@@ -35,9 +37,9 @@ from seqlm.training.whole_file import write_whole
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 MAX_PROTEINS = {"train": 1000, "validation": 500, "test": 500}
-"""Proteins of each split, drawn with a fixed seed."""
+"""Number of proteins of each split, drawn with a fixed seed."""
 RESIDUE_SHARE = 0.15
-"""Share of them for a residue task, which has an example for each residue."""
+"""Share of these proteins for a residue task, which has an example for each residue."""
 STRENGTHS = (1e-3, 1e-1)
 """Inverse penalties of the probes that are tried."""
 RESIDUES = tuple(name for name in POOLINGS if name not in POOLED)
@@ -45,14 +47,28 @@ RESIDUES = tuple(name for name in POOLINGS if name not in POOLED)
 
 
 @dataclasses.dataclass(frozen=True)
+class _Features:
+    """Examples of a split, with the features of all layers and poolings."""
+
+    features: npt.NDArray[np.float16]
+    """Features side by side, in the order of the columns, (N, columns * C)."""
+    labels: Floats
+
+    def column(self, number: int, size: int) -> Examples:
+        """Return the examples with the features of one layer and pooling, (N, C)."""
+        mine = self.features[:, number * size : (number + 1) * size]
+        return Examples(mine.astype(np.float32), self.labels)
+
+
+@dataclasses.dataclass(frozen=True)
 class Choice:
-    """One layer and pooling."""
+    """Layer and pooling, with the probe that was fitted on it."""
 
     layer: int
     pooling: str
     probe: Probe
     outputs: Floats
-    """(N, L) on the test split."""
+    """Outputs of the probe on the test split, (N, L)."""
 
 
 def layers(config: RunFile, here: Processes) -> None:
@@ -62,62 +78,77 @@ def layers(config: RunFile, here: Processes) -> None:
         ValueError: if the model, the data or the output cannot be used.
     """
     command = Command(config, here, "layers")
-    name = command.model_name
     path = command.output.path
-    engine = command.engine
     if path.exists() and not config.inference.overwrite:
         raise ValueError(f"{path} exists; name another inference.output, or set inference.overwrite=true")
     if not here.is_first:
         return
-    data = LabelledSplit(config.data.path, "train")
-    schema, numbers = data.schema, tuple(range(len(engine.model.layers) + 1))
-    poolings = RESIDUES if schema.task.per_residue else POOLED
-    share = RESIDUE_SHARE if schema.task.per_residue else 1
-    parts = [SampledSplit(config.data.path, name, int(MAX_PROTEINS[name] * share)) for name in SPLITS]
-    if not all(len(part.labels) for part in parts):
+    schema = LabelledSplit(config.data.path, "train").schema
+    headline = schema.task.headlines[0]
+    splits = {name: _drawn(config, name, per_residue=schema.task.per_residue) for name in SPLITS}
+    if not all(len(split.labels) for split in splits.values()):
         raise ValueError(f"{config.data.path} has an empty split; make layers needs all three")
+    test = splits["test"]
+    clusters = _clusters(test)
+    chosen = _fitted(command, schema, splits)
+    best = max(chosen, key=lambda one: np.nan_to_num(one.probe.validation, nan=-np.inf))
+    rows = [_row(one, best, test.labels, clusters) for one in chosen]
+    _write_table(path, rows)
+    picture = path.with_suffix(".png")
+    _figure(rows, best, headline, command.model_name).savefig(picture, dpi=150)
+    _conclude(rows, best, headline)
+    print(f"wrote {path}: scores of each layer and pooling")
+    print(f"wrote {picture}: the same as a picture")
+
+
+def _drawn(config: RunFile, name: Split, *, per_residue: bool) -> SampledSplit:
+    """Return some proteins of a split."""
+    share = RESIDUE_SHARE if per_residue else 1
+    return SampledSplit(config.data.path, name, int(MAX_PROTEINS[name] * share))
+
+
+def _fitted(command: Command, schema: LabelSchema, splits: Mapping[Split, SampledSplit]) -> list[Choice]:
+    """Return a fitted probe for each pooling and layer."""
+    model = command.engine.model
+    numbers = tuple(range(len(model.layers) + 1))
+    poolings = RESIDUES if schema.task.per_residue else POOLED
     answer = layer_embeddings(numbers, poolings)
-    features = [_features(part, name, engine, answer) for name, part in zip(SPLITS, parts, strict=True)]
-    clusters = _clusters(parts[2])
-    counts = (f"{name} {len(part.labels):,}" for name, part in zip(SPLITS, parts, strict=True))
-    print(f"examples: {', '.join(counts)}")
-    size = engine.model.config.hidden_size
+    features = {name: _features(split, name, command.engine, answer) for name, split in splits.items()}
+    counts = ", ".join(f"{name} {len(split.labels):,}" for name, split in splits.items())
+    print(f"examples: {counts}")
+    size = model.config.hidden_size
     chosen = []
     for column, (pooling, layer) in enumerate(itertools.product(poolings, numbers)):
-        columns = slice(column * size, (column + 1) * size)
-        mine = [each[:, columns].astype(np.float32) for each in features]
-        train, validation = (Examples(mine[place], parts[place].labels) for place in (0, 1))
+        train = features["train"].column(column, size)
+        validation = features["validation"].column(column, size)
         probe = fit_probe(schema, train, validation, STRENGTHS)
-        chosen.append(Choice(layer, pooling, probe, probe.outputs(mine[2])))
+        outputs = probe.outputs(features["test"].column(column, size).features)
+        chosen.append(Choice(layer, pooling, probe, outputs))
         print(f"layer {layer} {pooling}: validation {schema.task.headlines[0]} {probe.validation:.3f}")
-    best = max(chosen, key=lambda one: np.nan_to_num(one.probe.validation, nan=-np.inf))
-    rows = [_row(one, best, parts[2].labels, clusters) for one in chosen]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    write_whole(path, text.getvalue())
-    picture = path.with_suffix(".png")
-    _figure(rows, best, schema.task.headlines[0], name).savefig(picture, dpi=150)
-    _conclude(rows, best, schema.task.headlines[0])
-    print(f"wrote {path}: scores of each layer and pooling\nwrote {picture}: the same as a picture")
+    return chosen
 
 
-def _features(part: SampledSplit, name: str, engine: Engine, answer: Answer) -> Any:
-    engine.on_residues = WorkProgress(name, sum(map(len, part.proteins)), "residues").add
-    return part.features(partial(engine.run, answer=answer), np.float16)
+def _features(split: SampledSplit, name: str, engine: Engine, answer: Answer) -> _Features:
+    num_residues = sum(map(len, split.proteins))
+    engine.on_residues = WorkProgress(name, num_residues, "residues").add
+    found = split.features(partial(engine.run, answer=answer), np.float16)
+    return _Features(found, split.labels)
 
 
 def _clusters(test: SampledSplit) -> list[str]:
     """Return the cluster of similar proteins of each example."""
     beat("clustering the test proteins", slow=True)
     proteins = zip(test.ids, test.proteins, strict=True)
-    clusters, how = similarity_clusters([Record(id, "", tokens.tobytes(), {}) for id, tokens in proteins])
-    print(f"test clusters: {len(set(clusters)):,}, by {how}")
+    records = [Record(id, "", tokens.tobytes(), {}) for id, tokens in proteins]
+    clusters, method = similarity_clusters(records)
+    print(f"test clusters: {len(set(clusters)):,}, by {method}")
     if test.known is None:
         return clusters
-    return [one for one, known in zip(clusters, test.known, strict=True) for _ in known]
+    # The examples of a residue task are the residues with a label.
+    of_residues: list[str] = []
+    for cluster, known in zip(clusters, test.known, strict=True):
+        of_residues += [cluster] * len(known)
+    return of_residues
 
 
 def _row(one: Choice, best: Choice, labels: Floats, clusters: list[str]) -> dict[str, Any]:
@@ -126,13 +157,30 @@ def _row(one: Choice, best: Choice, labels: Floats, clusters: list[str]) -> dict
     value = scores(schema, labels, one.outputs)[schema.task.headlines[0]]
     (low, high), (least, most) = interval(schema, labels, [one.outputs, best.outputs], clusters)
     return {
-        **{"layer": one.layer, "pooling": one.pooling, "inverse_penalty": one.probe.strength},
-        **{"validation": one.probe.validation, "test": value, "test_low": low, "test_high": high},
-        **{"difference_low": least, "difference_high": most, "may_be_chance": bool(least <= 0 <= most)},
+        "layer": one.layer,
+        "pooling": one.pooling,
+        "inverse_penalty": one.probe.strength,
+        "validation": one.probe.validation,
+        "test": value,
+        "test_low": low,
+        "test_high": high,
+        "difference_low": least,
+        "difference_high": most,
+        "may_be_chance": bool(least <= 0 <= most),
     }
 
 
+def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write_whole(path, text.getvalue())
+
+
 def _conclude(rows: list[dict[str, Any]], best: Choice, headline: str) -> None:
+    """Print the choice that validation prefers, and the ones that are as good within the uncertainty."""
     line = next(row for row in rows if (row["layer"], row["pooling"]) == (best.layer, best.pooling))
     print(
         f"validation prefers layer {best.layer}, pooling {best.pooling}: test {headline} {line['test']:.3f} "
@@ -143,16 +191,21 @@ def _conclude(rows: list[dict[str, Any]], best: Choice, headline: str) -> None:
 
 
 def _figure(rows: list[dict[str, Any]], best: Choice, headline: str, model: str) -> Figure:
+    """Return the picture of the test scores by layer, with a line for each pooling."""
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axis = figure.subplots()
     poolings = list(dict.fromkeys(row["pooling"] for row in rows))
     for place, pooling in enumerate(poolings):
         mine = [row for row in rows if row["pooling"] == pooling]
-        keys = ("layer", "test", "test_low", "test_high")
-        x, y, low, high = (np.array([row[key] for row in mine]) for key in keys)
-        bars = np.maximum([y - low, high - y], 0)
+        values = {
+            key: np.array([row[key] for row in mine]) for key in ("layer", "test", "test_low", "test_high")
+        }
+        test = values["test"]
+        bars = np.maximum([test - values["test_low"], values["test_high"] - test], 0)
+        # The lines are moved a little, so that their intervals stand beside each other.
+        x = values["layer"] + 0.08 * (place - len(poolings) / 2)
         label = "residues" if pooling in RESIDUES else pooling
-        axis.errorbar(x + 0.08 * (place - len(poolings) / 2), y, bars, marker="o", capsize=2, label=label)
+        axis.errorbar(x, test, bars, marker="o", capsize=2, label=label)
     axis.axvline(best.layer, color="#5b6472", linestyle=":", label=f"chosen on validation: {best.pooling}")
     axis.set(xlabel="layer (0: embedding)", ylabel=f"test {headline}, 95 % intervals over clusters")
     axis.set_title("/".join(Path(model).parts[-2:]), fontsize=10, parse_math=False)

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from seqlm.training.data.transfer import SourceKind, fetch
 from seqlm.training.whole_file import write_whole
 
 REFERENCE = "DMS_substitutions.csv"
+"""File with a row for each assay."""
 FILES = SourceKind("ProteinGym", (".zip", ".csv"), Path(), {})
 RELEASES = {"3120c929e5b4c1723a5299d6601cd25d244c68c2125763fe6323ffea248879e6": "v1.3"}
 """Releases by the SHA-256 of the assays' names and target sequences (``fingerprint``)."""
@@ -41,9 +43,20 @@ PUBLISHED: Mapping[str, ProteinGymScores] = {
 }
 """Published scores of all families, by hub id."""
 ONE_ASSAY = "BLAT_ECOLX_Stiffler_2015"
+"""Only assay with a published correlation of its own."""
 PUBLISHED_RELEASE = "v1.3"
 PUBLISHED_RESIDUES = 1022
-"""Residues in a window."""
+"""Number of residues in a window of the published scores."""
+KEY_CHARACTERS = 16
+"""Number of characters of the key in the name of a result."""
+
+
+class _File(NamedTuple):
+    """CSV file of the benchmark."""
+
+    source: Path
+    member: str
+    """Name in ``source``, which is a .zip; empty if ``source`` is the CSV itself."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,8 @@ class Assay:
         """
         protein = Protein(self.name, encode(self.target), str(self.source))
         found = []
-        for line, row in enumerate(_rows(self.source, self.member), start=2):
+        # Line 1 has the names of the columns.
+        for line, row in enumerate(_rows(_File(self.source, self.member)), start=2):
             try:
                 found.append((parse_variant(row["mutant"], protein), float(row["DMS_score"])))
             except (KeyError, ValueError) as error:
@@ -83,12 +97,13 @@ class Benchmark:
 
     @property
     def fingerprint(self) -> str:
+        """SHA-256 of the assays' names and target sequences."""
         lines = sorted(f"{assay.name} {assay.target}" for assay in self.assays)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     @property
     def release(self) -> str | None:
-        """Return the release if the assays are complete, such as ``v1.3``."""
+        """Release such as ``v1.3``; None if the assays are not those of a complete release."""
         return RELEASES.get(self.fingerprint)
 
 
@@ -102,23 +117,31 @@ def read_benchmark(locations: Sequence[str], downloads: Path) -> Benchmark:
     Raises:
         ValueError: if there is no reference file, or no assay of it.
     """
-    files: dict[str, tuple[Path, str]] = {}
-    for path in [path for location in locations for path in fetch(location, downloads, FILES)]:
-        if path.suffix == ".zip":
-            with zipfile.ZipFile(path) as archive:
-                files |= {Path(name).name: (path, name) for name in archive.namelist()}
-        else:
-            files[path.name] = (path, "")
+    files: dict[str, _File] = {}
+    for location in locations:
+        for path in fetch(location, downloads, FILES):
+            if path.suffix == ".zip":
+                with zipfile.ZipFile(path) as archive:
+                    files |= {Path(name).name: _File(path, name) for name in archive.namelist()}
+            else:
+                files[path.name] = _File(path, "")
     if REFERENCE not in files:
         raise ValueError(
             f"scorecard.proteingym: no {REFERENCE} in {', '.join(locations)}; add it to the list"
         )
-    columns = ("DMS_id", "UniProt_ID", "coarse_selection_type", "target_seq")
     assays = []
-    for row in _rows(*files[REFERENCE]):
-        if row["DMS_filename"] in files:
-            name, protein, kind, target = (row[column] for column in columns)
-            assays.append(Assay(name, protein, kind, target, *files[row["DMS_filename"]]))
+    for row in _rows(files[REFERENCE]):
+        file = files.get(row["DMS_filename"])
+        if file is not None:
+            assay = Assay(
+                name=row["DMS_id"],
+                protein=row["UniProt_ID"],
+                kind=row["coarse_selection_type"],
+                target=row["target_seq"],
+                source=file.source,
+                member=file.member,
+            )
+            assays.append(assay)
     if not assays:
         raise ValueError(f"scorecard.proteingym: no assay of {REFERENCE} in {', '.join(locations)}")
     return Benchmark(tuple(assays))
@@ -131,8 +154,8 @@ def score_assays(
 
     Args:
         benchmark: assays.
-        engine: masked language model.
-        folder: receives a file with the correlation of each assay.
+        engine: engine with a masked language model.
+        folder: folder for the results, with a file for each assay.
         key: hash of everything besides the assay that its result depends on.
         rank: number of this process.
         world_size: number of processes.
@@ -144,7 +167,9 @@ def score_assays(
         file = result_file(folder, assay, key)
         if number % world_size != rank or file.exists():
             continue
-        variants, measured = zip(*assay.measured(), strict=True)
+        scored = assay.measured()
+        variants = [variant for variant, _ in scored]
+        measured = [score for _, score in scored]
         predicted = masked_marginals(engine, encode(assay.target), variants)
         correlation = float(spearmanr(predicted, measured).statistic)
         write_whole(file, json.dumps({"spearman": correlation, "variants": len(variants)}) + "\n")
@@ -153,50 +178,53 @@ def score_assays(
 
 
 def result_file(folder: Path, assay: Assay, key: str) -> Path:
-    return folder / f"{assay.name}-{key[:16]}.json"
+    """Return the file of an assay's result."""
+    return folder / f"{assay.name}-{key[:KEY_CHARACTERS]}.json"
 
 
 def averages(benchmark: Benchmark, correlations: Mapping[str, float]) -> dict[str, float]:
-    """Return the mean correlation of each type of selection, and that over the types as ``all``.
+    """Return the mean correlation of each type of selection, and as ``all`` the mean over the types.
 
     The correlations are first averaged over the assays of each protein and type.
     """
     proteins: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for assay in benchmark.assays:
         proteins[assay.kind][assay.protein].append(correlations[assay.name])
-    kinds = {
-        kind: float(np.mean([np.mean(values) for values in by_protein.values()]))
-        for kind, by_protein in sorted(proteins.items())
-    }
-    return {**kinds, "all": float(np.mean(list(kinds.values())))}
+    means = {}
+    for kind, by_protein in sorted(proteins.items()):
+        of_proteins = [np.mean(values) for values in by_protein.values()]
+        means[kind] = float(np.mean(of_proteins))
+    return {**means, "all": float(np.mean(list(means.values())))}
 
 
 def published(model: str, release: str | None, max_residues: int, assay: str | None = None) -> str:
-    """Return the published mean over all assays or the correlation of one assay, or why there is none.
+    """Return the published mean over all assays, or the published correlation of one assay.
+
+    If no published figure is comparable, the text says why.
 
     Args:
-        model: hub id, or a folder.
+        model: hub id or folder of the model.
         release: release of the scored assays; None if they are not those of a release.
-        max_residues: residues in a window.
-        assay: name of one assay; None is the mean.
+        max_residues: number of residues in a window.
+        assay: name of one assay; None means the mean over all.
     """
-    reasons = {
-        f"no published figure of {model}": model not in PUBLISHED,
-        f"published for {PUBLISHED_RELEASE}": assay is None and release != PUBLISHED_RELEASE,
-        f"published with windows of {PUBLISHED_RESIDUES} residues": max_residues != PUBLISHED_RESIDUES,
-        "no published figure of this assay": assay not in (None, ONE_ASSAY),
-    }
-    if reason := next((text for text, holds in reasons.items() if holds), None):
-        return f"{NOT_COMPARABLE}: {reason}"
+    if model not in PUBLISHED:
+        return f"{NOT_COMPARABLE}: no published figure of {model}"
+    if assay is None and release != PUBLISHED_RELEASE:
+        return f"{NOT_COMPARABLE}: published for {PUBLISHED_RELEASE}"
+    if max_residues != PUBLISHED_RESIDUES:
+        return f"{NOT_COMPARABLE}: published with windows of {PUBLISHED_RESIDUES} residues"
+    if assay not in (None, ONE_ASSAY):
+        return f"{NOT_COMPARABLE}: no published figure of this assay"
     scores = PUBLISHED[model]
     correlation = scores.mean if assay is None else scores.one_assay
     return f"{correlation:.3f} \N{PLUS-MINUS SIGN} {TOLERANCE}"
 
 
-def _rows(source: Path, member: str) -> Iterator[dict[str, str]]:
-    if not member:
-        with source.open(newline="", encoding="utf-8") as file:
-            yield from csv.DictReader(file)
+def _rows(file: _File) -> Iterator[dict[str, str]]:
+    if not file.member:
+        with file.source.open(newline="", encoding="utf-8") as stream:
+            yield from csv.DictReader(stream)
         return
-    with zipfile.ZipFile(source) as archive, archive.open(member) as file:
-        yield from csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+    with zipfile.ZipFile(file.source) as archive, archive.open(file.member) as member:
+        yield from csv.DictReader(io.TextIOWrapper(member, encoding="utf-8", newline=""))

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 import yaml
@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .batching import Batcher, Model
+from .batching import Batcher
 from .proteins import (
     JSON,
     MAX_ID,
@@ -39,10 +39,19 @@ from .proteins import (
 )
 from .settings import PREFIX, ServeSettings
 
+if TYPE_CHECKING:  # the module of the model imports torch
+    from .model import ServedModel
+
 BODY_SECONDS = 30
 """Seconds allowed between the head of a request and the end of its body."""
 DESCRIPTION = Path(__file__).with_name("openapi.yaml")
+"""OpenAPI description of the server, without its limits."""
+MAX_SHOWN = 60
+"""Largest number of characters of a path or header that an answer repeats."""
+MAX_ENCODING_SHOWN = 20
+"""Largest number of characters of Content-Encoding that an answer repeats."""
 _QUALITY = re.compile(r"q=([01](\.\d*)?)")
+"""Parameter of a media range in Accept."""
 KEEP_ALIVE_SECONDS = 75
 """Seconds that idle connections stay open. Load balancers and SDKs close them after 60 s, so that no request
 meets a connection that the server is closing."""
@@ -54,12 +63,14 @@ log = logging.getLogger("uvicorn.error")
 class Service:
     """Model, its queue, and whether the server is about to stop."""
 
-    def __init__(self, model: Model, settings: ServeSettings) -> None:
+    def __init__(self, model: "ServedModel", settings: ServeSettings) -> None:
         self.settings = settings
         self._description = json.dumps(described(settings))
         self.is_draining = False
+        """True from SIGTERM on, while the server still answers."""
         self.on_failure: Callable[[BaseException], None] | None = None
-        """Called with the exception if the model cannot be warmed up, so that no request can be answered."""
+        """Function that is called with the exception if the model cannot be warmed up, so that no request can
+        be answered."""
         self.batcher = Batcher(
             model,
             tokens_per_pack=settings.tokens_per_pack or model.tokens_per_pack,
@@ -68,6 +79,7 @@ class Service:
         )
 
     def app(self) -> Starlette:
+        """Return the application with its routes."""
         app = Starlette(
             routes=[
                 Route("/ping", self._ping, methods=["GET"]),
@@ -88,6 +100,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Feed the model while the server runs."""
         feeding = asyncio.create_task(self.batcher.run())
         feeding.add_done_callback(self._feeding_ended)
         yield
@@ -150,7 +163,7 @@ class Service:
     async def _plain_problem(self, request: Request, error: Exception) -> Response:
         """Answer a request for another path or method, which the router refuses."""
         assert isinstance(error, HTTPException)
-        got = f"{request.method} {request.url.path[:60]!a}"
+        got = f"{request.method} {request.url.path[:MAX_SHOWN]!a}"
         detail = f"got {got}; allowed are GET /openapi.json, GET /ping and POST /invocations"
         problem = Problem(HTTPStatus(error.status_code), detail, headers=error.headers or {})
         return await self._problem(request, problem)
@@ -182,45 +195,71 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 
 def _content_type(request: Request) -> str:
+    """Return the media type of the body, and refuse others than ``MEDIA_TYPES`` and encoded bodies."""
     given = request.headers.get("content-type", "")
     media_type = given.partition(";")[0].strip().lower()
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if media_type not in MEDIA_TYPES or encoding != "identity":
-        encoded = "" if encoding == "identity" else f", encoded {encoding[:20]!a}"
-        raise Problem(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            f"got Content-Type {given[:60]!a}{encoded}; allowed are {' and '.join(MEDIA_TYPES)}, not encoded",
-        )
+    is_encoded = encoding != "identity"
+    if media_type not in MEDIA_TYPES or is_encoded:
+        got = f"got Content-Type {given[:MAX_SHOWN]!a}"
+        if is_encoded:
+            got += f", encoded {encoding[:MAX_ENCODING_SHOWN]!a}"
+        detail = f"{got}; allowed are {' and '.join(MEDIA_TYPES)}, not encoded"
+        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)
     return media_type
 
 
 def _accepted(request: Request, content_type: str) -> str:
-    """Return the type that Accept rates highest (RFC 9110, 12.5.1); of equals the first, or the request's."""
+    """Return the type that Accept rates highest (RFC 9110, 12.5.1).
+
+    Of types with the same quality, the one that Accept names first wins, and then the type of the request.
+    """
     given = ",".join(request.headers.getlist("accept")) or "*/*"
-    rated = {name: (*_rating(given, name), name == content_type) for name in MEDIA_TYPES}
-    best = max(MEDIA_TYPES, key=rated.__getitem__)
-    if not rated[best][0]:
-        raise Problem(
-            HTTPStatus.NOT_ACCEPTABLE, f"got Accept {given[:60]!a}; answers are {' or '.join(MEDIA_TYPES)}"
-        )
+    ratings = {name: _rating(given, name) for name in MEDIA_TYPES}
+    best = max(MEDIA_TYPES, key=lambda name: (ratings[name], name == content_type))
+    if not ratings[best].quality:
+        detail = f"got Accept {given[:MAX_SHOWN]!a}; answers are {' or '.join(MEDIA_TYPES)}"
+        raise Problem(HTTPStatus.NOT_ACCEPTABLE, detail)
     return best
 
 
-def _rating(accept: str, media_type: str) -> tuple[float, int]:
-    """Return the quality from the most specific range in Accept, and minus the place of that range."""
-    ranges = ("*/*", media_type.partition("/")[0] + "/*", media_type)
-    found = (-1, 0.0, 0)
-    for place, part in enumerate(accept.lower().split(",")):
+class _Rating(NamedTuple):
+    """Rating of a media type by a header Accept; the larger one is preferred."""
+
+    quality: float
+    earliness: int
+    """Position of the range in the header, negated."""
+
+
+def _rating(accept: str, media_type: str) -> _Rating:
+    """Return the rating by the most specific range in Accept that includes a media type."""
+    main_type = media_type.partition("/")[0]
+    by_specificity = ("*/*", f"{main_type}/*", media_type)
+    best_specificity = -1
+    best = _Rating(0.0, 0)
+    for position, part in enumerate(accept.lower().split(",")):
         media_range, *parameters = (piece.strip() for piece in part.split(";"))
-        if media_range in ranges:
-            quality = next((float(q[1]) for text in parameters if (q := _QUALITY.fullmatch(text))), 1.0)
-            found = max(found, (ranges.index(media_range), min(1.0, quality), -place))
-    return found[1:]
+        if media_range in by_specificity:
+            specificity = by_specificity.index(media_range)
+            rating = _Rating(_quality(parameters), -position)
+            if (specificity, rating) > (best_specificity, best):
+                best_specificity = specificity
+                best = rating
+    return best
+
+
+def _quality(parameters: Sequence[str]) -> float:
+    """Return the parameter ``q`` of a media range, which is 1 if it is missing."""
+    for parameter in parameters:
+        if match := _QUALITY.fullmatch(parameter):
+            return min(1.0, float(match[1]))
+    return 1.0
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:
     """Read the body, up to twice the limit, because a client that is still sending reads no answer."""
-    chunks, size = [], 0
+    chunks = []
+    size = 0
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for chunk in request.stream():
@@ -242,6 +281,7 @@ async def _body(request: Request, max_bytes: int) -> bytes:
 
 
 async def _disconnected(request: Request) -> None:
+    """Wait until the client closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -252,6 +292,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._seen: tuple[object, ...] = ()
+        """State of the connection at the last look."""
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -271,6 +312,7 @@ class Connection(H11Protocol):
         super().send_400_response(msg)
 
     def _look(self) -> None:
+        """Close the connection if it still waits for its client, as at the last look."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         is_kept_alive = self.timeout_keep_alive_task is not None
         unsent = self.transport.get_write_buffer_size()
@@ -313,15 +355,16 @@ class Server(uvicorn.Server):
 
     def _fail(self, error: BaseException) -> None:
         log.error("the model stopped working, so the server stops", exc_info=error)
-        self.failure, self.should_exit = error, True
+        self.failure = error
+        self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Start to stop on SIGTERM; stop without further requests on Ctrl-C or a second signal."""
+        """Stop after some seconds on SIGTERM; stop without further requests on Ctrl-C or a second signal."""
         seconds = self._service.settings.drain_seconds
-        if sig != signal.SIGTERM or self._service.is_draining or self._loop is None or not seconds:
-            self._service.is_draining = True
+        is_second = self._service.is_draining
+        self._service.is_draining = True
+        if sig != signal.SIGTERM or is_second or self._loop is None or not seconds:
             super().handle_exit(sig, frame)
             return
-        self._service.is_draining = True
         log.info("SIGTERM: answering for another %d s, then stopping", seconds)
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, super().handle_exit, sig, frame)

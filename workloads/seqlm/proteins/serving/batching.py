@@ -14,55 +14,57 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, NamedTuple
 
 from seqlm.proteins.alphabet import encode
 
-from .proteins import Answer, Problem
+from .proteins import Answer, Problem, Tokens
+
+if TYPE_CHECKING:  # the module of the model imports torch
+    from .model import ServedModel
 
 SPECIAL_TOKENS = 2
+"""Tokens of a protein besides its residues: CLS and EOS."""
 RATE_WEIGHT = 0.2
 """Weight of the newest pack in the running mean of the model's speed."""
+SHORTEST_SECONDS = 1e-6
+"""Lower limit of the duration of a pack, which divides."""
 LONGEST_RETRY_SECONDS = 60
+"""Largest value of the header Retry-After."""
 RECHECK_SECONDS = 5.0
 """Seconds between trials of a failed model, which gets no requests from load balancers that use /ping."""
 
-Tokens = npt.NDArray[np.uint8]
 _TRIAL: Tokens = encode("ACDEFGHIKLMNPQRSTVWY")
+"""Protein with which a failed model is tried."""
 log = logging.getLogger("uvicorn.error")
-
-
-class Model(Protocol):
-    """Interface of a model for the server."""
-
-    tokens_per_pack: int
-    """Default for the model's device."""
-
-    def warm_up(self) -> None:
-        """Prepare for fast calls; called once, from the thread that calls ``run``."""
-        ...
-
-    def run(self, proteins: Sequence[Tokens]) -> Sequence[Answer]:
-        """Return answers in the order of the proteins; called from one thread, not the server's."""
-        ...
 
 
 @dataclass(eq=False)
 class _Request:
     waiting: deque[tuple[int, Tokens]]
+    """Proteins that the model has not got yet, each with its place in the request."""
     answers: list[Answer | None]
+    """Answers in the order of the request; None until the model has computed them."""
     num_missing: int
+    """Number of proteins without an answer."""
     done: asyncio.Future[None]
+    """Future that is set when the last answer arrives, or the model fails."""
+
+
+class _Taken(NamedTuple):
+    """Protein in the pack of the model."""
+
+    request: _Request
+    index: int
+    """Place of the protein in its request."""
+    tokens: Tokens
 
 
 class Batcher:
     """Queue of requests for the model."""
 
     def __init__(
-        self, model: Model, *, tokens_per_pack: int, max_waiting_residues: int, timeout_seconds: float
+        self, model: "ServedModel", *, tokens_per_pack: int, max_waiting_residues: int, timeout_seconds: float
     ) -> None:
         self._model = model
         self._tokens_per_pack = tokens_per_pack
@@ -106,7 +108,7 @@ class Batcher:
                 self._expected_seconds(self.waiting_residues),
             ) from None
         finally:
-            # Also after the client has left, because no one would read the answers.
+            # This also drops the proteins of a client that has left and will read no answer.
             self.waiting_residues -= sum(len(tokens) for _, tokens in request.waiting)
             request.waiting.clear()
         return [answer for answer in request.answers if answer is not None]
@@ -124,26 +126,28 @@ class Batcher:
             if not taken:
                 self._there_is_work.clear()
                 continue
-            tokens = [tokens for _, _, tokens in taken]
+            proteins = [one.tokens for one in taken]
+            residues = sum(map(len, proteins))
             started = time.monotonic()
             try:
-                answers = await loop.run_in_executor(self._thread, self._model.run, tokens)
+                answers = await loop.run_in_executor(self._thread, self._model.run, proteins)
             except Exception:
-                # These requests are answered with the error, and /ping reports a failure to the load
-                # balancer.
-                log.exception("the model failed on a pack of %d proteins", len(tokens))
-                self._fail([request for request, _, _ in taken])
-                # The cause may be this pack, for example too large for the memory, or the device.
+                # These requests are answered with the error.
+                log.exception("the model failed on a pack of %d proteins", len(proteins))
+                self._fail([one.request for one in taken])
+                # The cause may be this pack, for example too large for the memory, or the device. Failures of
+                # the device are reported to the load balancer by /ping.
                 await self._try_model()
             else:
                 self.is_healthy = True
-                self._learn_speed(sum(map(len, tokens)), time.monotonic() - started)
-                for (request, index, _), answer in zip(taken, answers, strict=True):
-                    self._give(request, index, answer)
+                self._learn_speed(residues, time.monotonic() - started)
+                for one, answer in zip(taken, answers, strict=True):
+                    self._give(one.request, one.index, answer)
             finally:
-                self.waiting_residues -= sum(map(len, tokens))
+                self.waiting_residues -= residues
 
     async def _work_or_recovery(self) -> None:
+        """Wait for work. Meanwhile, a failed model is tried again and again."""
         while not self._there_is_work.is_set():
             try:
                 async with asyncio.timeout(None if self.is_healthy else RECHECK_SECONDS):
@@ -152,6 +156,7 @@ class Batcher:
                 await self._try_model()
 
     async def _try_model(self) -> None:
+        """Compute a short protein, to learn whether the model works."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._model.run, [_TRIAL])
         except Exception as error:
@@ -163,9 +168,9 @@ class Batcher:
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _next_pack(self) -> list[tuple[_Request, int, Tokens]]:
+    def _next_pack(self) -> list[_Taken]:
         """Return waiting proteins up to a pack, at least one; the first that does not fit ends the pack."""
-        taken: list[tuple[_Request, int, Tokens]] = []
+        taken: list[_Taken] = []
         room = self._tokens_per_pack
         while self._requests:
             request = self._requests[0]
@@ -177,11 +182,12 @@ class Batcher:
             if room < 0 and taken:
                 break
             request.waiting.popleft()
-            taken.append((request, index, tokens))
+            taken.append(_Taken(request, index, tokens))
             self._requests.rotate(-1)
         return taken
 
     def _check_room(self, residues: int) -> None:
+        """Refuse a request of this many residues if the queue is full, or its answer would come too late."""
         expected = self._expected_seconds(self.waiting_residues + residues)
         too_many = self.waiting_residues + residues > self._max_waiting
         # A request that seems too slow by itself is tried, because the estimate comes from other proteins.
@@ -191,15 +197,20 @@ class Batcher:
             raise _busy(f"{waiting}; try again later", self._expected_seconds(self.waiting_residues))
 
     def _expected_seconds(self, residues: int) -> float:
-        return residues / self._residues_per_second if self._residues_per_second else 0.0
+        """Return the seconds that the model needs for residues; 0 if its speed is not known yet."""
+        if not self._residues_per_second:
+            return 0.0
+        return residues / self._residues_per_second
 
     def _learn_speed(self, residues: int, seconds: float) -> None:
-        speed = residues / max(seconds, 1e-6)
-        before = self._residues_per_second
-        self._residues_per_second = speed if before is None else before + RATE_WEIGHT * (speed - before)
+        """Add a pack to the running mean of the speed."""
+        speed = residues / max(seconds, SHORTEST_SECONDS)
+        before = speed if self._residues_per_second is None else self._residues_per_second
+        self._residues_per_second = before + RATE_WEIGHT * (speed - before)
 
     @staticmethod
     def _give(request: _Request, index: int, answer: Answer) -> None:
+        """Store an answer, and complete the request with its last one."""
         request.answers[index] = answer
         request.num_missing -= 1
         if not request.num_missing and not request.done.done():
@@ -214,5 +225,6 @@ class Batcher:
 
 
 def _busy(detail: str, seconds: float) -> Problem:
+    """Return 503 with the seconds after which the client may try again."""
     retry = min(LONGEST_RETRY_SECONDS, max(1, math.ceil(seconds)))
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers={"Retry-After": str(retry)})

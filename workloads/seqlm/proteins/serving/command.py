@@ -19,12 +19,14 @@ from .settings import ServeSettings, check_folder, settings_text
 MODEL_FOLDER = Path("/opt/ml/model")
 """Folder into which SageMaker puts the model."""
 PORT = 8080
+"""Port of SageMaker's requests."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     # Process 1 of a container ignores SIGTERM by default, and loading may take minutes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED_BY_SIGNAL))
-    is_help = {"-h", "--help"} & {*sys.argv}
+    # The text is read from the source of the settings, which is not needed to serve.
+    is_help = bool({"-h", "--help"} & {*sys.argv})
     parser = argparse.ArgumentParser(
         prog="seqlm serve",
         description="Answer /ping and /invocations with a model.",
@@ -33,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     model_help = f"model folder of a run; default {MODEL_FOLDER}"
     parser.add_argument("--model", type=Path, default=MODEL_FOLDER, help=model_help)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 means all addresses"
+    )
     parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on; default {PORT}")
     options = parser.parse_args(arguments)
     with one_line_errors():
@@ -49,11 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         model = open_model(options.model, settings)
     address = f"http://{options.host}:{options.port}/invocations"
-    print(
-        f"serving {options.model}: {model.answers}. Try:\n"
-        f"""  curl -H "Content-Type: application/json" -d '{{"proteins": ["MKTAYIAKQR"]}}' {address}""",
-        file=sys.stderr,
-    )
+    example = f"""curl -H "Content-Type: application/json" -d '{{"proteins": ["MKTAYIAKQR"]}}' {address}"""
+    print(f"serving {options.model}: {model.answers}. Try:\n  {example}", file=sys.stderr)
     server = Server(Service(model, settings), host=options.host, port=options.port)
     server.run()
     if server.failure is not None:

@@ -15,19 +15,29 @@ from seqlm.training.config import TrainConfig
 from seqlm.training.hardware import compiles
 from seqlm.training.precision import select_precision
 
-from .batching import Tokens
-from .proteins import Answer, ResidueLabels
+from .proteins import Answer, ResidueLabels, Tokens
 from .settings import ServeSettings
+
+MAX_NAMES_SHOWN = 10
+"""Largest number of the head's names in the server's first message."""
 
 
 class ServedModel:
-    """Model that answers with predictions, or with mean embeddings if it has no task."""
+    """Model that answers with predictions, or with mean embeddings if it has no task.
+
+    The server calls ``warm_up`` once and then ``run``, both from one thread, which is not the server's own.
+    """
 
     def __init__(self, engine: Engine, head: Head | None) -> None:
-        self._engine, self._head = engine, head
+        self._engine = engine
+        self._head = head
         self._wanted = head.answer if head else EMBEDDING
         self.tokens_per_pack = engine.tokens_per_pack
-        self.answers = f"{head.kind.name} of {', '.join(head.names[:10])}" if head else "mean embeddings"
+        """Default number of tokens per pack for the model's device."""
+        self.answers = "mean embeddings"
+        """Description of the answers, for the user."""
+        if head:
+            self.answers = f"{head.kind.name} of {', '.join(head.names[:MAX_NAMES_SHOWN])}"
 
     def warm_up(self) -> None:
         """Compute each shape of a pack once. On a GPU this compiles the layers, which takes minutes.
@@ -50,27 +60,28 @@ class ServedModel:
         return [self._answer(numbers) for numbers in found]
 
     def _answer(self, found: Array) -> Answer:
-        if self._head is None:
+        head = self._head
+        if head is None:
             return {"embedding": tuple(found.tolist())}
-        values, names = self._head.kind.values(found), self._head.names
-        if self._head.kind.measured:
-            return {"values": dict(zip(names, values.tolist(), strict=True))}
-        labels = self._head.labels(values)
-        if self._head.kind.per_residue:
+        values = head.kind.values(found)
+        if head.kind.measured:
+            return {"values": dict(zip(head.names, values.tolist(), strict=True))}
+        labels = head.labels(values)
+        if head.kind.per_residue:
             each = ResidueLabels(labels)
-            each.separator = residue_separator(names)
+            each.separator = residue_separator(head.names)
             return {"labels": each, "probabilities": values.max(axis=-1).tolist()}
-        probabilities = dict(zip(names, values.tolist(), strict=True))
-        if not self._head.kind.one_of_many:
-            return {"labels": labels, "probabilities": probabilities}
-        return {"label": labels[0], "probabilities": probabilities}
+        probabilities = dict(zip(head.names, values.tolist(), strict=True))
+        if head.kind.one_of_many:
+            return {"label": labels[0], "probabilities": probabilities}
+        return {"labels": labels, "probabilities": probabilities}
 
 
 def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
     """Load the model of a folder onto the first GPU, or the CPU.
 
     Raises:
-        ValueError: if the model is damaged or not ESM-2.
+        ValueError: if the model is damaged, or its family is unknown.
     """
     model = load_model(str(folder))
     head = None if isinstance(model, MaskedLanguageModel) else Head.of(model, str(folder))

@@ -21,16 +21,26 @@ from seqlm.proteins.data.plausibility import NUCLEOTIDES, is_nucleotides
 
 from .settings import PREFIX, ServeSettings
 
-JSON, CSV = "application/json", "text/csv"
+JSON = "application/json"
+CSV = "text/csv"
 MEDIA_TYPES = (JSON, CSV)
-MAX_ID = 256
+"""Media types of requests and answers."""
 PROBLEM_TYPE = "application/problem+json"
-MAX_TOLD = 20
+MAX_ID = 256
+"""Largest number of characters of an id."""
+MAX_FAULTS_SHOWN = 20
 """Largest number of faults that an answer lists; it also has their total number."""
 MAX_SHOWN = 60
 """Largest number of characters of a client's text that an answer repeats."""
+MAX_COLUMNS_SHOWN = 10
+"""Largest number of a client's columns that an answer repeats."""
+Tokens = npt.NDArray[np.uint8]
+"""Token ids of a protein, (L,), without CLS and EOS."""
 _NOT_A_LETTER = re.compile(r"[^A-Za-z]")
 _FORM = '{"proteins": ["MKT...", {"id": "P1", "sequence": "MKT..."}]}'
+"""Example of a body in JSON, for messages."""
+LABEL_SEPARATOR = ";"
+"""Separator in CSV of labels that do not exclude each other."""
 Answer = Mapping[str, Any]
 """Answer for one protein. All answers of a model have the same names, in the same order. Values are numbers,
 texts, mappings of names to numbers, vectors (tuples of the same length for every protein), or lists, for
@@ -45,6 +55,8 @@ class ResidueLabels(list[str]):
 
 @dataclass(frozen=True)
 class Fault:
+    """Mistake in a request."""
+
     where: str
     """Place in the request, such as ``proteins[3].sequence``."""
     got: str
@@ -61,26 +73,35 @@ class Problem(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> bytes:
-        told = [vars(fault) for fault in self.faults[:MAX_TOLD]]
-        listed = {"num_faults": len(self.faults), "faults": told} if told else {}
-        return json.dumps(
-            {"title": self.status.phrase, "status": int(self.status), "detail": self.detail, **listed}
-        ).encode()
+        """Return the body of the answer, in JSON."""
+        document: dict[str, Any] = {
+            "title": self.status.phrase,
+            "status": int(self.status),
+            "detail": self.detail,
+        }
+        if self.faults:
+            document["num_faults"] = len(self.faults)
+            document["faults"] = [vars(fault) for fault in self.faults[:MAX_FAULTS_SHOWN]]
+        return json.dumps(document).encode()
 
 
 @dataclass(frozen=True)
 class Protein:
     id: str
     """Id from the client, or the number of the protein in the request, from 0."""
-    tokens: npt.NDArray[np.uint8]
-    """Token ids, (L,), without CLS and EOS."""
+    tokens: Tokens
 
 
 @dataclass(frozen=True)
 class _Record:
+    """Record of a request before it is checked."""
+
     where: str
+    """Place in the request, such as ``proteins[3]``."""
     id: Any
+    """Value of the id, which may have any type; None if the client gives none."""
     sequence: Any
+    """Value of the sequence, which may have any type."""
 
 
 def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list[Protein]:
@@ -93,8 +114,10 @@ def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _malformed(f"the body is not UTF-8 text: {error.reason} at byte {error.start}") from None
-    parse = _from_json if media_type == JSON else _from_csv
-    records = parse(text, settings.max_proteins)
+    if media_type == JSON:
+        records = _from_json(text, settings.max_proteins)
+    else:
+        records = _from_csv(text, settings.max_proteins)
     if not records:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the request has no protein; give at least one")
     faults = [fault for record in records for fault in _faults(record, settings)]
@@ -109,10 +132,11 @@ def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list
             f"the request has {residues} residues; at most {settings.max_waiting_residues} are allowed; "
             "split it",
         )
-    return [
-        Protein(str(index) if record.id is None else record.id, encode(record.sequence))
-        for index, record in enumerate(records)
-    ]
+    proteins = []
+    for index, record in enumerate(records):
+        name = str(index) if record.id is None else record.id
+        proteins.append(Protein(name, encode(record.sequence)))
+    return proteins
 
 
 def _check_number(found: Sequence[object], max_proteins: int) -> None:
@@ -125,6 +149,7 @@ def _check_number(found: Sequence[object], max_proteins: int) -> None:
 
 
 def _from_json(text: str, max_proteins: int) -> list[_Record]:
+    """Read an object with the list ``proteins``, of sequences or of objects with ``id`` and ``sequence``."""
     try:
         document = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
@@ -144,6 +169,7 @@ def _from_json(text: str, max_proteins: int) -> list[_Record]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, and refuse repeated keys, of which Python would keep the last."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -157,10 +183,12 @@ def _json_record(where: str, item: Any) -> _Record:
         return _Record(where, None, item)
     if not isinstance(item, dict):
         raise _malformed(f"{where} is {shown(item)}; allowed is a sequence, or an object as in {_FORM}")
+    allowed = "allowed are the keys id and sequence, and sequence is required"
     unknown = [key for key in item if key not in ("id", "sequence")]
-    if unknown or "sequence" not in item:
-        what = f"has the key {shown(unknown[0])}" if unknown else "has no sequence"
-        raise _malformed(f"{where} {what}; allowed are the keys id and sequence, and sequence is required")
+    if unknown:
+        raise _malformed(f"{where} has the key {shown(unknown[0])}; {allowed}")
+    if "sequence" not in item:
+        raise _malformed(f"{where} has no sequence; {allowed}")
     return _Record(where, item.get("id"), item["sequence"])
 
 
@@ -178,7 +206,7 @@ def _from_csv(text: str, max_proteins: int) -> list[_Record]:
     if "sequence" in rows[0]:
         columns, *rows = rows
         if sorted(columns) not in (["sequence"], ["id", "sequence"]):
-            listed = ", ".join(map(shown, columns[:10]))
+            listed = ", ".join(map(shown, columns[:MAX_COLUMNS_SHOWN]))
             raise _malformed(f"the header has the columns {listed}; allowed are id and sequence")
     _check_number(rows, max_proteins)
     records = []
@@ -194,15 +222,18 @@ def _from_csv(text: str, max_proteins: int) -> list[_Record]:
 
 
 def _faults(record: _Record, settings: ServeSettings) -> list[Fault]:
+    """Return all mistakes in a record."""
     found = []
     if record.id is not None:
         is_text = isinstance(record.id, str) and 0 < len(record.id) <= MAX_ID and record.id.isprintable()
         if not is_text:
             allowed = f"1 to {MAX_ID} printable characters"
             found.append(Fault(f"{record.where}.id", shown(record.id), allowed))
-    sequence, where = record.sequence, f"{record.where}.sequence"
+    sequence = record.sequence
+    where = f"{record.where}.sequence"
     if not isinstance(sequence, str):
-        return [*found, Fault(where, shown(sequence), "a text of residues, as MKT...")]
+        found.append(Fault(where, shown(sequence), "a text of residues, as MKT..."))
+        return found
     if not 0 < len(sequence) <= settings.max_residues:
         found.append(Fault(where, f"{len(sequence)} residues", f"1 to {settings.max_residues} residues"))
     bad = _NOT_A_LETTER.search(sequence)
@@ -226,7 +257,8 @@ def write_answers(proteins: Sequence[Protein], answers: Sequence[Answer], media_
         predictions = [{"id": one.id, "length": len(one.tokens), **answer} for one, answer in pairs]
         return json.dumps({"predictions": predictions}, allow_nan=False, separators=(",", ":")).encode()
     rows = [{"id": one.id, "length": len(one.tokens), **_columns(answer)} for one, answer in pairs]
-    lines: list[Iterable[Any]] = [rows[0], *(row.values() for row in rows)]
+    header = rows[0].keys()
+    lines: list[Iterable[Any]] = [header, *(row.values() for row in rows)]
     return "".join(",".join(map(_cell, line)) + "\n" for line in lines).encode()
 
 
@@ -234,7 +266,9 @@ def _cell(value: str | int | float) -> str:
     """Write a cell as pyarrow does for ``make predict``: text quoted, numbers with the digits of fp32."""
     if isinstance(value, str):
         return '"' + value.replace('"', '""') + '"'
-    return str(value) if isinstance(value, int) else np.format_float_positional(np.float32(value), trim="-")
+    if isinstance(value, int):
+        return str(value)
+    return np.format_float_positional(np.float32(value), trim="-")
 
 
 def _columns(answer: Answer) -> dict[str, Any]:
@@ -248,7 +282,8 @@ def _columns(answer: Answer) -> dict[str, Any]:
         elif name == "probabilities" and isinstance(value, list):
             columns["probability"] = " ".join(f"{item:.4f}" for item in value)
         elif name == "labels" and isinstance(value, list):
-            columns["label"] = (value.separator if isinstance(value, ResidueLabels) else ";").join(value)
+            separator = value.separator if isinstance(value, ResidueLabels) else LABEL_SEPARATOR
+            columns["label"] = separator.join(value)
         elif isinstance(value, tuple):
             columns |= {f"{name}_{index}": item for index, item in enumerate(value)}
         else:

@@ -12,9 +12,16 @@ from seqlm.runs.schema import field_docs
 
 PREFIX = "ESM2_SERVE_"
 """Prefix of the environment variables: ``ESM2_SERVE_MAX_PROTEINS`` sets ``max_proteins``."""
+MAX_DIGITS = 19
+"""Largest number of digits of a value. Python refuses to convert very long ones."""
+MAX_FILES_SHOWN = 10
+"""Largest number of file names in a message."""
+HELP_WIDTH = 78
+HELP_INDENT = " " * 6
 
 
 def _setting(default: int, least: int, most: int) -> Any:
+    """Return a field with its default and the range of allowed values."""
     return dataclasses.field(default=default, metadata={"least": least, "most": most})
 
 
@@ -47,17 +54,20 @@ class ServeSettings:
         """
         fields = {PREFIX + field.name.upper(): field for field in dataclasses.fields(ServeSettings)}
         given = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
-        problems, values = [], {}
+        problems: list[str] = []
+        values: dict[str, int] = {}
         for name, text in sorted(given.items()):
             if name not in fields:
                 problems.append(f"{name}: there is no such setting; allowed are {', '.join(fields)}")
                 continue
-            least, most = fields[name].metadata["least"], fields[name].metadata["most"]
-            is_number = text.isascii() and text.isdigit() and len(text) < 20
+            setting = fields[name]
+            least = setting.metadata["least"]
+            most = setting.metadata["most"]
+            is_number = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
             if not is_number or not least <= int(text) <= most:
                 problems.append(f"{name}: got {text!r}; whole numbers from {least} to {most} are allowed")
                 continue
-            values[fields[name].name] = int(text)
+            values[setting.name] = int(text)
         settings = ServeSettings(**values)
         if not problems and settings.max_waiting_residues < settings.max_residues:
             problems.append(
@@ -71,10 +81,13 @@ class ServeSettings:
 
 def settings_text() -> str:
     """List the environment variables with their defaults and meanings, for ``--help``."""
-    lines, docs = ["environment variables and their defaults:"], field_docs(ServeSettings)
+    docs = field_docs(ServeSettings)
+    lines = ["environment variables and their defaults:"]
     for item in dataclasses.fields(ServeSettings):
         lines.append(f"  {PREFIX}{item.name.upper()}={item.default}")
-        lines += textwrap.wrap(docs[item.name], 78, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        lines += textwrap.wrap(
+            docs[item.name], HELP_WIDTH, initial_indent=HELP_INDENT, subsequent_indent=HELP_INDENT
+        )
     return "\n".join(lines)
 
 
@@ -93,9 +106,10 @@ def check_folder(folder: Path) -> None:
             "a run, readable for all (chmod a+rX)"
         ) from None
     if "config.json" not in names:
+        listed = ", ".join(names[:MAX_FILES_SHOWN]) or "nothing"
         raise ValueError(
-            f"--model: {folder} holds no config.json, it has {', '.join(names[:10]) or 'nothing'}; give the "
-            "model folder of a run, or put its files, not the folder, into the archive"
+            f"--model: {folder} holds no config.json, it has {listed}; give the model folder of a run, or "
+            "put its files, not the folder, into the archive"
         )
     unreadable = [name for name in names if not os.access(folder / name, os.R_OK)]
     if unreadable:

@@ -127,7 +127,7 @@ def test_a_team_needs_its_queue(objects: Objects, run: Run) -> None:
     for uid, more in ((job["metadata"]["uid"], 16), ("of another job", 8)):
         said = f"insufficient unused quota for nvidia.com/gpu, {more} more needed"
         objects.add(
-            "seqlm",
+            "workloads",
             space,
             f"workload-{more}",
             metadata={"ownerReferences": [{"uid": uid}]},

@@ -1,4 +1,4 @@
-"""The section ``chat:`` of a run file, and its rules: ``workloads/seqlm/runs/run_file.py`` reads it."""
+"""Section ``chat:`` of a run file, and its rules. ``workloads/seqlm/runs/run_file.py`` reads it."""
 
 import re
 from dataclasses import dataclass
@@ -44,7 +44,12 @@ class ChatConfig:
 
 
 def chat_rules(chat: ChatConfig, config: RunConfig) -> list[Rule]:
-    """Rules of a run with ``chat:``."""
+    """Return the rules of a run with ``chat:``.
+
+    Args:
+        chat: section ``chat:`` of the run file.
+        config: other sections.
+    """
     train = config.train
     mark = chat.answer_follows
     in_prompt = set(FIELD.findall(chat.prompt)) if chat.prompt is not None else {"question"}

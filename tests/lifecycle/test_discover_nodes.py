@@ -214,7 +214,7 @@ def test_ports_of_training_runs_are_used_by_nothing_else() -> None:
     assert not any(port in ports for port in services)
     # Read, since it imports torch.
     agent = Path("workloads/seqlm/launch/node_agent.py").read_text()
-    meeting = re.search(r"^FIRST_PORT, NUM_PORTS = ([\d_]+), ([\d_]+)$", agent, re.MULTILINE)
+    meeting = re.search(r"^FIRST_PORT = ([\d_]+)\nNUM_PORTS = ([\d_]+)$", agent, re.MULTILINE)
     assert meeting and ports.stop <= int(meeting[1]) and int(meeting[1]) + int(meeting[2]) <= 32768
     assert slurm_port(611) != slurm_port(611 + 500)
 

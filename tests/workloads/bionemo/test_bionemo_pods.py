@@ -40,7 +40,7 @@ def test_a_pod_exports_trains_and_says_that_it_advances(
     shared.mkdir()
     with Pods(manifest, shared, tmp_path / "pods").running(config_map(job)["data"]["config.yaml"], 1) as pods:
         assert pods[0].ends(SECONDS) == 0, pods[0].log
-    folder = shared / Path(job.work_folder).relative_to("/fsx")
+    folder = shared / Path(job.files.work_folder).relative_to("/fsx")
     assert (folder / "data/sample-bionemo/export.json").exists()
     run_dir = folder / "runs/pods"
     assert bionemo_step(run_dir) == 30

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from seqlm.bionemo import convert
+from seqlm.bionemo.command import conversion
 from seqlm.bionemo.files import checkpoints_folder, newest_checkpoint
 from seqlm.bionemo.installed import main as check_installed
 from seqlm.commands import bionemo_data as data
@@ -211,13 +212,14 @@ def test_conversions_name_what_they_make(config: RunFile, tmp_path: Path) -> Non
         convert.plan(config)
     made = checkpoints_folder(config.run_dir) / "epoch=0-step=9-consumed_samples=80.0-last"
     made.mkdir(parents=True)
-    words, target = convert.plan(config)
-    assert words[:3] == ["convert-nemo-to-hf", str(made), str(config.run_dir / "model")]
-    assert target == config.run_dir / "model"
+    to_transformers = convert.Conversion(str(made), config.run_dir / "model", to_bionemo=False)
+    assert convert.plan(config) == to_transformers
+    assert conversion("from", Path("to"), to_bionemo=False)[0] == "convert-nemo-to-hf"
     overrides = ["bionemo.convert=from_transformers", "model.init_from=facebook/esm2_t6_8M_UR50D"]
-    words, target = convert.plan(load_config(tmp_path / "run.yaml", overrides))
-    assert words[:2] == ["convert-hf-to-nemo", "facebook/esm2_t6_8M_UR50D"]
-    assert target == Path("downloads/facebook-esm2_t6_8M_UR50D-nemo")
+    from_transformers = convert.plan(load_config(tmp_path / "run.yaml", overrides))
+    target = Path("downloads/facebook-esm2_t6_8M_UR50D-nemo")
+    assert from_transformers == convert.Conversion("facebook/esm2_t6_8M_UR50D", target, to_bionemo=True)
+    assert conversion("from", Path("to"), to_bionemo=True)[0] == "convert-hf-to-nemo"
 
 
 @pytest.mark.usefixtures("bionemo")

@@ -140,7 +140,7 @@ def until_saved(pods: list[Pod]) -> None:
 
 
 def run_folder(job: PodJob, shared: Path) -> Path:
-    return Path(job.run_dir.replace("/fsx", str(shared), 1))
+    return Path(job.files.run_dir.replace("/fsx", str(shared), 1))
 
 
 def events(job: PodJob, shared: Path) -> list[str]:
@@ -156,7 +156,7 @@ def test_pods_of_kubeflow_continue_when_a_process_dies_and_save_before_they_end(
     containers get SIGTERM, to their first process.
     """
     job = job_of("kubeflow", "train", *SMALL, *ENDLESS, "parallel.mode=ddp")
-    with Pods(job_manifest(job), shared, tmp_path / "job").running(job.config, job.num_pods) as pods:
+    with Pods(job_manifest(job), shared, tmp_path / "job").running(job.files.config, job.num_pods) as pods:
         until_saved(pods)
         [worker] = children(pods[1].main.pid)
         os.kill(worker, signal.SIGKILL)
@@ -179,7 +179,7 @@ def test_hyperpods_operator_continues_with_fewer_pods(operator: str, shared: Pat
     cluster = shipped(training_operator=operator)
     job = made(*SMALL, *ENDLESS, "parallel.mode=fsdp", cluster=cluster, nodes="1-2")
     manifest = job_manifest(job)
-    with Pods(manifest, shared, tmp_path / "job").running(job.config, job.num_pods) as pods:
+    with Pods(manifest, shared, tmp_path / "job").running(job.files.config, job.num_pods) as pods:
         begin(pods, job)
         until_saved(pods)
         ports = [pod.port for pod in pods]
@@ -216,7 +216,7 @@ def test_predictions_of_a_fine_tuned_model_by_two_pods(
     cluster = shipped(training_operator="kubeflow")
     work_folder = shared / "hyperpod-training/esm2"
     work_folder.mkdir(parents=True)
-    (tmp_path / "run.yaml").write_text(made(cluster=cluster).config)
+    (tmp_path / "run.yaml").write_text(made(cluster=cluster).files.config)
     overrides = [override.replace("/fsx", str(shared)) for override in (*SMALL, *task)]
     with monkeypatch.context() as patched:
         patched.chdir(work_folder)
@@ -227,7 +227,7 @@ def test_predictions_of_a_fine_tuned_model_by_two_pods(
     pods = run(job, shared, tmp_path / "predict")
     for pod in pods:
         assert re.search(r"^part \d of 6: ", pod.log, flags=re.MULTILINE), pod.log
-    assert job.output == "/fsx/hyperpod-training/esm2/runs/tuned/predictions.csv"
+    assert job.files.output == "/fsx/hyperpod-training/esm2/runs/tuned/predictions.csv"
     with (work_folder / "runs/tuned/predictions.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [row["id"] for row in rows] == [f"P{n}" for n in range(NUM_PROTEINS)]
@@ -258,7 +258,7 @@ def test_a_process_that_stands_still_is_a_fault_to_the_agents(
     """Return the second pod's result; the first one waits for it."""
     job = job_of(operator, "train", *SMALL, "train.max_steps=100000", "train.save_every_steps=50000")
     manifest = hang_of(job, seconds=15)
-    with Pods(manifest, shared, tmp_path / "job").running(job.config, job.num_pods) as pods:
+    with Pods(manifest, shared, tmp_path / "job").running(job.files.config, job.num_pods) as pods:
         ports = [pod.port for pod in pods]
         wait_for(ports, ["ready"], seconds=SECONDS, alive=lambda: all_alive(pods))
         start(ports, free_port(), manifest)

@@ -64,15 +64,15 @@ def hyp_config(job: PodJob) -> dict[str, Any]:
         "job_name": job.name,
         "namespace": job.namespace,
         "image": job.image,
-        "instance_type": job.node_labels[INSTANCE_TYPE_LABEL],
+        "instance_type": job.placement.node_labels[INSTANCE_TYPE_LABEL],
         "node_count": job.min_pods,
         **({"max_node_count": job.num_pods, "elastic_replica_increment_step": 1} if job.is_elastic else {}),
         "tasks_per_node": str(job.num_processes),
         "max_retry": job.max_retries,
-        "queue_name": job.queue,
-        "priority": job.priority,
-        "preferred_topology": job.preferred_topology,
-        "required_topology": job.required_topology,
+        "queue_name": job.placement.queue,
+        "priority": job.placement.priority,
+        "preferred_topology": job.placement.preferred_topology,
+        "required_topology": job.placement.required_topology,
     }
     return {name: value for name, value in found.items() if value is not None}
 

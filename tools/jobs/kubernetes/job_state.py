@@ -127,8 +127,9 @@ def place_problems(kubectl: Kubectl, pods: PodSettings) -> list[str]:
     Raises:
         ValueError: if the namespace itself is not there.
     """
+    queue = pods.placement.queue
     if kubectl.find("namespace", pods.namespace) is None:
-        comes = "with the team's quota (make deploy)" if pods.queue else "with the cluster (make deploy)"
+        comes = "with the team's quota (make deploy)" if queue else "with the cluster (make deploy)"
         raise ValueError(f"namespace {pods.namespace} is not there; it comes {comes}, or name another one")
     problems = []
     claim = kubectl.find("persistentvolumeclaim", pods.claim)
@@ -138,6 +139,6 @@ def place_problems(kubectl: Kubectl, pods: PodSettings) -> list[str]:
             f"claim {pods.claim}: {phase or 'not there'}; pods get the Lustre file system by it. make deploy "
             "makes it, kubectl describe pvc says why it is not bound"
         )
-    if pods.queue and kubectl.find(QUEUE_KIND, pods.queue) is None:
-        problems.append(f"queue {pods.queue} is not there; it comes with the team's quota (make deploy)")
+    if queue and kubectl.find(QUEUE_KIND, queue) is None:
+        problems.append(f"queue {queue} is not there; it comes with the team's quota (make deploy)")
     return problems

@@ -13,7 +13,7 @@ from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import instance_type
 from config.resource_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UID, job_namespaces
 from seqlm.launch.kubernetes_job import config_map, job_manifest
-from seqlm.launch.pod_job import RUN_LABEL, STAGE_LABEL, PodJob
+from seqlm.launch.pod_job import RUN_LABEL, STAGE_LABEL, PodJob, PodPlacement, PodResources, RunFiles
 from seqlm.runs.stages import STAGES
 from tools.images.build import DEFAULT_FRAMEWORK, NEURON
 from tools.jobs.checks import listed
@@ -95,7 +95,7 @@ class KubernetesJobs(Scheduler):
             {
                 "job": job.name,
                 "pods": f"{size} in {job.namespace}, of {job.operator}'s operator",
-                **STAGES[job.stage].results(job.run_dir, job.output),
+                **STAGES[job.stage].results(job.files.run_dir, job.files.output),
             },
             follow=f"make tail {target}, make status TARGET=eks, make fetch {target}",
         )
@@ -241,26 +241,32 @@ def pod_job(
         version=version,
         num_pods=place.sizes[-1],
         min_pods=place.sizes[0],
-        num_gpus=place.gpus,
-        num_neuron_devices=place.neuron_devices,
+        resources=PodResources(
+            num_cpus=share.cpus,
+            memory_gib=share.memory_gib,
+            num_gpus=place.gpus,
+            num_efa=place.num_efa,
+            num_neuron_devices=place.neuron_devices,
+        ),
+        placement=PodPlacement(
+            node_labels=placement.node_labels(place.groups, by_name=wanted.group is not None),
+            tolerations=placement.tolerations(place.groups),
+            queue=queue,
+            priority=priority,
+            preferred_topology=wanted.preferred_topology,
+            required_topology=wanted.required_topology,
+        ),
+        files=RunFiles(
+            config=work.config,
+            overrides=work.overrides,
+            mount=cluster.storage.lustre.mount_path,
+            work_folder=place.folder,
+            run_dir=work.run_dir,
+            output=work.output,
+        ),
         processes_per_device=place.hardware.processes_per_accelerator,
-        num_efa=place.num_efa,
-        num_cpus=share.cpus,
-        memory_gib=share.memory_gib,
-        node_labels=placement.node_labels(place.groups, by_name=wanted.group is not None),
-        tolerations=placement.tolerations(place.groups),
         claim=LUSTRE_CLAIM,
-        mount=cluster.storage.lustre.mount_path,
-        work_folder=place.folder,
-        run_dir=work.run_dir,
-        output=work.output,
-        config=work.config,
-        overrides=work.overrides,
         user=TRAINING_UID,
-        queue=queue,
-        priority=priority,
-        preferred_topology=wanted.preferred_topology,
-        required_topology=wanted.required_topology,
         service_account=wanted.service_account or (JOB_SERVICE_ACCOUNT if has_account else None),
         hang_seconds=wanted.hang_seconds,
         max_retries=wanted.num_retries,

@@ -14,6 +14,7 @@ from config.reading.endpoint_file import load_endpoint
 from config.reading.loader import load_eks_cluster
 from config.resource_names import LUSTRE_CLAIM, TRAINING_UID
 from seqlm.launch.kubernetes_service import SERVICE_PORT, PodService, manifests
+from seqlm.launch.pod_job import PodPlacement, PodResources
 from seqlm.proteins.serving.settings import ServeSettings
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.checks import listed
@@ -57,7 +58,9 @@ def main() -> int:
                 kubectl.apply(manifest)
             except Refused as error:
                 raise ValueError(f"Kubernetes refuses the {manifest['kind']}: {error}") from None
-    print(f"pods     {service.replicas} in {service.namespace}, each with {service.num_gpus} GPU(s)")
+    print(
+        f"pods     {service.replicas} in {service.namespace}, each with {service.resources.num_gpus} GPU(s)"
+    )
     print(f"address  http://{service.name}.{service.namespace}:{SERVICE_PORT}/invocations, for pods there")
     print(f"next     kubectl --namespace {service.namespace} rollout status deployment/{service.name}")
     return 0
@@ -116,17 +119,17 @@ def pod_service(
         claim=LUSTRE_CLAIM,
         environment=endpoint.limits.environment,
         replicas=asked.replicas,
-        num_gpus=asked.gpus,
-        num_cpus=asked.cpus,
-        memory_gib=asked.memory_gib,
-        node_labels=placement.node_labels(groups, by_name=options.group is not None),
-        tolerations=placement.tolerations(groups),
+        resources=PodResources(num_cpus=asked.cpus, memory_gib=asked.memory_gib, num_gpus=asked.gpus),
+        placement=PodPlacement(
+            node_labels=placement.node_labels(groups, by_name=options.group is not None),
+            tolerations=placement.tolerations(groups),
+            queue=queue,
+            priority=priority,
+        ),
         user=TRAINING_UID,
         startup_seconds=endpoint.startup_seconds,
         drain_seconds=limits.drain_seconds,
         timeout_seconds=limits.timeout_seconds,
-        queue=queue,
-        priority=priority,
     )
 
 

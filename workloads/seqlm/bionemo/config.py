@@ -19,7 +19,7 @@ class BionemoConfig:
     """Steps between evaluations, each with a checkpoint, which BioNeMo does not separate; null is
     ``train.save_every_steps``. A run of fewer steps has one at its end."""
     dataset_workers: int = 4
-    """Processes that read data, of each device."""
+    """Number of processes per device that read data."""
     convert: Literal["to_transformers", "from_transformers"] = "to_transformers"
     """``make convert-bionemo``: the run's newest checkpoint to its ``model`` folder; or ``model.init_from``,
     a transformers folder or hub id, to a checkpoint in ``data.downloads`` that BioNeMo starts from."""

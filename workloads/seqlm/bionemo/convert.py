@@ -1,4 +1,4 @@
-"""Checkpoints to and from transformers' format, by BioNeMo's own converter.
+"""Convert checkpoints to and from transformers' format with BioNeMo's own converter.
 
 ``seqlm convert-bionemo --config RUN.yaml [bionemo.convert=from_transformers ...]``
 """
@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checksums import verified, write_sums
@@ -16,14 +17,35 @@ from .command import conversion, settings
 from .files import CONTEXT, newest_checkpoint
 from .installed import require, run_entry_point
 
-_OF_TORCHRUN = (
-    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
-    *("ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
+TORCHRUN_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "MASTER_ADDR",
+    "MASTER_PORT",
 )
+"""Variables that torchrun sets for its processes."""
+
+
+class Conversion(NamedTuple):
+    """Source and result of a conversion."""
+
+    source: str
+    """Checkpoint of BioNeMo, transformers folder or hub id."""
+    target: Path
+    """Path of the result."""
+    to_bionemo: bool
+    """Whether the result is a checkpoint of BioNeMo."""
 
 
 def main(config: RunFile) -> None:
-    """Convert in one of the processes, and keep an existing result.
+    """Convert in the first process, and keep an existing result.
 
     Raises:
         RunError: if BioNeMo is not installed, or its converter fails.
@@ -33,32 +55,35 @@ def main(config: RunFile) -> None:
     if os.environ.get("RANK", "0") != "0":
         return
     require()
-    words, target = plan(config)
-    is_start = settings(config).convert == "from_transformers"
+    source, target, to_bionemo = plan(config)
     if target.exists():
         print(f"{target} is there already")
         return
-    if is_start and Path(str(config.model.init_from)).is_dir():
-        with verified(str(config.model.init_from)):
-            pass  # the converter, which is a program of its own, reads it next
+    if to_bionemo and Path(source).is_dir():
+        with verified(source):
+            pass  # the converter reads the folder itself, after this check
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    words[2] = str(partial)
-    # The converter is one process, also where torchrun has started others beside it.
-    for name in [name for name in os.environ if name in _OF_TORCHRUN or name.startswith("TORCHELASTIC_")]:
-        del os.environ[name]
+    _leave_torchrun()
     try:
-        run_entry_point("convert", words)
-        if not is_start:
+        run_entry_point("convert", conversion(source, partial, to_bionemo=to_bionemo))
+        if not to_bionemo:
             write_sums(partial)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    print(f"next: model.init_from={target}" if is_start else f"model   {target}")
+    print(f"next: model.init_from={target}" if to_bionemo else f"model   {target}")
 
 
-def plan(config: RunFile) -> tuple[list[str], Path]:
-    """Return the converter's command line and the path of its result.
+def _leave_torchrun() -> None:
+    """Delete torchrun's variables, because the converter runs in one process without the others."""
+    for name in list(os.environ):
+        if name in TORCHRUN_VARIABLES or name.startswith("TORCHELASTIC_"):
+            del os.environ[name]
+
+
+def plan(config: RunFile) -> Conversion:
+    """Return the conversion that the run file describes.
 
     Raises:
         ValueError: if there is nothing to convert.
@@ -71,11 +96,11 @@ def plan(config: RunFile) -> tuple[list[str], Path]:
             )
         name = re.sub(r"[^\w.-]+", "-", start.strip("/.")).strip("-")
         target = Path(config.data.downloads) / f"{name}-nemo"
-        return conversion(start, target, to_bionemo=True), target
+        return Conversion(start, target, to_bionemo=True)
     if config.task is not None:
         raise ValueError("task: BioNeMo's converter has no fine-tuned heads; it converts pre-trained models")
     newest = newest_checkpoint(config.run_dir)
     if newest is None:
         raise ValueError(f"{config.run_dir} has no checkpoint of BioNeMo; make train-bionemo comes first")
     target = config.run_dir / "model"
-    return conversion(str(newest), target, to_bionemo=False), target
+    return Conversion(str(newest), target, to_bionemo=False)

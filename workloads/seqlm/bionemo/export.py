@@ -1,7 +1,8 @@
 """Export of prepared data in BioNeMo's formats, with the same ids, sequences and splits.
 
-Pre-training (``bionemo.esm2.data.dataset``): Parquet with the ids of each cluster's members, SQLite with
-their sequences. Fine-tuning (``bionemo.esm2.model.finetune.dataset``): a CSV a split, labels as numbers.
+* Pre-training (``bionemo.esm2.data.dataset``): Parquet with the ids of each cluster's members, and SQLite
+  with their sequences.
+* Fine-tuning (``bionemo.esm2.model.finetune.dataset``): a CSV file for each split, with labels as numbers.
 """
 
 import csv
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -31,23 +32,31 @@ from .files import ExportFiles, export_files
 from .installed import numbers_classes_once
 
 FORMAT = 1
+"""Version of the export's format."""
 READ_SPLITS: tuple[Split, ...] = ("train", "validation")
 """Splits that training by BioNeMo reads."""
+UNKNOWN = "X"
+"""Letter for tokens that are no letter. BioNeMo's tokenizer has this letter, too."""
 _BYTES_A_RECORD = 120
-"""Bytes of ids in the table, its index and the clusters, and of SQLite's overhead per row."""
+"""Bytes per record for its ids in the table, the index and the clusters, and for SQLite's overhead."""
 
 
 @dataclass(frozen=True)
 class Facts:
+    """Facts about an export, which its file ``export.json`` contains."""
+
     format: int
+    """Version of the format."""
     made_of: str
     """SHA-256 of the manifest of the prepared data."""
     num_train: int
-    """Clusters of training. Without clusters, each protein counts as one. Likewise in the other fields."""
+    """Number of clusters in training; number of proteins if the data have no clusters."""
     num_validation: int
+    """The same number in validation."""
     train_residues: int
-    """Residues of all members."""
+    """Number of residues of all members in training."""
     train_records: int
+    """Number of all members in training."""
     classes: tuple[str, ...] = ()
     """Classes of a task, in the order of their numbers."""
 
@@ -59,7 +68,8 @@ def export_run(config: RunFile) -> Facts:
         BeingPrepared: if another process is exporting it.
         ValueError: if there are no prepared data, or BioNeMo could not read what they hold.
     """
-    folder, files = Path(config.data.path), export_files(config.data.path)
+    folder = Path(config.data.path)
+    files = export_files(folder)
     manifest = Manifest.load(folder)
     facts = read_facts(files)
     if facts is not None:
@@ -70,26 +80,35 @@ def export_run(config: RunFile) -> Facts:
             "choose another data.path"
         )
     with workspace(files.folder) as partial:
-        made = ExportFiles(partial)
+        new_files = ExportFiles(partial)
         train = manifest.splits["train"]
+        validation = manifest.splits["validation"]
+        num_train = train.records
+        num_validation = validation.records
         classes: tuple[str, ...] = ()
         if config.task is None:
             for name in READ_SPLITS:
                 if not manifest.splits[name].records:
                     raise ValueError(f"{folder} has no proteins in its {name} split, which BioNeMo reads")
             check_free_space(files.folder, manifest.residues + _BYTES_A_RECORD * manifest.records)
-            num_train, num_validation = (_write_split(folder, name, made) for name in READ_SPLITS)
+            num_train = _write_split(folder, "train", new_files)
+            num_validation = _write_split(folder, "validation", new_files)
         else:
-            classes = write_tables(folder, made)
-            num_train, num_validation = (manifest.splits[name].records for name in READ_SPLITS)
+            classes = write_tables(folder, new_files)
         facts = Facts(
-            FORMAT, _fingerprint(folder), num_train, num_validation, train.residues, train.records, classes
+            format=FORMAT,
+            made_of=_fingerprint(folder),
+            num_train=num_train,
+            num_validation=num_validation,
+            train_residues=train.residues,
+            train_records=train.records,
+            classes=classes,
         )
         for path in sorted(partial.iterdir()):
             _sync(path)
-        # Last, so that an export with facts is a whole one wherever the folder is copied to.
-        made.facts.write_text(json.dumps(asdict(facts), indent=1) + "\n")
-        _sync(made.facts)
+        # Written last, so that a copy of the folder with facts is always complete.
+        new_files.facts.write_text(json.dumps(asdict(facts), indent=1) + "\n")
+        _sync(new_files.facts)
     print(f"{files.folder} is exported: train {num_train:,}, validation {num_validation:,}", file=sys.stderr)
     return facts
 
@@ -113,36 +132,42 @@ def is_exported(config: RunFile) -> bool:
 
 
 def _fingerprint(folder: Path) -> str:
+    """Return the SHA-256 of the manifest of prepared data."""
     return hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
 
 
 def _write_split(folder: Path, split: Split, files: ExportFiles) -> int:
-    """Write sequences and clusters of a split; returns the number of clusters."""
+    """Write the sequences and clusters of a split, and return the number of clusters.
+
+    Training has all members of a cluster, validation only the first one, which represents it.
+    """
     is_train = split == "train"
-    name, kind = ("ur90_id", pa.list_(pa.string())) if is_train else ("ur50_id", pa.string())
-    schema, count = pa.schema([(name, kind)]), 0
+    column = "ur90_id" if is_train else "ur50_id"
+    kind = pa.list_(pa.string()) if is_train else pa.string()
+    num_clusters = 0
     with (
         closing(sqlite3.connect(files.proteins(split), isolation_level=None)) as connection,
-        pq.ParquetWriter(files.clusters(split), schema) as writer,
+        pq.ParquetWriter(files.clusters(split), pa.schema([(column, kind)])) as writer,
     ):
-        # What is interrupted is thrown away, so nothing is to be kept safe on the way.
+        # An interrupted export is deleted, so the database need not survive a crash.
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("CREATE TABLE protein (id TEXT NOT NULL, sequence TEXT NOT NULL)")
         connection.execute("BEGIN")
-        for ids, sequences, first_rows in read_batches(RecordSplit(folder, split)):
-            # Of training all members, of validation the one that stands for its cluster.
-            rows = range(len(ids)) if is_train else first_rows
-            connection.executemany(
-                "INSERT INTO protein VALUES (?, ?)", ((ids[row], sequences[row]) for row in rows)
-            )
-            bounds = itertools.pairwise([*first_rows, len(ids)])
-            members = [ids[start:stop] if is_train else ids[start] for start, stop in bounds]
-            writer.write_table(pa.table({name: pa.array(members, type=kind)}))
-            count += len(members)
+        for batch in read_batches(RecordSplit(folder, split)):
+            clusters = batch.clusters()
+            if is_train:
+                proteins = list(batch.records())
+                cluster_ids: list[Any] = [batch.ids[rows.start : rows.stop] for rows in clusters]
+            else:
+                proteins = [batch.record(rows.start) for rows in clusters]
+                cluster_ids = [batch.ids[rows.start] for rows in clusters]
+            connection.executemany("INSERT INTO protein VALUES (?, ?)", proteins)
+            writer.write_table(pa.table({column: pa.array(cluster_ids, type=kind)}))
+            num_clusters += len(clusters)
         connection.execute("COMMIT")
         try:
-            # At the end: sorted once, instead of a place looked for with every row.
+            # After all rows, because sorting once is faster than updating an index with every row.
             connection.execute("CREATE UNIQUE INDEX protein_id ON protein (id)")
         except sqlite3.IntegrityError:
             (repeated,) = connection.execute(
@@ -152,19 +177,23 @@ def _write_split(folder: Path, split: Split, files: ExportFiles) -> int:
                 f"{folder}: id {repeated} stands for several proteins of the {split} split, and BioNeMo "
                 "finds them by id; give each its own, and prepare the data again"
             ) from None
-    return count
+    return num_clusters
 
 
 def _sync(path: Path) -> None:
+    """Wait until a file is on the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:
-    """Write a table for each split; returns the classes by BioNeMo's numbers, none for regression.
+    """Write a table for each split.
+
+    Returns:
+        The classes in the order of BioNeMo's numbers; none for regression.
 
     Raises:
-        ValueError: for labels that BioNeMo would read as others.
+        ValueError: if BioNeMo would confuse the labels.
     """
     seen: dict[str, list[str]] = {}
     classes: tuple[str, ...] = ()
@@ -178,7 +207,7 @@ def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:
         labels = _label_texts(split)
         if name != "test" and split.schema.kind != "regression":
             seen[name] = class_order(labels, per_residue=split.schema.kind == "residue")
-        records = (record for ids, texts, _ in read_batches(split) for record in zip(ids, texts, strict=True))
+        records = (record for batch in read_batches(split) for record in batch.records())
         with files.table(name).open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
             writer.writerow(("id", "sequences", "labels"))
@@ -212,9 +241,11 @@ def _label_texts(split: LabelledRecords) -> list[str]:
 
 
 def _residue_texts(split: LabelledRecords, units: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str]:
+    """Return the classes of the residues of each protein, one letter per residue."""
     classes: Sequence[str] = split.schema.classes
-    # Of digits alone pandas, by which BioNeMo reads the file, makes numbers.
-    if wrong := [name for name in classes if len(name) != 1 or not name.isalpha()]:
+    # BioNeMo reads the file with pandas, which converts texts of digits to numbers.
+    wrong = [name for name in classes if len(name) != 1 or not name.isalpha()]
+    if wrong:
         raise ValueError(
             f"task.classes: {', '.join(wrong)}; BioNeMo's residue classes have names of one letter"
         )
@@ -230,35 +261,56 @@ def _residue_texts(split: LabelledRecords, units: np.ndarray[tuple[int], np.dtyp
 
 
 def _check_classes(folder: Path, seen: dict[str, list[str]]) -> None:
+    """Raise ValueError if the installed BioNeMo would number the classes of the splits differently.
+
+    Args:
+        folder: prepared data.
+        seen: classes of training and of validation, in the order of their numbers; empty for regression.
+    """
     if not seen or seen["train"] == seen["validation"] or numbers_classes_once():
         return
-    train, validation = " ".join(seen["train"]), " ".join(seen["validation"])
+    training = " ".join(seen["train"])
+    validation = " ".join(seen["validation"])
     raise ValueError(
         f"{folder}: this BioNeMo numbers the classes in each split's own order, and the orders differ: "
-        f"{train} in training, {validation} in validation; choose splits that both have every class, and for "
-        "labels of residues in the same order of first occurrence"
+        f"{training} in training, {validation} in validation; choose splits that both have every class, and "
+        "for labels of residues in the same order of first occurrence"
     )
 
 
-UNKNOWN = "X"
-"""Letter for residues without a token. BioNeMo's tokenizer has this letter, too."""
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive records of a split, with whole clusters."""
+
+    ids: list[str]
+    sequences: list[str]
+    first_rows: list[int]
+    """First row of each cluster; every row if the data have no clusters."""
+
+    def record(self, row: int) -> tuple[str, str]:
+        """Return the id and the sequence of a record."""
+        return self.ids[row], self.sequences[row]
+
+    def records(self) -> Iterator[tuple[str, str]]:
+        """Iterate over the ids and sequences of all records."""
+        return zip(self.ids, self.sequences, strict=True)
+
+    def clusters(self) -> list[range]:
+        """Return the rows of each cluster."""
+        bounds = itertools.pairwise([*self.first_rows, len(self.ids)])
+        return [range(start, stop) for start, stop in bounds]
 
 
-def read_batches(split: RecordSplit) -> Iterator[tuple[list[str], list[str], list[int]]]:
-    """Iterate over the records of a split in their order, without dividing a cluster.
-
-    Yields:
-        Ids, sequences, and the first row of each cluster, or every row if the data have no clusters.
-    """
+def read_batches(split: RecordSplit) -> Iterator[Batch]:
+    """Iterate over the records of a split in their order, without dividing a cluster."""
     tokens_as_text = "".join(token if len(token) == 1 else UNKNOWN for token in split.manifest.vocabulary)
     letters = np.frombuffer(tokens_as_text.encode(), dtype=np.uint8)
     for batch in split.record_batches:
         tokens = batch.column("tokens")
-        offsets = tokens.offsets.to_numpy().tolist()
         text = letters[tokens.values.to_numpy(zero_copy_only=False)].tobytes().decode()
-        base = offsets[0]
-        sequences = [text[start - base : stop - base] for start, stop in itertools.pairwise(offsets)]
+        offsets = tokens.offsets.to_numpy() - tokens.offsets[0].as_py()
+        sequences = [text[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
         first_rows = list(range(len(batch)))
         if "cluster_size" in batch.schema.names:
             first_rows = np.flatnonzero(batch.column("cluster_size").to_numpy()).tolist()
-        yield batch.column("id").to_pylist(), sequences, first_rows
+        yield Batch(batch.column("id").to_pylist(), sequences, first_rows)

@@ -1,6 +1,6 @@
 """Files of BioNeMo: exports beside the prepared data, and checkpoints in ``<run>/bionemo/checkpoints``.
 
-Standard library alone.
+Standard library only.
 """
 
 import json
@@ -12,16 +12,20 @@ from seqlm.launch.progress import BIONEMO_CHECKPOINTS, bionemo_checkpoints, step
 from seqlm.training.whole_file import write_whole
 
 EXPERIMENT = BIONEMO_CHECKPOINTS.parts[0]
-"""Folder below the run's."""
-CONTEXT, WEIGHTS = "context", "weights"
+"""Folder within the run's folder."""
+CONTEXT = "context"
+WEIGHTS = "weights"
 """Folders in every checkpoint of NeMo 2."""
-ADAPTER_FILE, BASE_MODEL = "adapter_metadata.json", "model_ckpt_path"
+ADAPTER_FILE = "adapter_metadata.json"
 """File that names the base checkpoint of adapter weights (NeMo's ``WrappedAdapterIO``)."""
+BASE_MODEL = "model_ckpt_path"
+"""Key of the base checkpoint in that file."""
 _LAST = "-last"
-"""Suffix of checkpoints from which NeMo's AutoResume continues. Others are the best by their loss."""
+"""Suffix of checkpoints from which NeMo's AutoResume continues. The others are those with the lowest loss."""
 
 
 def checkpoints_folder(run_dir: Path) -> Path:
+    """Return the folder of a run's checkpoints."""
     return run_dir / BIONEMO_CHECKPOINTS
 
 
@@ -31,11 +35,16 @@ def newest_checkpoint(run_dir: Path) -> Path | None:
 
 
 def make_resumable(run_dir: Path, base_model: str | None) -> None:
-    """Repair what would stop NeMo's AutoResume. No other process may write checkpoints meanwhile.
+    """Repair checkpoints so that NeMo's AutoResume can continue. No other process may write them meanwhile.
 
-    It refuses to start if a run has only an unfinished checkpoint to resume from, as after a kill
-    during the first save. And it looks for the frozen weights where the adapters' file says, which says
-    "None", for BioNeMo reads them from ``base_model`` by itself.
+    * AutoResume fails if the only checkpoint is incomplete, as after a kill during the first save. Such
+      checkpoints are deleted.
+    * AutoResume reads the frozen weights from the path in the adapters' file. BioNeMo writes "None" there,
+      because it reads them from ``base_model`` itself. The path is corrected.
+
+    Args:
+        run_dir: folder of the run.
+        base_model: checkpoint with the frozen weights of a run with adapters; None for other runs.
     """
     whole = [path for path in bionemo_checkpoints(run_dir) if path.name.endswith(_LAST)]
     if not whole:
@@ -63,15 +72,21 @@ class ExportFiles:
         return self.folder / "export.json"
 
     def clusters(self, split: str) -> Path:
-        """Parquet: ``ur90_id``, lists of ids of members, of training; else ``ur50_id``, one id of each."""
+        """Parquet file with the ids of clusters.
+
+        Training has lists of all members in ``ur90_id``, other splits have one member each in ``ur50_id``.
+        """
         return self.folder / f"{split}_clusters.parquet"
 
     def proteins(self, split: str) -> Path:
-        """SQLite; the table ``protein`` has ``id`` and ``sequence``."""
+        """SQLite file. Its table ``protein`` has the columns ``id`` and ``sequence``."""
         return self.folder / f"{split}.db"
 
     def table(self, split: str) -> Path:
-        """CSV of a task: ``id``, ``sequences``, ``labels``; that of ``test`` is for BioNeMo's inference."""
+        """CSV file of a task with the columns ``id``, ``sequences`` and ``labels``.
+
+        BioNeMo's inference reads that of the split ``test``.
+        """
         return self.folder / f"{split}.csv"
 
 

@@ -1,6 +1,6 @@
-"""Entry points of an installed BioNeMo, and a check that they accept our options.
+"""Entry points of an installed BioNeMo, and a check that they accept the project's command lines.
 
-``python -m seqlm.bionemo.installed`` reads their own source; the build of docker/bionemo runs it.
+``python -m seqlm.bionemo.installed`` reads their source code. The build of docker/bionemo runs it.
 """
 
 import ast
@@ -20,14 +20,15 @@ from .command import Data, Devices, EntryPointName, arguments, conversion, entry
 from .files import ExportFiles
 
 OPTIONS_FILE = Path(__file__).with_name("options.json")
-"""Record of the command lines that BioNeMo's entry points take."""
+"""File with the command lines that BioNeMo's entry points accept."""
 EXAMPLES = (
     ("esm2_650m.yaml", ()),
     ("bionemo/membrane_lora.yaml", ()),
     ("bionemo/membrane_lora.yaml", ("task.kind=residue", "task.classes=[C, E, H]", "task.table=[t.csv]")),
 )
-"""Run files and overrides, one for each form that our command lines have."""
+"""Run files and overrides, one for each form of the command lines."""
 DATA_MODULE = "bionemo.esm2.model.finetune.datamodule"
+"""BioNeMo's module that reads the data of fine-tuning."""
 
 
 @cache
@@ -43,7 +44,7 @@ def recorded_release() -> str:
 
 def require() -> None:
     """Raise RunError if BioNeMo is not installed."""
-    # Any folder of that name on the path is a package called bionemo.
+    # A folder on the path that is called bionemo would be a package, too.
     if not importlib.util.find_spec("bionemo") or not importlib.util.find_spec("bionemo.esm2"):
         raise RunError(
             "BioNeMo is not installed here: it is in the image that make image FRAMEWORK=bionemo builds "
@@ -53,7 +54,11 @@ def require() -> None:
 
 
 def run_entry_point(name: EntryPointName, words: Sequence[str]) -> None:
-    """Call an entry point in this process, as its own program does; an exit with 0 is a return.
+    """Call an entry point in this process, as its own program does.
+
+    Args:
+        name: name of the entry point.
+        words: arguments of its command line.
 
     Raises:
         RunError: if BioNeMo is not installed, or the program exits with another status.
@@ -65,16 +70,16 @@ def run_entry_point(name: EntryPointName, words: Sequence[str]) -> None:
     try:
         function()
     except SystemExit as ended:
-        # So end typer's programs, and NeMo's PreemptionCallback (nemo.lightning) once it has saved.
+        # typer's programs end like this, and NeMo's PreemptionCallback (nemo.lightning) after it has saved.
         if ended.code:
             raise RunError(f"BioNeMo's {name} ended with {ended.code}; its lines above say why") from None
 
 
 def source_of(module: str) -> ast.Module:
-    """Parse a module of BioNeMo's without importing it: an import takes a GPU's driver.
+    """Parse a module of BioNeMo without importing it, because an import needs a GPU's driver.
 
     Raises:
-        ValueError: if it is not there.
+        ValueError: if the module does not exist.
     """
     package, *parts = module.split(".")
     spec = importlib.util.find_spec(package)
@@ -86,7 +91,10 @@ def source_of(module: str) -> ast.Module:
 
 
 def numbers_classes_once() -> bool:
-    """Return whether validation gets the numbers of training's classes, as in newer releases, or its own."""
+    """Return whether validation uses the class numbers of training, as in newer releases.
+
+    Older releases number the classes of validation on their own.
+    """
     try:
         source = source_of(DATA_MODULE)
     except ValueError:
@@ -96,7 +104,7 @@ def numbers_classes_once() -> bool:
 
 
 def options_in(source: ast.Module) -> set[str]:
-    """Return the names of the options that a module gives to a parser of argparse's."""
+    """Return the names of the options that a module defines with ``argparse``."""
     return {
         word.value
         for call in ast.walk(source)
@@ -109,22 +117,27 @@ def options_in(source: ast.Module) -> set[str]:
 
 
 def problems() -> list[str]:
-    """List our options and commands that the installed BioNeMo does not accept."""
-    found, folder, entries = [], Path(__file__).parents[1] / "configs", recorded()["entry_points"]
+    """List the options and commands of the project that the installed BioNeMo does not accept."""
+    folder = Path(__file__).parents[1] / "configs"
+    entries = recorded()["entry_points"]
+    missing: list[str] = []
     data = Data(ExportFiles(Path("data")), num_validation=100_000, num_classes=2)
     for file, overrides in EXAMPLES:
         config = load_config(folder / file, overrides)
         name = entry_point_of(config)
-        given = {word.partition("=")[0] for word in arguments(config, Devices(1, 8), data)}
-        taken = options_in(source_of(entries[name]["module"]))
-        found += [f"{name} has no {option}" for option in sorted(given - taken)]
+        devices = Devices(num_nodes=1, gpus_per_node=8)
+        given = {word.partition("=")[0] for word in arguments(config, devices, data)}
+        accepted = options_in(source_of(entries[name]["module"]))
+        missing += [f"{name} has no {option}" for option in sorted(given - accepted)]
     converter = source_of(entries["convert"]["module"])
     functions = {node.name for node in ast.walk(converter) if isinstance(node, ast.FunctionDef)}
     wanted = {conversion("a", Path("b"), to_bionemo=flag)[0].replace("-", "_") for flag in (True, False)}
-    return found + [f"convert has no {function}" for function in sorted(wanted - functions)]
+    missing += [f"convert has no {function}" for function in sorted(wanted - functions)]
+    return missing
 
 
 def main() -> int:
+    """Check the installed BioNeMo, and return the exit status."""
     try:
         found = problems()
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Heartbeats, ``metrics.jsonl`` and MLflow of a training by BioNeMo, as our own trainer writes them.
+"""Heartbeats, ``metrics.jsonl`` and MLflow of a training by BioNeMo, as of the project's own trainer.
 
 Lightning calls the factories that installed packages name as entry points of ``CALLBACKS_GROUP``.
-``registered`` makes such a package of this module, so that nothing of BioNeMo is changed.
+``registered`` temporarily installs such a package for this module, so BioNeMo's code stays unchanged.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from seqlm.runs.run_file import RunFile
 from seqlm.training.heartbeat import beat
@@ -23,28 +23,43 @@ from .command import step_proteins
 CALLBACKS_GROUP = "lightning.pytorch.callbacks_factory"
 """Group of entry points (Lightning's ``callback_connector.py``)."""
 PACKAGE = "esm2_run_record"
-TRAIN_LOSS, LEARNING_RATE = "reduced_train_loss", "lr"
-"""Names under which NeMo's strategy and its optimizer module log values."""
+"""Name of the temporary package."""
+TRAIN_LOSS = "reduced_train_loss"
+"""Name under which NeMo's strategy logs the loss."""
+LEARNING_RATE = "lr"
+"""Name under which NeMo's optimizer module logs the learning rate."""
 EVALUATED = {"val_loss": "eval_loss", "val_ppl": "perplexity", "val_acc": "eval_accuracy", "val_mse": "mse"}
-"""Scores of BioNeMo's entry points, by our names."""
+"""Names of scores in BioNeMo, and in the project's metrics."""
 _current: Any = None
+"""Recorder of the training that runs."""
+
+
+class _Window(NamedTuple):
+    """Start of the steps whose rate is recorded next."""
+
+    started: float
+    """Time of the start, of ``time.monotonic``."""
+    step: int
+    """Steps that were completed before."""
 
 
 class Recorder:
-    """Lightning's hooks, without its base class, which ``callbacks`` adds.
+    """Hooks of a Lightning callback. ``callbacks`` adds the base class.
 
     Args:
-        config: of the run.
-        is_first: whether this process keeps the record; the others only say that they advance.
+        config: run file.
+        is_first: whether this process writes the record. The others only write heartbeats.
     """
 
     def __init__(self, config: RunFile, *, is_first: bool) -> None:
-        self._config, self._is_first = config, is_first
+        self._config = config
+        self._is_first = is_first
         self._log: RunLog | None = None
-        self._window = (time.monotonic(), 0)
+        self._window = _Window(time.monotonic(), 0)
         self._saved = -1
+        """Step of the last checkpoint in the record."""
         self.step = 0
-        """Optimizer steps that the run has made."""
+        """Number of optimizer steps that the run has completed."""
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         beat("making its first step", slow=True)
@@ -63,27 +78,30 @@ class Recorder:
         lost = self._log.truncate_after(step)
         if step or lost:
             self._log.event(step, "resumed", lost_steps=lost)
-        self._window = (time.monotonic(), step)
+        self._window = _Window(time.monotonic(), step)
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
         beat("training")
         self._end_step(trainer)
 
     def _end_step(self, trainer: Any) -> None:
+        """Record the metrics of a step, unless they are recorded already."""
         if self.step == int(trainer.global_step):
-            return  # reported before
+            return
         self.step = int(trainer.global_step)
         if self._log is None or (self.step % self._config.train.log_every_steps and self.step != 1):
             return
-        metrics, (started, before), now = trainer.callback_metrics, self._window, time.monotonic()
+        metrics = trainer.callback_metrics
+        now = time.monotonic()
+        proteins = (self.step - self._window.step) * step_proteins(self._config)
         found = {name: float(metrics[name]) for name in (TRAIN_LOSS, LEARNING_RATE) if name in metrics}
         self._log.train(
             self.step,
             loss=found.get(TRAIN_LOSS),
             learning_rate=found.get(LEARNING_RATE),
-            proteins_per_second=(self.step - before) * step_proteins(self._config) / max(now - started, 1e-9),
+            proteins_per_second=proteins / max(now - self._window.started, 1e-9),
         )
-        self._window = (now, self.step)
+        self._window = _Window(now, self.step)
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:
         beat("evaluating", slow=True)
@@ -94,28 +112,32 @@ class Recorder:
         metrics = trainer.callback_metrics
         found = {ours: float(metrics[name]) for name, ours in EVALUATED.items() if name in metrics}
         self._log.evaluation(self.step, "validation", **found)
-        # A checkpoint follows, and may be slow in coming.
+        # A checkpoint follows, which may take long.
         beat("saving", slow=True)
-        self._window = (time.monotonic(), self.step)
+        self._window = _Window(time.monotonic(), self.step)
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
         beat("saving", slow=True)
-        # At SIGTERM NeMo saves, and exits, before it reports the step's end.
+        # After SIGTERM, NeMo saves and exits before it reports the end of the step.
         self._end_step(trainer)
-        # For the last one and for the best one, which are two to Lightning.
+        # Lightning calls this twice, for the last checkpoint and for the best one.
         if self._log is not None and self._saved != self.step:
             self._log.event(self.step, "checkpoint begun")
             self._saved = self.step
 
     def close(self, status: RunStatus) -> None:
-        """End the record, however the training ended."""
+        """Close the record at the end of the training.
+
+        Args:
+            status: status of the run for MLflow.
+        """
         beat("ending", slow=True)
         if self._log is not None:
             self._log.close(status)
 
 
 def callbacks() -> list[Any]:
-    """Make a callback for the training that ``registered`` is around. Lightning calls this factory."""
+    """Return the callback of the training within ``registered``. Lightning calls this factory."""
     if _current is None:
         return []
     base = importlib.import_module("lightning.pytorch.callbacks").Callback
@@ -126,7 +148,7 @@ def callbacks() -> list[Any]:
 
 @contextmanager
 def registered(recorder: Any) -> Iterator[None]:
-    """Make every Lightning trainer that is created meanwhile call the recorder's methods ``on_...``."""
+    """Make Lightning trainers that are created within the context call the recorder's hooks."""
     global _current
     with TemporaryDirectory(prefix="esm2-record-") as folder:
         about = Path(folder) / f"{PACKAGE}-1.dist-info"

@@ -1,7 +1,7 @@
 """Export a run's data for BioNeMo: ``python -m seqlm.commands.bionemo_data --config RUN.yaml [...]``.
 
-Prepares them as for our trainer and exports the result. Several pods may run it at once: one works, the
-others wait.
+The data are prepared as for the project's own trainer, and then exported. Several pods may run the command at
+once: one does the work, and the others wait.
 """
 
 from seqlm.bionemo.export import export_run, is_exported
@@ -14,7 +14,7 @@ def main(config: RunFile) -> None:
     """Export, or wait for another process that exports.
 
     Raises:
-        ValueError: if the data cannot be had, or BioNeMo could not read them.
+        ValueError: if the data cannot be prepared, or BioNeMo could not read them.
     """
     in_pod(config)
     once(lambda: is_exported(config), lambda: export_run(config), f"another pod exports {config.data.path}")

@@ -1,7 +1,7 @@
-"""Train a run by BioNeMo, in its image: ``seqlm train-bionemo``.
+"""Train a run with BioNeMo, in its image: ``seqlm train-bionemo``.
 
-It starts a process for each GPU: ``torchrun -m seqlm.commands.train_bionemo --config RUN.yaml``. The same
-command continues from BioNeMo's newest checkpoint. After SIGTERM, NeMo saves before it ends.
+The command starts a process for each GPU: ``torchrun -m seqlm.commands.train_bionemo --config RUN.yaml``.
+The same command continues from BioNeMo's newest checkpoint. After SIGTERM, NeMo saves before it ends.
 """
 
 import json
@@ -37,14 +37,15 @@ from seqlm.training.tracking.run_log import (
 
 
 def start(config: RunFile) -> None:
-    """Prepare, export, then train in processes of this machine, and exit with their status.
+    """Prepare and export the data, train in processes of this machine, and exit with their status.
 
     Raises:
         RunError: if BioNeMo is not installed.
-        ValueError: for what can be known to be wrong before processes start.
+        ValueError: for mistakes that are found before the processes start.
     """
     require()
-    if problems := unsupported(config):
+    problems = unsupported(config)
+    if problems:
         raise ValueError("BioNeMo cannot train this run:\n" + "\n".join(f"  {line}" for line in problems))
     export_data.main(config)
     program = ["seqlm.commands.train_bionemo", *sys.argv[2:]]
@@ -55,15 +56,13 @@ def main(config: RunFile) -> None:
     """Train to ``train.max_steps``.
 
     Raises:
-        SystemExit: with status 143 after a signal, once NeMo has saved.
-        ValueError: for what BioNeMo cannot do, or not on these devices.
+        SystemExit: with status 143 after a signal, when NeMo has saved.
+        ValueError: for settings that BioNeMo does not support, or not on these devices.
         RunError: if BioNeMo is not installed, or another process trains the run.
     """
     beat("starting", slow=True)
     require()
-    # One process alone is one device.
-    world_size, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    devices = Devices(num_nodes=world_size // here, gpus_per_node=here)
+    devices = devices_here()
     is_first = os.environ.get("RANK", "0") == "0"
     data, facts = exported(config)
     words = arguments(config, devices, data)
@@ -99,11 +98,18 @@ def main(config: RunFile) -> None:
         _finish(config, recorder.step, devices, facts, time.monotonic() - started)
 
 
+def devices_here() -> Devices:
+    """Return the devices of the training from torchrun's variables; one device without torchrun."""
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    gpus_per_node = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return Devices(num_nodes=world_size // gpus_per_node, gpus_per_node=gpus_per_node)
+
+
 def _train(config: RunFile, words: list[str], recorder: Recorder, is_first: bool) -> None:
     """Train to the last step, or until NeMo has saved after a signal."""
     done = bionemo_step(config.run_dir)
     if done >= config.train.max_steps:
-        # Killed after its last save. BioNeMo refuses to start without proteins left to draw.
+        # The run was killed after its last save. BioNeMo fails if no proteins are left to draw.
         recorder.begin(done)
         return
     if is_first:
@@ -149,7 +155,17 @@ def is_finished(config: RunFile) -> bool:
 
 
 def _finish(config: RunFile, steps: int, devices: Devices, facts: Facts, seconds: float) -> None:
-    run_dir, proteins = config.run_dir, steps * step_proteins(config)
+    """Write the results and the report of a run that is complete.
+
+    Args:
+        config: run file.
+        steps: number of optimizer steps of the run.
+        devices: devices of the training.
+        facts: facts about the export.
+        seconds: time since the last start.
+    """
+    run_dir = config.run_dir
+    proteins = steps * step_proteins(config)
     last = {line["kind"]: line for line in read_metrics(run_dir / METRICS_FILE)}
     results: dict[str, Any] = {
         "framework": f"BioNeMo {recorded_release()}",

@@ -1,4 +1,4 @@
-"""The section ``chat:`` of a run file, and its rules: ``workloads/seqlm/runs/run_file.py`` reads it."""
+"""Section ``chat:`` of a run file, and its rules. ``workloads/seqlm/runs/run_file.py`` reads it."""
 
 import re
 from collections.abc import Iterator

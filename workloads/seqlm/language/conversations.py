@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,11 @@ from seqlm.training.packing import HostPack, PackStream, PlannedPack
 from seqlm.training.records import RecordSplit, Split
 
 ROW_STEP = 64
-"""Predicted tokens are rounded up to this: few shapes of the largest matrix product."""
+"""Multiple to which the number of predicted tokens is rounded up. The largest product then has few shapes."""
 
 
 class ConversationSplit(RecordSplit):
-    """One split of a folder that ``prepare_chat`` made; a unit is a conversation, a residue a token.
+    """One split of a folder that ``prepare_chat`` made. A unit is a conversation.
 
     Raises:
         ValueError: if the folder is not such data, lacks the split, or is damaged.
@@ -30,7 +31,8 @@ class ConversationSplit(RecordSplit):
 
     def __init__(self, folder: str | Path, split: Split) -> None:
         super().__init__(folder, split)
-        lacking = {"prompt_tokens", "question", "response"} - {*self.record_batches[0].schema.names}
+        columns = set(self.record_batches[0].schema.names)
+        lacking = {"prompt_tokens", "question", "response"} - columns
         if lacking:
             raise ValueError(
                 f"{folder} has no column {', '.join(sorted(lacking))}, so it holds no conversations; give "
@@ -39,10 +41,11 @@ class ConversationSplit(RecordSplit):
 
     def prompt_tokens(self, place: tuple[int, int]) -> int:
         """Return the number of tokens of a conversation before its response."""
-        return int(self.record_batches[place[0]]["prompt_tokens"][place[1]].as_py())
+        batch, row = place
+        return int(self.record_batches[batch]["prompt_tokens"][row].as_py())
 
     def texts(self, num: int) -> list[tuple[str, str]]:
-        """Question and response of the first conversations, each question once."""
+        """Return question and response of the first ``num`` conversations, each question once."""
         found: dict[str, str] = {}
         for batch in self.record_batches:
             for question, response in zip(batch["question"], batch["response"], strict=True):
@@ -57,11 +60,11 @@ class ConversationPack(HostPack):
     """A micro-batch on the host."""
 
     positions: npt.NDArray[np.int64]
-    """(T,) within the conversation."""
+    """(T,) position within the conversation."""
     rows: npt.NDArray[np.int64]
-    """(K,) places whose next token is of a response; spare entries point anywhere."""
+    """(K,) places before a token of a response; spare entries are any places."""
     targets: npt.NDArray[np.int64]
-    """(K,) that next token; ``IGNORED`` at spare entries."""
+    """(K,) next token at these places; ``IGNORED`` for spare entries."""
 
 
 @dataclass(frozen=True)
@@ -69,56 +72,74 @@ class TokenPack:
     """Input of the model for one micro-batch."""
 
     tokens: Tensor
-    """(T,) int64."""
+    """(T,) int64 ids."""
     positions: Tensor
-    """(T,) int64 within the conversation."""
+    """(T,) int64 position within the conversation."""
     segments: Segments
     rows: Tensor
-    """(K,) int64."""
+    """(K,) int64 places before a token of a response."""
     targets: Tensor
-    """(K,) int64."""
+    """(K,) int64 next token at these places."""
 
 
 class ConversationStream(PackStream):
-    """Packs of whole conversations, of a ``ConversationSplit``."""
+    """Packs of whole conversations."""
 
     split: ConversationSplit
 
     def load(self, pack: PlannedPack | None) -> ConversationPack:
-        shape, split = self.shape, self.split
+        """Read the conversations of a pack; None gives a pack of padding."""
+        shape = self.shape
         tokens = np.zeros(shape.num_tokens, dtype=np.int32)
         targets = np.full(shape.num_tokens, IGNORED, dtype=np.int64)
         cumulative = np.full(shape.max_segments + 1, shape.num_tokens, dtype=np.int32)
         places = [] if pack is None else pack.places
         end = 0
         for index, place in enumerate(places):
-            ids = split.token_ids(place)
-            first, start, end = split.prompt_tokens(place), end, end + len(ids)
+            ids = self.split.token_ids(place)
+            num_prompt = self.split.prompt_tokens(place)
+            start = end
+            end = start + len(ids)
             cumulative[index] = start
             tokens[start:end] = ids
-            # A token is predicted at the place of the one before it; of the prompt none is.
-            targets[start + first - 1 : end - 1] = ids[first:]
+            # A token is predicted at the place before it. Tokens of the prompt are not predicted.
+            targets[start + num_prompt - 1 : end - 1] = ids[num_prompt:]
         padding = np.arange(end, shape.num_tokens, shape.max_length)
         cumulative[len(places) : len(places) + len(padding)] = padding
         rows = np.flatnonzero(targets != IGNORED)
-        spare = -len(rows) % ROW_STEP or (0 if len(rows) else ROW_STEP)
-        none = np.zeros(shape.max_segments, dtype=np.int64)
+        # At least one step, also for a pack without a response.
+        num_rows = max(1, -(-len(rows) // ROW_STEP)) * ROW_STEP
+        num_spare = num_rows - len(rows)
+        first_places = np.repeat(cumulative[:-1], np.diff(cumulative))
+        unused = np.zeros(shape.max_segments, dtype=np.int64)
         return ConversationPack(
             tokens=tokens,
             cumulative=cumulative,
-            keys=none,
-            starts=none,
-            positions=np.arange(shape.num_tokens) - np.repeat(cumulative[:-1], np.diff(cumulative)),
-            rows=np.concatenate([rows, np.arange(spare)]),
-            targets=np.concatenate([targets[rows], np.full(spare, IGNORED)]),
+            keys=unused,
+            starts=unused,
+            positions=np.arange(shape.num_tokens) - first_places,
+            rows=np.concatenate([rows, np.arange(num_spare)]),
+            targets=np.concatenate([targets[rows], np.full(num_spare, IGNORED)]),
         )
 
 
 def token_pack(host: HostPack, max_length: int, device: torch.device) -> TokenPack:
-    """Move a pack to the device."""
+    """Move a pack to the device.
+
+    Args:
+        host: pack on the host.
+        max_length: length of the longest segment.
+        device: device of the model.
+    """
     assert isinstance(host, ConversationPack)
-    tokens, positions, cumulative, rows, targets = (
-        to_device(torch.from_numpy(array), device)
-        for array in (host.tokens, host.positions, host.cumulative, host.rows, host.targets)
+
+    def moved(array: npt.NDArray[Any]) -> Tensor:
+        return to_device(torch.from_numpy(array), device)
+
+    return TokenPack(
+        tokens=moved(host.tokens).long(),
+        positions=moved(host.positions),
+        segments=Segments(moved(host.cumulative), max_length),
+        rows=moved(host.rows),
+        targets=moved(host.targets),
     )
-    return TokenPack(tokens.long(), positions, Segments(cumulative, max_length), rows, targets)

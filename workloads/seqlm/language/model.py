@@ -1,7 +1,7 @@
-"""Causal language models for packs of conversations: transformers' modules, weights and layers.
+"""Causal language models for packs of conversations, with transformers' modules, weights and layers.
 
-What differs from transformers' forward pass: a pack is one row of tokens whose attention stays within each
-conversation, and the head runs on the places alone whose next token is trained on.
+The forward pass differs from that of transformers in two points: a pack is one row of tokens with attention
+within each conversation only, and the head runs only on the places before a token of a response.
 
 Shapes: T tokens, K predicted tokens, C hidden size, V vocabulary.
 """
@@ -25,18 +25,22 @@ from .attention import PACKED
 from .conversations import TokenPack
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-"""Model types of configurations, with the same module names and arguments of layers."""
+"""Allowed model types of configurations. All have the same module names and arguments of layers."""
 FAMILY = AdaptedModules(layers="model.layers", modules=GATED_LAYER)
 HEAD_ROWS = 2048
-"""Places that the head runs on at once. With a vocabulary of 152,064 their logits take 1.2 GB in fp32; those
-of a pack of 16,384 tokens, with their gradients, would take 20 GB."""
+"""Number of places that the head runs on at once. With a vocabulary of 152,064, their logits take 1.2 GB in
+fp32. The logits of a pack of 16,384 tokens would take 20 GB with their gradients."""
 
 
 def read_config(folder: Path, max_tokens: int) -> PretrainedConfig:
-    """Configuration of the model in a folder.
+    """Read the configuration of the model in a folder.
+
+    Args:
+        folder: folder of the model.
+        max_tokens: longest conversation.
 
     Raises:
-        ValueError: if it is of a family that is not known here, or too short for ``max_tokens``.
+        ValueError: if the model type is not supported, or the model cannot read ``max_tokens`` tokens.
     """
     try:
         config = AutoConfig.from_pretrained(folder)
@@ -75,24 +79,24 @@ def on_meta(config: PretrainedConfig) -> "PackedCausalLM":
     plain = plain_class(config)
     kind: Any = type(f"Packed{plain.__name__}", (PackedCausalLM, plain), {})
     with torch.device("meta"):
-        # A copy: transformers notes the implementation in the configuration.
+        # A copy, because transformers sets the implementation in the configuration.
         return cast(PackedCausalLM, kind._from_config(copy.deepcopy(config), attn_implementation=PACKED))
 
 
 def shrink_frozen(model: "PackedCausalLM", dtype: torch.dtype) -> None:
-    """Keep what is not trained in the type of the arithmetic: layers, embedding and head."""
+    """Convert the frozen weights of layers, embedding and head to the type of matrix products."""
     adapters.shrink_frozen(model, dtype)
     model.lm_head.to(dtype)
     model.model.embed_tokens.to(dtype)
 
 
 class PackedCausalLM(LayeredModel):
-    """A base beside one of transformers' classes, whose modules and parameter names the model has."""
+    """Base class of a model, combined with a class of transformers that defines the modules."""
 
     model: Any
     lm_head: nn.Linear
     config: PretrainedConfig
-    # The head reads the trained places alone; to leave it out makes the count a lower bound.
+    # The head runs on few places. Without it, the count of FLOPs is a lower bound.
     uncounted = ("embed_tokens", "lm_head")
 
     @property
@@ -101,10 +105,10 @@ class PackedCausalLM(LayeredModel):
 
     @property
     def flops_per_pair(self) -> float:
-        """Half of that of full attention: a token sees those before it."""
+        """Half of the FLOPs of full attention, because a token attends only to those before it."""
         config = self.config
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return 6.0 * config.num_hidden_layers * config.num_attention_heads * size
+        head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return 6.0 * config.num_hidden_layers * config.num_attention_heads * head_size
 
     def make_buffers(self, device: torch.device) -> None:
         self.model.rotary_emb = type(self.model.rotary_emb)(self.config).to(device)
@@ -114,12 +118,12 @@ class PackedCausalLM(LayeredModel):
         enable({"use_reentrant": False, "preserve_rng_state": False})
 
     def forward(self, pack: TokenPack) -> Prediction:
-        """Loss sum and number of correct predictions over the pack's trained places."""
+        """Return the loss sum and the number of correct predictions at the pack's rows."""
         hidden = self.hidden(pack)[pack.rows]  # (K, C)
         parts = list(zip(hidden.split(HEAD_ROWS), pack.targets.split(HEAD_ROWS), strict=True))
         if len(parts) == 1 or not torch.is_grad_enabled():
             found = [self._predict(*part) for part in parts]
-        else:  # their logits are not kept for the backward pass
+        else:  # recomputed in the backward pass, so that the logits of all parts are never kept
             found = [
                 checkpoint(self._predict, *part, use_reentrant=False, preserve_rng_state=False)
                 for part in parts
@@ -128,8 +132,8 @@ class PackedCausalLM(LayeredModel):
         return Prediction(torch.stack(losses).sum(), torch.stack(correct).sum())
 
     def hidden(self, pack: TokenPack) -> Tensor:
-        """(T, C) behind the last norm."""
-        # The residual stream is fp32, whatever type FSDP gathers the embedding in.
+        """Return the hidden states after the last norm, (T, C)."""
+        # The residual stream is fp32, although FSDP may gather the embedding in another type.
         embedded = self.model.embed_tokens(pack.tokens[None]).float()
         output = self.model(
             inputs_embeds=embedded,
@@ -140,6 +144,7 @@ class PackedCausalLM(LayeredModel):
         return cast(Tensor, output.last_hidden_state[0])
 
     def _predict(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss sum and the number of correct predictions of a part of the rows."""
         logits = self.lm_head(hidden).float()  # (K, V)
         loss = F.cross_entropy(logits, targets, reduction="sum")
         return loss, (logits.detach().argmax(dim=-1) == targets).sum()

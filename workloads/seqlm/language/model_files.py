@@ -1,15 +1,16 @@
-"""The model that a run starts from, as a folder on this machine or on the shared file system.
+"""Folder of the model that a run starts from, on this machine or on the shared file system.
 
 ``model.init_from`` is a folder that transformers reads, a hub id (``owner/name`` or ``owner/name@revision``),
-or ``sample``. Preparing the data brings the last two below ``data.downloads``; whatever comes later only
-looks there.
+or ``sample``. The preparation of the data stores the last two below ``data.downloads``, and later stages only
+read them there.
 
-The model of ``sample`` is a tiny Qwen2 with a tokenizer of its own, made on the spot without a network. Its
-weights are random, so it knows nothing; a run from it shows that everything works, not how well.
+``sample`` is a tiny Qwen2 with its own tokenizer, created without a network. Its weights are random, so a run
+from it tests the software and not a model's quality.
 """
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from huggingface_hub import snapshot_download
@@ -27,11 +28,14 @@ from .table import QUESTIONS, from_hub, hub_folder, read_rows
 WHOLE_FILE = "fetched.txt"
 """File in a folder from the hub that marks it as complete."""
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "LICENSE*", "NOTICE*")
+"""Files that are downloaded from the hub."""
 LEFT_OUT_FILES = ("*/*", "consolidated*")
-"""Files with the same weights in formats of other programs."""
+"""Files among them that have the same weights in formats of other programs."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 VOCABULARY = 1024
-END, PAD = "<|end|>", "<|pad|>"
+"""Number of tokens of ``sample``."""
+END = "<|end|>"
+PAD = "<|pad|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
@@ -39,13 +43,23 @@ CHAT_TEMPLATE = (
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 
 
+class _Place(NamedTuple):
+    """Folder of a model, and its source on the hub."""
+
+    folder: Path
+    repository: str = ""
+    """Hub id; empty if the model is not on the hub."""
+    revision: str | None = None
+    """Revision on the hub; None for the newest one."""
+
+
 def model_folder(config: RunFile) -> Path:
     """Return the folder of the model.
 
     Raises:
-        ValueError: if it is not there.
+        ValueError: if the model is missing there.
     """
-    folder = _place(config)[0]
+    folder = _place(config).folder
     if is_fetched(config):
         return folder
     raise ValueError(
@@ -55,23 +69,26 @@ def model_folder(config: RunFile) -> Path:
 
 
 def published_as(config: RunFile) -> tuple[str, str | None]:
-    """Return what others load the model by: a hub id and its revision, or the folder."""
-    folder, repository, revision = _place(config)
-    return repository or str(folder), revision
+    """Return the name by which the model is loaded, a hub id or the folder, and its revision."""
+    place = _place(config)
+    return place.repository or str(place.folder), place.revision
 
 
 def is_fetched(config: RunFile) -> bool:
-    folder, repository, _ = _place(config)
-    return (folder / "config.json").exists() and (not repository or (folder / WHOLE_FILE).exists())
+    """Return whether the model exists in its folder."""
+    place = _place(config)
+    is_complete = not place.repository or (place.folder / WHOLE_FILE).exists()
+    return is_complete and (place.folder / "config.json").exists()
 
 
 def fetch_model(config: RunFile) -> Path:
     """Download the model if it is missing, and return its folder. No file is downloaded twice.
 
     Raises:
-        FetchError: (a ValueError) if it cannot be had.
+        FetchError: (a ValueError) if it cannot be downloaded.
     """
-    name, (folder, repository, revision) = str(config.model.init_from), _place(config)
+    name = str(config.model.init_from)
+    folder, repository, revision = _place(config)
     if is_fetched(config):
         return folder
     if name == "sample":
@@ -100,23 +117,32 @@ def fetch_model(config: RunFile) -> Path:
     return folder
 
 
-def _place(config: RunFile) -> tuple[Path, str, str | None]:
-    """Folder of the model; with it the hub id, empty where it is not of the hub, and the revision."""
-    name, downloads = str(config.model.init_from), Path(config.data.downloads)
+def _place(config: RunFile) -> _Place:
+    """Return the place of the model that the run file names."""
+    name = str(config.model.init_from)
+    downloads = Path(config.data.downloads)
     if name == "sample":
-        return downloads / "models" / "sample", "", None
+        return _Place(downloads / "models" / "sample")
     if Path(name).is_dir() or not _HUB_ID.fullmatch(name):
-        return Path(name), "", None
-    repository, _, revision = name.partition("@")
-    return hub_folder(downloads, f"models/{repository}", revision or None), repository, revision or None
+        return _Place(Path(name))
+    repository, _, given_revision = name.partition("@")
+    revision = given_revision or None
+    return _Place(hub_folder(downloads, f"models/{repository}", revision), repository, revision)
 
 
 def write_model(
     folder: Path, texts: list[str], vocabulary: int, *, hidden: int = 128, layers: int = 4
 ) -> None:
-    """Write a Qwen2 of random weights, and a byte-level BPE tokenizer learnt from texts; whole or not.
+    """Write a Qwen2 with random weights, and a byte-level BPE tokenizer that is trained on texts.
 
-    The same arguments give the same bytes every time.
+    The folder appears complete or not at all. The same arguments always give the same bytes.
+
+    Args:
+        folder: folder of the model.
+        texts: texts for the tokenizer.
+        vocabulary: number of tokens.
+        hidden: hidden size.
+        layers: number of layers.
     """
     tokenizer = _tokenizer(texts, vocabulary)
     config = AutoConfig.for_model(
@@ -143,6 +169,7 @@ def write_model(
 
 
 def _tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer on texts."""
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()

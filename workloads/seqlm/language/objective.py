@@ -1,4 +1,4 @@
-"""Fine-tuning of a causal language model on conversations: the next token of responses, none of prompts.
+"""Fine-tuning of a causal language model on conversations. It learns the tokens of responses, not of prompts.
 
 At the end, the tuned and the original model answer held-out questions.
 """
@@ -40,14 +40,18 @@ from .template import Template
 
 
 class CausalLM(AdaptedObjective):
-    """Objective of the run's conversations.
+    """Objective of fine-tuning on conversations.
+
+    Args:
+        config: run file with ``chat:``.
 
     Raises:
-        ValueError: if model or data are missing, or do not fit.
+        ValueError: if model or data are missing, or do not fit together.
     """
 
     config: RunFile
-    splits, streams = ConversationSplit, ConversationStream
+    splits = ConversationSplit
+    streams = ConversationStream
     xla_problems = (fine_tuning_on_xla("chat"),)
 
     def __init__(self, config: RunFile) -> None:
@@ -94,11 +98,12 @@ class CausalLM(AdaptedObjective):
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
         super().write_model(run_dir, weights, device)
-        # Temperature and the like, which those who serve the model read.
-        settings, written = self.folder / GENERATION_CONFIG_NAME, run_dir / "model"
-        if settings.exists() and written.is_dir():
-            write_whole(written / GENERATION_CONFIG_NAME, settings.read_text())
-            write_sums(written)
+        # Settings for generation, such as the temperature, which servers of the model read.
+        settings = self.folder / GENERATION_CONFIG_NAME
+        model_folder = run_dir / "model"
+        if settings.exists() and model_folder.is_dir():
+            write_whole(model_folder / GENERATION_CONFIG_NAME, settings.read_text())
+            write_sums(model_folder)
 
     @property
     def tokens(self) -> PreTrainedTokenizerBase:
@@ -139,12 +144,12 @@ class CausalLM(AdaptedObjective):
 
 
 def score_chat(config: RunFile, here: Processes) -> dict[str, Any]:
-    """Loss and ROUGE of the run's model, or of the folder that ``inference.model`` names.
+    """Return loss and ROUGE of the run's model, or of the model folder ``inference.model``.
 
-    Every process calls it, and gets the same.
+    Every process calls this function and gets the same scores.
 
     Raises:
-        ValueError: if there is no such model, or it is an adapter.
+        ValueError: if the folder holds no model, or only an adapter.
     """
     assert config.chat is not None
     folder = Path(config.inference.model or config.run_dir / "model")
@@ -159,7 +164,7 @@ def score_chat(config: RunFile, here: Processes) -> dict[str, Any]:
     dtype = select_precision(config.train, here.device, here).dtype
     with verified(folder, here) as source:
         model = assigned(objective.plain_on_meta(), objective.plain_weights())
-    # In fp32, with the copies that autocast keeps of what could be trained, 14 billion take 90 GB.
+    # In fp32 and with autocast's copies of trainable weights, 14 billion parameters would take 90 GB.
     model.requires_grad_(False)
     shrink_frozen(model, dtype)
     model.to(here.device).eval()
@@ -169,7 +174,8 @@ def score_chat(config: RunFile, here: Processes) -> dict[str, Any]:
     del model
     rouge = {}
     if config.chat.questions:
-        base, to = model_folder(config), config.run_dir / f"answers-{config.evaluate.split}.json"
+        base = model_folder(config)
+        to = config.run_dir / f"answers-{config.evaluate.split}.json"
         rouge = compare_models(config.chat, split, base=base, tuned=folder, place=place, to=to)
     return {
         "model": str(folder),
@@ -191,17 +197,17 @@ def compare_models(
     Every process answers its share of the questions, with a whole model on its device.
 
     Args:
-        chat: of the run.
-        split: with the questions; the model answers the first ``chat.questions``.
+        chat: section ``chat:`` of the run file.
+        split: split with the questions. The models answer the first ``chat.questions``.
         base: folder of the model that the run started from.
-        tuned: folder of the tuned one, or of its adapter.
-        place: where, and in which arithmetic.
-        to: file that gets the answers.
+        tuned: folder of the tuned model, or of its adapter.
+        place: processes, pack shape and precision.
+        to: file for the answers.
     """
     template = Template(chat, base)
     asked = split.texts(chat.questions)
     prompts = template.prompts([question for question, _ in asked])
-    # Of each held-out question; texts as ROUGE compares them.
+    # One record for each held-out question, with the texts that ROUGE compares.
     answers: list[dict[str, Any]] = [
         {"question": question, "reference": template.answer(response)} for question, response in asked
     ]
@@ -211,7 +217,7 @@ def compare_models(
         model = _model(folder, base, place)
         written = _answers(model, template, prompts, chat, place.here)
         del model
-        gc.collect()  # both at once may not fit
+        gc.collect()  # the memory may be too small for both models
         for answer, text in zip(answers, written, strict=True):
             answer[name] = template.answer(text)
             answer[f"{name}_scores"] = rouge(answer["reference"], answer[name])
@@ -224,6 +230,7 @@ def compare_models(
 
 
 def _model(folder: Path, base: Path, place: Place) -> nn.Module:
+    """Load a model or, from the folder of an adapter, the base model with the adapter."""
     is_adapter = (folder / ADAPTER_FILE).exists()
     start = base if is_adapter else folder
     with verified(start, place.here):
@@ -237,13 +244,16 @@ def _model(folder: Path, base: Path, place: Place) -> nn.Module:
 
 
 def _ends(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Tokens that end an answer: the one that is trained on, and those that the model itself names.
+    """Return the tokens that end an answer: the tokenizer's, which responses end with, and the model's own.
 
-    A base model may have a chat template whose turns end otherwise than its texts.
+    Turns of a base model's chat template may end with another token than its texts.
     """
     settings: Any = model.generation_config
-    named = settings.eos_token_id
-    own = named if isinstance(named, list) else [] if named is None else [named]
+    own = settings.eos_token_id
+    if own is None:
+        own = []
+    elif not isinstance(own, list):
+        own = [own]
     return sorted({int(tokenizer.eos_token_id), *own})
 
 
@@ -251,31 +261,39 @@ def _ends(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 def _answers(
     model: nn.Module, template: Template, prompts: Sequence[str], chat: ChatConfig, here: Processes
 ) -> list[str]:
-    """Return greedy answers, so that a model always answers the same; every process gets all of them.
+    """Return the answers to all prompts, on every process. They are greedy, and so always the same.
+
+    Args:
+        model: model on the device of this process.
+        template: texts and tokens of conversations.
+        prompts: prompts of all questions.
+        chat: section ``chat:`` of the run file.
+        here: this process, which answers a share of the questions.
 
     Raises:
         Stopped: between two batches, if the run received a signal to stop.
     """
-    tokenizer, generating = template.tokenizer, model
+    tokenizer = template.tokenizer
+    generating: Any = model
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     mine: dict[int, str] = {}
     places = list(range(here.rank, len(prompts), here.world_size))
-    # Of like lengths, so that little is padded.
+    # Sorted by length, so that a batch has little padding.
     encoded = dict(zip(places, template.tokens([prompts[place] for place in places]), strict=True))
     places.sort(key=lambda place: len(encoded[place]))
-    most = -(-len(prompts) // here.world_size)  # that a process has: as many batches on each
-    for first in range(0, most, chat.questions_at_once):
+    # The same number of batches on every process, because each batch checks for a stop together.
+    most_questions = -(-len(prompts) // here.world_size)
+    for first in range(0, most_questions, chat.questions_at_once):
         here.check_stop()
         beat("answering questions", slow=True)
         batch = places[first : first + chat.questions_at_once]
         if not batch:
             continue
         rows = [torch.tensor(encoded[place]) for place in batch]
-        ids, mask = (
-            pad_sequence(sequences, batch_first=True, padding_value=value, padding_side="left")
-            for sequences, value in ((rows, pad), ([torch.ones_like(row) for row in rows], 0))
-        )
-        written = generating.generate(  # type: ignore[operator]  # of transformers
+        ids = pad_sequence(rows, batch_first=True, padding_value=pad, padding_side="left")
+        ones = [torch.ones_like(row) for row in rows]
+        mask = pad_sequence(ones, batch_first=True, padding_value=0, padding_side="left")
+        written = generating.generate(
             input_ids=ids.to(here.device),
             attention_mask=mask.to(here.device),
             max_new_tokens=chat.max_new_tokens,
@@ -288,5 +306,5 @@ def _answers(
         )
         texts = tokenizer.batch_decode(written[:, ids.shape[1] :], skip_special_tokens=True)
         mine.update(zip(batch, texts, strict=True))
-    found = here.gather(mine)
-    return [found[place] for place in range(len(prompts))]
+    answers = here.gather(mine)
+    return [answers[place] for place in range(len(prompts))]

@@ -11,10 +11,13 @@ from seqlm.training.strict_yaml import read_mapping
 from .rouge import ANSWERS_FILE, MEASURES
 
 ROWS = {**MEASURES, "answered": "questions answered"}
+"""Rows of the table of scores: names in results, and titles."""
 SHOWN_ANSWERS = 5
 
 
 class AnswerContents(ReportContents):
+    """Contents of the report of a run on questions."""
+
     unit = "tokens"
     records = "conversations"
     groups = "questions"
@@ -27,7 +30,7 @@ class AnswerContents(ReportContents):
         self._answers = read_mapping(run_dir / ANSWERS_FILE).get("answers", ())
 
     def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
-        # A finished run has ROUGE.
+        """Return ROUGE, which a finished run has, and the cards of every run."""
         rouge = [
             Card(MEASURES[name], f"{results[name]:.3f}", f"before {results[f'base_{name}']:.3f}")
             for name in ("rouge1", "rougeLsum")
@@ -36,11 +39,11 @@ class AnswerContents(ReportContents):
         return [*rouge, *super().cards(evaluations, results)]
 
     def section(self, results: Mapping[str, Any]) -> str:
-        """Scores of both models, and the first questions with what they wrote."""
+        """Return the scores of both models, and their answers to the first questions."""
         if not self._answers:
             return ""
         rows = [
-            [title, *(f"{results.get(prefix + name, 0.0):.3f}" for prefix in ("base_", ""))]
+            [title, f"{results.get(f'base_{name}', 0.0):.3f}", f"{results[name]:.3f}"]
             for name, title in ROWS.items()
             if name in results
         ]
@@ -53,6 +56,7 @@ class AnswerContents(ReportContents):
 
 
 def _answer(answer: Mapping[str, Any]) -> str:
+    """Return a question with the answers of both models as HTML."""
     rows = [["reference", "", str(answer["reference"])]]
     for title, model in (("before", "base"), ("tuned", "tuned")):
         rows.append([title, f"{answer[f'{model}_scores']['rougeL']:.3f}", str(answer[model])])

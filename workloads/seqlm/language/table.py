@@ -1,4 +1,4 @@
-"""Questions and answers as rows: from JSON, JSON Lines, CSV, TSV or Parquet, also of the Hugging Face hub."""
+"""Read questions and answers from JSON, JSON Lines, CSV, TSV or Parquet, also of the Hugging Face Hub."""
 
 import json
 import re
@@ -30,17 +30,21 @@ COLUMN_FIELDS = "chat.question_column, chat.answer_column and chat.reasoning_col
 """Fields of the run file that name the columns of a table."""
 TABLE_USE = TableUse(COLUMN_FIELDS, f"for questions, {', '.join([*_JSON_SUFFIXES, *_LINES_SUFFIXES])}")
 MAX_ARRAY_CHARS = 1 << 30
-"""Largest JSON file, which is read into memory as a whole; JSON Lines are read line by line."""
+"""Largest JSON file, which is read into memory as a whole. JSON Lines files have no limit."""
 
 _HUB_FILE = re.compile(r"hf://datasets/(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?/(?P<file>.+)")
 
 Cells = dict[str, str | None]
+"""Text of a row by column; None if it is missing."""
 
 
 @dataclass(frozen=True)
 class Conversation:
+    """Row of a table."""
+
     question: str
     reasoning: str
+    """Text before the answer; empty without ``chat.reasoning_column``."""
     answer: str
 
 
@@ -50,7 +54,7 @@ def table_files(location: str, downloads: Path) -> list[Path]:
     A file of the hub, ``hf://datasets/<owner>/<name>@<revision>/<file>``, is downloaded.
 
     Raises:
-        FetchError: (a ValueError) if it cannot be had.
+        FetchError: (a ValueError) if it cannot be downloaded.
     """
     if not location.startswith("hf://"):
         return fetch(location, downloads, QUESTIONS)
@@ -61,25 +65,33 @@ def table_files(location: str, downloads: Path) -> list[Path]:
         raise FetchError(
             f"chat.table: got {location}; a file of the hub is hf://datasets/<owner>/<name>@<revision>/<file>"
         )
-    repository, revision, file = found["id"], found["revision"], found["file"]
+    repository = found["id"]
+    revision = found["revision"]
     folder = hub_folder(downloads, f"datasets/{repository}", revision)
     with from_hub(f"chat.table: {location}"):
-        local = hf_hub_download(repository, file, repo_type="dataset", revision=revision, local_dir=folder)
+        local = hf_hub_download(
+            repository, found["file"], repo_type="dataset", revision=revision, local_dir=folder
+        )
         return [Path(local)]
 
 
 def hub_folder(downloads: Path, repository: str, revision: str | None) -> Path:
-    """Return a folder for each revision, so that no revision overwrites another."""
+    """Return the folder of a revision, so that no revision overwrites another."""
     return downloads / "hub" / f"{repository.replace('/', '--')}@{revision or 'main'}"
 
 
 @contextmanager
 def from_hub(what: str) -> Iterator[None]:
-    """Turn any error of the hub's client into FetchError; ``what`` is the field and its value."""
+    """Convert errors of the hub's client to FetchError.
+
+    Args:
+        what: field of the run file and its value.
+    """
     try:
         yield
-    except Exception as error:  # of whichever library the hub's client speaks HTTP by
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except Exception as error:  # the HTTP library of the hub's client, and so its errors, may change
+        lines = str(error).strip().splitlines()
+        reason = lines[0] if lines else type(error).__name__
         raise FetchError(
             f"{what} could not be had from the hub: {reason}. Check the name, the network and, for a model "
             "with a licence to accept, HF_TOKEN (on a cluster the file huggingface/token: docs/causal-lm.md);"
@@ -88,20 +100,21 @@ def from_hub(what: str) -> Iterator[None]:
 
 
 def paths_read(config: RunFile) -> list[str]:
-    """Files and folders that preparing the questions reads, besides what is fetched or the code brings."""
+    """Return the files and folders that the preparation reads, without downloads and bundled files."""
     assert config.chat is not None, "a run without chat: has no questions"
     return local_files(config.chat.table, QUESTIONS)
 
 
 def read_conversations(files: Sequence[Path], chat: ChatConfig) -> list[Conversation]:
-    """All rows of the tables, in their order.
+    """Read all rows of the tables, in their order.
 
     Raises:
-        ValueError: for files that cannot be read, missing columns, and rows without a question or an answer.
+        ValueError: if a file cannot be read, a column is missing, or rows lack a question or an answer.
     """
     problems = Problems()
-    reasoning = [] if chat.reasoning_column is None else [chat.reasoning_column]
-    columns = [chat.question_column, *reasoning, chat.answer_column]
+    columns = [chat.question_column, chat.answer_column]
+    if chat.reasoning_column is not None:
+        columns.insert(1, chat.reasoning_column)
     conversations = []
     for path in files:
         for where, cells in read_rows(path, columns, problems):
@@ -109,8 +122,14 @@ def read_conversations(files: Sequence[Path], chat: ChatConfig) -> list[Conversa
             if absent:
                 problems.add(where, f"no text in {', '.join(map(repr, absent))}")
                 continue
-            texts = [cells[name] or "" for name in columns]
-            conversations.append(Conversation(texts[0], texts[1] if reasoning else "", texts[-1]))
+            reasoning = "" if chat.reasoning_column is None else cells[chat.reasoning_column] or ""
+            conversations.append(
+                Conversation(
+                    question=cells[chat.question_column] or "",
+                    reasoning=reasoning,
+                    answer=cells[chat.answer_column] or "",
+                )
+            )
     problems.raise_if_any(", ".join(path.name for path in files))
     if not conversations:
         raise ValueError(f"{', '.join(map(str, files))}: no question in there; give at least one")
@@ -120,7 +139,13 @@ def read_conversations(files: Sequence[Path], chat: ChatConfig) -> list[Conversa
 def read_rows(
     path: Path, columns: Sequence[str], problems: Problems | None = None
 ) -> Iterator[tuple[str, Cells]]:
-    """Yield the position of each row and its text by column, None for a missing text."""
+    """Iterate over the rows of a file, with the position of each one for messages.
+
+    Args:
+        path: file.
+        columns: columns to read.
+        problems: record of the mistakes in rows, which are left out.
+    """
     problems = problems or Problems()
     name = path.name.lower()
     if name.endswith(_LINES_SUFFIXES):
@@ -150,7 +175,8 @@ def read_rows(
 
 
 def _array(path: Path) -> Iterator[tuple[str, Any]]:
-    with open_text(path, "\n") as stream:  # U+2028 may stand within a string of JSON
+    """Iterate over the items of a JSON file, with their positions."""
+    with open_text(path, "\n") as stream:  # a string of JSON may contain U+2028
         text = stream.read(MAX_ARRAY_CHARS + 1)
     if len(text) > MAX_ARRAY_CHARS:
         raise ValueError(
@@ -169,8 +195,9 @@ def _array(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
+    """Iterate over the lines of a JSON Lines file, with their positions."""
     limit = Limits.for_workers(1).record_bytes
-    with open_text(path, "\n") as stream:  # U+2028 may stand within a string of JSON
+    with open_text(path, "\n") as stream:  # a string of JSON may contain U+2028
         for number, line in enumerate(iter(lambda: stream.readline(limit + 1), ""), start=1):
             if len(line) > limit:
                 raise ValueError(f"{path}:{number}: a line of more than {limit} characters; divide it")

@@ -13,14 +13,14 @@ from .table import Conversation
 
 
 class Template:
-    """Texts and tokens of conversations.
+    """Converter of conversations to texts and tokens.
 
     Prompt and response are converted to tokens separately, so that the prompt of a question is the same in
     training and in generation.
 
     Args:
-        chat: of the run.
-        folder: of the model, with its tokenizer.
+        chat: section ``chat:`` of the run file.
+        folder: folder of the model, with its tokenizer.
 
     Raises:
         ValueError: if the tokenizer has no end-of-sequence token, or no chat template where one is needed.
@@ -41,28 +41,37 @@ class Template:
             )
 
     def prompts(self, questions: Sequence[str]) -> list[str]:
+        """Return the prompt of each question."""
         if self._chat.prompt is not None:
             return [_filled(self._chat.prompt, {"question": question}) for question in questions]
         turns = [[{"role": "user", "content": question}] for question in questions]
-        found = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-        return list(map(str, found))
+        prompts = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        return [str(prompt) for prompt in prompts]
 
     def responses(self, conversations: Sequence[Conversation]) -> list[str]:
+        """Return the expected response of each conversation."""
         return [
-            _filled(self._chat.response, {"reasoning": found.reasoning, "answer": found.answer})
-            for found in conversations
+            _filled(self._chat.response, {"reasoning": one.reasoning, "answer": one.answer})
+            for one in conversations
         ]
 
     def tokens(self, texts: Sequence[str], *, ended: bool = False) -> list[list[int]]:
-        """Ids of each text, with the token that ends a response where it is ``ended``."""
+        """Return the ids of each text.
+
+        Args:
+            texts: prompts or responses.
+            ended: whether to append the end-of-sequence token, which ends a response.
+        """
         ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-        return [[*found, self.tokenizer.eos_token_id] for found in ids] if ended else ids
+        if ended:
+            return [[*of_text, self.tokenizer.eos_token_id] for of_text in ids]
+        return ids
 
     def check(self, texts: Sequence[str]) -> None:
-        """Raise ValueError if most texts do not come back from their tokens with the same words.
+        """Raise ValueError if most texts lose words when they are decoded from their tokens.
 
-        transformers picks a tokenizer's class by names in the model's files. Where these are wrong, spaces
-        are dropped and nothing is said (its issues 45488 and 48206).
+        transformers selects the class of a tokenizer by names in the model's files. If they are wrong, it
+        drops spaces without an error (its issues 45488 and 48206).
         """
         returned = [str(self.tokenizer.decode(ids)) for ids in self.tokens(texts)]
         lost = [pair for pair in zip(texts, returned, strict=True) if _words(pair[0]) != _words(pair[1])]
@@ -76,23 +85,25 @@ class Template:
 
     @property
     def missing_start(self) -> str | None:
-        """The token that the model's texts begin with, if ``chat.prompt`` does not."""
+        """Return the token with which the model's texts begin, if ``chat.prompt`` lacks it."""
         start = self.tokenizer.bos_token
-        if start is None or self._chat.prompt is None or self._chat.prompt.startswith(start):
+        prompt = self._chat.prompt
+        if start is None or prompt is None or prompt.startswith(start):
             return None
-        begins = self.tokenizer("a")["input_ids"][:1] == [self.tokenizer.bos_token_id]
-        return str(start) if begins else None
+        is_added = self.tokenizer("a")["input_ids"][:1] == [self.tokenizer.bos_token_id]
+        return str(start) if is_added else None
 
     def answer(self, response: str) -> str:
-        """Return the part of a response that ROUGE compares; nothing if the mark is missing."""
+        """Return the part of a response that ROUGE compares; an empty text if the mark is missing."""
         mark = self._chat.answer_follows
-        if mark and mark not in response:
-            return ""
-        return (response.rpartition(mark)[2] if mark else response).strip()
+        if not mark:
+            return response.strip()
+        _, found, answer = response.rpartition(mark)
+        return answer.strip() if found else ""
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all that makes tokens of texts."""
+        """SHA-256 of everything that determines the tokens of a text."""
         parts = [
             self.tokenizer.backend_tokenizer.to_str(),
             str(self.tokenizer.eos_token_id),
@@ -102,10 +113,10 @@ class Template:
 
 
 def _words(text: str) -> list[str]:
-    """Return words that do not depend on white space, nor on the encoding of characters that have two."""
+    """Return the words of a text, without the differences of white space and of equivalent characters."""
     return re.findall(r"\w+", unicodedata.normalize("NFKC", text))
 
 
 def _filled(template: str, values: dict[str, str]) -> str:
-    """Fill in the fields without ``str.format``, because other braces of a template must stay."""
+    """Replace the fields of a template. ``str.format`` would fail at its other braces."""
     return FIELD.sub(lambda match: values[match[1]], template)

@@ -12,19 +12,22 @@ from dataclasses import dataclass
 STOPPED = {"T": "stopped by a signal", "t": "stopped by a debugger"}
 """States of /proc/<pid>/stat in which a process does nothing at all (proc(5))."""
 MAX_LINES = 8
+"""Largest number of processes, nodes or places that a report lists."""
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<name>.+)$')
-_OURS, _TORCH = "seqlm/", "torch/"
+_OURS = "seqlm/"
+_TORCH = "torch/"
 _ABOVE = re.compile(rf".*(?:/(?={_OURS})|-packages/(?={_TORCH}))")
-"""Folders before the part of a path that says something."""
-# Around each collective, and below it on the way to C++; they say nothing.
+"""Folders of a path before ``seqlm/`` or ``torch/``."""
 _WRAPPERS = ("torch/distributed/c10d_logger.py", "torch/_ops.py")
+"""Files of the frames around each collective and below it, on the way to C++. Reports leave them out."""
 _WAITING_FILES = (
     "torch/distributed/distributed_c10d.py",
     "torch/distributed/_functional_collectives.py",
     "torch/distributed/fsdp/",
 )
+"""Files and folders in which a process waits for others."""
 _WAITING_FUNCTIONS = {
-    # DDP and FSDP reduce gradients inside of the backward pass.
+    # DDP and FSDP reduce gradients in the backward pass.
     ("torch/autograd/graph.py", "_engine_run_backward"),
     ("torch/distributed/utils.py", "_verify_param_shape_across_processes"),
     ("torch/distributed/utils.py", "_sync_module_states"),
@@ -32,14 +35,18 @@ _WAITING_FUNCTIONS = {
     ("seqlm/training/processes.py", "to_host"),
     ("torch/cuda/streams.py", "synchronize"),
 }
+"""Further functions in which a process waits for others, with their files."""
 
 
 @dataclass(frozen=True)
 class Frame:
+    """Function call on the stack of a thread."""
+
     path: str
     """Path from ``torch/`` or ``seqlm/`` for their files, otherwise the whole path."""
     line: int
     name: str
+    """Name of the function."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.path}:{self.line})"
@@ -57,10 +64,11 @@ class Observed:
     silent_seconds: float
     """Seconds since it last advanced."""
     doing: str
+    """Phase that it reported last."""
     place: str
     """Innermost frames of torch and of this project in its main thread; empty without stacks."""
     waits: bool
-    """Whether that is where a process waits for others."""
+    """Whether a process waits for others at that place."""
 
     @property
     def name(self) -> str:
@@ -69,17 +77,22 @@ class Observed:
 
 @dataclass(frozen=True)
 class Blame:
+    """Likely cause of a hang; empty if nothing stands out."""
+
     processes: tuple[Observed, ...] = ()
     nodes: tuple[str, ...] = ()
     """Nodes of these processes, or nodes that reported nothing."""
     why: str = ""
+    """Evidence against them, as the end of a sentence."""
 
 
 def frames_of(stack: str) -> list[Frame]:
-    """Frames of the stack of one thread that ``faulthandler`` has written, the innermost first."""
-    found = (_FRAME.match(line) for line in stack.splitlines())
+    """Parse the stack of one thread that ``faulthandler`` has written. The innermost frame is the first."""
+    matches = (_FRAME.match(line) for line in stack.splitlines())
     return [
-        Frame(_ABOVE.sub("", match["path"]), int(match["line"]), match["name"]) for match in found if match
+        Frame(path=_ABOVE.sub("", match["path"]), line=int(match["line"]), name=match["name"])
+        for match in matches
+        if match
     ]
 
 
@@ -95,43 +108,55 @@ def place_of(frames: Sequence[Frame]) -> str:
 
 
 def is_waiting(frames: Sequence[Frame]) -> bool:
-    """Whether a thread waits for other processes."""
-    innermost = next(iter(_known(frames)), None)
-    return innermost is not None and (
-        innermost.path.startswith(_WAITING_FILES) or (innermost.path, innermost.name) in _WAITING_FUNCTIONS
-    )
+    """Return whether a thread waits for other processes."""
+    known = _known(frames)
+    if not known:
+        return False
+    innermost = known[0]
+    in_waiting_file = innermost.path.startswith(_WAITING_FILES)
+    return in_waiting_file or (innermost.path, innermost.name) in _WAITING_FUNCTIONS
 
 
 def _known(frames: Sequence[Frame]) -> list[Frame]:
+    """Return the frames of this project and of torch, without wrappers."""
     return [
         frame for frame in frames if frame.path.startswith((_OURS, _TORCH)) and frame.path not in _WRAPPERS
     ]
 
 
 def blame(processes: Sequence[Observed], nodes: Sequence[str]) -> Blame:
-    """Say who is likely to blame, with what speaks most for it first.
+    """Find the likely cause of a hang. The strongest evidence counts: a stopped process, then a silent node.
 
     Args:
-        processes: all that were found.
-        nodes: of the step; one of them without a process has not answered.
+        processes: all processes that were found.
+        nodes: nodes of the step. If a node has no process here, its agent has not answered.
     """
-    if stopped := [process for process in processes if process.state in STOPPED]:
+    stopped = [process for process in processes if process.state in STOPPED]
+    if stopped:
         states = sorted({STOPPED[process.state] for process in stopped})
         return _blamed(stopped, f"it was {' or '.join(states)}")
-    if silent := sorted(set(nodes) - {process.node for process in processes}):
+    silent = sorted(set(nodes) - {process.node for process in processes})
+    if silent:
         return Blame((), tuple(silent), "its agent did not answer when the others asked for stacks")
     waiting = [process for process in processes if process.waits]
-    if waiting and (others := [process for process in processes if not process.waits]):
+    others = [process for process in processes if not process.waits]
+    if waiting and others:
         return _blamed(others, f"it does not wait for others, as {len(waiting)} of {len(processes)} do")
     return Blame()
 
 
 def _blamed(processes: Sequence[Observed], why: str) -> Blame:
-    return Blame(tuple(processes), tuple(sorted({process.node for process in processes})), why)
+    nodes = sorted({process.node for process in processes})
+    return Blame(tuple(processes), tuple(nodes), why)
 
 
 def report(processes: Sequence[Observed], found: Blame) -> list[str]:
-    """Lines for the job's log."""
+    """Return the lines about a hang for the job's log.
+
+    Args:
+        processes: all processes that were found.
+        found: likely cause.
+    """
     longest = max((process.silent_seconds for process in processes), default=0.0)
     lines = [f"hung: {len(processes)} processes, the longest without an advance for {longest:.0f} s"]
     for process in found.processes[:MAX_LINES]:
@@ -142,8 +167,9 @@ def report(processes: Sequence[Observed], found: Blame) -> list[str]:
     if len(found.processes) > MAX_LINES:
         lines.append(f"and {len(found.processes) - MAX_LINES} more on {', '.join(found.nodes)}")
     if not found.processes:
-        named = [f"to blame is node {node}: {found.why}" for node in found.nodes[:MAX_LINES]]
-        lines += named or ["no process stands out: network or GPU may be the cause"]
+        lines += [f"to blame is node {node}: {found.why}" for node in found.nodes[:MAX_LINES]]
+        if not found.nodes:
+            lines.append("no process stands out: network or GPU may be the cause")
     others = Counter(process.place or "no stacks" for process in processes if process not in found.processes)
     lines += [f"{count} in {place}" for place, count in others.most_common(MAX_LINES)]
     return lines

@@ -1,9 +1,12 @@
-"""Watches the processes of a node for a standstill, from a thread of the node's agent.
+"""Watch for hangs of the processes of a node, in a thread of the node's agent.
 
-A process that has not advanced (``heartbeat.py``) within a bound has hung, and with it the step: the others
-wait for it. The node where that is seen first makes a folder for stacks on the shared file system, which the
-agents of the other nodes look for. Each then leaves its processes' stacks there, and what it found in its
-record of how they ended, waits for the other nodes to have done so, and kills its processes.
+A process that has not advanced (``heartbeat.py``) within a time limit has hung. With it the whole step has,
+because the others wait for it. The first node that detects this creates a folder for stacks on the shared
+file system, for which the agents of the other nodes look. Then each agent
+
+1. writes the stacks of its processes there, and their states into its record of the attempt's end,
+2. waits until the other nodes have done so,
+3. kills its processes.
 """
 
 import contextlib
@@ -26,28 +29,36 @@ from .slurm_attempts import write_ending
 
 POLL_SECONDS = 1.0
 DUMP_SECONDS = 10.0
-"""For stacks to be written."""
+"""Longest wait for stacks to be written."""
 OTHERS_SECONDS = 30.0
-"""For the other nodes' stacks; after that they are lost: Slurm ends those nodes' processes with ours."""
+"""Longest wait for the other nodes' stacks. Later ones are lost, because Slurm ends all processes."""
 END_SECONDS = 30.0
-"""For killed processes to end. One that waits for a broken device does not: it is left to Slurm."""
+"""Longest wait for killed processes to end. A broken device may block one, which is left to Slurm."""
 _ENDED = ("", "Z", "X")
+"""States of processes that have ended; empty without such a process."""
 _LIBC = ctypes.CDLL(None)
-_PIPE, _NCCL = "flight-recorder-", "nccl-rank-"
+_PIPE = "flight-recorder-"
+"""Beginning of the names of the pipes by which NCCL's records are requested."""
+_NCCL = "nccl-rank-"
+"""Beginning of the names of NCCL's records."""
 
 
 @dataclass(frozen=True)
 class _Process:
+    """State of a process of this node."""
+
     local_rank: int
     record: Mapping[str, Any]
     """Record that ``heartbeat`` writes; empty before its first beat."""
     state: str
+    """State in /proc/<pid>/stat; empty if there is no such process."""
     silent_seconds: float
+    """Seconds since it last advanced."""
 
 
 @dataclass(kw_only=True)
 class HangWatch:
-    """``hung`` says whether the processes stood still; then what they ended with is recorded already."""
+    """Watch of the processes of one node, while the context is open."""
 
     beats: Path
     """Folder of the node for heartbeats."""
@@ -65,10 +76,13 @@ class HangWatch:
     start_seconds: float
     """The same for phases that the process reports as slow, and before its first report."""
     hung: bool = False
+    """Whether the processes hung. Then the node's record of the attempt's end is written."""
 
     def __post_init__(self) -> None:
-        # Of each process: when its record was last written (ns), and for how long it has been silent since.
-        self._touched, self._silent = [0] * self.num_processes, [0.0] * self.num_processes
+        self._touched = [0] * self.num_processes
+        """Time at which each process last wrote its record, in ns."""
+        self._silent = [0.0] * self.num_processes
+        """Seconds since each process last advanced."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hang-watch", daemon=True)
 
@@ -85,46 +99,55 @@ class HangWatch:
         before = time.monotonic()
         while not self._over.wait(POLL_SECONDS):
             now = time.monotonic()
-            # Where this thread did not run either, a suspended job, no process is to blame.
-            elapsed, before = min(now - before, 2 * POLL_SECONDS), now
+            # Time in which this thread did not run either does not count, as when the job is suspended.
+            elapsed = min(now - before, 2 * POLL_SECONDS)
+            before = now
             processes = [self._look(local_rank, elapsed) for local_rank in range(self.num_processes)]
-            if self._is_asked() or any(self._is_hung(process) for process in processes):
+            if self._is_requested() or any(self._is_hung(process) for process in processes):
                 self.hung = True
-                self._answer(processes)
+                self._end_hung(processes)
                 return
 
     def _look(self, local_rank: int, elapsed: float) -> _Process:
+        """Return the state of a process, ``elapsed`` seconds after the previous look."""
         path = self.beats / f"{local_rank}.json"
         touched = path.stat().st_mtime_ns if path.exists() else 0
-        silent = 0.0 if touched != self._touched[local_rank] else self._silent[local_rank] + elapsed
-        self._touched[local_rank], self._silent[local_rank] = touched, silent
+        has_advanced = touched != self._touched[local_rank]
+        silent = 0.0 if has_advanced else self._silent[local_rank] + elapsed
+        self._touched[local_rank] = touched
+        self._silent[local_rank] = silent
         record: dict[str, Any] = {}
         if touched:
-            # Half a record, if at all, is whole at the next look.
+            # A record that is not complete yet is read at the next look.
             with contextlib.suppress(ValueError):
                 record = json.loads(path.read_text())
-        return _Process(local_rank, record, state_of(record["pid"]) if record else "", silent)
+        state = state_of(record["pid"]) if record else ""
+        return _Process(local_rank, record, state, silent)
 
-    def _is_asked(self) -> bool:
+    def _is_requested(self) -> bool:
+        """Return whether another node has detected a hang."""
         with contextlib.suppress(OSError):  # a shared file system that fails for a moment
             return self.stacks.exists()
         return False
 
     def _is_hung(self, process: _Process) -> bool:
         if process.record and process.state in _ENDED:
-            return False  # torchrun sees to it
-        slow = process.record.get("slow", True)
-        bound = max(self.start_seconds, self.hang_seconds) if slow else self.hang_seconds
-        return process.silent_seconds >= bound
+            return False  # torchrun handles its end
+        is_slow = process.record.get("slow", True)
+        limit = max(self.start_seconds, self.hang_seconds) if is_slow else self.hang_seconds
+        return process.silent_seconds >= limit
 
-    def _answer(self, processes: list[_Process]) -> None:
+    def _end_hung(self, processes: list[_Process]) -> None:
+        """Write the stacks and states of all processes, and kill them."""
         alive = [process for process in processes if process.state not in _ENDED]
         stopped = [process for process in alive if process.state in STOPPED]
         try:
             self.stacks.mkdir(parents=True, exist_ok=True)
-            files = {process.local_rank: self._ask(process) for process in alive}
-            self._wait_for_files([f for p in alive if p not in stopped for f in files[p.local_rank]])
-            # A stopped process receives signals when it continues. Processes that wait for it then continue.
+            files = {process.local_rank: self._request_stacks(process) for process in alive}
+            running = [process for process in alive if process not in stopped]
+            self._wait_for_files([file for process in running for file in files[process.local_rank]])
+            # A stopped process receives signals when it continues. Processes that wait for it then continue,
+            # so their stacks must be complete on all nodes.
             self._wait_for_others(self.stacks, ".seen")
             for process in stopped:
                 _send(process, signal.SIGCONT)
@@ -132,7 +155,8 @@ class HangWatch:
             for process in alive:
                 _send(process, THREADS_SIGNAL)
             self._wait_for_files([self._file(process, "threads") for process in alive])
-            write_ending(self.endings, self.node, hung=[self._keep(process) for process in processes])
+            observed = [self._write_stacks(process) for process in processes]
+            write_ending(self.endings, self.node, hung=observed)
             self._wait_for_others(self.endings, ".json")
         except OSError as error:
             print(f"stacks of {self.node} cannot be kept: {error}", file=sys.stderr)
@@ -141,13 +165,14 @@ class HangWatch:
         if not self._over.wait(END_SECONDS):
             os._exit(1)
 
-    def _ask(self, process: _Process) -> list[Path]:
-        """Ask it where it is, and NCCL in it for its records; the files in which the answers come."""
-        pid, rank = process.record["pid"], process.record["rank"]
-        # To the main thread: any other one may take a signal to the process, and has not its stack.
+    def _request_stacks(self, process: _Process) -> list[Path]:
+        """Request a process's stack and its NCCL's records. Return the files that will have them."""
+        pid = process.record["pid"]
+        rank = process.record["rank"]
+        # To the main thread, because another thread may take a signal that is sent to the process.
         _LIBC.tgkill(pid, pid, STACK_SIGNAL)
         files = [self._file(process, "stack")]
-        with contextlib.suppress(OSError):  # without NCCL no process reads it
+        with contextlib.suppress(OSError):  # without NCCL, no process reads the pipe
             pipe = os.open(f"{self.beats}/{_PIPE}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
             os.write(pipe, b"1\n")
             os.close(pipe)
@@ -174,9 +199,10 @@ class HangWatch:
         while len(list(folder.glob(f"*{suffix}"))) < self.num_nodes and time.monotonic() < deadline:
             time.sleep(0.2)
 
-    def _keep(self, process: _Process) -> dict[str, Any]:
-        """Write a file of its stacks; what they say."""
-        record, stack = process.record, _text(self._file(process, "stack"))
+    def _write_stacks(self, process: _Process) -> dict[str, Any]:
+        """Write a file with the stacks of a process, and return the fields of its ``Observed``."""
+        record = process.record
+        stack = _text(self._file(process, "stack"))
         frames = frames_of(stack)
         observed = asdict(
             Observed(
@@ -191,15 +217,16 @@ class HangWatch:
         )
         name = f"rank-{record['rank']}" if record else f"{self.node}-process-{process.local_rank}"
         head = "".join(f"{key}: {value}\n" for key, value in observed.items())
-        (self.stacks / f"{name}.txt").write_text(f"{head}\n{stack}\n{_text(self._file(process, 'threads'))}")
+        threads = _text(self._file(process, "threads"))
+        (self.stacks / f"{name}.txt").write_text(f"{head}\n{stack}\n{threads}")
         return observed
 
 
 def flight_recorder(beats: Path, stacks: Path) -> dict[str, str]:
     """Return the environment in which NCCL writes its last operations on request, with one pipe per process.
 
-    Names as in torch 2.13's ProcessGroupNCCL.hpp and FlightRecorder.hpp, which records 2000 by default;
-    ``torchfrtrace`` reads its files.
+    The names are those of torch 2.13 (ProcessGroupNCCL.hpp, FlightRecorder.hpp), which records 2,000
+    operations by default. ``torchfrtrace`` reads the files.
     """
     return {
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{beats}/{_PIPE}",
@@ -208,11 +235,12 @@ def flight_recorder(beats: Path, stacks: Path) -> dict[str, str]:
 
 
 def state_of(pid: int) -> str:
-    """The letter of /proc/<pid>/stat (proc(5)); empty without such a process."""
+    """Return the state in /proc/<pid>/stat, one letter (proc(5)); empty without such a process."""
     return _text(Path(f"/proc/{pid}/stat")).rpartition(") ")[2][:1]
 
 
 def _text(path: Path) -> str:
+    """Return the contents of a file; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:

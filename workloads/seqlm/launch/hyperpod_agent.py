@@ -1,8 +1,9 @@
 """HyperPod's elastic agent, the ``torchrun`` of HyperPodPyTorchJobs:
 ``python -m seqlm.launch.hyperpod_agent [options of hyperpodrun] -m MODULE ...``.
 
-Its own command, hyperpodrun 1.1.3, does not start with torch 2.12 and later, whose torchrun has a
-``--shutdown-timeout`` of its own. Here the agent's wins; all else is the agent's code.
+The agent's own command, hyperpodrun 1.1.3, does not start with torch 2.12 and later, because torchrun and the
+agent both define ``--shutdown-timeout``. Here the agent's option replaces torchrun's. Everything else is the
+agent's code.
 """
 
 import os
@@ -13,7 +14,7 @@ from torch.distributed.run import get_args_parser
 
 
 def main() -> None:
-    # Installed in the image alone: it pins an older torch.
+    # Imported here, because only the image has it: it pins an older torch.
     from hyperpod_elastic_agent import run as agent
 
     agent.register_hyperpod_rendezvous()
@@ -24,7 +25,7 @@ def main() -> None:
     try:
         agent.run(parser.parse_args())
     except SignalException as error:
-        # Its processes have saved and ended. Python would wait for its threads, which read logs on and on.
+        # The processes have saved and ended. Python would wait for the agent's threads, which never end.
         print(f"ended by signal {error.sigval}", file=sys.stderr, flush=True)
         os._exit(128 + error.sigval)
 

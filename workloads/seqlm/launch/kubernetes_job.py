@@ -1,8 +1,9 @@
-"""A stage as a job of Kubernetes: plain objects, the same pods for HyperPod's operator and for Kubeflow's.
+"""Manifests of a stage as a Kubernetes job, with the same pods for HyperPod's operator and for Kubeflow's.
 
-One pod a node, a process a GPU. What differs is who starts the pods' processes, and starts them again:
-HyperPod's operator by its agent in each pod, which also reads their logs (``runPolicy``), or torchrun, with
-HyperPod's auto-resume for Kubeflow's PyTorchJob (annotations).
+Each node has one pod, and each GPU one process. The operators differ in how processes start and restart:
+
+* HyperPod's operator uses its agent in each pod, which also reads the logs of the processes (``runPolicy``).
+* A PyTorchJob of Kubeflow uses torchrun, with HyperPod's auto-resume (annotations).
 """
 
 from collections.abc import Mapping
@@ -28,36 +29,36 @@ from .pod_job import (
 AUTO_RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
 MAX_RETRIES = "sagemaker.amazonaws.com/job-max-retry-count"
 KEPT_SECONDS = 7 * 24 * 3600
-"""Time for which an ended job stays, with the logs of its ended pods."""
+"""Time for which a job remains after its end, with the logs of its pods."""
 CLEAN_POD_POLICY = "Running"
-"""Pods to remove after the end of a job: those that still run or wait, so that they free their GPUs."""
+"""Pods to remove after the end of a job. Those that run or wait still hold GPUs."""
 RESTARTS_IN_PLACE = 3
-"""Restarts of processes in their pods before the pods restart, for stages that resume. A failure of other
-stages is their result, such as a bandwidth below its bound."""
+"""Restarts of the processes before the pods restart, for stages that resume. In other stages, a failure is
+the result, such as a bandwidth below its bound."""
 RESTART_WINDOW_SECONDS = 6 * 3600
+"""Time in which HyperPod's operator counts restarts."""
 RESIZE_SECONDS = 300
-"""Time for a lost pod to return on a spare node, which fetches the image, before a job continues without it.
-Also the time between more available nodes and a start with them. Both cost a save and a start."""
-"""Stages in BioNeMo's image, which has torch 2.8; torch-neuronx has 2.9."""
+"""Time before a job continues without a lost pod, which may return on a spare node once that has pulled the
+image. Also the time before a job uses more nodes. Each change costs a save and a start."""
 JOIN_SECONDS = 3600
-"""torchrun's wait for all pods. HyperPod replaces a node in 20 to 30 minutes."""
+"""Longest wait of torchrun for all pods. HyperPod replaces a node in 20 to 30 minutes."""
 FIRST_POD_SECONDS = 900
-"""torchrun's wait for the first pod to listen, whose node may still fetch the image."""
+"""Longest wait of torchrun for the first pod to listen, while its node may still pull the image."""
 
 
 def config_map(job: PodJob) -> Manifest:
-    """The run file, which pods mount."""
+    """Return the ConfigMap with the run file, which the pods mount."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": job.config_name, "namespace": job.namespace, "labels": job.labels()},
         "immutable": True,
-        "data": {CONFIG_FILE: job.config},
+        "data": {CONFIG_FILE: job.files.config},
     }
 
 
 def job_manifest(job: PodJob) -> Manifest:
-    """The job, of the kind that the cluster's operator takes."""
+    """Return the job for the operator of its cluster."""
     return _hyperpod_job(job) if job.operator == "hyperpod" else _kubeflow_job(job)
 
 
@@ -67,7 +68,7 @@ def _hyperpod_job(job: PodJob) -> Manifest:
     elastic = {}
     if job.is_elastic:
         pods["maxReplicas"] = job.num_pods
-        # By the agent, SIGUSR1 and this time to save come before each change.
+        # Before each change, the agent sends SIGUSR1 and gives the processes this time to save.
         elastic["elasticPolicy"] = {
             "minReplicas": job.min_pods,
             "maxReplicas": job.num_pods,
@@ -102,21 +103,26 @@ def _hyperpod_job(job: PodJob) -> Manifest:
 
 
 def _hang_rule(job: PodJob) -> Manifest:
-    """For HyperPod's agent, which matches from the beginning of the lines of a pod's first process."""
+    """Return the rule by which HyperPod's agent detects a hang.
+
+    The agent matches the lines of a pod's first process from their beginning.
+    """
+    start_seconds = COMPILING_SECONDS if job.resources.num_neuron_devices else int(SLOW_SECONDS)
     return {
         "name": "advances",
         "logPattern": rf".*{LINE}",
-        "expectedStartCutOffInSeconds": COMPILING_SECONDS if job.num_neuron_devices else int(SLOW_SECONDS),
+        "expectedStartCutOffInSeconds": start_seconds,
         "expectedRecurringFrequencyInSeconds": job.hang_seconds,
     }
 
 
 def _kubeflow_job(job: PodJob) -> Manifest:
     template = pod_template(job, _torchrun_command(job), "pytorch", agent=False)
-    replicas, elastic = {"Master": 1}, {}
+    replicas = {"Master": 1}
+    elastic = {}
     if job.num_pods > 1:
-        # Of a fixed size, too: with a master, the operator has workers wait for its name, by a container
-        # of Docker Hub's alpine, which closed networks do not reach.
+        # Also for a fixed size. With a master, workers would wait for its name in a container of Docker
+        # Hub's alpine, which closed networks do not reach.
         replicas = {"Worker": job.num_pods}
         elastic["elasticPolicy"] = {
             "rdzvBackend": "c10d",
@@ -136,8 +142,8 @@ def _kubeflow_job(job: PodJob) -> Manifest:
                 for role, count in replicas.items()
             },
             "runPolicy": {
-                # The operator adds up how often all pods' containers have started again, and one fault may
-                # start each of them again (kubeflow/training-operator, pkg/core/job.go, PastBackoffLimit).
+                # The operator counts the restarts of all pods' containers together, and one fault may restart
+                # each of them (kubeflow/training-operator, pkg/core/job.go, PastBackoffLimit).
                 "backoffLimit": job.max_retries * job.num_pods,
                 "cleanPodPolicy": CLEAN_POD_POLICY,
                 "ttlSecondsAfterFinished": KEPT_SECONDS,
@@ -147,67 +153,81 @@ def _kubeflow_job(job: PodJob) -> Manifest:
 
 
 def _metadata(job: PodJob, annotations: Mapping[str, str]) -> Manifest:
-    own = {RUN_DIR_ANNOTATION: job.run_dir, VERSION_ANNOTATION: job.version}
+    """Return the metadata of the job.
+
+    Args:
+        job: settings of the job.
+        annotations: annotations of the operator.
+    """
+    own = {RUN_DIR_ANNOTATION: job.files.run_dir, VERSION_ANNOTATION: job.version}
     return {
         "name": job.name,
         "namespace": job.namespace,
-        "labels": job.labels() | job.queue_labels(),
-        "annotations": {**own, **job.topology_annotations(), **annotations},
+        "labels": job.labels() | job.placement.queue_labels(),
+        "annotations": {**own, **job.placement.topology_annotations(), **annotations},
     }
 
 
 def _restarts_in_place(job: PodJob) -> int:
+    """Return the number of restarts of the processes before the pods restart."""
     return RESTARTS_IN_PLACE if STAGES[job.stage].resumes else 0
 
 
 def _stage(job: PodJob) -> list[str]:
+    """Return the module of the stage with its arguments."""
     return ["-m", *program_of(job.stage), *run_arguments(job)]
 
 
 def _agent_command(job: PodJob) -> list[str]:
-    """The agent waits for the operator, who tells it rank and master; as process 1 it gets the signals.
+    """Return the command of HyperPod's agent, which is process 1 of the pod and so receives its signals.
 
-    It wants one number of nodes. An elastic job begins with the fewest, and at each start the operator says
-    how many there are.
+    The agent waits until the operator sends it rank and master. It accepts only one number of nodes: an
+    elastic job gives the smallest one, and at each start the operator sends the actual number.
     """
     return [
-        *("python3", "-m", "seqlm.launch.hyperpod_agent"),
+        "python3",
+        "-m",
+        "seqlm.launch.hyperpod_agent",
         f"--nnodes={job.min_pods}",
         f"--nproc-per-node={job.num_processes}",
         "--shutdown-signal=SIGTERM",
         f"--shutdown-timeout={SHUTDOWN_TIMEOUT_SECONDS}",
         f"--server-port={AGENT_PORT}",
-        # Into files, which the agent reads, and to the pod's log.
-        *("--tee=3", f"--log-dir={TEMPORARY_FOLDER}/logs"),
+        # Output goes to files, which the agent reads, and to the pod's log.
+        "--tee=3",
+        f"--log-dir={TEMPORARY_FOLDER}/logs",
         *_stage(job),
     ]
 
 
 def _torchrun_command(job: PodJob) -> list[str]:
-    """The operator says where the first pod is; Kubernetes puts that in.
+    """Return the command of torchrun. Kubernetes fills in the address of the first pod, from the operator.
 
-    By c10d, pods know of each other: a process that fails in one of them has those of all others start again
-    at once, and not when NCCL gives up waiting. A pod that comes in place of another joins them.
+    With c10d, a process that fails in one pod makes the processes of all pods restart at once, rather than
+    when NCCL stops waiting. A pod that replaces another one joins them.
     """
-    meeting = ["--standalone"]
+    num_nodes = f"{job.min_pods}:{job.num_pods}" if job.is_elastic else str(job.num_pods)
+    rendezvous = ["--standalone"]
     if job.num_pods > 1:
-        meeting = [
-            *("--rdzv-backend=c10d", f"--rdzv-id={job.name}", "--rdzv-endpoint=$(PET_RDZV_ENDPOINT)"),
+        rendezvous = [
+            "--rdzv-backend=c10d",
+            f"--rdzv-id={job.name}",
+            "--rdzv-endpoint=$(PET_RDZV_ENDPOINT)",
             f"--rdzv-conf=join_timeout={JOIN_SECONDS},read_timeout={FIRST_POD_SECONDS}",
-            # A pod's name is no address to the others.
+            # Other pods cannot resolve a pod's name.
             f"--local-addr=$({POD_IP})",
         ]
-    return [
-        *("python3", "-m", "torch.distributed.run"),
-        f"--nnodes={job.min_pods}:{job.num_pods}" if job.is_elastic else f"--nnodes={job.num_pods}",
+    command = [
+        "python3",
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={num_nodes}",
         f"--nproc-per-node={job.num_processes}",
-        *meeting,
+        *rendezvous,
         f"--max-restarts={_restarts_in_place(job)}",
-        # The older torch of other frameworks' images has no such option, and gives processes 30 s to save.
-        *(
-            []
-            if job.num_neuron_devices or STAGES[job.stage].framework
-            else [f"--shutdown-timeout={SHUTDOWN_TIMEOUT_SECONDS}"]
-        ),
-        *_stage(job),
     ]
+    # The older torch of other frameworks' images has no such option, and gives processes 30 s to save.
+    has_older_torch = job.resources.num_neuron_devices > 0 or bool(STAGES[job.stage].framework)
+    if not has_older_torch:
+        command.append(f"--shutdown-timeout={SHUTDOWN_TIMEOUT_SECONDS}")
+    return [*command, *_stage(job)]

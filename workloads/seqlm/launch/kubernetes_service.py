@@ -1,52 +1,68 @@
-"""A model served by pods of Kubernetes, behind one name inside of the cluster."""
+"""Manifests of a service on Kubernetes: pods that serve a model under one name within the cluster."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .pod_job import TEMPORARY_FOLDER, VERSION_ANNOTATION, Manifest, PodSettings, container_base, pod_base
 
-PORT, SERVICE_PORT = 8080, 80
+PORT = 8080
+"""Port of the server in a pod."""
+SERVICE_PORT = 80
+"""Port of the service."""
 MODEL_FOLDER = "/opt/ml/model"
-"""SageMaker's place, which the server has for its default."""
+"""Folder of the model in a pod. SageMaker uses it, and it is the server's default."""
 ENDPOINT_LABEL = "esm2/endpoint"
-STARTUP_SECONDS, PROBE_SECONDS = 10, 2
+STARTUP_SECONDS = 10
+"""Time between two probes while the server starts."""
+PROBE_SECONDS = 2
+"""Time limit of a probe, and the time between two probes of readiness."""
+LIVENESS_SECONDS = 10
+"""Time between two probes of a server that has started."""
+ROLLOUT_SECONDS = 300
+"""Time for a new pod to be scheduled and to pull the image, before its server starts."""
 STOP_SECONDS = 10
-"""Seconds that the server needs in addition to draining and the last answers."""
+"""Time that the server needs to end, in addition to draining and the last answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodService(PodSettings):
+    """Service of a model."""
+
     model: str
     """Folder of the model below the file system's root, without a slash before it."""
     environment: Mapping[str, str]
-    """Limits of the server."""
+    """Environment of the server, with its limits."""
     replicas: int
+    """Number of pods."""
     startup_seconds: int
+    """Longest time for the server to start."""
     drain_seconds: int
+    """Time in which a pod that ends still gets requests."""
     timeout_seconds: int
+    """Time limit of a request."""
 
 
 def manifests(service: PodService) -> list[Manifest]:
-    """Return manifests in the order of their creation: who may reach pods is settled before there are any."""
+    """Return the manifests in the order of their creation. The network policy comes before the pods."""
     selector = _selector(service)
     labels = {"app.kubernetes.io/name": "esm2", ENDPOINT_LABEL: service.name}
     metadata = {"name": service.name, "namespace": service.namespace, "labels": labels}
-    # Pods of the namespace reach the port; the server itself reaches nothing, as on SageMaker.
+    # Pods of the namespace may connect to the port. The server may not connect to anything, as on SageMaker.
     policy = {
         "podSelector": selector,
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": PORT, "protocol": "TCP"}]}],
         "egress": [],
     }
-    # When nodes are drained, one pod at a time.
+    # Nodes that are drained evict one pod at a time.
     budget = {"maxUnavailable": 1, "selector": selector}
     address = {
         "type": "ClusterIP",
         "selector": {ENDPOINT_LABEL: service.name},
         "ports": [{"name": "http", "port": SERVICE_PORT, "targetPort": "http", "protocol": "TCP"}],
     }
-    # Each pod stands in the queue by itself.
-    queued = labels | service.queue_labels()
+    # Each pod waits in the queue by itself.
+    queued = labels | service.placement.queue_labels()
     annotated = metadata | {"labels": queued, "annotations": {VERSION_ANNOTATION: service.version}}
     kinds = (
         ("networking.k8s.io/v1", "NetworkPolicy", metadata, policy),
@@ -61,19 +77,21 @@ def manifests(service: PodService) -> list[Manifest]:
 
 
 def _selector(service: PodService) -> Manifest:
+    """Return the selector of the service's pods."""
     return {"matchLabels": {ENDPOINT_LABEL: service.name}}
 
 
 def _deployment(service: PodService, labels: dict[str, str]) -> Manifest:
-    # A single pod is replaced by one beside it; several one after the other, so that no GPU must be spare.
-    alone = service.replicas == 1
+    # A single pod is replaced after the new one has started. Of several pods, one ends before its replacement
+    # starts, so that no spare GPU is needed.
+    is_single = service.replicas == 1
     return {
         "replicas": service.replicas,
         "revisionHistoryLimit": 5,
-        "progressDeadlineSeconds": service.startup_seconds + 300,
+        "progressDeadlineSeconds": service.startup_seconds + ROLLOUT_SECONDS,
         "strategy": {
             "type": "RollingUpdate",
-            "rollingUpdate": {"maxSurge": 1 if alone else 0, "maxUnavailable": 0 if alone else 1},
+            "rollingUpdate": {"maxSurge": 1 if is_single else 0, "maxUnavailable": 0 if is_single else 1},
         },
         "selector": _selector(service),
         "template": {"metadata": {"labels": labels}, "spec": _pod(service)},
@@ -100,14 +118,12 @@ def _pod(service: PodService) -> Manifest:
 
 
 def _container(service: PodService) -> Manifest:
-    sizes = {"cpu": str(service.num_cpus), "memory": f"{service.memory_gib}Gi"}
-    if service.num_gpus:
-        sizes["nvidia.com/gpu"] = str(service.num_gpus)
+    sizes = service.resources.sizes_with_devices()
     variables = {
         # The root file system is read-only.
         "HOME": TEMPORARY_FOLDER,
         "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": str(service.num_cpus),
+        "OMP_NUM_THREADS": str(service.resources.num_cpus),
         **service.environment,
     }
     ping = {"httpGet": {"path": "/ping", "port": "http"}, "timeoutSeconds": PROBE_SECONDS}
@@ -127,7 +143,7 @@ def _container(service: PodService) -> Manifest:
             "periodSeconds": STARTUP_SECONDS,
             "failureThreshold": -(-service.startup_seconds // STARTUP_SECONDS),
         },
-        # Draining is detected at once. A failing model is restarted only if it continues to fail.
+        # A server that drains gets no more requests at once. One that fails is restarted only after a minute.
         "readinessProbe": {**ping, "periodSeconds": PROBE_SECONDS, "failureThreshold": 1},
-        "livenessProbe": {**ping, "periodSeconds": 10, "failureThreshold": 6},
+        "livenessProbe": {**ping, "periodSeconds": LIVENESS_SECONDS, "failureThreshold": 6},
     }

@@ -1,7 +1,7 @@
 """Processes of a stage on this machine: one for each GPU.
 
-Without a GPU two processes share the cores, so that a laptop runs the same distributed code as a cluster. The
-processes are torchrun's; it is called as a library, so that a run that ends early ends with its own message.
+Without a GPU, two processes share the cores, so that a laptop runs the same distributed code as a cluster.
+torchrun is called as a library, so that a run that fails ends with its own message.
 """
 
 import os
@@ -16,10 +16,11 @@ from seqlm.training.command_line import ERROR_FILE
 from .job_file import SHUTDOWN_TIMEOUT_SECONDS
 
 CPU_PROCESSES = 2
+"""Processes on a machine without a GPU."""
 
 
 def processes_and_threads() -> tuple[int, int]:
-    """Return the number of processes for this machine, and of threads per process."""
+    """Return the number of processes for this machine, and the number of threads per process."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -28,7 +29,7 @@ def processes_and_threads() -> tuple[int, int]:
 
 
 def on_every_device(title: str, program: Sequence[str] = ()) -> int:
-    """Run a module on every device; the status of the first process that failed.
+    """Run a module on every device, and return the status of the first process that failed.
 
     Args:
         title: title of the work, which is printed.
@@ -49,7 +50,8 @@ def on_every_device(title: str, program: Sequence[str] = ()) -> int:
             rdzv_endpoint="localhost:0",
             shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS,
         )
-        status = run_processes(config, ["-m", *(program or ["seqlm", *sys.argv[1:]])]).status
+        module = program or ["seqlm", *sys.argv[1:]]
+        status = run_processes(config, ["-m", *module]).status
         if message.exists():
             print(message.read_text(), file=sys.stderr)
     return status

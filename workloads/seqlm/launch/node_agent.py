@@ -1,8 +1,8 @@
 """torchrun on one node of a job: ``python -m seqlm.launch.node_agent JOB ATTEMPT STAGE GROUP...``.
 
-A group is the names of its nodes with commas in between. Usually there is one, of all nodes; several run side
-by side and know nothing of each other. The first node of a group is where it meets (c10d). What the node's
-processes end with is left in the job's folder, where the supervisor finds it.
+A group is a list of node names with commas between them. Usually one group has all nodes; several groups run
+independently of each other. The processes of a group meet on its first node (c10d). The agent records the end
+of the node's processes in the job's folder, for the supervisor.
 """
 
 import os
@@ -27,22 +27,34 @@ from .slurm_attempts import endings_folder, stacks_folder, write_ending
 from .slurm_step import stage_arguments
 from .torchrun import Ending, elastic_config, run_processes
 
-FIRST_PORT, NUM_PORTS = 20_000, 10_000
-CHECK, CHECK_MODULE = "check", "seqlm.launch.network.check"
+FIRST_PORT = 20_000
+NUM_PORTS = 10_000
+"""Number of the ports at which groups meet."""
+CHECK = "check"
+"""Name of the network check, in place of a stage."""
+CHECK_MODULE = "seqlm.launch.network.check"
 MEETING_SECONDS = 600
-"""For all nodes of a group to come: torchrun's own bound."""
-CHECK_MEETING_SECONDS, CHECK_CONTAINER_MEETING_SECONDS, CHECK_SHUTDOWN_SECONDS = 60, 300, 5
-"""A check finds out in time that nodes cannot meet. Containers begin apart: a node that has just replaced
-another reads an image of 20 GB from the shared file system, which the others still have in memory."""
+"""Longest wait for all nodes of a group, as torchrun has it by default."""
+CHECK_MEETING_SECONDS = 60
+"""Longest wait in a network check, so that it soon reports nodes that cannot meet."""
+CHECK_CONTAINER_MEETING_SECONDS = 300
+"""Longest wait in a check with containers, which start at different times: a node that has just replaced
+another one reads an image of 20 GB from the shared file system, which the others have in memory."""
 CHECK_MEETING_VARIABLE = "ESM2_CHECK_MEETING_SECONDS"
-"""An environment variable that replaces these bounds; only tests of a cut network set it."""
+"""Environment variable that replaces these two limits. Only tests of a broken network set it."""
+CHECK_SHUTDOWN_SECONDS = 5
+"""Time from SIGTERM to SIGKILL in a network check."""
 
 
 def main() -> None:
-    job_file, attempt, stage = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    job, node = read_job(job_file), os.environ["SLURMD_NODENAME"]
-    group = find_group(node, sys.argv[4:])
-    endings, stacks = endings_folder(job_file.parent, attempt), stacks_folder(job_file.parent, attempt)
+    """Run the processes of this node, and exit with their status."""
+    _, job_path, attempt, stage, *groups = sys.argv
+    job_file = Path(job_path)
+    job = read_job(job_file)
+    node = os.environ["SLURMD_NODENAME"]
+    group = find_group(node, groups)
+    endings = endings_folder(job_file.parent, attempt)
+    stacks = stacks_folder(job_file.parent, attempt)
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // job.processes_per_node)))
     with tempfile.TemporaryDirectory(prefix="esm2-") as folder:
@@ -73,22 +85,23 @@ def main() -> None:
             ending = Ending(1, None, time.time())
             reason = str(error.__cause__ or error).partition("\n")[0] or "not all of them came in time"
             message.write_text(f"{len(group)} node(s) could not meet at {group[0]}: {reason}")
-        said = message.read_text() if message.exists() else ""
+        text = message.read_text() if message.exists() else ""
     if watch.hung:
-        raise SystemExit(1)  # what is to be said of it has been
-    write_ending(endings, node, rank=ending.rank, status=ending.status, seconds=ending.seconds, message=said)
-    # A graceful stop is no failure: Slurm would end the other nodes' tasks, which are still saving.
+        raise SystemExit(1)  # the watch has written the record
+    write_ending(endings, node, rank=ending.rank, status=ending.status, seconds=ending.seconds, message=text)
+    # A graceful stop is no failure. After one, Slurm would end the other nodes' tasks, which still save.
     raise SystemExit(0 if ending.status == STOPPED_BY_SIGNAL else ending.status)
 
 
 def find_group(node: str, groups: Sequence[str]) -> list[str]:
-    """The nodes of the group that the node is in.
+    """Return the nodes of the group with this node.
 
     Raises:
-        ValueError: if it is in none.
+        ValueError: if no group has it.
     """
     for group in groups:
-        if node in (names := group.split(",")):
+        names = group.split(",")
+        if node in names:
             return names
     raise ValueError(f"{node} is in none of the groups {' '.join(groups)}")
 
@@ -96,26 +109,36 @@ def find_group(node: str, groups: Sequence[str]) -> list[str]:
 def launch_config(job: Job, attempt: str, stage: str, node: str, group: Sequence[str]) -> LaunchConfig:
     """Return the settings with which the node's processes join their group.
 
-    Neighbouring steps of a job meet at different ports: of one that was killed, processes may still end.
+    Successive steps of a job use different ports, because processes of a killed step may still hold one.
+
+    Args:
+        job: description of the job.
+        attempt: name of the attempt.
+        stage: name of the stage, or ``CHECK``.
+        node: name of this node.
+        group: nodes of the group.
     """
     run_id = f"{os.environ['SLURM_JOB_ID']}-{attempt}"
-    seconds = MEETING_SECONDS
+    port = FIRST_PORT + zlib.crc32(run_id.encode()) % NUM_PORTS
+    meeting_seconds = MEETING_SECONDS
+    shutdown_seconds = SHUTDOWN_TIMEOUT_SECONDS
     if stage == CHECK:
         usual = CHECK_CONTAINER_MEETING_SECONDS if job.image else CHECK_MEETING_SECONDS
-        seconds = int(os.environ.get(CHECK_MEETING_VARIABLE, usual))
+        meeting_seconds = int(os.environ.get(CHECK_MEETING_VARIABLE, usual))
+        shutdown_seconds = CHECK_SHUTDOWN_SECONDS
     return elastic_config(
         num_nodes=len(group),
         nproc_per_node=job.processes_per_node,
         run_id=run_id,
-        rdzv_endpoint=f"{group[0]}:{FIRST_PORT + zlib.crc32(run_id.encode()) % NUM_PORTS}",
-        rdzv_configs={"is_host": node == group[0], "join_timeout": seconds},
+        rdzv_endpoint=f"{group[0]}:{port}",
+        rdzv_configs={"is_host": node == group[0], "join_timeout": meeting_seconds},
         local_addr=node,
-        shutdown_timeout=CHECK_SHUTDOWN_SECONDS if stage == CHECK else SHUTDOWN_TIMEOUT_SECONDS,
+        shutdown_timeout=shutdown_seconds,
     )
 
 
 def wait_for_first(config: LaunchConfig) -> None:
-    """Wait until the group's first node listens. torchrun waits for a minute, in which no signal reaches it.
+    """Wait until the group's first node listens. torchrun would wait for a minute and ignore signals.
 
     Raises:
         RendezvousConnectionError: if it does not listen within the time limit for all nodes.

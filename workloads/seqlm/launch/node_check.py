@@ -1,7 +1,7 @@
-"""Whether a node is fit for the job, before it trains: one line of JSON, from a task on each node.
+"""Check a node before the job trains, and print a line of JSON: ``python3 -m seqlm.launch.node_check JOB``.
 
-``python3 -m seqlm.launch.node_check JOB``, by the node's own Python: within seconds, and also where
-the run's own environment is broken.
+Run by the node's own Python with the standard library only. It takes seconds, and also works if the run's own
+environment is broken.
 """
 
 import json
@@ -14,9 +14,10 @@ from . import neuron
 from .job_file import Job, read_job
 
 SECONDS = 60
-"""Bound of each program; nvidia-smi may hang on a broken GPU."""
+"""Time limit of each program; nvidia-smi may hang on a broken GPU."""
 _PACKAGES = ("torch", "transformers", "numpy")
-_ASK_VERSIONS = f"""
+"""Packages that must be installed, in the same version on all nodes."""
+_PRINT_VERSIONS = f"""
 import json, platform
 from importlib.metadata import PackageNotFoundError, version
 found = {{"python": platform.python_version()}}
@@ -30,22 +31,30 @@ print(json.dumps(found))
 
 
 def check(job: Job, folder: Path, node: str, sys_class: Path = Path("/sys/class")) -> dict[str, object]:
-    """Return the faults of this node, and the versions that must be the same on all nodes."""
-    problems: list[str] = []
+    """Return the faults of this node, and the versions that must be the same on all nodes.
+
+    Args:
+        job: description of the job.
+        folder: folder of the job on the shared file system.
+        node: name of this node.
+        sys_class: folder of the classes of devices.
+    """
+    problems = folder_problems(folder, node)
     versions: dict[str, str] = {}
-    problems += folder_problems(folder, node)
     if job.gpus_per_node:
-        problems += gpu_problems(int(os.environ.get("SLURM_GPUS_ON_NODE", "0")), "Slurm", versions)
-    problems += neuron.device_problems(job.neuron_devices, "Slurm", versions) if job.neuron_devices else []
+        num_gpus = int(os.environ.get("SLURM_GPUS_ON_NODE", "0"))
+        problems += gpu_problems(num_gpus, "Slurm", versions)
+    if job.neuron_devices:
+        problems += neuron.device_problems(job.neuron_devices, "Slurm", versions)
     if job.efa and not list((sys_class / "infiniband").glob("*")):
         problems.append("no EFA device, but its instance type has EFA: is the driver loaded? fi_info -p efa")
     if not job.image:
-        problems += _python(job.python, versions)
+        problems += _python_problems(job.python, versions)
     return {"node": node, "problems": problems, "versions": versions}
 
 
 def folder_problems(folder: Path, node: str) -> list[str]:
-    """Whether the node can write to a shared folder."""
+    """Return the fault of a shared folder if the node cannot write to it."""
     probe = folder / f".probe-{node}"
     try:
         probe.write_text(node)
@@ -58,7 +67,13 @@ def folder_problems(folder: Path, node: str) -> list[str]:
 
 
 def gpu_problems(given: int, giver: str, versions: dict[str, str]) -> list[str]:
-    """Whether the GPUs that a job was given are there and answer; notes the driver's version."""
+    """Return the faults of the GPUs of a node.
+
+    Args:
+        given: number of GPUs of the job on this node.
+        giver: name of the scheduler, for messages.
+        versions: versions that must be the same on all nodes. The driver's is added.
+    """
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=SECONDS)
@@ -70,22 +85,27 @@ def gpu_problems(given: int, giver: str, versions: dict[str, str]) -> list[str]:
             f"nvidia-smi fails with {done.returncode}: {done.stdout.strip()} {done.stderr.strip()}".rstrip()
         ]
     versions["driver"] = ", ".join(sorted(set(found)))
-    # It shows all that the job may reach: those given, or all of the node where Slurm hides none.
+    # It shows the GPUs that the job may use, which are all of the node if Slurm hides none.
     if len(found) < given:
         return [f"{giver} gives the job {given} GPUs there, nvidia-smi shows {len(found)}"]
     return []
 
 
-def _python(python: str, versions: dict[str, str]) -> list[str]:
+def _python_problems(python: str, versions: dict[str, str]) -> list[str]:
+    """Return the faults of the run's Python, and add the versions of its packages to ``versions``."""
     try:
-        done = subprocess.run([python, "-c", _ASK_VERSIONS], capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(
+            [python, "-c", _PRINT_VERSIONS], capture_output=True, text=True, timeout=SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [f"{python} does not run: {error}"]
     if done.returncode:
         return [f"{python} does not run: {done.stderr.strip()}"]
     versions.update(json.loads(done.stdout))
     absent = [name for name in _PACKAGES if versions[name] == "missing"]
-    return [f"{python} has no {', '.join(absent)}: install requirements.txt there"] if absent else []
+    if absent:
+        return [f"{python} has no {', '.join(absent)}: install requirements.txt there"]
+    return []
 
 
 def main() -> None:

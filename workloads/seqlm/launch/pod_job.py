@@ -1,4 +1,4 @@
-"""Settings of a Kubernetes job, its labels, and its pods, which are the same for either operator."""
+"""Settings of a Kubernetes job, its labels, and its pods, which are the same for both operators."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,34 +17,115 @@ from .slurm_step import EFA_VARIABLES, LOCK_SECONDS
 Operator = Literal["hyperpod", "kubeflow"]
 Manifest = dict[str, Any]
 
-JOB_LABEL, STAGE_LABEL, RUN_LABEL = "esm2/job", "esm2/stage", "esm2/run"
-RUN_DIR_ANNOTATION, VERSION_ANNOTATION = "esm2/run-dir", "esm2/version"
+JOB_LABEL = "esm2/job"
+STAGE_LABEL = "esm2/stage"
+RUN_LABEL = "esm2/run"
+RUN_DIR_ANNOTATION = "esm2/run-dir"
+VERSION_ANNOTATION = "esm2/version"
 HEALTH_LABEL = "sagemaker.amazonaws.com/node-health-status"
 DEEP_HEALTH_LABEL = "sagemaker.amazonaws.com/deep-health-check-status"
 INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
 GROUP_LABEL = "sagemaker.amazonaws.com/instance-group-name"
-QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 PREFERRED_TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
 REQUIRED_TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
 SAVE_SECONDS = SHUTDOWN_TIMEOUT_SECONDS + 60
 """Time from SIGTERM to SIGKILL for a pod: its processes save, and then those that do not end are killed."""
-CONFIG_FOLDER, CONFIG_FILE = "/etc/esm2", "config.yaml"
+CONFIG_FOLDER = "/etc/esm2"
+CONFIG_FILE = "config.yaml"
 AGENT_FOLDER = "/opt/ml/input/config"
-"""HyperPod's agent keeps there who is in the job (``hyperpod_rendezvous_backend.py`` of its 1.1.3)."""
+"""Folder in which HyperPod's agent keeps the members of the job (``hyperpod_rendezvous_backend.py`` of its
+1.1.3)."""
 AGENT_PORT = 8080
 TEMPORARY_FOLDER = "/tmp"
 JOB_ENVIRONMENT = "training-environment"
-"""The cluster's (config/resource_names.py)."""
+"""ConfigMap of the cluster with settings for jobs (config/resource_names.py)."""
 MAX_SHARED_GIB = 64
+"""Largest size of a pod's shared memory."""
 LINES_A_HANG = 5
-"""Lines that a process writes in the time after whose silence it counts as hung."""
+"""Number of lines that a process logs within ``hang_seconds``."""
 POD_IP = "POD_IP"
+"""Environment variable with the address of the pod."""
 METRICS_PORT_NAME = "metrics"
 
 
 @dataclass(frozen=True, kw_only=True)
+class PodResources:
+    """Resources of each pod."""
+
+    num_cpus: int
+    memory_gib: int
+    num_gpus: int
+    """NVIDIA GPUs."""
+    num_efa: int = 0
+    """EFA interfaces."""
+    num_neuron_devices: int = 0
+    """Neuron devices: all of a node, or none."""
+
+    def sizes(self) -> dict[str, str]:
+        """Return CPUs and memory as Kubernetes has them."""
+        return {"cpu": str(self.num_cpus), "memory": f"{self.memory_gib}Gi"}
+
+    def sizes_with_devices(self) -> dict[str, str]:
+        """Return all resources as Kubernetes has them."""
+        devices = {
+            "nvidia.com/gpu": self.num_gpus,
+            neuron.DEVICE_RESOURCE: self.num_neuron_devices,
+            "vpc.amazonaws.com/efa": self.num_efa,
+        }
+        return self.sizes() | {name: str(count) for name, count in devices.items() if count}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodPlacement:
+    """Nodes that pods may run on, and the queue in which they wait."""
+
+    node_labels: Mapping[str, str]
+    """Labels of these nodes."""
+    tolerations: tuple[Mapping[str, str], ...]
+    """Tolerations of the taints of these nodes."""
+    queue: str | None = None
+    """Queue of Kueue, by which pods count against a quota; None without a quota."""
+    priority: str | None = None
+    """Priority class of Kueue."""
+    preferred_topology: str | None = None
+    """Label of nodes. Kueue prefers nodes with the same value, and takes others if there are none."""
+    required_topology: str | None = None
+    """Label of nodes. Kueue waits for nodes with the same value."""
+
+    def queue_labels(self) -> dict[str, str]:
+        """Return Kueue's labels of a job or Deployment and of its pods."""
+        return _given({QUEUE_LABEL: self.queue, PRIORITY_LABEL: self.priority})
+
+    def topology_annotations(self) -> dict[str, str]:
+        """Return Kueue's annotations of a job and of its pods."""
+        return _given(
+            {PREFERRED_TOPOLOGY: self.preferred_topology, REQUIRED_TOPOLOGY: self.required_topology}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFiles:
+    """Run file of a job, and paths on the shared file system."""
+
+    config: str
+    """Text of the run file."""
+    overrides: tuple[str, ...]
+    """Settings that replace those of the run file, as ``section.field=value``."""
+    mount: str
+    """Mount path of the file system, in pods and on nodes."""
+    work_folder: str
+    """Base of relative paths in the run file."""
+    run_dir: str
+    """Folder of the run."""
+    output: str
+    """Path of the table that a stage of inference writes; empty for other stages."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PodSettings:
-    """Settings that the pods of jobs and services share."""
+    """Settings of the pods of jobs and of services."""
 
     name: str
     """DNS label; for a job at most 40 characters, because operators append to it."""
@@ -53,66 +134,43 @@ class PodSettings:
     """Reference by digest."""
     version: str
     """Version of the code that submits or renders; the image's version is in its ``GIT_SHA``."""
-    num_gpus: int
-    """NVIDIA GPUs of each pod."""
-    num_cpus: int
-    memory_gib: int
-    node_labels: Mapping[str, str]
-    """Labels of nodes that it may run on."""
-    tolerations: tuple[Mapping[str, str], ...]
+    resources: PodResources
+    placement: PodPlacement
     claim: str
+    """PersistentVolumeClaim of the shared file system."""
     user: int
     """Id of the user and group of the processes."""
-    queue: str | None = None
-    """Kueue's, by which pods count against a quota; None where there is none."""
-    priority: str | None = None
-    """Kueue's class."""
-
-    def queue_labels(self) -> dict[str, str]:
-        """For Kueue, on the job or Deployment and on its pods."""
-        return _given({QUEUE_LABEL: self.queue, PRIORITY_LABEL: self.priority})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodJob(PodSettings):
-    """One pod a node, a process a GPU or NeuronCore."""
+    """Job with one pod per node, and one process per GPU or NeuronCore."""
 
     operator: Operator
+    """Training operator of the cluster."""
     stage: str
+    """Name in ``STAGES``."""
     run: str
-    """DNS label."""
+    """Name of the run as a DNS label."""
     num_pods: int
     """Largest number of pods."""
     min_pods: int
     """Smallest number of pods to run with; ``num_pods`` for a job of a fixed size."""
-    num_efa: int
-    """EFA interfaces of each pod."""
-    mount: str
-    """Mount path of the file system, in pods and on nodes."""
-    work_folder: str
-    """Base of relative paths in the run file."""
-    run_dir: str
-    output: str
-    """Table that a stage of inference writes, else empty."""
-    config: str
-    """Text of the run file."""
-    overrides: tuple[str, ...]
-    num_neuron_devices: int = 0
-    """Devices of each pod: all of its node, or none."""
+    files: RunFiles
     processes_per_device: int = 1
-    preferred_topology: str | None = None
-    """Label of nodes; Kueue looks for nodes with the same value, and takes others if there are none."""
-    required_topology: str | None = None
-    """The same, and Kueue waits if there are none."""
+    """Processes per GPU or Neuron device."""
     service_account: str | None = None
+    """Service account of the pods."""
     hang_seconds: int = 300
+    """Seconds without progress after which a process counts as hung."""
     max_retries: int = 10
-    """Number of restarts by its operator."""
+    """Number of restarts by the operator."""
 
     @property
     def num_processes(self) -> int:
         """Return the processes of each pod."""
-        return max(1, (self.num_gpus or self.num_neuron_devices) * self.processes_per_device)
+        num_devices = self.resources.num_gpus or self.resources.num_neuron_devices
+        return max(1, num_devices * self.processes_per_device)
 
     @property
     def is_elastic(self) -> bool:
@@ -121,6 +179,7 @@ class PodJob(PodSettings):
 
     @property
     def config_name(self) -> str:
+        """Name of the ConfigMap with the run file."""
         return f"{self.name}-run"
 
     def labels(self) -> dict[str, str]:
@@ -132,89 +191,122 @@ class PodJob(PodSettings):
             RUN_LABEL: self.run,
         }
 
-    def topology_annotations(self) -> dict[str, str]:
-        """For Kueue, on the job and on its pods."""
-        return _given(
-            {PREFERRED_TOPOLOGY: self.preferred_topology, REQUIRED_TOPOLOGY: self.required_topology}
-        )
-
 
 def _given(values: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the values that are set."""
     return {name: value for name, value in values.items() if value}
 
 
 def pod_template(job: PodJob, command: list[str], container_name: str, *, agent: bool) -> Manifest:
-    """One pod of the job.
+    """Return the template of the job's pods.
 
     Args:
-        job: what it takes.
-        command: of the main container.
-        container_name: of that; operators look for it by its name.
-        agent: whether the command is HyperPod's agent, which the operator talks to.
+        job: settings of the job.
+        command: command of the main container.
+        container_name: name of the main container, by which operators find it.
+        agent: whether the command is HyperPod's agent, which the operator connects to.
     """
     volumes, mounts = _volumes(job, agent=agent)
-    # Limits equal requests, so a pod keeps its resources, and the kernel kills no other pod for its memory.
-    sizes = {"cpu": str(job.num_cpus), "memory": f"{job.memory_gib}Gi"}
-    devices = {
-        "nvidia.com/gpu": job.num_gpus,
-        neuron.DEVICE_RESOURCE: job.num_neuron_devices,
-        "vpc.amazonaws.com/efa": job.num_efa,
-    }
-    all_sizes = sizes | {name: str(count) for name, count in devices.items() if count}
-    container = {
-        **container_base(job),
-        "env": [
-            *({"name": name, "value": value} for name, value in environment(job).items()),
-            # Kubernetes fills these in.
-            *(
-                {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-                for name, path in ((NODE_NAME, "spec.nodeName"), (POD_IP, "status.podIP"))
-            ),
-        ],
-        # What the cluster has for jobs, as where its MLflow is; there is none where it has nothing.
-        "envFrom": [{"configMapRef": {"name": JOB_ENVIRONMENT, "optional": True}}],
-        "volumeMounts": mounts,
-        # make status shows a container's last message, also after the pod has left its node.
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-    }
-
-    def made(name: str, command: list[str], sizes: Mapping[str, str], folder: str) -> Manifest:
-        resources = {"requests": dict(sizes), "limits": dict(sizes)}
-        words = {"command": command[:3], "args": command[3:]}
-        return {"name": name, **words, "workingDir": folder, **container, "resources": resources}
-
-    main = made(container_name, command, all_sizes, job.work_folder)
-    # By the name of its port, those who collect metrics know whom to ask.
-    ports = {"agent": AGENT_PORT} if agent else {}
-    ports |= {METRICS_PORT_NAME: POD_PORT} if STAGES[job.stage].has_metrics else {}
+    main = _container(
+        job, mounts, name=container_name, command=command, sizes=job.resources.sizes_with_devices()
+    )
+    ports = _ports(job, agent=agent)
     if ports:
-        main["ports"] = [{"name": name, "containerPort": port} for name, port in ports.items()]
-    # It sees the devices that the main container gets, and makes the working folder, which would be root's if
-    # Kubernetes made it.
-    check = ["python3", "-m", "seqlm.launch.pod_check", f"--folder={job.work_folder}"]
-    check += [f"--gpus={job.num_gpus}", f"--neuron={job.num_neuron_devices}", f"--efa={job.num_efa}"]
-    before = [made("check", check, all_sizes, "/")]
-    if (stage := STAGES[job.stage]).trains:
-        prepare = ["python3", "-m", *stage.pod_data_program, *run_arguments(job)]
-        before.append(made("data", prepare, sizes, job.work_folder))
-    annotations = job.topology_annotations()
+        main["ports"] = ports
+    annotations = job.placement.topology_annotations()
     return {
         "metadata": {
-            "labels": job.labels() | job.queue_labels(),
+            "labels": job.labels() | job.placement.queue_labels(),
             **({"annotations": annotations} if annotations else {}),
         },
         "spec": {
             **pod_base(job, SAVE_SECONDS),
             **({"serviceAccountName": job.service_account} if job.service_account else {}),
-            "initContainers": before,
+            "initContainers": _init_containers(job, mounts),
             "containers": [main],
             "volumes": volumes,
         },
     }
 
 
+def _container(
+    job: PodJob,
+    mounts: list[Manifest],
+    *,
+    name: str,
+    command: list[str],
+    sizes: Mapping[str, str],
+    folder: str | None = None,
+) -> Manifest:
+    """Return a container of the job's pods.
+
+    Args:
+        job: settings of the job.
+        mounts: mounts of the volumes.
+        name: name of the container.
+        command: program and arguments.
+        sizes: resources of the container.
+        folder: working folder; by default that of the run.
+    """
+    # Kubernetes fills in these values.
+    fields = {NODE_NAME: "spec.nodeName", POD_IP: "status.podIP"}
+    variables: list[Manifest] = [{"name": key, "value": value} for key, value in environment(job).items()]
+    variables += [
+        {"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in fields.items()
+    ]
+    return {
+        "name": name,
+        "command": command[:3],
+        "args": command[3:],
+        "workingDir": folder or job.files.work_folder,
+        **container_base(job),
+        "env": variables,
+        # Optional settings of the cluster, such as MLflow's address.
+        "envFrom": [{"configMapRef": {"name": JOB_ENVIRONMENT, "optional": True}}],
+        "volumeMounts": mounts,
+        # make status shows a container's last message, also after the pod has left its node.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        # Limits equal requests, so that a pod keeps its resources, and the kernel kills no other pod to get
+        # memory for it.
+        "resources": {"requests": dict(sizes), "limits": dict(sizes)},
+    }
+
+
+def _ports(job: PodJob, *, agent: bool) -> list[Manifest]:
+    """Return the ports of the main container. Prometheus finds the pod by the port's name."""
+    ports = {}
+    if agent:
+        ports["agent"] = AGENT_PORT
+    if STAGES[job.stage].has_metrics:
+        ports[METRICS_PORT_NAME] = POD_PORT
+    return [{"name": name, "containerPort": port} for name, port in ports.items()]
+
+
+def _init_containers(job: PodJob, mounts: list[Manifest]) -> list[Manifest]:
+    """Return the containers that check the node and prepare the data before the main container starts."""
+    resources = job.resources
+    # The check gets the same devices as the main container. It creates the working folder, because
+    # Kubernetes would create it as root.
+    check = [
+        "python3",
+        "-m",
+        "seqlm.launch.pod_check",
+        f"--folder={job.files.work_folder}",
+        f"--gpus={resources.num_gpus}",
+        f"--neuron={resources.num_neuron_devices}",
+        f"--efa={resources.num_efa}",
+    ]
+    sizes = resources.sizes_with_devices()
+    containers = [_container(job, mounts, name="check", command=check, sizes=sizes, folder="/")]
+    stage = STAGES[job.stage]
+    if stage.trains:
+        prepare = ["python3", "-m", *stage.pod_data_program, *run_arguments(job)]
+        containers.append(_container(job, mounts, name="data", command=prepare, sizes=resources.sizes()))
+    return containers
+
+
 def container_base(pods: PodSettings) -> Manifest:
-    """Fields that the containers of jobs and services have in common."""
+    """Return the fields that containers of jobs and of services have in common."""
     return {
         "image": pods.image,
         "imagePullPolicy": "IfNotPresent",
@@ -227,7 +319,7 @@ def container_base(pods: PodSettings) -> Manifest:
 
 
 def pod_base(pods: PodSettings, grace_seconds: int) -> Manifest:
-    """Fields that the pods of jobs and services have in common; they run on healthy nodes."""
+    """Return the fields that pods of jobs and of services have in common. They run on healthy nodes."""
     return {
         "terminationGracePeriodSeconds": grace_seconds,
         "automountServiceAccountToken": False,
@@ -238,60 +330,61 @@ def pod_base(pods: PodSettings, grace_seconds: int) -> Manifest:
             "runAsGroup": pods.user,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "nodeSelector": {HEALTH_LABEL: "Schedulable", **pods.node_labels},
-        "tolerations": [dict(toleration) for toleration in pods.tolerations],
+        "nodeSelector": {HEALTH_LABEL: "Schedulable", **pods.placement.node_labels},
+        "tolerations": [dict(toleration) for toleration in pods.placement.tolerations],
     }
 
 
 def run_arguments(job: PodJob) -> list[str]:
     """Return the arguments of every module that reads the run file."""
-    results = [] if STAGES[job.stage].reads_run_file else ["--to", job.run_dir]
-    return ["--config", f"{CONFIG_FOLDER}/{CONFIG_FILE}", *results, *job.overrides]
+    results = [] if STAGES[job.stage].reads_run_file else ["--to", job.files.run_dir]
+    return ["--config", f"{CONFIG_FOLDER}/{CONFIG_FILE}", *results, *job.files.overrides]
 
 
 def environment(job: PodJob) -> dict[str, str]:
     """Return the environment of the processes. Without EFA, NCCL selects the network itself."""
+    resources = job.resources
     variables = {
         # The root file system is read-only.
         "HOME": TEMPORARY_FOLDER,
-        "HF_HOME": f"{job.work_folder}/huggingface",
-        # Output of processes reaches the pod's log at once.
+        "HF_HOME": f"{job.files.work_folder}/huggingface",
+        # The output of the processes reaches the pod's log at once.
         "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": str(max(1, job.num_cpus // job.num_processes)),
+        "OMP_NUM_THREADS": str(max(1, resources.num_cpus // job.num_processes)),
         "TOKENIZERS_PARALLELISM": "false",
         PATIENCE: str(LOCK_SECONDS),
         BEAT_LINES: str(max(1, job.hang_seconds // LINES_A_HANG)),
     }
     if STAGES[job.stage].has_metrics:
         variables |= {JOB_ID: job.name, PORT: str(POD_PORT)}
-    if job.num_gpus:
-        # nvidia-smi, which the check asks, is put in from the node only for those who want utilities.
+    if resources.num_gpus:
+        # The container gets nvidia-smi, which the check runs, only with the capability `utility`.
         variables |= {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
     if job.operator == "hyperpod":
         variables |= {"NNODES": str(job.min_pods)}
     elif job.num_pods > 1:
-        # torch 2.13's torchrun keeps the first round's address of the processes' store. That one is gone when
-        # a pod with another address is the first one in a later round.
+        # torchrun of torch 2.13 keeps the address of the processes' store from the first round. It is wrong
+        # when a pod with another address is the first one in a later round.
         variables |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    if job.num_neuron_devices:
-        variables |= neuron.environment(efa=job.num_efa > 0)
-    elif job.num_efa:
+    if resources.num_neuron_devices:
+        variables |= neuron.environment(efa=resources.num_efa > 0)
+    elif resources.num_efa:
         variables |= EFA_VARIABLES
-    if job.num_efa:
-        # Huge pages are not requested, so libfabric must not take them.
+    if resources.num_efa:
+        # The pod requests no huge pages, so libfabric must not use them.
         variables |= {"FI_EFA_USE_HUGE_PAGE": "0"}
     return variables
 
 
 def _volumes(job: PodJob, *, agent: bool) -> tuple[list[Manifest], list[Manifest]]:
-    """Volumes, and where they are mounted."""
-    shared_memory = f"{min(MAX_SHARED_GIB, max(1, job.memory_gib // 4))}Gi"
+    """Return the volumes and their mounts."""
+    shared_gib = min(MAX_SHARED_GIB, max(1, job.resources.memory_gib // 4))
     found: list[tuple[str, str, dict[str, Any]]] = [
-        ("shared", job.mount, {"persistentVolumeClaim": {"claimName": job.claim}}),
+        ("shared", job.files.mount, {"persistentVolumeClaim": {"claimName": job.claim}}),
         ("run", CONFIG_FOLDER, {"configMap": {"name": job.config_name}}),
         ("temporary", TEMPORARY_FOLDER, {"emptyDir": {}}),
-        # In memory, which counts as the container's: NCCL's processes of a node talk by it.
-        ("shared-memory", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": shared_memory}}),
+        # In the container's memory. NCCL's processes on a node communicate through it.
+        ("shared-memory", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{shared_gib}Gi"}}),
     ]
     if agent:
         found.append(("agent", AGENT_FOLDER, {"emptyDir": {}}))

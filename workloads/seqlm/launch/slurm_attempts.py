@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from seqlm.runs.stages import STAGES
 from seqlm.training.command_line import STOPPED_BY_SIGNAL, USAGE_ERROR
@@ -16,35 +16,41 @@ from .progress import PROGRESS
 
 STATE_FILE = "state.json"
 CANCELLED_FILE = "cancelled"
-"""Made by ``make cancel`` (tools/jobs/slurm/jobs_on_cluster.sh): the job does not start again."""
+"""File that ``make cancel`` creates (tools/jobs/slurm/jobs_on_cluster.sh): the job does not start again."""
 SIGNALLED = 128
-"""Added to the signal's number in the status of a process that one has ended."""
+"""Number that is added to a signal's number in the status of a process that the signal has ended."""
 
 
 @dataclass
 class State:
+    """Progress, crashes and faulty nodes of a job."""
+
     step: int = 0
     """Progress of the job (``progress``) at the start of the last attempt."""
     crashes: int = 0
-    """Since then."""
+    """Crashes since that progress."""
     requeues: int = 0
-    """Requeues by the job itself since then."""
+    """Requeues by the job itself since that progress."""
     first_error: str = ""
     """First error of these crashes."""
     kept: dict[str, str] = field(default_factory=dict)
     """Nodes that may be faulty, each with the node that is left out instead (``network_check.blame``)."""
     excluded: tuple[str, ...] = ()
-    """Nodes that failed a check, or were to blame for two hangs."""
+    """Nodes that failed a check, or caused two hangs."""
     suspects: tuple[str, ...] = ()
-    """Nodes to blame for a hang since then."""
+    """Nodes that caused a hang since that progress."""
 
     def progress_to(self, step: int) -> None:
-        """Start counting again where the run has come further."""
+        """Reset the counts if the run has advanced."""
         if step > self.step:
-            self.step, self.crashes, self.requeues, self.first_error, self.suspects = step, 0, 0, "", ()
+            self.step = step
+            self.crashes = 0
+            self.requeues = 0
+            self.first_error = ""
+            self.suspects = ()
 
     def clear(self, nodes: Sequence[str]) -> None:
-        """They have passed all checks together: none of them is doubted or excluded any more."""
+        """Remove all doubts about these nodes, because they have passed all checks together."""
         self.kept = {node: other for node, other in self.kept.items() if node not in nodes}
         self.excluded = tuple(node for node in self.excluded if node not in nodes)
 
@@ -53,6 +59,7 @@ class State:
 
 
 def read_state(folder: Path) -> State:
+    """Read the state of a job; a new job has an empty one."""
     try:
         values = json.loads((folder / STATE_FILE).read_text())
     except FileNotFoundError:
@@ -67,18 +74,24 @@ def progress(job: Job) -> int:
 
 
 def endings_folder(folder: Path, attempt: str) -> Path:
+    """Return the folder with a record of each node at the end of an attempt."""
     return folder / "endings" / attempt
 
 
 def stacks_folder(folder: Path, attempt: str) -> Path:
-    """There if the attempt hung."""
+    """Return the folder with the stacks of all processes. It exists if the attempt hung."""
     return folder / "stacks" / attempt
 
 
 def write_ending(folder: Path, node: str, **record: Any) -> None:
-    """Keep what the processes of a node ended with; others look for it meanwhile."""
+    """Write the record of a node in one step, because other nodes look for it meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / f"{node}.json", json.dumps({"node": node, **record}) + "\n")
+
+
+def endings(folder: Path, attempt: str) -> list[dict[str, Any]]:
+    """Return the records of the nodes for an attempt."""
+    return [json.loads(path.read_text()) for path in sorted(endings_folder(folder, attempt).glob("*.json"))]
 
 
 def stopped(folder: Path, attempt: str) -> list[str]:
@@ -95,34 +108,48 @@ def hung_processes(folder: Path, attempt: str) -> list[Observed]:
     return [Observed(**found) for record in endings(folder, attempt) for found in record.get("hung", [])]
 
 
-def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str]) -> tuple[int, str]:
-    """Return the first failure on any node: its status, and a text with node, process and message.
+class Failure(NamedTuple):
+    """First failure of an attempt."""
 
-    Processes that ended because of it come later.
+    status: int
+    """Exit status of the process or, without a record, of the whole step."""
+    text: str
+    """Node, process and message."""
+
+
+def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str]) -> Failure:
+    """Return the first failure on any node. Failures that it caused elsewhere come later.
+
+    Args:
+        folder: folder of the job.
+        attempt: name of the attempt.
+        status: exit status of the step.
+        nodes: all nodes of the step.
     """
-    found = endings(folder, attempt)
-    silent = ", ".join(sorted(set(nodes) - {record["node"] for record in found}))
-    unheard = f"no word from torchrun of {silent}" if found and silent else ""
-    records = [record for record in found if record.get("status", 0) not in (0, STOPPED_BY_SIGNAL)]
-    if not records:
-        return status, _lines(f"the step ended with {status}", unheard)
+    records = endings(folder, attempt)
+    silent = sorted(set(nodes) - {record["node"] for record in records})
+    no_word = f"no word from torchrun of {', '.join(silent)}" if records and silent else ""
+    failed = [record for record in records if record.get("status", 0) not in (0, STOPPED_BY_SIGNAL)]
+    if not failed:
+        return Failure(status, _lines(f"the step ended with {status}", no_word))
+    first = min(failed, key=_order_of_failures)
+    source = first["node"]
+    if first["rank"] is not None:
+        source = f"{first['node']}, process {first['rank']}"
+    return Failure(first["status"], _lines(f"{source}: status {first['status']}", first["message"], no_word))
 
-    def order(record: Mapping[str, Any]) -> tuple[bool, bool, float]:
-        """A message that a user can act on, then a process ended by a signal, count before what they bring
-        about elsewhere: connections that break, which another node's clock may have seen earlier.
-        """
-        is_signal = record["rank"] is not None and record["status"] > SIGNALLED
-        return record["status"] != USAGE_ERROR, not is_signal, record["seconds"]
 
-    first = min(records, key=order)
-    who = f"{first['node']}, process {first['rank']}" if first["rank"] is not None else first["node"]
-    return first["status"], _lines(f"{who}: status {first['status']}", first["message"], unheard)
+def _order_of_failures(record: Mapping[str, Any]) -> tuple[bool, bool, float]:
+    """Return a key that sorts causes before their consequences.
+
+    First come messages about mistakes of the user, then processes that a signal ended. Both break
+    connections elsewhere, which another node's clock may have recorded earlier.
+    """
+    is_usage_error = record["status"] == USAGE_ERROR
+    is_signal = record["rank"] is not None and record["status"] > SIGNALLED
+    return not is_usage_error, not is_signal, record["seconds"]
 
 
 def _lines(*texts: str) -> str:
+    """Join the texts that are not empty."""
     return "\n".join(filter(None, texts))
-
-
-def endings(folder: Path, attempt: str) -> list[dict[str, Any]]:
-    """Return the records of the nodes for an attempt."""
-    return [json.loads(path.read_text()) for path in sorted(endings_folder(folder, attempt).glob("*.json"))]

@@ -1,4 +1,4 @@
-"""The srun commands of a job: what runs on its nodes, in a container or not, and with which environment."""
+"""Commands of srun for the steps of a job, with the container and the environment of their processes."""
 
 import json
 import os
@@ -14,16 +14,17 @@ from .job_file import CONFIG_FILE, Job
 
 _AMAZON = "/opt/amazon"
 EFA_VARIABLES = {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
-"""For NCCL's processes on nodes with EFA."""
+"""Environment of NCCL on nodes with EFA."""
 NODE_VARIABLES = Path("/etc/node-setup/training_environment.json")
-"""Variables that node setup provides for jobs: addresses of the cluster's MLflow and its credentials."""
+"""File of node setup with variables for jobs: the address of the cluster's MLflow, and its credentials."""
 LOCK_SECONDS = 300
-"""Wait for the lock of the run's folder after its last start died with its node. Lustre releases a lost
-client's locks after 9/4 of its ``timeout`` of 100 s (ping evictor: 6 + 3 pings, each a quarter of it)."""
+"""Longest wait for the lock of the run's folder, after the last start died with its node. Lustre releases the
+locks of a lost client after 9/4 of its ``timeout`` of 100 s (ping evictor: 6 + 3 pings, each a quarter of
+it)."""
 
 
 def srun_help() -> str:
-    """With the options that plugins add: pyxis's, and HyperPod's own."""
+    """Return the help text of srun. It lists the options of plugins, such as pyxis and HyperPod's own."""
     return subprocess.run(["srun", "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
 
 
@@ -35,17 +36,17 @@ def step_command(
     arguments: Sequence[str],
     checked: Sequence[str] = (),
 ) -> list[str]:
-    """A task on each of the first nodes that runs a module of the code; any that fails ends the whole step.
+    """Return the command of a step that runs a module of the code once on each node.
 
-    A torchrun that dies leaves its workers behind. They are in the step, which Slurm ends with all of its
-    processes.
+    If a task fails, Slurm ends the whole step with all of its processes. This also ends the workers of a
+    torchrun that died.
 
     Args:
-        job: says in which environment.
-        help_text: srun's own help.
-        num_nodes: how many nodes.
-        arguments: of Python.
-        checked: the nodes of a check, where each task goes to its end, and HyperPod has nothing to resume.
+        job: description of the job.
+        help_text: help text of srun.
+        num_nodes: number of nodes; they are the first ones of the job.
+        arguments: arguments of Python.
+        checked: nodes of a check. Then every task runs to its end, and HyperPod does not resume the step.
     """
     options = ["--kill-on-bad-exit=1"]
     if checked:
@@ -58,27 +59,37 @@ def step_command(
         options += ["--no-container-mount-home", f"--container-workdir={job.work_folder}"]
     environment = run_environment(job)
     if checked:
-        environment["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # a line tells what fails, not torch's own stacks
-    # By env, since variables of an image win over those of the job.
+        # The check reports a failure in one line, without torch's stacks.
+        environment["TORCH_CPP_LOG_LEVEL"] = "FATAL"
+    # Set by the program env, because variables of an image override those of the job.
     variables = [f"{name}={value}" for name, value in sorted(environment.items())]
     return [*srun(num_nodes), *options, "env", *variables, job.python, "-u", *arguments]
 
 
 def srun(num_nodes: int) -> list[str]:
-    """One task a node, which may use all that the job has there."""
+    """Return the start of a srun command: one task per node, which may use all resources of the job."""
     return [
-        *("srun", f"--nodes={num_nodes}", f"--ntasks={num_nodes}", "--ntasks-per-node=1"),
-        *("--mpi=none", "--cpu-bind=none", "--overlap"),
+        "srun",
+        f"--nodes={num_nodes}",
+        f"--ntasks={num_nodes}",
+        "--ntasks-per-node=1",
+        "--mpi=none",
+        "--cpu-bind=none",
+        "--overlap",
     ]
 
 
 def stage_arguments(job: Job, folder: Path) -> list[str]:
+    """Return the arguments of the stage's program."""
     results = [] if STAGES[job.stage].reads_run_file else ["--to", job.run_dir]
     return ["--config", str(folder / CONFIG_FILE), *results, *job.overrides]
 
 
 def run_environment(job: Job) -> dict[str, str]:
-    """Nothing of a network that the nodes do not have: NCCL chooses well by itself without EFA."""
+    """Return the environment of a step.
+
+    It has EFA variables only on nodes with EFA; otherwise NCCL chooses the network.
+    """
     job_id = os.environ["SLURM_JOB_ID"]
     variables = {
         "PYTHONPATH": f"{job.code}/workloads",
@@ -90,7 +101,7 @@ def run_environment(job: Job) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
     }
     if job.image:
-        # Its home is not kept. Downloads of one job serve the next, and the folder may have a token.
+        # The container's home folder is not kept. Here, later jobs find the downloads, and a token if any.
         variables["HF_HOME"] = f"{job.work_folder}/huggingface"
     if NODE_VARIABLES.is_file():
         variables |= json.loads(NODE_VARIABLES.read_text())
@@ -102,7 +113,7 @@ def run_environment(job: Job) -> dict[str, str]:
         variables |= EFA_VARIABLES
         libraries = (f"{_AMAZON}/efa/lib", f"{_AMAZON}/ofi-nccl/lib")
     if libraries and not job.image:
-        # An image has its own in the loader's cache; on a node they are beside it.
+        # An image has these libraries in the loader's cache, a node does not.
         folders = [*libraries, os.environ.get("LD_LIBRARY_PATH", "")]
         variables["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
     return variables

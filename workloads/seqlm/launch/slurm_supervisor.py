@@ -1,12 +1,14 @@
 """Supervisor in the batch script of a job: checks its nodes, starts the stage on them and waits for its end.
 
-``python3 -m seqlm.launch.slurm_supervisor JOB``, by the node's own Python: standard library alone.
+``python3 -m seqlm.launch.slurm_supervisor JOB``, run by the node's own Python: standard library only.
 
-The step is stopped before the time limit (SIGUSR1, from Slurm) and the job requeued; stopped for good by
-SIGUSR2 (``make cancel``). A crash is tried again, ``max_crashes`` times without progress: a new checkpoint,
-or of inference another part of its table. A node that fails a check is excluded and the job requeued. A hang
-requeues it, too; a node that is to blame for a second one is excluded. The loss of a node is Slurm's to see,
-which requeues the job.
+* Slurm sends SIGUSR1 before the time limit. The step is stopped, and the job is requeued.
+* ``make cancel`` sends SIGUSR2. The step is stopped, and the job ends.
+* After a crash, the stage starts again. The job ends after ``max_crashes`` crashes without progress, which is
+  a new checkpoint, or another part of the table of an inference.
+* If a node fails a check, it is excluded, and the job is requeued.
+* After a hang, the job is requeued. A node that causes a second hang is excluded.
+* If a node is lost, Slurm itself requeues the job.
 """
 
 import itertools
@@ -37,23 +39,29 @@ from .slurm_attempts import (
 from .slurm_step import srun_help, stage_arguments, step_command
 
 MAX_REQUEUES = 5
-"""Requeues by the job itself without progress in between."""
+"""Largest number of requeues by the job itself without progress."""
 WAIT_MINUTES = 30
-"""Wait until the next start if no other nodes are left; HyperPod replaces a node in 20 to 30 minutes."""
+"""Wait for other nodes before the next start. HyperPod replaces a node in 20 to 30 minutes."""
 SECONDS_BETWEEN_SIGNALS = 15
-"""A starting step may miss a signal."""
+"""Time after which a signal to the steps is repeated, because a step that starts may miss it."""
 REQUEST_SECONDS = 60
-"""Limit of one request to Slurm: its programs give up after once or twice MessageTimeout (10 s usually)."""
+"""Limit of one request to Slurm. Its programs give up after one or two MessageTimeouts (usually 10 s)."""
 PATIENCE_SECONDS = 600.0
 """Longest wait for a controller that does not answer. The nodes of the job are idle meanwhile."""
 PAUSE_SECONDS = 10.0
+"""Time between two requests to a controller that does not answer."""
 
 
 class Supervisor:
-    """One allocation of a job; what it must remember longer is in ``State``."""
+    """Supervisor of a job on one allocation. ``State`` has what later allocations need.
+
+    Args:
+        job_file: ``job.json`` of the job.
+    """
 
     def __init__(self, job_file: Path) -> None:
-        self.job_file, self.folder = job_file, job_file.parent
+        self.job_file = job_file
+        self.folder = job_file.parent
         self.job: Job = read_job(job_file)
         self.stage = STAGES[self.job.stage]
         self.job_id = os.environ["SLURM_JOB_ID"]
@@ -62,11 +70,12 @@ class Supervisor:
         self.restart = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         self.state: State = read_state(self.folder)
         self.stop: signal.Signals | None = None
+        """Signal that stops the job, once it has come."""
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
     def run(self) -> int:
-        """The exit status of the job, unless it is requeued."""
+        """Run the job to its end or to a requeue, and return the exit status."""
         say(f"job {self.job_id}, start {self.restart + 1}, on {' '.join(self.nodes)}")
         self.state.progress_to(progress(self.job))
         self.state.write(self.folder)
@@ -81,10 +90,11 @@ class Supervisor:
             self.state.clear(self.nodes)
             self.state.write(self.folder)
         for attempt in itertools.count(1):
-            name, status = f"{self.restart}.{attempt}", STOPPED_BY_SIGNAL
+            name = f"{self.restart}.{attempt}"
+            status = STOPPED_BY_SIGNAL
             if verdict.is_well and self.stop is None:
                 status = self._attempt(name, options)
-                # A crash beside a node that is lost is none of its own, so it does not count yet.
+                # A crash caused by a lost node does not count.
                 if self.stop is None and status:
                     verdict = check_nodes(self.job_file, self.nodes)
             hung = hung_processes(self.folder, name) if status else []
@@ -99,8 +109,9 @@ class Supervisor:
             if status == 0:
                 say(f"done: {self.job.output or self.job.run_dir}")
                 return 0
-            if (ends_with := self._on_crash(name, status)) is not None:
-                return ends_with
+            final_status = self._on_crash(name, status)
+            if final_status is not None:
+                return final_status
         raise AssertionError("attempts are counted without end")
 
     def _check(self, options: str) -> Verdict:
@@ -110,16 +121,21 @@ class Supervisor:
         """
         verdict = check_nodes(self.job_file, self.nodes)
         num_processes = len(self.nodes) * self.job.processes_per_node
-        is_checked = num_processes > 1 and not (self.stage.one_process or self.job.neuron_devices)
-        if not verdict.is_well or self.stop is not None or not is_checked:
+        uses_network = num_processes > 1 and not (self.stage.one_process or self.job.neuron_devices)
+        if not verdict.is_well or self.stop is not None or not uses_network:
             return verdict
         check = NetworkCheck(
-            self.job_file, self.job, options, str(self.restart), say, lambda: self.stop is not None
+            job_file=self.job_file,
+            job=self.job,
+            help_text=options,
+            attempt=str(self.restart),
+            say=say,
+            is_stopped=lambda: self.stop is not None,
         )
         return check.run(self.nodes, self.state.kept)
 
     def _attempt(self, name: str, options: str) -> int:
-        """Prepare the data if need be, then run the stage; its status."""
+        """Prepare the data if they are missing, run the stage, and return its exit status."""
         arguments = stage_arguments(self.job, self.folder)
         lacks_data = bool(self.job.data_manifest) and not Path(self.job.data_manifest).exists()
         if self.stage.one_process or lacks_data:
@@ -134,6 +150,7 @@ class Supervisor:
         return self._run(step_command(self.job, options, num_nodes=len(self.nodes), arguments=agent))
 
     def _run(self, command: list[str]) -> int:
+        """Run a step to its end, and repeat the signal if the job is to stop. Return the exit status."""
         process = subprocess.Popen(command, cwd=self.job.work_folder, stdin=subprocess.DEVNULL)
         while True:
             try:
@@ -143,10 +160,10 @@ class Supervisor:
                     self._signal_steps()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # What is cancelled stays so when its time limit comes a moment later.
+        # A time limit must not overwrite a cancellation.
         if self.stop != signal.SIGUSR2:
             self.stop = signal.Signals(number)
-        # SIGTERM is Slurm's, which sends it to the steps itself.
+        # Slurm sends SIGTERM, to the steps as well.
         if number != signal.SIGTERM:
             self._signal_steps()
 
@@ -154,12 +171,13 @@ class Supervisor:
         ask("scancel", "--quiet", "--signal=TERM", self.job_id)
 
     def _on_stop(self, attempt: str, status: int) -> int:
+        """Requeue or cancel the job after a signal, and return its exit status."""
         assert self.stop is not None
-        said = stopped(self.folder, attempt)
-        if status == 0 and not said:
+        messages = stopped(self.folder, attempt)
+        if status == 0 and not messages:
             say(f"done, just before it was to stop: {self.job.output or self.job.run_dir}")
             return 0
-        how = "saved" if any(said) else "ended"
+        how = "saved" if any(messages) else "ended"
         what = "parts that are written:" if self.job.output else "the newest checkpoint is of step"
         say(f"{how} on {self.stop.name}; {what} {progress(self.job)}")
         if self.stop == signal.SIGUSR1:
@@ -168,10 +186,11 @@ class Supervisor:
 
     @property
     def _since(self) -> str:
+        """Progress since which crashes and requeues count, as messages give it."""
         return f"since {'part' if self.job.output else 'step'} {self.state.step}"
 
     def _is_cancelled(self) -> bool:
-        """Return whether the job is cancelled, by a signal or by the file, which later starts see, too."""
+        """Return whether the job is cancelled, by a signal or by the file, which later starts read."""
         return self.stop == signal.SIGUSR2 or (self.folder / CANCELLED_FILE).exists()
 
     def _cancel(self) -> int:
@@ -180,13 +199,13 @@ class Supervisor:
         return STOPPED_BY_SIGNAL
 
     def _blame(self, attempt: str, hung: list[Observed]) -> None:
-        """Say who stood still, and leave a node out that has done so before."""
+        """Report the processes that caused a hang, and exclude a node that caused one before."""
         found = blame(hung, self.nodes)
         for line in [*report(hung, found), f"stacks: {stacks_folder(self.folder, attempt)}"]:
             say(line)
         self.state.progress_to(progress(self.job))
         if len(found.nodes) != 1:
-            return  # what several have in common is more likely the cause
+            return  # the cause is more likely something that the nodes have in common
         (node,) = found.nodes
         if node in self.state.suspects:
             say(f"node {node} is left out from now on: it was to blame before, {self._since}")
@@ -194,22 +213,23 @@ class Supervisor:
         self.state.suspects = tuple(sorted({*self.state.suspects, node}))
 
     def _on_crash(self, attempt: str, status: int) -> int | None:
-        """Count it; the job's status if it is not to be tried again."""
-        status, text = first_failure(self.folder, attempt, status, self.nodes)
-        if status == USAGE_ERROR:
-            say(f"error: {text}")
+        """Count a crash. Return the exit status of the job, or None if the stage is to start again."""
+        failure = first_failure(self.folder, attempt, status, self.nodes)
+        if failure.status == USAGE_ERROR:
+            say(f"error: {failure.text}")
             return USAGE_ERROR
         self.state.progress_to(progress(self.job))
         self.state.crashes += 1
-        self.state.first_error = self.state.first_error or text
+        self.state.first_error = self.state.first_error or failure.text
         self.state.write(self.folder)
-        say(f"crash {self.state.crashes} of {self.job.max_crashes} {self._since}: {text}")
+        say(f"crash {self.state.crashes} of {self.job.max_crashes} {self._since}: {failure.text}")
         if self.state.crashes < self.job.max_crashes:
             return None
         say(f"error: given up; the first of these crashes was {self.state.first_error}")
-        return status or 1
+        return failure.status or 1
 
     def _on_bad_nodes(self, verdict: Verdict) -> int:
+        """Exclude faulty nodes and requeue the job, unless the fault is not that of a node."""
         if verdict.fatal:
             say(f"error: {verdict.fatal}; this cannot be put down to a single node")
             return USAGE_ERROR
@@ -219,9 +239,10 @@ class Supervisor:
             say(f"node {node} does not answer")
         for node in verdict.freed:
             say(f"node {node}, which was left out to find out, was not to blame")
-        still = {node: other for node, other in self.state.kept.items() if node not in verdict.bad}
-        self.state.kept = {**still, **verdict.kept}
-        self.state.excluded = tuple(sorted({*self.state.excluded, *verdict.bad} - {*verdict.freed}))
+        still_kept = {node: other for node, other in self.state.kept.items() if node not in verdict.bad}
+        self.state.kept = {**still_kept, **verdict.kept}
+        excluded = {*self.state.excluded, *verdict.bad} - {*verdict.freed}
+        self.state.excluded = tuple(sorted(excluded))
         return self._requeue("not all of its nodes are well")
 
     def _requeue(self, why: str) -> int:
@@ -235,26 +256,28 @@ class Supervisor:
             say(f"error: requeued {MAX_REQUEUES} times without progress {self._since}; given up")
             return 1
         say(f"requeue {self.state.requeues} {self._since}: {why}")
-        # Slurm ends this process for it. Until then the job cannot start again, and may be changed.
+        # Slurm ends this process with SIGTERM. Until then the job cannot start, and can still be changed.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if insist("scontrol", "requeue", self.job_id) is None:
             say("Slurm does not requeue it: it is being ended by someone else, or the cluster forbids it")
             return 1
         if self.state.excluded:
-            self._leave_out()
+            self._exclude_nodes()
         return 0
 
-    def _leave_out(self) -> None:
-        """Have the requeued job start without the excluded nodes, or later if there are not enough others.
+    def _exclude_nodes(self) -> None:
+        """Make the requeued job start without the excluded nodes, or later if too few others are left.
 
-        It would wait for good if the node is repaired and keeps its name, or was not to blame.
+        In the second case the nodes are allowed again. Otherwise the job would wait for ever if an excluded
+        node is repaired and keeps its name, or was not the cause.
         """
         partition = os.environ["SLURM_JOB_PARTITION"]
-        there = insist("sinfo", "--noheader", "--Node", "--format=%N", f"--partition={partition}") or ""
-        # Slurm takes none of a list with a node that was replaced meanwhile and has another name now.
-        names = sorted({*self.state.excluded} & {*there.split()})
+        listed = insist("sinfo", "--noheader", "--Node", "--format=%N", f"--partition={partition}") or ""
+        existing = set(listed.split())
+        # Slurm rejects a list with a node that was replaced meanwhile and has another name now.
+        names = sorted(existing.intersection(self.state.excluded))
         changes = [f"ExcNodeList={','.join(names)}"]
-        if len({*there.split()}) - len(names) < self.job.min_nodes:
+        if len(existing) - len(names) < self.job.min_nodes:
             say(
                 f"without {', '.join(names)} too few nodes are left in partition {partition}: it starts "
                 f"again in {WAIT_MINUTES} minutes, for nodes may have been replaced by then"
@@ -264,11 +287,12 @@ class Supervisor:
 
 
 def say(text: str) -> None:
+    """Print a line with the time to the job's log."""
     print(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {text}", flush=True)
 
 
 def ask(*command: str) -> str | None:
-    """Return what a command printed; None if it failed or gave no answer in time."""
+    """Return the output of a command, or None if it failed or took too long."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=REQUEST_SECONDS)
     except subprocess.TimeoutExpired:
@@ -277,13 +301,18 @@ def ask(*command: str) -> str | None:
 
 
 def insist(*command: str) -> str | None:
-    """Ask again as long as the controller does not answer; None if it refuses, or is away for too long."""
+    """Run a command of Slurm, and repeat it while the controller does not answer.
+
+    Returns:
+        The output, or None if the controller refused the request or was away for too long.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        answers = ask("scontrol", "ping") is not None
-        if (said := ask(*command)) is not None:
-            return said
-        if answers or time.monotonic() > deadline:
+        controller_answers = ask("scontrol", "ping") is not None
+        output = ask(*command)
+        if output is not None:
+            return output
+        if controller_answers or time.monotonic() > deadline:
             return None
         time.sleep(PAUSE_SECONDS)
 

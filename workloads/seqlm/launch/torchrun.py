@@ -1,4 +1,4 @@
-"""torchrun as a library: the processes of one machine, and what they ended with."""
+"""torchrun as a library: runs the processes of one machine and returns how they ended."""
 
 import logging
 import signal
@@ -19,26 +19,36 @@ from .python_path import hand_on_python_path
 _OTHER_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
 """Signals that torchrun handles itself; by default it handles SIGTERM, too."""
 _FIELDS = {field.name for field in fields(LaunchConfig)}
+"""Settings of the installed release of torch."""
 _HAS_SIGNALS = "signals_to_handle" in _FIELDS
 
 
 def elastic_config(*, num_nodes: int, shutdown_timeout: int, **values: Any) -> LaunchConfig:
-    """A ``LaunchConfig`` of nodes that meet by c10d, whose processes are not started again.
+    """Return a ``LaunchConfig`` of nodes that meet by c10d and do not restart their processes.
 
-    Releases of torch without a time for the shutdown in it, as 2.8 and 2.9, get it otherwise.
+    Args:
+        num_nodes: number of nodes.
+        shutdown_timeout: seconds from SIGTERM to SIGKILL.
+        values: further fields of ``LaunchConfig``.
     """
-    known: dict[str, Any] = {"shutdown_timeout": shutdown_timeout} if "shutdown_timeout" in _FIELDS else {}
-    if not known:
+    if "shutdown_timeout" in _FIELDS:
+        values["shutdown_timeout"] = shutdown_timeout
+    else:
+        # torch 2.8 and 2.9 have no such field.
         PContext.close.__defaults__ = (None, shutdown_timeout)
-    known |= {"min_nodes": num_nodes, "max_nodes": num_nodes, "rdzv_backend": "c10d", "max_restarts": 0}
-    return LaunchConfig(**known, **values)
+    return LaunchConfig(
+        min_nodes=num_nodes, max_nodes=num_nodes, rdzv_backend="c10d", max_restarts=0, **values
+    )
 
 
 @dataclass(frozen=True)
 class Ending:
+    """End of the processes of one machine."""
+
     status: int
     """Exit status of the process that failed first, 128 + the number of a signal, or 0."""
     rank: int | None = None
+    """Rank of that process; None if no process failed by itself."""
     seconds: float = 0.0
     """Time of the failure, in seconds since 1970."""
 
@@ -46,21 +56,21 @@ class Ending:
 def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
     """Start ``python -u ARGUMENTS`` in each process and wait for them."""
     hand_on_python_path()
-    # The agent's own account of a failure is a page for each process; ours is the message.
+    # torchrun would print a page about each failed process; our processes report a message themselves.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     if _HAS_SIGNALS:
         config = replace(config, signals_to_handle=_OTHER_SIGNALS)
     else:
-        # It takes SIGTERM itself, and at the next one leaves off waiting.
+        # This torchrun handles SIGTERM itself, and would stop waiting at the second one.
         api._terminate_process_handler = _stop
     try:
-        # The processes end at the first SIGTERM, and it is ignored from then on: torchrun would leave them
-        # while they save at the third one, and supervisors repeat it.
+        # The first SIGTERM ends the processes, and later ones are ignored: supervisors repeat the signal, and
+        # at the third one torchrun would exit while the processes save.
         try:
             signal.signal(signal.SIGTERM, _stop)
             elastic_launch(config, sys.executable)("-u", *arguments)
         finally:
-            # All processes have ended. Their results are still to be reported.
+            # All processes have ended, but their results are not reported yet.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except ChildFailedError as error:
         rank, first = error.get_first_failure()

@@ -55,10 +55,10 @@ def test_what_pods_mount_is_there(name: str, operator: str, stage: str, override
         assert set(mounts) == set(volumes)
         # The check makes the working folder.
         assert mounts["shared"] == "/fsx"
-        assert container["workingDir"] == ("/" if container["name"] == "check" else job.work_folder)
+        assert container["workingDir"] == ("/" if container["name"] == "check" else job.files.work_folder)
     assert volumes["shared"]["persistentVolumeClaim"]["claimName"] == "fsx"
     assert volumes["run"]["configMap"]["name"] == config_map(job)["metadata"]["name"]
-    assert job.work_folder == f"/fsx/{job.namespace}/esm2"
+    assert job.files.work_folder == f"/fsx/{job.namespace}/esm2"
 
 
 @pytest.mark.parametrize(("name", "operator", "stage", "overrides"), CASES)
@@ -196,7 +196,7 @@ def test_the_node_is_checked_before_anything_runs_there(operator: str) -> None:
     job = of("eks-p5", operator, "train", ())
     first, *_ = pod(job)["initContainers"]
     assert first["name"] == "check"
-    assert {f"--folder={job.work_folder}", "--gpus=8", "--efa=32"} <= set(first["args"])
+    assert {f"--folder={job.files.work_folder}", "--gpus=8", "--efa=32"} <= set(first["args"])
     # It is given the devices that it looks at, and then the main container is.
     assert first["resources"] == pod(job)["containers"][0]["resources"]
     assert variables(job)["NODE_NAME"]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"

@@ -20,8 +20,8 @@ def test_devices_are_those_of_the_type() -> None:
     limits = pod(made(cluster=P5, team=TEAM))["containers"][0]["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == "8" and limits["vpc.amazonaws.com/efa"] == "32"
     half = made(cluster=P5, team=TEAM, gpus_per_node=4)
-    assert (half.num_gpus, half.num_efa, half.num_processes) == (4, 16, 4)
-    assert half.num_cpus < 192 / 2 and half.memory_gib < 2048 / 2
+    assert (half.resources.num_gpus, half.resources.num_efa, half.num_processes) == (4, 16, 4)
+    assert half.resources.num_cpus < 192 / 2 and half.resources.memory_gib < 2048 / 2
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_requests_efa_on_types_that_have_it(instance_type: str) -> None:
 
 def job_efa_alone(cluster: Any) -> int:
     """One node needs no network."""
-    return made(cluster=cluster, nodes="1").num_efa
+    return made(cluster=cluster, nodes="1").resources.num_efa
 
 
 def test_data_take_no_gpu() -> None:
     job = made(stage="data")
-    assert (job.num_pods, job.num_gpus, job.num_cpus) == (1, 0, 8)
+    assert (job.num_pods, job.resources.num_gpus, job.resources.num_cpus) == (1, 0, 8)
     assert "nvidia.com/gpu" not in pod(job)["containers"][0]["resources"]["limits"]
 
 

@@ -1,7 +1,7 @@
-"""``torchrun ... -m seqlm.launch.network.bandwidth [--config FILE] --to FOLDER``: all-reduces.
+"""Measure all-reduces: ``torchrun ... -m seqlm.launch.network.bandwidth [--config FILE] --to FOLDER``.
 
-Prints a table, and leaves ``bandwidth.json`` and ``report.html`` in the folder. Ends with 2 if it is slower
-than expected. A job on a cluster has a file of what is expected; without one nothing is.
+The command prints a table, and writes ``bandwidth.json`` and ``report.html`` into the folder. With a file of
+expectations, which jobs on clusters have, it exits with 2 if the bandwidth is lower.
 """
 
 import argparse
@@ -26,31 +26,33 @@ from .all_reduce import Point, Sweep, measure, new_buffer, verified_all_reduce
 from .expectation import TOLERANCE, Expectation, Verdict, judge, read_expectation, wire_limit_gb_s
 from .nccl_log import NcclLog
 
-RESULTS_FILE, REPORT_FILE = "bandwidth.json", "report.html"
+RESULTS_FILE = "bandwidth.json"
+REPORT_FILE = "report.html"
 SMALLEST_BYTES = 1 << 10
 LARGEST_BYTES = {"cuda": 4 << 30, "cpu": 16 << 20}
+"""Largest size by the type of the device."""
 MEMORY_SHARE = 0.25
 """Share of a GPU's free memory for the buffer. The check of its contents and NCCL need memory, too."""
 LONGEST_ROUND_SECONDS = 5.0
 """Longest round. On such a slow network, a larger buffer gives no new information."""
 
 
+TITLES = ("size", "time, us", "algorithm, GB/s", "bus, GB/s", "rounds")
+"""Titles of the columns of the table."""
+
+
 def sizes(largest_bytes: int) -> list[int]:
-    """Powers of two."""
+    """Return the powers of two from ``SMALLEST_BYTES`` up to a size."""
     return [1 << n for n in range(SMALLEST_BYTES.bit_length() - 1, largest_bytes.bit_length())]
 
 
 def sweep(largest_bytes: int, here: Processes) -> Iterator[Point]:
-    """Measure all sizes, each after it has been seen to add up rightly.
+    """Measure all sizes, and check the sums of each one before.
 
     Raises:
-        WrongSum: if it does not.
+        WrongSum: if a sum is wrong.
     """
-    if here.device.type == "cuda":  # the largest that fits in the memory of every process
-        free = torch.tensor(float(torch.cuda.mem_get_info()[0]))
-        dist.all_reduce(free, op=dist.ReduceOp.MIN, group=here.control)
-        largest_bytes = min(largest_bytes, int(float(free) * MEMORY_SHARE))
-    for size in sizes(largest_bytes):
+    for size in sizes(largest_that_fits(largest_bytes, here)):
         beat(f"all-reduce of {size_text(size)}")
         buffer = new_buffer(size, here)
         verified_all_reduce(buffer, here)
@@ -60,10 +62,18 @@ def sweep(largest_bytes: int, here: Processes) -> Iterator[Point]:
             return
 
 
-TITLES = ("size", "time, us", "algorithm, GB/s", "bus, GB/s", "rounds")
+def largest_that_fits(largest_bytes: int, here: Processes) -> int:
+    """Return the size of the largest buffer, limited by the free memory of the GPU of every process."""
+    if here.device.type != "cuda":
+        return largest_bytes
+    free_here, _ = torch.cuda.mem_get_info()
+    least_free = torch.tensor(float(free_here))
+    dist.all_reduce(least_free, op=dist.ReduceOp.MIN, group=here.control)
+    return min(largest_bytes, int(float(least_free) * MEMORY_SHARE))
 
 
 def row(point: Point) -> tuple[str, ...]:
+    """Return the cells of a row of the table."""
     return (
         size_text(point.size_bytes),
         f"{point.seconds * 1e6:,.1f}",
@@ -75,11 +85,12 @@ def row(point: Point) -> tuple[str, ...]:
 
 def line(cells: Sequence[str]) -> str:
     """Return a line of the table in the log."""
-    return "".join(f"{cell:>{max(10, len(title) + 2)}}" for cell, title in zip(cells, TITLES, strict=True))
+    widths = [max(10, len(title) + 2) for title in TITLES]
+    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
 def run(here: Processes, log: NcclLog) -> Sweep:
-    """Measure all sizes, and print each at once."""
+    """Measure all sizes, and print each result at once."""
     if here.is_first:
         print(line(TITLES), flush=True)
     points = []
@@ -92,8 +103,12 @@ def run(here: Processes, log: NcclLog) -> Sweep:
 
 
 def write_results(folder: Path, found: Sweep, expected: Expectation | None, verdict: Verdict | None) -> None:
+    """Write the results as JSON and as an HTML page."""
     folder.mkdir(parents=True, exist_ok=True)
-    points = [{**asdict(p), "algorithm_gb_s": p.algorithm_gb_s, "bus_gb_s": p.bus_gb_s} for p in found.points]
+    points = [
+        asdict(point) | {"algorithm_gb_s": point.algorithm_gb_s, "bus_gb_s": point.bus_gb_s}
+        for point in found.points
+    ]
     result = asdict(found) | {
         "points": points,
         "expected": asdict(expected) if expected else None,
@@ -104,8 +119,9 @@ def write_results(folder: Path, found: Sweep, expected: Expectation | None, verd
 
 
 def report(sweep: Sweep, expected: Expectation | None, verdict: Verdict | None) -> str:
-    """Return the HTML page about a sweep of all-reduces: bandwidth over size, with what was expected."""
-    best, smallest = sweep.best, sweep.points[0]
+    """Return the HTML page about a sweep of all-reduces: bandwidth over size, and the expectation."""
+    best = sweep.best
+    smallest = sweep.points[0]
     nodes = f"{sweep.num_nodes} node(s), {sweep.num_processes} processes"
     network, _, detail = sweep.network.partition(", ")
     wire = f"{expected.network_gb_s:g} GB/s a node" if expected else ""
@@ -126,8 +142,8 @@ def report(sweep: Sweep, expected: Expectation | None, verdict: Verdict | None) 
 
 
 def bandwidth_figure(sweep: Sweep, expected: Expectation | None) -> str:
-    """Draw the bus bandwidth over size, both logarithmic: latency is what counts on the left."""
-    # Imported here: matplotlib takes a second, and one process alone writes.
+    """Draw the bus bandwidth over the size, with two logarithmic axes that show small sizes, too."""
+    # Imported here, because matplotlib takes a second and only one process draws.
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     from seqlm.training.report.drawing import BLUE, WIDE_INCHES, drawing, svg_text
@@ -151,23 +167,33 @@ def bandwidth_figure(sweep: Sweep, expected: Expectation | None) -> str:
 
 
 def _draw_expected(axes: Any, sweep: Sweep, expected: Expectation) -> None:
+    """Draw the limit of the network, the user's bound and the published figure."""
     from seqlm.training.report.drawing import GREEN, GREY, ORANGE
 
-    found = expected.published
-    if limit := wire_limit_gb_s(expected.network_gb_s, *sweep.scale):
+    limit = wire_limit_gb_s(expected.network_gb_s, *sweep.scale)
+    if limit:
         label = f"limit of the wire, {limit:.4g} (not a measurement)"
         axes.axhline(limit, color=GREY, linestyle=(0, (5, 3)), label=label)
     if expected.at_least_gb_s is not None:
         axes.axhline(expected.at_least_gb_s, color=ORANGE, label=f"at_least {expected.at_least_gb_s:g}")
-    if found:
-        label = f"published, {found.num_nodes} nodes, and what may be missing"
-        bars = {"yerr": [[TOLERANCE * found.bus_gb_s], [0]], "capsize": 5, "marker": "D", "linestyle": ""}
-        axes.errorbar([found.size_bytes], [found.bus_gb_s], color=GREEN, label=label, **bars)
+    published = expected.published
+    if published:
+        axes.errorbar(
+            [published.size_bytes],
+            [published.bus_gb_s],
+            yerr=[[TOLERANCE * published.bus_gb_s], [0]],
+            color=GREEN,
+            marker="D",
+            linestyle="",
+            capsize=5,
+            label=f"published, {published.num_nodes} nodes, and what may be missing",
+        )
 
 
 def main() -> int:
+    """Measure, write the results, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", type=Path, help="what is expected, from tools.jobs submit")
+    parser.add_argument("--config", type=Path, help="file of expectations, which tools.jobs submit writes")
     parser.add_argument("--to", type=Path, required=True, help="folder for the results")
     options = parser.parse_args()
     expected = read_expectation(options.config) if options.config else None
@@ -186,11 +212,11 @@ def main() -> int:
     if verdict is None:
         return 0
     nodes = f"{found.num_nodes} node(s), {found.num_processes} processes"
-    told = f"all-reduce over {nodes}: {verdict.state}: {verdict.text}"
+    summary = f"all-reduce over {nodes}: {verdict.state}: {verdict.text}"
     if verdict.state == "low":
-        tell(f"error: {told}")
+        tell(f"error: {summary}")
         return USAGE_ERROR
-    print(told, flush=True)
+    print(summary, flush=True)
     return 0
 
 

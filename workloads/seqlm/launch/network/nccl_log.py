@@ -1,4 +1,4 @@
-"""Over which network NCCL's processes talk, and what NCCL warns of: from its own log."""
+"""Network that NCCL's processes use, and NCCL's warnings, read from its log."""
 
 import os
 import re
@@ -11,10 +11,11 @@ from seqlm.training.command_line import tell
 SOCKETS = "Socket"
 """NCCL's name for plain TCP."""
 NUM_WARNINGS = 3
+"""Number of NCCL's last warnings that a failure reports."""
 
 
 class NcclLog:
-    """NCCL's log of this process. Made before the process group, since NCCL reads its environment once."""
+    """NCCL's log of this process. Create it before the process group: NCCL reads its environment once."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="nccl-")
@@ -34,25 +35,32 @@ class NcclLog:
         return chosen_network(self.text)
 
     def fail(self, why: str | Exception) -> NoReturn:
-        """End the process with a line for who started it, and NCCL's last warnings, which say what failed."""
+        """End the process with a line about the failure and NCCL's last warnings.
+
+        Args:
+            why: error, or description of the failure.
+        """
         warnings = [line.strip() for line in self.text.splitlines() if "NCCL WARN" in line]
-        tell("\n".join([str(why).partition("\n")[0] or type(why).__name__, *warnings[-NUM_WARNINGS:]]))
-        # At once: threads of the process group may wait for processes that never come.
+        first_line, _, _ = str(why).partition("\n")
+        tell("\n".join([first_line or type(why).__name__, *warnings[-NUM_WARNINGS:]]))
+        # At once, because threads of the process group may wait for processes for ever.
         os._exit(1)
 
 
 def chosen_network(text: str) -> str:
-    """Name the network that NCCL's log tells of, as ``Libfabric, efa, 16 cards``; empty if it tells of none.
+    """Return the network in NCCL's log, such as ``Libfabric, efa, 16 cards``; empty if the log names none.
 
-    NCCL says "Using network <name>" once it has chosen a plugin or its own transport; aws-ofi-nccl adds
-    "NET/OFI Selected provider is <provider>, ... (found <n> nics)". A single node needs no network, but NCCL
-    chooses one.
+    NCCL logs "Using network <name>" when it has chosen a plugin or its own transport. aws-ofi-nccl adds
+    "NET/OFI Selected provider is <provider>, ... (found <n> nics)". NCCL also chooses a network on a single
+    node, which needs none.
     """
     using = re.search(r"Using network (.+)", text)
     if using is None:
         return ""
     parts = [using[1].strip()]
-    if provider := re.search(r"NET/OFI Selected [Pp]rovider is ([\w;-]+)(?:.*\(found (\d+) nics\))?", text):
+    provider = re.search(r"NET/OFI Selected [Pp]rovider is ([\w;-]+)(?:.*\(found (\d+) nics\))?", text)
+    if provider is not None:
         parts.append(provider[1])
-        parts += [f"{provider[2]} cards"] if provider[2] else []
+        if provider[2]:
+            parts.append(f"{provider[2]} cards")
     return ", ".join(parts)

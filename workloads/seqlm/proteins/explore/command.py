@@ -176,11 +176,11 @@ def _with_columns(table: pd.DataFrame, config: RunFile) -> pd.DataFrame:
         print(f"note: {message}")
         return table
     print(f"rows of the table: {num_found:,} of {len(table):,} proteins have one")
-    columns = options.columns
-    if not columns:
+    chosen = list(options.columns)
+    if not chosen:
         others = [name for name in known.columns if name not in (key, "id", sequence)]
-        columns = [name for name in others if not str(name).startswith(UNNAMED)]
-    columns = list(dict.fromkeys([*columns, *wanted]))
+        chosen = [name for name in others if not str(name).startswith(UNNAMED)]
+    columns = list(dict.fromkeys([*chosen, *wanted]))
     # Whole numbers stay whole, also in columns with gaps, because folds are compared as text.
     given = known[columns].convert_dtypes().set_axis(ids, axis=0)
     values = given.reindex(table["id"]).reset_index(drop=True)

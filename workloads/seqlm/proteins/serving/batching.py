@@ -55,7 +55,7 @@ class _Taken(NamedTuple):
     """Protein in the pack of the model."""
 
     request: _Request
-    index: int
+    place: int
     """Place of the protein in its request."""
     tokens: Tokens
 
@@ -142,7 +142,7 @@ class Batcher:
                 self.is_healthy = True
                 self._learn_speed(residues, time.monotonic() - started)
                 for one, answer in zip(taken, answers, strict=True):
-                    self._give(one.request, one.index, answer)
+                    self._give(one.request, one.place, answer)
             finally:
                 self.waiting_residues -= residues
 

@@ -51,7 +51,7 @@ class StudioProfile(Section):
 
 class SlurmStudioProfile(StudioProfile):
     cluster_user: UserName | None = None
-    """User of ``access.users`` as whom the person's spaces submit jobs. Null submits none."""
+    """User of ``access.users`` for the jobs of the person's spaces. Null submits none."""
     login_space: bool = False
     """The person's spaces are login nodes, with Slurm's own commands and munge's key. That key allows acting
     as any user of the cluster, so this is only for a ``cluster_user`` who is an admin and therefore root.

@@ -205,8 +205,8 @@ def _alert(
     Args:
         name: name of the alert.
         expression: PromQL of the condition.
-        summary: what has happened; a template of Prometheus.
-        action: what to do; a template of Prometheus.
+        summary: event in one sentence, as a template of Prometheus.
+        action: advice in one sentence, as a template of Prometheus.
         minutes: time for which the condition must last.
         severity: cost, warning or critical.
     """

@@ -33,7 +33,7 @@ SETTINGS = "settings.json"
 DEPLOYMENT = "deployment.json"
 """File with values that exist only at deployment.
 
-It is written with tokens, which contain no quotes or backslashes and so are valid within JSON.
+It is written with tokens, which contain no quotes or backslashes, which makes them valid within JSON.
 """
 ON_INIT_COMPLETE = "on_init_complete.sh"
 """Script that runs once on each new node, after the image has set up Slurm and the mounts."""

@@ -1,1 +1,1 @@
-"""Commands for who runs the cluster, behind make: preflight, diff, connect, teardown."""
+"""Commands of the cluster's operator, behind make: preflight, diff, connect, teardown."""

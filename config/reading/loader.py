@@ -48,7 +48,7 @@ def _load_kind(path: Path, kind: type[Wanted]) -> Wanted:
     """Read and check a cluster file for a command that serves one scheduler.
 
     Raises:
-        ValueError: also if the file is for another scheduler.
+        ValueError: if the file is invalid, or for another scheduler.
     """
     cluster = load_cluster(path)
     if isinstance(cluster, kind):

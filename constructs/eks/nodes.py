@@ -125,7 +125,7 @@ class NodeWaiter(Construct):
             object_type="daemonset",
             object_name=CNI,
             object_namespace=SYSTEM_NAMESPACE,
-            # Number of the DaemonSet's pods that are ready; the field does not exist while there are none.
+            # Number of the DaemonSet's pods that are ready; the field is missing at first.
             json_path=".status.numberAvailable",
             timeout=READY_WITHIN,
         )
@@ -136,7 +136,7 @@ class NodeWaiter(Construct):
 class PodInterfaces(Construct):
     """Custom resource that deletes the network interfaces of pods when it is deleted itself.
 
-    Nodes depend on it and so are gone by then. The network is deleted later.
+    Nodes depend on it, so they are deleted before. The network is deleted later.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class InstanceMetadata(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: who asks is in the tests."""
+        """Log nothing: the tests know the caller."""
 
 
 class MetadataServer6(ThreadingHTTPServer):

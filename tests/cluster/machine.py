@@ -133,7 +133,7 @@ class Machine:
 
         Raises:
             CommandFailed: its status is not 0 and ``check`` is set.
-            subprocess.TimeoutExpired: it has not ended within ``seconds``.
+            subprocess.TimeoutExpired: if it has not ended within ``seconds``.
         """
         done = subprocess.run(
             self.command(arguments, user=user, environment=environment),

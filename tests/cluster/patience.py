@@ -12,7 +12,7 @@ def wait_until(is_so: Callable[[], object], what: str, *, seconds: float, pause_
     Asking a machine starts programs there, on cores that are short: pause longer where it takes long anyway.
 
     Raises:
-        TimeoutError: it was not within ``seconds``; the message says what was waited for.
+        TimeoutError: if it was not within ``seconds``; the message says what was waited for.
     """
     deadline = time.monotonic() + seconds
     while not is_so():

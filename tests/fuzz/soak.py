@@ -182,7 +182,7 @@ def soak(server: psutil.Process, port: int, seconds: float, seed: int) -> list[s
 def main() -> None:
     parser = argparse.ArgumentParser(description="Load a server, and watch its memory.")
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="as printed by another soak")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="seed of another soak")
     options = parser.parse_args()
     print(f"soak for {options.minutes:g} minutes, --seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -124,7 +124,7 @@ def _taint(key: str, value: str | None) -> Taint:
 
 
 def test_the_monitoring_agent_gets_its_region() -> None:
-    """It would look at nodes, which there are none of yet, and then guess."""
+    """It would look at nodes, which do not exist yet, and then guess."""
     assert chart_values(BASE)["health-monitoring-agent"] == {"enabled": True, "region": "us-west-2"}
 
 

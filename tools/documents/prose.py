@@ -2,7 +2,7 @@
 
 First words are checked in docstrings. Turns of phrase and terms are checked in docstrings, messages,
 comments, names of tests and documents. Documents are also checked for length and for long sentences.
-With ``--fragments``, entries of docstrings, help texts and texts of alerts must be whole phrases.
+Entries of docstrings, help texts and texts of alerts must be whole phrases.
 """
 
 import argparse
@@ -48,7 +48,6 @@ class Entry(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description="Check the project's English.")
     parser.add_argument("paths", nargs="*", help="tracked files, folders or patterns; default all")
-    parser.add_argument("--fragments", action="store_true", help="check entries, help texts and alerts, too")
     arguments = parser.parse_args()
     rules = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
     listed = subprocess.run(
@@ -59,22 +58,19 @@ def main() -> int:
         path = REPOSITORY / name
         if LEFT_OUT.search(name) or not path.is_file():
             continue
-        for line, message in sorted(findings(path, rules, fragments=arguments.fragments)):
+        for line, message in sorted(findings(path, rules)):
             print(f"{name}:{line}: {message}")
             count += 1
     print(f"{count} findings of the prose rules" if count else "Prose rules: no findings")
     return int(bool(count))
 
 
-def findings(path: Path, rules: dict[str, Any], *, fragments: bool = False) -> Iterator[Finding]:
+def findings(path: Path, rules: dict[str, Any]) -> Iterator[Finding]:
     """Yield the findings of one file; files of other kinds have none."""
-    if fragments:
-        rules = rules | {"phrases": rules["phrases"] | rules["fragments"]["phrases"]}
     if path.suffix == ".py":
         source = path.read_text()
         yield from _python(source, rules)
-        if fragments:
-            yield from _fragments(source, rules)
+        yield from _fragments(source, rules)
     elif path.suffix == ".md":
         yield from _document(path, rules)
     elif path.suffix in COMMENTED:

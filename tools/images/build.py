@@ -95,7 +95,7 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         help="training software of the image (%(default)s)",
     )
     parser.add_argument("--engine", choices=ENGINES, help="container engine (default: the first that works)")
-    parser.add_argument("engine_options", nargs="*", help="after --: options of the engine's build command")
+    parser.add_argument("engine_options", nargs="*", help="options of the engine's build command, after --")
 
 
 def _push(cluster: AnyCluster, options: argparse.Namespace, revision: Revision, framework: Framework) -> None:

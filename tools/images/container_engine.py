@@ -101,7 +101,7 @@ def find_engine(wanted: str | None = None) -> ContainerEngine:
     """Return the requested engine, or the first one that works.
 
     Raises:
-        ValueError: if there is none, with what to install.
+        ValueError: if no engine works, with advice on what to install.
     """
     installed = [name for name in ENGINES if shutil.which(name)]
     if wanted:

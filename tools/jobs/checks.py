@@ -157,7 +157,7 @@ def size_problems(wanted: Wanted, nodes: AvailableNodes) -> Iterator[str]:
 
 
 def _asked(wanted: Wanted, nodes: AvailableNodes) -> tuple[int, int]:
-    """Return the fewest and the most nodes that were asked for; (0, 0) if the text is no number or range."""
+    """Return the fewest and the most nodes of the request; (0, 0) if the text is no number or range."""
     if not wanted.nodes:
         number = 1
         if STAGES[wanted.stage].on_all_nodes:

@@ -71,7 +71,7 @@ class Kubectl:
         """Return an object of the namespace, or None if it does not exist.
 
         Raises:
-            Refused: also if the cluster does not know the kind.
+            Refused: if the server refuses, or does not know the kind.
         """
         try:
             return self._json("get", kind, name, "--output=json")

@@ -33,7 +33,7 @@ def main() -> int:
     )
     parser.add_argument("--failure-hours", type=float, help="hours between failures of the job, if known")
     parser.add_argument(
-        "--co2", action="store_true", help="also report emissions, from the grid of the region"
+        "--co2", action="store_true", help="report emissions, too, from the grid of the region"
     )
     parser.add_argument("overrides", nargs="*", metavar="section.field=value", help="changes of the run file")
     options = parser.parse_intermixed_args()

@@ -13,9 +13,9 @@ from tools.documents import prose
 RULES = tomllib.loads(Path(prose.__file__).with_suffix(".toml").read_text())
 
 
-def found(path: Path, text: str, *, fragments: bool = False) -> list[str]:
+def found(path: Path, text: str) -> list[str]:
     path.write_text(text)
-    findings = sorted(prose.findings(path, RULES, fragments=fragments))
+    findings = sorted(prose.findings(path, RULES))
     return [f"{line}: {message}" for line, message in findings]
 
 
@@ -54,7 +54,7 @@ def test_comments_of_yaml_and_shell_are_checked(tmp_path: Path) -> None:
 
 
 def fragments(path: Path, text: str) -> list[str]:
-    return found(path / "module.py", text, fragments=True)
+    return found(path / "module.py", text)
 
 
 @pytest.mark.parametrize(

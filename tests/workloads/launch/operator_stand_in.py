@@ -42,7 +42,7 @@ def status(port: int) -> str:
 
 
 def start(ports: Sequence[int], master_port: int, manifest: Mapping[str, Any]) -> None:
-    """Tell agents who they are, with the job's own rules for logs."""
+    """Give agents their identity, with the job's own rules for logs."""
     rules = manifest["spec"]["runPolicy"].get("logMonitoringConfiguration")
     for rank, port in enumerate(ports):
         body = {

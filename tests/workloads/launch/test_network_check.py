@@ -46,7 +46,7 @@ def outcomes(nodes: str, *failing: str) -> list[Outcome]:
         ("ab", ["a"], "a", {}),
     ],
 )
-def test_who_is_to_blame(nodes: str, failing: list[str], bad: str, stays: dict[str, str]) -> None:
+def test_the_node_at_fault(nodes: str, failing: list[str], bad: str, stays: dict[str, str]) -> None:
     verdict = blame(nodes, outcomes(nodes, *failing), {})
     assert sorted(verdict.bad) == sorted(bad)
     assert verdict.kept == stays and not verdict.fatal and not verdict.freed

@@ -198,7 +198,7 @@ def answer(node: str, *found: str, **versions: str) -> dict[str, Any]:
     ],
     ids=["all well", "one bad", "one silent", "all bad", "one differs", "a tie", "one lacks"],
 )
-def test_who_is_to_blame(
+def test_the_node_at_fault(
     answers: list[dict[str, Any]], bad: dict[str, str], silent: tuple[str, ...], fatal: str
 ) -> None:
     verdict = judge_nodes(NODES, answers)

@@ -315,7 +315,7 @@ def test_known_failures_are_one_line(
         fail()
     assert ended.value.code == status
     assert re.fullmatch(message + "\n", capsys.readouterr().err)
-    # One of several processes leaves it to who started them, unless another one has failed before.
+    # One of several processes leaves it to the launcher, unless another one has failed before.
     file = tmp_path / "message"
     monkeypatch.setenv(ERROR_FILE, str(file))
     for _ in range(2):

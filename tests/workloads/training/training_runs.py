@@ -109,8 +109,8 @@ def start_training(
     """Start ``torchrun -m seqlm train`` (or another module) as a user's shell would.
 
     Args:
-        arguments: of the module.
-        processes: how many torchrun starts.
+        arguments: arguments of the module.
+        processes: number of processes that torchrun starts.
         program: module that they run, and its first arguments.
         environment: variables that are set besides those of this process.
     """

@@ -1,4 +1,4 @@
-"""The image that a job of Kubernetes names: the one of this commit, or what is known of another."""
+"""Image of a Kubernetes job: this commit's, or a check of the one given."""
 
 import re
 
@@ -13,11 +13,11 @@ from tools.images.source_revision import has_package, read_revision
 
 
 def commit_image(cluster: EksCluster, profile: str | None, framework: str = DEFAULT_FRAMEWORK) -> str:
-    """The image of the commit that is checked out, by digest.
+    """Return the image of the commit that is checked out, by digest.
 
     Args:
-        cluster: has the repository.
-        profile: of the caller's credentials.
+        cluster: cluster file.
+        profile: name of the caller's AWS profile.
         framework: key of ``FRAMEWORKS``.
 
     Raises:
@@ -45,7 +45,7 @@ FILL_IN = "fill-in.invalid/"
 
 
 def image_or_placeholder(cluster: EksCluster, profile: str | None, framework: str) -> str:
-    """The commit's image, or a placeholder for files that are written without AWS or before ``make push``."""
+    """Return the commit's image, or a placeholder for files that are written without AWS."""
     try:
         return commit_image(cluster, profile, framework)
     except (ValueError, BotoCoreError, ClientError):

@@ -49,10 +49,10 @@ YET_TO_START = "is waiting to start"
 
 
 def find_job(kubectl: Kubectl, operator: Operator, name: str) -> dict[str, Any]:
-    """The job of that name, or the last one.
+    """Return the job of that name, or the last one.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if the job does not exist.
     """
     jobs = list_jobs(kubectl, operator, {JOB_LABEL: name} if name else {})
     if not jobs:
@@ -62,7 +62,7 @@ def find_job(kubectl: Kubectl, operator: Operator, name: str) -> dict[str, Any]:
 
 
 def status(kubectl: Kubectl, operator: Operator) -> int:
-    """Jobs, and how far the newest ones are."""
+    """Print the jobs, and the progress of the newest ones."""
     jobs = list_jobs(kubectl, operator, {})
     rows = [
         [

@@ -1,4 +1,4 @@
-"""Look-up of the functions that the tables of stages and of commands name.
+"""Lookup of the functions that the tables of stages and of commands name.
 
 The tables are data that nodes read, so they name functions of upper layers as text. Only the command line
 resolves these names.

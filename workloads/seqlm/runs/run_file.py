@@ -176,8 +176,8 @@ def run_stage(
     """Run a stage with the run file that the command line names, in ``one_line_errors``.
 
     Args:
-        main: the stage.
-        usage: what it reads, and options of its command line.
+        main: function of the stage.
+        usage: fields that the stage reads, and options of its command line.
         arguments: arguments of the command line; by default those of this process.
         name: name of the command.
         paths_read: function that returns the files that a stage without ``inference`` reads, for a dry run.

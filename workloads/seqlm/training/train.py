@@ -191,7 +191,7 @@ class _TrainingLoop:
         self._update_seconds()
 
     def _advance(self, steps: Iterator[StepPacks]) -> None:
-        """Make one step, and whatever is due after it."""
+        """Make one step, and all that is due after it."""
         self._make_step(steps)
         self._exchange_flags()
         if self._is_last or self._is_due(self._config.save_every_steps):

@@ -126,7 +126,7 @@ def test_the_run_file_is_readable_in_its_manifest(tmp_path: Path) -> None:
     assert yaml.safe_load(to_yaml({"text": config + "# Å\n"})) == {"text": config + "# Å\n"}
 
 
-def test_a_token_is_a_signed_question_who_asks() -> None:
+def test_a_token_is_a_signed_request_for_the_callers_identity() -> None:
     session = boto3.Session("AKIDEXAMPLE", "secret", region_name="us-west-2")
     text = token(session, "esm2-eks")
     encoded = text.removeprefix("k8s-aws-v1.")

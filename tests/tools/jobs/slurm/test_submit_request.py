@@ -192,7 +192,7 @@ def test_reports_all_problems_at_once() -> None:
         request("runs=/root/runs", image=None, nodes="9")
 
 
-def test_whose_job_it_is() -> None:
+def test_the_user_of_a_job() -> None:
     assert job_user(CLUSTER, None) == "ubuntu"
     names = [user.name for user in P5.access.users]
     assert len(names) > 1

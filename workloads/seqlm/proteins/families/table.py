@@ -1,4 +1,4 @@
-"""Table of the model families, and look-ups of a model's family.
+"""Table of the model families, and lookups of a model's family.
 
 Standard library only, because machines without torch read it.
 """
@@ -20,8 +20,8 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {family.name: family for family in (
 def family_of(name: str) -> str | None:
     """Return the family of a model folder, a checkpoint folder or a published model's hub id.
 
-    A folder that does not exist yet may contain a hub id in its name. None: the family cannot be told without
-    loading the model.
+    A folder that does not exist yet may contain a hub id in its name. None means that only loading
+    the model would show the family.
     """
     model_type = saved_config(Path(name)).get("model_type")
     for family in MODEL_FAMILIES.values():

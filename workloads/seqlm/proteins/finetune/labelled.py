@@ -37,12 +37,12 @@ class LabelledSplit(LabelledRecords):
     schema: LabelSchema
 
     def labels(self, units: npt.NDArray[np.int64]) -> Floats:
-        """Return the labels of a sequence task, shape (N, columns); NaN where there is none."""
+        """Return the labels of a sequence task, shape (N, columns); NaN where a label is missing."""
         assert not self.schema.task.per_residue, "labels of residues"
         return super().labels(units)
 
     def token_labels(self, units: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-        """Return the classes of a residue task, (length,) per protein; ``IGNORED`` where there is none."""
+        """Return the classes of a residue task, (length,) per protein; ``IGNORED`` for missing ones."""
         assert self.schema.task.per_residue, "labels of whole proteins"
         return super().token_labels(units)
 

@@ -55,7 +55,7 @@ class LabelledPack(HostPack):
     """Micro-batch with its labels."""
 
     targets: npt.NDArray[Any]
-    """(S, L) float32 labels, NaN where there is none. For a residue task (T,) int64, ``IGNORED`` there."""
+    """(S, L) float32 labels, NaN for missing ones. For a residue task (T,) int64, then ``IGNORED``."""
 
 
 class LabelledStream(ProteinStream):
@@ -285,7 +285,7 @@ def _ranges(starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Ints:
 
 
 def _labels(split: LabelledSplit, units: Ints, max_residues: int) -> Floats:
-    """Return the labels of the rows of these proteins, NaN where there is none."""
+    """Return the labels of the rows of these proteins, NaN where a label is missing."""
     if not split.schema.task.per_residue:
         return split.labels(units)
     parts = [labels[:max_residues] for labels in split.token_labels(units)]

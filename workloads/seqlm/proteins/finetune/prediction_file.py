@@ -28,7 +28,7 @@ class Predictions:
     offsets: npt.NDArray[np.int64]
     """(proteins + 1,) first row of each protein."""
     labels: Floats
-    """(N, C) labels, NaN where there is none; C is 1 for a residue task."""
+    """(N, C) labels, NaN where a label is missing; C is 1 for a residue task."""
     outputs: Floats
     """(N, L) logits, or values in the labels' units."""
     lengths: npt.NDArray[np.int64]

@@ -34,7 +34,7 @@ class Examples(NamedTuple):
     features: Any
     """(N, F) features, dense or sparse."""
     labels: Floats
-    """(N, C) labels, NaN where there is none; numbers of classes if these exclude each other."""
+    """(N, C) labels, NaN where a label is missing; numbers of classes if these exclude each other."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def scores(schema: LabelSchema, labels: Floats, outputs: Floats) -> dict[str, fl
 
     Args:
         schema: labels of the task.
-        labels: (N, C) labels, NaN where there is none.
+        labels: (N, C) labels, NaN where a label is missing.
         outputs: (N, L) outputs of the model.
 
     Returns:

@@ -37,7 +37,7 @@ def write_shards(
         lengths: (N,) number of tokens of each record.
         num_clusters: number of clusters of the records.
         schema: schema of the shards.
-        batch: returns the records from one position up to another.
+        batch: function that returns the records from one position up to another.
     """
     shards = []
     limits = Limits.for_workers(1)

@@ -13,8 +13,9 @@ def once(is_done: Callable[[], bool], do: Callable[[], object], when_waiting: st
     """Return when the work is done, by this process or by another one. There is no time limit.
 
     Args:
-        is_done: returns whether the result exists.
-        do: does the work, or raises BeingPrepared or BeingFetched if another process is doing it.
+        is_done: function that returns whether the result exists.
+        do: function that does the work, or raises ``BeingPrepared`` or
+            ``BeingFetched`` if another process is doing it.
         when_waiting: message that is printed once if another process is doing it.
     """
     has_printed = False

@@ -28,9 +28,15 @@ NEEDS_TEMPLATES = "aws:cdk:bundling-stacks"
 def main() -> None:
     """Synthesize the app; invalid files and templates that are too large end it with a message."""
     app = App()
+    context = app.node.try_get_context
+    endpoint: Endpoint | None = None
+    clusters: list[AnyCluster] = []
     try:
-        endpoint = _requested_endpoint(app)
-        clusters = [] if endpoint else _requested_clusters(app)
+        if context("endpoint"):
+            endpoint = load_endpoint(Path(context("endpoint")), {key: context(key) for key in GIVEN})
+        else:
+            files = [context("cluster")] if context("cluster") else DEFAULT_CLUSTERS
+            clusters = [load_cluster(Path(file)) for file in files]
     except ValueError as error:
         sys.exit(str(error))
     if endpoint:
@@ -40,7 +46,7 @@ def main() -> None:
         # annotations.
         costs = ", ".join(remaining_costs(cluster))
         print(f"{cluster.name}: once deployed, billed until `make teardown`: {costs}", file=sys.stderr)
-        if isinstance(cluster, EksCluster) and app.node.try_get_context(NEEDS_TEMPLATES):
+        if isinstance(cluster, EksCluster) and context(NEEDS_TEMPLATES):
             bring_missing(cluster)
         add_stacks(app, cluster)
     add_checks(app)
@@ -48,22 +54,6 @@ def main() -> None:
     remove_refused(folder)
     if problems := oversized(folder):
         sys.exit("\n".join(problems))
-
-
-def _requested_endpoint(app: App) -> Endpoint | None:
-    """Return the endpoint that the context selects; None if it selects none."""
-    context = app.node.try_get_context
-    file = context("endpoint")
-    if not file:
-        return None
-    return load_endpoint(Path(file), {key: context(key) for key in GIVEN})
-
-
-def _requested_clusters(app: App) -> list[AnyCluster]:
-    """Return the cluster that the context selects, or the default clusters."""
-    file = app.node.try_get_context("cluster")
-    files = [Path(file)] if file else DEFAULT_CLUSTER_FILES.values()
-    return [load_cluster(path) for path in files]
 
 
 if __name__ == "__main__":

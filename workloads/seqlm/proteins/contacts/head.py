@@ -253,8 +253,8 @@ def _each_layer(engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[in
 
     def before(number: int, layer: PackedLayer, arguments: tuple[Any, ...]) -> None:
         beat("reading attention")
-        hidden, normed, tokens, *_ = arguments
-        use(number, _corrected(_attention(layer, hidden, normed, tokens)))
+        hidden, normed, packed, *_ = arguments
+        use(number, _corrected(_attention(layer, hidden, normed, packed)))
 
     hooks = [
         layer.register_forward_pre_hook(partial(before, number))

@@ -177,12 +177,12 @@ class Batcher:
             if not request.waiting:
                 self._requests.popleft()
                 continue
-            index, tokens = request.waiting[0]
+            place, tokens = request.waiting[0]
             room -= len(tokens) + SPECIAL_TOKENS
             if room < 0 and taken:
                 break
             request.waiting.popleft()
-            taken.append(_Taken(request, index, tokens))
+            taken.append(_Taken(request, place, tokens))
             self._requests.rotate(-1)
         return taken
 
@@ -209,9 +209,9 @@ class Batcher:
         self._residues_per_second = before + RATE_WEIGHT * (speed - before)
 
     @staticmethod
-    def _give(request: _Request, index: int, answer: Answer) -> None:
+    def _give(request: _Request, place: int, answer: Answer) -> None:
         """Store an answer, and complete the request with its last one."""
-        request.answers[index] = answer
+        request.answers[place] = answer
         request.num_missing -= 1
         if not request.num_missing and not request.done.done():
             request.done.set_result(None)

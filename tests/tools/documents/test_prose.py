@@ -161,10 +161,6 @@ def test_who_is_for_people(tmp_path: Path) -> None:
     )
 
 
-def test_fragments_are_reported_on_request(tmp_path: Path) -> None:
-    assert not found(tmp_path / "module.py", "parse(help='of the run')\n")
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new", "equal"),
     [

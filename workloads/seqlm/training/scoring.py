@@ -42,8 +42,8 @@ def score_packs(
     Args:
         model: language model.
         stream: packs of the split.
-        pack_of: function that returns the input of the model for a pack. Its ``targets`` are ``IGNORED`` where
-            nothing is predicted.
+        pack_of: function that returns the input of the model for a pack. Its ``targets`` are ``IGNORED``
+            where nothing is predicted.
         place: processes, pack shape and precision.
         num_packs: number of packs, the first ones of the stream; 0 for all.
     """

@@ -35,8 +35,9 @@ def main() -> None:
         if context("endpoint"):
             endpoint = load_endpoint(Path(context("endpoint")), {key: context(key) for key in GIVEN})
         else:
-            files = [context("cluster")] if context("cluster") else DEFAULT_CLUSTERS
-            clusters = [load_cluster(Path(file)) for file in files]
+            given = context("cluster")
+            files = [Path(given)] if given else DEFAULT_CLUSTER_FILES.values()
+            clusters = [load_cluster(file) for file in files]
     except ValueError as error:
         sys.exit(str(error))
     if endpoint:

@@ -35,16 +35,14 @@ def main() -> None:
         if context("endpoint"):
             endpoint = load_endpoint(Path(context("endpoint")), {key: context(key) for key in GIVEN})
         else:
-            given = context("cluster")
-            files = [Path(given)] if given else DEFAULT_CLUSTER_FILES.values()
-            clusters = [load_cluster(file) for file in files]
+            files = [context("cluster")] if context("cluster") else DEFAULT_CLUSTER_FILES.values()
+            clusters = [load_cluster(Path(file)) for file in files]
     except ValueError as error:
         sys.exit(str(error))
     if endpoint:
         add_endpoint_stack(app, endpoint)
     for cluster in clusters:
-        # Printed at every command, because the app does not know the command, and `cdk destroy` shows no
-        # annotations.
+        # Printed at every command: the command is not known here, and `cdk destroy` shows no annotations.
         costs = ", ".join(remaining_costs(cluster))
         print(f"{cluster.name}: once deployed, billed until `make teardown`: {costs}", file=sys.stderr)
         if isinstance(cluster, EksCluster) and context(NEEDS_TEMPLATES):

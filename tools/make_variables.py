@@ -51,7 +51,12 @@ class Target(NamedTuple):
     subcommand: str = ""
     """Subcommand of ``seqlm`` that the target runs; empty if it runs another program."""
     here_only: bool = False
-    """Whether the target works with results or models of this machine, so that TARGET makes no sense."""
+    """Whether the target runs only on this machine, so that TARGET makes no sense."""
+
+    @property
+    def reads_results(self) -> bool:
+        """Return whether the target reads the results of a run."""
+        return "RUN" in self.reads.split()
 
     def variables(self, place: str) -> set[str]:
         """Return the variables that the target reads with ``TARGET=place``."""
@@ -166,7 +171,9 @@ def find_problem(
     for goal in goals:
         target = TARGETS.get(goal, OTHER)
         if target.here_only and place in CLUSTERS:
-            reason = f"{goal} runs on this machine alone; for a run of the cluster make fetch comes first"
+            reason = f"{goal} runs only on this machine; leave TARGET out"
+            if target.reads_results:
+                reason += ", and bring a run of the cluster here with make fetch"
             return Problem("TARGET", reason)
         read |= target.variables(place)
     # Unknown names in the environment belong to other programs.

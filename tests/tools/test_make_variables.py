@@ -78,7 +78,7 @@ def test_what_is_read_is_accepted() -> None:
         (["train-ddp"], "local", ["NODES"], [], "NODES make train-ddp does not read NODES;"),
         (["image"], "eks", ["CLUSTER"], [], "CLUSTER make image does not read CLUSTER;"),
         (["help"], "local", [], ["RUN"], "RUN make help does not read RUN; it reads PYTHON VENV"),
-        (["lint", "report"], "eks", ["TARGET"], [], "TARGET report runs on this machine alone;"),
+        (["lint", "report"], "eks", ["TARGET"], [], "TARGET report runs only on this machine;"),
     ],
 )
 def test_what_is_not_read_is_refused(

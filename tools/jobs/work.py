@@ -1,6 +1,6 @@
 """Work of a job: a stage of a run, or the measurement of all-reduces over its nodes.
 
-All detectable mistakes are errors here, before any request to a cluster.
+Mistakes that need no request to a cluster are found here.
 """
 
 import re
@@ -31,7 +31,7 @@ class NamedRun:
 
 _AWS = "github.com/aws-samples/awsome-distributed-training, micro-benchmarks/nccl-tests/README.md"
 PUBLISHED = {
-    # The first from a user, with versions of 2022.
+    # The figure of p4d is from a user's report of 2022.
     "ml.p4d.24xlarge": Published(57.20, 1 << 30, 2, "github.com/NVIDIA/nccl/issues/527, 2022-07-25"),
     "ml.p4de.24xlarge": Published(78.33, 2 << 30, 2, _AWS),
     "ml.p5.48xlarge": Published(465.87, 4 << 30, 2, _AWS),
@@ -55,11 +55,11 @@ class Work:
     """Text of the run file; the expected bandwidth for a bandwidth job."""
     overrides: tuple[str, ...] = ()
     output: str = ""
-    """Absolute path of the table that a stage of inference writes; empty for other stages."""
+    """Absolute path of the result that ``inference.output`` names; empty for other stages."""
     data_manifest: str = ""
     """File that exists when the stage's data are prepared; empty if it reads none."""
     needed: tuple[str, ...] = ()
-    """Files and folders that the stage reads and that are not fetched."""
+    """Files and folders on the shared file system that a stage with a table reads; empty for others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +100,10 @@ def work_of(order: Order) -> Work:
     overrides = [*order.settings, f"name={config.name}"]
     output = ""
     needed: tuple[str, ...] = ()
-    if order.stage.writes_table:
+    if order.stage.names_output:
         output = order.path(output_file(config, order.wanted.stage))
         overrides.append(f"inference.output={output}")
+    if order.stage.writes_table:
         needed = _needed(order, config)
     return Work(
         run=config.name,
@@ -121,7 +122,7 @@ def work_problems(order: Order) -> Iterator[str]:
         yield from _bandwidth_problems(order)
         return
     config = order.run.config
-    if order.stage.writes_table:
+    if order.stage.names_output:
         try:
             output_file(config, order.wanted.stage)
         except ValueError as error:
@@ -162,9 +163,9 @@ def _expectation(order: Order) -> Expectation:
 def _folder_problems(order: Order, config: RunFile) -> Iterator[str]:
     """Yield the run's own places that are not on a shared file system."""
     places: dict[str, str | None] = {"runs": config.runs, "data.downloads": config.data.downloads}
-    if order.stage.writes_table:
+    if order.stage.names_output:
         places["inference.output"] = config.inference.output
-    else:
+    if not order.stage.writes_table:
         places["data.path"] = config.data.path
     if order.stage.reads_model:
         # A hub id looks like a relative path, and is taken for one below the folder.
@@ -199,7 +200,7 @@ def _read_problems(order: Order, config: RunFile) -> Iterator[str]:
 
 
 def _needed(order: Order, config: RunFile) -> tuple[str, ...]:
-    """Return input, mutations and model of a stage of inference.
+    """Return input, mutations and model of a stage that writes a table.
 
     A relative ``inference.model`` is left out: it may be a hub id.
     """

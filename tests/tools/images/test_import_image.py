@@ -350,7 +350,7 @@ def test_make_picks_the_tool(target: str, command: str) -> None:
 @pytest.mark.parametrize("target", ["report", "bench"])
 def test_make_refuses_a_target_that_is_of_this_machine(target: str) -> None:
     done = make("--dry-run", target, "TARGET=slurm")
-    assert done.returncode and f"TARGET=slurm: {target} runs on this machine alone" in done.stderr
+    assert done.returncode and f"TARGET=slurm: {target} runs only on this machine" in done.stderr
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:

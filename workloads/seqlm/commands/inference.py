@@ -30,7 +30,10 @@ def run_inference(name: str, config: RunFile) -> None:
     """
     command = inference_command(name)
     if command.needs_task and config.task is None:
-        raise ValueError(f"task: make {name} needs a labelled table; set CONFIG to the run file of a task")
+        raise ValueError(
+            f"task: {name} needs a labelled table; give the run file of a task: CONFIG= with make, else "
+            "--config"
+        )
     config = _with_model(command, config)
     output_file(config, name)
     if command.by_parts:

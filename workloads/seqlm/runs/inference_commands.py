@@ -33,7 +33,11 @@ READING = (
 """Fields of the run file that every command reads."""
 PREPARING = ("data", "task", "guard", "chat", "model.init_from")
 """Fields of the run file that shape prepared data."""
-PROTEINS = "inference.input"
+INPUT_FIELD = "inference.input"
+"""Field with the proteins that a command reads."""
+PROTEIN_RUN = "esm2_8m_sample"
+TASK_RUN = "membrane_sample"
+"""Bundled run files that subcommands read by default."""
 FEW_BYTES = 30_000
 """Size of an input for which starting other processes takes longer than the computation."""
 
@@ -55,25 +59,24 @@ class InferenceCommand:
     write one file."""
     draws: bool = False
     """Whether it draws pictures beside the table."""
-    inputs: tuple[str, ...] = (PROTEINS,)
+    inputs: tuple[str, ...] = (INPUT_FIELD,)
     """Fields whose files decide on the amount of work."""
     small_bytes: int = FEW_BYTES
     """Size of the inputs up to which this process computes alone."""
     heads: tuple[str, ...] = HEADS
     """Heads that the command accepts."""
     reads_mutations: bool = False
-    """Whether it reads ``inference.mutations``; then ``FEW_BYTES`` of proteins are few."""
+    """Whether it reads ``inference.mutations``. With such a list, the limit is ``FEW_BYTES``, not
+    ``small_bytes``."""
     reads_prepared_data: bool = False
     """Whether it reads the prepared data of the run, which are prepared first if they are missing."""
     needs_task: bool = False
     """Whether the run file must have a section ``task``."""
     uses_starting_model: bool = False
     """Whether the model is ``model.init_from`` instead of the run's own, if ``inference.model`` is null."""
-    result: str = ""
-    """Name of the result in the run folder on a cluster; empty for the table itself."""
     fields: tuple[str, ...] = READING
     """Sections and fields of the run file that the command reads."""
-    run_file: str = "esm2_8m_sample"
+    run_file: str = PROTEIN_RUN
     """Bundled run file that the command reads by default."""
 
 
@@ -117,7 +120,6 @@ INFERENCE_COMMANDS: Mapping[str, InferenceCommand] = {
         small_bytes=0,  # the bundled parts are small; any assay is not
         heads=(MASKED_LM,),
         reads_prepared_data=True,
-        result="scorecard.json",
         fields=(*READING, "data", "evaluate", "scorecard", "model.mask_fraction", "train.tokens_per_pack"),
     ),
     "layers": InferenceCommand(
@@ -130,9 +132,8 @@ INFERENCE_COMMANDS: Mapping[str, InferenceCommand] = {
         reads_prepared_data=True,
         needs_task=True,
         uses_starting_model=True,
-        result="layers.csv",
         fields=(*READING, *PREPARING),
-        run_file="membrane_sample",
+        run_file=TASK_RUN,
     ),
 }
 

@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from seqlm.runs.inference_commands import INFERENCE_COMMANDS, PREPARING, InferenceCommand
+from seqlm.runs.inference_commands import (
+    INFERENCE_COMMANDS,
+    PREPARING,
+    PROTEIN_RUN,
+    TASK_RUN,
+    InferenceCommand,
+)
 from seqlm.training.command_line import NO_USAGE, Usage
 
 
@@ -42,12 +48,14 @@ class Stage:
     """Whether the stage runs on NeuronCores."""
     framework: str = ""
     """Framework of the image (``tools/images/build.py``); empty for the default image."""
-    reads_data: Literal["", "prepared", "bionemo"] = "prepared"
+    reads_data: Literal["", "prepared", "bionemo"] = ""
     """Form of the training data that must be complete before the stage starts; empty if it reads none."""
     reads_model: bool = False
     """Whether it reads ``inference.model``."""
     reads_mutations: bool = False
     """Whether it reads ``inference.mutations``."""
+    names_output: bool = False
+    """Whether ``inference.output`` names its result, as for all commands of inference."""
     writes_table: bool = False
     """Whether it reads ``inference.input`` and writes a table part by part."""
     data_program: tuple[str, ...] = ("seqlm", "data")
@@ -55,9 +63,11 @@ class Stage:
     pod_data_program: tuple[str, ...] = ("seqlm.commands.prepare",)
     """Program that prepares the data in the pods of a job; all of them run it."""
     retries: int = 3
-    """Restarts by Kubernetes. Stages that cannot resume get few, because most failures are permanent."""
-    result_file: str = "metrics.jsonl"
-    """Name of the result in the run folder, unless the stage writes a table."""
+    """Restarts by Kubernetes; few for stages whose failures are mostly permanent."""
+    result_file: str = ""
+    """Name of the result in the run folder; empty if ``inference.output`` names it, or without a file."""
+    writes_report: bool = False
+    """Whether the stage writes ``report.html`` into the run folder."""
     progress: Literal["checkpoints", "bionemo", "parts"] = "checkpoints"
     """Name of the measure of progress, a key of ``seqlm.launch.progress.PROGRESS``."""
 
@@ -75,15 +85,19 @@ class Stage:
         """Return the paths of the results by name."""
         if output:
             return {"results": output}
-        name = "metrics" if self.result_file == "metrics.jsonl" else "results"
-        return {name: f"{run_dir}/{self.result_file}", "report": f"{run_dir}/report.html"}
+        found = {}
+        if self.result_file:
+            name = "metrics" if self.result_file == METRICS_FILE else "results"
+            found[name] = f"{run_dir}/{self.result_file}"
+        if self.writes_report:
+            found["report"] = f"{run_dir}/report.html"
+        return found
 
 
+METRICS_FILE = "metrics.jsonl"
+"""File of a training's metrics in the run folder."""
 RESUMED = 10
-"""Restarts of a stage that resumes."""
-PROTEIN_RUN = "esm2_8m_sample"
-TASK_RUN = "membrane_sample"
-"""Bundled run files that subcommands read by default."""
+"""Restarts of stages that resume, and of the other commands of inference."""
 MODEL_OPTION = {"--model": "inference.model"}
 START_OPTION = {"--model": "model.init_from"}
 OUTPUT_OPTIONS = {**MODEL_OPTION, "--output": "inference.output"}
@@ -136,10 +150,11 @@ def _inference_stage(name: str, command: InferenceCommand) -> Stage:
         retries=RESUMED,
         reads_model=True,
         reads_mutations=command.reads_mutations,
+        names_output=True,
     )
     if command.by_parts:
-        return replace(stage, writes_table=True, reads_data="", progress="parts")
-    return replace(stage, result_file=command.result)
+        return replace(stage, writes_table=True, progress="parts")
+    return replace(stage, reads_data="prepared")
 
 
 SUBCOMMANDS: Mapping[str, Stage] = {
@@ -147,6 +162,7 @@ SUBCOMMANDS: Mapping[str, Stage] = {
         start="commands.prepare:main",
         usage=_usage("prepare the data of a run", PREPARING, files="data.source"),
         one_process=True,
+        reads_data="prepared",
     ),
     "train": Stage(
         start="commands.train:main",
@@ -156,7 +172,10 @@ SUBCOMMANDS: Mapping[str, Stage] = {
         resizes=True,
         has_metrics=True,
         on_neuron=True,
+        reads_data="prepared",
         retries=RESUMED,
+        result_file=METRICS_FILE,
+        writes_report=True,
     ),
     "finetune": Stage(
         start="commands.train:finetune",
@@ -166,6 +185,7 @@ SUBCOMMANDS: Mapping[str, Stage] = {
     "evaluate": Stage(
         start="commands.evaluate:main",
         usage=_usage("score a model on prepared data", SCORING, options=MODEL_OPTION),
+        reads_data="prepared",
         reads_model=True,
     ),
     **{name: _inference_stage(name, command) for name, command in INFERENCE_COMMANDS.items()},
@@ -197,13 +217,14 @@ SUBCOMMANDS: Mapping[str, Stage] = {
         data_program=("seqlm.commands.bionemo_data",),
         pod_data_program=("seqlm.commands.bionemo_data",),
         retries=RESUMED,
+        result_file=METRICS_FILE,
+        writes_report=True,
         progress="bionemo",
     ),
     "convert-bionemo": Stage(
         start="bionemo.convert:main",
         usage=_usage("convert checkpoints of BioNeMo"),
         framework="bionemo",
-        reads_data="",
     ),
 }
 STAGES: Mapping[str, Stage] = {
@@ -215,6 +236,7 @@ STAGES: Mapping[str, Stage] = {
         on_all_nodes=True,
         retries=1,
         result_file="bandwidth.json",
+        writes_report=True,
     ),
 }
 """Stages that clusters run."""

@@ -105,5 +105,5 @@ def test_residues_have_layers_without_pooling(
 
 
 def test_a_run_file_without_a_task_or_a_model_is_refused(run_file: Path) -> None:
-    with pytest.raises(ValueError, match=r"task: make layers needs a labelled table"):
+    with pytest.raises(ValueError, match=r"task: layers needs a labelled table"):
         run_inference("layers", load_config(run_file))

@@ -297,8 +297,8 @@ class Engine:
             rows = answer.compute(self.model, plain_pack(host, max_length, self.device))
         if answer.each == "pooled":
             bounds = to_device(torch.from_numpy(answered), self.device)
-            firsts = to_device(torch.from_numpy(host.cumulative[:-1]), self.device)
-            packed = PackedRows(rows, bounds, firsts)
+            cls_places = to_device(torch.from_numpy(host.cumulative[:-1]), self.device)
+            packed = PackedRows(rows, bounds, cls_places)
             rows = torch.cat([statistic.of_windows(packed) for statistic in answer.statistics], dim=-1)
         rows = rows.to("cpu", non_blocking=True)
         done = None

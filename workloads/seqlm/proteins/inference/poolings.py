@@ -29,15 +29,16 @@ class PackedRows:
     rows: Tensor
     """Hidden states, (T, C)."""
     bounds: Tensor
-    """First residue of each window that it answers for, and the one after the last, (S, 2)."""
-    firsts: Tensor
-    """Rows of the windows' CLS, (S,)."""
+    """Places in the pack of the first residue that a window answers for, and after its last one, (S, 2)."""
+    cls_places: Tensor
+    """Places in the pack of the windows' CLS, (S,)."""
 
     def reduced(self, values: Tensor, reduction: str) -> Tensor:
         """Reduce values (T, C) within the bounds, (S, C).
 
-        Every other segment lies between two windows. A segment's rows are reduced in their order, so that the
-        result is the same in any pack. Sums of atomic additions would differ.
+        The flattened bounds make segments of the windows and of the gaps between them in turn, and ``[::2]``
+        keeps the windows. A segment's rows are reduced in their order, so that the result is the same in any
+        pack. Sums of atomic additions would differ.
         """
         import torch
 
@@ -75,7 +76,9 @@ MAXIMUM = Statistic(
     joined=lambda values, weights: values.max(axis=0),
 )
 CLS_ROW = Statistic(
-    of_windows=lambda packed: packed.rows[packed.firsts.clamp(max=len(packed.rows) - 1)],
+    of_windows=lambda packed: packed.rows[
+        packed.cls_places.clamp(max=len(packed.rows) - 1)
+    ],  # spare windows begin at the end
     joined=lambda values, weights: values[0],  # windows come in the order of the protein
 )
 

@@ -155,6 +155,7 @@ $(AWSCLI_READY) $(BIOTRAINER_READY) $(CHECKOV_READY) $(HYPERPOD_READY) $(XLA_REA
 
 # Its own torch comes first on Python's path; everything else is that of .venv.
 SITE_PACKAGES := lib/python3.11/site-packages
+AFTER_INSTALL :=
 $(XLA_READY): AFTER_INSTALL = echo "$(abspath $(VENV))/$(SITE_PACKAGES)" > .venv-xla/$(SITE_PACKAGES)/shared.pth
 
 # A folder of packages for Python's path, not an environment.

@@ -51,12 +51,12 @@ def install(uv: Path, settings: Mapping[str, str], options: Sequence[str]) -> in
     """
     # uv's own variables, which the user may have set, come before pip's settings.
     users_own = {name: value for name, value in os.environ.items() if name.startswith("UV_")}
-    environment = {**os.environ, **pip_settings.uv_variables(settings), **users_own}
+    environment = {**os.environ, **pip_settings.uv_variables(settings, os.environ), **users_own}
     if "--require-hashes" in options:
         # uv demands an exact version of each constraint then. The locked versions are exact already.
         environment.pop("UV_CONSTRAINT", None)
     command = [str(uv), "pip", "install", "--python", sys.executable]
-    command += [*pip_settings.uv_arguments(settings), *options]
+    command += [*pip_settings.uv_arguments(settings, options), *options]
     return subprocess.run(command, env=environment, check=False).returncode
 
 
@@ -79,11 +79,17 @@ def uv_on_path(version: str) -> Path | None:
 
 
 def installed_uv(folder: Path, environment: Mapping[str, str]) -> Path | None:
-    """Install uv in a folder. Return the program, or None if pip finds no wheel for this machine."""
+    """Install uv in a folder. Return the program, or None if it cannot be installed or does not run."""
     command = [*PIP, "install", "--quiet", *BINARY_ONLY, "--target", str(folder)]
     command += ["--requirement", str(UV_REQUIREMENTS)]
-    done = subprocess.run(command, env=environment, check=False)
-    return folder / "bin" / "uv" if done.returncode == 0 else None
+    if subprocess.run(command, env=environment, check=False).returncode:
+        return None  # pip finds no wheel for this machine
+    uv = folder / "bin" / "uv"
+    try:
+        works = subprocess.run([uv, "--version"], stdout=subprocess.DEVNULL, check=False).returncode == 0
+    except OSError:  # the folder for temporary files may be mounted without the permission to run programs
+        return None
+    return uv if works else None
 
 
 def read_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ Standard library only, because image builds use this module with the base image'
 
 import ast
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SECTIONS = ("global", "install", ":env:")
@@ -21,7 +21,6 @@ ALWAYS = {
 }
 RENAMED = {
     "break-system-packages": "UV_BREAK_SYSTEM_PACKAGES",
-    "client-cert": "SSL_CLIENT_CERT",
     "default-timeout": "UV_HTTP_TIMEOUT",
     "index-url": "UV_DEFAULT_INDEX",
     "timeout": "UV_HTTP_TIMEOUT",
@@ -34,6 +33,10 @@ LISTS = {
 }
 """Variables of uv with a list that spaces separate, as in pip."""
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY")
+CERTIFICATE_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""Variables of other programs with certificates that pip reads if it has no setting, and uv does not."""
+FORMATS = ("only-binary", "no-binary")
+"""Settings that restrict packages to wheels or to source archives."""
 FALSE = frozenset({"n", "no", "f", "false", "off", "0"})
 """Values of a switch that pip reads as off."""
 
@@ -57,8 +60,13 @@ def parse(listing: str) -> dict[str, str]:
     return settings
 
 
-def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return uv's environment variables for the settings of pip that ``parse`` returns."""
+def uv_variables(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return uv's environment variables for the settings of pip.
+
+    Args:
+        settings: settings of pip that ``parse`` returns.
+        environment: environment variables of this process.
+    """
     variables = dict(ALWAYS)
     for name, variable in RENAMED.items():
         if name in settings:
@@ -71,9 +79,14 @@ def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
         variables["UV_FIND_LINKS"] = ",".join(places)
     if "proxy" in settings:
         variables |= dict.fromkeys(PROXIES, settings["proxy"])
-    if "cert" in settings:
-        certificates = Path(settings["cert"])
-        variables["SSL_CERT_DIR" if certificates.is_dir() else "SSL_CERT_FILE"] = str(certificates)
+    if "client-cert" in settings:
+        variables["SSL_CLIENT_CERT"] = os.path.expanduser(settings["client-cert"])
+    given = [settings.get("cert")]
+    if not {"SSL_CERT_FILE", "SSL_CERT_DIR"} & environment.keys():  # uv reads these itself
+        given += [environment.get(name) for name in CERTIFICATE_VARIABLES]
+    certificates = next((os.path.expanduser(path) for path in given if path), None)
+    if certificates is not None:
+        variables["SSL_CERT_DIR" if Path(certificates).is_dir() else "SSL_CERT_FILE"] = certificates
     else:
         # pip trusts the certificates of the operating system.
         variables["UV_SYSTEM_CERTS"] = "true"
@@ -85,9 +98,23 @@ def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def uv_arguments(settings: Mapping[str, str]) -> list[str]:
-    """Return options of ``uv pip install`` for settings that have no variable."""
-    return ["--no-index"] if _is_on(settings.get("no-index", "no")) else []
+def uv_arguments(settings: Mapping[str, str], options: Sequence[str] = ()) -> list[str]:
+    """Return options of ``uv pip install`` for settings that have no variable.
+
+    Args:
+        settings: settings of pip that ``parse`` returns.
+        options: options of this call, which come before the settings. uv takes none of them twice.
+    """
+    found = []
+    if _is_on(settings.get("no-index", "no")) and "--no-index" not in options:
+        found.append("--no-index")
+    if _is_on(settings.get("pre", "no")) and "--pre" not in options:
+        found.append("--pre")
+    if not any(f"--{name}" in options for name in FORMATS):
+        for name in FORMATS:
+            for value in settings.get(name, "").replace(",", " ").split():
+                found += [f"--{name}", value]
+    return found
 
 
 def _is_on(value: str) -> bool:

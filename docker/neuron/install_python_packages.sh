@@ -7,6 +7,12 @@ set -euo pipefail
 readonly here="$1" environment="$2"
 readonly python="${environment}/bin/python3"
 
+# uv leaves a lock file in the folder for temporary files, which the image must not keep.
+work="$(mktemp --directory)"
+readonly work
+trap 'rm -rf "${work}"' EXIT
+export TMPDIR="${work}"
+
 python3 -m venv --system-site-packages "${environment}"
 export PIP_NO_CACHE_DIR=1
 # uv looks for installed packages in the environment alone; pip needs an option not to count the base's as installed.

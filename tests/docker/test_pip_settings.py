@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import subprocess
 import sys
@@ -16,7 +17,7 @@ pip_settings = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / 
 
 def variables(**settings: str) -> dict[str, str]:
     found: dict[str, str] = pip_settings.uv_variables(
-        {name.replace("_", "-"): settings[name] for name in settings}
+        {name.replace("_", "-"): settings[name] for name in settings}, {}
     )
     return found
 
@@ -45,7 +46,7 @@ def test_pips_own_listing_is_read(tmp_path: Path) -> None:
     environment = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PIP_TRUSTED_HOST": "a.example b.example"}
     command = [sys.executable, "-m", "pip", "config", "list"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    found = pip_settings.uv_variables(pip_settings.parse(done.stdout))
+    found = pip_settings.uv_variables(pip_settings.parse(done.stdout), {})
     assert found["UV_INDEX"] == "https://a.example https://b.example"
     assert found["UV_INSECURE_HOST"] == "a.example b.example"
 
@@ -85,3 +86,21 @@ def test_no_index_is_an_option() -> None:
     assert pip_settings.uv_arguments({"no-index": "1"}) == ["--no-index"]
     assert pip_settings.uv_arguments({"no-index": "false"}) == []
     assert pip_settings.uv_arguments({}) == []
+
+
+def test_options_of_the_call_come_before_settings() -> None:
+    assert pip_settings.uv_arguments({"no-index": "1"}, ["--no-index"]) == []
+    settings = {"only-binary": ":all:", "pre": "1"}
+    assert pip_settings.uv_arguments(settings) == ["--pre", "--only-binary", ":all:"]
+    assert pip_settings.uv_arguments(settings, ["--no-binary", ":all:"]) == ["--pre"]
+
+
+def test_certificates_are_those_of_pip(tmp_path: Path) -> None:
+    bundle = {"REQUESTS_CA_BUNDLE": "/etc/proxy.pem"}
+    assert pip_settings.uv_variables({}, bundle)["SSL_CERT_FILE"] == "/etc/proxy.pem"
+    assert pip_settings.uv_variables({"cert": "/ca.pem"}, bundle)["SSL_CERT_FILE"] == "/ca.pem"
+    assert "SSL_CERT_FILE" not in pip_settings.uv_variables({}, {**bundle, "SSL_CERT_FILE": "/own.pem"})
+    assert pip_settings.uv_variables({"cert": str(tmp_path)}, {})["SSL_CERT_DIR"] == str(tmp_path)
+    in_home = pip_settings.uv_variables({"cert": "~/ca.pem", "client-cert": "~/cc.pem"}, {})
+    assert in_home["SSL_CERT_FILE"] == os.path.expanduser("~/ca.pem")
+    assert in_home["SSL_CLIENT_CERT"] == os.path.expanduser("~/cc.pem")

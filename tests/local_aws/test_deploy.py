@@ -224,7 +224,7 @@ def test_nodes_get_values_that_only_the_deployment_knows(
     path.write_bytes(objects_below(seen, shown["LifecycleSourceS3Uri"])["deployment.json"])
     told = read_section(path, Deployment)
     assert told.artifact_bucket == f"sagemaker-{cluster.name}-{ACCOUNT}-{cluster.region}"
-    assert "training/train.py" in objects_below(seen, told.workload_s3_uri)
+    assert "seqlm/training/train.py" in objects_below(seen, told.workload_s3_uri)
     assert told.remote_write_url == shown["PrometheusRemoteWriteUrl"]
     assert (told.mlflow is not None) is (cluster.mlflow is not None)
     if told.mlflow:

@@ -34,12 +34,16 @@ def run_inference(name: str, config: RunFile) -> None:
             f"task: {name} needs a labelled table; give the run file of a task: CONFIG= with make, else "
             "--config"
         )
-    config = _with_model(command, config)
+    named_by = "inference.model"
+    if command.uses_starting_model and config.inference.model is None and config.model.init_from:
+        named_by = "model.init_from"
+        inference = dataclasses.replace(config.inference, model=config.model.init_from)
+        config = dataclasses.replace(config, inference=inference)
     output_file(config, name)
     if command.by_parts:
         for location in local_files([*config.inference.input, config.inference.mutations], PROTEINS):
             fetch(location, Path(config.data.downloads), PROTEINS)
-    check_model(config)
+    check_model(config, named_by)
     model = config.inference.model or str(config.run_dir / "model")
     if saved := saved_config(Path(model)):  # a model of the hub is checked when it is loaded
         check_head(name, model, saved.get("architectures") or [MASKED_LM])
@@ -52,14 +56,6 @@ def run_inference(name: str, config: RunFile) -> None:
         function_named(command.run)(config, here)
         if not command.by_parts:
             here.sum_on_host(0.0)  # a job on Kubernetes ends when one of its pods does, so all wait here
-
-
-def _with_model(command: InferenceCommand, config: RunFile) -> RunFile:
-    """Return the run file with the model that the command uses by default."""
-    start = config.model.init_from
-    if not command.uses_starting_model or config.inference.model or not start:
-        return config
-    return dataclasses.replace(config, inference=dataclasses.replace(config.inference, model=start))
 
 
 def _before_processes(name: str, command: InferenceCommand, config: RunFile, model: str) -> None:
@@ -79,8 +75,13 @@ def _before_processes(name: str, command: InferenceCommand, config: RunFile, mod
         raise SystemExit(on_every_device(f"{name} {config.name}"))
 
 
-def check_model(config: RunFile) -> None:
-    """Raise ValueError if the folder of the model does not exist."""
+def check_model(config: RunFile, named_by: str = "inference.model") -> None:
+    """Raise ValueError if the folder of the model does not exist.
+
+    Args:
+        config: run file.
+        named_by: field that names the model, for the message.
+    """
     name = config.inference.model
     trained = config.run_dir / "model"
     if (name is None or Path(name) == trained) and not trained.is_dir():
@@ -90,7 +91,7 @@ def check_model(config: RunFile) -> None:
             "or name a model folder, checkpoint or hub id: MODEL= with make, else --model (inference.model)"
         )
     if name is not None:
-        check_model_name("inference.model", name)
+        check_model_name(named_by, name)
 
 
 def _check_files(name: str, command: InferenceCommand, config: RunFile) -> None:

@@ -33,7 +33,9 @@ def main() -> None:
     clusters: list[AnyCluster] = []
     try:
         if context("endpoint"):
-            endpoint = load_endpoint(Path(context("endpoint")), {key: context(key) for key in GIVEN})
+            endpoint = load_endpoint(
+                Path(context("endpoint")), {key: context(key) for key in GIVEN}
+            )
         else:
             files = [context("cluster")] if context("cluster") else DEFAULT_CLUSTER_FILES.values()
             clusters = [load_cluster(Path(file)) for file in files]
@@ -44,7 +46,9 @@ def main() -> None:
     for cluster in clusters:
         # Printed at every command: the command is not known here, and `cdk destroy` shows no annotations.
         costs = ", ".join(remaining_costs(cluster))
-        print(f"{cluster.name}: once deployed, billed until `make teardown`: {costs}", file=sys.stderr)
+        print(
+            f"{cluster.name}: once deployed, billed until `make teardown`: {costs}", file=sys.stderr
+        )
         if isinstance(cluster, EksCluster) and context(NEEDS_TEMPLATES):
             bring_missing(cluster)
         add_stacks(app, cluster)

@@ -94,7 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for case in _wanted(cases, options, machine):
         elapsed = time.monotonic() - started
         if elapsed + case.seconds > options.until:
-            say(f"{case.id}: not started, {case.seconds:.0f} s after {elapsed:.0f} s would pass --until")
+            say(
+                f"{case.id}: not started, {case.seconds:.0f} s after {elapsed:.0f} s would pass --until"
+            )
             verdicts.append("not started")
             continue
         limit = min(2 * case.seconds + GRACE_SECONDS, options.until - elapsed + UNTIL_GRACE_SECONDS)
@@ -138,7 +140,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--stages", default=STAGES, help="stages, separated by commas (%(default)s)")
+    parser.add_argument(
+        "--stages", default=STAGES, help="stages, separated by commas (%(default)s)"
+    )
     parser.add_argument(
         "--family", choices=MODEL_FAMILIES, default="esm2", help="family of models (%(default)s)"
     )
@@ -147,15 +151,25 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     until = "time from the start, in seconds, by which every case must end"
     parser.add_argument("--until", type=float, default=math.inf, help=until)
-    parser.add_argument("--out", type=Path, default=Path("runs/acceptance"), help="folder for the lines")
     parser.add_argument(
-        "--done", type=Path, nargs="+", default=[], help="files with lines of cases that are not run again"
+        "--out", type=Path, default=Path("runs/acceptance"), help="folder for the lines"
     )
-    parser.add_argument("--data", type=Path, default=Path("data/sample"), help="folder of prepared proteins")
+    parser.add_argument(
+        "--done",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="files with lines of cases that are not run again",
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("data/sample"), help="folder of prepared proteins"
+    )
     parser.add_argument(
         "--rehearsal", action="store_true", help="use tiny shapes, to show that every case runs"
     )
-    parser.add_argument("--report", type=Path, nargs="+", help="files of lines; only write tables from them")
+    parser.add_argument(
+        "--report", type=Path, nargs="+", help="files of lines; only write tables from them"
+    )
     # For the process of one case.
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
@@ -163,7 +177,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _machine(device: torch.device) -> dict[str, Any]:
-    from seqlm.training.hardware import environment  # imports transformers, which not every case needs
+    from seqlm.training.hardware import (
+        environment,
+    )  # imports transformers, which not every case needs
 
     found = environment(device)
     gpu = found.pop("device")

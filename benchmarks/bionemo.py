@@ -31,7 +31,14 @@ from benchmarks.contestant import (
     Grant,
     Window,
 )
-from seqlm.bionemo.command import SPECIAL_TOKENS, Data, Devices, arguments, row_tokens, step_proteins
+from seqlm.bionemo.command import (
+    SPECIAL_TOKENS,
+    Data,
+    Devices,
+    arguments,
+    row_tokens,
+    step_proteins,
+)
 from seqlm.bionemo.config import BionemoConfig
 from seqlm.bionemo.export import export_run
 from seqlm.bionemo.files import export_files
@@ -112,7 +119,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 raise SystemExit(f"error: {error}") from None
             say(f"micro batches of {size} do not fit")
     if not found:
-        raise ValueError(f"--micro-batch: none of {options.micro_batch} fits into memory; set smaller sizes")
+        raise ValueError(
+            f"--micro-batch: none of {options.micro_batch} fits into memory; set smaller sizes"
+        )
     rates = {
         size: statistics.median(window.residues_per_second for window in windows)
         for size, windows in found.items()
@@ -126,7 +135,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "micro_batch": best,
         "residues_per_second": rates[best],
         "by_micro_batch": rates,
-        "windows": {size: [asdict(window) for window in windows] for size, windows in found.items()},
+        "windows": {
+            size: [asdict(window) for window in windows] for size, windows in found.items()
+        },
     }
 
 
@@ -195,11 +206,15 @@ def beside(result: dict[str, Any], lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    lines = [f"BioNeMo {result['release']}, ESM-2 {result['model']} on {result['data']}, {result['device']}"]
+    lines = [
+        f"BioNeMo {result['release']}, ESM-2 {result['model']} on {result['data']}, {result['device']}"
+    ]
     for size, rate in result["by_micro_batch"].items():
         lines.append(f"  micro batch {size:>3}: {rate:>12,.0f} real residues/s")
     if found := result.get("beside"):
-        lines.append(f"  ours          : {found['residues_per_second']:>12,.0f}, {found['ratio']:.2f}x")
+        lines.append(
+            f"  ours          : {found['residues_per_second']:>12,.0f}, {found['ratio']:.2f}x"
+        )
     return "\n".join(lines)
 
 
@@ -208,12 +223,18 @@ def _parse(given: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", choices=ESM2.sizes, default="8M")
-    parser.add_argument("--data", type=Path, default=Path("data/sample"), help="folder of prepared proteins")
+    parser.add_argument(
+        "--data", type=Path, default=Path("data/sample"), help="folder of prepared proteins"
+    )
     parser.add_argument("--micro-batch", type=int, nargs="+", default=list(MICRO_BATCHES))
     parser.add_argument("--rounds", type=int, default=5, help="windows of each micro batch size")
-    parser.add_argument("--beside", type=Path, help="file with lines of the acceptance run for comparison")
+    parser.add_argument(
+        "--beside", type=Path, help="file with lines of the acceptance run for comparison"
+    )
     parser.add_argument("--json", type=Path, help="file for all figures")
-    parser.add_argument("--quick", action="store_true", help="use windows of one step, to test the setup")
+    parser.add_argument(
+        "--quick", action="store_true", help="use windows of one step, to test the setup"
+    )
     return parser.parse_args(given)
 
 

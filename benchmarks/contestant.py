@@ -144,7 +144,9 @@ class Gate:
         if window_loss is None:
             window_loss = counted_loss
         if grant.weights_to is not None:
-            torch.save({name: tensor.cpu() for name, tensor in self.weights().items()}, grant.weights_to)
+            torch.save(
+                {name: tensor.cpu() for name, tensor in self.weights().items()}, grant.weights_to
+            )
         named = {name: int(value) for name, value in zip(COUNTS, counts, strict=True)}
         from seqlm.training.hardware import peak_memory_bytes  # imports transformers
 
@@ -320,5 +322,7 @@ def _serve(name: str, contestant: Contestant, connection: Connection) -> None:
         out_of_memory = is_out_of_memory(error)
         if not out_of_memory:
             traceback.print_exc()
-        connection.send(ContestantFailedError(f"{name}: {type(error).__name__}: {error}", out_of_memory))
+        connection.send(
+            ContestantFailedError(f"{name}: {type(error).__name__}: {error}", out_of_memory)
+        )
         raise SystemExit(1) from None

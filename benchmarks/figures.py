@@ -35,7 +35,9 @@ def precisions_of(device: torch.device) -> tuple[Precision, ...]:
 
 def ceiling_of(device: torch.device) -> Ceiling:
     """Measure plain products in each type worth trying, and return the fastest."""
-    return max(Ceiling(matmul_ceiling(device, DTYPES[name]), name) for name in precisions_of(device))
+    return max(
+        Ceiling(matmul_ceiling(device, DTYPES[name]), name) for name in precisions_of(device)
+    )
 
 
 def figures_of(

@@ -94,7 +94,9 @@ def run_config(
 ) -> RunFile:
     """Return a run's configuration. ``train`` sets the precision, so that no run selects its own."""
     optim = optim or OptimConfig(lr=LEARNING_RATE, warmup_steps=0)
-    return RunFile(name="benchmark", model=model, data=DataConfig(path=str(data)), optim=optim, train=train)
+    return RunFile(
+        name="benchmark", model=model, data=DataConfig(path=str(data)), optim=optim, train=train
+    )
 
 
 @contextmanager
@@ -155,7 +157,9 @@ def steps_of(trainer: Trainer, packs_per_step: int) -> Iterator[Iterator[StepPac
     On CUDA they come from the loop's own read-ahead. On a CPU it would also read between windows, where its
     time is not counted.
     """
-    stream = trainer.objective.stream(trainer.objective.split, trainer.shape, trainer.config.train.seed)
+    stream = trainer.objective.stream(
+        trainer.objective.split, trainer.shape, trainer.config.train.seed
+    )
     position = Position(trainer.progress.epoch, trainer.progress.pack)
     steps = step_packs(stream, position, packs_per_step, rank=0, world_size=1)
     if trainer.here.device.type != "cuda":

@@ -30,7 +30,9 @@ def write_tables(files: Sequence[Path], documents: Iterable[Path] | None = None)
         SystemExit: if one of the files does not exist.
     """
     if missing := [str(file) for file in files if not file.exists()]:
-        raise SystemExit(f"error: --report: {', '.join(missing)} is missing; expected a file of JSON lines")
+        raise SystemExit(
+            f"error: --report: {', '.join(missing)} is missing; expected a file of JSON lines"
+        )
     newest: dict[tuple[str, str], Line] = {}
     for line in read_lines([*sorted(RESULTS.glob("*.jsonl")), *files]):
         if not line["rehearsal"] and line["verdict"] != "failed":

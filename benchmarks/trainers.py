@@ -151,7 +151,9 @@ class Trainers:
                 callbacks=[_GateCallback(gate)],
             )
             trainer.gate = gate
-            gate.state = lambda: training_state(model, [trainer.optimizer] if trainer.optimizer else [])
+            gate.state = lambda: training_state(
+                model, [trainer.optimizer] if trainer.optimizer else []
+            )
             trainer.remove_callback(PrinterCallback)
             trainer.train()
 

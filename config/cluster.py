@@ -22,7 +22,28 @@ GroupName = Annotated[str, forms.field(forms.GROUP_NAME, max_length=63)]
 AvailabilityZoneId = Annotated[str, forms.field(forms.ZONE_ID)]
 Cidr = Annotated[str, forms.field(forms.CIDR)]
 LogDays = Literal[
-    1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653
+    1,
+    3,
+    5,
+    7,
+    14,
+    30,
+    60,
+    90,
+    120,
+    150,
+    180,
+    365,
+    400,
+    545,
+    731,
+    1096,
+    1827,
+    2192,
+    2557,
+    2922,
+    3288,
+    3653,
 ]
 """Retention periods that CloudWatch Logs accepts (PutRetentionPolicy)."""
 
@@ -125,11 +146,15 @@ class InstanceGroup(Section):
 class Iam(Section):
     """Rules of the account for every IAM role that the stacks create."""
 
-    permissions_boundary: Annotated[str, forms.field(forms.POLICY_ARN, max_length=512)] | None = None
+    permissions_boundary: Annotated[str, forms.field(forms.POLICY_ARN, max_length=512)] | None = (
+        None
+    )
     """ARN of the policy that limits each role; null sets no boundary."""
     role_path: Annotated[str, forms.field(forms.IAM_PATH, max_length=128)] = "/"
     """Path of each role. A change replaces the roles."""
-    role_name_prefix: Annotated[str, forms.field(forms.ROLE_NAME_PREFIX, max_length=24)] | None = None
+    role_name_prefix: Annotated[str, forms.field(forms.ROLE_NAME_PREFIX, max_length=24)] | None = (
+        None
+    )
     """Beginning of each role's name, for accounts that allow only some names. Null leaves the names to
     CloudFormation. A change replaces the roles."""
     node_policy: Literal["narrow", "managed"] = "narrow"
@@ -220,5 +245,7 @@ def control_plane_zones(cluster: Cluster) -> list[str]:
     take the last addresses, and EKS could not update the control plane (EKS best practices guide, "VPC and
     Subnet Considerations"). In an existing VPC it uses the private subnets, and its addresses are counted.
     """
-    possible = [zone for zone in dict.fromkeys(zone_ids(cluster)) if zone not in ZONES_WITHOUT_CONTROL_PLANE]
+    possible = [
+        zone for zone in dict.fromkeys(zone_ids(cluster)) if zone not in ZONES_WITHOUT_CONTROL_PLANE
+    ]
     return possible[:2]

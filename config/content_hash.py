@@ -14,7 +14,8 @@ def content_hash(folder: Path, extra_files: Mapping[str, str]) -> str:
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and not any(fnmatch(part, ignored) for part in path.parts for ignored in IGNORED)
+        if path.is_file()
+        and not any(fnmatch(part, ignored) for part in path.parts for ignored in IGNORED)
     }
     files |= {name: text.encode() for name, text in extra_files.items()}
     digest = hashlib.sha256()

@@ -35,13 +35,15 @@ class EksInstanceGroup(InstanceGroup):
     max_instances: Annotated[int, Field(ge=1, le=6758)] | None = None
     """Most nodes of a group that Karpenter scales from 0 according to the waiting pods. Requires
     ``autoscaling: karpenter`` and ``num_instances: 0``. Null keeps ``num_instances`` nodes."""
-    labels: Annotated[dict[str, LabelValue], Field(max_length=50, json_schema_extra=_LABEL_KEYS)] = Field(
-        default={}
-    )
+    labels: Annotated[
+        dict[str, LabelValue], Field(max_length=50, json_schema_extra=_LABEL_KEYS)
+    ] = Field(default={})
     """Labels of every node of the group, including replaced nodes."""
     taints: Annotated[list[Taint], Field(max_length=50)] = Field(default=[])
     """Taints of every node of the group. Kubernetes's own pods, such as CoreDNS, need untainted nodes."""
-    image_release_version: Annotated[str, forms.field(forms.RELEASE_VERSION, max_length=64)] | None = None
+    image_release_version: (
+        Annotated[str, forms.field(forms.RELEASE_VERSION, max_length=64)] | None
+    ) = None
     """Release of HyperPod's image; null is the current release."""
 
 
@@ -100,5 +102,7 @@ def system_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
     """
     possible = lasting_groups(cluster)
     plain = [group for group in possible if not instance_type(group.instance_type).accelerator]
-    prompt = [group for group in possible if not group.training_plan_arn and not group.deep_health_checks]
+    prompt = [
+        group for group in possible if not group.training_plan_arn and not group.deep_health_checks
+    ]
     return plain or prompt or possible

@@ -58,7 +58,9 @@ class Kubernetes(Section):
     """Version in quotes, because YAML reads 1.34 as a number; raised one at a time, never lowered."""
     endpoint: Literal["private", "public_and_private"] = "private"
     """Networks that reach the API server: the VPC only, or also ``public_access_cidrs``."""
-    public_access_cidrs: Annotated[list[PublicCidr], Field(max_length=MAX_PUBLIC_CIDRS)] = Field(default=[])
+    public_access_cidrs: Annotated[list[PublicCidr], Field(max_length=MAX_PUBLIC_CIDRS)] = Field(
+        default=[]
+    )
     """Public address ranges that may reach the API server, such as an office's; not the whole internet."""
     control_plane_logs: list[LogKind] = Field(default=list(get_args(LogKind)))
     """Kinds of logs that EKS sends to CloudWatch, which bills for them."""

@@ -31,7 +31,9 @@ def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
         "lustre_mount_path": lustre.mount_path,
         "lustre_efa": efa_client,
         "home_mount_path": HOME_MOUNT_PATH if cluster.storage.home else None,
-        "instance_groups": {group.name: _instance_group(group) for group in cluster.instance_groups},
+        "instance_groups": {
+            group.name: _instance_group(group) for group in cluster.instance_groups
+        },
         **_access(cluster.access),
         "external_accounting": cluster.accounting_database is not None,
         "container_storage": setup.container_storage,

@@ -23,7 +23,9 @@ class Saml(Section):
     """URL of the provider's metadata, from which Grafana reads it."""
     role_attribute: Annotated[str, forms.field(forms.ATTRIBUTE_NAME, max_length=256)] = "role"
     """Attribute of an assertion that contains the values of ``admins`` and ``editors``."""
-    name_attribute: Annotated[str, forms.field(forms.ATTRIBUTE_NAME, max_length=256)] = "displayName"
+    name_attribute: Annotated[str, forms.field(forms.ATTRIBUTE_NAME, max_length=256)] = (
+        "displayName"
+    )
     """Attribute with the display name."""
     login_attribute: Annotated[str, forms.field(forms.ATTRIBUTE_NAME, max_length=256)] = "mail"
     """Attribute that identifies a person."""
@@ -50,7 +52,9 @@ class Grafana(Section):
 class Observability(Section):
     """Email alerts, alarms, and optional dashboards, in a separate stack that outlives the cluster's."""
 
-    emails: Annotated[list[Annotated[str, forms.field(forms.EMAIL)]], Field(min_length=1, max_length=10)]
+    emails: Annotated[
+        list[Annotated[str, forms.field(forms.EMAIL)]], Field(min_length=1, max_length=10)
+    ]
     """Addresses that receive alerts. Each first receives an email with a link to confirm."""
     idle_gpu_hours: Annotated[int, Field(ge=1, le=72)] = 2
     """Hours after which idle GPUs of a node raise an alert, because idle GPUs cost as much as busy ones."""

@@ -61,7 +61,9 @@ def fault(text: str) -> Fault | None:
     try:
         load_ssh_public_key(key_without_comment.encode())
     except (ValueError, UnsupportedAlgorithm) as error:
-        wrong = f"its base64 is truncated or altered, or belongs to another type than {kind} ({error})"
+        wrong = (
+            f"its base64 is truncated or altered, or belongs to another type than {kind} ({error})"
+        )
         return Fault(allowed=f"{_IS_WHOLE}; {wrong}", fix=_COPY)
     return None
 

@@ -64,7 +64,9 @@ def construct_ids(cluster: Cluster) -> StackNames:
 
 
 def stack_names(cluster: Cluster) -> StackNames:
-    return StackNames(*(f"{cluster.name}-{cluster.scheduler}-{name}" for name in StackNames._fields))
+    return StackNames(
+        *(f"{cluster.name}-{cluster.scheduler}-{name}" for name in StackNames._fields)
+    )
 
 
 def wanted_stacks(cluster: Cluster, of: StackNames) -> list[str]:

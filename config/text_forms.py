@@ -123,7 +123,9 @@ TRAINING_PLAN_ARN = _form(
 )
 IMAGE_ID = _id_form("ami", "an image", digits="0-9a-fA-F")
 DATABASE_CLASS = _form(
-    r"^db\.[a-z0-9]+\.[a-z0-9]+$", "classes of RDS begin with db.", ("db.t4g.medium", "db.m6g.large")
+    r"^db\.[a-z0-9]+\.[a-z0-9]+$",
+    "classes of RDS begin with db.",
+    ("db.t4g.medium", "db.m6g.large"),
 )
 EMAIL = _form(
     r"^[A-Za-z0-9.!#$%&'*+/=?^_{|}~-]+@[A-Za-z0-9.-]+\.[A-Za-z0-9-]+$",
@@ -189,7 +191,10 @@ RELEASE_VERSION = _form(
 GRAFANA_PRINCIPAL = _form(
     r"^[^\s,\x00-\x1f\x7f-\x9f]([^,\x00-\x1f\x7f-\x9f\u2028\u2029]*[^\s,\x00-\x1f\x7f-\x9f])?$",
     "one user, group or role is allowed, without commas",
-    ("group/9067f2a1b2-0a1b2c3d-0000-1111-2222-333344445555", "user/0a1b2c3d-0000-1111-2222-333344445555"),
+    (
+        "group/9067f2a1b2-0a1b2c3d-0000-1111-2222-333344445555",
+        "user/0a1b2c3d-0000-1111-2222-333344445555",
+    ),
 )
 HTTPS_URL = _form(
     r"^https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]*)?$",

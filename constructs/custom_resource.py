@@ -66,7 +66,12 @@ class ResourceProvider(Construct):
                 (folder / file).write_text(text)
             # Creating the functions copies the folder, which is then deleted.
             code = lambda_.Code.from_asset(str(folder))
-            common: dict[str, Any] = {"description": description, "code": code, "role": role, "log": log}
+            common: dict[str, Any] = {
+                "description": description,
+                "code": code,
+                "role": role,
+                "log": log,
+            }
             on_event = python_function(self, "OnEvent", handler="on_event", **common)
             is_complete = python_function(self, "IsComplete", handler="is_complete", **common)
         provider = custom_resources.Provider(

@@ -39,7 +39,11 @@ def main(versions: Path, name: str, target: Path) -> None:
             found = _fetch(pinned["url"], partial)
             break
         except OSError as error:
-            print(f"{pinned['url']}: attempt {attempt} of {ATTEMPTS}: {error}", file=sys.stderr, flush=True)
+            print(
+                f"{pinned['url']}: attempt {attempt} of {ATTEMPTS}: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
             if attempt == ATTEMPTS:
                 raise
             time.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
@@ -55,7 +59,10 @@ def main(versions: Path, name: str, target: Path) -> None:
 def _fetch(url: str, target: Path) -> str:
     """Download a file and return its SHA-256."""
     digest = hashlib.sha256()
-    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response, target.open("wb") as file:
+    with (
+        urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response,
+        target.open("wb") as file,
+    ):
         length = response.headers.get("Content-Length")
         while block := response.read(BLOCK_BYTES):
             digest.update(block)

@@ -86,8 +86,13 @@ def installed_uv(folder: Path, environment: Mapping[str, str]) -> Path | None:
         return None  # pip finds no wheel for this machine
     uv = folder / "bin" / "uv"
     try:
-        works = subprocess.run([uv, "--version"], stdout=subprocess.DEVNULL, check=False).returncode == 0
-    except OSError:  # the folder for temporary files may be mounted without the permission to run programs
+        works = (
+            subprocess.run([uv, "--version"], stdout=subprocess.DEVNULL, check=False).returncode
+            == 0
+        )
+    except (
+        OSError
+    ):  # the folder for temporary files may be mounted without the permission to run programs
         return None
     return uv if works else None
 
@@ -95,7 +100,9 @@ def installed_uv(folder: Path, environment: Mapping[str, str]) -> Path | None:
 def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Return pip's settings from its files and variables."""
     command = [*PIP, "config", "list"]
-    listing = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    listing = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
     return pip_settings.parse(listing)
 
 

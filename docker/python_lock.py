@@ -39,9 +39,13 @@ def main() -> None:
     parser.add_argument("command", choices=["lacking", "check"])
     parser.add_argument("lock", type=Path, help="requirements.lock")
     parser.add_argument("versions", type=Path, help="versions.json")
-    parser.add_argument("list", type=Path, help="TO-INSTALL, which lacking writes; DIRECT, which check reads")
+    parser.add_argument(
+        "list", type=Path, help="TO-INSTALL, which lacking writes; DIRECT, which check reads"
+    )
     parser.add_argument("shipped", type=Path, help="SHIPPED, which lacking writes and check reads")
-    parser.add_argument("--site", action="append", help="folder of packages instead of this Python's")
+    parser.add_argument(
+        "--site", action="append", help="folder of packages instead of this Python's"
+    )
     options = parser.parse_args()
     locked = read_lock(options.lock.read_text())
     versions = json.loads(options.versions.read_text())

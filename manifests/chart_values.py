@@ -39,7 +39,9 @@ def chart_values(cluster: EksCluster) -> dict[str, Any]:
     plugin contains types without EFA, on which the plugin fails repeatedly. It also lacks newer types, which
     would have no EFA (sagemaker-hyperpod-cli, issue 367 and pull request 380).
     """
-    types = {group.instance_type: instance_type(group.instance_type) for group in cluster.instance_groups}
+    types = {
+        group.instance_type: instance_type(group.instance_type) for group in cluster.instance_groups
+    }
     gpu = [name for name, found in types.items() if found.num_gpus]
     neuron = [name for name, found in types.items() if found.num_neuron_devices]
     efa = [name for name, found in types.items() if found.num_efa]

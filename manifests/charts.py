@@ -149,4 +149,6 @@ def content_sha256(files: dict[str, str]) -> str:
 
 def write_lock(path: Path, chart: Chart, files: dict[str, str]) -> None:
     """Write the file with a chart's pins and the hashes of its files."""
-    path.write_text(json.dumps({"pins": chart.pins, "files": files}, indent=2, sort_keys=True) + "\n")
+    path.write_text(
+        json.dumps({"pins": chart.pins, "files": files}, indent=2, sort_keys=True) + "\n"
+    )

@@ -163,7 +163,9 @@ def studio_program() -> Object:
     Its name contains a hash, so that running pods keep the version with which they started.
     """
     data = {STUDIO_PROGRAM.name: STUDIO_PROGRAM.read_text()}
-    return kubernetes_object("v1", "ConfigMap", _program_name(), SYSTEM_NAMESPACE, immutable=True, data=data)
+    return kubernetes_object(
+        "v1", "ConfigMap", _program_name(), SYSTEM_NAMESPACE, immutable=True, data=data
+    )
 
 
 def studio_queue_job(*, requests_url: str, acknowledgements_url: str, region: str) -> Object:
@@ -171,7 +173,14 @@ def studio_queue_job(*, requests_url: str, acknowledgements_url: str, region: st
 
     At most one run is active at a time.
     """
-    queues = ["--requests", requests_url, "--acknowledgements", acknowledgements_url, "--region", region]
+    queues = [
+        "--requests",
+        requests_url,
+        "--acknowledgements",
+        acknowledgements_url,
+        "--region",
+        region,
+    ]
     spec = {
         "schedule": f"*/{EVERY_MINUTES} * * * *",
         "concurrencyPolicy": "Forbid",

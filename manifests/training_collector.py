@@ -65,7 +65,11 @@ def agent_config(cluster: EksCluster, *, remote_write_url: str) -> Object:
 
     def keep(label: str, value: str) -> Object:
         """Return the rule that keeps pods for which a label has a value."""
-        return {"action": "keep", "source_labels": [f"__meta_kubernetes_pod_{label}"], "regex": value}
+        return {
+            "action": "keep",
+            "source_labels": [f"__meta_kubernetes_pod_{label}"],
+            "regex": value,
+        }
 
     def label(name: str, source: str) -> Object:
         """Return the rule that copies a property of the pod to a label of its metrics."""
@@ -82,7 +86,9 @@ def agent_config(cluster: EksCluster, *, remote_write_url: str) -> Object:
                 "job_name": "training",
                 # Processes of users report the metrics, so their number is limited. A training has about 60.
                 "sample_limit": 500,
-                "kubernetes_sd_configs": [{"role": "pod", "namespaces": {"names": job_namespaces(cluster)}}],
+                "kubernetes_sd_configs": [
+                    {"role": "pod", "namespaces": {"names": job_namespaces(cluster)}}
+                ],
                 "relabel_configs": [
                     keep("label_app_kubernetes_io_name", "esm2"),
                     keep("container_port_name", "metrics"),
@@ -107,7 +113,11 @@ def agent_config(cluster: EksCluster, *, remote_write_url: str) -> Object:
 def _deployment(digest: str) -> Object:
     """Return the deployment of the agent; a new digest of the configuration starts a new pod."""
     labels = {"app.kubernetes.io/name": NAME}
-    ready = {"httpGet": {"path": "/-/ready", "port": PORT}, "periodSeconds": 10, "timeoutSeconds": 5}
+    ready = {
+        "httpGet": {"path": "/-/ready", "port": PORT},
+        "periodSeconds": 10,
+        "timeoutSeconds": 5,
+    }
     container = {
         "name": "prometheus",
         "image": IMAGE,

@@ -59,7 +59,8 @@ def _gpu_rules(idle_hours: int) -> list[Rule]:
     programs = " or ".join(f"DCGM_FI_DEV_XID_ERRORS == {number}" for number in APPLICATION_XIDS)
     return [
         _record(
-            "hyperpod:gpu_utilization:avg5m", f"max by ({gpu}) (avg_over_time(DCGM_FI_DEV_GPU_UTIL[5m]))"
+            "hyperpod:gpu_utilization:avg5m",
+            f"max by ({gpu}) (avg_over_time(DCGM_FI_DEV_GPU_UTIL[5m]))",
         ),
         _record(
             "hyperpod:idle_gpus:count",
@@ -198,7 +199,13 @@ def _record(name: str, expression: str) -> Rule:
 
 
 def _alert(
-    name: str, expression: str, *, summary: str, action: str, minutes: int = 0, severity: str = "warning"
+    name: str,
+    expression: str,
+    *,
+    summary: str,
+    action: str,
+    minutes: int = 0,
+    severity: str = "warning",
 ) -> Rule:
     """Return an alert rule.
 

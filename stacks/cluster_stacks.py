@@ -21,7 +21,11 @@ def add_stacks(app: App, cluster: AnyCluster) -> None:
     """Add the stacks of a cluster; the account is that of the credentials at deployment, not at synthesis."""
 
     def common(stack_name: str) -> dict[str, Any]:
-        return {"cluster": cluster, "env": Environment(region=cluster.region), "stack_name": stack_name}
+        return {
+            "cluster": cluster,
+            "env": Environment(region=cluster.region),
+            "stack_name": stack_name,
+        }
 
     names = stack_names(cluster)
     ids = construct_ids(cluster)

@@ -64,7 +64,9 @@ class EksHyperPodStack(Stack):
         # Routes, endpoints and rules of the network must exist during installations and removals.
         self.add_stack_dependency(storage)
         key = storage.key
-        kubernetes = KubernetesCluster(self, "Kubernetes", settings=cluster, network=network, key=key)
+        kubernetes = KubernetesCluster(
+            self, "Kubernetes", settings=cluster, network=network, key=key
+        )
         if not cluster.kubernetes.access:
             Annotations.of(self).add_warning_v2("hyperpod-esm2:no-users", NO_USERS)
 
@@ -87,7 +89,9 @@ class EksHyperPodStack(Stack):
             prefix=node_roles.LIFECYCLE_PREFIX,
             files=UploadedFiles(SCRIPTS, extra=node_files(cluster)),
         )
-        entry = lifecycle_entry(files, "Current", scripts=lifecycle, region=cluster.region, script=ON_CREATE)
+        entry = lifecycle_entry(
+            files, "Current", scripts=lifecycle, region=cluster.region, script=ON_CREATE
+        )
         common = node_roles.node_statements(
             self,
             cluster,
@@ -123,12 +127,18 @@ class EksHyperPodStack(Stack):
         services.node.add_dependency(waiter.ready)
         if studio:
             access = StudioAccess(
-                self, "Studio", kubernetes=kubernetes, roles=studio.roles, partitions=studio.partitions
+                self,
+                "Studio",
+                kubernetes=kubernetes,
+                roles=studio.roles,
+                partitions=studio.partitions,
             )
             # Its jobs need the file system's claim, which is one of the services.
             access.node.add_dependency(services)
         if cluster.budget:
-            CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
+            CostBudget(
+                self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts
+            )
         outputs = {
             "ClusterName": cluster.name,
             "ClusterArn": hyperpod.attr_cluster_arn,
@@ -170,7 +180,11 @@ class EksHyperPodStack(Stack):
 
 
 def _instance_group(
-    group: EksInstanceGroup, network: Network, role: iam.Role, lifecycle_s3_uri: str, key: kms.IKey | None
+    group: EksInstanceGroup,
+    network: Network,
+    role: iam.Role,
+    lifecycle_s3_uri: str,
+    key: kms.IKey | None,
 ) -> Group:
     return instance_group(
         group,
@@ -201,6 +215,7 @@ def _kubernetes_config(group: EksInstanceGroup) -> dict[str, Any] | None:
         config["labels"] = group.labels
     if group.taints:
         config["taints"] = [
-            {"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in group.taints
+            {"key": taint.key, "value": taint.value, "effect": taint.effect}
+            for taint in group.taints
         ]
     return config or None

@@ -67,7 +67,11 @@ class EndpointStack(Stack):
         Egress is only HTTPS, by which the model is read from S3.
         """
         https = ec2.CfnSecurityGroup.EgressProperty(
-            ip_protocol="tcp", from_port=443, to_port=443, cidr_ip="0.0.0.0/0", description="model from S3"
+            ip_protocol="tcp",
+            from_port=443,
+            to_port=443,
+            cidr_ip="0.0.0.0/0",
+            description="model from S3",
         )
         return ec2.CfnSecurityGroup(
             self,

@@ -77,7 +77,9 @@ class SlurmHyperPodStack(Stack):
             if role == "controller":
                 statements += _controller_statements(storage, studio)
             construct_id = f"{role.capitalize()}Role"
-            created = node_roles.NodeRole(self, construct_id, cluster=cluster, statements=statements)
+            created = node_roles.NodeRole(
+                self, construct_id, cluster=cluster, statements=statements
+            )
             roles[role] = created.role
         files = Construct(self, "NodeFiles")
         target = UploadTarget(storage.artifact_bucket, key, log_group(files, "Log", key=key))
@@ -119,9 +121,13 @@ class SlurmHyperPodStack(Stack):
         # because nodes with earlier settings would create it again.
         node_log = log_group(self, "NodeLog", key=key, log_group_name=names.node_log_group)
         hyperpod.node.add_dependency(*roles.values(), entry.upload, node_log)
-        ShellDocument(self, "Session", name=names.shell_document, cluster_name=cluster.name, key=key)
+        ShellDocument(
+            self, "Session", name=names.shell_document, cluster_name=cluster.name, key=key
+        )
         if cluster.budget:
-            CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
+            CostBudget(
+                self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts
+            )
         outputs = {
             "ClusterName": cluster.name,
             "ClusterArn": hyperpod.attr_cluster_arn,
@@ -166,7 +172,10 @@ class SlurmHyperPodStack(Stack):
                     "nodeType": _NODE_TYPES[group.role],
                     "partitionNames": [group.partition] if group.partition else None,
                 },
-                life_cycle_config={"sourceS3Uri": lifecycle_s3_uri, "onInitComplete": ON_INIT_COMPLETE},
+                life_cycle_config={
+                    "sourceS3Uri": lifecycle_s3_uri,
+                    "onInitComplete": ON_INIT_COMPLETE,
+                },
                 # At most four storage configurations, which is the service's limit.
                 instance_storage_configs=[*volumes(group, storage.key), *mounts],
             )
@@ -186,7 +195,9 @@ class SlurmHyperPodStack(Stack):
         )
         return created.resource
 
-    def _mlflow(self, storage: StorageStack, roles: Mapping[str, iam.Role]) -> dict[str, str] | None:
+    def _mlflow(
+        self, storage: StorageStack, roles: Mapping[str, iam.Role]
+    ) -> dict[str, str] | None:
         """Return MLflow's address and the role of jobs that log to it; None without MLflow.
 
         Workers assume the role for their jobs, because the workers' own role has more permissions.
@@ -217,7 +228,9 @@ def _controller_statements(storage: StorageStack, studio: StudioStack | None) ->
     statements = studio.controller_statements() if studio else []
     if storage.accounting_database:
         secret = storage.accounting_database.secret.secret_arn
-        statements.append(Statement("ReadDatabaseSecret", ["secretsmanager:GetSecretValue"], [secret]))
+        statements.append(
+            Statement("ReadDatabaseSecret", ["secretsmanager:GetSecretValue"], [secret])
+        )
     if storage.metrics:
         statements.append(storage.metrics.to_write)
     return statements

@@ -64,11 +64,15 @@ class StorageStack(Stack):
         )
         self.home = None
         if storage.home:
-            self.home = HomeFileSystem(self, "Home", settings=storage.home, network=network, key=self.key)
+            self.home = HomeFileSystem(
+                self, "Home", settings=storage.home, network=network, key=self.key
+            )
 
         access_logs = access_log_bucket(self, "AccessLogs")
         if storage.data_bucket.existing:
-            self.data_bucket = s3.Bucket.from_bucket_name(self, "Data", storage.data_bucket.existing)
+            self.data_bucket = s3.Bucket.from_bucket_name(
+                self, "Data", storage.data_bucket.existing
+            )
         else:
             self.data_bucket = private_bucket(
                 self,
@@ -104,7 +108,9 @@ class StorageStack(Stack):
                 # The association is useful only while both the file system and the bucket exist.
                 removal=removal_policy("retain" if both_are_retained else "destroy"),
             )
-        images = ImageRepository(self, "TrainingImage", repository_name=names.image_repository, key=self.key)
+        images = ImageRepository(
+            self, "TrainingImage", repository_name=names.image_repository, key=self.key
+        )
         self.image_repository = images.repository
         self.alerts = None
         if cluster.observability:
@@ -152,5 +158,9 @@ def _removal_of_key(cluster: Cluster) -> Removal:
     """Return the key's removal; the key is retained if any data under it are."""
     storage = cluster.storage
     database = cluster.accounting_database if isinstance(cluster, SlurmCluster) else None
-    kept = {part.removal for part in (storage.lustre, storage.data_bucket, storage.home, database) if part}
+    kept = {
+        part.removal
+        for part in (storage.lustre, storage.data_bucket, storage.home, database)
+        if part
+    }
     return "retain" if "retain" in kept else "destroy"

@@ -17,7 +17,12 @@ from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
 from config.resource_names import CLUSTER_TAG, job_namespaces
 from config.studio import SlurmStudioProfile, Studio, StudioProfile
-from config.studio_people import cluster_users, partition_uids, session_document, session_document_name
+from config.studio_people import (
+    cluster_users,
+    partition_uids,
+    session_document,
+    session_document_name,
+)
 from constructs import Construct
 from constructs.policy.findings import acknowledge
 from constructs.policy.statement_role import Statement
@@ -168,7 +173,9 @@ class StudioStack(Stack):
                     why="each version is named by its hash",
                 ),
                 Statement(
-                    "PublishKeyOfSlurm", ["secretsmanager:PutSecretValue"], [self.login_secret.secret_arn]
+                    "PublishKeyOfSlurm",
+                    ["secretsmanager:PutSecretValue"],
+                    [self.login_secret.secret_arn],
                 ),
             ]
             if self._storage.key and not self.partitions:
@@ -227,7 +234,9 @@ class StudioStack(Stack):
             assert tools
             uri = f"s3://{tools.bucket_name}/{tools.object_key}"
             return {**common, "tools": uri, "namespaces": job_namespaces(cluster)}
-        [controller] = [group.name for group in cluster.instance_groups if group.role == "controller"]
+        [controller] = [
+            group.name for group in cluster.instance_groups if group.role == "controller"
+        ]
         logins = {profile.name for profile in _login_profiles(studio)}
         login_secret = self.login_secret.secret_arn if self.login_secret else None
         profiles: dict[str, Any] = {}
@@ -274,9 +283,13 @@ class StudioStack(Stack):
             assert self.login_secret
             client = f"{self._bucket_arn}/{CLIENT_PREFIX}/*"
             return [
-                Statement("ReadSlurm", ["s3:GetObject"], [client], why="each version is named by its hash"),
                 Statement(
-                    "ReadKeyOfSlurm", ["secretsmanager:GetSecretValue"], [self.login_secret.secret_arn]
+                    "ReadSlurm", ["s3:GetObject"], [client], why="each version is named by its hash"
+                ),
+                Statement(
+                    "ReadKeyOfSlurm",
+                    ["secretsmanager:GetSecretValue"],
+                    [self.login_secret.secret_arn],
                 ),
             ]
         return self._submit_statements(profile.name, user.user)

@@ -27,9 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
     shared_folder()  # before pytest-xdist starts processes, which inherit it
     # Several processes share the cores; threads that wait for each other spin.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for name in [name for name in os.environ if name.startswith("MAKE") or name in ("MFLAGS", "ARGS")]:
+    for name in [
+        name for name in os.environ if name.startswith("MAKE") or name in ("MFLAGS", "ARGS")
+    ]:
         del os.environ[name]
-    wanted = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
+    wanted = [
+        Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args
+    ]
     if not all(path.resolve().is_relative_to(GPU_TESTS) for path in wanted):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -63,14 +67,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failing test prints less than one screen, unless with -vv."""
     report = yield
     if report.failed and item.config.get_verbosity() < 2:
-        report.sections = [(name, _shortened(text, 8)) for name, text in report.sections if "log" not in name]
+        report.sections = [
+            (name, _shortened(text, 8)) for name, text in report.sections if "log" not in name
+        ]
         if isinstance(report.longrepr, ExceptionChainRepr):
             for traceback, _, _ in report.longrepr.chain[-2:]:
-                traceback.reprentries = [*traceback.reprentries[:1], *traceback.reprentries[1:][-3:]]
+                traceback.reprentries = [
+                    *traceback.reprentries[:1],
+                    *traceback.reprentries[1:][-3:],
+                ]
                 for entry in traceback.reprentries:
                     entry.lines = _shortened("\n".join(entry.lines), 12).splitlines()
     return report
@@ -103,4 +114,6 @@ def _shortened(text: str, lines: int) -> str:
     first, *others = [line[:200] for line in text.splitlines()] or [""]
     if len(others) < lines:
         return "\n".join([first, *others])
-    return "\n".join([first, f"... {len(others) - lines + 2} lines, with -vv ...", *others[2 - lines :]])
+    return "\n".join(
+        [first, f"... {len(others) - lines + 2} lines, with -vv ...", *others[2 - lines :]]
+    )

@@ -27,7 +27,9 @@ class Package:
     def wheel(self) -> Path:
         return next(self.archives.glob("*.whl"))
 
-    def run(self, *command: str, folder: Path, timeout: int = 300) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str, folder: Path, timeout: int = 300
+    ) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment in a folder, which must be outside the checkout."""
         assert REPOSITORY not in (folder, *folder.parents)
         return subprocess.run(

@@ -53,13 +53,17 @@ def test_readme_has_commands() -> None:
     assert {"make train-ddp", "make cost", "make teardown"} <= set(readme_commands())
 
 
-@pytest.mark.parametrize("command", [line for line in readme_commands() if line.startswith("make ")])
+@pytest.mark.parametrize(
+    "command", [line for line in readme_commands() if line.startswith("make ")]
+)
 def test_readme_command_is_valid(command: str) -> None:
     """make knows the target, and the run file and overrides that the line gives are accepted."""
     arguments = shlex.split(command)[1:]
     dry = make("--dry-run", *arguments)
     assert dry.returncode == 0, dry.stderr
-    variables = dict(argument.split("=", 1) for argument in arguments if re.match(r"[A-Z]+=", argument))
+    variables = dict(
+        argument.split("=", 1) for argument in arguments if re.match(r"[A-Z]+=", argument)
+    )
     overrides = [word for word in variables.get("ARGS", "").split() if not word.startswith("-")]
     if all("=" in word for word in overrides):
         load_config(variables.get("CONFIG", DEFAULT_RUN), overrides)
@@ -94,7 +98,9 @@ def documented_commands() -> list[str]:
             for line in block.splitlines()
         ]
         lines += re.findall(r"`(make [^`\n]+)`", text)
-        found |= {line.partition(" #")[0] for line in lines if re.match(r"make [a-z].*[A-Z]+=", line)}
+        found |= {
+            line.partition(" #")[0] for line in lines if re.match(r"make [a-z].*[A-Z]+=", line)
+        }
     return sorted(found)
 
 
@@ -117,7 +123,9 @@ def test_documents_set_no_variable_that_is_not_read(command: str) -> None:
         ("X=1", "X=1", "PYTHON VENV"),
     ],
 )
-def test_a_variable_that_is_not_read_is_refused_in_one_line(command: str, variable: str, read: str) -> None:
+def test_a_variable_that_is_not_read_is_refused_in_one_line(
+    command: str, variable: str, read: str
+) -> None:
     refused = make("--dry-run", *command.split())
     assert refused.returncode == 2 and refused.stdout == ""
     (line,) = refused.stderr.splitlines()
@@ -143,7 +151,10 @@ def test_a_variable_of_the_environment_that_is_not_read_is_refused(
 
 def test_a_missing_run_is_one_line_with_the_existing_ones() -> None:
     refused = make("evaluate", "RUN=runs/missing")
-    assert refused.returncode == 2 and "RUN: runs/missing has no config.yaml; runs here: " in refused.stderr
+    assert (
+        refused.returncode == 2
+        and "RUN: runs/missing has no config.yaml; runs here: " in refused.stderr
+    )
     assert "MODEL, RUN: give one" in make("--dry-run", "serve", "RUN=runs/a", "MODEL=b").stderr
 
 
@@ -157,7 +168,9 @@ def test_variables_are_checked_before_the_environment_exists(tmp_path: Path) -> 
     environment = {"PATH": str(tmp_path)}
 
     def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=REPOSITORY, env=environment, capture_output=True, text=True
+        )
 
     unchecked = run()
     assert unchecked.returncode == 0, unchecked.stderr
@@ -198,7 +211,9 @@ def test_mistake_is_one_message() -> None:
 def write_sample_like_table(path: Path) -> None:
     """Labelled proteins with the columns of the embedded sample that the default task reads."""
     rows = [("ACC", "Sequence", "Membrane", "Partition")]
-    rows += [(f"P{n}", "MKVLAGGW" * (n % 7 + 1) + "ACDEFGHIKL"[n % 10], n % 2, n % 5) for n in range(60)]
+    rows += [
+        (f"P{n}", "MKVLAGGW" * (n % 7 + 1) + "ACDEFGHIKL"[n % 10], n % 2, n % 5) for n in range(60)
+    ]
     with path.open("w", newline="") as file:
         csv.writer(file).writerows(rows)
 
@@ -226,8 +241,12 @@ def test_train_fine_tune_embed_and_serve(tmp_path: Path) -> None:
     told = done("train-ddp", f"ARGS={tiny} {short} {small}")
     run_dir = tmp_path / "runs" / "esm2_8m_sample"
     assert str(run_dir / "report.html") in told
-    files = next(line for line in told.splitlines() if line.startswith(f"files   {run_dir}: ")).split(": ")[1]
-    assert files.startswith("model/, checkpoints/, config.yaml, metrics.jsonl, all_results.json, report.html")
+    files = next(
+        line for line in told.splitlines() if line.startswith(f"files   {run_dir}: ")
+    ).split(": ")[1]
+    assert files.startswith(
+        "model/, checkpoints/, config.yaml, metrics.jsonl, all_results.json, report.html"
+    )
     results = json.loads((run_dir / "all_results.json").read_text())
     # 33 tokens are equally likely in the beginning. So short a run learns the composition of proteins.
     assert results["perplexity"] < 1.1 * results["unigram_perplexity"] < 22
@@ -268,7 +287,9 @@ def served(model: Path) -> list[int]:
             except OSError:
                 time.sleep(0.1)
         body = json.dumps({"proteins": ["MKVLAGGW", "MSTNPKPQRK"]}).encode()
-        asked = Request(f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"})
+        asked = Request(
+            f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"}
+        )
         with urlopen(asked, timeout=60) as answer:
             return [len(found["embedding"]) for found in json.load(answer)["predictions"]]
     finally:

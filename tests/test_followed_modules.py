@@ -24,8 +24,12 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_what_is_used_is_followed() -> None:
-    overrides = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]
-    (followed,) = (found["module"] for found in overrides if found.get("follow_imports") == "normal")
+    overrides = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["mypy"][
+        "overrides"
+    ]
+    (followed,) = (
+        found["module"] for found in overrides if found.get("follow_imports") == "normal"
+    )
     used = {name for path in CHECKED for name in imported(path)}
     assert "aws_cdk.aws_ec2" in used
     assert used == {name for name in followed if name.startswith("aws_cdk.")}

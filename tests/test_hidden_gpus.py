@@ -28,7 +28,9 @@ def test_these_tests_see_none() -> None:
         (["tests"], ""),  # nothing given: what testpaths says
     ],
 )
-def test_gpu_tests_alone_do(arguments: list[str], visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_tests_alone_do(
+    arguments: list[str], visible: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     config: Any = SimpleNamespace(args=arguments, invocation_params=SimpleNamespace(dir=REPOSITORY))
     pytest_configure(config)

@@ -111,7 +111,11 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 def imported(file: str, source: str) -> Iterator[str]:
     """Yield the full names of imported modules, and of what is taken from them."""
-    package = module_of(file).split(".") if file.endswith("__init__.py") else module_of(file).split(".")[:-1]
+    package = (
+        module_of(file).split(".")
+        if file.endswith("__init__.py")
+        else module_of(file).split(".")[:-1]
+    )
     for node in _nodes(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
@@ -202,7 +206,10 @@ def test_modules_import_only_what_their_layer_allows(folder: str) -> None:
         ("workloads/seqlm/training/hashing.py", "from ..runs import stages"),
         ("workloads/seqlm/training/hashing.py", "NAME = 'seqlm.proteins.finetune.tasks'"),
         ("workloads/seqlm/launch/pod_job.py", "from seqlm.bionemo.files import export_files"),
-        ("workloads/seqlm/launch/pod_job.py", "from seqlm.proteins.families.table import MODEL_FAMILIES"),
+        (
+            "workloads/seqlm/launch/pod_job.py",
+            "from seqlm.proteins.families.table import MODEL_FAMILIES",
+        ),
         ("workloads/seqlm/launch/pod_job.py", "START = 'proteins.explore.command:explore'"),
         ("workloads/seqlm/runs/run_file.py", "from seqlm.proteins.data import prepare"),
         ("workloads/seqlm/language/table.py", "from seqlm.proteins.alphabet import encode"),

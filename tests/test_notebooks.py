@@ -41,7 +41,9 @@ def test_notebooks_have_no_outputs() -> None:
     assert {path.stem for path in NOTEBOOKS} == set(RESULTS)
     for path in NOTEBOOKS:
         notebook = nbformat.read(path, as_version=4)
-        assert not outputs(notebook) and not any(cell.get("execution_count") for cell in notebook.cells)
+        assert not outputs(notebook) and not any(
+            cell.get("execution_count") for cell in notebook.cells
+        )
         assert "**Not proven:** SageMaker Studio and Google Colab" in notebook.cells[0].source
 
 
@@ -52,10 +54,14 @@ def test_notebooks_run_from_the_wheel(
 ) -> None:
     monkeypatch.setenv("MODEL", str(save_tiny_model(tmp_path / "model")))
     monkeypatch.setenv("PATH", str(installed.bin), prepend=":")
-    done = installed.run("python", "-c", EXECUTE, str(path), "executed.ipynb", folder=tmp_path, timeout=1200)
+    done = installed.run(
+        "python", "-c", EXECUTE, str(path), "executed.ipynb", folder=tmp_path, timeout=1200
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = outputs(nbformat.read(tmp_path / "executed.ipynb", as_version=4))
-    texts = [output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in found]
+    texts = [
+        output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in found
+    ]
     assert any("This model is tiny: its figures prove only the mechanics" in text for text in texts)
     for expected in RESULTS[path.stem]:
         assert any(expected in text for text in texts), texts

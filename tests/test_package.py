@@ -21,7 +21,9 @@ from tests.workloads.proteins.tiny_models import save_tiny_model
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-RANGES = [Requirement(text) for listed in (PROJECT["dependencies"], *EXTRAS.values()) for text in listed]
+RANGES = [
+    Requirement(text) for listed in (PROJECT["dependencies"], *EXTRAS.values()) for text in listed
+]
 WITHOUT_PIN = {"umap-learn"}
 """Packages that no test needs; they bring a compiler."""
 OF_IMAGES = {"torch_xla", "hyperpod_elastic_agent"}
@@ -41,7 +43,9 @@ def test_ranges_contain_the_pins() -> None:
     missing = {one.name for one in RANGES if normalized(one.name) not in known}
     assert missing == WITHOUT_PIN
     outside = [
-        one for one in RANGES if one.name not in missing and known[normalized(one.name)] not in one.specifier
+        one
+        for one in RANGES
+        if one.name not in missing and known[normalized(one.name)] not in one.specifier
     ]
     assert not outside
     floors = {one.name: str(one.specifier) for one in RANGES}
@@ -61,7 +65,9 @@ def test_every_import_belongs_to_a_dependency() -> None:
             for top in {name.partition(".")[0] for name in names}:
                 if top in sys.stdlib_module_names or top in {"seqlm", "umap", *OF_IMAGES}:
                     continue
-                found = {normalized(BY_OTHERS.get(owner, owner)) for owner in owners.get(top, [top])}
+                found = {
+                    normalized(BY_OTHERS.get(owner, owner)) for owner in owners.get(top, [top])
+                }
                 undeclared |= {top} if not found & declared else set()
     assert not undeclared
 
@@ -83,16 +89,28 @@ def test_the_wheel_has_workloads_alone_and_embeds(installed: Package, tmp_path: 
 
     (tmp_path / "a.fasta").write_text(">a\nMKTAYIAKQRQISFVKSHFSRQ\n>b\nMKVLAGGW\n")
     save_tiny_model(tmp_path / "model")
-    command = ["embed", "a.fasta", "--model", "model", "--output", "a.parquet", "train.precision=fp32"]
+    command = [
+        "embed",
+        "a.fasta",
+        "--model",
+        "model",
+        "--output",
+        "a.parquet",
+        "train.precision=fp32",
+    ]
     done = installed.run("seqlm", *command, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     table = pq.read_table(tmp_path / "a.parquet")
     assert table["id"].to_pylist() == ["a", "b"]
     program = "import numpy as np, seqlm.api as api; m = api.load('model', precision='fp32')\n"
-    program += "np.save('a.npy', m.embed(['MKTAYIAKQRQISFVKSHFSRQ', 'MKVLAGGW'])); print(api.__file__)"
+    program += (
+        "np.save('a.npy', m.embed(['MKTAYIAKQRQISFVKSHFSRQ', 'MKVLAGGW'])); print(api.__file__)"
+    )
     done = installed.run("python", "-c", program, folder=tmp_path)
     assert done.stdout.startswith(str(installed.bin.parent)), done
-    np.testing.assert_allclose(np.load(tmp_path / "a.npy"), table["embedding"].to_pylist(), atol=1e-6)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "a.npy"), table["embedding"].to_pylist(), atol=1e-6
+    )
 
 
 @pytest.mark.long

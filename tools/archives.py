@@ -30,7 +30,10 @@ def download(url: str, path: Path, sha256: str, *, unreached: str, changed: str)
     received = 0
     part = path.with_name(f"{path.name}.part")
     try:
-        with urllib.request.urlopen(url, timeout=SECONDS_WITHOUT_DATA) as response, part.open("wb") as file:
+        with (
+            urllib.request.urlopen(url, timeout=SECONDS_WITHOUT_DATA) as response,
+            part.open("wb") as file,
+        ):
             total = int(response.headers.get("Content-Length") or 0)
             while chunk := response.read(CHUNK_BYTES):
                 file.write(chunk)
@@ -75,6 +78,8 @@ def extract(tar: tarfile.TarFile, folder: Path) -> None:
     for member in tar.getmembers():
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir()):
-            raise tarfile.ExtractError(f"{member.name} is not a file or folder inside the target folder")
+            raise tarfile.ExtractError(
+                f"{member.name} is not a file or folder inside the target folder"
+            )
         member.mode &= 0o755
     tar.extractall(folder)

@@ -9,7 +9,9 @@ from botocore import exceptions
 from botocore.config import Config
 
 T = TypeVar("T")
-CLIENT_CONFIG = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=10, read_timeout=60)
+CLIENT_CONFIG = Config(
+    retries={"mode": "standard", "max_attempts": 6}, connect_timeout=10, read_timeout=60
+)
 """Settings of all clients. Service Quotas and SageMaker throttle long listings; six attempts wait up to about
 half a minute."""
 
@@ -17,7 +19,12 @@ LONGEST = 400
 """Most characters of an error message; a proxy can respond with a whole page."""
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 """Error codes for expired credentials."""
-UNKNOWN_KEY = {"InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "SignatureDoesNotMatch"}
+UNKNOWN_KEY = {
+    "InvalidClientTokenId",
+    "UnrecognizedClientException",
+    "AuthFailure",
+    "SignatureDoesNotMatch",
+}
 """Error codes for invalid credentials."""
 ABSENT = re.compile(r"NotFound|NoSuch|^Invalid(AMIID|SubnetI[Dd]|VpcI[Dd]|Document)\b|^404$")
 """Error codes for a resource that does not exist, or whose id cannot exist."""

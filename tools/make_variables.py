@@ -90,7 +90,9 @@ TARGETS: Mapping[str, Target] = {
     "train-bionemo": stage("train-bionemo"),
     "convert-bionemo": stage("convert-bionemo"),
     "evaluate": stage("evaluate", "RUN MODEL"),
-    "serve": Target("ARGS TARGET RUN MODEL", on_clusters="CLUSTER IMAGE SUBMIT ENDPOINT", subcommand="serve"),
+    "serve": Target(
+        "ARGS TARGET RUN MODEL", on_clusters="CLUSTER IMAGE SUBMIT ENDPOINT", subcommand="serve"
+    ),
     "embed": stage("embed", "RUN MODEL"),
     "predict": stage("predict", "RUN MODEL"),
     "variants": stage("variants", "RUN MODEL"),

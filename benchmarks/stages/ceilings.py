@@ -75,8 +75,12 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     return {
         "c_compiler": compiler,
         "python_h": has_headers,
-        "packages": {found.name: found.version for found in distributions() if found.name in PACKAGES},
-        "memory_gb": torch.cuda.get_device_properties(device).total_memory / 1e9 if is_cuda else None,
+        "packages": {
+            found.name: found.version for found in distributions() if found.name in PACKAGES
+        },
+        "memory_gb": torch.cuda.get_device_properties(device).total_memory / 1e9
+        if is_cuda
+        else None,
         "products_flops_per_second": rates,
         "copy_bytes_per_second": copied,
         "verdict": "missed" if is_cuda and not (compiler and has_headers) else "measured",

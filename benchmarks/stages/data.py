@@ -112,7 +112,9 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     ours = [name for name in rates if name.startswith("ours")]
     lookup_ratio = rates[LOOK_UP] / rates[TOKENIZER]
     ratios = {name: rates[name] / guidance for name in ours}
-    is_met = lookup_ratio >= GOALS[LOOK_UP] and all(ratio >= GOALS["ours"] for ratio in ratios.values())
+    is_met = lookup_ratio >= GOALS[LOOK_UP] and all(
+        ratio >= GOALS["ours"] for ratio in ratios.values()
+    )
     return {
         "residues_per_core_second": {**rates, "guidance 1 and 2": guidance},
         "slowest_and_fastest": {
@@ -121,7 +123,9 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
         },
         "ratios": {LOOK_UP: lookup_ratio, **ratios},
         "peak_memory_mib": peaks,
-        "uniref50_minutes": {cores: _uniref50_minutes(turns[ours[-1]][-1], cores) for cores in (2, 16)},
+        "uniref50_minutes": {
+            cores: _uniref50_minutes(turns[ours[-1]][-1], cores) for cores in (2, 16)
+        },
         "verdict": judged(has_goal=not settings.rehearsal, is_met=is_met),
     }
 
@@ -146,7 +150,9 @@ def _contestants(
                 encode(sequence)
 
     return {
-        TOKENIZER: lambda: _timed(few_residues, lambda: tokenizer(sequences, add_special_tokens=False)),
+        TOKENIZER: lambda: _timed(
+            few_residues, lambda: tokenizer(sequences, add_special_tokens=False)
+        ),
         LOOK_UP: lambda: _timed(LOOK_UPS * few_residues, look_up),
         to_csv: lambda: _timed(few_residues, lambda: fasta_to_csv(few, folder)),
         to_arrow: lambda: _timed(few_residues, lambda: tokenize_csv(folder, tokenizer)),
@@ -155,7 +161,9 @@ def _contestants(
     }
 
 
-def write_input(data: Path, path: Path, *, proteins: float = math.inf, residues: float = math.inf) -> int:
+def write_input(
+    data: Path, path: Path, *, proteins: float = math.inf, residues: float = math.inf
+) -> int:
     """Write proteins of a prepared folder in the form of UniRef50, up to a number of proteins or residues.
 
     Returns:
@@ -249,7 +257,14 @@ def _prepare(folder: Path, workers: int, residues: int) -> Turn:
     others = set(process.children())
     before = _core_seconds()
     with TemporaryDirectory(dir=folder) as fresh:
-        command = [sys.executable, "-c", PREPARE, f"{folder}/whole.fasta.gz", f"{fresh}/out", str(workers)]
+        command = [
+            sys.executable,
+            "-c",
+            PREPARE,
+            f"{folder}/whole.fasta.gz",
+            f"{fresh}/out",
+            str(workers),
+        ]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     # The workers are children of a fork server, which ends a moment after the run.
     while left := set(process.children()) - others:

@@ -88,12 +88,16 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
         drawn = drawn_proteins(settings, (rounds + 1) * proteins)
         by_round = [drawn[first : first + proteins] for first in range(0, len(drawn), proteins)]
         figures = measure(folder, by_round, sizes, case.contestant, settings.device)
-    differences = {name: arm["largest_relative_difference"] for name, arm in figures["contestants"].items()}
+    differences = {
+        name: arm["largest_relative_difference"] for name, arm in figures["contestants"].items()
+    }
     ours = figures["ours"]
     largest = EXACT if ours == "ours, fp32" else AS_GOOD * differences[f"{figures['best']}, bf16"]
     if differences[ours] > largest:
         return {**figures, "verdict": "missed"}
-    has_goal = settings.device.type == "cpu" and not settings.rehearsal and case.contestant == "mean"
+    has_goal = (
+        settings.device.type == "cpu" and not settings.rehearsal and case.contestant == "mean"
+    )
     is_met = figures["over_best"]["median"] >= CPU_GOAL
     return {**figures, "verdict": judged(has_goal=has_goal, is_met=is_met)}
 
@@ -105,7 +109,9 @@ def measure(
     warm_up, *rounds = rounds
     load = partial(pipeline, "feature-extraction", model=str(folder), device=device)
     plain = partial(_pipeline, pipe=load(), each=each)
-    arms = {f"pipeline, batch {size}": Contestant(partial(plain, batch_size=size)) for size in sizes}
+    arms = {
+        f"pipeline, batch {size}": Contestant(partial(plain, batch_size=size)) for size in sizes
+    }
     for arm in arms.values():
         _rate(arm, warm_up[: sizes[0]], device)  # the first products of a process are slow
     best = max(arms, key=lambda name: _rate(arms[name], warm_up, device))
@@ -207,7 +213,9 @@ def _pipeline(
     texts = (decode(tokens) for tokens in proteins)
     options = {} if as_lists else {"return_tensors": True}
     found = pipe(texts, batch_size=batch_size, **options)
-    return [_rows(hidden, len(tokens), each) for hidden, tokens in zip(found, proteins, strict=True)]
+    return [
+        _rows(hidden, len(tokens), each) for hidden, tokens in zip(found, proteins, strict=True)
+    ]
 
 
 def _rows(hidden: Any, length: int, each: str) -> Array:

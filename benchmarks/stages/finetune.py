@@ -101,8 +101,12 @@ def measure(config: RunFile, settings: Settings) -> dict[str, Any]:
             "mean_residues": done["residues"] / done["proteins"],
             "longest_residues": config.model.max_residues,
             "recomputes": config.train.activation_checkpointing,
-            "frozen_bytes": sum(p.nbytes for p in trainer.model.parameters() if not p.requires_grad),
-            "trained_parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
+            "frozen_bytes": sum(
+                p.nbytes for p in trainer.model.parameters() if not p.requires_grad
+            ),
+            "trained_parameters": sum(
+                p.numel() for p in trainer.model.parameters() if p.requires_grad
+            ),
         }
         trainer.release()
     return figures

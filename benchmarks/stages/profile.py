@@ -44,7 +44,9 @@ class Kernel(NamedTuple):
 def cases(settings: Settings) -> list[Case]:
     sizes = TOKENS_PER_PACK if settings.as_on_gpu else {"8M": 2048}
     seconds = 60 if settings.as_on_gpu else 120
-    return [Case("profile", size, "ours", f"tokens_per_pack={sizes[size]}", seconds) for size in sizes]
+    return [
+        Case("profile", size, "ours", f"tokens_per_pack={sizes[size]}", seconds) for size in sizes
+    ]
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
@@ -120,7 +122,12 @@ def summary(kernels: list[Kernel], wall: float) -> dict[str, Any]:
         "busy_share": busy / wall,
         "shares": shares,
         "kernels": [
-            {"name": name[:120], "kind": kind_of(name), "share": spent[name] / total, "calls": calls[name]}
+            {
+                "name": name[:120],
+                "kind": kind_of(name),
+                "share": spent[name] / total,
+                "calls": calls[name],
+            }
             for name in longest
         ],
         "verdict": "measured",

@@ -47,7 +47,9 @@ class Budget:
 
 
 GPU = Budget(residues=90_000_000, tokens_per_pack=65536, tokens_per_step=524_288, batch_size=128)
-CPU = Budget(residues=600_000, tokens_per_pack=1280, tokens_per_step=1280, batch_size=4, scoring_packs=8)
+CPU = Budget(
+    residues=600_000, tokens_per_pack=1280, tokens_per_step=1280, batch_size=4, scoring_packs=8
+)
 """Budget of a CPU. Its steps are as large as the guidance's, because the number of steps decides in such a
 short run. A CPU would take longer to score the whole split than to train."""
 REHEARSED = Budget(
@@ -168,7 +170,9 @@ def grants_of(steps: int, folder: Path) -> list[Grant]:
     return grants
 
 
-def _scores(files: Sequence[Path], settings: Settings, model: ModelConfig, budget: Budget) -> list[float]:
+def _scores(
+    files: Sequence[Path], settings: Settings, model: ModelConfig, budget: Budget
+) -> list[float]:
     """Return the held-out losses of weights in files, in nats."""
     split = RecordSplit(settings.data, "validation")
     losses: list[float] = []

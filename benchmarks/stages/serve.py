@@ -42,7 +42,9 @@ class Answer(NamedTuple):
 
 
 def cases(settings: Settings) -> list[Case]:
-    return [Case("serve", "8M", f"users={users}", "proteins_per_request=1", 40) for users in (1, 8, 64)]
+    return [
+        Case("serve", "8M", f"users={users}", "proteins_per_request=1", 40) for users in (1, 8, 64)
+    ]
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
@@ -100,7 +102,9 @@ def _is_ready(port: int) -> bool:
         return False
 
 
-def load(port: int, users: int, proteins: Sequence[str], settle: float, seconds: float) -> dict[str, Any]:
+def load(
+    port: int, users: int, proteins: Sequence[str], settle: float, seconds: float
+) -> dict[str, Any]:
     """Send requests of ``users`` for ``seconds`` after ``settle``, and return times of answers in seconds."""
     begin = time.monotonic() + settle
 
@@ -123,7 +127,9 @@ def load(port: int, users: int, proteins: Sequence[str], settle: float, seconds:
     }
 
 
-def _use(port: int, proteins: Sequence[str], begin: float, end: float, seed: int) -> Iterator[Answer | str]:
+def _use(
+    port: int, proteins: Sequence[str], begin: float, end: float, seed: int
+) -> Iterator[Answer | str]:
     """Send requests until ``end``, and yield errors, and the answers to requests from ``begin`` on."""
     draw = random.Random(seed)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)

@@ -66,7 +66,11 @@ def cases(settings: Settings) -> list[Case]:
     shapes = SHAPES if settings.as_on_gpu else CPU_SHAPES
     return [
         Case(
-            "speed", shape.size, "ours", f"tokens_per_pack={shape.tokens_per_pack}{shape.more}", shape.seconds
+            "speed",
+            shape.size,
+            "ours",
+            f"tokens_per_pack={shape.tokens_per_pack}{shape.more}",
+            shape.seconds,
         )
         for shape in shapes
     ]
@@ -95,7 +99,9 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     is_muon = values.get("optimizer") == "muon"
     optim = OptimConfig(name="muon" if is_muon else "adamw", lr=LEARNING_RATE, warmup_steps=0)
     one_pack_grant = REHEARSED if settings.rehearsal else STEADY
-    recipe_grant = replace(one_pack_grant, steps=-(-one_pack_grant.steps // several), packs_per_step=several)
+    recipe_grant = replace(
+        one_pack_grant, steps=-(-one_pack_grant.steps // several), packs_per_step=several
+    )
     with TemporaryDirectory() as folder:
         model = model_of(case.size, settings, Path(folder), int(values.get("layers", 0)))
         ours = Ours(run_config(model, settings.data, train, optim))

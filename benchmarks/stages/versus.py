@@ -75,7 +75,9 @@ TRIAL = Grant(seconds=5, steps=2)
 def cases(settings: Settings) -> list[Case]:
     found: list[Case] = []
     for shape in SHAPES if settings.as_on_gpu else CPU_SHAPES:
-        text = f"tuned_batch={shape.tuned_batch},tokens_per_pack={shape.tokens_per_pack}{shape.more}"
+        text = (
+            f"tuned_batch={shape.tuned_batch},tokens_per_pack={shape.tokens_per_pack}{shape.more}"
+        )
         found.append(Case("versus", shape.size, "all", text, shape.seconds))
     return found
 
@@ -104,7 +106,9 @@ class Entry:
                 precision=self.precision,
                 compiled=self.compiled,
             )
-        train = TrainConfig(tokens_per_pack=self.batch, tokens_per_step=self.batch, precision=self.precision)
+        train = TrainConfig(
+            tokens_per_pack=self.batch, tokens_per_step=self.batch, precision=self.precision
+        )
         return Ours(run_config(self.model, self.data, train))
 
 
@@ -117,7 +121,10 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     steady = REHEARSED if rehearsal else STEADY
     batches = {"guidance": GUIDANCE_BATCH_SIZE, "tuned": 4, OURS: LEAST[OURS]}
     if not rehearsal:
-        batches |= {"tuned": int(case.values["tuned_batch"]), OURS: int(case.values["tokens_per_pack"])}
+        batches |= {
+            "tuned": int(case.values["tuned_batch"]),
+            OURS: int(case.values["tokens_per_pack"]),
+        }
     with TemporaryDirectory(prefix="bench-versus-") as name, ExitStack() as stack:
         folder = Path(name)
         model = model_of(case.size, settings, folder, int(case.values.get("layers", 0)))
@@ -145,7 +152,9 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
                     errors[key] = str(error)
                     del running[key]
                     del windows[key]
-            rates = [f"{key} {found[-1].residues_per_second:,.0f}" for key, found in windows.items()]
+            rates = [
+                f"{key} {found[-1].residues_per_second:,.0f}" for key, found in windows.items()
+            ]
             print(f"round {number + 1}: {', '.join(rates)}", flush=True)
         contestants: dict[str, dict[str, Any]] = {}
         for key, found in windows.items():
@@ -191,11 +200,18 @@ def compared(
     for key, found in windows.items():
         if key != OURS and OURS in windows:
             pairs = zip(windows[OURS], found, strict=True)
-            by_round = [ours.residues_per_second / theirs.residues_per_second for ours, theirs in pairs]
+            by_round = [
+                ours.residues_per_second / theirs.residues_per_second for ours, theirs in pairs
+            ]
             ratios[key] = extent(by_round)
     are_met = [ratios[key]["median"] >= goal for key, goal in goals.items() if key in ratios]
     verdict = judged(has_goal=bool(are_met), is_met=all(are_met))
-    result: dict[str, Any] = {"ratios": ratios, "goals": goals, "errors": errors, "verdict": verdict}
+    result: dict[str, Any] = {
+        "ratios": ratios,
+        "goals": goals,
+        "errors": errors,
+        "verdict": verdict,
+    }
     if failed := [error for error in errors.values() if not error.startswith("out of memory")]:
         return {**result, "verdict": "failed", "error": "; ".join(failed)}
     return {**result, "verdict": "out of memory" if OURS in errors else verdict}

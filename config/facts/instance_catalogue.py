@@ -116,7 +116,16 @@ def closest(name: str) -> str | None:
 _TO_16 = ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge")
 _UP_TO_32 = (*_TO_16, "24xlarge", "32xlarge")
 _UP_TO_48 = (*_TO_16, "24xlarge", "48xlarge")
-_GRAPHICS = ("xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge", "24xlarge", "48xlarge")
+_GRAPHICS = (
+    "xlarge",
+    "2xlarge",
+    "4xlarge",
+    "8xlarge",
+    "12xlarge",
+    "16xlarge",
+    "24xlarge",
+    "48xlarge",
+)
 
 CPU_FAMILIES: dict[str, tuple[str, ...]] = {
     "c6i": _UP_TO_32,
@@ -135,7 +144,9 @@ GPU_FAMILIES: dict[str, tuple[str, ...]] = {
     "p5en": ("48xlarge",),
 }
 HOSTING_TYPES = tuple(
-    f"ml.{family}.{size}" for family, sizes in (CPU_FAMILIES | GPU_FAMILIES).items() for size in sizes
+    f"ml.{family}.{size}"
+    for family, sizes in (CPU_FAMILIES | GPU_FAMILIES).items()
+    for size in sizes
 )
 GPU_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
 """SageMaker's host image with driver 580, which the container's CUDA 13 requires

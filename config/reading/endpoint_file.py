@@ -22,13 +22,17 @@ GIVEN = ("image", "model")
 """Keys that a deployment may give outside the file, because they change with each deployment."""
 
 
-def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = "sagemaker") -> Endpoint:
+def load_endpoint(
+    path: Path, given: Mapping[str, str | None], target: Target = "sagemaker"
+) -> Endpoint:
     """Read and check an endpoint file, with the values given in place of the file's.
 
     Raises:
         ValueError: listing every mistake in the file's order (``mistakes_text``).
     """
-    document: dict[str, Any] = read_document(path) | {key: value for key, value in given.items() if value}
+    document: dict[str, Any] = read_document(path) | {
+        key: value for key, value in given.items() if value
+    }
     try:
         endpoint = Endpoint.model_validate(document)
         found = list(violations(endpoint, target))
@@ -49,7 +53,9 @@ def violations(endpoint: Endpoint, target: Target) -> Iterator[Violation]:
     if target == "sagemaker" and not is_in_s3:
         yield Violation("model", endpoint.model, "SageMaker reads s3://...", "give another")
     if target == "eks" and is_in_s3:
-        yield Violation("model", endpoint.model, "pods read the file system, /fsx/...", "give another")
+        yield Violation(
+            "model", endpoint.model, "pods read the file system, /fsx/...", "give another"
+        )
     if target == "eks" and endpoint.kubernetes is None:
         allowed = "it is required for EKS and sets the number of pods"
         yield Violation("kubernetes", None, allowed, "add kubernetes")

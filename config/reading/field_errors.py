@@ -29,12 +29,18 @@ _ADVICE = {
     "bool_type": _Advice("true or false is allowed", "set true or false"),
     "dict_type": _Advice("a mapping is allowed", "set keys and values below it"),
     "greater_than_equal": _Advice("{ge} or more is allowed", "set {ge}"),
-    "int_type": _Advice("a whole number is allowed", "set digits without quotes or a decimal point"),
+    "int_type": _Advice(
+        "a whole number is allowed", "set digits without quotes or a decimal point"
+    ),
     "less_than_equal": _Advice("{le} or less is allowed", "set {le}"),
-    "list_type": _Advice("a list is allowed", "write it as [one, other], or with a dash before each item"),
+    "list_type": _Advice(
+        "a list is allowed", "write it as [one, other], or with a dash before each item"
+    ),
     "model_attributes_type": _Advice("a mapping is allowed", "set keys and values below it"),
     "model_type": _Advice("a mapping is allowed", "set keys and values below it"),
-    "string_type": _Advice("a text is allowed", "set a text, in quotes if YAML reads it as another type"),
+    "string_type": _Advice(
+        "a text is allowed", "set a text, in quotes if YAML reads it as another type"
+    ),
     "string_too_long": _Advice("{max_length} or fewer characters are allowed", "shorten it"),
     "too_long": _Advice("{max_length} or fewer items are allowed", "remove some"),
     "too_short": _Advice("{min_length} or more items are allowed", "add some"),
@@ -71,7 +77,9 @@ def _violation(details: ErrorDetails, document: dict[str, Any], kind: type[Secti
     return Violation(places.path_of(location, document), got, advice.allowed, advice.fix)
 
 
-def _advice(details: ErrorDetails, location: places.Location, got: object, kind: type[Section]) -> _Advice:
+def _advice(
+    details: ErrorDetails, location: places.Location, got: object, kind: type[Section]
+) -> _Advice:
     context = details.get("ctx", {})
     match details["type"]:
         case "missing" if location == ("scheduler",):
@@ -93,7 +101,9 @@ def _advice(details: ErrorDetails, location: places.Location, got: object, kind:
             return _Advice(form.meaning, f"set it in this form, for example {form.examples[0]}")
         case "bool_type" if isinstance(got, str) and got.lower() in _SWITCHES:
             return _Advice(_ADVICE["bool_type"].allowed, f"set {_SWITCHES[got.lower()]}")
-        case "int_type" if isinstance(got, str | float) and re.fullmatch(r"\d{1,18}(\.0*)?", str(got)):
+        case "int_type" if isinstance(got, str | float) and re.fullmatch(
+            r"\d{1,18}(\.0*)?", str(got)
+        ):
             return _Advice(_ADVICE["int_type"].allowed, f"set {int(float(got))}")
         case "string_type" if isinstance(got, bool | int):
             return _Advice(_ADVICE["string_type"].allowed, f'set "{shown(got)}"')
@@ -121,7 +131,9 @@ def _no_such_key(details: ErrorDetails, kind: type[Section]) -> _Advice:
 
 def _choice(got: object, expected: str) -> _Advice:
     """Return the advice for one of several values, from pydantic's list of them: ``'one', 'two' or 3``."""
-    names = [shown(text) if text else number for text, number in re.findall(r"'([^']*)'|(\d+)", expected)]
+    names = [
+        shown(text) if text else number for text, number in re.findall(r"'([^']*)'|(\d+)", expected)
+    ]
     near = []
     if isinstance(got, str):
         by_lower = {name.lower(): name for name in names}

@@ -83,7 +83,9 @@ def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Vio
         else:
             break
     num_clusters = max(map(len, stand_ins.values()), default=1)
-    clusters = [kind.model_validate(with_stand_ins(rest, stand_ins, index)) for index in range(num_clusters)]
+    clusters = [
+        kind.model_validate(with_stand_ins(rest, stand_ins, index)) for index in range(num_clusters)
+    ]
     for cluster in clusters:
         _set_names(cluster, document, stand_ins)
     # A violation that some stand-ins do not cause is due to the others.
@@ -109,5 +111,7 @@ def _news(found: list[Violation], more: list[Violation]) -> list[Violation]:
     """Return the violations in ``more`` at places that are not within a place that ``found`` reports."""
     reported = [violation.path for violation in found]
     return [
-        violation for violation in more if not any(is_within(violation.path, place) for place in reported)
+        violation
+        for violation in more
+        if not any(is_within(violation.path, place) for place in reported)
     ]

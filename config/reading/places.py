@@ -147,11 +147,15 @@ def schema_at(location: Sequence[int | str], kind: type[Section]) -> dict[str, A
     for part in location:
         node = _without_null(node)
         if "oneOf" in node:
-            [node] = [option for option in node["oneOf"] if option["properties"]["vpc"]["const"] == part]
+            [node] = [
+                option for option in node["oneOf"] if option["properties"]["vpc"]["const"] == part
+            ]
         elif isinstance(part, int):
             node = node["items"]
         else:
-            node = node["properties"][part] if "properties" in node else node["additionalProperties"]
+            node = (
+                node["properties"][part] if "properties" in node else node["additionalProperties"]
+            )
     return node
 
 

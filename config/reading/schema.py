@@ -38,7 +38,10 @@ def endpoint_schema_text() -> str:
 
 def _text(schema: dict[str, Any]) -> str:
     """Return the schema as JSON in the dialect of the YAML language server."""
-    return json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", **schema}, indent=2) + "\n"
+    return (
+        json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", **schema}, indent=2)
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

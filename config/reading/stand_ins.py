@@ -21,7 +21,9 @@ _TEXTS = ("unknown-1", "unknown-2")
 """Stand-ins for strings that the model does not constrain."""
 
 
-def repaired(error: ValidationError, document: dict[str, Any], kind: Kind) -> tuple[dict[str, Any], StandIns]:
+def repaired(
+    error: ValidationError, document: dict[str, Any], kind: Kind
+) -> tuple[dict[str, Any], StandIns]:
     """Return a copy of the document with the first stand-in for each value in the error, and all stand-ins.
 
     Unknown keys are removed. The value of a mistyped key moves to the key that was meant. A network without

@@ -39,7 +39,9 @@ def mistakes_text(file: Path, found: Iterable[Violation]) -> str:
         rows.append((place, got, rest))
     place_width = min(max(len(place) for place, _, _ in rows), MAX_PLACE_WIDTH)
     value_width = min(max(len(got) for _, got, _ in rows), MAX_VALUE_WIDTH)
-    lines = [f"  {place:<{place_width}} got {got:<{value_width}} {rest}" for place, got, rest in rows]
+    lines = [
+        f"  {place:<{place_width}} got {got:<{value_width}} {rest}" for place, got, rest in rows
+    ]
     count = f"{len(rows)} mistakes" if len(rows) > 1 else "1 mistake"
     return "\n".join((f"{file}: {count}", *lines))
 

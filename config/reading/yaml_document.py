@@ -7,7 +7,9 @@ from typing import Any
 from config.cluster_files import DEFAULT_CLUSTER_FILE
 from seqlm.training.strict_yaml import StrictLoader, read_yaml_file
 
-_WANTED = f"the path of a cluster file ({DEFAULT_CLUSTER_FILE}) or an endpoint file (endpoints/esm2.yaml)"
+_WANTED = (
+    f"the path of a cluster file ({DEFAULT_CLUSTER_FILE}) or an endpoint file (endpoints/esm2.yaml)"
+)
 
 
 class _ClusterLoader(StrictLoader):

@@ -36,7 +36,10 @@ RULES: tuple[Callable[[Cluster], Iterator[Violation]], ...] = (
 )
 """Rules for every scheduler."""
 
-SLURM_RULES: tuple[Callable[[SlurmCluster], Iterator[Violation]], ...] = (*slurm.RULES, *access.RULES)
+SLURM_RULES: tuple[Callable[[SlurmCluster], Iterator[Violation]], ...] = (
+    *slurm.RULES,
+    *access.RULES,
+)
 
 EKS_RULES: tuple[Callable[[EksCluster], Iterator[Violation]], ...] = (
     *kubernetes.RULES,

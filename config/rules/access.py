@@ -18,10 +18,16 @@ _NUM_SHOWN = 60
 
 def names_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
     access = cluster.access
-    for kind, items in (("groups", access.groups), ("users", access.users), ("accounts", access.accounts)):
+    for kind, items in (
+        ("groups", access.groups),
+        ("users", access.users),
+        ("accounts", access.accounts),
+    ):
         earlier = f"an earlier item of access.{kind} has this name"
         fix = "set another name, or remove one of the two"
-        yield from repetitions(f"access.{kind}", [item.name for item in items], earlier, fix, key=".name")
+        yield from repetitions(
+            f"access.{kind}", [item.name for item in items], earlier, fix, key=".name"
+        )
 
 
 def names_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
@@ -82,7 +88,9 @@ def groups_of_users_exist(cluster: SlurmCluster) -> Iterator[Violation]:
     missing = partial(_missing, "access.groups", [group.name for group in cluster.access.groups])
     for user in cluster.access.users:
         path = f"access.users[{user.name}]"
-        yield from missing(f"{path}.group", user.group, "add the group, or set null for the user's own group")
+        yield from missing(
+            f"{path}.group", user.group, "add the group, or set null for the user's own group"
+        )
         for index, name in enumerate(user.groups):
             yield from missing(f"{path}.groups[{index}]", name, "add the group, or remove it here")
 
@@ -98,7 +106,9 @@ def accounts_exist(cluster: SlurmCluster) -> Iterator[Violation]:
         yield from missing(path, user.account, "add the account, or set null for none")
 
 
-def _missing(place: str, names: Sequence[str], path: str, name: str | None, fix: str) -> Iterator[Violation]:
+def _missing(
+    place: str, names: Sequence[str], path: str, name: str | None, fix: str
+) -> Iterator[Violation]:
     """Yield a violation if the file has a name at ``path`` and not at ``place``.
 
     The check is skipped while a name at ``place`` has a wrong form, because the reference may be correct.

@@ -56,7 +56,9 @@ RULES = (
     # Without it a group has all its nodes or none, so a minimum has no effect.
     CommonGroupRule(
         "min_instances",
-        lambda cluster, group: group.min_instances is not None and not cluster.continuous_provisioning,
+        lambda cluster, group: (
+            group.min_instances is not None and not cluster.continuous_provisioning
+        ),
         "without continuous provisioning a group starts with all its nodes or not at all",
         "remove it, or set continuous_provisioning to true",
     ),
@@ -71,9 +73,13 @@ RULES = (
     names_are_distinct,
     CommonGroupRule(
         "min_instances",
-        lambda _, group: group.min_instances is not None and group.min_instances > group.num_instances,
+        lambda _, group: (
+            group.min_instances is not None and group.min_instances > group.num_instances
+        ),
         "num_instances ({group.num_instances}) or less is allowed",
-        lambda _, group: f"set {group.num_instances} or less" if group.num_instances else "remove it",
+        lambda _, group: (
+            f"set {group.num_instances} or less" if group.num_instances else "remove it"
+        ),
     ),
     CommonGroupRule(
         "capacity",
@@ -84,7 +90,9 @@ RULES = (
     CommonGroupRule(
         "training_plan_arn",
         # arn:aws:sagemaker:<region>:<account>:training-plan/<name>
-        lambda cluster, group: (arn := group.training_plan_arn) and arn.split(":")[3] != cluster.region,
+        lambda cluster, group: (
+            (arn := group.training_plan_arn) and arn.split(":")[3] != cluster.region
+        ),
         "a plan's capacity is in its own region, and the cluster is in {cluster.region}",
         lambda cluster, group: (
             f"set region to {(group.training_plan_arn or '').split(':')[3]}, or the ARN of a plan in"
@@ -106,7 +114,9 @@ RULES = (
     CommonGroupRule(
         "threads_per_core",
         lambda _, group: (
-            group.threads_per_core == 2 and (found := _hardware(group)) and found.threads_per_core == 1
+            group.threads_per_core == 2
+            and (found := _hardware(group))
+            and found.threads_per_core == 1
         ),
         "{group.instance_type} has one thread per core",
         "set 1, or null",
@@ -120,7 +130,9 @@ RULES = (
     health_checks_fit_the_type,
     CommonGroupRule(
         "training_plan_arn",
-        lambda _, group: group.training_plan_arn and (found := _hardware(group)) and not found.training_plan,
+        lambda _, group: (
+            group.training_plan_arn and (found := _hardware(group)) and not found.training_plan
+        ),
         f"no training plan reserves {{group.instance_type}}; plans reserve {', '.join(_PLANNED)}",
         "set instance_type to the plan's, or remove training_plan_arn",
     ),

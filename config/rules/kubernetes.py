@@ -13,7 +13,14 @@ from config.eks_cluster import EksCluster, lasting_groups, scaled_groups
 from config.facts.regions import HEALTH_MONITORING_REGIONS
 from config.reading.violation import Violation, key_path
 from config.rules.network import parsed
-from config.rules.rule import EksGroupRule, EksRule, group_path, has_closed_network, is_outside, repetitions
+from config.rules.rule import (
+    EksGroupRule,
+    EksRule,
+    group_path,
+    has_closed_network,
+    is_outside,
+    repetitions,
+)
 from config.task_governance import MAX_NAME, team_namespace
 from config.text_forms import LABEL_KEY, TEAM_NAME
 
@@ -67,7 +74,9 @@ def principals_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
     """Require one entry per ARN (EKS API reference, CreateAccessEntry)."""
     principals = [entry.principal_arn for entry in cluster.kubernetes.access]
     earlier = "EKS accepts one entry per role or user, and an earlier entry has this one"
-    yield from repetitions("kubernetes.access", principals, earlier, "merge the two", key=".principal_arn")
+    yield from repetitions(
+        "kubernetes.access", principals, earlier, "merge the two", key=".principal_arn"
+    )
 
 
 def administrators_have_no_namespaces(cluster: EksCluster) -> Iterator[Violation]:
@@ -94,7 +103,9 @@ def namespaces_of_teams_exist(cluster: EksCluster) -> Iterator[Violation]:
                 yield Violation(
                     f"kubernetes.access[{index}].namespaces[{position}]",
                     namespace,
-                    f"namespaces of teams are {', '.join(there)}" if there else "there are no teams",
+                    f"namespaces of teams are {', '.join(there)}"
+                    if there
+                    else "there are no teams",
                     "add the team to task_governance.teams, or remove the namespace",
                 )
 
@@ -115,7 +126,8 @@ def keys_are_free(cluster: EksCluster) -> Iterator[Violation]:
     for group in cluster.instance_groups:
         labels = [(key_path(group_path(group, "labels"), key), key) for key in group.labels]
         taints = [
-            (group_path(group, f"taints[{index}].key"), taint.key) for index, taint in enumerate(group.taints)
+            (group_path(group, f"taints[{index}].key"), taint.key)
+            for index, taint in enumerate(group.taints)
         ]
         for path, key in labels + taints:
             domain = key.rpartition("/")[0]
@@ -126,7 +138,9 @@ def keys_are_free(cluster: EksCluster) -> Iterator[Violation]:
                     f"{_MAX_DOMAIN} or fewer are allowed before the slash",
                     "set a shorter one",
                 )
-            elif any(domain == taken or domain.endswith(f".{taken}") for taken in _RESERVED_DOMAINS):
+            elif any(
+                domain == taken or domain.endswith(f".{taken}") for taken in _RESERVED_DOMAINS
+            ):
                 yield Violation(
                     path,
                     key,
@@ -156,14 +170,17 @@ RULES = (
     EksRule(
         _PATH,
         lambda cluster: (
-            cluster.kubernetes.endpoint == "public_and_private" and not cluster.kubernetes.public_access_cidrs
+            cluster.kubernetes.endpoint == "public_and_private"
+            and not cluster.kubernetes.public_access_cidrs
         ),
         "a public endpoint requires address ranges",
         f"set your own, such as [{_EXAMPLE}], or set kubernetes.endpoint to private",
     ),
     EksRule(
         _PATH,
-        lambda cluster: cluster.kubernetes.endpoint == "private" and cluster.kubernetes.public_access_cidrs,
+        lambda cluster: (
+            cluster.kubernetes.endpoint == "private" and cluster.kubernetes.public_access_cidrs
+        ),
         "a private endpoint is reachable only from the VPC",
         "remove them, or set kubernetes.endpoint to public_and_private",
     ),
@@ -251,7 +268,9 @@ RULES = (
             cluster.autoscaling == "karpenter" and len(scaled_groups(cluster)) > MAX_SCALED_GROUPS
         ),
         f"Karpenter scales at most {MAX_SCALED_GROUPS}",
-        lambda cluster: f"remove max_instances from {len(scaled_groups(cluster)) - MAX_SCALED_GROUPS}",
+        lambda cluster: (
+            f"remove max_instances from {len(scaled_groups(cluster)) - MAX_SCALED_GROUPS}"
+        ),
         got=lambda cluster: f"{len(scaled_groups(cluster))} groups with max_instances",
     ),
     EksGroupRule(

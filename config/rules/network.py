@@ -104,7 +104,9 @@ def new_subnets_fit(cluster: Cluster) -> Iterator[Violation]:
             got,
             f"the private subnets, {num_zones} of /{got}, and {NUM_SMALL_SUBNETS} small ones do not fit into"
             f" {network.cidr}",
-            f"set {fitting[0]}, or a larger network.cidr" if fitting else "set a larger network.cidr",
+            f"set {fitting[0]}, or a larger network.cidr"
+            if fitting
+            else "set a larger network.cidr",
         )
 
 
@@ -150,7 +152,9 @@ def existing_subnets_are_parts_of_the_vpc(cluster: Cluster) -> Iterator[Violatio
         first = parsed(one.cidr)
         second = parsed(other.cidr)
         if one.subnet_id == other.subnet_id:
-            yield Violation(f"{path}.subnet_id", other.subnet_id, "it is already listed", "remove it")
+            yield Violation(
+                f"{path}.subnet_id", other.subnet_id, "it is already listed", "remove it"
+            )
         elif first and second and first.overlaps(second):
             yield Violation(
                 f"{path}.cidr",

@@ -25,7 +25,9 @@ REGIONS = frozenset(
 )
 """Regions with AWS::Grafana::Workspace in CloudFormation's registry."""
 _GRAFANA = "observability.grafana"
-_IDENTITY = re.compile(r"(user|group)/([0-9a-f]{10}-)?[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_IDENTITY = re.compile(
+    r"(user|group)/([0-9a-f]{10}-)?[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+)
 """Kind and ResourceId of identitystore, which Grafana also needs."""
 
 

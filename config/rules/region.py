@@ -8,7 +8,13 @@ from config.cluster import Cluster, NewVpc, zone_ids, zone_of
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.violation import Violation
-from config.rules.rule import CommonGroupRule, CommonRule, group_path, has_closed_network, repetitions
+from config.rules.rule import (
+    CommonGroupRule,
+    CommonRule,
+    group_path,
+    has_closed_network,
+    repetitions,
+)
 
 
 def region_is_supported(cluster: Cluster) -> Iterator[Violation]:
@@ -24,7 +30,9 @@ def region_is_supported(cluster: Cluster) -> Iterator[Violation]:
         fix = f"choose one of these; the most similar are {', '.join(near)}"
     else:
         fix = "choose one of these"
-    yield Violation("region", cluster.region, f"HyperPod is available in {', '.join(ZONE_ID_PREFIXES)}", fix)
+    yield Violation(
+        "region", cluster.region, f"HyperPod is available in {', '.join(ZONE_ID_PREFIXES)}", fix
+    )
 
 
 def zones_lie_in_the_region(cluster: Cluster) -> Iterator[Violation]:
@@ -60,7 +68,10 @@ def _zones(cluster: Cluster) -> Iterator[tuple[str, str]]:
             yield f"network.availability_zone_ids[{index}]", zone_id
     else:
         for index, subnet in enumerate(network.private_subnets):
-            yield f"network.private_subnets[{index}].availability_zone_id", subnet.availability_zone_id
+            yield (
+                f"network.private_subnets[{index}].availability_zone_id",
+                subnet.availability_zone_id,
+            )
     for group in cluster.instance_groups:
         if group.availability_zone_id:
             yield group_path(group, "availability_zone_id"), group.availability_zone_id

@@ -18,10 +18,14 @@ def partitions_belong_to_workers(cluster: SlurmCluster) -> Iterator[Violation]:
                 path, None, "a worker group belongs to a partition", "set its name, for example gpu"
             )
         if group.role != "worker" and group.partition is not None:
-            yield Violation(path, group.partition, "only worker groups have a partition", "remove it")
+            yield Violation(
+                path, group.partition, "only worker groups have a partition", "remove it"
+            )
         # In slurm.conf, PartitionName=DEFAULT sets the defaults of later lines and creates no partition.
         if group.partition and group.partition.lower() == "default":
-            yield Violation(path, group.partition, "Slurm reserves this name", "set another, such as gpu")
+            yield Violation(
+                path, group.partition, "Slurm reserves this name", "set another, such as gpu"
+            )
 
 
 def _accelerator(group: SlurmInstanceGroup) -> str | None:
@@ -75,7 +79,10 @@ def database_class_runs_mariadb(cluster: SlurmCluster) -> Iterator[Violation]:
     elif size not in DATABASE_SIZES[family]:
         sizes = DATABASE_SIZES[family]
         yield Violation(
-            path, name, f"db.{family} has {', '.join(sizes)}", f"set one, such as db.{family}.{sizes[0]}"
+            path,
+            name,
+            f"db.{family} has {', '.join(sizes)}",
+            f"set one, such as db.{family}.{sizes[0]}",
         )
 
 
@@ -156,7 +163,9 @@ RULES = (
     SlurmRule(
         "node_setup.downloads",
         lambda cluster: (
-            has_closed_network(cluster) and cluster.prometheus and cluster.node_setup.downloads == "internet"
+            has_closed_network(cluster)
+            and cluster.prometheus
+            and cluster.node_setup.downloads == "internet"
         ),
         "nodes in a closed network (network.internet: none) get the software for prometheus, exporters and"
         " collector, only from the artifact bucket",

@@ -78,7 +78,9 @@ def lustre_efa_has_a_client(cluster: Cluster) -> Iterator[Violation]:
         return
     workers = [group for group in cluster.instance_groups if group.runs_jobs]
     known = [
-        INSTANCE_TYPES[group.instance_type] for group in workers if group.instance_type in INSTANCE_TYPES
+        INSTANCE_TYPES[group.instance_type]
+        for group in workers
+        if group.instance_type in INSTANCE_TYPES
     ]
     if len(known) == len(workers) and not any(instance.lustre_efa for instance in known):
         types = ", ".join(dict.fromkeys(instance.name for instance in known)) or "none"
@@ -121,7 +123,9 @@ RULES = (
     # FSx cannot back up a file system that is linked to an S3 bucket (FSx API reference, CreateBackup).
     CommonRule(
         "storage.lustre.backup_days",
-        lambda cluster: cluster.storage.lustre.backup_days and cluster.storage.data_bucket.lustre_path,
+        lambda cluster: (
+            cluster.storage.lustre.backup_days and cluster.storage.data_bucket.lustre_path
+        ),
         "FSx cannot back up a file system that is linked to a bucket; files below"
         " {cluster.storage.data_bucket.lustre_path} are exported instead",
         "set 0, or storage.data_bucket.lustre_path to null",

@@ -14,7 +14,10 @@ def names_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
     governance = cluster.task_governance
     if not governance:
         return
-    for kind, items in (("teams", governance.teams), ("priority_classes", governance.priority_classes)):
+    for kind, items in (
+        ("teams", governance.teams),
+        ("priority_classes", governance.priority_classes),
+    ):
         earlier = f"an earlier item of task_governance.{kind} has this name"
         fix = "set another name, or remove one of the two"
         names = [item.name for item in items]
@@ -93,7 +96,11 @@ def shares_have_an_effect(cluster: EksCluster) -> Iterator[Violation]:
                 f"the team borrows nothing with sharing: {team.sharing}",
                 "remove it, or set sharing to lend_and_borrow",
             )
-        if team.fair_share_weight and cluster.task_governance and not cluster.task_governance.fair_share:
+        if (
+            team.fair_share_weight
+            and cluster.task_governance
+            and not cluster.task_governance.fair_share
+        ):
             yield Violation(
                 f"task_governance.teams[{team.name}].fair_share_weight",
                 team.fair_share_weight,

@@ -56,14 +56,18 @@ class ClusterServices(Construct):
             steps.append(governance)
         volumes = LustreVolumes(self, "Lustre", kubernetes=kubernetes, lustre=lustre)
         # The common namespace of jobs is created with the volumes.
-        in_namespaces: list[IConstruct] = [kubernetes.manifest(self, "JobRoles", job_roles(settings))]
+        in_namespaces: list[IConstruct] = [
+            kubernetes.manifest(self, "JobRoles", job_roles(settings))
+        ]
         others: list[IConstruct] = [volumes]
         if settings.training_operator == "hyperpod":
             others.append(
                 TrainingOperator(self, "TrainingOperator", kubernetes=kubernetes, hyperpod=hyperpod)
             )
         if metrics:
-            others.append(Observability(self, "Observability", kubernetes=kubernetes, metrics=metrics))
+            others.append(
+                Observability(self, "Observability", kubernetes=kubernetes, metrics=metrics)
+            )
             in_namespaces.append(
                 TrainingCollector(self, "TrainingMetrics", kubernetes=kubernetes, metrics=metrics)
             )

@@ -30,7 +30,9 @@ class TrainingOperator(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         # The statement of AmazonSageMakerHyperPodTrainingOperatorAccess, narrowed to this cluster.
-        describe = Statement("DescribeNodes", ["sagemaker:DescribeClusterNode"], [hyperpod.attr_cluster_arn])
+        describe = Statement(
+            "DescribeNodes", ["sagemaker:DescribeClusterNode"], [hyperpod.attr_cluster_arn]
+        )
         role = PodRole(
             self,
             "Role",
@@ -72,7 +74,12 @@ class MlflowAccess(Construct):
     """Address of MLflow, and a service account that may only log to it, in the namespaces of jobs."""
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, mlflow: ManagedMlflow
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        kubernetes: KubernetesCluster,
+        mlflow: ManagedMlflow,
     ) -> None:
         super().__init__(scope, construct_id)
         namespaces = job_namespaces(kubernetes.settings)
@@ -87,7 +94,11 @@ class MlflowAccess(Construct):
         variables = {"MLFLOW_TRACKING_URI": mlflow.arn}
         objects: list[Object] = []
         for namespace in namespaces:
-            objects.append(kubernetes_object("v1", "ServiceAccount", JOB_SERVICE_ACCOUNT, namespace))
-            objects.append(kubernetes_object("v1", "ConfigMap", JOB_ENVIRONMENT, namespace, data=variables))
+            objects.append(
+                kubernetes_object("v1", "ServiceAccount", JOB_SERVICE_ACCOUNT, namespace)
+            )
+            objects.append(
+                kubernetes_object("v1", "ConfigMap", JOB_ENVIRONMENT, namespace, data=variables)
+            )
         # Pods need the account to start, and read their role when they start. So the role comes first.
         kubernetes.manifest(self, "Objects", objects, after=[role])

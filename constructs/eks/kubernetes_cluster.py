@@ -118,9 +118,8 @@ class KubernetesCluster(Construct):
 
     def access(self, scope: Construct, construct_id: str, entry: AccessEntry) -> None:
         """Create an access entry, of level 1 because the library's own access entries have no groups."""
-        policy = (
-            f"arn:{Stack.of(self).partition}:eks::aws:cluster-access-policy/{_ACCESS_POLICIES[entry.level]}"
-        )
+        policies = f"arn:{Stack.of(self).partition}:eks::aws:cluster-access-policy"
+        policy = f"{policies}/{_ACCESS_POLICIES[entry.level]}"
         eks_v1.CfnAccessEntry(
             scope,
             construct_id,
@@ -161,7 +160,9 @@ class KubernetesCluster(Construct):
             resolve_conflicts="OVERWRITE",
             configuration_values=(
                 # Tokens contain no quotes or backslashes, so JSON does not change them.
-                json.dumps(configuration, sort_keys=True, separators=(",", ":")) if configuration else None
+                json.dumps(configuration, sort_keys=True, separators=(",", ":"))
+                if configuration
+                else None
             ),
         )
         addon.node.add_dependency(*after)

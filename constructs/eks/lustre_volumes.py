@@ -54,7 +54,9 @@ class LustreVolumes(Construct):
             statements=[describe_file_systems()],
         )
         driver = kubernetes.addon(self, "Driver", addons.LUSTRE_DRIVER, after=[role])
-        volume = LustreVolume(lustre.file_system_id, lustre.dns_name, lustre.mount_name, lustre.capacity_gib)
+        volume = LustreVolume(
+            lustre.file_system_id, lustre.dns_name, lustre.mount_name, lustre.capacity_gib
+        )
         namespaces = job_namespaces(kubernetes.settings)
         # Folders are created by a job of the system, which also needs a volume.
         namespaces_with_volume = [SYSTEM_NAMESPACE, *namespaces]
@@ -64,8 +66,14 @@ class LustreVolumes(Construct):
         volumes_objects.append(storage_class())
         for namespace in namespaces_with_volume:
             volumes_objects.append(persistent_volume(volume, namespace))
-        claim_objects = [persistent_volume_claim(volume, namespace) for namespace in namespaces_with_volume]
+        claim_objects = [
+            persistent_volume_claim(volume, namespace) for namespace in namespaces_with_volume
+        ]
         retain = RemovalPolicy.RETAIN
-        volumes = kubernetes.manifest(self, "Volumes", volumes_objects, after=[driver], removal=retain)
+        volumes = kubernetes.manifest(
+            self, "Volumes", volumes_objects, after=[driver], removal=retain
+        )
         claims = kubernetes.manifest(self, "Claims", claim_objects, after=[volumes], removal=retain)
-        kubernetes.manifest(self, "Folders", [folder_job(namespaces)], after=[claims], removal=retain)
+        kubernetes.manifest(
+            self, "Folders", [folder_job(namespaces)], after=[claims], removal=retain
+        )

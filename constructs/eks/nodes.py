@@ -29,7 +29,9 @@ minutes."""
 class NodePrerequisites(Construct):
     """Add-ons that are active without pods, and the network policy that applies from the first pod on."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster) -> None:
+    def __init__(
+        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster
+    ) -> None:
         super().__init__(scope, construct_id)
         cni = kubernetes.addon(
             self,
@@ -37,7 +39,10 @@ class NodePrerequisites(Construct):
             addons.VPC_CNI,
             {
                 "enableNetworkPolicy": "true",
-                "env": {"MINIMUM_IP_TARGET": str(POD_ADDRESSES), "WARM_IP_TARGET": str(FREE_POD_ADDRESSES)},
+                "env": {
+                    "MINIMUM_IP_TARGET": str(POD_ADDRESSES),
+                    "WARM_IP_TARGET": str(FREE_POD_ADDRESSES),
+                },
             },
         )
         kubernetes.addon(self, "KubeProxy", addons.KUBE_PROXY)
@@ -112,7 +117,9 @@ class NodeWaiter(Construct):
             {
                 "ClusterName": settings.name,
                 # A larger group needs only its first node, unless the file has a minimum.
-                "Groups": {group.name: group.min_instances or 1 for group in system_groups(settings)},
+                "Groups": {
+                    group.name: group.min_instances or 1 for group in system_groups(settings)
+                },
                 # Until autoscaling is on, the service refuses Karpenter's objects, which are created later.
                 "Autoscaling": settings.autoscaling == "karpenter",
             },
@@ -163,9 +170,15 @@ class PodInterfaces(Construct):
             "Function",
             name="pod_interfaces",
             description="Deletes network interfaces that pods of a HyperPod cluster had",
-            statements=[unscoped("FindInterfaces", "ec2:DescribeNetworkInterfaces"), delete_interfaces],
+            statements=[
+                unscoped("FindInterfaces", "ec2:DescribeNetworkInterfaces"),
+                delete_interfaces,
+            ],
             seconds_between_calls=15,
             log=log,
         )
-        watched = {"ClusterName": settings.name, "SecurityGroupId": security_group.security_group_id}
+        watched = {
+            "ClusterName": settings.name,
+            "SecurityGroupId": security_group.security_group_id,
+        }
         self.resource = function.resource(self, "Resource", "PodInterfaces", watched)

@@ -66,10 +66,10 @@ class Observability(Construct):
             statements=[metrics.to_write, write_logs],
         )
         # The workspace's own attribute ends with a slash.
-        endpoint = (
-            f"https://aps-workspaces.{stack.region}.amazonaws.com/workspaces/{workspace.attr_workspace_id}"
-        )
-        provider: dict[str, Any] = {name: {"level": level} for name, level in _levels(settings).items()}
+        endpoint = f"https://aps-workspaces.{stack.region}.amazonaws.com/workspaces/{workspace.attr_workspace_id}"
+        provider: dict[str, Any] = {
+            name: {"level": level} for name, level in _levels(settings).items()
+        }
         provider["logging"] = {"enabled": True}
         configuration = {
             "ampWorkspace": {"arn": workspace.attr_arn, "prometheusEndpoint": endpoint},
@@ -99,7 +99,9 @@ class ContainerInsights(Construct):
     Its log groups are created first, because the add-on would create them without key and retention period.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster) -> None:
+    def __init__(
+        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster
+    ) -> None:
         super().__init__(scope, construct_id)
         groups = [
             log_group(
@@ -121,7 +123,10 @@ class ContainerInsights(Construct):
                 Statement("WriteLogs", WRITE_LOGS, [group.attr_arn for group in groups]),
                 metrics_statement("ContainerInsights"),
                 unscoped(
-                    "DescribeNodes", "ec2:DescribeTags", "ec2:DescribeVolumes", "logs:DescribeLogGroups"
+                    "DescribeNodes",
+                    "ec2:DescribeTags",
+                    "ec2:DescribeVolumes",
+                    "logs:DescribeLogGroups",
                 ),
             ],
         )

@@ -54,7 +54,9 @@ class TaskGovernance(Construct):
             "Function",
             name="task_governance",
             description="Makes policy and quotas of a HyperPod cluster",
-            statements=_statements(Stack.of(self), settings, kubernetes.arn, hyperpod.attr_cluster_arn),
+            statements=_statements(
+                Stack.of(self), settings, kubernetes.arn, hyperpod.attr_cluster_arn
+            ),
             seconds_between_calls=10,
             log=log,
         )
@@ -100,7 +102,9 @@ def _scheduler_config(governance: Settings) -> dict[str, Any]:
     return config
 
 
-def _statements(stack: Stack, settings: EksCluster, eks_arn: str, hyperpod_arn: str) -> list[Statement]:
+def _statements(
+    stack: Stack, settings: EksCluster, eks_arn: str, hyperpod_arn: str
+) -> list[Statement]:
     """Return the permissions of the function.
 
     They are those of "Dashboard setup" of task governance in SageMaker's developer guide, narrowed to this

@@ -6,7 +6,12 @@ from aws_cdk import aws_kms as kms
 from config.endpoint import Endpoint
 from constructs import Construct
 from constructs.nodes import node_roles
-from constructs.policy.statement_role import WRITE_LOGS, Statement, sagemaker_principal, statement_role
+from constructs.policy.statement_role import (
+    WRITE_LOGS,
+    Statement,
+    sagemaker_principal,
+    statement_role,
+)
 
 METRICS_NAMESPACE = "/aws/sagemaker/Endpoints"
 """Namespace of the instances' metrics, and first part of the names of endpoints' log groups."""
@@ -81,7 +86,9 @@ def _log_statement(stack: Stack, endpoint: Endpoint) -> Statement:
     groups = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:"
     group = f"{groups}{METRICS_NAMESPACE}/{endpoint.name}"
     streams = f"{group}:log-stream:*"
-    return Statement("WriteLog", WRITE_LOGS, [group, streams], why="streams are named after instances")
+    return Statement(
+        "WriteLog", WRITE_LOGS, [group, streams], why="streams are named after instances"
+    )
 
 
 def _model_statements(stack: Stack, endpoint: Endpoint) -> list[Statement]:
@@ -91,7 +98,9 @@ def _model_statements(stack: Stack, endpoint: Endpoint) -> list[Statement]:
     is_folder = key.endswith("/")
     objects = f"{key}*" if is_folder else key
     statements = [
-        Statement("ListModel", ["s3:ListBucket"], [bucket_arn], {"StringLike": {"s3:prefix": [objects]}}),
+        Statement(
+            "ListModel", ["s3:ListBucket"], [bucket_arn], {"StringLike": {"s3:prefix": [objects]}}
+        ),
         Statement(
             "ReadModel",
             ["s3:GetObject"],

@@ -53,7 +53,9 @@ class _AlertEvent:
 class NodeEvents(Construct):
     """Rules of EventBridge for events that SageMaker sends about this cluster, and for a test alert."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, cluster: Cluster, topic: sns.ITopic) -> None:
+    def __init__(
+        self, scope: Construct, construct_id: str, *, cluster: Cluster, topic: sns.ITopic
+    ) -> None:
         super().__init__(scope, construct_id)
         # Imported by its ARN: to a topic that is not imported, a target adds a statement that admits the
         # rules of any account.
@@ -70,7 +72,9 @@ class NodeEvents(Construct):
                     source=[alert.source], detail_type=[alert.detail_type], detail=alert.detail
                 ),
                 targets=[
-                    targets.SnsTopic(target, message=events.RuleTargetInput.from_text(alert.message)),
+                    targets.SnsTopic(
+                        target, message=events.RuleTargetInput.from_text(alert.message)
+                    ),
                 ],
             )
             reason = "rule and topic are in the account of the deployment, which is not known at synthesis"

@@ -75,7 +75,10 @@ class GrafanaWorkspace(Construct):
                     [metrics.workspace.attr_arn],
                 ),
                 unscoped(
-                    "ReadAccount", "aps:ListWorkspaces", "cloudwatch:GetMetricData", "cloudwatch:ListMetrics"
+                    "ReadAccount",
+                    "aps:ListWorkspaces",
+                    "cloudwatch:GetMetricData",
+                    "cloudwatch:ListMetrics",
                 ),
             ],
         )
@@ -86,7 +89,9 @@ class GrafanaWorkspace(Construct):
             description=f"HyperPod cluster {cluster.name}",
             grafana_version=GRAFANA_VERSION,
             account_access_type="CURRENT_ACCOUNT",
-            authentication_providers=["AWS_SSO" if settings.sign_in == "identity_center" else "SAML"],
+            authentication_providers=[
+                "AWS_SSO" if settings.sign_in == "identity_center" else "SAML"
+            ],
             saml_configuration=_saml(settings),
             permission_type="CUSTOMER_MANAGED",
             data_sources=["PROMETHEUS", "CLOUDWATCH"],
@@ -151,7 +156,11 @@ class GrafanaContents(Construct):
         )
         people: dict[str, list[str]] = {}
         if settings.sign_in == "identity_center":
-            people = {"ADMIN": settings.admins, "EDITOR": settings.editors, "VIEWER": settings.viewers}
+            people = {
+                "ADMIN": settings.admins,
+                "EDITOR": settings.editors,
+                "VIEWER": settings.viewers,
+            }
         marks = {LUSTRE_MARK: lustre.file_system_id}
         if home:
             marks[HOME_MARK] = home.file_system_id
@@ -191,7 +200,11 @@ def _statements(stack: Stack, settings: Grafana, workspace_arn: str) -> list[Sta
     ]
     if settings.sign_in == "identity_center":
         statements += [
-            Statement("GiveRoles", ["grafana:ListPermissions", "grafana:UpdatePermissions"], [workspace_arn]),
+            Statement(
+                "GiveRoles",
+                ["grafana:ListPermissions", "grafana:UpdatePermissions"],
+                [workspace_arn],
+            ),
             unscoped(
                 "ReadIdentityCenter",
                 "sso:DescribeRegisteredRegions",

@@ -96,7 +96,9 @@ class ManagedMlflow(Construct):
         to_open = [f"sagemaker:CreatePresigned{kind}Url", f"sagemaker:Describe{kind}"]
         self.to_look_at_runs = [
             Statement("LookAtRuns", [*to_open, *_LOOK_AT_RUNS], [self.arn]),
-            Statement("FindMlflow", [f"sagemaker:List{kind}s"], ["*"], why="the list has no resource"),
+            Statement(
+                "FindMlflow", [f"sagemaker:List{kind}s"], ["*"], why="the list has no resource"
+            ),
         ]
         """Statements for people who open MLflow from Studio, in addition to ``to_log_runs``."""
         # MLflow is deleted before its role and the bucket's policy.
@@ -104,7 +106,9 @@ class ManagedMlflow(Construct):
 
     def _role(self, name: str, bucket: s3.Bucket, key: kms.IKey | None) -> iam.Role:
         statements = [
-            Statement("ListArtifacts", ["s3:GetBucketLocation", "s3:ListBucket"], [bucket.bucket_arn]),
+            Statement(
+                "ListArtifacts", ["s3:GetBucketLocation", "s3:ListBucket"], [bucket.bucket_arn]
+            ),
             Statement(
                 "HandleArtifacts",
                 ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"],
@@ -113,7 +117,9 @@ class ManagedMlflow(Construct):
             ),
         ]
         if key:
-            statements.append(Statement("UseKey", ["kms:Decrypt", "kms:GenerateDataKey"], [key.key_arn]))
+            statements.append(
+                Statement("UseKey", ["kms:Decrypt", "kms:GenerateDataKey"], [key.key_arn])
+            )
         return statement_role(
             self,
             "Role",

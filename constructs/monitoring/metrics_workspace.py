@@ -55,7 +55,9 @@ class MetricsWorkspace(Construct):
                 alert_manager_definition(cluster, alerts.topic.topic_arn) if alerts else None
             ),
             kms_key_arn=key.key_arn if key else None,
-            logging_configuration=aps.CfnWorkspace.LoggingConfigurationProperty(log_group_arn=log.attr_arn),
+            logging_configuration=aps.CfnWorkspace.LoggingConfigurationProperty(
+                log_group_arn=log.attr_arn
+            ),
         )
         if alerts:
             # Actions and conditions for one workspace (user guide of Amazon Managed Service for Prometheus,

@@ -43,7 +43,9 @@ class HyperPodCluster(Construct):
         )
 
 
-def instance_group(group: InstanceGroup, network: Network, role: iam.IRole, **properties: Any) -> Group:
+def instance_group(
+    group: InstanceGroup, network: Network, role: iam.IRole, **properties: Any
+) -> Group:
     """Return the properties of a group.
 
     Args:
@@ -96,5 +98,7 @@ def volumes(group: InstanceGroup, key: kms.IKey | None) -> list[StorageConfig]:
         configs.append(StorageConfig(ebs_volume_config=volume))
     if key_arn:
         # The service sets the root volume's size itself and rejects one given here.
-        configs.append(StorageConfig(ebs_volume_config={"rootVolume": True, "volumeKmsKeyId": key_arn}))
+        configs.append(
+            StorageConfig(ebs_volume_config={"rootVolume": True, "volumeKmsKeyId": key_arn})
+        )
     return configs

@@ -35,7 +35,12 @@ class NodeRole(Construct):
     """Role of nodes, with AWS's managed policy if the cluster file requests it."""
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, cluster: Cluster, statements: Sequence[Statement]
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster: Cluster,
+        statements: Sequence[Statement],
     ) -> None:
         super().__init__(scope, construct_id)
         self.role = statement_role(
@@ -47,7 +52,9 @@ class NodeRole(Construct):
             statements=statements,
         )
         if cluster.iam.node_policy == "managed":
-            self.role.add_managed_policy(iam.ManagedPolicy.from_aws_managed_policy_name(MANAGED_POLICY))
+            self.role.add_managed_policy(
+                iam.ManagedPolicy.from_aws_managed_policy_name(MANAGED_POLICY)
+            )
             finding = f"AwsSolutions-IAM4[Policy::{MANAGED}{MANAGED_POLICY}]"
             acknowledge(self.role, {finding: "the cluster file requests it by iam.node_policy"})
 
@@ -156,7 +163,9 @@ def key_statements(stack: Stack, key_arn: str, *, volumes: str = "Volumes") -> l
     return [decrypt, *volume_key_statements(stack, key_arn, volumes=volumes)]
 
 
-def volume_key_statements(stack: Stack, key_arn: str, *, volumes: str = "Volumes") -> list[Statement]:
+def volume_key_statements(
+    stack: Stack, key_arn: str, *, volumes: str = "Volumes"
+) -> list[Statement]:
     """Allow SageMaker to encrypt volumes with a key.
 
     The service sends no encryption context that a condition could require.
@@ -253,7 +262,9 @@ def network_statements(
             in_vpc,
             why=f"{unknown}, on instances of its own account; {condition}",
         ),
-        Statement("TagInterfaces", ["ec2:CreateTags"], [interfaces], in_vpc, why=f"{unknown}; {condition}"),
+        Statement(
+            "TagInterfaces", ["ec2:CreateTags"], [interfaces], in_vpc, why=f"{unknown}; {condition}"
+        ),
         unscoped("DescribeNetwork", *(f"ec2:Describe{kind}" for kind in _NETWORK_PARTS)),
     ]
 
@@ -287,7 +298,10 @@ def eks_node_statements(stack: Stack, network: Network, cluster_arn: str) -> lis
             "the condition names the VPC",
         ),
         unscoped(
-            "DescribeInstances", "ec2:DescribeInstances", "ec2:DescribeInstanceTypes", "ec2:DescribeTags"
+            "DescribeInstances",
+            "ec2:DescribeInstances",
+            "ec2:DescribeInstanceTypes",
+            "ec2:DescribeTags",
         ),
         Statement(
             "PullImagesOfAddons",

@@ -20,7 +20,13 @@ class ShellDocument(Construct):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, name: str, cluster_name: str, key: kms.IKey | None
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        name: str,
+        cluster_name: str,
+        key: kms.IKey | None,
     ) -> None:
         super().__init__(scope, construct_id)
         inputs: dict[str, Any] = {

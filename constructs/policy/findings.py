@@ -67,7 +67,9 @@ def library_findings(owner: str) -> dict[str, str]:
 
 def acknowledge_provider(construct: Construct) -> None:
     """Accept findings on a ``custom_resources.Provider`` and the functions beside it, below one construct."""
-    functions = [child for child in construct.node.find_all() if isinstance(child, lambda_.Function)]
+    functions = [
+        child for child in construct.node.find_all() if isinstance(child, lambda_.Function)
+    ]
     owner = "the provider framework's own"
     polls = "the state machine only polls; results are in the logs of the function"
     in_vpc = f"AwsSolutions-IAM4[Policy::{MANAGED}service-role/AWSLambdaVPCAccessExecutionRole]"

@@ -87,6 +87,8 @@ def statement_role(
                 assert statement.why, f"{statement.sid}: no reason for {resource}"
                 reasons[resource].append(f"{statement.sid}: {statement.why}")
     stack = Stack.of(role)
-    findings = {wildcard_finding(stack, resource): "; ".join(why) for resource, why in reasons.items()}
+    findings = {
+        wildcard_finding(stack, resource): "; ".join(why) for resource, why in reasons.items()
+    }
     acknowledge(role, findings)
     return role

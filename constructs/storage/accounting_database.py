@@ -113,8 +113,14 @@ class AccountingDatabase(Construct):
             "AwsSolutions-SMG4": "slurmdbd reads the password at its start; a rotation would end accounting",
         }
         if not settings.multi_az:
-            findings["AwsSolutions-RDS3"] = "the cluster file chooses multi_az; jobs continue without it"
+            findings["AwsSolutions-RDS3"] = (
+                "the cluster file chooses multi_az; jobs continue without it"
+            )
         acknowledge(self, findings)
         created = self.instance.node.default_child
         assert isinstance(created, rds.CfnDBInstance)
-        skip_check(created, "CKV2_AWS_69", "Forcing TLS would lock out a slurmdbd without it; it is offered.")
+        skip_check(
+            created,
+            "CKV2_AWS_69",
+            "Forcing TLS would lock out a slurmdbd without it; it is offered.",
+        )

@@ -8,7 +8,13 @@ from aws_cdk import aws_kms as kms
 
 from constructs import Construct
 
-USE_OF_KEY = ("kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey")
+USE_OF_KEY = (
+    "kms:Encrypt",
+    "kms:Decrypt",
+    "kms:ReEncrypt*",
+    "kms:GenerateDataKey*",
+    "kms:DescribeKey",
+)
 """Actions of a service that writes and reads with a key."""
 
 
@@ -55,6 +61,10 @@ def let_use(
     """Add a statement to the key's policy, in which ``*`` means this key."""
     key.add_to_resource_policy(
         iam.PolicyStatement(
-            sid=sid, principals=[principal], actions=[*actions], resources=["*"], conditions=conditions
+            sid=sid,
+            principals=[principal],
+            actions=[*actions],
+            resources=["*"],
+            conditions=conditions,
         )
     )

@@ -186,8 +186,13 @@ def _allow_linked_role(stack: Stack, key: kms.IKey) -> None:
     The role is allowed by a pattern: its name contains the file system's id, which does not exist before the
     key.
     """
-    role = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*"
-    via_s3 = {"kms:CallerAccount": stack.account, "kms:ViaService": f"s3.{stack.region}.amazonaws.com"}
+    role = (
+        "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*"
+    )
+    via_s3 = {
+        "kms:CallerAccount": stack.account,
+        "kms:ViaService": f"s3.{stack.region}.amazonaws.com",
+    }
     arn = f"arn:{stack.partition}:iam::{stack.account}:role/{role}"
     conditions = {"ArnLike": {"aws:PrincipalArn": arn}, "StringEquals": via_s3}
     let_use(key, "LustreToS3", iam.AnyPrincipal(), conditions)
@@ -241,7 +246,9 @@ class HomeFileSystem(Construct):
                 copy_tags_to_backups=True,
                 copy_tags_to_volumes=True,
                 # Without this option, a file system on which someone created a volume cannot be deleted.
-                options=["DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"] if settings.removal == "destroy" else None,
+                options=["DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"]
+                if settings.removal == "destroy"
+                else None,
                 root_volume_configuration=fsx.CfnFileSystem.RootVolumeConfigurationProperty(
                     data_compression_type="ZSTD",
                     nfs_exports=[{"clientConfigurations": [clients]}],

@@ -12,7 +12,12 @@ from aws_cdk import aws_s3_deployment as s3_deployment
 
 from config.content_hash import IGNORED, content_hash
 from constructs import Construct, IDependable
-from constructs.policy.findings import acknowledge, assets_finding, library_findings, wildcard_finding
+from constructs.policy.findings import (
+    acknowledge,
+    assets_finding,
+    library_findings,
+    wildcard_finding,
+)
 
 CURRENT = "current"
 """Object beside the versions that holds the address of the current one, without a newline."""
@@ -113,7 +118,11 @@ class HashedUpload(Construct):
         return pointer
 
     def _deployment(
-        self, scope: Construct, construct_id: str, key_prefix: str, sources: Sequence[s3_deployment.ISource]
+        self,
+        scope: Construct,
+        construct_id: str,
+        key_prefix: str,
+        sources: Sequence[s3_deployment.ISource],
     ) -> s3_deployment.BucketDeployment:
         """Write files below a prefix of the bucket; later deployments and deletions leave them in place."""
         return s3_deployment.BucketDeployment(

@@ -51,6 +51,8 @@ class ImageRepository(Construct):
                     tag_status=ecr.TagStatus.UNTAGGED,
                     max_image_age=Duration.days(UNTAGGED_DAYS),
                 ),
-                ecr.LifecycleRule(rule_priority=3, tag_status=ecr.TagStatus.ANY, max_image_count=KEPT_IMAGES),
+                ecr.LifecycleRule(
+                    rule_priority=3, tag_status=ecr.TagStatus.ANY, max_image_count=KEPT_IMAGES
+                ),
             ],
         )

@@ -91,7 +91,8 @@ def private_bucket(
                 expired_object_delete_marker=True,
             ),
             s3.LifecycleRule(
-                id="AbortUploads", abort_incomplete_multipart_upload_after=Duration.days(UPLOAD_DAYS)
+                id="AbortUploads",
+                abort_incomplete_multipart_upload_after=Duration.days(UPLOAD_DAYS),
             ),
         ],
         server_access_logs_bucket=access_logs,
@@ -99,7 +100,9 @@ def private_bucket(
     )
 
 
-def _bucket(scope: Construct, construct_id: str, removal: RemovalPolicy, **properties: Any) -> s3.Bucket:
+def _bucket(
+    scope: Construct, construct_id: str, removal: RemovalPolicy, **properties: Any
+) -> s3.Bucket:
     """Create a bucket without access from other accounts; its policy is removed or kept with it."""
     bucket = s3.Bucket(
         scope,

@@ -161,12 +161,20 @@ def _app_settings(studio: Studio, start_arn: str) -> dict[str, Any]:
         },
         "lifecycleConfigArns": [start_arn],
         # Without this entry, users would have to choose the configuration for each space.
-        "defaultResourceSpec": {"instanceType": studio.instance_type, "lifecycleConfigArn": start_arn},
+        "defaultResourceSpec": {
+            "instanceType": studio.instance_type,
+            "lifecycleConfigArn": start_arn,
+        },
     }
 
 
 def studio_security_group(
-    scope: Construct, construct_id: str, *, cluster: Cluster, vpc: ec2.IVpc, members: ec2.ISecurityGroup
+    scope: Construct,
+    construct_id: str,
+    *,
+    cluster: Cluster,
+    vpc: ec2.IVpc,
+    members: ec2.ISecurityGroup,
 ) -> ec2.SecurityGroup:
     """Create the security group of spaces, which are not members of the cluster's own group.
 
@@ -187,11 +195,15 @@ def studio_security_group(
         description="Spaces of SageMaker Studio",
         allow_all_outbound=False,
     )
-    group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS.first), "AWS, and what people install")
+    group.add_egress_rule(
+        ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS.first), "AWS, and what people install"
+    )
     for ports in LUSTRE_PORTS:
         rule_id = f"{construct_id}Lustre{ports.first}"
         _allow(scope, f"{rule_id}To", protocol="Lustre", ports=ports, source=group, target=members)
-        _allow(scope, f"{rule_id}From", protocol="Lustre", ports=ports, source=members, target=group)
+        _allow(
+            scope, f"{rule_id}From", protocol="Lustre", ports=ports, source=members, target=group
+        )
     studio = cluster.studio
     if cluster.scheduler == "eks":
         rule_id = f"{construct_id}KubernetesTo"
@@ -284,7 +296,9 @@ def _studio_statements(stack: Stack) -> list[Statement]:
     Only private spaces are allowed.
     """
     arn = f"arn:{stack.partition}:sagemaker:{stack.region}:{stack.account}"
-    logs = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:/aws/sagemaker/studio"
+    logs = (
+        f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:/aws/sagemaker/studio"
+    )
     profile = f"{arn}:user-profile/${{sagemaker:DomainId}}/${{sagemaker:UserProfileName}}"
     owned: dict[str, dict[str, str | list[str]]] = {
         "ArnLike": {"sagemaker:OwnerUserProfileArn": profile},

@@ -88,7 +88,9 @@ class StudioPartitions(Construct):
         self._request_partitions(settings, environment)
         self._attach_partitions(settings, environment)
 
-    def _request_partitions(self, settings: PartitionSettings, environment: Mapping[str, str]) -> None:
+    def _request_partitions(
+        self, settings: PartitionSettings, environment: Mapping[str, str]
+    ) -> None:
         """Create the function that requests partitions of profiles, and the rules that call it."""
         uids = {name: list(found) for name, found in settings.uids.items()}
         request = self._function(
@@ -96,9 +98,13 @@ class StudioPartitions(Construct):
             description="Requests partitions for profiles of SageMaker Studio",
             statements=[
                 unscoped(
-                    "ListProfiles", "sagemaker:ListUserProfiles", why="SageMaker's lists have no resources"
+                    "ListProfiles",
+                    "sagemaker:ListUserProfiles",
+                    why="SageMaker's lists have no resources",
                 ),
-                self._profiles_statement("SeeProfiles", ["sagemaker:DescribeUserProfile"], settings),
+                self._profiles_statement(
+                    "SeeProfiles", ["sagemaker:DescribeUserProfile"], settings
+                ),
                 Statement("Ask", ["sqs:SendMessage"], [self.requests.queue_arn]),
                 *self._key_statements(["kms:Decrypt", "kms:GenerateDataKey"]),
             ],
@@ -135,7 +141,9 @@ class StudioPartitions(Construct):
             targets=[target],
         )
 
-    def _attach_partitions(self, settings: PartitionSettings, environment: Mapping[str, str]) -> None:
+    def _attach_partitions(
+        self, settings: PartitionSettings, environment: Mapping[str, str]
+    ) -> None:
         """Create the function that attaches partitions to profiles after they are acknowledged."""
         attach = self._function(
             "Attach",
@@ -167,12 +175,20 @@ class StudioPartitions(Construct):
     def worker_statements(self) -> list[Statement]:
         """Return the permissions of the worker that handles requests."""
         return [
-            Statement("AnswerStudio", ["sqs:DeleteMessage", "sqs:ReceiveMessage"], [self.requests.queue_arn]),
-            Statement("AcknowledgeToStudio", ["sqs:SendMessage"], [self.acknowledgements.queue_arn]),
+            Statement(
+                "AnswerStudio",
+                ["sqs:DeleteMessage", "sqs:ReceiveMessage"],
+                [self.requests.queue_arn],
+            ),
+            Statement(
+                "AcknowledgeToStudio", ["sqs:SendMessage"], [self.acknowledgements.queue_arn]
+            ),
             *self._key_statements(["kms:Decrypt", "kms:GenerateDataKey"]),
         ]
 
-    def _profiles_statement(self, sid: str, actions: list[str], settings: PartitionSettings) -> Statement:
+    def _profiles_statement(
+        self, sid: str, actions: list[str], settings: PartitionSettings
+    ) -> Statement:
         """Return a statement for all profiles of the domain."""
         stack = Stack.of(self)
         arn = f"arn:{stack.partition}:sagemaker:{stack.region}:{stack.account}"
@@ -207,7 +223,9 @@ class StudioPartitions(Construct):
             ),
             namespace="AWS/SQS",
             metric_name="ApproximateNumberOfMessagesVisible",
-            dimensions=[cloudwatch.CfnAlarm.DimensionProperty(name="QueueName", value=failed.queue_name)],
+            dimensions=[
+                cloudwatch.CfnAlarm.DimensionProperty(name="QueueName", value=failed.queue_name)
+            ],
             statistic="Maximum",
             period=300,
             evaluation_periods=1,
@@ -229,7 +247,11 @@ class StudioPartitions(Construct):
     ) -> lambda_.Function:
         """Create a function with its own role; the handler has the id's name in lower case."""
         role = function_role(
-            self, f"{construct_id}Role", description=description, statements=statements, log=self._log
+            self,
+            f"{construct_id}Role",
+            description=description,
+            statements=statements,
+            log=self._log,
         )
         function = python_function(
             self,

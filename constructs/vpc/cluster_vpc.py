@@ -76,14 +76,23 @@ class ClusterVpc(Construct):
             ]
         # The functions that install charts also run in these subnets, and need the private subnets' routes.
         self.control_plane_subnets = [
-            self._subnet(f"ControlPlaneSubnet{index}", f"control-plane-{zone}", zone, cidr, private_routes)
-            for index, (zone, cidr) in enumerate(zip(control_plane_zone_ids, plan.small, strict=False))
+            self._subnet(
+                f"ControlPlaneSubnet{index}", f"control-plane-{zone}", zone, cidr, private_routes
+            )
+            for index, (zone, cidr) in enumerate(
+                zip(control_plane_zone_ids, plan.small, strict=False)
+            )
         ]
         if network.internet == "nat":
             self._nat(zones[0], plan.nat, private_routes)
 
     def _subnet(
-        self, construct_id: str, suffix: str, zone_id: str, cidr: IPv4Network, routes: ec2.CfnRouteTable
+        self,
+        construct_id: str,
+        suffix: str,
+        zone_id: str,
+        cidr: IPv4Network,
+        routes: ec2.CfnRouteTable,
     ) -> ec2.ISubnet:
         subnet = ec2.CfnSubnet(
             self,

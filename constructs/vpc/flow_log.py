@@ -14,7 +14,13 @@ class FlowLog(Construct):
     """Log of the connections that a VPC accepts or rejects; it is deleted with its stack."""
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, vpc_id: str, key: kms.IKey | None, retention_days: int
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        vpc_id: str,
+        key: kms.IKey | None,
+        retention_days: int,
     ) -> None:
         super().__init__(scope, construct_id)
         stack = Stack.of(self)

@@ -82,7 +82,9 @@ class Network(Construct):
                 vpc=self.vpc,
                 clients=clients,
                 services=services,
-                subnets={service: self.subnet(zone_of.get(service)) for service in services.values()},
+                subnets={
+                    service: self.subnet(zone_of.get(service)) for service in services.values()
+                },
             )
 
     @property
@@ -97,7 +99,9 @@ class Network(Construct):
     def _route_table_ids(self) -> list[str]:
         return [subnet.route_table.route_table_id for subnet in self.private_subnets]
 
-    def _create(self, cluster: Cluster, network: NewVpc, database: bool, zones: Sequence[str]) -> str:
+    def _create(
+        self, cluster: Cluster, network: NewVpc, database: bool, zones: Sequence[str]
+    ) -> str:
         """Create the VPC with its flow log, and return its id."""
         created = ClusterVpc(
             self,
@@ -107,7 +111,9 @@ class Network(Construct):
             database=database,
             control_plane_zone_ids=zones,
         )
-        self._subnets = dict(zip(network.availability_zone_ids, created.private_subnets, strict=True))
+        self._subnets = dict(
+            zip(network.availability_zone_ids, created.private_subnets, strict=True)
+        )
         self.database_subnets = created.database_subnets
         self.control_plane_subnets = created.control_plane_subnets
         key = encryption_key(
@@ -117,7 +123,9 @@ class Network(Construct):
             alias=f"{cluster.name}-flow-log",
             removal=RemovalPolicy.DESTROY,
         )
-        FlowLog(self, "FlowLog", vpc_id=created.vpc_id, key=key, retention_days=network.flow_logs_days)
+        FlowLog(
+            self, "FlowLog", vpc_id=created.vpc_id, key=key, retention_days=network.flow_logs_days
+        )
         return created.vpc_id
 
     def _import(self, network: ExistingVpc, database: bool, zones: Sequence[str]) -> str:
@@ -200,7 +208,12 @@ def _no_foreign_writes(scope: Construct) -> iam.PolicyDocument:
             iam.PolicyStatement(
                 sid="ReadForeign",
                 principals=[iam.AnyPrincipal()],
-                actions=["s3:GetBucketLocation", "s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"],
+                actions=[
+                    "s3:GetBucketLocation",
+                    "s3:GetObject",
+                    "s3:GetObjectVersion",
+                    "s3:ListBucket",
+                ],
                 resources=["*"],
             ),
         ]

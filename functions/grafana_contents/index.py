@@ -116,7 +116,9 @@ def _may_pass(error: GrafanaError | ClientError) -> bool:
 
 def _people(properties: Event) -> set[RoleOf]:
     """Return the roles of people and groups."""
-    return {RoleOf(role, name) for role, names in properties.get("People", {}).items() for name in names}
+    return {
+        RoleOf(role, name) for role, names in properties.get("People", {}).items() for name in names
+    }
 
 
 def _put(grafana: _Grafana, properties: Event) -> None:
@@ -130,7 +132,9 @@ def _put(grafana: _Grafana, properties: Event) -> None:
         body = {"dashboard": dashboard, "folderUid": folder["uid"], "overwrite": True}
         grafana.send("POST", "/api/dashboards/db", body)
     # Dashboards of people have uids that Grafana chooses, which do not begin with the folder's uid.
-    for found in grafana.get(f"/api/search?type=dash-db&limit=5000&folderUIDs={folder['uid']}") or []:
+    for found in (
+        grafana.get(f"/api/search?type=dash-db&limit=5000&folderUIDs={folder['uid']}") or []
+    ):
         if found["uid"].startswith(f"{folder['uid']}-") and found["uid"] not in ours:
             grafana.send("DELETE", f"/api/dashboards/uid/{found['uid']}")
 
@@ -138,7 +142,9 @@ def _put(grafana: _Grafana, properties: Event) -> None:
 def _remove(grafana: _Grafana, properties: Event) -> None:
     """Remove the dashboards and their folder, including what users have put into it."""
     places = [f"/api/folders/{json.loads(properties['Folder'])['uid']}"]
-    places += [f"/api/datasources/uid/{source['uid']}" for source in json.loads(properties["DataSources"])]
+    places += [
+        f"/api/datasources/uid/{source['uid']}" for source in json.loads(properties["DataSources"])
+    ]
     for place in places:
         if grafana.get(place) is not None:
             grafana.send("DELETE", place)
@@ -174,7 +180,9 @@ class _Workspace:
     def grafana(self, endpoint: str) -> Iterator[_Grafana]:
         """Return Grafana's API with a token that is deleted at the end of the block."""
         account = {"serviceAccountId": self._account(), **self._named}
-        pages = self._client.get_paginator("list_workspace_service_account_tokens").paginate(**account)
+        pages = self._client.get_paginator("list_workspace_service_account_tokens").paginate(
+            **account
+        )
         # Interrupted calls leave tokens behind, which count towards the quota even after they expire.
         for left in [token for page in pages for token in page["serviceAccountTokens"]]:
             self._client.delete_workspace_service_account_token(tokenId=left["id"], **account)
@@ -188,7 +196,9 @@ class _Workspace:
 
     def _account(self) -> str:
         """Return the id of the service account, which is created if it does not exist."""
-        pages = self._client.get_paginator("list_workspace_service_accounts").paginate(**self._named)
+        pages = self._client.get_paginator("list_workspace_service_accounts").paginate(
+            **self._named
+        )
         for found in [account for page in pages for account in page["serviceAccounts"]]:
             if found["name"] == SERVICE_ACCOUNT:
                 return str(found["id"])
@@ -218,7 +228,9 @@ class _Workspace:
             "role": given.role,
             "users": [{"id": principal, "type": f"SSO_{kind.upper()}"}],
         }
-        answer = self._client.update_permissions(updateInstructionBatch=[instruction], **self._named)
+        answer = self._client.update_permissions(
+            updateInstructionBatch=[instruction], **self._named
+        )
         errors: list[Event] = answer["errors"]
         return errors
 
@@ -271,7 +283,9 @@ class _Grafana:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             reason = error.read(REASON_BYTES).decode(errors="replace")
-            raise GrafanaError(f"{method} {path}: {error.code} {reason}", status=error.code) from None
+            raise GrafanaError(
+                f"{method} {path}: {error.code} {reason}", status=error.code
+            ) from None
         except (OSError, ValueError) as error:
             # The host name cannot be resolved yet, the connection was lost, or the answer is no JSON.
             raise GrafanaError(f"{method} {path}: {error}") from None

@@ -24,7 +24,10 @@ Event = dict[str, Any]
 
 def on_event(event: Event, _context: object) -> Event:
     """Return the time of the start, which ``is_complete`` receives with each call."""
-    return {"PhysicalResourceId": event["ResourceProperties"]["ClusterName"], "Data": {"Start": time.time()}}
+    return {
+        "PhysicalResourceId": event["ResourceProperties"]["ClusterName"],
+        "Data": {"Start": time.time()},
+    }
 
 
 def is_complete(event: Event, _context: object) -> dict[str, bool]:
@@ -40,13 +43,17 @@ def is_complete(event: Event, _context: object) -> dict[str, bool]:
     properties = event["ResourceProperties"]
     wanted = {name: int(number) for name, number in properties["Groups"].items()}
     client = boto3.client("sagemaker")
-    pages = client.get_paginator("list_cluster_nodes").paginate(ClusterName=properties["ClusterName"])
+    pages = client.get_paginator("list_cluster_nodes").paginate(
+        ClusterName=properties["ClusterName"]
+    )
     nodes = [node for page in pages for node in page["ClusterNodeSummaries"]]
     running: Counter[str] = Counter()
     for node in nodes:
         if node["InstanceStatus"]["Status"] == RUNNING:
             running[node["InstanceGroupName"]] += 1
-    problems = [_shortage(name, number, nodes) for name, number in wanted.items() if running[name] < number]
+    problems = [
+        _shortage(name, number, nodes) for name, number in wanted.items() if running[name] < number
+    ]
     if properties["Autoscaling"] == "true":
         cluster = client.describe_cluster(ClusterName=properties["ClusterName"])
         status = cluster.get("AutoScaling", {}).get("Status", "none")
@@ -69,5 +76,9 @@ def _shortage(name: str, number: int, nodes: list[Event]) -> str:
     statuses = [node["InstanceStatus"] for node in nodes if node["InstanceGroupName"] == name]
     counts = Counter(status["Status"] for status in statuses)
     found = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no nodes"
-    messages = list(dict.fromkeys(status["Message"] for status in statuses if status.get("Message")))
-    return "; ".join([f"group {name} has {found}, and needs {number} {RUNNING}", *messages[:MAX_MESSAGES]])
+    messages = list(
+        dict.fromkeys(status["Message"] for status in statuses if status.get("Message"))
+    )
+    return "; ".join(
+        [f"group {name} has {found}, and needs {number} {RUNNING}", *messages[:MAX_MESSAGES]]
+    )

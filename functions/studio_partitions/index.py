@@ -73,7 +73,10 @@ def partition(profile: str) -> Event:
     """Return the configuration of a profile's partition; the folder's name is in lower case."""
     path = f"{os.environ['FOLDER']}/{profile.lower()}"
     return {
-        "FSxLustreFileSystemConfig": {"FileSystemId": os.environ["FILE_SYSTEM_ID"], "FileSystemPath": path}
+        "FSxLustreFileSystemConfig": {
+            "FileSystemId": os.environ["FILE_SYSTEM_ID"],
+            "FileSystemPath": path,
+        }
     }
 
 

@@ -91,7 +91,9 @@ class _Governed:
         found = self._call("describe", **self._named)
         changed = {key: value for key, value in request.items() if key not in CREATE_ONLY}
         target = {"TargetVersion": found[f"{self.kind}Version"]}
-        self._tag(found[f"{self.kind}Arn"], {tag["Key"]: tag["Value"] for tag in request.get("Tags", [])})
+        self._tag(
+            found[f"{self.kind}Arn"], {tag["Key"]: tag["Value"] for tag in request.get("Tags", [])}
+        )
         return self._call("update", **self._named, **target, **changed)[f"{self.kind}Version"]
 
     def delete(self) -> None:
@@ -114,7 +116,11 @@ class _Governed:
         surplus = [key for key in present if key not in wanted and not key.startswith("aws:")]
         if surplus:
             self._client.delete_tags(ResourceArn=arn, TagKeys=surplus)
-        missing = [{"Key": key, "Value": value} for key, value in wanted.items() if present.get(key) != value]
+        missing = [
+            {"Key": key, "Value": value}
+            for key, value in wanted.items()
+            if present.get(key) != value
+        ]
         if missing:
             self._client.add_tags(ResourceArn=arn, Tags=missing)
 

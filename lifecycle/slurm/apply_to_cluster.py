@@ -54,9 +54,15 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Run the scripts on the controller, then on every worker.")
-    parser.add_argument("--source", required=True, metavar="S3_URI", help="scripts that workers fetch")
-    parser.add_argument("--nodes", default="", help="host names of workers, separated by commas; default all")
+    parser = argparse.ArgumentParser(
+        description="Run the scripts on the controller, then on every worker."
+    )
+    parser.add_argument(
+        "--source", required=True, metavar="S3_URI", help="scripts that workers fetch"
+    )
+    parser.add_argument(
+        "--nodes", default="", help="host names of workers, separated by commas; default all"
+    )
     parser.add_argument(
         "--wait-minutes",
         type=float,
@@ -142,7 +148,11 @@ def _workers(host: Host, settings: Settings, wanted: Sequence[str]) -> list[Slur
 
 
 def _run_all(
-    host: Host, workers: Sequence[SlurmNode], source: Source, wait_seconds: float, progress: Progress
+    host: Host,
+    workers: Sequence[SlurmNode],
+    source: Source,
+    wait_seconds: float,
+    progress: Progress,
 ) -> list[Outcome]:
     absent: list[Outcome] = []
     reachable: list[SlurmNode] = []
@@ -171,7 +181,9 @@ def _run_all(
                 outcome = run_held(host, node, once) if is_held else once()
             except SetupError as error:
                 outcome = Outcome(node.name, begun=False, status=1, summary=str(error))
-            progress.say(f"{node.name}: {'done' if outcome.is_done else 'NOT DONE'}: {outcome.summary}")
+            progress.say(
+                f"{node.name}: {'done' if outcome.is_done else 'NOT DONE'}: {outcome.summary}"
+            )
             return outcome
 
         with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
@@ -186,7 +198,9 @@ def _conclude(outcomes: Sequence[Outcome], progress: Progress) -> int:
             progress.say(f"{outcome.node}, the end of its output:")
             for line in outcome.output:
                 progress.pass_on(f"    {line}")
-    progress.say(f"done: the controller and {len(outcomes) - len(missing)} of {len(outcomes)} workers")
+    progress.say(
+        f"done: the controller and {len(outcomes) - len(missing)} of {len(outcomes)} workers"
+    )
     for outcome in missing:
         progress.say(f"NOT DONE: {outcome.node}: {outcome.summary}")
     return WORKERS_UNDONE if missing else 0

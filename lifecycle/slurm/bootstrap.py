@@ -54,7 +54,9 @@ def set_up(host: Host) -> int:
     settings = read_section(FILES / "settings.json", Settings)
     deployment = read_section(FILES / "deployment.json", Deployment)
     facts = read_facts(host, settings)
-    log(f"{settings.cluster_name}: {facts.role} {facts.host_name} ({facts.address}) of group {facts.group}")
+    log(
+        f"{settings.cluster_name}: {facts.role} {facts.host_name} ({facts.address}) of group {facts.group}"
+    )
     node = Node(host=host, facts=facts, settings=settings, deployment=deployment)
     results: list[StepResult] = []
     try:

@@ -68,7 +68,9 @@ def _own_key(folder: Path, comment: str) -> str:
 
 
 def _keygen(*arguments: str) -> str:
-    return subprocess.run(["ssh-keygen", *arguments], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["ssh-keygen", *arguments], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def _read(path: Path) -> str:

@@ -77,7 +77,9 @@ def slurm(space: Space) -> None:
     """Install Slurm's programs in a login space; in other spaces, install wrappers for the controller's."""
     person = space.settings["profiles"].get(space.profile)
     if not person:
-        print(f"studio.profiles has no cluster_user for {space.profile}: this space submits no jobs")
+        print(
+            f"studio.profiles has no cluster_user for {space.profile}: this space submits no jobs"
+        )
         return
     if person["login_secret"]:
         slurm_login.set_up(space, person, partition(space))

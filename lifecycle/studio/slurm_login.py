@@ -89,7 +89,9 @@ def _secret(space: Space, arn: str) -> dict[str, Any]:
     )
     # Secrets Manager's initial value of a new secret is not JSON.
     if '"munge_key"' not in answer:
-        raise SpaceError("the controller has published nothing yet: see `make logs`, then restart the space")
+        raise SpaceError(
+            "the controller has published nothing yet: see `make logs`, then restart the space"
+        )
     return json.loads(answer)
 
 
@@ -100,7 +102,12 @@ def _unpack_client(space: Space, secret: dict[str, Any]) -> None:
     if digest != secret["client_sha256"]:
         raise SpaceError(f"{secret['client']} has SHA-256 {digest}, not {secret['client_sha256']}")
     space.as_root(
-        "tar", "--extract", "--gzip", f"--file={archive}", "--no-same-owner", f"--directory={space.root}"
+        "tar",
+        "--extract",
+        "--gzip",
+        f"--file={archive}",
+        "--no-same-owner",
+        f"--directory={space.root}",
     )
     archive.unlink()
 

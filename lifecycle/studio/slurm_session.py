@@ -56,7 +56,9 @@ def run(space: Space, program: str, arguments: list[str]) -> int:
             " are allowed: move long parts to a file in the partition, and run that from the script"
         )
     said = session(start_session(space, text))
-    answer = re.search(rf"^{BEGINS} {token}\n(.*)^{ENDS} {token} (\d+)$", said, re.DOTALL | re.MULTILINE)
+    answer = re.search(
+        rf"^{BEGINS} {token}\n(.*)^{ENDS} {token} (\d+)$", said, re.DOTALL | re.MULTILINE
+    )
     if not answer:
         raise SpaceError(
             f"the controller has not answered: {said.strip()[-SHOWN_CHARACTERS:] or 'no output'}"
@@ -109,7 +111,9 @@ def start_session(space: Space, request: str) -> list[str]:
     settings = space.settings
     cluster = ("--cluster-name", settings["cluster_name"], "--output", "json")
     arn = json.loads(space.aws("sagemaker", "describe-cluster", *cluster))["ClusterArn"]
-    nodes = json.loads(space.aws("sagemaker", "list-cluster-nodes", *cluster))["ClusterNodeSummaries"]
+    nodes = json.loads(space.aws("sagemaker", "list-cluster-nodes", *cluster))[
+        "ClusterNodeSummaries"
+    ]
     group = settings["controller_group"]
     running = [
         node["InstanceId"]

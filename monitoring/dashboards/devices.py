@@ -44,7 +44,9 @@ def gpus() -> Model:
                 ),
             ),
             "Each GPU of the chosen nodes": (
-                _each("A kernel runs", _of_nodes("DCGM_FI_DEV_GPU_UTIL"), unit="percent", maximum=100),
+                _each(
+                    "A kernel runs", _of_nodes("DCGM_FI_DEV_GPU_UTIL"), unit="percent", maximum=100
+                ),
                 _each(
                     "Memory in use",
                     f"{_of_nodes('DCGM_FI_DEV_FB_USED')} * {_BYTES_PER_MIB}",
@@ -54,7 +56,11 @@ def gpus() -> Model:
                 ),
                 _each("Power", _of_nodes("DCGM_FI_DEV_POWER_USAGE"), unit="watt"),
                 _each("Temperature", _of_nodes("DCGM_FI_DEV_GPU_TEMP"), unit="celsius"),
-                _each("Temperature of the memory", _of_nodes("DCGM_FI_DEV_MEMORY_TEMP"), unit="celsius"),
+                _each(
+                    "Temperature of the memory",
+                    _of_nodes("DCGM_FI_DEV_MEMORY_TEMP"),
+                    unit="celsius",
+                ),
                 _each(
                     "Clock",
                     f"{_of_nodes('DCGM_FI_DEV_SM_CLOCK')} * {_HERTZ_PER_MHZ}",
@@ -148,4 +154,6 @@ def _chosen(counter: str) -> str:
 
 
 def _rate(title: str, counter: str, unit: str, about: str = "") -> Panel:
-    return Panel(title, f"sum by (instance) ({_chosen(counter)})", "{{instance}}", unit=unit, about=about)
+    return Panel(
+        title, f"sum by (instance) ({_chosen(counter)})", "{{instance}}", unit=unit, about=about
+    )

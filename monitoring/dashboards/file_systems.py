@@ -76,7 +76,8 @@ def _home() -> tuple[Panel, ...]:
         Panel(
             "Use of what it has",
             tuple(
-                FsxQuery(HOME_MARK, f"{part}Utilization", legend, "Average") for part, legend in use.items()
+                FsxQuery(HOME_MARK, f"{part}Utilization", legend, "Average")
+                for part, legend in use.items()
             ),
             unit="percent",
             maximum=100,
@@ -86,9 +87,13 @@ def _home() -> tuple[Panel, ...]:
 
 def _throughput(mark: str) -> Panel:
     """Return the panel of a file system's throughput."""
-    return Panel("Throughput", _rates(mark, DataReadBytes="read", DataWriteBytes="written"), unit="Bps")
+    return Panel(
+        "Throughput", _rates(mark, DataReadBytes="read", DataWriteBytes="written"), unit="Bps"
+    )
 
 
 def _rates(mark: str, **legends: str) -> tuple[FsxQuery, ...]:
     """Return queries for the rates of metrics; the arguments are their legends by metric."""
-    return tuple(FsxQuery(mark, metric, legend, per_second=True) for metric, legend in legends.items())
+    return tuple(
+        FsxQuery(mark, metric, legend, per_second=True) for metric, legend in legends.items()
+    )

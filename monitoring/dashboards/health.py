@@ -106,7 +106,9 @@ def _now(scheduler: Scheduler) -> tuple[Panel, ...]:
     )
 
 
-def _number(title: str, expression: str, *, about: str = "", warn_above: float | None = None) -> Panel:
+def _number(
+    title: str, expression: str, *, about: str = "", warn_above: float | None = None
+) -> Panel:
     """Return a panel of one number, which is 0 if there is nothing to count."""
     counted = f"{expression} or vector(0)"
     return Panel(title, counted, title, kind="stat", about=about, decimals=0, warn_above=warn_above)

@@ -111,7 +111,8 @@ def percentiles(
     """Return one query per share for the quantile of a histogram, by labels."""
     buckets = f"sum by ({labels}, le) (rate({histogram}_bucket{{{selector}}}[{RATE}]))"
     return tuple(
-        Query(f"histogram_quantile({share}, {buckets})", f"{legend} p{share * 100:.0f}") for share in shares
+        Query(f"histogram_quantile({share}, {buckets})", f"{legend} p{share * 100:.0f}")
+        for share in shares
     )
 
 
@@ -221,7 +222,12 @@ def _options(kind: Kind) -> Model:
     """Return the options of a kind of panel."""
     if kind == "timeseries":
         return {
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+            "legend": {
+                "displayMode": "list",
+                "placement": "bottom",
+                "showLegend": True,
+                "calcs": [],
+            },
             "tooltip": {"mode": "multi", "sort": "desc"},
         }
     last = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}}
@@ -264,7 +270,12 @@ def _cloudwatch_targets(query: FsxQuery, common: Model) -> list[Model]:
     For a rate, the metric is hidden, and an expression of CloudWatch's metric math is added.
     """
     name = f"m{common['refId'].lower()}"
-    common |= {"queryMode": "Metrics", "metricQueryType": 0, "region": "default", "label": query.legend}
+    common |= {
+        "queryMode": "Metrics",
+        "metricQueryType": 0,
+        "region": "default",
+        "label": query.legend,
+    }
     metric = {
         **common,
         "id": name,

@@ -16,7 +16,9 @@ def slurm_queue() -> Model:
         uid="hyperpod-queue",
         title="Slurm queue",
         about="Waiting jobs, free resources, and the load of the scheduler.",
-        variables=[Variable("partition", "Partition", "slurm_cluster_partition_nodes", "partition")],
+        variables=[
+            Variable("partition", "Partition", "slurm_cluster_partition_nodes", "partition")
+        ],
         rows={
             "Jobs": (
                 _by_state("Jobs", "slurm_cluster_jobs"),
@@ -41,7 +43,9 @@ def slurm_queue() -> Model:
                     about="A node that is in two of the chosen partitions counts twice.",
                 ),
                 _by_state(
-                    "GPUs", "slurm_cluster_partition_gpus", about="Idle GPUs cost as much as allocated ones."
+                    "GPUs",
+                    "slurm_cluster_partition_gpus",
+                    about="Idle GPUs cost as much as allocated ones.",
                 ),
                 _by_state("CPUs", "slurm_cluster_partition_cpus"),
             ),

@@ -2,8 +2,23 @@
 
 from functools import partial
 
-from monitoring.dashboards.model import RATE, Model, Panel, Query, dashboard, percentiles, share_panel
-from monitoring.dashboards.selection import JOB, OF_RUN, RUN, Scheduler, average_and_lowest, gpus_of_job
+from monitoring.dashboards.model import (
+    RATE,
+    Model,
+    Panel,
+    Query,
+    dashboard,
+    percentiles,
+    share_panel,
+)
+from monitoring.dashboards.selection import (
+    JOB,
+    OF_RUN,
+    RUN,
+    Scheduler,
+    average_and_lowest,
+    gpus_of_job,
+)
 
 _EACH = "{{run}} ({{job_id}})"
 _BY = "run, job_id"
@@ -21,7 +36,10 @@ _stat = partial(_each, kind="stat", minimum=None)
 
 def training(scheduler: Scheduler) -> Model:
     """Return the dashboard of trainings."""
-    losses = (Query(_latest("loss"), _EACH), Query(_latest("validation_loss"), f"{_EACH} validation"))
+    losses = (
+        Query(_latest("loss"), _EACH),
+        Query(_latest("validation_loss"), f"{_EACH} validation"),
+    )
     return dashboard(
         uid="hyperpod-training",
         title="Training",
@@ -30,7 +48,12 @@ def training(scheduler: Scheduler) -> Model:
         rows={
             "Progress": (
                 _stat("Step", _latest("step"), decimals=0),
-                _stat("Done", f"{_latest('step')} / {_latest('max_steps')}", unit="percentunit", maximum=1),
+                _stat(
+                    "Done",
+                    f"{_latest('step')} / {_latest('max_steps')}",
+                    unit="percentunit",
+                    maximum=1,
+                ),
                 _stat(
                     "Time left",
                     f"({_latest('max_steps')} - {_latest('step')})"
@@ -63,7 +86,11 @@ def training(scheduler: Scheduler) -> Model:
                 Panel(
                     "Step time",
                     percentiles(
-                        "esm2_training_step_seconds", _BY, OF_RUN, legend=_EACH, shares=(0.5, 0.95, 0.99)
+                        "esm2_training_step_seconds",
+                        _BY,
+                        OF_RUN,
+                        legend=_EACH,
+                        shares=(0.5, 0.95, 0.99),
                     ),
                     unit="s",
                     about="Time without waiting for data. A wide gap to p99 means a slow node or network.",
@@ -116,7 +143,13 @@ def training(scheduler: Scheduler) -> Model:
             ),
             "GPUs of the jobs": (
                 _gpus("A kernel runs", "DCGM_FI_DEV_GPU_UTIL", scheduler, "percent", 100),
-                _gpus("Tensor cores active", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", scheduler, "percentunit", 1),
+                _gpus(
+                    "Tensor cores active",
+                    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+                    scheduler,
+                    "percentunit",
+                    1,
+                ),
                 _gpus("Power", "DCGM_FI_DEV_POWER_USAGE", scheduler, "watt", None),
             ),
         },
@@ -135,4 +168,6 @@ def _rate(name: str, window: str = RATE) -> str:
 
 def _gpus(title: str, metric: str, scheduler: Scheduler, unit: str, maximum: float | None) -> Panel:
     """Return a panel of a metric of the chosen jobs' GPUs."""
-    return Panel(title, average_and_lowest(gpus_of_job(metric, scheduler)), unit=unit, maximum=maximum)
+    return Panel(
+        title, average_and_lowest(gpus_of_job(metric, scheduler)), unit=unit, maximum=maximum
+    )

@@ -31,14 +31,24 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / entry.name).symlink_to(entry)
     # Their places say where modules and the cache are.
     shutil.copy(REPOSITORY / "app.py", folder)
-    shutil.copytree(REPOSITORY / "config", folder / "config", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        REPOSITORY / "config", folder / "config", ignore=shutil.ignore_patterns("__pycache__")
+    )
     return folder
 
 
 @pytest.mark.long
-def test_without_the_charts_the_eks_cluster_alone_is_refused(checkout: Path, tmp_path: Path) -> None:
+def test_without_the_charts_the_eks_cluster_alone_is_refused(
+    checkout: Path, tmp_path: Path
+) -> None:
     output = NOBODY.cdk(
-        "synth", "EksHyperPodStack", "--quiet", "--output", str(tmp_path), cwd=checkout, succeeds=False
+        "synth",
+        "EksHyperPodStack",
+        "--quiet",
+        "--output",
+        str(tmp_path),
+        cwd=checkout,
+        succeeds=False,
     )
     assert "Traceback" not in output
     assert f"chart hyperpod is not in {checkout}/.charts; run make charts" in output
@@ -66,7 +76,10 @@ def test_the_command_line_makes_the_golden_templates(checkout: Path, tmp_path: P
 
 @pytest.mark.parametrize(
     ("cluster", "stack"),
-    [("clusters/eks-p5.yaml", "EksHyperPodStack"), ("clusters/slurm-p5.yaml", "SlurmHyperPodStack")],
+    [
+        ("clusters/eks-p5.yaml", "EksHyperPodStack"),
+        ("clusters/slurm-p5.yaml", "SlurmHyperPodStack"),
+    ],
 )
 def test_make_names_the_stack_of_the_cluster(cluster: str, stack: str) -> None:
     for target, stacks in (("deploy", "--all"), ("destroy", stack)):
@@ -99,7 +112,9 @@ def test_bad_file_ends_with_its_faults(monkeypatch: pytest.MonkeyPatch, tmp_path
         run_app(monkeypatch, tmp_path, cluster=str(path))
     first, *faults = str(ended.value).splitlines()
     assert first == f"{path}: 2 mistakes" and len(faults) == 2
-    assert any("storage.lustre.capacity_gib: " in fault and "got 1000;" in fault for fault in faults)
+    assert any(
+        "storage.lustre.capacity_gib: " in fault and "got 1000;" in fault for fault in faults
+    )
 
 
 def test_only_commands_that_need_templates_of_eks_fetch_its_chart(
@@ -114,7 +129,11 @@ def test_only_commands_that_need_templates_of_eks_fetch_its_chart(
         ("slurm", ["**"], []),
     ):
         fetched.clear()
-        run_app(monkeypatch, tmp_path, **{"cluster": f"clusters/{cluster}.yaml", app.NEEDS_TEMPLATES: stacks})
+        run_app(
+            monkeypatch,
+            tmp_path,
+            **{"cluster": f"clusters/{cluster}.yaml", app.NEEDS_TEMPLATES: stacks},
+        )
         assert fetched == expected
     run_app(monkeypatch, tmp_path, cluster="clusters/eks.yaml")  # without the command line
     assert fetched == []
@@ -150,7 +169,11 @@ def test_command_line_is_pinned_without_a_registry() -> None:
 def test_package_json_names_the_licence_of_the_project() -> None:
     assert (REPOSITORY / "LICENSE").read_text().startswith("MIT No Attribution\n")
     lock = json.loads((REPOSITORY / "package-lock.json").read_text())["packages"][""]
-    assert json.loads((REPOSITORY / "package.json").read_text())["license"] == lock["license"] == "MIT-0"
+    assert (
+        json.loads((REPOSITORY / "package.json").read_text())["license"]
+        == lock["license"]
+        == "MIT-0"
+    )
 
 
 def test_cdk_json_holds_flags_alone() -> None:

@@ -54,7 +54,9 @@ def rehearsed_cases() -> list[Case]:
     settings = Settings(Path("unused"), torch.device("cpu"), rehearsal=True)
     found = [case for stage in STAGES.values() for case in stage.cases(settings)]
     return list(
-        {(case.stage, case.size, case.contestant, tuple(case.values)): case for case in found}.values()
+        {
+            (case.stage, case.size, case.contestant, tuple(case.values)): case for case in found
+        }.values()
     )
 
 
@@ -83,7 +85,10 @@ def test_contestants_in_turns(settings: Settings, monkeypatch: pytest.MonkeyPatc
     forkserver.set_forkserver_preload(["benchmarks.trainers", "benchmarks.ours"])
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: forkserver)
     found = versus.run(versus.cases(settings)[0], settings)
-    assert list(found["contestants"]) == ["guidance", "tuned", "ours"] and found["verdict"] == "measured"
+    assert (
+        list(found["contestants"]) == ["guidance", "tuned", "ours"]
+        and found["verdict"] == "measured"
+    )
     assert set(found["ratios"]) == {"guidance", "tuned"} and not found["errors"]
     assert {one["steps"] for one in found["contestants"].values()} == {versus.ROUNDS["cpu"]}
     assert found["contestants"]["guidance"]["fill"] < found["contestants"]["ours"]["fill"]
@@ -91,7 +96,14 @@ def test_contestants_in_turns(settings: Settings, monkeypatch: pytest.MonkeyPatc
 
 def run(*arguments: object, out: Path, fake: Path) -> tuple[list[dict[str, Any]], str]:
     """Lines and messages of an acceptance run that also finds the stages in ``fake``."""
-    command = [sys.executable, "-m", "benchmarks.acceptance", *map(str, arguments), "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.acceptance",
+        *map(str, arguments),
+        "--out",
+        str(out),
+    ]
     environment = {
         **os.environ,
         "PYTHONPATH": f"{REPOSITORY}/workloads:{REPOSITORY}:{fake}",
@@ -141,7 +153,9 @@ def test_unknown_stage(tmp_path: Path) -> None:
         main(["--stages", "sped", "--out", str(tmp_path)])
 
 
-def line(device: str, contestant: str, verdict: str, rate: float, rehearsal: bool = False) -> dict[str, Any]:
+def line(
+    device: str, contestant: str, verdict: str, rate: float, rehearsal: bool = False
+) -> dict[str, Any]:
     return {
         "stage": "ceilings", "size": "-", "contestant": contestant, "shape": "all", "verdict": verdict,
         "figures": {"products_flops_per_second": {"largest": rate}, "copy_bytes_per_second": 3.1e12},
@@ -150,7 +164,9 @@ def line(device: str, contestant: str, verdict: str, rate: float, rehearsal: boo
     }  # fmt: skip
 
 
-def test_report_writes_a_table_for_each_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_writes_a_table_for_each_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report, "RESULTS", tmp_path / "committed")
     lines = [
         line("NVIDIA H100", "machine", "measured", 700e12),
@@ -162,7 +178,9 @@ def test_report_writes_a_table_for_each_device(tmp_path: Path, monkeypatch: pyte
     ]
     file, document = tmp_path / "lines.jsonl", tmp_path / "page.md"
     file.write_text("\n".join(map(json.dumps, lines)) + '\n{"cut off')
-    document.write_text("Before\n<!-- acceptance:ceilings -->\nold\n<!-- /acceptance:ceilings -->\nAfter\n")
+    document.write_text(
+        "Before\n<!-- acceptance:ceilings -->\nold\n<!-- /acceptance:ceilings -->\nAfter\n"
+    )
     assert write_tables([file], [document]) == [str(document)]
     text = document.read_text()
     assert text.startswith("Before\n<!--") and text.endswith("-->\nAfter\n") and "old" not in text
@@ -183,4 +201,6 @@ def test_documents_hold_the_committed_figures(tmp_path: Path) -> None:
     for path in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))):
         copy = tmp_path / path.name
         copy.write_text(path.read_text())
-        assert write_tables([], [copy]) == [], f"make bench-report: {path} differs from benchmarks/results"
+        assert write_tables([], [copy]) == [], (
+            f"make bench-report: {path} differs from benchmarks/results"
+        )

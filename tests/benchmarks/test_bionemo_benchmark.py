@@ -27,7 +27,8 @@ def test_steps_are_measured_and_ours_beside_them(
     data, ours, out = tmp_path / "data", tmp_path / "ours.jsonl", tmp_path / "out.json"
     speed = {"stage": "speed", "size": "8M", "device": "cpu", "data": "x/data"}
     lines = [
-        {**speed, "figures": {"one_pack_steps": {"residues_per_second": rate}}} for rate in (5000.0, 4000.0)
+        {**speed, "figures": {"one_pack_steps": {"residues_per_second": rate}}}
+        for rate in (5000.0, 4000.0)
     ]
     ours.write_text("\n".join(json.dumps(line) for line in lines))
     given = [
@@ -48,12 +49,23 @@ def test_steps_are_measured_and_ours_beside_them(
     said = capsys.readouterr().out
     assert "micro batch   4:" in said and "ours" in said
     words = bionemo.arm_of("8M", data, 4, tmp_path).words()
-    assert {"--log-every-n-steps=1000000", "--limit-val-batches=1"} <= {*words}, "it does nothing else"
-    for other in ({"size": "650M"}, {"device": "NVIDIA H100"}, {"data": "y/others"}, {"figures": {}}):
-        with pytest.raises(ValueError, match=r"--beside: has no speed of 8M .* make gpu ARGS=.*--only /8M/"):
+    assert {"--log-every-n-steps=1000000", "--limit-val-batches=1"} <= {*words}, (
+        "it does nothing else"
+    )
+    for other in (
+        {"size": "650M"},
+        {"device": "NVIDIA H100"},
+        {"data": "y/others"},
+        {"figures": {}},
+    ):
+        with pytest.raises(
+            ValueError, match=r"--beside: has no speed of 8M .* make gpu ARGS=.*--only /8M/"
+        ):
             bionemo.beside(found, [{**lines[0], **other}])
     for name in [
-        name for name in sys.modules if name.startswith(("bionemo", "stand_in_bionemo", "lightning"))
+        name
+        for name in sys.modules
+        if name.startswith(("bionemo", "stand_in_bionemo", "lightning"))
     ]:
         del sys.modules[name]
 

@@ -49,7 +49,9 @@ def test_counts_of_a_batch(data: Path, tmp_path: Path) -> None:
         assert first["input_ids"][1 : 1 + kept[0]] == split.token_ids(places[0])[: kept[0]].tolist()
         assert len(first["input_ids"]) == (width if padded else kept[0] + 2)
         assert sum(first["attention_mask"]) == kept[0] + 2
-        assert first["special_tokens_mask"][0] == 1 and not any(first["special_tokens_mask"][1 : kept[0] + 1])
+        assert first["special_tokens_mask"][0] == 1 and not any(
+            first["special_tokens_mask"][1 : kept[0] + 1]
+        )
         batch = collator([rows[index] for index in range(len(rows))])
         expected = [len(rows), kept.sum(), ((kept + 2) ** 2).sum(), width * len(rows)]
         assert batch["counts"].tolist() == expected
@@ -57,7 +59,9 @@ def test_counts_of_a_batch(data: Path, tmp_path: Path) -> None:
 
 def test_counts_of_a_pack_agree_with_its_tokens(data: Path) -> None:
     split = RecordSplit(data, "train")
-    steps = step_packs(ProteinStream(split, PackShape.of(split, 2048, 1022), 0), Position(), 2, 0, 1)
+    steps = step_packs(
+        ProteinStream(split, PackShape.of(split, 2048, 1022), 0), Position(), 2, 0, 1
+    )
     for _ in range(5):
         step = next(steps)
         residues = sum(int(np.count_nonzero(pack.tokens > EOS)) for pack in step.packs)
@@ -113,11 +117,18 @@ def test_training_continues_after_its_state_was_on_the_host() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "size"), [("ours", "8M"), ("tuned", "300M")])
-def test_contestants_train_the_same_when_parked(name: str, size: str, data: Path, tmp_path: Path) -> None:
+def test_contestants_train_the_same_when_parked(
+    name: str, size: str, data: Path, tmp_path: Path
+) -> None:
     """Move the state as on a GPU between turns; values outside ``gate.state`` stay on the device."""
     settings = Settings(data, torch.device("cpu"), rehearsal=True)
     entry = Entry(
-        name, model_of(size, settings, tmp_path), data, tmp_path, 2048 if name == "ours" else 4, False
+        name,
+        model_of(size, settings, tmp_path),
+        data,
+        tmp_path,
+        2048 if name == "ours" else 4,
+        False,
     )
     contestant = replace(entry, precision="fp32").contestant()
 
@@ -143,8 +154,13 @@ def test_figures_of_windows() -> None:
     ]
     figures = figures_of(windows, model, device, [1e11, 2e11, 9e11])
     assert figures["residues_per_second"] == 3000 and figures["loss"] == 2.9
-    assert figures["mean_length"] == pytest.approx(200)  # 40 proteins of 200 residues, (200 + 2)**2 each
-    assert figures["ceiling_flops_per_second"] == 2e11 and figures["mfu_is_share_of"] == "measured ceiling"
+    assert figures["mean_length"] == pytest.approx(
+        200
+    )  # 40 proteins of 200 residues, (200 + 2)**2 each
+    assert (
+        figures["ceiling_flops_per_second"] == 2e11
+        and figures["mfu_is_share_of"] == "measured ceiling"
+    )
     # 7.5 M parameters without the embedding, six FLOPs each; attention adds a little.
     assert figures["model_mfu"] * 2e11 * 6 == pytest.approx(6 * 7.5e6 * 16_000, rel=0.15)
     skipping = figures_of(windows, model, device, [2e11], tokens_per_pack=2048)
@@ -156,7 +172,10 @@ def test_figures_of_windows() -> None:
 
 def test_pack_and_optimizer_are_timed_separately() -> None:
     assert split_time(window(10.0, 10), window(25.0, 10), 4) == pytest.approx((0.5, 0.5))
-    assert split_time(window(10.0, 10), window(50.0, 10), 4) == (1.0, 0.0)  # noise, but no negative time
+    assert split_time(window(10.0, 10), window(50.0, 10), 4) == (
+        1.0,
+        0.0,
+    )  # noise, but no negative time
 
 
 def test_verdict_of_a_comparison() -> None:
@@ -168,7 +187,10 @@ def test_verdict_of_a_comparison() -> None:
     assert compared(windows, {"guidance": 3.5}, {})["verdict"] == "missed"
     failed = compared(windows, {}, {"tuned": "tuned: no such argument"})
     assert failed["verdict"] == "failed" and failed["error"] == "tuned: no such argument"
-    assert compared({"guidance": theirs}, {}, {"ours": "out of memory: ours"})["verdict"] == "out of memory"
+    assert (
+        compared({"guidance": theirs}, {}, {"ours": "out of memory: ours"})["verdict"]
+        == "out of memory"
+    )
 
 
 def test_profile_of_overlapping_kernels() -> None:
@@ -181,7 +203,11 @@ def test_profile_of_overlapping_kernels() -> None:
     assert found["busy_share"] == 0.35
     assert found["shares"]["products"] == 0.5 and found["shares"]["copies"] == 0.25
     assert found["kernels"][0]["name"] == "nvjet_gemm"
-    assert kind_of("triton_poi_fused__to_copy_add_gelu_0") == kind_of("elementwise_kernel") == "pointwise"
+    assert (
+        kind_of("triton_poi_fused__to_copy_add_gelu_0")
+        == kind_of("elementwise_kernel")
+        == "pointwise"
+    )
 
 
 def test_quality_windows_end_after_compilation_and_at_quarters(tmp_path: Path) -> None:

@@ -63,9 +63,18 @@ def test_methods_differ_in_what_they_train_and_keep(settings: Settings) -> None:
         assert figures["verdict"] == "measured" and figures["residues_per_second"] > 0, name
         assert figures["packs"] == (4 if name in ("accumulation", "all", "qlora") else 1), name
         assert figures["recomputes"] == (name in ("checkpointing", "all", "qlora")), name
-        assert figures["peak_gb"] > 0 and figures["mean_residues"] <= figures["longest_residues"] == 510, name
+        assert (
+            figures["peak_gb"] > 0
+            and figures["mean_residues"] <= figures["longest_residues"] == 510
+        ), name
     trained = {name: figures["trained_parameters"] for name, figures in found.items()}
-    assert trained["lora"] == trained["all"] == trained["qlora"] < trained["base"] == trained["accumulation"]
+    assert (
+        trained["lora"]
+        == trained["all"]
+        == trained["qlora"]
+        < trained["base"]
+        == trained["accumulation"]
+    )
     frozen = {name: figures["frozen_bytes"] for name, figures in found.items()}
     assert frozen["qlora"] < frozen["all"] / 2
     assert found["base"]["tokens_per_pack"] == 4 * found["accumulation"]["tokens_per_pack"]
@@ -88,7 +97,9 @@ def test_contestants_give_the_same_embeddings(each: str, settings: Settings) -> 
 
 
 def test_too_few_proteins_are_reported(settings: Settings) -> None:
-    with pytest.raises(ValueError, match="proteins of at most 1022 residues; expected at least 500"):
+    with pytest.raises(
+        ValueError, match="proteins of at most 1022 residues; expected at least 500"
+    ):
         drawn_proteins(settings, 500)
 
 
@@ -126,7 +137,9 @@ def test_without_the_servers_packages_the_verdict_says_so(
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name in ("starlette", "uvicorn") else find(name)
+        importlib.util,
+        "find_spec",
+        lambda name: None if name in ("starlette", "uvicorn") else find(name),
     )
     figures = serve.run(serve.cases(settings)[0], settings)
     assert figures["verdict"] == "failed"

@@ -38,7 +38,12 @@ class ArtifactBucket:
     def start(self, settings: dict[str, Any]) -> str:
         """Start the cluster's AWS with all that is in the bucket; returns the scripts' prefix."""
         prefix = write_bundle(self._files, settings, self._deployment)
-        command = [sys.executable, "-m", "tests.cluster.aws_services", str(self._folder / "buckets")]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.cluster.aws_services",
+            str(self._folder / "buckets"),
+        ]
         with self._log.open("wb") as log:
             subprocess.Popen(
                 self._island.command(["env", f"--chdir={REPOSITORY}", *command]),
@@ -84,7 +89,14 @@ class ArtifactBucket:
         credentials = {"AWS_ACCESS_KEY_ID": "operator", "AWS_SECRET_ACCESS_KEY": "operator"}
         done = subprocess.run(
             self._island.command(
-                [str(AWS_PROGRAM), "--endpoint-url", ENDPOINT, "--region", aws_services.REGION, *arguments]
+                [
+                    str(AWS_PROGRAM),
+                    "--endpoint-url",
+                    ENDPOINT,
+                    "--region",
+                    aws_services.REGION,
+                    *arguments,
+                ]
             ),
             env={**os.environ, **credentials},
             stdout=subprocess.PIPE,

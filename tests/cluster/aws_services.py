@@ -85,7 +85,9 @@ def main(folder: Path) -> None:
         aws_secret_access_key="uploads",
     )
     for bucket in folder.iterdir():
-        s3.create_bucket(Bucket=bucket.name, CreateBucketConfiguration={"LocationConstraint": REGION})
+        s3.create_bucket(
+            Bucket=bucket.name, CreateBucketConfiguration={"LocationConstraint": REGION}
+        )
         for file in sorted(bucket.rglob("*")):
             if file.is_file():
                 s3.upload_file(str(file), bucket.name, str(file.relative_to(bucket)))

@@ -50,7 +50,9 @@ def write_bundle(folder: Path, settings: dict[str, Any], deployment: dict[str, A
             files[name] = files[name].replace(old.encode(), new.encode())
     files["settings.json"] = json.dumps(settings, indent=2, sort_keys=True).encode()
     files["downloads.json"] = _downloads_table(folder / "downloads")
-    digest = hashlib.sha256(b"".join(name.encode() + files[name] for name in sorted(files))).hexdigest()
+    digest = hashlib.sha256(
+        b"".join(name.encode() + files[name] for name in sorted(files))
+    ).hexdigest()
     files["deployment.json"] = json.dumps(deployment).encode()
     prefix = f"lifecycle/{digest[:16]}"
     for name, content in files.items():
@@ -77,7 +79,9 @@ def write_downloads(folder: Path) -> None:
     for name, programs in _ARCHIVES.items():
         stem = f"{name}-{version_of(next(iter(programs.values())))}.linux-amd64"
         # As light as possible: it is packed here and unpacked on every node.
-        with tarfile.open(folder / "downloads" / f"{stem}.tar.gz", "w:gz", compresslevel=1) as archive:
+        with tarfile.open(
+            folder / "downloads" / f"{stem}.tar.gz", "w:gz", compresslevel=1
+        ) as archive:
             for program, path in programs.items():
                 content = Path(path).read_bytes()
                 member = tarfile.TarInfo(f"{stem}/{program}")

@@ -63,7 +63,9 @@ class Cluster:
         for machine in self.machines:
             journal = machine.run(["journalctl", "--boot", "--no-pager"], check=False).output
             (self._folder / f"{machine.hostname}-journal.log").write_text(journal)
-            logs = machine.run(["bash", "-c", "tail -n +1 /var/log/{slurm,provision}/*.log"], check=False)
+            logs = machine.run(
+                ["bash", "-c", "tail -n +1 /var/log/{slurm,provision}/*.log"], check=False
+            )
             (self._folder / f"{machine.hostname}-files.log").write_text(logs.output)
         print(f"\nlogs of the machines: {self._folder}", file=sys.stderr)
 
@@ -97,7 +99,9 @@ class Cluster:
             if group["role"] != "controller":
                 machine = member.machine
                 nodes.append(
-                    SlurmNode(machine.hostname, machine.address, group["partition"], group["num_gpus"])
+                    SlurmNode(
+                        machine.hostname, machine.address, group["partition"], group["num_gpus"]
+                    )
                 )
         return nodes
 
@@ -124,8 +128,12 @@ class Cluster:
         names = {node.name for node in self.slurm_nodes}
 
         def are_so() -> bool:
-            listed = self.controller.run(["sinfo", "--noheader", "--Node", "--format=%N %t"], check=False)
-            found = dict(line.split() for line in listed.output.splitlines() if len(line.split()) == 2)
+            listed = self.controller.run(
+                ["sinfo", "--noheader", "--Node", "--format=%N %t"], check=False
+            )
+            found = dict(
+                line.split() for line in listed.output.splitlines() if len(line.split()) == 2
+            )
             return set(found) == names and set(found.values()) <= set(states)
 
         wait_until(are_so, f"all nodes to be {' or '.join(states)} in Slurm", seconds=180)

@@ -18,7 +18,16 @@ from seqlm.training.tracking.run_log import read_metrics
 from tests.cluster.cluster import Cluster
 from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.patience import wait_until
-from tests.cluster.training import TRAINING, USER, job_of, log_of, nodes_of, submit, tool, wait_for_end
+from tests.cluster.training import (
+    TRAINING,
+    USER,
+    job_of,
+    log_of,
+    nodes_of,
+    submit,
+    tool,
+    wait_for_end,
+)
 
 INTERVALS = (5, 20, 80)
 """Steps between checkpoints."""
@@ -79,7 +88,9 @@ class Training:
         """Return the time at which the processes get the signal; Slurm takes up to half a minute."""
         told, restarts = len(self._events("stopped by SIGTERM")), self._restarts()
         self._limit("6", user=USER)
-        wait_until(lambda: len(self._events("stopped by SIGTERM")) > told, "Slurm's signal", seconds=120)
+        wait_until(
+            lambda: len(self._events("stopped by SIGTERM")) > told, "Slurm's signal", seconds=120
+        )
         failed = time.monotonic()
         wait_until(lambda: self._restarts() > restarts, "the requeue", seconds=60)
         self._limit("360")
@@ -137,7 +148,9 @@ def table(costs: list[Cost]) -> list[str]:
     rows = [f"| failure | saved {head} |", "|" + "---|" * (len(INTERVALS) + 1)]
     for failure in dict.fromkeys(cost.failure for cost in costs):
         cells = [
-            f"{cost.lost_steps} steps, {cost.seconds:.0f} s" for cost in costs if cost.failure == failure
+            f"{cost.lost_steps} steps, {cost.seconds:.0f} s"
+            for cost in costs
+            if cost.failure == failure
         ]
         rows.append(f"| {failure} | {' | '.join(cells)} |")
     return rows

@@ -26,7 +26,17 @@ CGROUPS = (Path("cgroups/unified"), Path("cgroups/freezer"))
 """In the island's folder: cgroup2, for systemd, and the freezer of the older kind, for Slurm."""
 
 # Ends with the process that started it (setpriv), and everything in the namespaces with it (--kill-child).
-_INIT = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
+_INIT = [
+    "setpriv",
+    "--pdeathsig",
+    "KILL",
+    "unshare",
+    "--mount",
+    "--net",
+    "--pid",
+    "--fork",
+    "--kill-child",
+]
 # A shell that waits takes orphans' statuses; its files are in memory, so that no disk is waited for.
 _SCRIPT = f"""
 set -eu
@@ -57,16 +67,30 @@ class Island:
 
     def __enter__(self) -> Island:
         self._process = subprocess.Popen(
-            [*_INIT, "--propagation", "private", "bash", "-c", _SCRIPT, "island", str(self._mount_point)],
+            [
+                *_INIT,
+                "--propagation",
+                "private",
+                "bash",
+                "-c",
+                _SCRIPT,
+                "island",
+                str(self._mount_point),
+            ],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
         self._init = child_of(self._process)
-        wait_until((self.folder / "ready").is_dir, "namespaces with a network of their own", seconds=30)
+        wait_until(
+            (self.folder / "ready").is_dir, "namespaces with a network of their own", seconds=30
+        )
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         assert self._process
         self._process.kill()

@@ -74,7 +74,16 @@ class Machine:
         for cgroup in self._cgroups:
             (self._island.folder / cgroup).mkdir(parents=True, exist_ok=True)
         inside = self._island.inner_folder / self._folder
-        unshared = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child"]
+        unshared = [
+            "unshare",
+            "--mount",
+            "--uts",
+            "--ipc",
+            "--net",
+            "--pid",
+            "--fork",
+            "--kill-child",
+        ]
         lower = f"{self._island.inner_folder / self._image}:/"
         cgroups = [str(self._island.inner_folder / cgroup) for cgroup in self._cgroups]
         arguments = [str(inside), self.hostname, lower, *cgroups]
@@ -87,7 +96,9 @@ class Machine:
                 start_new_session=True,
             )
         entered = child_of(self._process)
-        wait_until(lambda: psutil.Process(entered).children(), f"{self.hostname}'s init", seconds=30)
+        wait_until(
+            lambda: psutil.Process(entered).children(), f"{self.hostname}'s init", seconds=30
+        )
         self._init = psutil.Process(entered).children()[0].pid
         # Another name each time: the last one's interface may not be gone yet.
         self._island.link(f"veth{self.number}-{next(self._boots)}", self._init, self.address)
@@ -114,7 +125,9 @@ class Machine:
         environment: Mapping[str, str] | None = None,
     ) -> list[str]:
         """A command line for this computer that runs another one on the machine."""
-        variables = [f"{name}={value}" for name, value in {"PATH": PATH, **(environment or {})}.items()]
+        variables = [
+            f"{name}={value}" for name, value in {"PATH": PATH, **(environment or {})}.items()
+        ]
         become = ["runuser", "--user", user, "--"] if user else []
         entering = ["nsenter", "--target", str(self._init), *_NAMESPACES, "--"]
         return [*entering, *become, "env", "--ignore-environment", *variables, *arguments]
@@ -145,7 +158,9 @@ class Machine:
             timeout=seconds,
         )
         if check and done.returncode:
-            said = f"{self.hostname}: {' '.join(arguments)}: status {done.returncode}\n{done.stdout}"
+            said = (
+                f"{self.hostname}: {' '.join(arguments)}: status {done.returncode}\n{done.stdout}"
+            )
             raise CommandFailed(said)
         return Result(done.returncode, done.stdout)
 

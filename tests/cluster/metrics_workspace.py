@@ -35,7 +35,9 @@ class MetricsWorkspace:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        wait_until(lambda: self._get("/-/ready"), f"the metrics' workspace; see {self._log}", seconds=60)
+        wait_until(
+            lambda: self._get("/-/ready"), f"the metrics' workspace; see {self._log}", seconds=60
+        )
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Samples of a PromQL expression: each has ``metric``, its labels, and ``value``."""
@@ -53,5 +55,7 @@ class MetricsWorkspace:
     def _get(self, path: str) -> str:
         """The answer; nothing if there is none."""
         curl = ["curl", "--silent", "--fail", "--max-time", "10", _URL + path]
-        done = subprocess.run(self._island.command(curl), capture_output=True, text=True, timeout=20)
+        done = subprocess.run(
+            self._island.command(curl), capture_output=True, text=True, timeout=20
+        )
         return done.stdout

@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(is_so: Callable[[], object], what: str, *, seconds: float, pause_seconds: float = 0.1) -> None:
+def wait_until(
+    is_so: Callable[[], object], what: str, *, seconds: float, pause_seconds: float = 0.1
+) -> None:
     """Ask again and again until it is so.
 
     Asking a machine starts programs there, on cores that are short: pause longer where it takes long anyway.

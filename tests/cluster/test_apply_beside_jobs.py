@@ -47,7 +47,14 @@ def beside(cluster: Cluster, lifecycle: Lifecycle) -> Iterator[str]:
         assert result.status == 0, f"{name}:\n{result.output}"
     cluster.wait_for_slurm()
     controller = cluster.controller
-    job = ["sbatch", "--parsable", "--partition=gpu", "--nodes=3", "--gpus-per-node=2", "--job-name=beside"]
+    job = [
+        "sbatch",
+        "--parsable",
+        "--partition=gpu",
+        "--nodes=3",
+        "--gpus-per-node=2",
+        "--job-name=beside",
+    ]
     job_id = controller.run([*job, "--output=/dev/null", "--wrap=srun sleep 600"]).output.strip()
     wait_until(lambda: state(controller, job_id) == "R", "the job to run", seconds=60)
     yield job_id
@@ -89,12 +96,15 @@ def test_a_node_that_failed_is_held_reached_again_and_given_back(
         assert "uid=2999(newcomer)" in machine.run(["id", "newcomer"]).output
     cluster.wait_for_slurm(("idle", "mix", "alloc", "comp"))
     wait_until(
-        lambda: job_id not in controller.run(["squeue", "--noheader", "--format=%i"]).output.split(),
+        lambda: (
+            job_id not in controller.run(["squeue", "--noheader", "--format=%i"]).output.split()
+        ),
         "the job to have run",
         seconds=60,
     )
     assert (
-        controller.run(["scontrol", "show", "reservation"]).output.strip() == "No reservations in the system"
+        controller.run(["scontrol", "show", "reservation"]).output.strip()
+        == "No reservations in the system"
     )
     assert state(controller, beside) == "R"
 

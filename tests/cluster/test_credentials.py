@@ -13,7 +13,17 @@ from tests.cluster.island import METADATA_ADDRESS, METADATA_ADDRESS_6
 from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.machine import Machine
 
-CURL = ("curl", "--silent", "--show-error", "--noproxy", "*", "--max-time", "5", "--output", "/dev/null")
+CURL = (
+    "curl",
+    "--silent",
+    "--show-error",
+    "--noproxy",
+    "*",
+    "--max-time",
+    "5",
+    "--output",
+    "/dev/null",
+)
 REFUSED, NO_ANSWER = 7, 28
 # A namespace that is bridged as Docker bridges containers: what it sends is forwarded, and has no owner.
 _CONTAINER = """
@@ -31,14 +41,18 @@ iptables --table nat --append POSTROUTING --source 192.168.77.0/24 --jump MASQUE
 
 
 @pytest.mark.parametrize("address", [METADATA_ADDRESS, f"[{METADATA_ADDRESS_6}]"])
-def test_root_reaches_them_and_users_do_not(cluster: Cluster, lifecycle: Lifecycle, address: str) -> None:
+def test_root_reaches_them_and_users_do_not(
+    cluster: Cluster, lifecycle: Lifecycle, address: str
+) -> None:
     url = f"http://{address}/latest/meta-data/"
 
     def statuses(machine: Machine) -> list[int]:
         users = ("root", "ubuntu", "nobody", "ben")
         return [machine.run([*CURL, url], user=user, check=False).status for user in users]
 
-    assert at_once(statuses, cluster.machines) == [[0, REFUSED, REFUSED, REFUSED]] * len(cluster.machines)
+    assert at_once(statuses, cluster.machines) == [[0, REFUSED, REFUSED, REFUSED]] * len(
+        cluster.machines
+    )
 
 
 def test_a_container_of_roots_does_not_reach_them(cluster: Cluster, lifecycle: Lifecycle) -> None:
@@ -59,7 +73,9 @@ def test_the_node_acts_with_them(cluster: Cluster, lifecycle: Lifecycle) -> None
     assert "Account" in identity.output
 
 
-def test_jobs_have_credentials_of_a_role_of_their_own(cluster: Cluster, lifecycle: Lifecycle) -> None:
+def test_jobs_have_credentials_of_a_role_of_their_own(
+    cluster: Cluster, lifecycle: Lifecycle
+) -> None:
     """Jobs on workers get a role of their own, not the node's."""
     for worker in cluster.workers:
         variables = json.loads(worker.run(["cat", managed_mlflow.ENVIRONMENT], user="ben").output)
@@ -71,7 +87,9 @@ def test_jobs_have_credentials_of_a_role_of_their_own(cluster: Cluster, lifecycl
         assert set(given) == {"AccessKeyId", "SecretAccessKey", "Token", "Expiration"}
         assert given["AccessKeyId"] != aws_services.CREDENTIALS["AccessKeyId"]
         with_them = ("env", f"AWS_CONTAINER_CREDENTIALS_FULL_URI={url}")
-        told = worker.run([*with_them, "aws", "sts", "get-caller-identity", "--region", "us-west-2"])
+        told = worker.run(
+            [*with_them, "aws", "sts", "get-caller-identity", "--region", "us-west-2"]
+        )
         assert ":assumed-role/jobs/" in told.output
     for machine in (cluster.login, cluster.controller):
         assert machine.run(["cat", managed_mlflow.ENVIRONMENT], check=False).status != 0

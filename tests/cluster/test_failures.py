@@ -83,7 +83,13 @@ def test_a_mirror_without_the_file(
     key = bucket.download_of("node_exporter")
     bucket.remove(key)
     try:
-        fails(cluster, lifecycle, node, "node-exporter", "is missing, or this node's role may not read it")
+        fails(
+            cluster,
+            lifecycle,
+            node,
+            "node-exporter",
+            "is missing, or this node's role may not read it",
+        )
     finally:
         bucket.restore(key)
 

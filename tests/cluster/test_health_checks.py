@@ -17,7 +17,9 @@ def worker(cluster: Cluster, lifecycle: Lifecycle) -> Iterator[Machine]:
     """A worker that is well, and is made so again."""
     worker = cluster.workers[-1]
     yield worker
-    cluster.controller.run(["scontrol", "update", f"nodename={worker.hostname}", "state=resume"], check=False)
+    cluster.controller.run(
+        ["scontrol", "update", f"nodename={worker.hostname}", "state=resume"], check=False
+    )
     cluster.wait_for_slurm()
 
 
@@ -43,7 +45,9 @@ def test_a_fault_drains_the_node_and_says_why(cluster: Cluster, worker: Machine)
         assert result.status != 0
         shown = cluster.controller.run(["scontrol", "show", "node", worker.hostname]).output
         assert "DRAIN" in shown
-        assert "Reason=node-health: the root volume has 100 MiB left; logs and jobs need 512" in shown
+        assert (
+            "Reason=node-health: the root volume has 100 MiB left; logs and jobs need 512" in shown
+        )
         told = "node-health: the root volume has 100 MiB left"
         assert told in worker.read("/var/log/slurm/slurmd.log")
         assert (
@@ -56,7 +60,9 @@ def test_a_fault_drains_the_node_and_says_why(cluster: Cluster, worker: Machine)
 
 
 @pytest.mark.parametrize("body", ["exec tail -f /dev/null", "kill -SEGV $$", "exit 127"])
-def test_a_check_that_does_not_work_starts_the_job(cluster: Cluster, worker: Machine, body: str) -> None:
+def test_a_check_that_does_not_work_starts_the_job(
+    cluster: Cluster, worker: Machine, body: str
+) -> None:
     with broken(worker, "journalctl", body):
         assert job_on(cluster, worker).output == f"{worker.hostname}\n"
     told = worker.run(["journalctl", "--identifier=node-health", "--lines=1"]).output

@@ -40,9 +40,24 @@ def reference(cluster: Cluster, lifecycle: Lifecycle, bucket: ArtifactBucket) ->
     """Reference of an image in the registry, as make push prints it."""
     at_once(let_in, [cluster.login, *cluster.workers])
     bucket.aws("ecr", "create-repository", "--repository-name", NAME)
-    image = ["--repository-name", NAME, "--image-tag", SHA, "--image-manifest", json.dumps(MANIFEST)]
+    image = [
+        "--repository-name",
+        NAME,
+        "--image-tag",
+        SHA,
+        "--image-manifest",
+        json.dumps(MANIFEST),
+    ]
     bucket.aws("ecr", "put-image", *image)
-    command = ["aws", "ecr", "describe-images", "--region", aws_services.REGION, "--repository-name", NAME]
+    command = [
+        "aws",
+        "ecr",
+        "describe-images",
+        "--region",
+        aws_services.REGION,
+        "--repository-name",
+        NAME,
+    ]
     query = ["--query", "imageDetails[0].imageDigest", "--output", "text"]
     digest = cluster.controller.run([*command, *query]).output.strip()
     return f"{REGISTRY}/{NAME}:{SHA}@{digest}"
@@ -70,7 +85,9 @@ def accounted(cluster: Cluster) -> list[str]:
     return cluster.controller.run([*command, "--format=user,alloctres"]).output.split()
 
 
-def test_without_workers_it_is_not_waited_for_one(cluster: Cluster, reference: str, no_worker: None) -> None:
+def test_without_workers_it_is_not_waited_for_one(
+    cluster: Cluster, reference: str, no_worker: None
+) -> None:
     with pytest.raises(CommandFailed, match="no worker of partition gpu is up: drain"):
         image_of(cluster, reference)
 
@@ -88,11 +105,16 @@ def test_two_who_import_get_one_file_and_jobs_take_it(cluster: Cluster, referenc
     assert sum(f" imports {NAME}:{SHA}; free in /fsx/images: " in text for text in said) == 1
     assert sum(f"{image} is there already" in text for text in said) == 1
     (file,) = (cluster.shared / "images").iterdir()
-    assert (file.name, file.stat().st_uid, file.stat().st_mode & 0o777) == (Path(image).name, 0, 0o644)
+    assert (file.name, file.stat().st_uid, file.stat().st_mode & 0o777) == (
+        Path(image).name,
+        0,
+        0o644,
+    )
     # Accounting gets the record a little later.
     wait_until(lambda: len(accounted(cluster)) == 2, "the imports in accounting", seconds=180)
     assert all(
-        line.startswith("root|") and "cpu=4" in line and "gpu" not in line for line in accounted(cluster)
+        line.startswith("root|") and "cpu=4" in line and "gpu" not in line
+        for line in accounted(cluster)
     )
     job = tool(cluster, "tools.jobs", "submit", *options).split()[1]
     cluster.controller.run(["scancel", job])
@@ -101,22 +123,37 @@ def test_two_who_import_get_one_file_and_jobs_take_it(cluster: Cluster, referenc
 
 def test_reports_a_full_disk_and_one_that_is_not_mounted(cluster: Cluster, reference: str) -> None:
     worker = cluster.workers[0]
-    srun = ["srun", "--partition=gpu", f"--nodelist={worker.hostname}", "bash", "-s", "--", reference]
+    srun = [
+        "srun",
+        "--partition=gpu",
+        f"--nodelist={worker.hostname}",
+        "bash",
+        "-s",
+        "--",
+        reference,
+    ]
 
     def refusal(folder: str) -> str:
-        result = cluster.login.run([*srun, f"{folder}/x.sqsh"], text=SCRIPT.read_text(), check=False)
+        result = cluster.login.run(
+            [*srun, f"{folder}/x.sqsh"], text=SCRIPT.read_text(), check=False
+        )
         assert result.status
         return result.output
 
-    worker.run(["bash", "-c", "mkdir /opt/sagemaker/images; cat /dev/zero >/opt/sagemaker/full"], check=False)
+    worker.run(
+        ["bash", "-c", "mkdir /opt/sagemaker/images; cat /dev/zero >/opt/sagemaker/full"],
+        check=False,
+    )
     try:
         said = refusal("/opt/sagemaker/images")
         assert (
-            "No space left on device" in said and "nothing was kept; its last lines say why. free in" in said
+            "No space left on device" in said
+            and "nothing was kept; its last lines say why. free in" in said
         )
         assert not worker.run(["find", "/opt/sagemaker/images", "-type", "f"]).output
     finally:
         worker.run(["rm", "--recursive", "/opt/sagemaker/full", "/opt/sagemaker/images"])
-    assert f"is on the root volume of {worker.hostname}: no shared file system is mounted" in refusal(
-        "/srv/images"
+    assert (
+        f"is on the root volume of {worker.hostname}: no shared file system is mounted"
+        in refusal("/srv/images")
     )

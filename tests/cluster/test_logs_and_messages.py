@@ -15,7 +15,9 @@ def test_users_read_the_code_and_cannot_change_it(cluster: Cluster, lifecycle: L
     for machine in (cluster.login, cluster.workers[0]):
         read = machine.run(["cat", "/fsx/workloads/current/seqlm/training/config.py"], user="ben")
         assert read.output == CONFIG.read_text()
-        assert machine.run(["touch", "/fsx/workloads/current/x"], user="ben", check=False).status != 0
+        assert (
+            machine.run(["touch", "/fsx/workloads/current/x"], user="ben", check=False).status != 0
+        )
 
 
 def test_the_message_of_the_day_tells_of_the_set_up(cluster: Cluster, lifecycle: Lifecycle) -> None:
@@ -25,7 +27,9 @@ def test_the_message_of_the_day_tells_of_the_set_up(cluster: Cluster, lifecycle:
     assert "sbatch --partition=gpu" in shown
 
 
-def test_slurms_daemons_write_to_the_new_log_after_a_rotation(cluster: Cluster, lifecycle: Lifecycle) -> None:
+def test_slurms_daemons_write_to_the_new_log_after_a_rotation(
+    cluster: Cluster, lifecycle: Lifecycle
+) -> None:
     """HyperPod's image has no rotation of its own, unlike Debian's packages. The second time compresses."""
     controller, log = cluster.controller, "/var/log/slurm/slurmctld.log"
     controller.run(["rm", "--force", "/etc/logrotate.d/slurmctld", "/etc/logrotate.d/slurmdbd"])
@@ -35,5 +39,9 @@ def test_slurms_daemons_write_to_the_new_log_after_a_rotation(cluster: Cluster, 
         controller.run(["logrotate", "--force", "/etc/logrotate.d/cluster-logs"])
         controller.run(["scontrol", "update", *update.split()])
         controller.run(["scontrol", "setdebug", "info"])
-        wait_until(lambda: controller.run(["test", "-s", log], check=False).status == 0, f"{log}", seconds=30)
+        wait_until(
+            lambda: controller.run(["test", "-s", log], check=False).status == 0,
+            f"{log}",
+            seconds=30,
+        )
     assert controller.run(["ls", f"{log}.1", f"{log}.2.gz"]).status == 0

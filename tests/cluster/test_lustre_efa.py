@@ -29,9 +29,17 @@ def node(cluster: Cluster, lifecycle: Lifecycle) -> Iterator[Machine]:
     """A worker with an adapter, whose file system can be mounted from another place."""
     machine = cluster.workers[-1]
     lifecycle.run(machine)  # the scripts are on it then
-    scripts = machine.run(["bash", "-c", "ls -d /tmp/*/lifecycle/*/set_up_lustre_efa.sh | head -1"]).output
+    scripts = machine.run(
+        ["bash", "-c", "ls -d /tmp/*/lifecycle/*/set_up_lustre_efa.sh | head -1"]
+    ).output
     machine.run(
-        ["mkdir", "--parents", f"{FOLDER}/bin", f"{FOLDER}/source", "/run/sys/class/infiniband/rdmap0"]
+        [
+            "mkdir",
+            "--parents",
+            f"{FOLDER}/bin",
+            f"{FOLDER}/source",
+            "/run/sys/class/infiniband/rdmap0",
+        ]
     )
     machine.run(["cp", scripts.strip(), SCRIPT])
     machine.run(["mount", "--bind", "/fsx", f"{FOLDER}/source"])

@@ -19,7 +19,9 @@ def test_prometheus_accepts_its_configuration(cluster: Cluster, lifecycle: Lifec
     assert "SUCCESS" in checked.output
 
 
-def test_every_node_is_scraped(cluster: Cluster, lifecycle: Lifecycle, workspace: MetricsWorkspace) -> None:
+def test_every_node_is_scraped(
+    cluster: Cluster, lifecycle: Lifecycle, workspace: MetricsWorkspace
+) -> None:
     everyone = {machine.hostname for machine in cluster.machines}
     workers = {machine.hostname for machine in cluster.workers}
     for expression, expected in (
@@ -30,11 +32,15 @@ def test_every_node_is_scraped(cluster: Cluster, lifecycle: Lifecycle, workspace
         ("node_amazonefa_info", workers),
     ):
         wait_until(
-            partial(workspace.has, expression, expected), f"{expression} of {expected}", seconds=SECONDS
+            partial(workspace.has, expression, expected),
+            f"{expression} of {expected}",
+            seconds=SECONDS,
         )
 
 
-def test_slurms_state_arrives(cluster: Cluster, lifecycle: Lifecycle, workspace: MetricsWorkspace) -> None:
+def test_slurms_state_arrives(
+    cluster: Cluster, lifecycle: Lifecycle, workspace: MetricsWorkspace
+) -> None:
     wait_until(
         lambda: workspace.query('{__name__=~"slurm_.*", instance="ip-10-77-0-10"}'),
         "metrics of Slurm",

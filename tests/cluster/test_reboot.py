@@ -18,7 +18,9 @@ def test_services_and_rules_come_back(cluster: Cluster, lifecycle: Lifecycle) ->
     login.wait_until_up()
     assert login.run([*CURL], user="ben", check=False).status == CURL_WAS_REFUSED
     metrics = ["curl", "--silent", "--fail", f"http://{login.address}:9100/metrics"]
-    wait_until(lambda: login.run(metrics, check=False).status == 0, "the exporter to answer", seconds=30)
+    wait_until(
+        lambda: login.run(metrics, check=False).status == 0, "the exporter to answer", seconds=30
+    )
     assert login.run(["id", "--user", "ben"]).output == "2002\n"
     assert login.run(["bash", "-c", "echo ~ben"]).output == "/fsx/home/ben\n"
     cluster.wait_for_slurm()

@@ -40,17 +40,24 @@ def controller(cluster: Cluster) -> Machine:
 def jobs_in(controller: Machine, command: str) -> list[str]:
     """Names of the jobs that a command lists."""
     return sorted(
-        {line.strip() for line in controller.run(command.split()).output.splitlines() if line.strip()}
+        {
+            line.strip()
+            for line in controller.run(command.split()).output.splitlines()
+            if line.strip()
+        }
     )
 
 
 def test_accounting_and_queue_survive_a_patch(cluster: Cluster, controller: Machine) -> None:
-    controller.run(["sacctmgr", "--immediate", "add", "account", "kept", "description=x", "organization=x"])
+    controller.run(
+        ["sacctmgr", "--immediate", "add", "account", "kept", "description=x", "organization=x"]
+    )
     controller.run(["srun", f"--job-name={DONE}", "--partition=gpu", "true"])
     controller.run(["sbatch", f"--job-name={WAITING}", "--partition=gpu", "--hold", "--wrap=true"])
     wait_until(
         lambda: (
-            "COMPLETED" in controller.run(["sacct", "-n", "-X", "--format=state", f"--name={DONE}"]).output
+            "COMPLETED"
+            in controller.run(["sacct", "-n", "-X", "--format=state", f"--name={DONE}"]).output
         ),
         "the job to be accounted",
         seconds=60,
@@ -60,7 +67,9 @@ def test_accounting_and_queue_survive_a_patch(cluster: Cluster, controller: Mach
     saved = controller.run(["ls", "/fsx/saved-before-patch"]).output.split()
     assert saved == ["accounting.sql", "accounts.cfg", "configuration.tar", "state.tar"]
     assert "kept" in controller.read("/fsx/saved-before-patch/accounts.cfg")
-    listed = controller.run(["tar", "--list", "--file=/fsx/saved-before-patch/configuration.tar"]).output
+    listed = controller.run(
+        ["tar", "--list", "--file=/fsx/saved-before-patch/configuration.tar"]
+    ).output
     assert "./slurm.conf" in listed.split()
 
     controller.run(["bash", "-euc", NEW_ROOT_VOLUME], seconds=120)

@@ -24,7 +24,9 @@ def test_a_second_run_changes_nothing(cluster: Cluster, lifecycle: Lifecycle) ->
         assert ", 0 changes, 0 warnings" in result.output
         after = snapshot(machine.upper)
         old = before[machine.hostname]
-        assert {path for path in old.keys() | after.keys() if old.get(path) != after.get(path)} == set()
+        assert {
+            path for path in old.keys() | after.keys() if old.get(path) != after.get(path)
+        } == set()
     assert snapshot(cluster.shared) == shared
     cluster.wait_for_slurm()
 
@@ -35,6 +37,8 @@ def test_a_new_node_runs_the_version_that_the_object_names(
     version, key = f"s3://{BUCKET}/{lifecycle.prefix}", "lifecycle/current"
     entry = entry_script("us-west-2", f"s3://{BUCKET}/{key}", "on_init_complete.sh")
     bucket.put(key, version.encode())
-    result = cluster.login.run(["bash", "-c", entry], environment={"SECONDS_TO_SHIP_LOG": "0"}, seconds=240)
+    result = cluster.login.run(
+        ["bash", "-c", entry], environment={"SECONDS_TO_SHIP_LOG": "0"}, seconds=240
+    )
     assert f"run_from_s3: {version} on {cluster.login.hostname}" in result.output
     assert ", 0 changes, 0 warnings" in result.output

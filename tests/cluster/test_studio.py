@@ -145,19 +145,35 @@ def studio(
         bucket,
         made("sqs", "create-queue", "--queue-name", "requests.fifo", *fifo, *query),
         made("sqs", "create-queue", "--queue-name", "acknowledgements", *query),
-        made("secretsmanager", "create-secret", "--name", "login", "--secret-string", "{}", "--query", "ARN"),
+        made(
+            "secretsmanager",
+            "create-secret",
+            "--name",
+            "login",
+            "--secret-string",
+            "{}",
+            "--query",
+            "ARN",
+        ),
     )
     deployment = {
         "requests_url": studio.requests,
         "acknowledgements_url": studio.acknowledgements,
         "login_secret": studio.secret,
     }
-    done = Lifecycle(bucket.publish(node_settings(studied), studio=deployment)).run(cluster.controller)
+    done = Lifecycle(bucket.publish(node_settings(studied), studio=deployment)).run(
+        cluster.controller
+    )
     assert done.status == 0, done.output
     assert "WARNING: nothing is published" not in done.output
     yield studio
     # Unless the last test has done it.
-    if cluster.controller.run(["systemctl", "cat", "studio-partitions.service"], check=False).status == 0:
+    if (
+        cluster.controller.run(
+            ["systemctl", "cat", "studio-partitions.service"], check=False
+        ).status
+        == 0
+    ):
         done = Lifecycle(bucket.publish(settings)).run(cluster.controller)
         assert done.status == 0, done.output
 
@@ -178,7 +194,9 @@ def space(
     try:
         machine.wait_until_up()
         machine.run(["bash", "-c", _FORGET])
-        machine.write("/opt/ml/metadata/resource-metadata.json", json.dumps({"UserProfileName": "ada"}))
+        machine.write(
+            "/opt/ml/metadata/resource-metadata.json", json.dumps({"UserProfileName": "ada"})
+        )
         person = {**asdict(user), "document": "none", "login_secret": studio.secret}
         files = write_files(machine, space_settings("ada", person))
         machine.run(["chown", "-R", "sagemaker-user", files])
@@ -202,7 +220,9 @@ def space_settings(profile: str, person: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_files(machine: Machine, settings: dict[str, Any], files: str = "/tmp/cluster-set-up") -> str:
+def write_files(
+    machine: Machine, settings: dict[str, Any], files: str = "/tmp/cluster-set-up"
+) -> str:
     """Download as a space does at its start."""
     for file in SCRIPTS.iterdir():
         if file.is_file():
@@ -213,25 +233,42 @@ def write_files(machine: Machine, settings: dict[str, Any], files: str = "/tmp/c
 
 def in_space(space: Machine, command: str) -> str:
     """Commands run as the space's user, in the partition as SageMaker mounts it."""
-    return space.run(["bash", "-c", f"cd {MOUNT} && {command}"], user=SPACE_USER, environment=AT_HOME).output
+    return space.run(
+        ["bash", "-c", f"cd {MOUNT} && {command}"], user=SPACE_USER, environment=AT_HOME
+    ).output
 
 
 def test_a_partition_is_studios_and_its_users(cluster: Cluster, studio: Studio) -> None:
-    assert studio.ask("make", "ben", [2002]) == {"action": "make", "profile": "ben", "domain": DOMAIN}
+    assert studio.ask("make", "ben", [2002]) == {
+        "action": "make",
+        "profile": "ben",
+        "domain": DOMAIN,
+    }
     folder = cluster.shared / "studio/users/ben"
     assert (folder.stat().st_uid, folder.stat().st_gid) == (STUDIO_UID, STUDIO_GID)
     worker = cluster.workers[0]
     worker.run(["touch", "/fsx/studio/users/ben/from-the-cluster"], user="ben")
     denied = worker.run(["ls", "/fsx/studio/users/ben"], user="ada", check=False)
     assert "Permission denied" in denied.output
-    from_space = ["setpriv", f"--reuid={STUDIO_UID}", f"--regid={STUDIO_GID}", "--clear-groups", "bash", "-c"]
-    worker.run([*from_space, "cd /fsx/studio/users/ben && echo more >>from-the-cluster && mkdir runs"])
+    from_space = [
+        "setpriv",
+        f"--reuid={STUDIO_UID}",
+        f"--regid={STUDIO_GID}",
+        "--clear-groups",
+        "bash",
+        "-c",
+    ]
+    worker.run(
+        [*from_space, "cd /fsx/studio/users/ben && echo more >>from-the-cluster && mkdir runs"]
+    )
     worker.run(["touch", "/fsx/studio/users/ben/runs/log"], user="ben")
 
 
 def test_the_service_can_do_nothing_else(cluster: Cluster, studio: Studio) -> None:
     """The service has only the capabilities that its unit lists."""
-    shown = cluster.controller.run(["systemctl", "show", "--property=MainPID", "studio-partitions"]).output
+    shown = cluster.controller.run(
+        ["systemctl", "show", "--property=MainPID", "studio-partitions"]
+    ).output
     status = cluster.controller.read(f"/proc/{shown.strip().removeprefix('MainPID=')}/status")
     # CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER.
     assert f"CapBnd:\t{0b1011:016x}" in status
@@ -261,21 +298,35 @@ def test_a_login_space_has_the_controllers_slurm(cluster: Cluster, space: Machin
     assert in_space(space, "sinfo --version") == version
     assert "gpu" in in_space(space, "sinfo --noheader")
     # A person's own folder is no place for jobs.
-    home = "cd && printf '#!/bin/bash\\ntrue\\n' >mine.sh && sbatch --parsable --partition=gpu mine.sh"
+    home = (
+        "cd && printf '#!/bin/bash\\ntrue\\n' >mine.sh && sbatch --parsable --partition=gpu mine.sh"
+    )
     job = in_space(space, home).strip()
     shown = cluster.controller.run(["scontrol", "show", "job", job]).output
     assert "WorkDir=/fsx/studio/users/ada" in shown
     assert "sacct" in in_space(space, "command -v sacct")
     # The database hears of jobs some seconds later.
     listed = "sacct --allocations --noheader --parsable2 --format=JobID --starttime=now-1hour"
-    wait_until(lambda: job in in_space(space, listed).split(), f"job {job} in sacct of the space", seconds=60)
+    wait_until(
+        lambda: job in in_space(space, listed).split(),
+        f"job {job} in sacct of the space",
+        seconds=60,
+    )
 
 
 def test_munges_key_is_for_root_alone(space: Machine) -> None:
     denied = space.run(["cat", "/etc/munge/munge.key"], user=SPACE_USER, check=False)
     assert "Permission denied" in denied.output
     found = space.run(
-        ["grep", "-rl", f"--exclude-dir={REPOSITORY.name}", "munge_key", "/tmp", "/home", "/var/log"],
+        [
+            "grep",
+            "-rl",
+            f"--exclude-dir={REPOSITORY.name}",
+            "munge_key",
+            "/tmp",
+            "/home",
+            "/var/log",
+        ],
         check=False,
     ).output
     assert {Path(line).name.split(".")[0] for line in found.split()} <= {"slurm_login"}
@@ -292,11 +343,19 @@ def test_other_spaces_submit_through_systems_manager(
     controller.write("/tmp/space/session.py", _SESSION)
     controller.write("/tmp/space/session-manager-plugin", "#!/bin/sh\n", mode=0o755)
     controller.write("/tmp/space/document.json", json.dumps(session_document(studied, "ben")))
-    assert f"{{{{ {PARAMETER} }}}}" in session_document(studied, "ben")["properties"]["linux"]["commands"]
+    assert (
+        f"{{{{ {PARAMETER} }}}}"
+        in session_document(studied, "ben")["properties"]["linux"]["commands"]
+    )
     files = write_files(controller, space_settings("ben", person), "/tmp/space/files")
     root, folder = "/tmp/space/root", f"/tmp/space/root{MOUNT}"
     controller.run(
-        ["mkdir", "--parents", f"{root}/mnt/custom-file-systems/fsx_lustre", f"{root}/fsx/studio/users"]
+        [
+            "mkdir",
+            "--parents",
+            f"{root}/mnt/custom-file-systems/fsx_lustre",
+            f"{root}/fsx/studio/users",
+        ]
     )
     controller.run(["ln", "--symbolic", "/fsx/studio/users/ben", folder])
     metadata = json.dumps({"UserProfileName": "Ben"})
@@ -321,7 +380,9 @@ def test_other_spaces_submit_through_systems_manager(
     assert (found["user"], found["state"]) == ("ben", "COMPLETED")
     out = cluster.shared / f"studio/users/ben/slurm-{job}.out"
     assert out.read_text().splitlines() == ["ben", "/fsx/studio/users/ben", "it's $(id)"]
-    refused = in_a_space(["bash", "-c", f"{command} sbatch --partition=nowhere --wrap=true"], check=False)
+    refused = in_a_space(
+        ["bash", "-c", f"{command} sbatch --partition=nowhere --wrap=true"], check=False
+    )
     assert refused.status == 1 and "invalid partition" in refused.output
 
 

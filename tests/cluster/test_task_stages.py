@@ -44,12 +44,17 @@ def results(cluster: Cluster, home: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def predicted(cluster: Cluster, home: Path, results: dict[str, Any]) -> dict[str, str]:
     """The job that has predicted, through a time limit."""
-    (home / "others.fasta").write_text("".join(f">X{n}\n{'MKVLAAGIVG' * 12}\n" for n in range(NUM_OTHERS)))
+    (home / "others.fasta").write_text(
+        "".join(f">X{n}\n{'MKVLAAGIVG' * 12}\n" for n in range(NUM_OTHERS))
+    )
     job = submit(cluster, *TASK, *PREDICT, stage="predict", nodes="1")
     output, log = home / "runs/tuned/predictions.csv", log_of(cluster, job)
     assert job["results"] == f"{HOME}/runs/tuned/predictions.csv"
     wait_until(
-        lambda: complete_parts(output.parent, str(output)) > 1, "some parts", seconds=240, pause_seconds=0.05
+        lambda: complete_parts(output.parent, str(output)) > 1,
+        "some parts",
+        seconds=240,
+        pause_seconds=0.05,
     )
     # As Slurm does before a time limit.
     cluster.login.run(["scancel", "--batch", "--signal=USR1", job["job"]], user=USER)
@@ -67,7 +72,10 @@ def test_everything_is_fetched_and_fits_together(
 ) -> None:
     tool(cluster, "tools.jobs", "fetch", predicted["job"], f"--to={HOME}/fetched")
     run = home / "fetched/tuned"
-    assert "<svg" in (run / "report.html").read_text() and (run / "adapter/adapter_config.json").exists()
+    assert (
+        "<svg" in (run / "report.html").read_text()
+        and (run / "adapter/adapter_config.json").exists()
+    )
     model = AutoModelForSequenceClassification.from_pretrained(run / "model")
     assert model.config.id2label == {0: "membrane"}
     table, answers = rows(home / "table.csv"), rows(run / "predictions.csv")
@@ -75,7 +83,9 @@ def test_everything_is_fetched_and_fits_together(
     assert [answer["id"] for answer in answers] == names
     # Those of the run's own test split, which were computed at its end.
     found = {answer["id"]: float(answer["probability_membrane"]) for answer in answers}
-    tested = {row["id"]: float(row["probability_membrane"]) for row in rows(run / "predictions-test.csv")}
+    tested = {
+        row["id"]: float(row["probability_membrane"]) for row in rows(run / "predictions-test.csv")
+    }
     assert len(tested) == results["test_samples"]
     assert {name: found[name] for name in tested} == pytest.approx(tested, abs=1e-5)
 

@@ -19,7 +19,9 @@ def test_a_bad_node_is_excluded_and_the_job_can_be_cancelled(cluster: Cluster, h
     try:
         job = submit(cluster, "name=cancelled", "train.max_steps=1000000")
         log = log_of(cluster, job)
-        wait_until(lambda: log.exists() and "start 2" in log.read_text(), "the second start", seconds=240)
+        wait_until(
+            lambda: log.exists() and "start 2" in log.read_text(), "the second start", seconds=240
+        )
         assert (
             f"node {bad} is not fit and is left out from now on: {HOME}/python does not run"
             in log.read_text()
@@ -29,7 +31,9 @@ def test_a_bad_node_is_excluded_and_the_job_can_be_cancelled(cluster: Cluster, h
         assert "saves and ends" in tool(cluster, "tools.jobs", "cancel", job["job"])
         wait_for_end(cluster, job["job"], log, "CANCELLED")
         # Its processes have hardly come to their first step, or there is something to save.
-        assert re.search(r"(ended|saved) on SIGUSR2; the newest checkpoint is of step \d+\n", log.read_text())
+        assert re.search(
+            r"(ended|saved) on SIGUSR2; the newest checkpoint is of step \d+\n", log.read_text()
+        )
         assert f"job {job['job']}  run cancelled" in tool(cluster, "tools.jobs", "status")
     finally:
         (home / "python").write_text(PYTHON)

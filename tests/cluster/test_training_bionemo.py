@@ -12,7 +12,17 @@ import pytest
 from seqlm.launch.progress import bionemo_step
 from tests.cluster.cluster import Cluster
 from tests.cluster.patience import wait_until
-from tests.cluster.training import GID, HOME, PYTHON, UID, USER, log_of, nodes_of, submit, wait_for_end
+from tests.cluster.training import (
+    GID,
+    HOME,
+    PYTHON,
+    UID,
+    USER,
+    log_of,
+    nodes_of,
+    submit,
+    wait_for_end,
+)
 from tests.workloads.bionemo.stand_in_bionemo import STEP_SECONDS, make_packages
 from tests.workloads.training.training_runs import lines
 
@@ -20,7 +30,11 @@ PROCESS = "seqlm.commands.train_bionemo --config"
 NUM_STEPS, SAVE_EVERY = 80, 10
 RUN = (
     *("name=stand-in", "model.init_from=null", f"train.max_steps={NUM_STEPS}"),
-    *(f"train.save_every_steps={SAVE_EVERY}", "train.precision=bf16", f"--python={HOME}/bionemo-python"),
+    *(
+        f"train.save_every_steps={SAVE_EVERY}",
+        "train.precision=bf16",
+        f"--python={HOME}/bionemo-python",
+    ),
     # Prepared and exported by the job.
     *("data.source=[sample]", "data.path=data/bionemo"),
 )
@@ -45,7 +59,9 @@ def reach(run_dir: Path, step: int, log: Path) -> None:
         raise AssertionError(log.read_text()) from error
 
 
-def test_resumes_from_bionemos_checkpoint(cluster: Cluster, home: Path, job: dict[str, str]) -> None:
+def test_resumes_from_bionemos_checkpoint(
+    cluster: Cluster, home: Path, job: dict[str, str]
+) -> None:
     """After the death of a process, and after a time limit, where it saves first."""
     run_dir, log = home / "runs/stand-in", log_of(cluster, job)
     reach(run_dir, SAVE_EVERY, log)
@@ -63,7 +79,9 @@ def test_resumes_from_bionemos_checkpoint(cluster: Cluster, home: Path, job: dic
         r"saved on SIGUSR1; the newest checkpoint is of step (\d+)\n.*the time limit is near", said
     )
     assert stopped and found["Restarts"] == "1", said
-    assert said.count("train_esm2 --num-nodes=2 --num-gpus=1 ") == 3 and "--resume-if-exists" in said
+    assert (
+        said.count("train_esm2 --num-nodes=2 --num-gpus=1 ") == 3 and "--resume-if-exists" in said
+    )
     results = json.loads((run_dir / "all_results.json").read_text())
     assert results["steps"] == NUM_STEPS and results["world_size"] == 2
     _, again = [line for line in lines(run_dir, "event") if line["event"] == "resumed"]

@@ -55,7 +55,9 @@ def test_a_node_whose_network_fails_is_found_and_left_out(
         options = ("train.max_steps=6", f"--python={HOME}/impatient-python")
         job = submit(cluster, "name=network", *options, nodes="2-3")
         log = log_of(cluster, job)
-        wait_until(lambda: log.exists() and "start 2" in log.read_text(), "the second start", seconds=400)
+        wait_until(
+            lambda: log.exists() and "start 2" in log.read_text(), "the second start", seconds=400
+        )
         found = wait_for_end(cluster, job["job"], log)
     said = log.read_text()
     assert "all-reduce over 3 node(s) fails: " in said
@@ -68,9 +70,17 @@ def test_a_node_whose_network_fails_is_found_and_left_out(
 
 
 def test_the_bandwidth_job(cluster: Cluster, home: Path) -> None:
-    options = ["bandwidth", "--nodes=2", "--gpus-per-node=0", f"--python={HOME}/python", "at_least=0.001"]
+    options = [
+        "bandwidth",
+        "--nodes=2",
+        "--gpus-per-node=0",
+        f"--python={HOME}/python",
+        "at_least=0.001",
+    ]
     job = dict(
-        re.findall(r"^(\w+) +(.+)$", tool(cluster, "tools.jobs", "submit", *options), flags=re.MULTILINE)
+        re.findall(
+            r"^(\w+) +(.+)$", tool(cluster, "tools.jobs", "submit", *options), flags=re.MULTILINE
+        )
     )
     assert re.search(
         r"16 MiB .*\n.*network gloo; .*report.html",

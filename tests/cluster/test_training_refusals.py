@@ -21,7 +21,10 @@ def refused(cluster: Cluster, *arguments: str) -> str:
     with pytest.raises(CommandFailed, match="status 2\nerror: ") as raised:
         submit(cluster, *arguments)
     assert cluster.controller.run(["squeue", "--noheader"]).output == ""
-    assert cluster.controller.run(["sacct", "--allusers", "--noheader", "--format=JobID"]).output == numbers
+    assert (
+        cluster.controller.run(["sacct", "--allusers", "--noheader", "--format=JobID"]).output
+        == numbers
+    )
     assert "Traceback" not in str(raised.value)
     return str(raised.value)
 
@@ -48,9 +51,15 @@ def test_a_full_file_system(cluster: Cluster, full: str) -> None:
 def test_a_run_file_that_cannot_be_read(cluster: Cluster, home: Path) -> None:
     (home / "secret.yaml").touch(mode=0o600)
     said = refused(cluster, f"--config={HOME}/secret.yaml")
-    assert f"{HOME}/secret.yaml cannot be read: Permission denied; name a YAML file that you may read" in said
+    assert (
+        f"{HOME}/secret.yaml cannot be read: Permission denied; name a YAML file that you may read"
+        in said
+    )
 
 
 def test_an_image_that_is_not_there(cluster: Cluster, home: Path) -> None:
     said = refused(cluster, "--python=", "--image=/fsx/images/esm2.sqsh")
-    assert "/fsx/images/esm2.sqsh is not there; docs/training-on-slurm.md says how it gets there" in said
+    assert (
+        "/fsx/images/esm2.sqsh is not there; docs/training-on-slurm.md says how it gets there"
+        in said
+    )

@@ -24,11 +24,16 @@ MORE_THAN_THERE_IS = 1 << 40
 @pytest.fixture(scope="module")
 def hopeless(cluster: Cluster, home: Path) -> dict[str, str]:
     """On a node of its own, beside the other stages."""
-    size = f"train.tokens_per_pack={MORE_THAN_THERE_IS}", f"train.tokens_per_step={MORE_THAN_THERE_IS}"
+    size = (
+        f"train.tokens_per_pack={MORE_THAN_THERE_IS}",
+        f"train.tokens_per_step={MORE_THAN_THERE_IS}",
+    )
     return submit(cluster, "name=hopeless", *size, nodes="1")
 
 
-def test_data_then_training_then_a_score(cluster: Cluster, home: Path, hopeless: dict[str, str]) -> None:
+def test_data_then_training_then_a_score(
+    cluster: Cluster, home: Path, hopeless: dict[str, str]
+) -> None:
     """Training of a model that is sharded over the nodes; all others of these tests have copies."""
     data = submit(cluster, "name=sample", *SAMPLE, stage="data", nodes="1")
     wait_for_end(cluster, data["job"], log_of(cluster, data))
@@ -43,7 +48,9 @@ def test_data_then_training_then_a_score(cluster: Cluster, home: Path, hopeless:
     assert f"{HOME}/data/sample" not in said, "data are prepared once"
     assert f"done: {HOME}/runs/sample\n" in said
     wait_for_end(cluster, fsdp["job"], log_of(cluster, fsdp))
-    score = submit(cluster, "name=sample", *SAMPLE, "model.init_from=null", stage="evaluate", nodes="1")
+    score = submit(
+        cluster, "name=sample", *SAMPLE, "model.init_from=null", stage="evaluate", nodes="1"
+    )
     wait_for_end(cluster, score["job"], log_of(cluster, score))
     results = json.loads((home / "runs/sample/all_results.json").read_text())
     assert results["world_size"] == 2 and job_of(cluster, fsdp["job"])["NumNodes"] == "2"
@@ -67,5 +74,6 @@ def test_a_crash_that_comes_again_is_given_up(cluster: Cluster, hopeless: dict[s
     assert said.count("Traceback") == 3 and "crash 3 of 3 since step 0" in said
     last = said.strip().rpartition("\n[")[2]
     assert re.search(
-        r"given up; the first of these crashes was ip-\S+, process 0: status 1\n.*Unable to alloc", last
+        r"given up; the first of these crashes was ip-\S+, process 0: status 1\n.*Unable to alloc",
+        last,
     ), last

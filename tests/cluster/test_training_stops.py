@@ -81,7 +81,9 @@ class Jobs:
         return int(job_of(self.cluster, self.harmed["job"])["Restarts"])
 
     def wait_for(self, text: str) -> None:
-        wait_until(lambda: text in self.log, f"{text}: {log_of(self.cluster, self.harmed)}", seconds=240)
+        wait_until(
+            lambda: text in self.log, f"{text}: {log_of(self.cluster, self.harmed)}", seconds=240
+        )
 
     def signal_at_next_checkpoint(self, signal: str, module: str) -> tuple[Machine, str]:
         """To a process of the last node, as soon as one trains there; the node, and the one that trains.
@@ -117,7 +119,9 @@ def through_its_limit(
     wait_until(lambda: newest_checkpoint(run_dir) >= SAVE_EVERY, "a checkpoint", seconds=240)
     # The owner shortens the limit, so that Slurm's signal, 300 s before it, is due now instead of in hours.
     cluster.login.run(["scontrol", "update", f"JobId={job}", "TimeLimit=6"], user=USER)
-    wait_until(lambda: "requeue 1" in log.read_text(), "Slurm's signal, and the requeue", seconds=240)
+    wait_until(
+        lambda: "requeue 1" in log.read_text(), "Slurm's signal, and the requeue", seconds=240
+    )
     # Else it comes again every minute, within which a busy computer may do no step.
     cluster.controller.run(["scontrol", "update", f"JobId={job}", "TimeLimit=360"])
     running = {"JobState": "RUNNING", "TimeLimit": "06:00:00"}
@@ -129,7 +133,9 @@ def through_its_limit(
     )
     reached = newest_checkpoint(run_dir)
     wait_until(lambda: newest_checkpoint(run_dir) > reached, "steps after the requeue", seconds=240)
-    made = f'last_over_time(esm2_training_step{{run="limited", job_id="{job}", job="training"}}[15m])'
+    made = (
+        f'last_over_time(esm2_training_step{{run="limited", job_id="{job}", job="training"}}[15m])'
+    )
     wait_until(lambda: workspace.query(made), "metrics of the training", seconds=SECONDS_TO_SCRAPE)
     tool(cluster, "tools.jobs", "cancel", job)
     wait_for_end(cluster, job, log, "CANCELLED")
@@ -144,7 +150,9 @@ def jobs(
     uninterrupted: Uninterrupted,
     workspace: MetricsWorkspace,
 ) -> Iterator[Jobs]:
-    limited = submit(cluster, "name=limited", "train.max_steps=1000000", "--time=6:00:00", nodes="1")
+    limited = submit(
+        cluster, "name=limited", "train.max_steps=1000000", "--time=6:00:00", nodes="1"
+    )
     harmed = submit(cluster, "name=harmed", f"--hang-seconds={HANG_SECONDS}")
 
     with ThreadPoolExecutor(max_workers=1) as pool:
@@ -177,7 +185,8 @@ def test_a_hung_process_is_named_and_the_job_resumes(jobs: Jobs) -> None:
     machine, _ = jobs.signal_at_next_checkpoint("STOP", TRAIN)
     jobs.wait_for("it hung")
     told = re.search(
-        rf"to blame is {machine.hostname}, process (\d), it was stopped by a signal; state T, ", jobs.log
+        rf"to blame is {machine.hostname}, process (\d), it was stopped by a signal; state T, ",
+        jobs.log,
     )
     assert told, jobs.log
     folder = log_of(jobs.cluster, jobs.harmed).parent
@@ -195,13 +204,17 @@ def test_a_hung_process_is_named_and_the_job_resumes(jobs: Jobs) -> None:
 def test_the_death_of_the_first_node_requeues_the_job(jobs: Jobs) -> None:
     """With it die the batch script, and where the others meet."""
     step = newest_checkpoint(jobs.run_dir) + SAVE_EVERY
-    wait_until(lambda: newest_checkpoint(jobs.run_dir) >= step, f"a checkpoint: {jobs.log}", seconds=240)
+    wait_until(
+        lambda: newest_checkpoint(jobs.run_dir) >= step, f"a checkpoint: {jobs.log}", seconds=240
+    )
     jobs.dead = jobs.nodes[0]
     jobs.lost = jobs.dead.hostname
     jobs.cluster.kill(jobs.dead)
     assert max(losses(jobs.run_dir)) < NUM_STEPS
     # Replaced before that, its name would be unknown to Slurm while the job still has it.
-    wait_until(lambda: jobs.restarts == 2, "Slurm to requeue the job", seconds=240, pause_seconds=0.5)
+    wait_until(
+        lambda: jobs.restarts == 2, "Slurm to requeue the job", seconds=240, pause_seconds=0.5
+    )
 
 
 def test_at_the_time_limit_it_saves_and_resumes(cluster: Cluster, home: Path, jobs: Jobs) -> None:
@@ -244,7 +257,13 @@ def test_a_job_that_lacks_a_node_waits_for_the_new_one_which_is_scraped(
     assert lost.address not in cluster.controller.read(NODE_LIST)
     wait_for_end(cluster, waiting, cluster.shared / "waited")
     assert set(login.read("/fsx/waited").split()) == {worker.hostname for worker in cluster.workers}
-    job = ["srun", f"--nodelist={new.hostname}", "--partition=gpu", "--gpus=4", "--container-image=x.sqsh"]
+    job = [
+        "srun",
+        f"--nodelist={new.hostname}",
+        "--partition=gpu",
+        "--gpus=4",
+        "--container-image=x.sqsh",
+    ]
     assert login.run([*job, "hostname"]).output == f"{new.hostname}\n"
 
 

@@ -38,7 +38,9 @@ def ended(cluster: Cluster, job: str) -> dict[str, str]:
         return line.split("|")
 
     wait_until(
-        lambda: shown()[2:3] not in ([], ["PENDING"], ["RUNNING"]), f"the end of job {job}", seconds=60
+        lambda: shown()[2:3] not in ([], ["PENDING"], ["RUNNING"]),
+        f"the end of job {job}",
+        seconds=60,
     )
     return dict(zip(fields, shown(), strict=True))
 
@@ -74,10 +76,15 @@ def test_no_user_runs_jobs_under_the_account_of_another(
     assert "Invalid account" in result.output
 
 
-def test_administrators_become_root_and_others_do_not(cluster: Cluster, lifecycle: Lifecycle) -> None:
+def test_administrators_become_root_and_others_do_not(
+    cluster: Cluster, lifecycle: Lifecycle
+) -> None:
     for machine in cluster.machines:
         assert machine.run(["sudo", "--non-interactive", "id", "-u"], user="ada").output == "0\n"
-        assert machine.run(["sudo", "--non-interactive", "id", "-u"], user="ben", check=False).status != 0
+        assert (
+            machine.run(["sudo", "--non-interactive", "id", "-u"], user="ben", check=False).status
+            != 0
+        )
 
 
 @pytest.fixture
@@ -87,7 +94,9 @@ def bens_job(cluster: Cluster, lifecycle: Lifecycle) -> Iterator[Machine]:
     job = submit(cluster.login, "ben", f"--nodelist={worker.hostname}", script="sleep 300")
 
     def runs() -> bool:
-        return "RUNNING" in cluster.controller.run(["squeue", "--format=%T", f"--jobs={job}"]).output
+        return (
+            "RUNNING" in cluster.controller.run(["squeue", "--format=%T", f"--jobs={job}"]).output
+        )
 
     wait_until(runs, "ben's job to run", seconds=30)
     yield worker

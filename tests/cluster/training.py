@@ -113,7 +113,9 @@ def tool(cluster: Cluster, *arguments: str) -> str:
     return cluster.login.run(command, user=USER, environment=as_user(USER), seconds=300).output
 
 
-def submit(cluster: Cluster, *arguments: str, stage: str = "train", nodes: str = "2") -> dict[str, str]:
+def submit(
+    cluster: Cluster, *arguments: str, stage: str = "train", nodes: str = "2"
+) -> dict[str, str]:
     """Submit as ``make train-ddp TARGET=slurm`` does, and return the printed values by name."""
     options = [f"--config={HOME}/run.yaml", "--gpus-per-node=0", f"--python={HOME}/python"]
     said = tool(cluster, "tools.jobs", "submit", stage, *options, f"--nodes={nodes}", *arguments)
@@ -127,7 +129,9 @@ def job_of(cluster: Cluster, job: str) -> dict[str, str]:
 
 def wait_for_end(cluster: Cluster, job: str, log: Path, state: str = "COMPLETED") -> dict[str, str]:
     wait_until(
-        lambda: job_of(cluster, job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"),
+        lambda: (
+            job_of(cluster, job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED")
+        ),
         f"the end of job {job}",
         seconds=400,
         pause_seconds=1,

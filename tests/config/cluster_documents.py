@@ -77,7 +77,11 @@ def _place(made: dict[str, Any], path: str | int) -> tuple[Any, Any]:
     *parents, last = parts
     holder: Any = made
     for part in parents:
-        holder = holder[_index(holder, part)] if isinstance(holder, list) else holder.setdefault(part, {})
+        holder = (
+            holder[_index(holder, part)]
+            if isinstance(holder, list)
+            else holder.setdefault(part, {})
+        )
     return holder, _index(holder, last) if isinstance(holder, list) else last
 
 
@@ -87,4 +91,7 @@ def _index(items: list[dict[str, Any]], name: str) -> int:
 
 def mistakes(error: object) -> list[str]:
     """Return the lines of an error below the file's path, without the spaces that align them."""
-    return [re.sub(r"^  (.*?): +got (.*?); +", r"\1: got \2; ", line) for line in str(error).split("\n")[1:]]
+    return [
+        re.sub(r"^  (.*?): +got (.*?); +", r"\1: got \2; ", line)
+        for line in str(error).split("\n")[1:]
+    ]

@@ -29,11 +29,16 @@ def test_p5_cluster() -> None:
 
 
 def test_efa_only_nodes_have_one_address() -> None:
-    assert demand("p5", {"instance_groups[p5].efa_only": True}) == {"use1-az6": 1 + 1 + 4 + 15 + 1 + 2 + 8}
+    assert demand("p5", {"instance_groups[p5].efa_only": True}) == {
+        "use1-az6": 1 + 1 + 4 + 15 + 1 + 2 + 8
+    }
 
 
 def test_groups_count_in_their_zone_and_the_database_in_two() -> None:
-    changes = {"instance_groups[workers].availability_zone_id": "usw2-az1", "accounting_database": {}}
+    changes = {
+        "instance_groups[workers].availability_zone_id": "usw2-az1",
+        "accounting_database": {},
+    }
     assert demand("existing", changes) == {"usw2-az4": 1 + 1 + 1 + 3, "usw2-az1": 2 + 3}
 
 
@@ -55,11 +60,17 @@ def test_efa_only_nodes_on_eks_keep_the_addresses_of_pods() -> None:
 
 
 def test_control_plane_shares_existing_subnets() -> None:
-    assert demand("eks-existing") == {"usw2-az4": 1 + 1 + 6 + (28 + 2) + 2 * (28 + 1), "usw2-az1": 6}
+    assert demand("eks-existing") == {
+        "usw2-az4": 1 + 1 + 6 + (28 + 2) + 2 * (28 + 1),
+        "usw2-az1": 6,
+    }
 
 
 def test_all_nodes_that_karpenter_may_add_count() -> None:
-    changes = {"instance_groups[workers].num_instances": 0, "instance_groups[workers].max_instances": 5}
+    changes = {
+        "instance_groups[workers].num_instances": 0,
+        "instance_groups[workers].max_instances": 5,
+    }
     assert demand("eks", changes) == {"usw2-az2": 1 + 1 + (28 + 2) + 5 * (28 + 1)}
 
 

@@ -32,7 +32,8 @@ def test_the_cni_holds_the_counted_addresses() -> None:
     (configuration,) = (
         json.loads(resource["Properties"]["ConfigurationValues"])
         for resource in template["Resources"].values()
-        if resource["Type"] == "AWS::EKS::Addon" and resource["Properties"]["AddonName"] == "vpc-cni"
+        if resource["Type"] == "AWS::EKS::Addon"
+        and resource["Properties"]["AddonName"] == "vpc-cni"
     )
     # With either setting, the CNI no longer reserves whole interfaces.
     assert configuration["env"] == {

@@ -77,7 +77,10 @@ def test_number_of_labels_matches_sagemaker_s() -> None:
     [
         (setting("Taint", "key"), "ClusterKubernetesTaintKey"),
         (setting("Taint", "value"), "ClusterKubernetesTaintValue"),
-        (setting("EksInstanceGroup", "labels")["additionalProperties"], "ClusterKubernetesLabelValue"),
+        (
+            setting("EksInstanceGroup", "labels")["additionalProperties"],
+            "ClusterKubernetesLabelValue",
+        ),
         (setting("EksInstanceGroup", "image_release_version"), "ImageReleaseVersion"),
         (setting("Team", "name"), "ComputeQuotaTargetTeamName"),
         (setting("PriorityClass", "name"), "ClusterSchedulerPriorityClassName"),
@@ -110,7 +113,9 @@ def test_effects_of_taints_match_sagemaker_s() -> None:
 
 
 def test_health_checks_match_cloudformation_s() -> None:
-    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", "AWS::SageMaker::Cluster").schema
+    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema(
+        "us-east-1", "AWS::SageMaker::Cluster"
+    ).schema
     theirs = schema["definitions"]["DeepHealthCheckType"]["enum"]
     assert setting("EksInstanceGroup", "deep_health_checks")["items"]["enum"] == theirs
 
@@ -120,7 +125,9 @@ def test_kinds_of_logs_match_eks_s() -> None:
 
 
 def test_namespace_of_a_team_matches_sagemaker_s() -> None:
-    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", "AWS::SageMaker::ComputeQuota").schema
+    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema(
+        "us-east-1", "AWS::SageMaker::ComputeQuota"
+    ).schema
     assert "'hyperpod-ns-<TeamName>'" in json.dumps(schema)
 
 

@@ -27,7 +27,10 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
     "existing VPC with a database": ("existing", {"accounting_database": {}}),
     "longest name": ("small", {"name": "a23456789-123456789-1234"}),
     "forty tags": ("small", {"tags": {f"tag{index}": "x" * 255 for index in range(40)}}),
-    "closed network with a mirror": ("small", _CLOSED | {"node_setup.downloads": "artifact_bucket"}),
+    "closed network with a mirror": (
+        "small",
+        _CLOSED | {"node_setup.downloads": "artifact_bucket"},
+    ),
     "closed network without downloads": (
         "small",
         _CLOSED | {"prometheus": False, "node_setup.cloudwatch_agent": True},
@@ -59,12 +62,17 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "exported directory whose name begins like that of homes": (
         "small",
-        {"storage.data_bucket.lustre_path": "/homes", "access.users": [{"name": "ada", "uid": 2001}]},
+        {
+            "storage.data_bucket.lustre_path": "/homes",
+            "access.users": [{"name": "ada", "uid": 2001}],
+        },
     ),
     "logins adopted by jobs": ("p5", {"node_setup.pam_slurm_adopt": True}),
     "key of the region": (
         "small",
-        {"storage.kms": "arn:aws:kms:us-west-2:123456789012:key/mrk-0123456789abcdef0123456789abcdef"},
+        {
+            "storage.kms": "arn:aws:kms:us-west-2:123456789012:key/mrk-0123456789abcdef0123456789abcdef"
+        },
     ),
     "slowest Lustre with EFA": (
         "p5",
@@ -75,7 +83,10 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
         "small",
         {"storage.lustre.backup_days": 90, "storage.data_bucket": {"lustre_path": None}},
     ),
-    "mount whose name begins like a system directory": ("small", {"storage.lustre.mount_path": "/homes/fsx"}),
+    "mount whose name begins like a system directory": (
+        "small",
+        {"storage.lustre.mount_path": "/homes/fsx"},
+    ),
     "directory whose name begins like the mount's": (
         "small",
         {"storage.data_bucket": {"lustre_path": "/fsx2"}},
@@ -145,7 +156,10 @@ EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "groups scaled by Karpenter": ("eks", _SCALED),
-    "spot nodes scaled by Karpenter": ("eks", _SCALED | {"instance_groups[workers].capacity": "spot"}),
+    "spot nodes scaled by Karpenter": (
+        "eks",
+        _SCALED | {"instance_groups[workers].capacity": "spot"},
+    ),
     "fifty labels and taints": (
         "eks",
         {
@@ -182,7 +196,10 @@ EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
         "eks",
         {
             **_GOVERNED,
-            "task_governance.teams": [{"name": "a" * 40}, {"name": "b", "borrow_limit_percent": 500}],
+            "task_governance.teams": [
+                {"name": "a" * 40},
+                {"name": "b", "borrow_limit_percent": 500},
+            ],
         },
     ),
     "quotas of all there is": (
@@ -191,7 +208,10 @@ EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
             **_SCALED,
             **_GOVERNED,
             "task_governance.teams": [
-                {"name": "a", "quota": [{"instance_type": "ml.g5.8xlarge", "num_accelerators": 15}]},
+                {
+                    "name": "a",
+                    "quota": [{"instance_type": "ml.g5.8xlarge", "num_accelerators": 15}],
+                },
                 {
                     "name": "b",
                     "quota": [
@@ -221,7 +241,10 @@ EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "mails alone": ("eks", {"observability": {"emails": ["hpc@example.com"]}}),
     "nothing to watch": ("eks", {"prometheus": False}),
-    "checked nodes": ("eks", {"instance_groups[workers].deep_health_checks": ["InstanceConnectivity"]}),
+    "checked nodes": (
+        "eks",
+        {"instance_groups[workers].deep_health_checks": ["InstanceConnectivity"]},
+    ),
     "zone without a control plane first": (
         "eks-p5",
         {"network.availability_zone_ids": ["use1-az3", "use1-az4", "use1-az6"]},
@@ -235,11 +258,20 @@ def test_shipped_files_load(path: Path) -> None:
 
 
 def test_there_are_shipped_files() -> None:
-    assert {path.name for path in SHIPPED} >= {"slurm.yaml", "slurm-p5.yaml", "eks.yaml", "eks-p5.yaml"}
+    assert {path.name for path in SHIPPED} >= {
+        "slurm.yaml",
+        "slurm-p5.yaml",
+        "eks.yaml",
+        "eks-p5.yaml",
+    }
 
 
-@pytest.mark.parametrize(("base", "changes"), [pytest.param(*edge, id=name) for name, edge in EDGES.items()])
-def test_values_at_the_limits_are_allowed(base: str, changes: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("base", "changes"), [pytest.param(*edge, id=name) for name, edge in EDGES.items()]
+)
+def test_values_at_the_limits_are_allowed(
+    base: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump(document(base, changes)))
     assert isinstance(load_cluster(path), SlurmCluster)
@@ -248,7 +280,9 @@ def test_values_at_the_limits_are_allowed(base: str, changes: dict[str, Any], tm
 @pytest.mark.parametrize(
     ("base", "changes"), [pytest.param(*edge, id=name) for name, edge in EKS_EDGES.items()]
 )
-def test_values_at_the_limits_on_eks_are_allowed(base: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_values_at_the_limits_on_eks_are_allowed(
+    base: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump(document(base, changes)))
     assert isinstance(load_cluster(path), EksCluster)

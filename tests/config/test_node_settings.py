@@ -23,7 +23,9 @@ def rendered(base: str, changes: dict[str, Any] | None = None) -> dict[str, Any]
 
 
 def group_of(instance_type: str) -> dict[str, Any]:
-    made: dict[str, Any] = rendered("small", {"instance_groups[workers].instance_type": instance_type})
+    made: dict[str, Any] = rendered(
+        "small", {"instance_groups[workers].instance_type": instance_type}
+    )
     return made["instance_groups"]["workers"]
 
 
@@ -136,7 +138,9 @@ def test_users_their_groups_and_accounts() -> None:
         ("ml.m5.12xlarge", 0, 0, 0),
     ],
 )
-def test_hardware_comes_from_the_catalogue(instance_type: str, gpus: int, neuron: int, efa: int) -> None:
+def test_hardware_comes_from_the_catalogue(
+    instance_type: str, gpus: int, neuron: int, efa: int
+) -> None:
     made = group_of(instance_type)
     found = (made["num_gpus"], made["num_neuron_devices"], made["num_efa_interfaces"])
     assert found == (gpus, neuron, efa)

@@ -35,7 +35,9 @@ def test_commands_for_slurm_reject_eks() -> None:
 
 
 def test_commands_for_eks_reject_slurm() -> None:
-    with pytest.raises(ValueError, match=r"scheduler: got slurm; this command requires scheduler: eks; "):
+    with pytest.raises(
+        ValueError, match=r"scheduler: got slurm; this command requires scheduler: eks; "
+    ):
         load_eks_cluster(SLURM)
 
 

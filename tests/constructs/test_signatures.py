@@ -51,7 +51,10 @@ def own(module: ModuleType, is_kind: Callable[[object], bool]) -> list[Any]:
 
 
 CLASSES = [
-    found for module in modules() for found in own(module, inspect.isclass) if issubclass(found, Construct)
+    found
+    for module in modules()
+    for found in own(module, inspect.isclass)
+    if issubclass(found, Construct)
 ]
 FACTORIES = [
     found
@@ -139,7 +142,9 @@ def metrics_workspace(parts: Parts, name: str) -> Construct:
 
 
 def space_alarms(parts: Parts, name: str) -> Construct:
-    return SpaceAlarms(parts.stack, name, lustre=parts.lustre, home=None, free_percent=10, topic=parts.topic)
+    return SpaceAlarms(
+        parts.stack, name, lustre=parts.lustre, home=None, free_percent=10, topic=parts.topic
+    )
 
 
 BUDGET = Budget(monthly_usd=1, email="a@example.org")
@@ -161,7 +166,9 @@ TWICE: dict[str, Callable[[Parts, str], Construct]] = {
     "FlowLog": lambda parts, name: FlowLog(
         parts.stack, name, vpc_id=parts.network.vpc.vpc_id, key=None, retention_days=30
     ),
-    "AlertTopic": lambda parts, name: AlertTopic(parts.stack, name, name=name, settings=ALERTS, key=None),
+    "AlertTopic": lambda parts, name: AlertTopic(
+        parts.stack, name, name=name, settings=ALERTS, key=None
+    ),
     "MetricsWorkspace": metrics_workspace,
     "ManagedMlflow": lambda parts, name: ManagedMlflow(
         parts.stack, name, name=name, settings=MLFLOW, key=None, access_logs=parts.access_logs
@@ -169,7 +176,9 @@ TWICE: dict[str, Callable[[Parts, str], Construct]] = {
     "CostBudget": lambda parts, name: CostBudget(
         parts.stack, name, cluster=parts.cluster, budget=BUDGET, alerts=None
     ),
-    "NodeEvents": lambda parts, name: NodeEvents(parts.stack, name, cluster=parts.cluster, topic=parts.topic),
+    "NodeEvents": lambda parts, name: NodeEvents(
+        parts.stack, name, cluster=parts.cluster, topic=parts.topic
+    ),
     "SpaceAlarms": space_alarms,
     "ShellDocument": lambda parts, name: ShellDocument(
         parts.stack, name, name=name, cluster_name="tested", key=None

@@ -58,7 +58,9 @@ class Built:
 
     def run(self, *command: str) -> str:
         """Run a command as the image's user, in its working directory."""
-        return buildah("run", "--workingdir", "/workspace", *mounted(), self.container, "--", *command)
+        return buildah(
+            "run", "--workingdir", "/workspace", *mounted(), self.container, "--", *command
+        )
 
 
 def buildah(*arguments: str) -> str:
@@ -117,7 +119,11 @@ def _build(folder: Path) -> Built:
     versions["base"] |= {"image": BASE, "digest": _base(versions["base"]["torch"])}
     (repository / "docker/versions.json").write_text(json.dumps(versions))
     git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.com"]
-    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "image"]):
+    for command in (
+        ["init", "--quiet"],
+        ["add", "--all"],
+        ["commit", "--quiet", "--message", "image"],
+    ):
         subprocess.run([*git, *command], cwd=repository, check=True)
     revision = read_revision(repository)
     options = [*mounted(), f"--volume={mirror}:/mirror:ro"]
@@ -126,7 +132,9 @@ def _build(folder: Path) -> Built:
     last_layer_bytes = json.loads(image["Manifest"])["layers"][-1]["size"]
     container = buildah("from", tag)
     root = Path(buildah("mount", container))
-    left = frozenset(str(path.relative_to(root)) for place in WORK_PLACES for path in root.glob(place))
+    left = frozenset(
+        str(path.relative_to(root)) for place in WORK_PLACES for path in root.glob(place)
+    )
     return Built(container, root, image["Docker"], revision, versions, left, last_layer_bytes)
 
 
@@ -170,7 +178,9 @@ def test_user_has_no_privileges_and_does_not_own_the_code(built: Built) -> None:
     assert built.config["config"]["User"] == "10001:10001"
     assert built.run("id", "-u") == "10001"
     built.run("bash", "-c", "echo x >/workspace/file && ! echo x 2>/dev/null >>/opt/esm2/LICENSE")
-    theirs = built.run("bash", "-c", "find / -xdev -user 10001 -not -path '/proc/*' -not -path '/tmp/*'")
+    theirs = built.run(
+        "bash", "-c", "find / -xdev -user 10001 -not -path '/proc/*' -not -path '/tmp/*'"
+    )
     assert {path.split("/")[1] for path in theirs.splitlines()} <= {"home", "workspace"}
 
 

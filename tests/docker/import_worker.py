@@ -71,12 +71,19 @@ class Worker:
             "HOSTNAME": "worker-1",
         }
 
-    def run(self, reference: str = REFERENCE, file: str | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, reference: str = REFERENCE, file: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run the script on bash's standard input, as srun does."""
         command = ["bash", "-s", "--", reference, file or str(self.file)]
         with SCRIPT.open() as script:
             return subprocess.run(
-                command, stdin=script, env=self.environment, capture_output=True, text=True, timeout=60
+                command,
+                stdin=script,
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
             )
 
     @property

@@ -35,19 +35,58 @@ COMMANDS = (
         "mktemp",
         "mv",
     ),
-    *("rm", "sort", "tr", "uname", "tar", "gzip", "diff", "grep", "awk", "find", "dpkg", "dpkg-query"),
+    *(
+        "rm",
+        "sort",
+        "tr",
+        "uname",
+        "tar",
+        "gzip",
+        "diff",
+        "grep",
+        "awk",
+        "find",
+        "dpkg",
+        "dpkg-query",
+    ),
     *("dpkg-deb", "dpkg-split", "start-stop-daemon", "groupadd", "useradd", "ldconfig"),
 )
 SHIPPED = (
-    *("certifi", "charset-normalizer", "contourpy", "cycler", "filelock", "fsspec", "idna", "Jinja2"),
-    *("kiwisolver", "MarkupSafe", "packaging", "pip", "pyparsing", "python-dateutil", "PyYAML", "requests"),
+    *(
+        "certifi",
+        "charset-normalizer",
+        "contourpy",
+        "cycler",
+        "filelock",
+        "fsspec",
+        "idna",
+        "Jinja2",
+    ),
+    *(
+        "kiwisolver",
+        "MarkupSafe",
+        "packaging",
+        "pip",
+        "pyparsing",
+        "python-dateutil",
+        "PyYAML",
+        "requests",
+    ),
     *("six", "tqdm", "typing-extensions", "urllib3"),
     # Ones that NVIDIA's image may or may not ship, to have less to fetch and compile.
     *("fastapi", "google-auth", "protobuf", "pydantic", "pydantic-core", "starlette"),
 )
 """Packages of the environment that NVIDIA's image ships, too, or that torch needs here."""
 SHIPPED_LARGE = (
-    *("botocore", "cryptography", "databricks-sdk", "fonttools", "matplotlib", "mlflow-skinny", "mpmath"),
+    *(
+        "botocore",
+        "cryptography",
+        "databricks-sdk",
+        "fonttools",
+        "matplotlib",
+        "mlflow-skinny",
+        "mpmath",
+    ),
     *("networkx", "numpy", "pillow", "pygments", "setuptools", "sympy"),
 )
 """More of them, whose folders are mounted."""
@@ -63,7 +102,9 @@ def mounted_folders() -> list[Path]:
     """Copy this machine's packages to the same paths below ``SITE``."""
     found = {file.parts[0] for name in SHIPPED_LARGE for file in _package_files(distribution(name))}
     site = Path(sysconfig.get_path("purelib"))
-    folders = [site / name for name in (*sorted(found), *VENDORED) if not name.endswith(".dist-info")]
+    folders = [
+        site / name for name in (*sorted(found), *VENDORED) if not name.endswith(".dist-info")
+    ]
     return [folder for folder in folders if folder.is_dir()]
 
 
@@ -83,7 +124,12 @@ def make_root(root: Path, *, torch_version: str) -> None:
         "run",
     ):
         (root / folder).mkdir(parents=True)
-    for link, target in {"bin": "usr/bin", "sbin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64"}.items():
+    for link, target in {
+        "bin": "usr/bin",
+        "sbin": "usr/bin",
+        "lib": "usr/lib",
+        "lib64": "usr/lib64",
+    }.items():
         (root / link).symlink_to(target)
     (root / "usr/sbin").symlink_to("bin")
     for folder in ("tmp", "var/tmp"):
@@ -157,7 +203,9 @@ def _python(root: Path) -> None:
 
 def _package_files(package: Distribution) -> list[PackagePath]:
     """In site-packages, without its tests."""
-    files = [file for file in package.files or [] if ".." not in file.parts and "tests" not in file.parts]
+    files = [
+        file for file in package.files or [] if ".." not in file.parts and "tests" not in file.parts
+    ]
     return [file for file in files if Path(str(package.locate_file(file))).is_file()]
 
 
@@ -169,7 +217,9 @@ def _vendor_parts(root: Path, torch_version: str) -> None:
     (site / "huggingface_hub").mkdir()
     (site / "huggingface_hub/__init__.py").write_text(f"__version__ = {OLD_HUB!r}\n")
     (root / "etc/pip").mkdir()
-    (root / "etc/pip/constraint.txt").write_text(f"torch=={torch_version}\nhuggingface-hub=={OLD_HUB}\n")
+    (root / "etc/pip/constraint.txt").write_text(
+        f"torch=={torch_version}\nhuggingface-hub=={OLD_HUB}\n"
+    )
     stray = root / "opt/amazon/aws-ofi-nccl/lib/libnccl-net-ofi.so"
     stray.parent.mkdir(parents=True)
     stray.write_bytes(OLD_PLUGIN)
@@ -207,7 +257,9 @@ def _libraries(root: Path) -> None:
         *(root / "usr/local/bin").iterdir(),
     ]
     linked += [file for folder in mounted_folders() for file in folder.rglob("*.so*")]
-    listed = subprocess.run(["ldd", *map(str, linked)], capture_output=True, text=True, check=False).stdout
+    listed = subprocess.run(
+        ["ldd", *map(str, linked)], capture_output=True, text=True, check=False
+    ).stdout
     needed = set(re.findall(r"(?:=> |^\t)(/\S+) \(0x", listed, flags=re.MULTILINE))
     for library in needed:
         if not library.startswith((str(root), sysconfig.get_path("purelib"), sys.base_prefix)):

@@ -34,7 +34,9 @@ def make_installer(folder: Path, pinned: dict[str, str]) -> Path:
     script.write_text(INSTALLER.replace("VERSION", pinned["version"]))
     script.chmod(0o755)
     fi_info = FI_INFO.replace("LIBFABRIC", pinned["libfabric"])
-    _package(folder, top, "libfabric1-aws", pinned["libfabric"], {"opt/amazon/efa/bin/fi_info": fi_info})
+    _package(
+        folder, top, "libfabric1-aws", pinned["libfabric"], {"opt/amazon/efa/bin/fi_info": fi_info}
+    )
     announced = f"\0NET/OFI Initializing aws-ofi-nccl {pinned['aws_ofi_nccl']}\0"
     plugin = {"opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so": announced}
     _package(folder, top, "libnccl-ofi-ngc-v3", f"{pinned['aws_ofi_nccl']}-1", plugin)

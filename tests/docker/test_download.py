@@ -18,7 +18,16 @@ def download(tmp_path: Path, url: str, sha256: str) -> subprocess.CompletedProce
     # As in the build, without this repository's packages on the path; without waiting between attempts.
     impatient = "import runpy, sys, time; time.sleep = lambda _: None; del sys.argv[0]; "
     impatient += "runpy.run_path(sys.argv[0], run_name='__main__')"
-    command = [sys.executable, "-I", "-c", impatient, SCRIPT, versions, "thing", tmp_path / "new/file"]
+    command = [
+        sys.executable,
+        "-I",
+        "-c",
+        impatient,
+        SCRIPT,
+        versions,
+        "thing",
+        tmp_path / "new/file",
+    ]
     return subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
 
 

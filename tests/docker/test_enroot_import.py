@@ -66,7 +66,10 @@ def test_what_is_wrong_leaves_nothing_behind(
 def test_what_dead_imports_left_is_removed(worker: Worker) -> None:
     """A node that dies cleans up nothing; an import that still runs on another node keeps its file."""
     worker.images.mkdir()
-    for name, age_hours in ((".partial-0123-worker-2-7.sqsh", 3), (".partial-0123-worker-3-7.sqsh", 0)):
+    for name, age_hours in (
+        (".partial-0123-worker-2-7.sqsh", 3),
+        (".partial-0123-worker-3-7.sqsh", 0),
+    ):
         (worker.images / name).touch()
         written = time.time() - 3600 * age_hours
         os.utime(worker.images / name, (written, written))
@@ -100,7 +103,9 @@ def test_other_files_are_refused(worker: Worker, file: str) -> None:
 
 
 def test_failed_command_is_said(worker: Worker) -> None:
-    (worker.folder / "bin/aws").write_text("#!/bin/bash\necho 'Unable to locate credentials' >&2\nexit 255\n")
+    (worker.folder / "bin/aws").write_text(
+        "#!/bin/bash\necho 'Unable to locate credentials' >&2\nexit 255\n"
+    )
     done = worker.run()
     assert done.returncode == 1
     assert "only root has the node's credentials" in done.stderr

@@ -52,7 +52,13 @@ class Machine:
             path: folders of programs beside the system's.
             variables: further environment variables.
         """
-        command = [self.folder / "environment/bin/python", "-B", PROGRAM, "--no-deps", "--require-hashes"]
+        command = [
+            self.folder / "environment/bin/python",
+            "-B",
+            PROGRAM,
+            "--no-deps",
+            "--require-hashes",
+        ]
         environment = {
             "HOME": str(self.folder),
             "PATH": f"{path}:/usr/bin:/bin",
@@ -75,7 +81,9 @@ def write_wheel(folder: Path) -> None:
     folder.mkdir()
     with zipfile.ZipFile(folder / WHEEL, "w") as archive:
         archive.writestr("alpha.py", "ONE = 1\n")
-        archive.writestr(f"{METADATA}/METADATA", "Metadata-Version: 2.1\nName: alpha\nVersion: 1.0\n")
+        archive.writestr(
+            f"{METADATA}/METADATA", "Metadata-Version: 2.1\nName: alpha\nVersion: 1.0\n"
+        )
         archive.writestr(
             f"{METADATA}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
@@ -102,7 +110,9 @@ def test_uv_takes_packages_from_pips_places(machine: Machine) -> None:
 
 
 def test_bytecode_is_left_out_as_by_pip(machine: Machine) -> None:
-    done = machine.install(machine.requirement(), path=str(Path(sys.executable).parent), PIP_NO_COMPILE="no")
+    done = machine.install(
+        machine.requirement(), path=str(Path(sys.executable).parent), PIP_NO_COMPILE="no"
+    )
     assert done.returncode == 0, done.stderr
     assert not list(machine.packages.glob("__pycache__/alpha.*.pyc"))
 

@@ -12,7 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 # Not imported as `docker.pip_settings`: site-packages has another package of the name `docker`.
-pip_settings = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "docker/pip_settings.py")))
+pip_settings = SimpleNamespace(
+    **runpy.run_path(str(Path(__file__).parents[2] / "docker/pip_settings.py"))
+)
 
 
 def variables(**settings: str) -> dict[str, str]:
@@ -43,7 +45,10 @@ def test_pips_own_listing_is_read(tmp_path: Path) -> None:
     (tmp_path / "pip.conf").write_text(
         "[global]\nextra-index-url =\n  https://a.example\n  https://b.example\n"
     )
-    environment = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PIP_TRUSTED_HOST": "a.example b.example"}
+    environment = {
+        "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"),
+        "PIP_TRUSTED_HOST": "a.example b.example",
+    }
     command = [sys.executable, "-m", "pip", "config", "list"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found = pip_settings.uv_variables(pip_settings.parse(done.stdout), {})
@@ -76,7 +81,12 @@ def test_the_way_to_the_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "compiles"),
-    [({}, "true"), ({"no_compile": "no"}, "false"), ({"compile": "0"}, "false"), ({"compile": "1"}, "true")],
+    [
+        ({}, "true"),
+        ({"no_compile": "no"}, "false"),
+        ({"compile": "0"}, "false"),
+        ({"compile": "1"}, "true"),
+    ],
 )
 def test_bytecode_is_compiled_when_pip_would(settings: dict[str, str], compiles: str) -> None:
     assert variables(**settings)["UV_COMPILE_BYTECODE"] == compiles
@@ -99,7 +109,9 @@ def test_certificates_are_those_of_pip(tmp_path: Path) -> None:
     bundle = {"REQUESTS_CA_BUNDLE": "/etc/proxy.pem"}
     assert pip_settings.uv_variables({}, bundle)["SSL_CERT_FILE"] == "/etc/proxy.pem"
     assert pip_settings.uv_variables({"cert": "/ca.pem"}, bundle)["SSL_CERT_FILE"] == "/ca.pem"
-    assert "SSL_CERT_FILE" not in pip_settings.uv_variables({}, {**bundle, "SSL_CERT_FILE": "/own.pem"})
+    assert "SSL_CERT_FILE" not in pip_settings.uv_variables(
+        {}, {**bundle, "SSL_CERT_FILE": "/own.pem"}
+    )
     assert pip_settings.uv_variables({"cert": str(tmp_path)}, {})["SSL_CERT_DIR"] == str(tmp_path)
     in_home = pip_settings.uv_variables({"cert": "~/ca.pem", "client-cert": "~/cc.pem"}, {})
     assert in_home["SSL_CERT_FILE"] == os.path.expanduser("~/ca.pem")

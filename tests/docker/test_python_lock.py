@@ -42,7 +42,9 @@ class Site:
         (folder / "METADATA").write_text(f"{text}\n")
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        files = {"lacking": ["to-install", "shipped"], "check": ["requirements.in", "shipped"]}[command]
+        files = {"lacking": ["to-install", "shipped"], "check": ["requirements.in", "shipped"]}[
+            command
+        ]
         paths = [str(self.folder / name) for name in ("lock", "versions", *files)]
         script = str(REPOSITORY / "docker/python_lock.py")
         whole = [sys.executable, script, command, *paths, "--site", str(self.site)]
@@ -72,7 +74,9 @@ def test_replaced_packages_are_taken_from_the_lock(site: Site) -> None:
 def installed(site: Site) -> Site:
     """Create an environment as after pip, without faults."""
     site.lacking()
-    site.install("alpha", "1.0", "beta>=2", "absent; extra == 'more'", "absent; python_version < '3'")
+    site.install(
+        "alpha", "1.0", "beta>=2", "absent; extra == 'more'", "absent; python_version < '3'"
+    )
     site.install("beta", "2.0")
     site.install("gamma", "3.0")
     return site
@@ -91,7 +95,10 @@ def remove_beta(site: Site) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda site: site.install("torch", "2.14.0"), "torch: the base shipped 2.13.0a0+x, now 2.14.0"),
+        (
+            lambda site: site.install("torch", "2.14.0"),
+            "torch: the base shipped 2.13.0a0+x, now 2.14.0",
+        ),
         (remove_beta, "beta: locked, not installed"),
         (lambda site: site.install("beta", "1.0"), "alpha 1.0 needs beta>=2, found 1.0"),
         (lambda site: site.install("alpha", "0.5"), "requirements.in needs alpha>=1, found 0.5"),
@@ -117,7 +124,10 @@ FOLDERS = ("docker", "docker/bionemo")
 
 def lock(folder: str = "docker") -> dict[str, str]:
     text = (REPOSITORY / folder / "requirements.lock").read_text()
-    return {str(canonicalize_name(n)): v for n, v in re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE)}
+    return {
+        str(canonicalize_name(n)): v
+        for n, v in re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE)
+    }
 
 
 def direct(folder: str = "docker") -> list[Requirement]:
@@ -141,7 +151,9 @@ def test_the_agent_is_the_one_that_is_tested() -> None:
 def test_lock_has_all_requirements_and_never_torch(folder: str) -> None:
     locked = lock(folder)
     for requirement in direct(folder):
-        assert requirement.specifier.contains(locked[str(canonicalize_name(requirement.name))]), requirement
+        assert requirement.specifier.contains(locked[str(canonicalize_name(requirement.name))]), (
+            requirement
+        )
     assert not {name for name in locked if re.match(r"torch|triton|nvidia|cuda", name)}
 
 
@@ -181,13 +193,17 @@ def imported_by(path: Path) -> set[str]:
     """Top-level packages, wherever in the file they are imported."""
     found = list(ast.walk(ast.parse(path.read_text())))
     names = [name.name for node in found if isinstance(node, ast.Import) for name in node.names]
-    names += [node.module or "" for node in found if isinstance(node, ast.ImportFrom) and not node.level]
+    names += [
+        node.module or "" for node in found if isinstance(node, ast.ImportFrom) and not node.level
+    ]
     return {name.partition(".")[0] for name in names}
 
 
 def test_requirements_have_every_import_of_the_workload() -> None:
     names = {str(canonicalize_name(requirement.name)) for requirement in direct()}
-    imported = {module for path in (REPOSITORY / "workloads").rglob("*.py") for module in imported_by(path)}
+    imported = {
+        module for path in (REPOSITORY / "workloads").rglob("*.py") for module in imported_by(path)
+    }
     distributions = {
         "yaml": "pyyaml",
         "mlflow": "mlflow-skinny",

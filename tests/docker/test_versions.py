@@ -22,7 +22,9 @@ def test_everything_fetched_is_pinned_by_hash() -> None:
 
 def test_code_runs_on_this_torch() -> None:
     """The tests run with 2.13, and varlen attention is in no release before 2.10."""
-    pinned = re.search(r"^torch==(\d+\.\d+)", (REPOSITORY / "requirements.txt").read_text(), re.MULTILINE)
+    pinned = re.search(
+        r"^torch==(\d+\.\d+)", (REPOSITORY / "requirements.txt").read_text(), re.MULTILINE
+    )
     assert pinned is not None
     assert VERSIONS["base"]["torch"].startswith(f"{pinned[1]}.")
 
@@ -36,7 +38,10 @@ def test_document_names_the_versions() -> None:
 
 
 def test_no_version_stands_anywhere_else() -> None:
-    dockerfiles = [REPOSITORY / "workloads/Dockerfile", *(REPOSITORY / "docker").glob("*/Dockerfile")]
+    dockerfiles = [
+        REPOSITORY / "workloads/Dockerfile",
+        *(REPOSITORY / "docker").glob("*/Dockerfile"),
+    ]
     for path in [*(REPOSITORY / "docker").glob("*.sh"), *dockerfiles]:
         text = path.read_text()
         for value in (VERSIONS["base"]["tag"], VERSIONS["efa_installer"]["version"], "sha256:2140"):

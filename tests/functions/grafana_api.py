@@ -70,7 +70,9 @@ class Grafana:
         elif method == "DELETE":
             del kept[uid]
             if kept is self.folders:
-                self.dashboards = {k: v for k, v in self.dashboards.items() if v["folderUid"] != uid}
+                self.dashboards = {
+                    k: v for k, v in self.dashboards.items() if v["folderUid"] != uid
+                }
         return 200, kept.get(uid, {})
 
 

@@ -45,7 +45,9 @@ def arn_of(kind: str) -> str:
     return f"arn:aws:sagemaker:us-west-2:123456789012:{resource}/{ID}"
 
 
-def event(kind: str, type_: str, *, old: dict[str, Any] | None = None, version: int = 1) -> dict[str, Any]:
+def event(
+    kind: str, type_: str, *, old: dict[str, Any] | None = None, version: int = 1
+) -> dict[str, Any]:
     """Return the framework's event, both to start and to query completion."""
 
     def properties(request: dict[str, Any]) -> dict[str, str]:
@@ -142,7 +144,9 @@ def test_what_cannot_be_changed_is_made_anew(old: dict[str, Any], sagemaker: Stu
 
 @KINDS
 @pytest.mark.parametrize("there", [True, False])
-def test_what_is_gone_already_can_be_deleted_too(kind: str, there: bool, sagemaker: Stubber) -> None:
+def test_what_is_gone_already_can_be_deleted_too(
+    kind: str, there: bool, sagemaker: Stubber
+) -> None:
     if there:
         sagemaker.add_response(f"delete_{NAMES[kind]}", {}, {f"{kind}Id": ID})
     else:
@@ -181,7 +185,9 @@ def test_a_deletion_ends_when_there_is_nothing(kind: str, sagemaker: Stubber) ->
 
 def test_what_vanishes_while_it_is_made_is_no_success(sagemaker: Stubber) -> None:
     sagemaker.add_client_error("describe_compute_quota", "ResourceNotFound")
-    with pytest.raises(RuntimeError, match=f"ComputeQuota {ID} was deleted by someone else; deploy again"):
+    with pytest.raises(
+        RuntimeError, match=f"ComputeQuota {ID} was deleted by someone else; deploy again"
+    ):
         index.is_complete(event("ComputeQuota", "Create"), None)
 
 
@@ -191,14 +197,20 @@ def test_what_vanishes_while_it_is_made_is_no_success(sagemaker: Stubber) -> Non
 )
 def test_reports_the_service_s_reason(type_: str, status: str, sagemaker: Stubber) -> None:
     described(sagemaker, "ComputeQuota", status, FailureReason="Kueue is not installed")
-    with pytest.raises(RuntimeError, match=f"ComputeQuota {ID} has status {status}: Kueue is not installed"):
+    with pytest.raises(
+        RuntimeError, match=f"ComputeQuota {ID} has status {status}: Kueue is not installed"
+    ):
         index.is_complete(event("ComputeQuota", type_), None)
 
 
-def test_it_is_not_waited_for_without_end(sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_not_waited_for_without_end(
+    sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(index.time, "time", lambda: START + 3000)
     described(sagemaker, "ComputeQuota", "Creating")
-    with pytest.raises(TimeoutError, match=f"after 50 minutes ComputeQuota {ID} has status Creating"):
+    with pytest.raises(
+        TimeoutError, match=f"after 50 minutes ComputeQuota {ID} has status Creating"
+    ):
         index.is_complete(event("ComputeQuota", "Create"), None)
 
 

@@ -19,7 +19,12 @@ WORKSPACE, START = "g-0123456789", 1_000_000.0
 ADA = "user/0a1b2c3d-0000-1111-2222-333344445555"
 TEAM = "group/9067f2a1b2-0a1b2c3d-0000-1111-2222-333344445556"
 SOURCES = [
-    {"uid": "hyperpod-prometheus", "name": "Prometheus of esm2", "type": "prometheus", "isDefault": True},
+    {
+        "uid": "hyperpod-prometheus",
+        "name": "Prometheus of esm2",
+        "type": "prometheus",
+        "isDefault": True,
+    },
     {"uid": "hyperpod-cloudwatch", "name": "CloudWatch of esm2", "type": "cloudwatch"},
 ]
 MODELS = {
@@ -67,7 +72,9 @@ def properties(endpoint: str, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def event(endpoint: str, kind: str = "Create", *, old: Any = None, **changes: Any) -> dict[str, Any]:
+def event(
+    endpoint: str, kind: str = "Create", *, old: Any = None, **changes: Any
+) -> dict[str, Any]:
     return {
         "RequestType": kind,
         "ResourceProperties": properties(endpoint, **changes),
@@ -81,23 +88,33 @@ def a_call(aws: Stubber, *, new: bool = False, left: Sequence[str] = ()) -> None
     """Stub the AWS requests of a call: the account, which it may create, and a token that it deletes again,
     as it deletes tokens of earlier calls.
     """
-    named, of_account = {"workspaceId": WORKSPACE}, {"serviceAccountId": "42", "workspaceId": WORKSPACE}
+    named, of_account = (
+        {"workspaceId": WORKSPACE},
+        {"serviceAccountId": "42", "workspaceId": WORKSPACE},
+    )
     role = {"name": index.SERVICE_ACCOUNT, "grafanaRole": "ADMIN"}
     found = [{"id": "7", "name": "someone's", "grafanaRole": "VIEWER", "isDisabled": "false"}]
     if not new:
         found.append({"id": "42", "isDisabled": "false", **role})
     aws.add_response("list_workspace_service_accounts", {"serviceAccounts": found, **named}, named)
     if new:
-        aws.add_response("create_workspace_service_account", {"id": "42", **role, **named}, {**role, **named})
+        aws.add_response(
+            "create_workspace_service_account", {"id": "42", **role, **named}, {**role, **named}
+        )
     tokens = [{"id": i, "name": "t", "createdAt": START, "expiresAt": START + 120} for i in left]
     aws.add_response(
-        "list_workspace_service_account_tokens", {"serviceAccountTokens": tokens, **of_account}, of_account
+        "list_workspace_service_account_tokens",
+        {"serviceAccountTokens": tokens, **of_account},
+        of_account,
     )
     for token in left:
         _a_token_goes(aws, token, of_account)
     aws.add_response(
         "create_workspace_service_account_token",
-        {"serviceAccountToken": {"id": "1", "name": index.SERVICE_ACCOUNT, "key": TOKEN}, **of_account},
+        {
+            "serviceAccountToken": {"id": "1", "name": index.SERVICE_ACCOUNT, "key": TOKEN},
+            **of_account,
+        },
         {"name": index.SERVICE_ACCOUNT, "secondsToLive": index.TOKEN_SECONDS, **of_account},
     )
     _a_token_goes(aws, "1", of_account)
@@ -108,7 +125,9 @@ def _a_token_goes(aws: Stubber, token: str, of_account: dict[str, str]) -> None:
     aws.add_response("delete_workspace_service_account_token", named, named)
 
 
-def a_role(aws: Stubber, action: str, role: str, name: str, *, errors: list[str] | None = None) -> None:
+def a_role(
+    aws: Stubber, action: str, role: str, name: str, *, errors: list[str] | None = None
+) -> None:
     kind, principal = name.split("/")
     instruction = {
         "action": action,
@@ -117,7 +136,11 @@ def a_role(aws: Stubber, action: str, role: str, name: str, *, errors: list[str]
     }
     aws.add_response(
         "update_permissions",
-        {"errors": [{"code": 404, "message": said, "causedBy": instruction} for said in errors or []]},
+        {
+            "errors": [
+                {"code": 404, "message": said, "causedBy": instruction} for said in errors or []
+            ]
+        },
         {"updateInstructionBatch": [instruction], "workspaceId": WORKSPACE},
     )
 
@@ -129,7 +152,9 @@ def complete(event: dict[str, Any]) -> bool:
 def test_a_new_workspace_gets_sources_folder_and_dashboards(
     aws: Stubber, grafana: Grafana, endpoint: str
 ) -> None:
-    begun = index.on_event({"RequestType": "Create", "ResourceProperties": properties(endpoint)}, None)
+    begun = index.on_event(
+        {"RequestType": "Create", "ResourceProperties": properties(endpoint)}, None
+    )
     assert begun["PhysicalResourceId"] == WORKSPACE
     a_call(aws, new=True)
     assert complete(event(endpoint))
@@ -142,7 +167,9 @@ def test_a_new_workspace_gets_sources_folder_and_dashboards(
     assert kept["dashboard"]["panels"] == [{"fs": "fs-0123"}]
 
 
-def test_a_repeated_call_changes_the_existing_objects(aws: Stubber, grafana: Grafana, endpoint: str) -> None:
+def test_a_repeated_call_changes_the_existing_objects(
+    aws: Stubber, grafana: Grafana, endpoint: str
+) -> None:
     for _ in range(2):
         a_call(aws)
         assert complete(event(endpoint))
@@ -158,7 +185,10 @@ def test_an_update_removes_dashboards_that_are_no_more_and_leaves_people_s(
     a_call(aws)
     assert complete(event(endpoint))
     grafana.dashboards["adb3kq"] = {"folderUid": "hyperpod", "dashboard": {"title": "Ada's"}}
-    grafana.dashboards["hyperpod-elsewhere"] = {"folderUid": "general", "dashboard": {"title": "Ours?"}}
+    grafana.dashboards["hyperpod-elsewhere"] = {
+        "folderUid": "general",
+        "dashboard": {"title": "Ours?"},
+    }
     dashboards.write_text(json.dumps({"hyperpod-training": MODELS["hyperpod-training"]}))
     a_call(aws)
     assert complete(event(endpoint, "Update", old={}))
@@ -186,7 +216,9 @@ def test_retries_an_address_without_an_answer_until_the_deadline(
     assert not complete(event(nobody))
     monkeypatch.setattr(index.time, "time", lambda: START + 900)
     a_call(aws)
-    with pytest.raises(index.GrafanaError, match=r"GET /api/datasources/uid/hyperpod-prometheus: .*refused"):
+    with pytest.raises(
+        index.GrafanaError, match=r"GET /api/datasources/uid/hyperpod-prometheus: .*refused"
+    ):
         complete(event(nobody))
 
 
@@ -242,7 +274,9 @@ def there(aws: Stubber, status: str = "ACTIVE") -> None:
     aws.add_response("describe_workspace", {"workspace": workspace}, {"workspaceId": WORKSPACE})
 
 
-def test_deleted_it_leaves_nothing_of_its_own(aws: Stubber, grafana: Grafana, endpoint: str) -> None:
+def test_deleted_it_leaves_nothing_of_its_own(
+    aws: Stubber, grafana: Grafana, endpoint: str
+) -> None:
     a_call(aws)
     assert complete(event(endpoint))
     grafana.sources["people-s"] = {"uid": "people-s"}

@@ -30,7 +30,9 @@ def event(kind: str = "Delete") -> dict[str, Any]:
 
 
 def finds(ec2: Stubber, **status: str) -> None:
-    interfaces = [{"NetworkInterfaceId": f"eni-{name}", "Status": found} for name, found in status.items()]
+    interfaces = [
+        {"NetworkInterfaceId": f"eni-{name}", "Status": found} for name, found in status.items()
+    ]
     asked = {
         "Filters": [
             {"Name": "group-id", "Values": [GROUP]},
@@ -47,7 +49,10 @@ def deletes(ec2: Stubber, name: str) -> None:
 @pytest.mark.parametrize("kind", ["Create", "Update"])
 def test_sends_no_request_while_the_cluster_exists(kind: str, ec2: Stubber) -> None:
     begun = index.on_event(event(kind), None)
-    assert begun == {"PhysicalResourceId": f"{CLUSTER}-pod-interfaces", "Data": {"Start": START + 60}}
+    assert begun == {
+        "PhysicalResourceId": f"{CLUSTER}-pod-interfaces",
+        "Data": {"Start": START + 60},
+    }
     assert index.is_complete(event(kind), None) == {"IsComplete": True}
 
 

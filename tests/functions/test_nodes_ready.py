@@ -19,7 +19,9 @@ def at(minutes: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index.time, "time", lambda: START + minutes * MINUTES)
 
 
-def event(groups: dict[str, str], *, kind: str = "Create", autoscaling: str = "false") -> dict[str, Any]:
+def event(
+    groups: dict[str, str], *, kind: str = "Create", autoscaling: str = "false"
+) -> dict[str, Any]:
     """Return the framework's event, in which numbers and booleans are strings."""
     return {
         "RequestType": kind,
@@ -71,11 +73,15 @@ def test_it_ends_when_all_groups_have_their_nodes(
     sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at(5, monkeypatch)
-    lists(sagemaker, [node("system", "Running"), node("more", "Pending")], [node("more", "Running")])
+    lists(
+        sagemaker, [node("system", "Running"), node("more", "Pending")], [node("more", "Running")]
+    )
     assert index.is_complete(event({"system": "1", "more": "1"}), None) == {"IsComplete": True}
 
 
-@pytest.mark.parametrize("status", ["Pending", "DeepHealthCheckInProgress", "Failure", "SystemUpdating"])
+@pytest.mark.parametrize(
+    "status", ["Pending", "DeepHealthCheckInProgress", "Failure", "SystemUpdating"]
+)
 def test_waits_while_a_node_is_not_running(
     status: str, sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +90,9 @@ def test_waits_while_a_node_is_not_running(
     assert index.is_complete(event({"system": "2"}), None) == {"IsComplete": False}
 
 
-def test_nodes_of_other_groups_do_not_count(sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_of_other_groups_do_not_count(
+    sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch
+) -> None:
     at(5, monkeypatch)
     lists(sagemaker, [node("workers", "Running"), node("workers", "Running")])
     assert index.is_complete(event({"system": "1"}), None) == {"IsComplete": False}
@@ -133,7 +141,9 @@ def test_autoscaling_is_waited_for_too(
     assert found == {"IsComplete": complete}
 
 
-def test_autoscaling_that_does_not_come_is_named(sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autoscaling_that_does_not_come_is_named(
+    sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch
+) -> None:
     at(51, monkeypatch)
     lists(sagemaker, [node("system", "Running")])
     describes(sagemaker, AutoScaling={"Mode": "Enable", "Status": "Failed"})
@@ -147,7 +157,9 @@ def test_deletion_waits_for_nothing(sagemaker: Stubber, monkeypatch: pytest.Monk
     assert index.is_complete(event({"system": "1"}, kind="Delete"), None) == {"IsComplete": True}
 
 
-def test_reports_a_fault_of_the_service(sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_a_fault_of_the_service(
+    sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch
+) -> None:
     at(1, monkeypatch)
     sagemaker.add_client_error("list_cluster_nodes", "AccessDeniedException")
     with pytest.raises(Exception, match="AccessDeniedException"):

@@ -33,7 +33,9 @@ class Aws:
     def __init__(self, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
         clients = {service: SESSION.client(service) for service in ("sagemaker", "sqs")}
         monkeypatch.setattr(boto3, "client", clients.__getitem__)
-        self._stubs = {name: stack.enter_context(Stubber(client)) for name, client in clients.items()}
+        self._stubs = {
+            name: stack.enter_context(Stubber(client)) for name, client in clients.items()
+        }
 
     def profile(self, name: str, status: str, *attached: Any) -> None:
         answer = {"Status": status, "UserSettings": {"CustomFileSystemConfigs": [*attached]}}
@@ -166,7 +168,9 @@ def test_a_profile_that_is_not_ready_is_retried_and_delays_no_other(aws: Aws, st
     aws.profile("ada", status)
     aws.profile("Ben", "InService")
     aws.updates("Ben", partition_of("ben"))
-    assert index.attach(said("ada", "Ben"), None) == {"batchItemFailures": [{"itemIdentifier": "m-ada"}]}
+    assert index.attach(said("ada", "Ben"), None) == {
+        "batchItemFailures": [{"itemIdentifier": "m-ada"}]
+    }
 
 
 def test_who_is_gone_needs_nothing(aws: Aws) -> None:

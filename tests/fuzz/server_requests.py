@@ -30,7 +30,14 @@ ATOMS: list[Any] = [
         "\u2028",
         "M" * 3000,
     ),
-    *({}, [], {"sequence": "MKT"}, {"id": "\x1b[31m", "sequence": "M"}, {"id": {}, "sequence": []}, 10**40),
+    *(
+        {},
+        [],
+        {"sequence": "MKT"},
+        {"id": "\x1b[31m", "sequence": "M"},
+        {"id": {}, "sequence": []},
+        10**40,
+    ),
 ]
 HEADERS = [
     "",
@@ -54,12 +61,35 @@ PIECES = [
         b"-1",
         b"99999",
     ),
-    *(b"\r\n", b"Transfer-Encoding: chunked\r\n", b"zz\r\n", b"\0", b"\xff\xff", b": ", b"1" * 9000),
+    *(
+        b"\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"zz\r\n",
+        b"\0",
+        b"\xff\xff",
+        b": ",
+        b"1" * 9000,
+    ),
 ]
-METHODS = [b"POST"] * 12 + [b"GET", b"PUT", b"HEAD", b"OPTIONS", b"TRACE", b"CONNECT", b"PRI", b"X" * 20]
+METHODS = [b"POST"] * 12 + [
+    b"GET",
+    b"PUT",
+    b"HEAD",
+    b"OPTIONS",
+    b"TRACE",
+    b"CONNECT",
+    b"PRI",
+    b"X" * 20,
+]
 TARGETS = [
     *[b"/invocations"] * 10,
-    *(b"/ping", b"*", b"http://x/invocations", b"/invocations?" + b"a" * 3000, b"/invocations/../ping"),
+    *(
+        b"/ping",
+        b"*",
+        b"http://x/invocations",
+        b"/invocations?" + b"a" * 3000,
+        b"/invocations/../ping",
+    ),
     *(b"//invocations", b"/%2e%2e", b"/\xc3\xa9", b"x:443"),
 ]
 VERSIONS = [b"HTTP/1.1"] * 8 + [b"HTTP/1.0", b"HTTP/2.0", b"HTTP/0.9"]
@@ -77,7 +107,13 @@ OTHER_HEADERS = [
         b"Accept: */*;q=0",
         b"Accept: text/csv",
     ),
-    *(b"Content-Type: \xe9", b"Content-Encoding: gzip", b"A: b\r\n folded", b": nameless", b"No colon"),
+    *(
+        b"Content-Type: \xe9",
+        b"Content-Encoding: gzip",
+        b"A: b\r\n folded",
+        b": nameless",
+        b"No colon",
+    ),
     *(b"X-" + b"a" * 200 + b": " + b"b" * 9000, b"Cookie: \0\x07", b"Content-Length: 7"),
 ]
 CHUNK_ENDS = [*[b"0\r\n\r\n"] * 3, b"0\r\nX: y\r\n\r\n", b"-1\r\n", b"f" * 17 + b"\r\n", b""]
@@ -121,7 +157,9 @@ def request(rng: random.Random) -> tuple[str, str, bytes, dict[str, str]]:
         if rng.random() < 0.1:
             headers[name] = rng.choice(HEADERS)
     path = (
-        "/invocations" if rng.random() < 0.97 else rng.choice(["/", "/ping", "/%00", "/invocations/?x=%ff"])
+        "/invocations"
+        if rng.random() < 0.97
+        else rng.choice(["/", "/ping", "/%00", "/invocations/?x=%ff"])
     )
     return rng.choice(["POST"] * 30 + ["GET", "PUT", "HEAD"]), path, body, headers
 
@@ -129,7 +167,10 @@ def request(rng: random.Random) -> tuple[str, str, bytes, dict[str, str]]:
 def framed(rng: random.Random) -> bytes:
     """A request whose parts are HTTP, more or less, and do not always belong together."""
     body = GOOD[0][1][: rng.choice([None, None, None, 20])]
-    headers = [b"Content-Type: application/json", *rng.choices(OTHER_HEADERS, k=rng.choice([0, 0, 1, 2]))]
+    headers = [
+        b"Content-Type: application/json",
+        *rng.choices(OTHER_HEADERS, k=rng.choice([0, 0, 1, 2])),
+    ]
     if rng.random() < 0.9:
         headers.append(b"Host: x")
     framing = rng.choice(["length"] * 3 + ["chunks", "both", "wrong", "none", "unknown"])
@@ -143,7 +184,9 @@ def framed(rng: random.Random) -> bytes:
     if framing == "wrong":
         headers.append(b"Content-Length: %d" % (len(body) + rng.choice([-5, 5, 10**6, 10**30])))
     if framing == "unknown":
-        headers.append(b"Transfer-Encoding: " + rng.choice([b"gzip", b"chunked, chunked", b"identity"]))
+        headers.append(
+            b"Transfer-Encoding: " + rng.choice([b"gzip", b"chunked, chunked", b"identity"])
+        )
     rng.shuffle(headers)
     line = b" ".join([rng.choice(METHODS), rng.choice(TARGETS), rng.choice(VERSIONS)])
     return b"\r\n".join([line, *headers, b"", body])

@@ -42,7 +42,8 @@ GROWTH = 0.02
 TOLERANCE = 1e-2
 """Largest difference between two embeddings of one protein (numbers of about 1), in bf16."""
 PROTEINS = [
-    "".join(random.Random(number).choices("LAGVSERTIDPKQNFYMHWC", k=5 + 12 * number)) for number in range(60)
+    "".join(random.Random(number).choices("LAGVSERTIDPKQNFYMHWC", k=5 + 12 * number))
+    for number in range(60)
 ]
 PAUSE_SECONDS = 0.01
 ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
@@ -90,7 +91,9 @@ class Load:
 
     def wrong(self, rng: random.Random) -> None:
         method, path, body, headers = request(rng)
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        ) as connection:
             connection.request(method, path, body, headers)
             status = connection.getresponse().status
         assert status < 500, f"{status} for {method} {path} {body[:200]!r}"
@@ -134,16 +137,22 @@ class Load:
 
     def _embeddings(self, proteins: Sequence[str], media_type: str) -> list[list[float]]:
         body = (
-            json.dumps({"proteins": proteins}) if media_type == JSON else "\n".join(["sequence", *proteins])
+            json.dumps({"proteins": proteins})
+            if media_type == JSON
+            else "\n".join(["sequence", *proteins])
         )
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        ) as connection:
             connection.request("POST", "/invocations", body, {"Content-Type": media_type})
             reply = connection.getresponse()
             answer = reply.read().decode()
         assert reply.status == 200, f"{reply.status}: {answer}"
         if media_type == JSON:
             return [prediction["embedding"] for prediction in json.loads(answer)["predictions"]]
-        return [[float(cell) for cell in row[1:]] for row in list(csv.reader(io.StringIO(answer)))[1:]]
+        return [
+            [float(cell) for cell in row[1:]] for row in list(csv.reader(io.StringIO(answer)))[1:]
+        ]
 
 
 def soak(server: psutil.Process, port: int, seconds: float, seed: int) -> list[str]:
@@ -176,13 +185,17 @@ def soak(server: psutil.Process, port: int, seconds: float, seed: int) -> list[s
             f"memory has grown: {[round(figure) for figure in figures[:: len(figures) // 5]]} MiB"
         )
     missing = {client.__name__.replace("_", " ") for client in clients} - set(load.counts)
-    return load.faults + [f"no request of the kind {kind} has come to its end" for kind in sorted(missing)]
+    return load.faults + [
+        f"no request of the kind {kind} has come to its end" for kind in sorted(missing)
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Load a server, and watch its memory.")
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="seed of another soak")
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbits(32), help="seed of another soak"
+    )
     options = parser.parse_args()
     print(f"soak for {options.minutes:g} minutes, --seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -16,13 +16,67 @@ from config.reading.loader import load_cluster
 CLUSTERS = sorted((Path(__file__).parents[2] / "clusters").glob("*.yaml"))
 Place = tuple[Any, ...]
 VALUES: tuple[Any, ...] = (
-    *(None, True, False, 0, -1, 1, 10**18, 2.5, float("inf"), float("nan"), "", " ", "no", "010", "1:30"),
-    *([], {}, [[]], [None], {"": ""}, {"a": {"b": {}}}, "../..", "$(id)", "a\nb", "a\tb", "a" * 5000),
-    *("\a", "\x1b[2J", "\x7f", "\x85", "\x9b2J", "\u2028", "\u202e", "\ufeff", "\x00", "a@example.co\am"),
-    *("https://idp.example|.com/", "ssh-ed25519 AAAA", "ssh-rsa AAAA a\x0cb", "ml.p5.48xlarge", "eks"),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1,
+        10**18,
+        2.5,
+        float("inf"),
+        float("nan"),
+        "",
+        " ",
+        "no",
+        "010",
+        "1:30",
+    ),
+    *(
+        [],
+        {},
+        [[]],
+        [None],
+        {"": ""},
+        {"a": {"b": {}}},
+        "../..",
+        "$(id)",
+        "a\nb",
+        "a\tb",
+        "a" * 5000,
+    ),
+    *(
+        "\a",
+        "\x1b[2J",
+        "\x7f",
+        "\x85",
+        "\x9b2J",
+        "\u2028",
+        "\u202e",
+        "\ufeff",
+        "\x00",
+        "a@example.co\am",
+    ),
+    *(
+        "https://idp.example|.com/",
+        "ssh-ed25519 AAAA",
+        "ssh-rsa AAAA a\x0cb",
+        "ml.p5.48xlarge",
+        "eks",
+    ),
 )
 TEXTS = (
-    *("&a ", "*a", "<<: *a\n", "!!python/object:os.system ", "[" * 1000, "{a: " * 1000, "- " * 1000, "\x85"),
+    *(
+        "&a ",
+        "*a",
+        "<<: *a\n",
+        "!!python/object:os.system ",
+        "[" * 1000,
+        "{a: " * 1000,
+        "- " * 1000,
+        "\x85",
+    ),
     *(
         "\t",
         "\r",
@@ -45,7 +99,9 @@ TEXTS = (
 
 def places(value: Any, above: Place = ()) -> Iterator[Place]:
     """Return the paths of all keys and items."""
-    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+    for key in (
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    ):
         yield (*above, key)
         yield from places(value[key], (*above, key))
 
@@ -87,7 +143,9 @@ def damaged_text(text: str, chance: random.Random) -> str:
 
 
 @pytest.mark.long
-def test_damaged_cluster_files(rounds: Callable[[int], Iterator[random.Random]], tmp_path: Path) -> None:
+def test_damaged_cluster_files(
+    rounds: Callable[[int], Iterator[random.Random]], tmp_path: Path
+) -> None:
     path = tmp_path / "cluster.yaml"
     sources = [source.read_text() for source in CLUSTERS]
     documents = [yaml.safe_load(source) for source in sources]

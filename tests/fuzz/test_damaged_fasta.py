@@ -20,7 +20,9 @@ SEEDS = (
     b">a\r\nMKV\r\nLA\r\n>b\r\nGG\r\n",
     b"\n\n>a\n\nmkvla*\n\n>b\tx\n G\tG\n*\n",
     b"\xef\xbb\xbf> a \nMKVLAXBZUO\n>\xc3\xa4\nGGJ",
-    "".join(f">sp|P{n:05}|X some protein OS=E. coli\n{'MKVLAGILF' * (n + 1)}\n" for n in range(9)).encode(),
+    "".join(
+        f">sp|P{n:05}|X some protein OS=E. coli\n{'MKVLAGILF' * (n + 1)}\n" for n in range(9)
+    ).encode(),
     b">a\nMKV\n>a\nGG\n",
     b">\x1b[31mEVIL\x07\nMKV\n",
 )
@@ -44,7 +46,9 @@ def proteins_of(folder: Path) -> dict[str, str]:
     for shard in folder.glob("*/*.arrow"):
         with pa.memory_map(str(shard)) as source:
             table = pa.ipc.open_stream(source).read_all()
-        found |= dict(zip(table["id"].to_pylist(), map(decode, table["tokens"].to_pylist()), strict=True))
+        found |= dict(
+            zip(table["id"].to_pylist(), map(decode, table["tokens"].to_pylist()), strict=True)
+        )
     return found
 
 
@@ -74,7 +78,9 @@ def check_prepared(content: bytes, text: bytes, path: Path) -> None:
         told = str(error)
         assert not CONTROL_CHARACTER.search(told) and str(path) in told and len(told) < 1000, told
     else:
-        expected = {name: decode(encode(protein)) for name, protein in expected_records(text).items()}
+        expected = {
+            name: decode(encode(protein)) for name, protein in expected_records(text).items()
+        }
         assert Manifest.load(out) == manifest
         assert manifest.records + manifest.duplicates_dropped == len(expected)
         found = proteins_of(out)
@@ -92,14 +98,18 @@ def test_inference_tells_every_record(rounds, tmp_path: Path) -> None:
     for chance in rounds(400):
         path.write_bytes(mutated(chance.choice(SEEDS), chance))
         try:
-            read = list(read_proteins([str(path)], tmp_path, id_column="id", sequence_column="sequence"))
+            read = list(
+                read_proteins([str(path)], tmp_path, id_column="id", sequence_column="sequence")
+            )
         except ValueError as error:
             assert not CONTROL_CHARACTER.search(str(error)) and str(path) in str(error)
             continue
         assert read
         for record in read:
             if isinstance(record, Reject):
-                assert not CONTROL_CHARACTER.search(record.reason) and record.where.startswith(f"{path}:")
+                assert not CONTROL_CHARACTER.search(record.reason) and record.where.startswith(
+                    f"{path}:"
+                )
             else:
                 assert isinstance(record, Protein) and len(record.tokens)
                 assert not CONTROL_CHARACTER.search(record.id)

@@ -21,16 +21,28 @@ from seqlm.training.data.manifest import Manifest
 from tests.fuzz.mutation import mutated
 
 ROWS = [(f"p{n}", "MKVLAGILFW"[: 3 + n % 7] + "AG" * n, n % 3, n % 2) for n in range(12)]
-CSV = "".join(",".join(map(str, row)) + "\n" for row in [("id", "sequence", "fold", "y"), *ROWS]).encode()
+CSV = "".join(
+    ",".join(map(str, row)) + "\n" for row in [("id", "sequence", "fold", "y"), *ROWS]
+).encode()
 TABLES = {
-    "t.csv": (CSV, CSV.replace(b"\n", b"\r\n"), b"\xef\xbb\xbf" + CSV, CSV.replace(b"MKV", b'"mkv"')),
+    "t.csv": (
+        CSV,
+        CSV.replace(b"\n", b"\r\n"),
+        b"\xef\xbb\xbf" + CSV,
+        CSV.replace(b"MKV", b'"mkv"'),
+    ),
     "t.tsv": (CSV.replace(b",", b"\t"),),
 }
 FASTA = "".join(f">{name}\n{protein}\n" for name, protein, *_ in ROWS).encode()
-LABELS = "".join(f"{name},{fold},{y}\n" for name, _, fold, y in [("id", "", "fold", "y"), *ROWS]).encode()
+LABELS = "".join(
+    f"{name},{fold},{y}\n" for name, _, fold, y in [("id", "", "fold", "y"), *ROWS]
+).encode()
 CHATS = {
     "t.json": (b'[{"question": "a", "answer": "b"}, {"question": "c", "answer": "d\\ne"}]',),
-    "t.jsonl": (b'{"question": "a", "answer": "b"}\n{"question": "c", "answer": "d"}\n', b"[" * 5000),
+    "t.jsonl": (
+        b'{"question": "a", "answer": "b"}\n{"question": "c", "answer": "d"}\n',
+        b"[" * 5000,
+    ),
     "t.csv": (b'question,answer\na,b\n"c\nd",e\n',),
 }
 
@@ -40,7 +52,12 @@ def run_file(tmp_path: Path) -> Path:
     """A run that fine-tunes on a table."""
     path = tmp_path / "run.yaml"
     split = {"column": "fold", "validation": [1], "test": [2]}
-    task = {"kind": "binary", "label_columns": ["y"], "table": [str(tmp_path / "t.csv")], "split": split}
+    task = {
+        "kind": "binary",
+        "label_columns": ["y"],
+        "table": [str(tmp_path / "t.csv")],
+        "split": split,
+    }
     folders = {"path": str(tmp_path / "out"), "downloads": str(tmp_path / "downloads")}
     path.write_text(yaml.safe_dump({"model": {"init_from": "x"}, "task": task, "data": folders}))
     return path
@@ -71,7 +88,10 @@ def test_prepared_or_refused(rounds, tmp_path: Path, run_file: Path) -> None:
 
 
 def test_parquet_is_read_or_refused(rounds, tmp_path: Path, run_file: Path) -> None:
-    columns = {name: [str(row[n]) for row in ROWS] for n, name in enumerate(("id", "sequence", "fold", "y"))}
+    columns = {
+        name: [str(row[n]) for row in ROWS]
+        for n, name in enumerate(("id", "sequence", "fold", "y"))
+    }
     pq.write_table(pa.table(columns), tmp_path / "whole.parquet")
     whole, path = (tmp_path / "whole.parquet").read_bytes(), tmp_path / "t.parquet"
     config = load_config(run_file, [f"task.table={path}"])
@@ -91,7 +111,9 @@ def test_inference_tells_every_record(rounds, tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_bytes(mutated(chance.choice(TABLES[name]), chance))
         try:
-            read = list(read_proteins([str(path)], tmp_path, id_column="id", sequence_column="sequence"))
+            read = list(
+                read_proteins([str(path)], tmp_path, id_column="id", sequence_column="sequence")
+            )
         except ValueError as error:
             assert str(path) in str(error)
             continue

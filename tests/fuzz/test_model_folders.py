@@ -28,7 +28,12 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     foreign = Path(shutil.copytree(folder / "model", folder / "foreign"))
     (foreign / "SHA256SUMS").unlink()
     checkpoint = write_checkpoint(folder / "checkpoints", config)
-    return {"model": folder / "model", "foreign": foreign, "checkpoint": checkpoint, "sealed": checkpoint}
+    return {
+        "model": folder / "model",
+        "foreign": foreign,
+        "checkpoint": checkpoint,
+        "sealed": checkpoint,
+    }
 
 
 def mutate(content: bytes, draw: random.Random) -> bytes:

@@ -39,7 +39,9 @@ def served() -> Iterator[Served]:
 def is_right(body: object) -> bool:
     """Whether a body by the description is; its generator takes private characters for printable ones."""
     proteins = body["proteins"] if isinstance(body, dict) else []
-    return all(str(protein.get("id")).isprintable() for protein in proteins if isinstance(protein, dict))
+    return all(
+        str(protein.get("id")).isprintable() for protein in proteins if isinstance(protein, dict)
+    )
 
 
 @pytest.mark.long
@@ -61,7 +63,9 @@ def test_answers_are_as_the_description_says(
     seen: set[tuple[GenerationMode, int]] = set()
 
     def check(case: Case, mode: GenerationMode) -> None:
-        reply = case.call_and_validate(excluded_checks=[positive_data_acceptance, negative_data_rejection])
+        reply = case.call_and_validate(
+            excluded_checks=[positive_data_acceptance, negative_data_rejection]
+        )
         if case.media_type == CSV:
             allowed = {200}  # made here, and right in either mode
         elif mode == GenerationMode.POSITIVE:
@@ -81,7 +85,9 @@ def test_answers_are_as_the_description_says(
                 phases=[Phase.generate],
                 suppress_health_check=list(HealthCheck),
             )
-            given_case = given(case=invoke.as_strategy(generation_mode=mode), mode=strategies.just(mode))
+            given_case = given(
+                case=invoke.as_strategy(generation_mode=mode), mode=strategies.just(mode)
+            )
             seeded(limited(given_case(check)))()
     assert seen >= {(GenerationMode.POSITIVE, 200), (GenerationMode.NEGATIVE, 400)}
 
@@ -131,7 +137,9 @@ def test_malformed_http_harms_no_other_request(
     number = 0
     for rng in (rng for rng in rounds(10) for _ in range(CONNECTIONS)):
         number += 1
-        made = [rng.choice([framed, framed, framed, noise])(rng) for _ in range(rng.choice([1, 1, 2]))]
+        made = [
+            rng.choice([framed, framed, framed, noise])(rng) for _ in range(rng.choice([1, 1, 2]))
+        ]
         answer = b""
         # The server may have closed already, or wait for more.
         with (
@@ -146,7 +154,15 @@ def test_malformed_http_harms_no_other_request(
         statuses = {reply[:3] for reply in answer.split(b"HTTP/1.1 ")[1:]}
         assert all(status[:1] in (b"1", b"2", b"4") for status in statuses), (made, answer)
         seen |= statuses
-    assert number < 10 * CONNECTIONS or seen >= {b"100", b"200", b"400", b"404", b"405", b"406", b"415"}
+    assert number < 10 * CONNECTIONS or seen >= {
+        b"100",
+        b"200",
+        b"400",
+        b"404",
+        b"405",
+        b"406",
+        b"415",
+    }
     assert served.invoke({"proteins": ["MKT"]}).status == 200
 
 

@@ -14,14 +14,18 @@ from tests.stacks.synthesized import ALL_FILES, templates
 
 GOLDEN = Path(__file__).parent
 _ASSET = re.compile(r"\b[0-9a-f]{64}\b")
-_CONTENT = re.compile(r"\b(functions/|lifecycle/|workloads/|studio/|-codeeditor-|-jupyterlab-)[0-9a-f]{16}\b")
+_CONTENT = re.compile(
+    r"\b(functions/|lifecycle/|workloads/|studio/|-codeeditor-|-jupyterlab-)[0-9a-f]{16}\b"
+)
 
 
 def normalised(template: dict[str, Any]) -> str:
     """The template as text; assets are numbered in the order of their first mention."""
     text = json.dumps(template, indent=1, sort_keys=True)
     numbers: dict[str, str] = {}
-    text = _ASSET.sub(lambda found: numbers.setdefault(found[0], f"<asset {len(numbers) + 1}>"), text)
+    text = _ASSET.sub(
+        lambda found: numbers.setdefault(found[0], f"<asset {len(numbers) + 1}>"), text
+    )
     return _CONTENT.sub(r"\1<content>", text) + "\n"
 
 
@@ -29,7 +33,9 @@ def normalised(template: dict[str, Any]) -> str:
 def golden_files() -> dict[Path, str]:
     """What the golden files of all shipped clusters and endpoints should hold."""
     endpoints = {
-        GOLDEN / f"endpoint-{Path(file).stem}" / "EndpointStack.json": normalised(endpoint_template(file))
+        GOLDEN / f"endpoint-{Path(file).stem}" / "EndpointStack.json": normalised(
+            endpoint_template(file)
+        )
         for file in ENDPOINT_FILES
     }
     clusters = {

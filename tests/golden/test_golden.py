@@ -29,7 +29,12 @@ def difference(path: Path, wanted: str) -> str:
     """The first lines of a unified diff, empty if there is none."""
     approved = path.read_text() if path.exists() else ""
     lines = difflib.unified_diff(
-        approved.splitlines(), wanted.splitlines(), f"approved {path.name}", "synthesized", lineterm="", n=2
+        approved.splitlines(),
+        wanted.splitlines(),
+        f"approved {path.name}",
+        "synthesized",
+        lineterm="",
+        n=2,
     )
     return "\n".join(islice(lines, LINES_SHOWN))
 

@@ -26,7 +26,9 @@ Within = Callable[[str, float, float], None]
 def device() -> torch.device:
     """Device of all tests."""
     if not IS_REHEARSAL and not torch.cuda.is_available():
-        pytest.skip("no CUDA device is visible; REHEARSE_GPU_TESTS=1 rehearses the GPU tests on the CPU")
+        pytest.skip(
+            "no CUDA device is visible; REHEARSE_GPU_TESTS=1 rehearses the GPU tests on the CPU"
+        )
     return torch.device("cpu" if IS_REHEARSAL else "cuda")
 
 

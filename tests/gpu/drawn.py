@@ -58,7 +58,9 @@ class DrawnSplit(RecordSplit):
 
     def __init__(self, num_proteins: int = 2000, longest: int = 1200) -> None:
         rng = np.random.default_rng(0)
-        lengths = np.clip(rng.lognormal(np.log(min(220, longest / 2)), 0.7, num_proteins), 1, longest)
+        lengths = np.clip(
+            rng.lognormal(np.log(min(220, longest / 2)), 0.7, num_proteins), 1, longest
+        )
         self._lengths = lengths.astype(np.int64)
         letters = FIRST_RESIDUE + NUM_STANDARD_RESIDUES
         self._proteins = [
@@ -98,8 +100,12 @@ class DrawnPretraining(Pretraining):
             optim=OptimConfig(warmup_steps=1),
             train=train,
         )
-        self.esm_config = two_layers(8, scale.heads) if scale.model == "-" else published_config(scale.model)
-        Objective.__init__(self, config, DrawnSplit(longest=scale.max_residues + 100), self.esm_config)
+        self.esm_config = (
+            two_layers(8, scale.heads) if scale.model == "-" else published_config(scale.model)
+        )
+        Objective.__init__(
+            self, config, DrawnSplit(longest=scale.max_residues + 100), self.esm_config
+        )
         self._fails_from, self._micro_batches = fails_from, 0
 
     def open(self, split: Split) -> RecordSplit:
@@ -191,6 +197,7 @@ def worst_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> f
     assert found.keys() == expected.keys()
     floor = 1e-3 * max(value.double().norm().item() for value in expected.values())
     return max(
-        (found[name].double() - value.double()).norm().item() / max(value.double().norm().item(), floor)
+        (found[name].double() - value.double()).norm().item()
+        / max(value.double().norm().item(), floor)
         for name, value in expected.items()
     )

@@ -37,9 +37,13 @@ def segment_errors(found: Tensor, expected: Tensor, bounds: list[int]) -> float:
     """Largest relative error of a segment, so that one wrong protein among many shows."""
     floor = 0.1 * expected.double().square().mean().sqrt()
     return max(
-        ((f - e).double().norm() / torch.maximum(e.double().norm(), floor * e.numel() ** 0.5)).item()
+        (
+            (f - e).double().norm() / torch.maximum(e.double().norm(), floor * e.numel() ** 0.5)
+        ).item()
         for f, e in (
-            (found[start:stop], expected[start:stop]) for start, stop in pairwise(bounds) if stop > start
+            (found[start:stop], expected[start:stop])
+            for start, stop in pairwise(bounds)
+            if stop > start
         )
     )
 
@@ -68,7 +72,11 @@ def test_varlen_equals_dense_attention(
     segments = drawn_segments(scale, device)
     bounds = segments.cumulative.tolist()
     torch.manual_seed(0)
-    qkv = torch.randn(bounds[-1], 3, scale.heads, head_size, device=device).bfloat16().requires_grad_()
+    qkv = (
+        torch.randn(bounds[-1], 3, scale.heads, head_size, device=device)
+        .bfloat16()
+        .requires_grad_()
+    )
     grad = torch.randn(bounds[-1], scale.heads, head_size, device=device).bfloat16()
     # Angles whose cosines are exact in bf16: multiples of a right angle. How cosines are rounded is another
     # test's question, and here would hide what the kernel does.
@@ -102,7 +110,9 @@ def test_causal_attention_with_grouped_keys(
     inputs = [torch.randn(shape, device=device).bfloat16().requires_grad_() for shape in shapes]
     grad = torch.randn(1, bounds[-1], heads, 64, device=device).bfloat16()
     assert uses_flash(inputs[2])
-    found, _ = packed_causal_attention(torch.nn.Module(), *inputs, None, scaling=64**-0.5, segments=segments)
+    found, _ = packed_causal_attention(
+        torch.nn.Module(), *inputs, None, scaling=64**-0.5, segments=segments
+    )
     found.backward(grad)
 
     exact = [x.detach().float().requires_grad_() for x in inputs]
@@ -126,6 +136,8 @@ def test_empty_segments_change_nothing(device: torch.device, scale: Scale, withi
     cos, sin = qkv.new_ones(bounds[-1], 1, 16), qkv.new_zeros(bounds[-1], 1, 16)
     plain = Segments(segments.cumulative[:-2], segments.max_length)
     with torch.no_grad():
-        found, expected = (packed_attention(*qkv.unbind(1), cos, sin, places) for places in (segments, plain))
+        found, expected = (
+            packed_attention(*qkv.unbind(1), cos, sin, places) for places in (segments, plain)
+        )
     # The same kernel computes the same tiles in the same order.
     within("output", difference(found, expected), 0.0)

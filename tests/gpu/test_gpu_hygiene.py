@@ -117,7 +117,9 @@ def settle(trainer: Trainer) -> None:
     getattr(trainer, "settle", lambda: None)()
 
 
-def test_a_resumed_run_is_the_same_run(here: Processes, scale: Scale, tmp_path: Path, within: Within) -> None:
+def test_a_resumed_run_is_the_same_run(
+    here: Processes, scale: Scale, tmp_path: Path, within: Within
+) -> None:
     """Not bit by bit on CUDA, where the same run twice is not either."""
 
     def new_trainer() -> Trainer:
@@ -135,7 +137,12 @@ def test_a_resumed_run_is_the_same_run(here: Processes, scale: Scale, tmp_path: 
     start = trained(trainer, 0)
     with Checkpointer(tmp_path, here, identity, 1) as checkpointer:
         trained(trainer, 4)
-        extra = {"progress": asdict(trainer.progress), "config": {}, "model_config": {}, "environment": {}}
+        extra = {
+            "progress": asdict(trainer.progress),
+            "config": {},
+            "model_config": {},
+            "environment": {},
+        }
         checkpointer.save(4, trainer.model, trainer.optimizers, extra)
         checkpointer.finish()
         whole = trained(trainer, 4)

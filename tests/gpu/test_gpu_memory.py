@@ -17,7 +17,9 @@ AS_PLANNED = 0.15
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("size", ["35M", "150M"])
-def test_peaks_are_as_planned(size: str, checkpointing: bool, device: torch.device, within: Within) -> None:
+def test_peaks_are_as_planned(
+    size: str, checkpointing: bool, device: torch.device, within: Within
+) -> None:
     if device.type != "cuda":
         pytest.skip("a rehearsal has no CUDA allocator whose peak could be compared")
     esm, tokens = published_config(size), 16384

@@ -64,7 +64,9 @@ def transformers_pass(
     return logits, gradients(model)
 
 
-def packed_pass(model: PackedEsm, pack: Pack, *, bf16: bool) -> tuple[list[Tensor], dict[str, Tensor]]:
+def packed_pass(
+    model: PackedEsm, pack: Pack, *, bf16: bool
+) -> tuple[list[Tensor], dict[str, Tensor]]:
     """The same by the packed model."""
     model.zero_grad()
     with under_autocast(pack.tokens.device, enabled=bf16):
@@ -96,7 +98,9 @@ def test_logits_and_gradients_equal_those_of_transformers(
     theirs = worst_protein(their_logits, exact_logits)
     within("bf16 logits", worst_protein(logits, exact_logits), AS_GOOD_AS_TRANSFORMERS * theirs)
     theirs = worst_difference(their_gradients, exact_gradients)
-    within("bf16 gradients", worst_difference(found, exact_gradients), AS_GOOD_AS_TRANSFORMERS * theirs)
+    within(
+        "bf16 gradients", worst_difference(found, exact_gradients), AS_GOOD_AS_TRANSFORMERS * theirs
+    )
 
 
 def test_masks_are_those_of_the_cpu(device: torch.device, scale: Scale, within: Within) -> None:
@@ -111,7 +115,9 @@ def test_masks_are_those_of_the_cpu(device: torch.device, scale: Scale, within: 
         within("token scale", difference(found.token_scale.cpu(), expected.token_scale), 1e-6)
 
 
-def test_compiled_layers_equal_eager_ones(device: torch.device, scale: Scale, within: Within) -> None:
+def test_compiled_layers_equal_eager_ones(
+    device: torch.device, scale: Scale, within: Within
+) -> None:
     packs = [*masked_packs(scale, device, 2), empty_pack(scale, device)]
     eager, compiled = (packed_model(two_layers(16, scale.heads), device) for _ in range(2))
     for layer in compiled.layers:
@@ -127,7 +133,9 @@ def test_compiled_layers_equal_eager_ones(device: torch.device, scale: Scale, wi
         assert compiled(packs[2]).loss_sum.item() == 0
 
 
-def test_recomputed_layers_equal_kept_ones(device: torch.device, scale: Scale, within: Within) -> None:
+def test_recomputed_layers_equal_kept_ones(
+    device: torch.device, scale: Scale, within: Within
+) -> None:
     (pack,) = masked_packs(scale, device, 1)
     kept, recomputed = (packed_model(two_layers(32, scale.heads), device) for _ in range(2))
     recomputed.recompute_layers()

@@ -65,7 +65,9 @@ def _without_texts(value: Any) -> Any:
         return value
     texts = {"description", "title"}
     return {
-        key: _without_texts(item) for key, item in value.items() if key not in texts or isinstance(item, dict)
+        key: _without_texts(item)
+        for key, item in value.items()
+        if key not in texts or isinstance(item, dict)
     }
 
 
@@ -89,7 +91,11 @@ def kubeflow_schema(packages: Path, model: str = "KubeflowOrgV1PyTorchJobSpec") 
             found["attribute_map"][field]: _schema_of(kind, waiting)
             for field, kind in found["openapi_types"].items()
         }
-        definitions[name] = {"type": "object", "properties": properties, "additionalProperties": False}
+        definitions[name] = {
+            "type": "object",
+            "properties": properties,
+            "additionalProperties": False,
+        }
     return {"$ref": f"#/$defs/{model}", "$defs": dict(sorted(definitions.items()))}
 
 

@@ -31,12 +31,22 @@ def check(manifest: dict[str, Any]) -> None:
     for template in pod_templates(manifest):
         # The template's own place in a kind of Kubernetes'; a bare Pod must have a name.
         kubernetes_validate.validate(
-            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "any"}, "spec": template["spec"]},
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "any"},
+                "spec": template["spec"],
+            },
             VERSION,
             strict=True,
         )
         kubernetes_validate.validate(
-            {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "any"}, "template": template},
+            {
+                "apiVersion": "v1",
+                "kind": "PodTemplate",
+                "metadata": {"name": "any"},
+                "template": template,
+            },
             VERSION,
             strict=True,
         )

@@ -27,7 +27,11 @@ def touch(node):
 
 STEPS = (Step("touch", touch),)
 """
-ADDRESS_OF = {"ip-10-0-0-31": "10.0.0.31", "ip-10-0-0-32": "10.0.0.32", "ip-10-0-0-20": ADDRESSES["login"]}
+ADDRESS_OF = {
+    "ip-10-0-0-31": "10.0.0.31",
+    "ip-10-0-0-32": "10.0.0.32",
+    "ip-10-0-0-20": ADDRESSES["login"],
+}
 SCONTROL = r"""
 nodes="{nodes}"
 show() {{ sed 's/^/NodeName='"$1"' NodeAddr='"$1"' /' "$nodes/$1"; }}
@@ -110,7 +114,11 @@ case "$SLURMD_NODENAME" in {cases} *) address={ADDRESSES["controller"]} ;; esac
         script = str(self.bundle.folder / "apply_to_cluster.py")
         done = subprocess.run(
             [sys.executable, "-s", "-B", script, "--source", SOURCE, *arguments],
-            env={"PATH": self.bundle.stand_ins.path, "DESTDIR": str(self.root), "LIFECYCLE_PATIENCE": "1"},
+            env={
+                "PATH": self.bundle.stand_ins.path,
+                "DESTDIR": str(self.root),
+                "LIFECYCLE_PATIENCE": "1",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -12,7 +12,9 @@ from tests.lifecycle.node import StandIns
 class Worker:
     """The two scripts as the step installs them, in short time, with stand-ins for what they ask."""
 
-    def __init__(self, folder: Path, stand_ins: StandIns, num_gpus: int = 2, num_neuron: int = 0) -> None:
+    def __init__(
+        self, folder: Path, stand_ins: StandIns, num_gpus: int = 2, num_neuron: int = 0
+    ) -> None:
         self.folder = folder
         self.commands = stand_ins
         self.scripts = folder / "stand_ins/bin"
@@ -22,7 +24,8 @@ class Worker:
             "/dev/neuron", f"{folder}/neuron"
         )
         text = text.replace(
-            "seconds_to_answer=4 seconds_between_looks=2", "seconds_to_answer=1 seconds_between_looks=0"
+            "seconds_to_answer=4 seconds_between_looks=2",
+            "seconds_to_answer=1 seconds_between_looks=0",
         )
         self.reset = folder / "gpus-were-reset"
         self.write("check-node-health", text.replace("/run/gpus-were-reset", str(self.reset)))
@@ -37,7 +40,8 @@ class Worker:
         stand_ins.command("stat", '[[ $1 != --format* ]] || exec /usr/bin/stat "$@"')
         stand_ins.command("df", "printf 'Avail\\n 9000\\n'")
         stand_ins.command(
-            "nvidia-smi", "echo 'GPU 0: NVIDIA H100 (UUID: GPU-1)'; echo 'GPU 1: NVIDIA H100 (UUID: GPU-2)'"
+            "nvidia-smi",
+            "echo 'GPU 0: NVIDIA H100 (UUID: GPU-1)'; echo 'GPU 1: NVIDIA H100 (UUID: GPU-2)'",
         )
         for name in ("journalctl", "logger", "scontrol"):
             stand_ins.command(name)
@@ -49,7 +53,11 @@ class Worker:
     def run(self, name: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(self.scripts / name)],
-            env={"PATH": self.commands.path, "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "ip-10-0-0-31"},
+            env={
+                "PATH": self.commands.path,
+                "SLURM_JOB_ID": "7",
+                "SLURMD_NODENAME": "ip-10-0-0-31",
+            },
             capture_output=True,
             text=True,
             timeout=60,
@@ -58,7 +66,9 @@ class Worker:
     def drained(self) -> str | None:
         """The reason given to Slurm."""
         reasons = [
-            call.split("reason=", 1)[1] for call in self.commands.calls if call.startswith("scontrol update")
+            call.split("reason=", 1)[1]
+            for call in self.commands.calls
+            if call.startswith("scontrol update")
         ]
         return reasons[0] if reasons else None
 

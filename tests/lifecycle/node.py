@@ -170,7 +170,8 @@ class Bundle:
         (self.folder / "deployment.json").write_text(json.dumps(deployment_document()))
         self.write_resource_config(json.dumps(resource_config()))
         self.stand_ins.command(
-            "hostname", f'[[ "$1" == --short ]] && echo ip-node || echo "172.17.0.1 {ADDRESSES[group]}"'
+            "hostname",
+            f'[[ "$1" == --short ]] && echo ip-node || echo "172.17.0.1 {ADDRESSES[group]}"',
         )
         self.stand_ins.command("sleep")
 
@@ -229,6 +230,8 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
     commands = StandIns(tmp_path / "stand_ins")
     monkeypatch.setenv("PATH", commands.path)
     monkeypatch.setattr(
-        Host, "try_run", lambda host, *command, **options: commands.try_run(host, *command, **options)
+        Host,
+        "try_run",
+        lambda host, *command, **options: commands.try_run(host, *command, **options),
     )
     return commands

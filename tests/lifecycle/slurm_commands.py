@@ -72,7 +72,11 @@ class SlurmCommands:
         stand_ins.command("systemctl", '[[ "$1" != is-active ]] || echo active')
         stand_ins.command("nvidia-smi", "echo 'GPU 0: NVIDIA A10G (UUID: GPU-1)'")
         stand_ins.function("sacctmgr", partial(sacctmgr, folder / "database"))
-        self.database = {"accounts": {"root": ["", "1"]}, "users": {"root": ["root"]}, "admins": ["root"]}
+        self.database = {
+            "accounts": {"root": ["", "1"]},
+            "users": {"root": ["root"]},
+            "admins": ["root"],
+        }
 
     def answers(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
@@ -92,7 +96,9 @@ class SlurmCommands:
     def configure(self, **changes: str) -> None:
         lines = (self.folder / "configuration").read_text().splitlines()
         kept = [line for line in lines if line.split("=")[0].strip() not in changes]
-        self.answers("configuration", "\n".join([*kept, *(f"{k} = {v}" for k, v in changes.items())]) + "\n")
+        self.answers(
+            "configuration", "\n".join([*kept, *(f"{k} = {v}" for k, v in changes.items())]) + "\n"
+        )
 
     @property
     def database(self) -> dict[str, Any]:

@@ -66,7 +66,14 @@ def test_each_worker_fetches_the_scripts_to_a_folder_of_roots_alone(applied: App
     assert len(fetches) == 2
     for call in fetches:
         words = call.split()
-        assert words[1:7] == ["s3", "cp", "--region", "us-west-2", "--only-show-errors", "--recursive"]
+        assert words[1:7] == [
+            "s3",
+            "cp",
+            "--region",
+            "us-west-2",
+            "--only-show-errors",
+            "--recursive",
+        ]
         assert words[7] == f"{SOURCE}/"
         # Nothing is left of it.
         assert not Path(words[8]).exists() and not Path(words[8]).parent.exists()
@@ -75,7 +82,13 @@ def test_each_worker_fetches_the_scripts_to_a_folder_of_roots_alone(applied: App
 def test_jobs_are_small_and_for_one_node(cluster: Cluster) -> None:
     cluster.apply("--nodes", "ip-10-0-0-31")
     (call,) = (call for call in cluster.bundle.stand_ins.calls if call.startswith("srun "))
-    for option in ("--nodelist=ip-10-0-0-31", "--partition=gpu", "--nodes=1", "--ntasks=1", "--mem=512M"):
+    for option in (
+        "--nodelist=ip-10-0-0-31",
+        "--partition=gpu",
+        "--nodes=1",
+        "--ntasks=1",
+        "--mem=512M",
+    ):
         assert f" {option} " in call
     assert "--reservation" not in call
 
@@ -97,7 +110,9 @@ def test_a_worker_that_fails_is_named_with_its_step_and_output(cluster: Cluster)
     assert "    run_from_s3: " in result.output
     last = result.output.splitlines()[-2:]
     assert last[0].endswith("done: the controller and 1 of 2 workers")
-    assert last[1].endswith("NOT DONE: ip-10-0-0-31: step touch failed: it is broken. What to do: mend it")
+    assert last[1].endswith(
+        "NOT DONE: ip-10-0-0-31: step touch failed: it is broken. What to do: mend it"
+    )
 
 
 @pytest.mark.long
@@ -147,7 +162,10 @@ def test_a_node_without_room_is_waited_for_and_left(cluster: Cluster) -> None:
     result = cluster.apply("--wait-minutes", "0.005")
     assert result.status == 3
     assert "ip-10-0-0-32: done" in result.output
-    assert "no room for a job of one core within 0.005 minutes; jobs on it: 12 (ada); repeat" in result.output
+    assert (
+        "no room for a job of one core within 0.005 minutes; jobs on it: 12 (ada); repeat"
+        in result.output
+    )
 
 
 def test_a_node_of_a_failed_run_is_reached_through_a_reservation(cluster: Cluster) -> None:
@@ -172,7 +190,9 @@ def test_a_node_of_a_failed_run_is_reached_through_a_reservation(cluster: Cluste
 
 @pytest.mark.long
 @pytest.mark.parametrize("flag", ["no-s3", "busy-ip-10-0-0-31"])
-def test_it_is_drained_again_if_the_scripts_do_not_get_that_far(cluster: Cluster, flag: str) -> None:
+def test_it_is_drained_again_if_the_scripts_do_not_get_that_far(
+    cluster: Cluster, flag: str
+) -> None:
     cluster.node("ip-10-0-0-31", "IDLE+DRAIN", "node-setup: step users failed; see the log")
     before = cluster.state("ip-10-0-0-31")
     cluster.set(flag)
@@ -184,7 +204,10 @@ def test_it_is_drained_again_if_the_scripts_do_not_get_that_far(cluster: Cluster
 def test_only_nodes_that_are_there_can_be_chosen(cluster: Cluster) -> None:
     result = cluster.apply("--nodes", "ip-10-0-0-31,ip-10-9-9-9")
     assert result.status == 1 and cluster.visits == ["controller"]
-    assert "Slurm has no worker ip-10-9-9-9; its workers are ip-10-0-0-31, ip-10-0-0-32" in result.output
+    assert (
+        "Slurm has no worker ip-10-9-9-9; its workers are ip-10-0-0-31, ip-10-0-0-32"
+        in result.output
+    )
 
 
 def test_it_runs_on_the_primary_controller_alone(cluster: Cluster) -> None:
@@ -203,13 +226,18 @@ def test_one_at_a_time(cluster: Cluster) -> None:
         fcntl.flock(other, fcntl.LOCK_EX)
         result = cluster.apply()
     assert result.status == 1 and cluster.visits == []
-    assert "ERROR: another run of this command holds the lock. What to do: wait for its end" in result.output
+    assert (
+        "ERROR: another run of this command holds the lock. What to do: wait for its end"
+        in result.output
+    )
 
 
 @pytest.mark.long
 def test_continues_after_the_terminal_is_lost(cluster: Cluster) -> None:
     """If the session with the node breaks, the node's log still has all lines."""
-    command = f'"{sys.executable}" -s -B "{cluster.bundle.folder}/apply_to_cluster.py" --source {SOURCE}'
+    command = (
+        f'"{sys.executable}" -s -B "{cluster.bundle.folder}/apply_to_cluster.py" --source {SOURCE}'
+    )
     done = subprocess.run(
         ["bash", "-c", f"{command} > >(head --lines 1)"],
         env={"PATH": cluster.bundle.stand_ins.path, "DESTDIR": str(cluster.root)},

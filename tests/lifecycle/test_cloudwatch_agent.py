@@ -50,7 +50,9 @@ def others(folder: Path, *, logs: list[str], namespace: str | None = None) -> No
 
 def control(folder: Path, *, status: str = "running", append: str = "") -> None:
     path = folder / "bin/amazon-cloudwatch-agent-ctl"
-    path.write_text(_CONTROL.format(calls=folder / "calls", agent=folder, status=status, append=append))
+    path.write_text(
+        _CONTROL.format(calls=folder / "calls", agent=folder, status=status, append=append)
+    )
     path.chmod(0o755)
 
 
@@ -98,7 +100,9 @@ def test_a_second_run_leaves_the_agent_alone(agent: Path, tmp_path: Path) -> Non
     assert calls(agent) == ["status"]
 
 
-def test_a_workers_log_is_named_as_slurm_names_it(agent: Path, tmp_path: Path, stand_ins: StandIns) -> None:
+def test_a_workers_log_is_named_as_slurm_names_it(
+    agent: Path, tmp_path: Path, stand_ins: StandIns
+) -> None:
     stand_ins.command("scontrol", "echo 'SlurmdLogFile = /var/log/slurmd.%n.log'")
     apply(tmp_path, "workers")
     logs = applied(agent)["logs"]["logs_collected"]["files"]["collect_list"]
@@ -114,7 +118,9 @@ def test_slurm_that_does_not_answer_leaves_the_usual_place(
     assert logs[-1]["file_path"] == "/var/log/slurm/slurmctld.log"
 
 
-def test_metrics_are_left_out_where_the_agent_has_another_namespace(agent: Path, tmp_path: Path) -> None:
+def test_metrics_are_left_out_where_the_agent_has_another_namespace(
+    agent: Path, tmp_path: Path
+) -> None:
     """It has one for all its files, and would not start with two: HyperPod's logs would end with it."""
     others(agent, logs=[], namespace="HyperPod")
     node = apply(tmp_path)
@@ -146,9 +152,13 @@ def test_an_image_without_the_agent_is_a_warning(tmp_path: Path) -> None:
     assert apply(tmp_path, switched_on=False).warnings == []
 
 
-def test_switched_off_the_agent_has_its_own_configuration_alone(agent: Path, tmp_path: Path) -> None:
+def test_switched_off_the_agent_has_its_own_configuration_alone(
+    agent: Path, tmp_path: Path
+) -> None:
     apply(tmp_path)
-    assert apply(tmp_path, switched_on=False).changes == ["CloudWatch agent: its own configuration alone"]
+    assert apply(tmp_path, switched_on=False).changes == [
+        "CloudWatch agent: its own configuration alone"
+    ]
     assert not (agent / "etc/amazon-cloudwatch-agent.d/file_cloudwatch-agent.json").exists()
     (agent / "calls").unlink()
     assert apply(tmp_path, switched_on=False).changes == [] == calls(agent)

@@ -30,7 +30,9 @@ def machine(tmp_path: Path, stand_ins: StandIns) -> ContainerNode:
 
 
 def restarts(machine: ContainerNode) -> list[str]:
-    return [call.split()[-1] for call in machine.commands.calls if call.startswith("systemctl restart")]
+    return [
+        call.split()[-1] for call in machine.commands.calls if call.startswith("systemctl restart")
+    ]
 
 
 def make_folders(machine: ContainerNode) -> None:
@@ -59,7 +61,9 @@ def test_what_is_on_a_local_disk_stays_there(machine: ContainerNode) -> None:
     assert machine.node.changes == [] and restarts(machine) == []
 
 
-def test_docker_with_running_containers_is_left_alone(machine: ContainerNode, stand_ins: StandIns) -> None:
+def test_docker_with_running_containers_is_left_alone(
+    machine: ContainerNode, stand_ins: StandIns
+) -> None:
     stand_ins.command(
         "docker", '[[ $1 != info ]] || echo "\\"/var/lib/docker\\" []"; [[ $1 != ps ]] || echo db'
     )
@@ -83,17 +87,22 @@ def test_reports_images_that_stay_behind(machine: ContainerNode, stand_ins: Stan
     assert restarts(machine) == ["docker.service"]
 
 
-def test_a_data_root_on_dockers_command_line_is_left(machine: ContainerNode, stand_ins: StandIns) -> None:
+def test_a_data_root_on_dockers_command_line_is_left(
+    machine: ContainerNode, stand_ins: StandIns
+) -> None:
     """Docker does not start when a flag and its file say the same thing differently."""
     stand_ins.command(
-        "systemctl", "[[ $1 == show ]] && echo 'argv[]=dockerd --data-root /var/lib/docker' || echo enabled"
+        "systemctl",
+        "[[ $1 == show ]] && echo 'argv[]=dockerd --data-root /var/lib/docker' || echo enabled",
     )
     container_storage.place(machine.node)
     assert not (machine.root / "etc/docker/daemon.json").exists()
     assert "on its command line" in machine.node.warnings[-1]
 
 
-def test_a_node_without_docker_and_enroot_passes(machine: ContainerNode, stand_ins: StandIns) -> None:
+def test_a_node_without_docker_and_enroot_passes(
+    machine: ContainerNode, stand_ins: StandIns
+) -> None:
     stand_ins.command("systemctl", "[[ $1 != is-enabled ]] || { echo disabled; exit 1; }")
     container_storage.place(machine.node)
     assert machine.node.changes == []
@@ -108,7 +117,9 @@ def test_a_broken_daemon_json_is_not_overwritten(machine: ContainerNode) -> None
 
 def test_a_move_without_effect_fails(machine: ContainerNode, stand_ins: StandIns) -> None:
     stand_ins.command("docker", '[[ $1 != info ]] || echo "\\"/var/lib/docker\\" []"')
-    with pytest.raises(SetupError, match="data root is still /var/lib/docker, not /opt/dlami/nvme/docker"):
+    with pytest.raises(
+        SetupError, match="data root is still /var/lib/docker, not /opt/dlami/nvme/docker"
+    ):
         container_storage.place(machine.node)
 
 
@@ -135,7 +146,9 @@ def test_a_volume_that_is_mounted_early_needs_no_order(machine: ContainerNode) -
     assert machine.node.changes == ["/etc/docker/daemon.json"]
 
 
-def test_containerd_without_a_configuration_gets_one(machine: ContainerNode, stand_ins: StandIns) -> None:
+def test_containerd_without_a_configuration_gets_one(
+    machine: ContainerNode, stand_ins: StandIns
+) -> None:
     machine.docker(CONTAINERD_IMAGES)
     config = machine.root / "etc/containerd/config.toml"
     script = (machine.folder / "stand_ins/bin/containerd").read_text().split("\n", 2)[2]
@@ -144,7 +157,9 @@ def test_containerd_without_a_configuration_gets_one(machine: ContainerNode, sta
     assert config.read_text() == 'version = 2\nroot = "/opt/dlami/nvme/containerd"\n'
 
 
-def test_enroots_folders_of_the_root_volume_move(machine: ContainerNode, stand_ins: StandIns) -> None:
+def test_enroots_folders_of_the_root_volume_move(
+    machine: ContainerNode, stand_ins: StandIns
+) -> None:
     """An image that found no disk leaves them in /opt/sagemaker all the same, which then is a mere folder."""
     machine.mount({"/opt/dlami/nvme": "253:0"})
     machine.write("/etc/enroot/enroot.conf", PLATFORMS_ENROOT)
@@ -177,7 +192,9 @@ def test_the_images_own_choice_of_a_disk_stays(machine: ContainerNode) -> None:
 def test_unset_paths_are_set_and_drop_ins_agree(machine: ContainerNode) -> None:
     """Unset they are below a user's home and /tmp; versions differ on whether a drop-in wins."""
     machine.write("/etc/enroot/enroot.conf", "#ENROOT_DATA_PATH x\n")
-    machine.write("/etc/enroot/enroot.conf.d/site.conf", "ENROOT_CACHE_PATH=${HOME}/.cache\nother\n")
+    machine.write(
+        "/etc/enroot/enroot.conf.d/site.conf", "ENROOT_CACHE_PATH=${HOME}/.cache\nother\n"
+    )
     make_folders(machine)
     container_storage.place(machine.node)
     text = machine.read("/etc/enroot/enroot.conf")
@@ -195,14 +212,18 @@ def test_folders_that_users_cannot_write_to_are_given_up(machine: ContainerNode)
     machine.write("/etc/enroot/enroot.conf", PLATFORMS_ENROOT)
     make_folders(machine)
     container_storage.place(machine.node)
-    assert "ENROOT_CACHE_PATH /opt/dlami/nvme/enroot/cache" in machine.read("/etc/enroot/enroot.conf")
+    assert "ENROOT_CACHE_PATH /opt/dlami/nvme/enroot/cache" in machine.read(
+        "/etc/enroot/enroot.conf"
+    )
 
 
 def test_enroot_that_users_cannot_use_at_all_fails(machine: ContainerNode) -> None:
     machine.write("/etc/enroot/enroot.conf", PLATFORMS_ENROOT)
     (machine.folder / "marks").mkdir()
     (machine.folder / "marks/refuse").touch()
-    with pytest.raises(SetupError, match=r"nobody cannot use enroot: mkdir: .*Permission denied.*mode 1777"):
+    with pytest.raises(
+        SetupError, match=r"nobody cannot use enroot: mkdir: .*Permission denied.*mode 1777"
+    ):
         container_storage.place(machine.node)
 
 
@@ -236,4 +257,6 @@ def test_a_node_without_a_disk_stays_as_it_is(
     machine.mount({"/fsx": EBS})
     container_storage.place(machine.node)
     assert machine.node.changes == [] and restarts(machine) == []
-    assert [("`ebs_gib`" in warning) for warning in machine.node.warnings] == ([True] if warned else [])
+    assert [("`ebs_gib`" in warning) for warning in machine.node.warnings] == (
+        [True] if warned else []
+    )

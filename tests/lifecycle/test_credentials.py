@@ -21,7 +21,9 @@ def commands(stand_ins: StandIns) -> StandIns:
     return stand_ins
 
 
-def test_rules_are_a_service_that_starts_before_the_network(tmp_path: Path, commands: StandIns) -> None:
+def test_rules_are_a_service_that_starts_before_the_network(
+    tmp_path: Path, commands: StandIns
+) -> None:
     node = node_of(tmp_path)
     credentials.block(node)
     systemctl = [call for call in commands.calls if call.startswith("systemctl")]
@@ -65,10 +67,14 @@ def test_a_user_who_is_refused_or_not_answered_is_the_proof(
     assert call.endswith(" http://169.254.169.254/")
 
 
-@pytest.mark.parametrize(("status", "why"), [(0, "an answer"), (22, "another error"), (127, "no curl")])
+@pytest.mark.parametrize(
+    ("status", "why"), [(0, "an answer"), (22, "another error"), (127, "no curl")]
+)
 def test_anything_else_is_none(tmp_path: Path, commands: StandIns, status: int, why: str) -> None:
     commands.command("runuser", f"exit {status}")
-    with pytest.raises(SetupError, match=rf"curl ended with {status}, not 7 \(refused\) or 28 \(no answer\)"):
+    with pytest.raises(
+        SetupError, match=rf"curl ended with {status}, not 7 \(refused\) or 28 \(no answer\)"
+    ):
         credentials.block(node_of(tmp_path))
 
 

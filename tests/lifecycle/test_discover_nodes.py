@@ -33,7 +33,10 @@ class Cluster:
         self.output = folder / "lists"
         self.output.mkdir()
         self.text_file = folder / "discover.prom"
-        self.config = {"resource_config": str(folder / "resource_config.json"), "instance_groups": GROUPS}
+        self.config = {
+            "resource_config": str(folder / "resource_config.json"),
+            "instance_groups": GROUPS,
+        }
         self.former: dict[str, discover_nodes.Nodes] = {}
         self._stand_ins = stand_ins
         self._folder = folder
@@ -59,7 +62,9 @@ class Cluster:
 
     def slurm_is_down(self) -> None:
         for program in ("scontrol", "squeue"):
-            self._stand_ins.command(program, "echo 'Unable to contact slurm controller' >&2; exit 1")
+            self._stand_ins.command(
+                program, "echo 'Unable to contact slurm controller' >&2; exit 1"
+            )
 
     def run(self) -> bool:
         return discover_nodes.run_once(self.config, self.output, self.text_file, self.former)
@@ -86,7 +91,9 @@ def test_all_nodes_are_listed_with_what_they_are(cluster: Cluster) -> None:
         "instance_id": "i-00000000000000003",
     }
     assert cluster.listed()["10.0.0.20:9100"]["role"] == "login"
-    assert cluster.text_file.read_text().startswith("node_discovery_last_success_timestamp_seconds 1")
+    assert cluster.text_file.read_text().startswith(
+        "node_discovery_last_success_timestamp_seconds 1"
+    )
 
 
 def test_lists_targets_for_gpus_only_on_nodes_that_have_them(cluster: Cluster) -> None:
@@ -97,7 +104,10 @@ def test_lists_targets_for_gpus_only_on_nodes_that_have_them(cluster: Cluster) -
 def test_a_replaced_node_has_its_new_name_and_address(cluster: Cluster) -> None:
     cluster.run()
     document = resource_config()
-    document["InstanceGroups"][2]["Instances"][0] |= {"CustomerIpAddress": "10.0.0.77", "InstanceId": "i-7"}
+    document["InstanceGroups"][2]["Instances"][0] |= {
+        "CustomerIpAddress": "10.0.0.77",
+        "InstanceId": "i-7",
+    }
     cluster.platform(document)
     cluster.slurm("NodeName=ip-10-0-0-77 NodeAddr=10.0.0.77 NodeHostName=ip-10-0-0-77 State=IDLE")
     cluster.run()
@@ -106,7 +116,9 @@ def test_a_replaced_node_has_its_new_name_and_address(cluster: Cluster) -> None:
 
 
 def test_a_node_that_is_down_stays_listed(cluster: Cluster) -> None:
-    cluster.slurm("NodeName=ip-10-0-0-31 NodeAddr=10.0.0.31 NodeHostName=ip-10-0-0-31 State=DOWN*+DRAIN")
+    cluster.slurm(
+        "NodeName=ip-10-0-0-31 NodeAddr=10.0.0.31 NodeHostName=ip-10-0-0-31 State=DOWN*+DRAIN"
+    )
     cluster.run()
     assert "10.0.0.31:9100" in cluster.listed()
 
@@ -177,7 +189,10 @@ def test_without_an_answer_the_former_lists_stay(
     assert not cluster.run()
     assert cluster.listed() == before and not cluster.text_file.exists()
     said = capsys.readouterr().err
-    assert "resource_config.json: FileNotFoundError" in said and "Unable to contact slurm controller" in said
+    assert (
+        "resource_config.json: FileNotFoundError" in said
+        and "Unable to contact slurm controller" in said
+    )
 
 
 def test_jobs_with_metrics_are_targets_on_their_first_node(cluster: Cluster) -> None:
@@ -191,7 +206,8 @@ def test_jobs_with_metrics_are_targets_on_their_first_node(cluster: Cluster) -> 
     )
     cluster.run()
     assert cluster.listed("jobs") == {
-        f"10.0.0.31:{slurm_port(job_id)}": cluster.listed()["10.0.0.31:9100"] for job_id in (612, 613)
+        f"10.0.0.31:{slurm_port(job_id)}": cluster.listed()["10.0.0.31:9100"]
+        for job_id in (612, 613)
     }
     cluster.jobs()
     cluster.run()

@@ -33,7 +33,9 @@ def test_a_link_counts_for_where_it_leads(machine: ContainerNode) -> None:
 
 
 def test_a_mount_point_with_a_blank_is_found(machine: ContainerNode) -> None:
-    machine.write("/proc/self/mountinfo", f"1 0 {ROOT} / / rw - x x x\n2 1 {EBS} / /a\\040b rw - x x x\n")
+    machine.write(
+        "/proc/self/mountinfo", f"1 0 {ROOT} / / rw - x x x\n2 1 {EBS} / /a\\040b rw - x x x\n"
+    )
     assert mount_of(machine.node.host, "/a b/c").device == EBS
 
 
@@ -44,13 +46,17 @@ def test_the_largest_disk_is_taken(machine: ContainerNode, stand_ins: StandIns) 
 
 
 @pytest.mark.parametrize("disks", [{}, {"/opt/dlami/nvme": ROOT, "/opt/sagemaker": ROOT}])
-def test_folders_on_the_root_volume_are_no_disks(machine: ContainerNode, disks: dict[str, str]) -> None:
+def test_folders_on_the_root_volume_are_no_disks(
+    machine: ContainerNode, disks: dict[str, str]
+) -> None:
     """A bind mount of the root volume has the root volume's device."""
     machine.mount(disks)
     assert largest_local_disk(machine.node) is None
 
 
-def test_instance_store_that_comes_late_is_waited_for(machine: ContainerNode, stand_ins: StandIns) -> None:
+def test_instance_store_that_comes_late_is_waited_for(
+    machine: ContainerNode, stand_ins: StandIns
+) -> None:
     machine.mount({})
     mountinfo = machine.root / "proc/self/mountinfo"
     line = f"30 22 {NVME} / /opt/dlami/nvme rw - xfs /dev/x rw"
@@ -67,7 +73,12 @@ def test_instance_store_that_comes_late_is_waited_for(machine: ContainerNode, st
 
 @pytest.mark.parametrize(
     ("active", "ended", "waits"),
-    [("active", "0", False), ("failed", "5", False), ("inactive", "5", False), ("inactive", "0", True)],
+    [
+        ("active", "0", False),
+        ("failed", "5", False),
+        ("inactive", "5", False),
+        ("inactive", "0", True),
+    ],
 )
 def test_the_service_of_the_instance_store_is_done_or_not(
     machine: ContainerNode, stand_ins: StandIns, active: str, ended: str, waits: bool
@@ -81,7 +92,9 @@ def test_the_service_of_the_instance_store_is_done_or_not(
     assert bool(machine.node.warnings) == waits
 
 
-def test_an_image_without_that_service_is_not_waited_for(machine: ContainerNode, stand_ins: StandIns) -> None:
+def test_an_image_without_that_service_is_not_waited_for(
+    machine: ContainerNode, stand_ins: StandIns
+) -> None:
     machine.mount({"/opt/sagemaker": EBS})
     stand_ins.command("systemctl", 'printf "LoadState=not-found\\nActiveState=inactive\\n"')
     assert largest_local_disk(machine.node) == "/opt/sagemaker"

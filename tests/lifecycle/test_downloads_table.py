@@ -21,7 +21,11 @@ def asked_for(function: str) -> set[str]:
     names = set()
     for step in (SCRIPTS / "node_setup/steps").glob("*.py"):
         for call in ast.walk(ast.parse(step.read_text())):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == function:
+            if (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Name)
+                and call.func.id == function
+            ):
                 assert isinstance(call.args[1], ast.Constant)
                 names.add(str(call.args[1].value))
     return names
@@ -40,7 +44,10 @@ def test_entries_have_all_fields() -> None:
 
 def test_no_two_entries_are_the_same() -> None:
     files = TABLE["files"]
-    for key in (lambda entry: (entry["name"], entry["architecture"]), lambda entry: entry["sha256"]):
+    for key in (
+        lambda entry: (entry["name"], entry["architecture"]),
+        lambda entry: entry["sha256"],
+    ):
         assert len({key(entry) for entry in files}) == len(files)
     # The mirror has one folder for all.
     assert len({Path(entry["url"]).name for entry in files}) == len(files)

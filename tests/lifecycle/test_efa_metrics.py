@@ -25,7 +25,11 @@ def devices(tmp_path: Path) -> Path:
     for name, sent in (("rdmap16s27", 100), ("rdmap32s27", 200)):
         counters = folder / name / "ports/1/hw_counters"
         counters.mkdir(parents=True)
-        for counter, value in (("tx_bytes", f"{sent}\n"), ("lifespan", "12\n"), ("broken", "N/A\n")):
+        for counter, value in (
+            ("tx_bytes", f"{sent}\n"),
+            ("lifespan", "12\n"),
+            ("broken", "N/A\n"),
+        ):
             (counters / counter).write_text(value)
         (folder / name / "fw_ver").write_text("0.0.0.0\n")
         (folder / name / "hca_type").write_text("\n")
@@ -48,7 +52,15 @@ def test_writes_counters_of_each_adapter_and_port(devices: Path) -> None:
 
 def test_it_writes_a_file_that_all_may_read(devices: Path, tmp_path: Path) -> None:
     output = tmp_path / "efa.prom"
-    program = [sys.executable, "-m", "collectors.efa_metrics", "--devices", devices, "--output", output]
+    program = [
+        sys.executable,
+        "-m",
+        "collectors.efa_metrics",
+        "--devices",
+        devices,
+        "--output",
+        output,
+    ]
     subprocess.run(program, cwd=SCRIPTS, check=True, timeout=60)
     assert "node_amazonefa_tx_bytes" in output.read_text()
     assert output.stat().st_mode & 0o777 == 0o644
@@ -66,7 +78,9 @@ def write_at_start(node: Node, services: Services, devices: Path) -> None:
     services.at_start(f"'{sys.executable}' '{program}' --devices '{devices}' --output '{output}'")
 
 
-def test_the_step_runs_it_and_counts_adapters(tmp_path: Path, services: Services, devices: Path) -> None:
+def test_the_step_runs_it_and_counts_adapters(
+    tmp_path: Path, services: Services, devices: Path
+) -> None:
     node = node_of(tmp_path)
     write_at_start(node, services, devices)
     step.run_collector_of_efa(node)

@@ -53,7 +53,9 @@ class EksNode:
         self.stand_ins = StandIns(folder / "stand_ins")
         config = self.root / SYSTEMS[system]
         config.parent.mkdir(parents=True)
-        config.write_text('version = 2\nroot = "/var/lib/containerd"\nstate = "/run/containerd"\n[grpc]\n')
+        config.write_text(
+            'version = 2\nroot = "/var/lib/containerd"\nstate = "/run/containerd"\n[grpc]\n'
+        )
         self.config = config
         pause = self.root / "var/lib/containerd/io.containerd.content.v1.content/pause"
         pause.parent.mkdir(parents=True)
@@ -67,7 +69,9 @@ class EksNode:
             self.stand_ins.command(name)
 
     def systemctl(self, active: str = "") -> None:
-        self.stand_ins.command("systemctl", SYSTEMCTL.format(active=active, state=self.state, root=self.root))
+        self.stand_ins.command(
+            "systemctl", SYSTEMCTL.format(active=active, state=self.state, root=self.root)
+        )
 
     def mounts(self, disks: dict[str, str]) -> None:
         """Also what a reboot leaves of mounts."""
@@ -95,7 +99,10 @@ class EksNode:
     def bound(self) -> dict[str, str]:
         """Folders to what is mounted over them, both without the test's root."""
         calls = [call.split() for call in self.stand_ins.calls if call.startswith("mount ")]
-        return {call[3].removeprefix(str(self.root)): call[2].removeprefix(str(self.root)) for call in calls}
+        return {
+            call[3].removeprefix(str(self.root)): call[2].removeprefix(str(self.root))
+            for call in calls
+        }
 
 
 @pytest.fixture(params=SYSTEMS)
@@ -129,7 +136,9 @@ def test_the_switch_leaves_pods_the_instance_metadata(al2023: EksNode) -> None:
     result = al2023.run()
     assert result.status == 0
     assert "WARNING: pods may reach the node's credentials" in result.output
-    assert not [call for call in al2023.stand_ins.calls if RULES in call or call.startswith("iptables")]
+    assert not [
+        call for call in al2023.stand_ins.calls if RULES in call or call.startswith("iptables")
+    ]
     assert not (al2023.root / "etc/systemd/system" / RULES).exists()
 
 
@@ -176,7 +185,9 @@ def test_services_that_run_are_stopped_meanwhile_and_no_others_started(al2023: E
 def test_a_new_node_starts_its_services_by_itself(al2023: EksNode) -> None:
     assert al2023.run().status == 0
     assert not [
-        call for call in al2023.stand_ins.calls if call.startswith(("systemctl start", "systemctl stop"))
+        call
+        for call in al2023.stand_ins.calls
+        if call.startswith(("systemctl start", "systemctl stop"))
     ]
 
 
@@ -198,7 +209,9 @@ def test_running_containers_keep_their_storage(al2023: EksNode) -> None:
         ({}, None),
     ],
 )
-def test_the_disk_is_one_that_is_there(al2023: EksNode, disks: dict[str, str], where: str | None) -> None:
+def test_the_disk_is_one_that_is_there(
+    al2023: EksNode, disks: dict[str, str], where: str | None
+) -> None:
     al2023.mounts(disks)
     result = al2023.run()
     assert result.status == 0, result.output
@@ -211,7 +224,9 @@ def test_the_disk_is_one_that_is_there(al2023: EksNode, disks: dict[str, str], w
 @pytest.mark.long
 def test_disks_of_a_new_node_are_waited_for(al2023: EksNode) -> None:
     al2023.mounts({})
-    al2023.stand_ins.command("sleep", f'echo "{al2023.root}/opt/sagemaker {EBS}" >> "{al2023.table}"')
+    al2023.stand_ins.command(
+        "sleep", f'echo "{al2023.root}/opt/sagemaker {EBS}" >> "{al2023.table}"'
+    )
     assert al2023.run().status == 0
     assert "/var/lib/kubelet" in al2023.bound()
 
@@ -253,7 +268,9 @@ def test_a_disk_that_was_there_is_waited_for_after_a_reboot(al2023: EksNode) -> 
     al2023.run()
     al2023.mounts({})
     al2023.stand_ins.forget_calls()
-    al2023.stand_ins.command("sleep", f'echo "{al2023.root}/opt/sagemaker {EBS}" >> "{al2023.table}"')
+    al2023.stand_ins.command(
+        "sleep", f'echo "{al2023.root}/opt/sagemaker {EBS}" >> "{al2023.table}"'
+    )
     assert al2023.boot().status == 0
     assert al2023.bound()["/var/lib/kubelet"] == "/opt/sagemaker/container-storage/kubelet"
 
@@ -300,7 +317,9 @@ def test_a_node_without_any_configuration_of_containerd_has_the_default(al2023: 
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["mount", "cp"])
-def test_a_failure_ends_with_a_status_and_time_to_ship_the_log(al2023: EksNode, command: str) -> None:
+def test_a_failure_ends_with_a_status_and_time_to_ship_the_log(
+    al2023: EksNode, command: str
+) -> None:
     al2023.stand_ins.command(command, "echo 'No space left on device' >&2; exit 1")
     result = al2023.run()
     assert result.status == 1
@@ -328,7 +347,9 @@ def test_half_a_copy_is_not_taken_for_a_whole_one(al2023: EksNode) -> None:
     assert (storage / "containerd/io.containerd.content.v1.content/pause").exists()
 
 
-def test_pods_are_kept_from_the_credentials_before_the_node_joins_and_after_a_reboot(al2023: EksNode) -> None:
+def test_pods_are_kept_from_the_credentials_before_the_node_joins_and_after_a_reboot(
+    al2023: EksNode,
+) -> None:
     assert al2023.run().status == 0
     calls = al2023.stand_ins.calls
     (rule,) = (call for call in calls if call.startswith("iptables"))

@@ -54,7 +54,9 @@ def platform(tmp_path: Path, stand_ins: StandIns) -> Platform:
 @pytest.mark.parametrize(
     ("group", "role"), [("controller", "controller"), ("login", "login"), ("workers", "worker")]
 )
-def test_the_role_is_that_of_the_group_with_this_address(platform: Platform, group: str, role: str) -> None:
+def test_the_role_is_that_of_the_group_with_this_address(
+    platform: Platform, group: str, role: str
+) -> None:
     facts = platform.facts(ADDRESSES[group])
     assert (facts.group, facts.role, facts.address, facts.host_name) == (
         group,
@@ -78,14 +80,21 @@ def test_of_several_controllers_one_is_primary(platform: Platform) -> None:
     document = resource_config()
     controllers = document["InstanceGroups"][0]["Instances"]
     controllers.append({**controllers[0], "CustomerIpAddress": "10.0.0.11"})
-    document["SlurmConfig"] = {"PrimaryControllerIp": "10.0.0.11", "SecondaryControllerIps": ["10.0.0.10"]}
+    document["SlurmConfig"] = {
+        "PrimaryControllerIp": "10.0.0.11",
+        "SecondaryControllerIps": ["10.0.0.10"],
+    }
     platform.write(document)
     assert platform.facts("10.0.0.11").is_primary_controller
     assert not platform.facts("10.0.0.10").is_primary_controller
     assert platform.facts(ADDRESSES["workers"]).controller_addresses == ("10.0.0.11", "10.0.0.10")
     document["SlurmConfig"]["SecondaryControllerIps"] = "10.0.0.10,10.0.0.12"
     platform.write(document)
-    assert platform.facts("10.0.0.10").controller_addresses == ("10.0.0.11", "10.0.0.10", "10.0.0.12")
+    assert platform.facts("10.0.0.10").controller_addresses == (
+        "10.0.0.11",
+        "10.0.0.10",
+        "10.0.0.12",
+    )
 
 
 def test_without_slurms_part_the_controllers_are_those_of_the_group(platform: Platform) -> None:
@@ -111,7 +120,9 @@ def test_a_stale_copy_without_this_node_fails_after_its_time(platform: Platform)
     assert "the copy is stale" in message
 
 
-def test_an_entry_that_comes_late_is_waited_for(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_comes_late_is_waited_for(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
     platform.write('{"InstanceGroups": [{"Na')
     monkeypatch.setattr(Host, "sleep", lambda *_: platform.write(resource_config()))
     assert platform.facts(ADDRESSES["login"], patience=1).role == "login"
@@ -138,7 +149,10 @@ def test_one_address_in_two_groups_fails(platform: Platform) -> None:
         ('{"InstanceGroups": [{"Na', "is truncated or not JSON"),
         ("", "is truncated or not JSON"),
         ("[]", "has a JSON list, expected an object"),
-        ('{"InstanceGroups": [{"Instances": [{"InstanceId": "i-1"}]}]}', "has another shape than HyperPod's"),
+        (
+            '{"InstanceGroups": [{"Instances": [{"InstanceId": "i-1"}]}]}',
+            "has another shape than HyperPod's",
+        ),
         ('{"InstanceGroups": ["workers"]}', "has another shape than HyperPod's"),
         ("{}", "has none of this node's addresses"),
     ],
@@ -158,7 +172,10 @@ def test_an_unknown_group_fails_with_those_there_are(platform: Platform) -> None
     document["InstanceGroups"][2]["Name"] = "p5"
     platform.write(document)
     message = platform.fails(ADDRESSES["workers"])
-    assert "group p5 of this node is unknown; the cluster file has controller, login, workers" in message
+    assert (
+        "group p5 of this node is unknown; the cluster file has controller, login, workers"
+        in message
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,8 +212,9 @@ def test_a_platform_that_agrees_or_does_not_say_passes(
 
 def test_a_cross_check_that_stays_damaged_fails(platform: Platform) -> None:
     platform.write("{", PARAMETERS)
-    assert "after 300 s: /opt/ml/config/provisioning_parameters.json is truncated" in platform.fails(
-        ADDRESSES["workers"]
+    assert (
+        "after 300 s: /opt/ml/config/provisioning_parameters.json is truncated"
+        in platform.fails(ADDRESSES["workers"])
     )
 
 

@@ -49,7 +49,9 @@ def node(
 
 
 def docker_calls(stand_ins: StandIns, *verbs: str) -> list[str]:
-    return [call for call in stand_ins.calls if call.startswith("docker ") and call.split()[1] in verbs]
+    return [
+        call for call in stand_ins.calls if call.startswith("docker ") and call.split()[1] in verbs
+    ]
 
 
 def test_the_image_of_the_digest_is_pulled_once_and_run(
@@ -68,14 +70,20 @@ def test_the_image_of_the_digest_is_pulled_once_and_run(
     node.changes = []
     stand_ins.forget_calls()
     gpu_exporter.run_exporter(node)
-    assert node.changes == [] and docker_calls(stand_ins, "pull", "tag") == [] and services.restarts == []
+    assert (
+        node.changes == []
+        and docker_calls(stand_ins, "pull", "tag") == []
+        and services.restarts == []
+    )
 
 
 def test_an_image_that_somebody_else_named_so_is_replaced(
     node: Node, stand_ins: StandIns, tmp_path: Path
 ) -> None:
     gpu_exporter.run_exporter(node)
-    node.host.path("/var/lib/node-setup/images/dcgm-exporter").write_text(f"{REFERENCE} sha256:another\n")
+    node.host.path("/var/lib/node-setup/images/dcgm-exporter").write_text(
+        f"{REFERENCE} sha256:another\n"
+    )
     stand_ins.forget_calls()
     gpu_exporter.run_exporter(node)
     assert len(docker_calls(stand_ins, "pull")) == 1

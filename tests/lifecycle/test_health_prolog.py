@@ -57,7 +57,8 @@ def test_a_fault_that_is_gone_at_the_second_look_does_not(worker: Worker, comman
     body, _ = FAULTS[command]
     mark = worker.folder / "mark"
     worker.write(
-        command, f'#!/bin/bash\nif [[ ! -e "{mark}" ]]; then touch "{mark}"; {body}; exit; fi\n{script}'
+        command,
+        f'#!/bin/bash\nif [[ ! -e "{mark}" ]]; then touch "{mark}"; {body}; exit; fi\n{script}',
     )
     assert worker.run("check-node-health").returncode == 0
     assert mark.exists()
@@ -73,7 +74,9 @@ def test_a_file_system_that_hangs_is_left_behind_and_drains_nothing(worker: Work
 
 @pytest.mark.parametrize("command", FAULTS)
 @pytest.mark.parametrize("body", ["exit 127", "kill -KILL $$"])
-def test_a_command_that_is_missing_or_killed_drains_nothing(worker: Worker, command: str, body: str) -> None:
+def test_a_command_that_is_missing_or_killed_drains_nothing(
+    worker: Worker, command: str, body: str
+) -> None:
     worker.commands.command(command, body)
     done = worker.run("prolog")
     assert done.returncode == 0
@@ -118,7 +121,9 @@ def test_without_the_controller_the_fault_still_counts(worker: Worker) -> None:
 
 @pytest.mark.parametrize("number", ["13", "31", "43", "63", "94", "480", "4"])
 def test_xids_that_a_job_causes_or_survives_are_no_fault(worker: Worker, number: str) -> None:
-    worker.commands.command("journalctl", f"echo 'NVRM: Xid (PCI:0000:10:1c): {number}, pid=79, 48, x'")
+    worker.commands.command(
+        "journalctl", f"echo 'NVRM: Xid (PCI:0000:10:1c): {number}, pid=79, 48, x'"
+    )
     assert worker.run("check-node-health").returncode == 0
 
 

@@ -27,7 +27,9 @@ def config(*prologs: str) -> str:
 @pytest.fixture
 def node(worker: Worker) -> Node:
     """A node whose installed checks find it well."""
-    worker.commands.command("scontrol", config("Prolog                  = /opt/slurm/etc/prolog.d/*"))
+    worker.commands.command(
+        "scontrol", config("Prolog                  = /opt/slurm/etc/prolog.d/*")
+    )
     worker.commands.command("nvidia-smi", "echo 'GPU 0: NVIDIA A10G (UUID: GPU-1)'")
     return node_of(worker.folder, health_check_prolog=True)
 
@@ -55,7 +57,10 @@ def test_a_versioned_installation_behind_a_link_is_followed(node: Node) -> None:
     ("lines", "folder"),
     [
         (("Prolog = /etc/slurm/prolog.d/*",), "/etc/slurm/prolog.d"),
-        (("Prolog[0] = /x/one", "Prolog[1] = /opt/slurm/etc/prolog.d/*"), "/opt/slurm/etc/prolog.d"),
+        (
+            ("Prolog[0] = /x/one", "Prolog[1] = /opt/slurm/etc/prolog.d/*"),
+            "/opt/slurm/etc/prolog.d",
+        ),
         (("Prolog[0] = /a/*", "Prolog[1] = /opt/slurm/etc/prolog.d/*"), "/opt/slurm/etc/prolog.d"),
     ],
 )
@@ -112,7 +117,8 @@ def test_a_mistake_in_the_checks_fails_no_node(
     node.files = files
     health_prolog.apply(node)
     assert (
-        "the health checks do not work here: /usr/local/sbin/check-node-health ended with" in node.warnings[0]
+        "the health checks do not work here: /usr/local/sbin/check-node-health ended with"
+        in node.warnings[0]
     )
 
 

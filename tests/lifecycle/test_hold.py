@@ -23,9 +23,12 @@ def updates(stand_ins: StandIns) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "state", ["IDLE", "MIXED", "ALLOCATED", "IDLE+NOT_RESPONDING", "UNKNOWN+NOT_RESPONDING", "DOWN*"]
+    "state",
+    ["IDLE", "MIXED", "ALLOCATED", "IDLE+NOT_RESPONDING", "UNKNOWN+NOT_RESPONDING", "DOWN*"],
 )
-def test_a_node_in_service_or_on_its_way_is_drained(node: Node, slurm: SlurmCommands, state: str) -> None:
+def test_a_node_in_service_or_on_its_way_is_drained(
+    node: Node, slurm: SlurmCommands, state: str
+) -> None:
     slurm.state = state
     hold.hold(node)
     assert (slurm.state, slurm.reason) == (f"{state}+DRAIN", hold.IN_PROGRESS)

@@ -70,7 +70,9 @@ def test_a_link_in_place_of_a_home_is_not_followed(host: Host) -> None:
         make_home(host, "/fsx/home/ada", UID, GID)
 
 
-def test_a_home_that_cannot_be_given_away_leaves_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_cannot_be_given_away_leaves_nothing(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An NFS server that maps root to user nobody."""
 
     def refuse(path: str, *_: object, **__: object) -> None:

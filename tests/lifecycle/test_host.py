@@ -80,7 +80,11 @@ def test_waiting_ends_with_what_is_found() -> None:
     found = iter([None, None, "it"])
     assert (
         Host(patience=0.001).wait_for(
-            lambda: next(found), timeout_seconds=60_000, what="nothing", remedy="wait", every_seconds=1
+            lambda: next(found),
+            timeout_seconds=60_000,
+            what="nothing",
+            remedy="wait",
+            every_seconds=1,
         )
         == "it"
     )
@@ -91,7 +95,9 @@ def test_waiting_without_success_tells_the_last_reason_and_its_remedy(
 ) -> None:
     reasons = [SetupError("it is ill", "cure it"), SetupError("it is away", "")]
     # The time is over after the first look.
-    clock = SimpleNamespace(monotonic=lambda: 0.0 if len(reasons) == 2 else 60.0, sleep=lambda _: None)
+    clock = SimpleNamespace(
+        monotonic=lambda: 0.0 if len(reasons) == 2 else 60.0, sleep=lambda _: None
+    )
     monkeypatch.setattr("node_setup.host.time", clock)
 
     def look() -> None:

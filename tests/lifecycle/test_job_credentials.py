@@ -23,7 +23,9 @@ from tests.lifecycle.services import Services, services
 
 __all__ = ["services"]
 ROLE = "arn:aws:iam::123456789012:role/jobs"
-MLFLOW = Mlflow(tracking_uri="arn:aws:sagemaker:us-west-2:123456789012:mlflow-app/app-1", role_arn=ROLE)
+MLFLOW = Mlflow(
+    tracking_uri="arn:aws:sagemaker:us-west-2:123456789012:mlflow-app/app-1", role_arn=ROLE
+)
 GIVEN = {
     "AccessKeyId": "ASIA",
     "SecretAccessKey": "secret",
@@ -96,7 +98,9 @@ def node(tmp_path: Path, services: Services) -> Node:
     return made
 
 
-def test_jobs_get_the_address_of_mlflow(node: Node, services: Services, service: list[bytes]) -> None:
+def test_jobs_get_the_address_of_mlflow(
+    node: Node, services: Services, service: list[bytes]
+) -> None:
     managed_mlflow.apply(node)
     port = managed_mlflow.PORT
     assert json.loads(node.host.path(managed_mlflow.ENVIRONMENT).read_text()) == {
@@ -105,7 +109,9 @@ def test_jobs_get_the_address_of_mlflow(node: Node, services: Services, service:
     }
     assert node.host.path(managed_mlflow.ENVIRONMENT).stat().st_mode & 0o777 == 0o644
     unit = node.host.path(f"/etc/systemd/system/{managed_mlflow.UNIT}").read_text()
-    assert f"--role-arn {ROLE} --session-name ip-10-0-0-31 --region us-west-2 --port {port}\n" in unit
+    assert (
+        f"--role-arn {ROLE} --session-name ip-10-0-0-31 --region us-west-2 --port {port}\n" in unit
+    )
     assert "@" not in unit
     assert services.restarts == [managed_mlflow.UNIT] and node.warnings == []
     node.changes = []
@@ -113,7 +119,9 @@ def test_jobs_get_the_address_of_mlflow(node: Node, services: Services, service:
     assert node.changes == [] and services.restarts == [managed_mlflow.UNIT]
 
 
-def test_without_credentials_the_node_is_set_up_with_a_warning(node: Node, service: list[bytes]) -> None:
+def test_without_credentials_the_node_is_set_up_with_a_warning(
+    node: Node, service: list[bytes]
+) -> None:
     service.append(b"")
     managed_mlflow.apply(node)
     (warning,) = node.warnings
@@ -128,7 +136,10 @@ def test_switched_off_both_are_taken_back(
     node.deployment = replace(node.deployment, mlflow=None)
     node.changes = []
     managed_mlflow.apply(node)
-    assert node.changes == ["job-credentials.service: removed", f"{managed_mlflow.ENVIRONMENT}: removed"]
+    assert node.changes == [
+        "job-credentials.service: removed",
+        f"{managed_mlflow.ENVIRONMENT}: removed",
+    ]
     assert not node.host.path(managed_mlflow.ENVIRONMENT).exists()
     assert "systemctl disable --now --quiet job-credentials.service" in stand_ins.calls
     node.changes = []

@@ -74,7 +74,9 @@ def keep(tmp_path: Path) -> Result:
     return Result(done.returncode, done.stdout)
 
 
-def test_what_pods_send_is_dropped_before_any_other_rule(commands: StandIns, tmp_path: Path) -> None:
+def test_what_pods_send_is_dropped_before_any_other_rule(
+    commands: StandIns, tmp_path: Path
+) -> None:
     for _ in range(2):  # the second time nothing is added
         result = keep(tmp_path)
         assert result.status == 0, result.output
@@ -95,11 +97,17 @@ def test_a_rule_that_cannot_be_made_is_an_error(commands: StandIns, tmp_path: Pa
 
 def test_on_a_real_kernel_pods_get_no_answer_and_all_others_do() -> None:
     """Also from EKS Pod Identity, whose agent stands on the node."""
-    if os.geteuid() or not all(map(shutil.which, ("unshare", "ip", "iptables", "ip6tables", "sysctl"))):
+    if os.geteuid() or not all(
+        map(shutil.which, ("unshare", "ip", "iptables", "ip6tables", "sysctl"))
+    ):
         pytest.skip("needs root, iproute2 and iptables, to make networks of its own")
     isolated = ("unshare", "--net", "--mount")
-    if subprocess.run([*isolated, "iptables", "--list-rules"], capture_output=True, timeout=60).returncode:
-        pytest.skip("this machine's kernel gives no network with a firewall to a process of its own")
+    if subprocess.run(
+        [*isolated, "iptables", "--list-rules"], capture_output=True, timeout=60
+    ).returncode:
+        pytest.skip(
+            "this machine's kernel gives no network with a firewall to a process of its own"
+        )
     done = subprocess.run(
         [*isolated, "bash", "-uc", _NODE, "node", str(SCRIPT)],
         stdout=subprocess.PIPE,

@@ -32,7 +32,11 @@ def node_with(folder: Path, stand_ins: StandIns, group: str) -> Node:
 @pytest.fixture
 def controller(tmp_path: Path, stand_ins: StandIns) -> Node:
     node = node_with(tmp_path, stand_ins, "controller")
-    write(node.host, "/opt/slurm/etc/slurmdbd.conf", "#LogFile=/no\nlogfile = /var/log/slurm/slurmdbd.log\n")
+    write(
+        node.host,
+        "/opt/slurm/etc/slurmdbd.conf",
+        "#LogFile=/no\nlogfile = /var/log/slurm/slurmdbd.log\n",
+    )
     return node
 
 
@@ -50,7 +54,10 @@ def write(host: Host, path: str, text: str) -> None:
 def sections(node: Node) -> dict[str, str]:
     """Path to what stands between its braces."""
     parts = node.host.path(FILE).read_text().split("}\n")
-    return {head.strip(): body for head, _, body in (part.partition(" {") for part in parts if part.strip())}
+    return {
+        head.strip(): body
+        for head, _, body in (part.partition(" {") for part in parts if part.strip())
+    }
 
 
 def test_a_controllers_logs_are_rotated_and_reopened(controller: Node) -> None:
@@ -71,7 +78,10 @@ def test_a_controllers_logs_are_rotated_and_reopened(controller: Node) -> None:
 
 def test_a_workers_log_is_slurmds_under_any_name(worker: Node) -> None:
     log_rotation.install(worker)
-    assert list(sections(worker)) == ["/var/log/provision/provisioning.log", "/var/log/slurm/slurmd.*.log"]
+    assert list(sections(worker)) == [
+        "/var/log/provision/provisioning.log",
+        "/var/log/slurm/slurmd.*.log",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +101,9 @@ def test_what_the_image_rotates_is_left_to_it(controller: Node, image: str) -> N
 @pytest.mark.parametrize(
     "line", ["# /var/log/slurm/slurmctld.log", "/var/log/*.log { }", "/var/log/*/*/*.log"]
 )
-def test_a_comment_and_a_pattern_of_other_folders_rotate_nothing(controller: Node, line: str) -> None:
+def test_a_comment_and_a_pattern_of_other_folders_rotate_nothing(
+    controller: Node, line: str
+) -> None:
     write(controller.host, "/etc/logrotate.d/slurm", f"{line}\n")
     log_rotation.install(controller)
     assert "/var/log/slurm/slurmctld.log" in sections(controller)
@@ -116,13 +128,17 @@ def test_a_controller_without_accounting_has_no_log_of_it(controller: Node) -> N
     assert "/var/log/slurm/slurmdbd.log" not in sections(controller)
 
 
-def test_a_slurm_that_does_not_answer_leaves_the_set_ups_log(worker: Node, stand_ins: StandIns) -> None:
+def test_a_slurm_that_does_not_answer_leaves_the_set_ups_log(
+    worker: Node, stand_ins: StandIns
+) -> None:
     stand_ins.command("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
     log_rotation.install(worker)
     assert list(sections(worker)) == ["/var/log/provision/provisioning.log"]
 
 
-def test_logrotate_becomes_the_owner_of_a_log_in_a_folder_that_others_write_to(controller: Node) -> None:
+def test_logrotate_becomes_the_owner_of_a_log_in_a_folder_that_others_write_to(
+    controller: Node,
+) -> None:
     """logrotate refuses as root: "parent directory has insecure permissions"."""
     folder = controller.host.path("/var/log/slurm")
     folder.mkdir(parents=True)
@@ -131,7 +147,10 @@ def test_logrotate_becomes_the_owner_of_a_log_in_a_folder_that_others_write_to(c
     log_rotation.install(controller)
     found = sections(controller)
     user = f"su {getpass.getuser()} {folder.group()}\n"
-    assert user in found["/var/log/slurm/slurmctld.log"] and user in found["/var/log/slurm/slurmdbd.log"]
+    assert (
+        user in found["/var/log/slurm/slurmctld.log"]
+        and user in found["/var/log/slurm/slurmdbd.log"]
+    )
     assert "su " not in found["/var/log/provision/provisioning.log"]
     folder.chmod(0o755)
     log_rotation.install(controller)
@@ -139,10 +158,15 @@ def test_logrotate_becomes_the_owner_of_a_log_in_a_folder_that_others_write_to(c
 
 
 @pytest.mark.parametrize("body", ["exit 1", "echo 'error: /etc/x:1 duplicate log entry' >&2"])
-def test_a_file_that_logrotate_refuses_does_not_stay(worker: Node, stand_ins: StandIns, body: str) -> None:
+def test_a_file_that_logrotate_refuses_does_not_stay(
+    worker: Node, stand_ins: StandIns, body: str
+) -> None:
     stand_ins.command("logrotate", body)
     log_rotation.install(worker)
-    assert "logrotate does not accept /etc/logrotate.d/cluster-logs, which was removed" in worker.warnings[0]
+    assert (
+        "logrotate does not accept /etc/logrotate.d/cluster-logs, which was removed"
+        in worker.warnings[0]
+    )
     assert not worker.host.path(FILE).exists()
 
 

@@ -80,16 +80,23 @@ def efa(tmp_path: Path, stand_ins: StandIns) -> EfaNode:
     return EfaNode(tmp_path, stand_ins)
 
 
-def test_the_file_system_is_mounted_again_over_efa_and_a_second_run_only_verifies(efa: EfaNode) -> None:
+def test_the_file_system_is_mounted_again_over_efa_and_a_second_run_only_verifies(
+    efa: EfaNode,
+) -> None:
     result = efa.run()
     assert result.status == 0, result.output
-    assert "set up the EFA client" in result.output and "Lustre uses EFA: 1 interfaces" in result.output
+    assert (
+        "set up the EFA client" in result.output
+        and "Lustre uses EFA: 1 interfaces" in result.output
+    )
     mounted = f"mount --types lustre --options relatime,flock {SOURCE} {efa.mount_point}"
     assert efa.mount_calls == [f"umount {efa.mount_point}", mounted]
     efa.stand_ins.forget_calls()
     again = efa.run()
     assert again.status == 0 and "set up the EFA client" not in again.output
-    assert not [call for call in efa.stand_ins.calls if call.startswith(("mount ", "umount ", "curl "))]
+    assert not [
+        call for call in efa.stand_ins.calls if call.startswith(("mount ", "umount ", "curl "))
+    ]
     assert list(efa.mount_point.iterdir()) == []
 
 
@@ -180,7 +187,9 @@ def node(tmp_path: Path, efa: EfaNode, monkeypatch: pytest.MonkeyPatch) -> Node:
     efa.stand_ins.command("squeue")
     monkeypatch.setenv("DESTDIR", str(efa.root))
     client = {"url": URL, "sha256": efa.sha256}
-    found = node_of(tmp_path, group="workers", lustre_mount_path=str(efa.mount_point), lustre_efa=client)
+    found = node_of(
+        tmp_path, group="workers", lustre_mount_path=str(efa.mount_point), lustre_efa=client
+    )
     return found
 
 

@@ -31,7 +31,9 @@ def result(name: str, warnings: tuple[str, ...] = (), error: str | None = None) 
 
 def test_it_says_what_the_node_is_and_where_things_are(node: Node) -> None:
     message_of_the_day.install(node)
-    write_state(node.host, bundle="b", group="login", role="login", results=[result("one"), result("two")])
+    write_state(
+        node.host, bundle="b", group="login", role="login", results=[result("one"), result("two")]
+    )
     text = shown(node)
     assert "esm2-slurm: login of group login\n  Setup: 2 steps, finished 20" in text
     assert "/fsx (fast; outlives nodes), homes in /fsx/home" in text
@@ -54,7 +56,9 @@ def test_it_shows_a_failure_with_its_remedy_and_all_warnings(node: Node) -> None
     assert "storage: containers stay\n" in text and "storage: second\n" in text
 
 
-@pytest.mark.parametrize("state", [None, "", "{", "[]", "{}", '{"steps": 3}', '{"steps": [{}]}', "null"])
+@pytest.mark.parametrize(
+    "state", [None, "", "{", "[]", "{}", '{"steps": 3}', '{"steps": [{}]}', "null"]
+)
 def test_reports_a_missing_or_broken_state(node: Node, state: str | None) -> None:
     message_of_the_day.install(node)
     path = node.host.path(STATE)
@@ -89,16 +93,24 @@ def test_login_shells_without_pam_show_it(
     """Sessions of Systems Manager; ssh shows it already, and programs that read the output want none."""
     message_of_the_day.install(node)
     profile = node.host.path("/etc/profile.d/cluster-message.sh").read_text()
-    profile = profile.replace("/etc/", f"{node.host.path('/etc')}/").replace("-t 1", str(terminal).lower())
+    profile = profile.replace("/etc/", f"{node.host.path('/etc')}/").replace(
+        "-t 1", str(terminal).lower()
+    )
     profile = profile.replace("[ true ]", "true").replace("[ false ]", "false")
     done = subprocess.run(
-        ["/bin/sh", "-eu", "-c", profile], capture_output=True, text=True, timeout=30, env=environment
+        ["/bin/sh", "-eu", "-c", profile],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=environment,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert ("esm2-slurm: login" in done.stdout) == is_shown
 
 
-def test_texts_that_python_would_read_otherwise_stay_as_they_are(tmp_path: Path, stand_ins: StandIns) -> None:
+def test_texts_that_python_would_read_otherwise_stay_as_they_are(
+    tmp_path: Path, stand_ins: StandIns
+) -> None:
     node = node_of(tmp_path, "login", cluster_name='a\\"b\\n"""c')
     message_of_the_day.install(node)
     assert 'a\\"b\\n"""c: login' in shown(node)

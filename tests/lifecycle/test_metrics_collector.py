@@ -103,7 +103,12 @@ def test_it_is_configured_for_the_workspace(node: Node, services: Services) -> N
     remote = written["remote_write"][0]
     assert remote["url"] == node.deployment.remote_write_url
     assert remote["sigv4"] == {"region": "us-west-2"}
-    assert [job["job_name"] for job in written["scrape_configs"]] == ["node", "gpu", "training", "prometheus"]
+    assert [job["job_name"] for job in written["scrape_configs"]] == [
+        "node",
+        "gpu",
+        "training",
+        "prometheus",
+    ]
     assert services.restarts == ["discover-nodes.service", "prometheus-agent.service"]
     discovery = json.loads(node.host.path("/etc/node-setup/discover_nodes.json").read_text())
     assert discovery["instance_groups"]["workers"] == {"role": "worker", "num_gpus": 1}
@@ -131,7 +136,9 @@ def test_lists_are_where_discovery_writes_them(node: Node) -> None:
 
 
 def test_scrapes_slurms_own_metrics_if_it_has_them(node: Node, stand_ins: StandIns) -> None:
-    stand_ins.command("scontrol", r"printf 'MetricsType = metrics/openmetrics\nSlurmctldPort = 6820-6823\n'")
+    stand_ins.command(
+        "scontrol", r"printf 'MetricsType = metrics/openmetrics\nSlurmctldPort = 6820-6823\n'"
+    )
     metrics_collector.run_collector(node)
     jobs = {job["job_name"]: job for job in config(node)["scrape_configs"]}
     assert set(jobs) - {"node", "gpu", "training", "prometheus"} == {
@@ -148,7 +155,9 @@ def test_a_configuration_that_prometheus_refuses_is_not_put_in_place(
     node: Node, services: Services, tmp_path: Path
 ) -> None:
     (tmp_path / "refuse").touch()
-    with pytest.raises(SetupError, match=r"promtool check config --agent .* ended with 1: bad field"):
+    with pytest.raises(
+        SetupError, match=r"promtool check config --agent .* ended with 1: bad field"
+    ):
         metrics_collector.run_collector(node)
     assert list(node.host.path("/etc/prometheus-agent").iterdir()) == []
     assert "prometheus-agent.service" not in services.restarts
@@ -156,7 +165,9 @@ def test_a_configuration_that_prometheus_refuses_is_not_put_in_place(
 
 def test_what_is_checked_is_what_is_installed(node: Node, tmp_path: Path) -> None:
     metrics_collector.run_collector(node)
-    assert (tmp_path / "checked").read_text() == node.host.path(metrics_collector.CONFIG).read_text()
+    assert (tmp_path / "checked").read_text() == node.host.path(
+        metrics_collector.CONFIG
+    ).read_text()
 
 
 def test_without_a_workspace_it_says_so(node: Node, services: Services) -> None:
@@ -175,11 +186,15 @@ def test_other_nodes_run_none(tmp_path: Path, node: Node, services: Services) ->
 
 def test_a_list_without_this_node_fails(node: Node) -> None:
     node.host.path("/var/lib/discover-nodes/nodes.json").write_text("[]")
-    with pytest.raises(SetupError, match=r"nodes.json does not list this node \(10.0.0.10\) after 90 s"):
+    with pytest.raises(
+        SetupError, match=r"nodes.json does not list this node \(10.0.0.10\) after 90 s"
+    ):
         metrics_collector.run_collector(node)
 
 
-def test_a_target_that_stays_down_fails_with_prometheus_reason(node: Node, prometheus: Prometheus) -> None:
+def test_a_target_that_stays_down_fails_with_prometheus_reason(
+    node: Node, prometheus: Prometheus
+) -> None:
     prometheus.targets = [target("10.0.0.10", "down", "connection refused")]
     with pytest.raises(SetupError, match="this node's target is down: connection refused"):
         metrics_collector.run_collector(node)
@@ -191,13 +206,18 @@ def test_reports_other_targets_that_are_down(
     """A worker that is being set up answers later."""
     prometheus.targets.append(target("10.0.0.31", "down"))
     metrics_collector.run_collector(node)
-    assert "1 of 2 targets do not answer now: http://10.0.0.31:9100/metrics" in capsys.readouterr().out
+    assert (
+        "1 of 2 targets do not answer now: http://10.0.0.31:9100/metrics" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
     ("complaint", "advice"),
     [
-        ("server returned HTTP status 403 Forbidden: AccessDeniedException", "lacks aps:RemoteWrite"),
+        (
+            "server returned HTTP status 403 Forbidden: AccessDeniedException",
+            "lacks aps:RemoteWrite",
+        ),
         ("server returned HTTP status 429 Too Many Requests", "raise it in Service Quotas"),
         ("no EC2 IMDS role found", "see `sudo aws sts get-caller-identity`"),
         ("dial tcp: lookup aps-workspaces: no such host", "the endpoint aps-workspaces"),
@@ -222,7 +242,9 @@ def test_a_workspace_that_is_slow_is_a_warning(node: Node, prometheus: Prometheu
     assert "has taken no metrics after 120 s: its log has no message about that" in node.warnings[0]
 
 
-def test_a_workspace_that_takes_all_needs_no_wait_for_more(node: Node, prometheus: Prometheus) -> None:
+def test_a_workspace_that_takes_all_needs_no_wait_for_more(
+    node: Node, prometheus: Prometheus
+) -> None:
     prometheus.sent_each_time, prometheus.failed, prometheus.newest = 0, 0, time.time() - 30
     metrics_collector.run_collector(node)
     assert node.warnings == []

@@ -11,7 +11,9 @@ from node_setup.steps import STEPS, managed_mlflow, metrics_off
 from tests.lifecycle.node import StandIns, node_of
 
 
-def test_what_was_installed_is_stopped_and_removed_once(tmp_path: Path, stand_ins: StandIns) -> None:
+def test_what_was_installed_is_stopped_and_removed_once(
+    tmp_path: Path, stand_ins: StandIns
+) -> None:
     stand_ins.command("systemctl")
     node = node_of(tmp_path)
     for unit in ("node-exporter.service", "gpu-exporter.service"):

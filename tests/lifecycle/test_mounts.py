@@ -45,7 +45,9 @@ def test_a_mount_that_comes_late_is_waited_for(
     node: Node, tmp_path: Path, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = tmp_path / "count"
-    stand_ins.command("findmnt", f'echo >> "{count}"; [[ $(wc -l < "{count}") -lt 3 ]] || echo lustre')
+    stand_ins.command(
+        "findmnt", f'echo >> "{count}"; [[ $(wc -l < "{count}") -lt 3 ]] || echo lustre'
+    )
     node.host = Host(node.host.root)
     pauses: list[float] = []
     monkeypatch.setattr(Host, "sleep", lambda _, seconds: pauses.append(seconds))
@@ -105,7 +107,9 @@ def test_a_server_that_hangs_is_left_after_its_time(
 ) -> None:
     """The first write ignores the request to end; the second one succeeds."""
     first = tmp_path / "first"
-    hang = f'[[ -e "{first}" ]] || {{ touch "{first}"; trap "" TERM; exec tail --follow /dev/null; }}'
+    hang = (
+        f'[[ -e "{first}" ]] || {{ touch "{first}"; trap "" TERM; exec tail --follow /dev/null; }}'
+    )
     stand_ins.command("python3", f'{hang}; exec "{sys.executable}" "$@"')
     monkeypatch.setattr(mounts, "SECONDS_PER_TRY", 0.5)
     node.host = Host(node.host.root)
@@ -127,7 +131,9 @@ def test_home_is_nfs(node: Node, tmp_path: Path, stand_ins: StandIns) -> None:
         mounts.verify_home(node)
     assert f"--mountpoint {tmp_path / 'home'}" in stand_ins.calls[0]
     stand_ins.command("findmnt", "echo lustre")
-    with pytest.raises(SetupError, match="is no writable nfs mount after 900 s: lustre is mounted there"):
+    with pytest.raises(
+        SetupError, match="is no writable nfs mount after 900 s: lustre is mounted there"
+    ):
         mounts.verify_home(node)
 
 

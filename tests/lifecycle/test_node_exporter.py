@@ -20,7 +20,13 @@ from tests.lifecycle.node import SCRIPTS, StandIns, node_of
 from tests.lifecycle.services import Services, services
 
 __all__ = ["services"]
-METRIC_UNITS = ("discover-nodes", "efa-metrics", "node-exporter", "prometheus-agent", "slurm-metrics")
+METRIC_UNITS = (
+    "discover-nodes",
+    "efa-metrics",
+    "node-exporter",
+    "prometheus-agent",
+    "slurm-metrics",
+)
 METRIC = 'node_exporter_build_info{goarch="amd64",version="1.9.1"} 1\n'
 
 
@@ -52,7 +58,9 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
         yield answers
 
 
-def test_it_is_installed_started_and_asked(node: Node, services: Services, exporter: list[bytes]) -> None:
+def test_it_is_installed_started_and_asked(
+    node: Node, services: Services, exporter: list[bytes]
+) -> None:
     exporters.run_node_exporter(node)
     unit = node.host.path("/etc/systemd/system/node-exporter.service").read_text()
     assert f"--web.listen-address=127.0.0.1:{exporters.NODE_PORT} " in unit
@@ -80,15 +88,21 @@ def test_a_new_version_restarts_it(node: Node, services: Services, exporter: lis
     assert node.changes[-1] == "node-exporter.service restarted"
 
 
-def test_another_version_that_still_answers_is_no_success(node: Node, exporter: list[bytes]) -> None:
+def test_another_version_that_still_answers_is_no_success(
+    node: Node, exporter: list[bytes]
+) -> None:
     exporter.append(METRIC.replace("1.9.1", "1.8.2").encode())
-    with pytest.raises(SetupError, match=r"node-exporter.service gives no metrics after 60 s.*has no metric"):
+    with pytest.raises(
+        SetupError, match=r"node-exporter.service gives no metrics after 60 s.*has no metric"
+    ):
         exporters.run_node_exporter(node)
 
 
 def test_one_that_does_not_answer_fails(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporters, "NODE_PORT", 1)
-    with pytest.raises(SetupError, match=r"127.0.0.1:1/metrics does not answer: .*Connection refused"):
+    with pytest.raises(
+        SetupError, match=r"127.0.0.1:1/metrics does not answer: .*Connection refused"
+    ):
         exporters.run_node_exporter(node)
 
 
@@ -113,7 +127,9 @@ def test_a_port_that_somebody_else_has_is_named(
     assert services.restarts == []
 
 
-def test_a_port_of_another_address_is_free(node: Node, stand_ins: StandIns, exporter: list[bytes]) -> None:
+def test_a_port_of_another_address_is_free(
+    node: Node, stand_ins: StandIns, exporter: list[bytes]
+) -> None:
     stand_ins.command("ss", "echo 'LISTEN 0 4096 127.0.0.53%lo:9100 *:*'")
     exporters.run_node_exporter(node)
 

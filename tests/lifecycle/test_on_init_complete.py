@@ -95,7 +95,8 @@ def test_a_fault_of_the_script_itself_fails_the_node_with_its_traceback(tmp_path
     result = node.run()
     assert result.status == 1
     assert (
-        "ERROR: step second failed: KeyError: 'nothing'. What to do: report the lines above" in result.output
+        "ERROR: step second failed: KeyError: 'nothing'. What to do: report the lines above"
+        in result.output
     )
     assert "Traceback (most recent call last)" in node.log
 
@@ -112,7 +113,10 @@ def test_what_is_made_is_open_to_users_whatever_the_shell_is_set_to(tmp_path: Pa
 
 def test_a_full_disk_says_where_to_look(tmp_path: Path) -> None:
     node = bundle(tmp_path, 'raise OSError(28, "No space left on device", "/etc/x")')
-    assert "No space left on device: '/etc/x'. What to do: see `df --human-readable`" in node.run().output
+    assert (
+        "No space left on device: '/etc/x'. What to do: see `df --human-readable`"
+        in node.run().output
+    )
 
 
 def test_platform_files_of_another_shape_fail_the_node_by_name(tmp_path: Path) -> None:
@@ -121,7 +125,10 @@ def test_platform_files_of_another_shape_fail_the_node_by_name(tmp_path: Path) -
     result = node.run()
     assert result.status == 1
     assert "Traceback (most recent call last)" in node.log
-    assert "ERROR: step facts failed: AttributeError: 'list' object has no attribute 'get'" in result.output
+    assert (
+        "ERROR: step facts failed: AttributeError: 'list' object has no attribute 'get'"
+        in result.output
+    )
 
 
 def test_after_the_repair_the_same_run_succeeds(tmp_path: Path) -> None:
@@ -162,7 +169,9 @@ def test_settings_of_another_version_are_refused(
 
 
 @pytest.mark.parametrize(("text", "why"), [("{", "is not JSON"), (None, "cannot be read")])
-def test_settings_that_are_not_there_are_refused(tmp_path: Path, text: str | None, why: str) -> None:
+def test_settings_that_are_not_there_are_refused(
+    tmp_path: Path, text: str | None, why: str
+) -> None:
     node = bundle(tmp_path)
     path = node.folder / "deployment.json"
     path.unlink() if text is None else path.write_text(text)
@@ -179,7 +188,9 @@ def test_a_run_beside_another_waits_and_reports_the_lock(tmp_path: Path) -> None
         fcntl.flock(other, fcntl.LOCK_EX)
         result = node.run()
     assert result.status == 1
-    assert "another run of this script still holds /run/node-setup.lock after 1800 s" in result.output
+    assert (
+        "another run of this script still holds /run/node-setup.lock after 1800 s" in result.output
+    )
     assert node.run().status == 0
     assert lock.stat().st_mode & 0o777 == 0o600, "users who can read it can hold it"
 

@@ -47,7 +47,9 @@ class Worker:
         self.pam_says(root=0, ubuntu=0, nobody=6)
 
     def pam_says(self, **status: int) -> None:
-        answers = "".join(f"{user}) echo said; exit {number} ;; " for user, number in status.items())
+        answers = "".join(
+            f"{user}) echo said; exit {number} ;; " for user, number in status.items()
+        )
         self.stand_ins.command("python3", f'case "${{!#}}" in {answers} esac')
 
     def apply(self, *, on: bool = True, **settings: Any) -> Node:
@@ -66,7 +68,9 @@ class Worker:
 
     def files(self) -> list[str]:
         return sorted(
-            str(path.relative_to(self.root)) for path in (self.root / "etc").rglob("*") if path.is_file()
+            str(path.relative_to(self.root))
+            for path in (self.root / "etc").rglob("*")
+            if path.is_file()
         )
 
 
@@ -111,7 +115,9 @@ def test_switched_off_everything_is_as_before(worker: Worker) -> None:
     assert (worker.sshd, worker.files()) == (SSHD, before)
 
 
-@pytest.mark.parametrize(("user", "status"), [("root", 6), ("ubuntu", 7), ("nobody", 0), ("nobody", 28)])
+@pytest.mark.parametrize(
+    ("user", "status"), [("root", 6), ("ubuntu", 7), ("nobody", 0), ("nobody", 28)]
+)
 def test_rules_that_do_not_work_do_not_stay(worker: Worker, user: str, status: int) -> None:
     """28 is PAM's answer where a module does not load."""
     before = worker.files()
@@ -120,7 +126,9 @@ def test_rules_that_do_not_work_do_not_stay(worker: Worker, user: str, status: i
     assert (worker.sshd, worker.files()) == (SSHD, before)
 
 
-def test_an_image_without_ubuntu_is_not_asked_about_him(worker: Worker, stand_ins: StandIns) -> None:
+def test_an_image_without_ubuntu_is_not_asked_about_him(
+    worker: Worker, stand_ins: StandIns
+) -> None:
     stand_ins.command("getent", '[[ "$2" != ubuntu ]] || exit 2')
     worker.pam_says(root=0, ubuntu=10, nobody=6)
     worker.apply()
@@ -133,7 +141,9 @@ def test_slurms_own_folder_is_given_by_its_path(worker: Worker) -> None:
     (worker.root / "opt/slurm/lib/security").mkdir(parents=True)
     (worker.root / "opt/slurm/lib/security/pam_slurm_adopt.so").touch()
     worker.apply()
-    assert "-account required /opt/slurm/lib/security/pam_slurm_adopt.so" in worker.sshd.splitlines()
+    assert (
+        "-account required /opt/slurm/lib/security/pam_slurm_adopt.so" in worker.sshd.splitlines()
+    )
 
 
 @pytest.mark.parametrize(

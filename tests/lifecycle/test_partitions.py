@@ -62,14 +62,20 @@ class Queues:
         self.acknowledgements = partitions.Queue("acknowledgements", "us-west-2")
 
     def ask(self, **request: Any) -> None:
-        self.requests.send({"action": "make", "profile": "ada", "domain": "d-1", "uids": [2001], **request})
+        self.requests.send(
+            {"action": "make", "profile": "ada", "domain": "d-1", "uids": [2001], **request}
+        )
 
     def poll(self, root: Path) -> int:
         return partitions.poll(root, self.requests, self.acknowledgements)
 
     def in_(self, name: str) -> list[dict[str, Any]]:
         folder = self._folder / name
-        return [json.loads(path.read_text()) for path in sorted(folder.iterdir())] if folder.is_dir() else []
+        return (
+            [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
+            if folder.is_dir()
+            else []
+        )
 
 
 @pytest.fixture
@@ -92,7 +98,9 @@ def test_a_partition_is_its_owners_and_the_users(root: Path, queues: Queues) -> 
     assert stat.S_IMODE(folder.stat().st_mode) & 0o007 == 0
     assert stat.S_IMODE((root / "users").stat().st_mode) == 0o755
     assert queues.in_("requests") == []
-    assert queues.in_("acknowledgements") == [{"action": "make", "profile": "Ada-L", "domain": "d-1"}]
+    assert queues.in_("acknowledgements") == [
+        {"action": "make", "profile": "Ada-L", "domain": "d-1"}
+    ]
 
 
 def test_what_is_made_in_it_is_open_to_both(root: Path, queues: Queues) -> None:
@@ -130,7 +138,11 @@ def test_a_removed_partition_is_gone_with_all_that_is_in_it(root: Path, queues: 
     queues.poll(root)
     assert list((root / "users").iterdir()) == list((root / partitions.TRASH).iterdir()) == []
     assert outside.read_text() == "somebody's"
-    assert [said["action"] for said in queues.in_("acknowledgements")] == ["make", "remove", "remove"]
+    assert [said["action"] for said in queues.in_("acknowledgements")] == [
+        "make",
+        "remove",
+        "remove",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -207,13 +219,24 @@ def test_draining_ends_when_nothing_comes_any_more(
 ) -> None:
     for name in ("ada", "ben"):
         queues.ask(profile=name)
-    urls = ("--requests", "requests", "--acknowledgements", "acknowledgements", "--region", "us-west-2")
+    urls = (
+        "--requests",
+        "requests",
+        "--acknowledgements",
+        "acknowledgements",
+        "--region",
+        "us-west-2",
+    )
     monkeypatch.setattr("sys.argv", ["partitions.py", "drain", "--root", str(root), *urls])
     assert partitions.main() == 0
     assert sorted(path.name for path in (root / "users").iterdir()) == ["ada", "ben"]
 
 
-def test_the_shared_partition_is_open_to_all_users(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["partitions.py", "shared", "--root", str(root), "--uids", "2001,2002"])
+def test_the_shared_partition_is_open_to_all_users(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "sys.argv", ["partitions.py", "shared", "--root", str(root), "--uids", "2001,2002"]
+    )
     assert partitions.main() == 0
     assert {(2, 7, 2001), (2, 7, 2002)} <= entries(root / "shared", ACCESS)

@@ -29,7 +29,11 @@ def archive(**programs: bytes) -> bytes:
     """An archive of the shape that Prometheus' releases have, with members that must not get out of it."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, content in {"../../../tmp/evil": b"x", "tool-1.0/LICENSE": b"...", **programs}.items():
+        for name, content in {
+            "../../../tmp/evil": b"x",
+            "tool-1.0/LICENSE": b"...",
+            **programs,
+        }.items():
             member = tarfile.TarInfo(name if "/" in name else f"tool-1.0/{name}")
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
@@ -65,7 +69,14 @@ def url(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     certificate = tmp_path / "certificate.pem"
     write_certificate(certificate)
     monkeypatch.setenv("CURL_CA_BUNDLE", str(certificate))
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+    for name in (
+        "http_proxy",
+        "https_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+    ):
         monkeypatch.delenv(name, raising=False)
     with served(source, certificate) as base:
         yield base
@@ -113,7 +124,9 @@ def test_a_program_is_installed_once(tmp_path: Path, source: Source, url: str) -
     assert sorted(path.name for path in program.parent.iterdir()) == ["tool"]
 
 
-def test_a_program_that_somebody_replaced_is_put_back(tmp_path: Path, source: Source, url: str) -> None:
+def test_a_program_that_somebody_replaced_is_put_back(
+    tmp_path: Path, source: Source, url: str
+) -> None:
     node = node_with_table(tmp_path, url)
     downloads.install_binaries(node, "tool", ("tool",))
     node.host.path("/usr/local/bin/tool").write_text("another")
@@ -137,7 +150,9 @@ def test_another_file_is_never_installed_nor_asked_for_again(
     message = fails(node_with_table(tmp_path, url))
     assert hashlib.sha256(b"changed on the way").hexdigest() in message
     assert hashlib.sha256(CONTENT).hexdigest() in message
-    assert "it was not installed" in message and "find out before correcting downloads.json" in message
+    assert (
+        "it was not installed" in message and "find out before correcting downloads.json" in message
+    )
     assert len(source.asked) == 1 and pauses == []
 
 
@@ -247,7 +262,9 @@ def test_reports_why_the_bucket_refuses(
     tmp_path: Path, stand_ins: StandIns, pauses: list[float], said: str, message: str, tries: int
 ) -> None:
     stand_ins.command("aws", f"echo '{said}' >&2; exit 1")
-    assert message in fails(node_with_table(tmp_path, "https://x.invalid", downloads="artifact_bucket"))
+    assert message in fails(
+        node_with_table(tmp_path, "https://x.invalid", downloads="artifact_bucket")
+    )
     assert len(stand_ins.calls) == tries
 
 
@@ -276,10 +293,14 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, source: Source, url: str)
     assert "is no tar archive" in fails(node_with_table(tmp_path, url, b"no archive"))
 
 
-def test_an_architecture_that_is_not_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_architecture_that_is_not_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     node = node_of(tmp_path)
-    with pytest.raises(SetupError, match="has node_exporter for x86_64, aarch64, and this node is riscv64"):
+    with pytest.raises(
+        SetupError, match="has node_exporter for x86_64, aarch64, and this node is riscv64"
+    ):
         downloads.find_download(node, "node_exporter")
     with pytest.raises(SetupError, match=r"dcgm-exporter@sha256:\w+ is for x86_64, aarch64"):
         downloads.find_image(node, "dcgm-exporter")

@@ -101,7 +101,9 @@ def probe(machine: Planted, place: str, kind: str) -> None:
 
 def folder_of_roots(machine: Planted, place: str, kind: str) -> None:
     machine.plant(place, kind)
-    with pytest.raises(SetupError, match=f"{place} must be a folder of root's that no one else can write to"):
+    with pytest.raises(
+        SetupError, match=f"{place} must be a folder of root's that no one else can write to"
+    ):
         make_root_folder(node_of(machine.folder).host, place)
 
 
@@ -118,7 +120,8 @@ def ssh(machine: Planted, place: str, kind: str) -> None:
     planted = machine.plant(place, kind)
     if planted.name.endswith(".pub"):
         subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", machine.folder / "own"], check=True
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", machine.folder / "own"],
+            check=True,
         )
         (machine.folder / "own").rename(planted.with_suffix(""))
     process = subprocess.Popen(
@@ -136,7 +139,9 @@ def ssh(machine: Planted, place: str, kind: str) -> None:
     # A child begins with the memory of this process, until it runs another program.
     assert usage.ru_maxrss < resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + MOST_MEMORY_KB
     replaced = place.endswith("authorized_keys") and kind.startswith("link")
-    assert (process.returncode, len(errors.splitlines())) == ((0, 0) if replaced else (1, 1)), errors
+    assert (process.returncode, len(errors.splitlines())) == ((0, 0) if replaced else (1, 1)), (
+        errors
+    )
     if place.endswith((".pub", "id_ed25519")) or replaced:
         authorized = planted.with_name("authorized_keys")
         assert not authorized.is_symlink() and KEY in authorized.read_text()
@@ -169,7 +174,9 @@ def partition(machine: Planted, place: str, kind: str) -> None:
         partitions.empty_trash(root)
     if not place.endswith("users/ada"):  # which has just been removed
         with pytest.raises(OSError):
-            partitions.make_partition(root, "shared" if place.endswith("shared") else "users/ada", [2001])
+            partitions.make_partition(
+                root, "shared" if place.endswith("shared") else "users/ada", [2001]
+            )
             partitions.empty_trash(root)
 
 
@@ -257,7 +264,11 @@ OPENS_NOTHING = {
 
 def test_no_other_code_comes_near_such_a_path() -> None:
     files = [path for path in LIFECYCLE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    found = {path.relative_to(LIFECYCLE).as_posix() for path in files if LEADS_THERE.search(path.read_text())}
+    found = {
+        path.relative_to(LIFECYCLE).as_posix()
+        for path in files
+        if LEADS_THERE.search(path.read_text())
+    }
     assert found == TESTED_HERE | set(OPENS_NOTHING)
 
 
@@ -282,10 +293,14 @@ def test_a_version_that_is_not_roots_is_brought_again(tmp_path: Path, stand_ins:
     """Right as its contents are now, users could change them as soon as jobs run them."""
     machine = Planted(tmp_path, stand_ins)
     code(machine, "/fsx/elsewhere", "pipe")
-    version = next(path for path in (machine.root / "fsx/workloads").iterdir() if not path.is_symlink())
+    version = next(
+        path for path in (machine.root / "fsx/workloads").iterdir() if not path.is_symlink()
+    )
     (version / "esm2").chmod(0o777)
     node = node_of(machine.folder, "controller", workload_code=True)
-    node.deployment = replace(node.deployment, workload_s3_uri=f"s3://bucket/workloads/{version.name}")
+    node.deployment = replace(
+        node.deployment, workload_s3_uri=f"s3://bucket/workloads/{version.name}"
+    )
     workload_code.sync(node)
     assert (version / "esm2").stat().st_mode & 0o777 == 0o755
     assert f"workloads/{version.name} had been changed" in node.warnings[0]

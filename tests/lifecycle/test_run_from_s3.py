@@ -56,8 +56,16 @@ def test_the_script_of_the_current_version_runs_and_gives_its_status(tmp_path: P
     [
         ("exit 1", "true", f"ERROR: the scripts could not be fetched from {CURRENT}. "),
         ("printf ''", "true", f"ERROR: {CURRENT} holds '', which is no version of the scripts. "),
-        ("printf s3://other/lifecycle/latest", "true", "holds 's3://other/lifecycle/latest', which is no"),
-        (f"printf {VERSION}", "exit 1", f"ERROR: the scripts could not be fetched from {VERSION}. "),
+        (
+            "printf s3://other/lifecycle/latest",
+            "true",
+            "holds 's3://other/lifecycle/latest', which is no",
+        ),
+        (
+            f"printf {VERSION}",
+            "exit 1",
+            f"ERROR: the scripts could not be fetched from {VERSION}. ",
+        ),
     ],
     ids=["no object", "empty", "another address", "no version"],
 )

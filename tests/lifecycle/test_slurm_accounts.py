@@ -39,8 +39,14 @@ def apply(
 
 
 def test_parents_are_made_before_their_children(folder: Path, slurm: SlurmCommands) -> None:
-    changes, warnings = apply(folder, [ESM2, TOP], user("ada", "esm2", admin=True), user("bob", None))
-    assert slurm.database["accounts"] == {"root": ["", "1"], "top": ["root", "5"], "esm2": ["top", "5"]}
+    changes, warnings = apply(
+        folder, [ESM2, TOP], user("ada", "esm2", admin=True), user("bob", None)
+    )
+    assert slurm.database["accounts"] == {
+        "root": ["", "1"],
+        "top": ["root", "5"],
+        "esm2": ["top", "5"],
+    }
     assert slurm.database["users"] == {"root": ["root"], "ada": ["esm2"]}
     assert slurm.database["admins"] == ["root", "ada"]
     assert (len(changes), warnings) == (4, [])
@@ -54,7 +60,11 @@ def test_a_second_run_changes_nothing(folder: Path) -> None:
 def test_accounts_move_and_shares_change(folder: Path, slurm: SlurmCommands) -> None:
     apply(folder, [ESM2, TOP])
     apply(folder, [{**TOP, "parent": "esm2"}, {**ESM2, "parent": None, "fairshare": 7}])
-    assert slurm.database["accounts"] == {"root": ["", "1"], "top": ["esm2", "5"], "esm2": ["root", "7"]}
+    assert slurm.database["accounts"] == {
+        "root": ["", "1"],
+        "top": ["esm2", "5"],
+        "esm2": ["root", "7"],
+    }
 
 
 def test_a_user_moves_to_another_account(folder: Path, slurm: SlurmCommands) -> None:
@@ -109,15 +119,21 @@ def test_a_controller_in_reserve_does_nothing(folder: Path, slurm: SlurmCommands
 def test_a_refusal_fails_with_what_slurm_says(folder: Path, slurm: SlurmCommands) -> None:
     slurm.configure(ClusterName="unknown")
     with pytest.raises(
-        SetupError, match=r"`sacctmgr --immediate add account name=top cluster=unknown .* ended with 64"
+        SetupError,
+        match=r"`sacctmgr --immediate add account name=top cluster=unknown .* ended with 64",
     ):
         apply(folder, [TOP])
 
 
-def test_shares_and_accounts_without_effect_are_warnings(folder: Path, slurm: SlurmCommands) -> None:
+def test_shares_and_accounts_without_effect_are_warnings(
+    folder: Path, slurm: SlurmCommands
+) -> None:
     slurm.configure(AccountingStorageEnforce="none")
     _, warnings = apply(folder, [TOP, {**ESM2, "fairshare": 1}])
-    assert ["AccountingStorageEnforce" in warnings[0], "fairshare has no effect" in warnings[1]] == [
+    assert [
+        "AccountingStorageEnforce" in warnings[0],
+        "fairshare has no effect" in warnings[1],
+    ] == [
         True,
         True,
     ]

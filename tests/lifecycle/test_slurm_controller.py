@@ -70,7 +70,11 @@ def test_no_pyxis_at_all_is_one_warning(node: Node, slurm: SlurmCommands) -> Non
 def test_pyxis_that_is_named_and_does_not_load_fails(node: Node, slurm: SlurmCommands) -> None:
     slurm.answers("help", "  --usage\n")
     write(node, "/opt/slurm/etc/plugstack.conf", "include /opt/slurm/etc/plugstack.conf.d/*\n")
-    write(node, "/opt/slurm/etc/plugstack.conf.d/pyxis.conf", "required /usr/lib/slurm/spank_pyxis.so\n")
+    write(
+        node,
+        "/opt/slurm/etc/plugstack.conf.d/pyxis.conf",
+        "required /usr/lib/slurm/spank_pyxis.so\n",
+    )
     with pytest.raises(SetupError, match="names pyxis, and srun has no option --container-image"):
         slurm_controller.verify(node)
 
@@ -100,7 +104,9 @@ def test_pyxis_that_slurmctld_has_read_is_not_handed_out(
     assert "scontrol reconfigure" not in stand_ins.calls
 
 
-@pytest.mark.parametrize(("shown", "warned"), [("", True), ("SwitchName=s1 Level=0 Nodes=a\n", False)])
+@pytest.mark.parametrize(
+    ("shown", "warned"), [("", True), ("SwitchName=s1 Level=0 Nodes=a\n", False)]
+)
 def test_a_plugin_without_a_topology_is_a_warning(
     node: Node, slurm: SlurmCommands, shown: str, warned: bool
 ) -> None:
@@ -112,7 +118,10 @@ def test_a_plugin_without_a_topology_is_a_warning(
 
 def test_a_cluster_id_mismatch_says_which_file_to_move(node: Node, slurm: SlurmCommands) -> None:
     message = down(node, slurm, MISMATCH)
-    assert "slurmctld ends with CLUSTER ID MISMATCH: /var/spool/slurm and the accounting database" in message
+    assert (
+        "slurmctld ends with CLUSTER ID MISMATCH: /var/spool/slurm and the accounting database"
+        in message
+    )
     assert "`sudo mv /var/spool/slurm/clustername /var/spool/slurm/clustername.old`" in message
 
 
@@ -130,7 +139,10 @@ def test_reports_a_missing_topology_file(node: Node, slurm: SlurmCommands) -> No
 def test_any_other_end_is_quoted(node: Node, slurm: SlurmCommands) -> None:
     log = "[15:00] fatal: CLUSTER NAME MISMATCH.\nslurmctld has been started\n[15:01] error: mpi: no\n"
     message = down(node, slurm, log)
-    assert "slurmctld ends with: CLUSTER NAME MISMATCH. slurmctld has been started. What to do" in message
+    assert (
+        "slurmctld ends with: CLUSTER NAME MISMATCH. slurmctld has been started. What to do"
+        in message
+    )
 
 
 def test_accounting_as_it_should_be_passes(node: Node) -> None:
@@ -140,7 +152,9 @@ def test_accounting_as_it_should_be_passes(node: Node) -> None:
 
 def test_jobs_that_are_not_recorded_fail(node: Node, slurm: SlurmCommands) -> None:
     slurm.configure(AccountingStorageType="accounting_storage/none")
-    with pytest.raises(SetupError, match="AccountingStorageType is accounting_storage/none, expected"):
+    with pytest.raises(
+        SetupError, match="AccountingStorageType is accounting_storage/none, expected"
+    ):
         accounting.verify(node)
 
 
@@ -156,7 +170,9 @@ def test_a_cluster_that_is_not_registered_fails(
     node: Node, stand_ins: StandIns, shown: str, why: str
 ) -> None:
     stand_ins.command("sacctmgr", f"echo '{shown}'")
-    with pytest.raises(SetupError, match=rf"cluster HyperPod is not registered .*: {why}.*slurmdbd"):
+    with pytest.raises(
+        SetupError, match=rf"cluster HyperPod is not registered .*: {why}.*slurmdbd"
+    ):
         accounting.verify(node)
 
 
@@ -168,14 +184,20 @@ def test_slurmdbd_that_does_not_answer_fails(node: Node, stand_ins: StandIns) ->
         accounting.verify(node)
 
 
-def test_accounting_on_rds_must_not_be_on_the_controller(tmp_path: Path, slurm: SlurmCommands) -> None:
+def test_accounting_on_rds_must_not_be_on_the_controller(
+    tmp_path: Path, slurm: SlurmCommands
+) -> None:
     node = node_of(tmp_path, "controller", external_accounting=True)
     with pytest.raises(SetupError, match="on RDS, but slurmdbd keeps it on localhost"):
         accounting.verify(node)
 
 
-def test_warns_of_an_external_database_that_is_not_configured(node: Node, stand_ins: StandIns) -> None:
+def test_warns_of_an_external_database_that_is_not_configured(
+    node: Node, stand_ins: StandIns
+) -> None:
     place = 'echo "StorageHost  = db.rds"'
-    stand_ins.command("sacctmgr", f'[[ "$*" != *configuration ]] && echo "hyperpod|10.0.0.10" || {place}')
+    stand_ins.command(
+        "sacctmgr", f'[[ "$*" != *configuration ]] && echo "hyperpod|10.0.0.10" || {place}'
+    )
     accounting.verify(node)
     assert "keeps the accounting on db.rds" in node.warnings[0]

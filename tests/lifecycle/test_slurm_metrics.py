@@ -71,17 +71,24 @@ def test_waiting_is_counted_of_jobs_that_nodes_would_help(slurm: StandIns) -> No
 def test_samples_of_a_metric_stand_together_with_their_type(slurm: StandIns) -> None:
     names = [line.split("{")[0].split(" ")[0] for line in slurm_metrics.collect().splitlines()]
     types = [line for line in slurm_metrics.collect().splitlines() if line.startswith("#")]
-    runs = [name for name, before in zip(names, ["", *names], strict=False) if name != before and name != "#"]
+    runs = [
+        name
+        for name, before in zip(names, ["", *names], strict=False)
+        if name != before and name != "#"
+    ]
     assert len(runs) == len(set(runs)) == len(types)
     assert (
-        "# TYPE slurm_scheduler_jobs_total counter" in types and "# TYPE slurm_cluster_nodes gauge" in types
+        "# TYPE slurm_scheduler_jobs_total counter" in types
+        and "# TYPE slurm_cluster_nodes gauge" in types
     )
 
 
 def test_a_source_that_fails_has_no_numbers_but_says_so(
     slurm: StandIns, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slurm.command("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    slurm.command(
+        "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"
+    )
     text = slurm_metrics.collect()
     assert value(text, 'slurm_collector_success{source="jobs"}') == 0
     assert "slurm_cluster_jobs{" not in text and "slurm_queue" not in text
@@ -89,7 +96,9 @@ def test_a_source_that_fails_has_no_numbers_but_says_so(
     assert "Unable to contact slurm controller" in capsys.readouterr().err
 
 
-def test_a_command_that_hangs_is_a_failed_source(slurm: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_hangs_is_a_failed_source(
+    slurm: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slurm.command("sdiag", "exec tail --follow /dev/null")
     monkeypatch.setattr(slurm_metrics, "SECONDS_PER_COMMAND", 0.2)
     assert value(slurm_metrics.collect(), 'slurm_collector_success{source="scheduler"}') == 0
@@ -146,7 +155,9 @@ def test_the_step_runs_on_the_primary_controller_alone(tmp_path: Path, services:
     node = node_of(tmp_path, "controller")
     output = node.host.path("/var/lib/node_exporter/textfile/slurm_metrics.prom")
     output.parent.mkdir(parents=True)
-    lines = r"slurm_collector_success{source=\"nodes\"} 1\nslurm_collector_success{source=\"jobs\"} 0\n"
+    lines = (
+        r"slurm_collector_success{source=\"nodes\"} 1\nslurm_collector_success{source=\"jobs\"} 0\n"
+    )
     services.at_start(f'printf "{lines}" > "{output}"')
     step.run_collector_of_slurm(node)
     assert services.restarts == ["slurm-metrics.service"]

@@ -54,7 +54,9 @@ def test_a_lost_gpu_fails_and_says_how_to_replace_the_node(node: Node, stand_ins
     stand_ins.command("nvidia-smi", "echo 'No devices were found'")
     message = fails(node)
     assert "ml.g5.8xlarge has 1 GPU, and the driver shows 0" in message
-    assert 'sudo scontrol update nodename=ip-10-0-0-31 state=fail reason="Action:Replace"' in message
+    assert (
+        'sudo scontrol update nodename=ip-10-0-0-31 state=fail reason="Action:Replace"' in message
+    )
 
 
 def test_a_driver_that_fails_fails(node: Node, stand_ins: StandIns) -> None:
@@ -72,7 +74,9 @@ def test_gpus_that_slurm_does_not_know_of_fail(
     assert "sudo scontrol reconfigure" in message
 
 
-def test_gpus_of_two_types_are_counted_together(node: Node, slurm: SlurmCommands, tmp_path: Path) -> None:
+def test_gpus_of_two_types_are_counted_together(
+    node: Node, slurm: SlurmCommands, tmp_path: Path
+) -> None:
     groups = settings_document()["instance_groups"]
     groups["workers"]["num_gpus"] = 2
     slurm.answers("gres", "gpu:a:1,shard:4,gpu:b:1")
@@ -81,7 +85,9 @@ def test_gpus_of_two_types_are_counted_together(node: Node, slurm: SlurmCommands
 
 
 @pytest.mark.parametrize("state", ["IDLE", "UNKNOWN"])
-def test_a_registration_that_slurm_refuses_fails(node: Node, slurm: SlurmCommands, state: str) -> None:
+def test_a_registration_that_slurm_refuses_fails(
+    node: Node, slurm: SlurmCommands, state: str
+) -> None:
     slurm.state = f"{state}+DRAIN+INVALID_REG"
     slurm.answers("reason", "node-setup: in progress")
     message = fails(node)
@@ -90,7 +96,9 @@ def test_a_registration_that_slurm_refuses_fails(node: Node, slurm: SlurmCommand
     assert "slurmd -G" in message
 
 
-def test_neuron_devices_are_counted_in_dev(node: Node, tmp_path: Path, slurm: SlurmCommands) -> None:
+def test_neuron_devices_are_counted_in_dev(
+    node: Node, tmp_path: Path, slurm: SlurmCommands
+) -> None:
     groups = settings_document()["instance_groups"]
     groups["workers"].update(num_gpus=0, num_neuron_devices=2, instance_type="ml.trn1.32xlarge")
     slurm.answers("gres", "(null)")
@@ -116,7 +124,9 @@ def without_option(node: Node, tmp_path: Path, slurm: SlurmCommands, stand_ins: 
     return node
 
 
-def test_a_worker_that_came_before_pyxis_fetches_again(without_option: Node, stand_ins: StandIns) -> None:
+def test_a_worker_that_came_before_pyxis_fetches_again(
+    without_option: Node, stand_ins: StandIns
+) -> None:
     slurm_worker.verify(without_option)
     assert "systemctl restart slurmd" in stand_ins.calls
     assert without_option.changes == ["slurmd: restarted, to fetch plugstack.conf again"]
@@ -177,13 +187,17 @@ def test_a_login_node_is_looked_at_in_the_same_way(tmp_path: Path, slurm: SlurmC
 def test_a_login_node_that_slurm_does_not_know_runs_no_jobs(
     without_option: Node, tmp_path: Path, stand_ins: StandIns
 ) -> None:
-    stand_ins.command("squeue", "echo 'slurm_load_node error: Invalid node name specified' >&2; exit 1")
+    stand_ins.command(
+        "squeue", "echo 'slurm_load_node error: Invalid node name specified' >&2; exit 1"
+    )
     login = node_of(tmp_path, "login")
     slurm_worker.verify_login_node(login)
     assert login.changes == ["slurmd: restarted, to fetch plugstack.conf again"]
 
 
-def test_a_login_node_without_slurm_fails(tmp_path: Path, slurm: SlurmCommands, stand_ins: StandIns) -> None:
+def test_a_login_node_without_slurm_fails(
+    tmp_path: Path, slurm: SlurmCommands, stand_ins: StandIns
+) -> None:
     stand_ins.command("sinfo", "echo 'Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(SetupError, match="Unable to contact slurm controller"):
         slurm_worker.verify_login_node(node_of(tmp_path, "login"))

@@ -25,8 +25,14 @@ SECRET = {
 
 @pytest.fixture
 def space(tmp_path: Path) -> Space:
-    settings = {"region": "us-west-2", "cluster_name": "esm2-slurm", "controller_group": "controller"}
-    return Space({**settings, "document": "esm2-slurm-studio-ada"}, root=tmp_path / "root", home=tmp_path)
+    settings = {
+        "region": "us-west-2",
+        "cluster_name": "esm2-slurm",
+        "controller_group": "controller",
+    }
+    return Space(
+        {**settings, "document": "esm2-slurm-studio-ada"}, root=tmp_path / "root", home=tmp_path
+    )
 
 
 def published(stand_ins: StandIns, secret: str) -> None:
@@ -41,7 +47,9 @@ def test_programs_of_another_checksum_are_not_unpacked(space: Space, stand_ins: 
     assert not space.root.exists()
 
 
-def test_what_the_controller_has_not_published_is_waited_for(space: Space, stand_ins: StandIns) -> None:
+def test_what_the_controller_has_not_published_is_waited_for(
+    space: Space, stand_ins: StandIns
+) -> None:
     published(stand_ins, "what Secrets Manager makes up")
     with pytest.raises(SpaceError, match="the controller has published nothing yet"):
         slurm_login.set_up(space, PERSON, "/fsx/studio/users/ada")
@@ -56,15 +64,23 @@ def test_reports_another_version_of_slurm(
     run = space.run
     found = "slurm 22.05.8\n"
     monkeypatch.setattr(space, "run", lambda *c: found if c[0].endswith("/sinfo") else run(*c))
-    with pytest.raises(SpaceError, match=r"Slurm is slurm 22\.05\.8 here and slurm 25\.11\.1 on the contr"):
+    with pytest.raises(
+        SpaceError, match=r"Slurm is slurm 22\.05\.8 here and slurm 25\.11\.1 on the contr"
+    ):
         slurm_login.set_up(space, PERSON, "/fsx/studio/users/ada")
 
 
-@pytest.mark.parametrize(("status", "runs"), [("Running", True), ("Pending", False), ("Failure", False)])
+@pytest.mark.parametrize(
+    ("status", "runs"), [("Running", True), ("Pending", False), ("Failure", False)]
+)
 def test_jobs_go_to_a_controller_that_runs(
     status: str, runs: bool, space: Space, stand_ins: StandIns
 ) -> None:
-    node = {"InstanceId": "i-0", "InstanceGroupName": "controller", "InstanceStatus": {"Status": status}}
+    node = {
+        "InstanceId": "i-0",
+        "InstanceGroupName": "controller",
+        "InstanceStatus": {"Status": status},
+    }
     cluster = json.dumps({"ClusterArn": "arn:aws:sagemaker:us-west-2:1:cluster/abc"})
     nodes = json.dumps({"ClusterNodeSummaries": [node]})
     stand_ins.command("aws", f"[[ $2 == describe-cluster ]] && echo '{cluster}' || echo '{nodes}'")

@@ -174,7 +174,9 @@ def test_the_plugin_is_installed_of_one_checksum_alone(
         entry = {"url": package.as_uri(), "sha256": sha256}
         table.write_text(json.dumps({"packages": {"x86_64": entry}}))
         if not installed:
-            with pytest.raises(SpaceError, match=f"has SHA-256 {digest}, not {sha256}: it was not installed"):
+            with pytest.raises(
+                SpaceError, match=f"has SHA-256 {digest}, not {sha256}: it was not installed"
+            ):
                 session_plugin.install_plugin(space)
             assert stand_ins.calls == []
         else:
@@ -186,7 +188,11 @@ def test_on_eks_kubectl_and_helm_are_there_and_know_the_cluster(
     space: Space, stand_ins: StandIns, tmp_path: Path
 ) -> None:
     """The real programs; of the aws command what it writes."""
-    space.settings |= {"scheduler": "eks", "tools": "s3://assets/tools.zip", "namespaces": ["hyperpod-ns-a"]}
+    space.settings |= {
+        "scheduler": "eks",
+        "tools": "s3://assets/tools.zip",
+        "namespaces": ["hyperpod-ns-a"],
+    }
     tools = tmp_path / "tools.zip"
     with zipfile.ZipFile(tools, "w") as archive:
         for name in ("kubectl", "helm"):
@@ -220,7 +226,9 @@ def test_on_eks_kubectl_and_helm_are_there_and_know_the_cluster(
         timeout=60,
     )
     assert viewed.stdout == "hyperpod-ns-a", viewed.stderr
-    helm = subprocess.run([binaries / "helm", "version"], capture_output=True, text=True, timeout=60)
+    helm = subprocess.run(
+        [binaries / "helm", "version"], capture_output=True, text=True, timeout=60
+    )
     assert helm.returncode == 0 and 'Version:"v' in helm.stdout
     assert (space.home / ".kube/config").stat().st_mode & 0o077 == 0
 
@@ -247,7 +255,10 @@ def test_a_space_starts_whatever_happens_and_says_so(tmp_path: Path, stand_ins: 
         done = start(tmp_path, stand_ins)
         assert done.returncode == 0 and "(403)" in done.stdout
     shell = subprocess.run(
-        ["bash", "-c", '. "$HOME/.bashrc"'], env={"HOME": str(tmp_path)}, capture_output=True, text=True
+        ["bash", "-c", '. "$HOME/.bashrc"'],
+        env={"HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
     )
     assert shell.stderr.count("lacks what it needs") == 1
     assert f"{tmp_path}/cluster-set-up.log" in shell.stderr
@@ -256,7 +267,9 @@ def test_a_space_starts_whatever_happens_and_says_so(tmp_path: Path, stand_ins: 
 def test_a_space_that_is_set_up_says_nothing(tmp_path: Path, stand_ins: StandIns) -> None:
     current = '[[ "$*" != *"s3://b/studio/current -" ]] || { echo s3://b/studio/1; exit; }'
     fetch = '[[ "$*" == *--recursive*s3://b/studio/1\\ * ]] && mkdir -p "${@: -1}"'
-    stand_ins.command("aws", f'{current}\n{fetch} && echo "print(1)" > "${{@: -1}}/set_up_space.py"')
+    stand_ins.command(
+        "aws", f'{current}\n{fetch} && echo "print(1)" > "${{@: -1}}/set_up_space.py"'
+    )
     done = start(tmp_path, stand_ins)
     assert (done.returncode, done.stdout) == (0, "")
     assert not (tmp_path / ".bashrc").exists()

@@ -14,11 +14,16 @@ from tests.lifecycle.node import StandIns, deployment_document, node_of
 from tests.lifecycle.services import Services, services
 
 __all__ = ["services"]
-QUEUES = {"requests_url": "https://sqs/requests.fifo", "acknowledgements_url": "https://sqs/acknowledgements"}
+QUEUES = {
+    "requests_url": "https://sqs/requests.fifo",
+    "acknowledgements_url": "https://sqs/acknowledgements",
+}
 SECRET = "arn:aws:secretsmanager:us-west-2:123456789012:secret:login"
 
 
-def controller(folder: Path, wanted: dict[str, Any] | None, deployed: dict[str, Any] | None) -> Node:
+def controller(
+    folder: Path, wanted: dict[str, Any] | None, deployed: dict[str, Any] | None
+) -> Node:
     node = node_of(folder, "controller", studio=wanted)
     path = folder / "deployment.json"
     path.write_text(json.dumps(deployment_document(studio=deployed)))
@@ -34,7 +39,10 @@ def test_requests_are_answered_by_a_service(tmp_path: Path, services: Services) 
     studio.apply(node)
     unit = node.host.path("/etc/systemd/system/studio-partitions.service").read_text()
     assert "@" not in unit.replace("@system", "") and "ReadWritePaths=/fsx/studio\n" in unit
-    assert "--requests https://sqs/requests.fifo --acknowledgements https://sqs/acknowledgements" in unit
+    assert (
+        "--requests https://sqs/requests.fifo --acknowledgements https://sqs/acknowledgements"
+        in unit
+    )
     assert services.restarts == ["studio-partitions.service"]
     assert node.host.path("/fsx/studio").is_dir()
     # Where sessions of this cluster's documents look for it, and no other's.
@@ -58,7 +66,9 @@ def test_the_folder_that_all_share_is_made_at_once(
     assert services.restarts == []
 
 
-def test_slurm_is_published_for_login_spaces(tmp_path: Path, services: Services, stand_ins: StandIns) -> None:
+def test_slurm_is_published_for_login_spaces(
+    tmp_path: Path, services: Services, stand_ins: StandIns
+) -> None:
     node = controller(tmp_path, per_profile(login=True), {**QUEUES, "login_secret": SECRET})
     studio.apply(node)
     unit = node.host.path("/etc/systemd/system/studio-login.service").read_text()
@@ -73,7 +83,9 @@ def test_without_a_published_slurm_the_node_comes_all_the_same(
 ) -> None:
     node = controller(tmp_path, per_profile(login=True), {**QUEUES, "login_secret": SECRET})
     body = (
-        (stand_ins.folder / "bin/systemctl").read_text().replace("restart)", "start) exit 1 ;;\n    restart)")
+        (stand_ins.folder / "bin/systemctl")
+        .read_text()
+        .replace("restart)", "start) exit 1 ;;\n    restart)")
     )
     stand_ins.command("systemctl", body.split("\n", 2)[2])
     studio.apply(node)

@@ -71,7 +71,10 @@ def test_many_nodes_at_once_agree_on_one_key(tmp_path: Path) -> None:
         _, errors = process.communicate(json.dumps([KEY]), timeout=60)
         assert (process.returncode, errors) == (0, "")
     made = subprocess.run(
-        ["ssh-keygen", "-y", "-f", tmp_path / ".ssh/id_ed25519"], capture_output=True, text=True, check=True
+        ["ssh-keygen", "-y", "-f", tmp_path / ".ssh/id_ed25519"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert authorized(tmp_path) == [BEGIN, KEY, made.stdout.strip(), END]
     assert sorted(path.name for path in (tmp_path / ".ssh").iterdir()) == [

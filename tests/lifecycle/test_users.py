@@ -60,12 +60,16 @@ class Machine:
     def entry(self, table: str, name: str) -> list[str]:
         return next(entry for entry in self.database[table] if entry[0] == name)
 
-    def apply(self, *wanted: dict[str, Any], groups: tuple[dict[str, Any], ...] = (RESEARCH,)) -> Node:
+    def apply(
+        self, *wanted: dict[str, Any], groups: tuple[dict[str, Any], ...] = (RESEARCH,)
+    ) -> Node:
         node = node_of(self.folder, "login", users=list(wanted), groups=list(groups))
         users.apply(node)
         return node
 
-    def fails(self, *wanted: dict[str, Any], groups: tuple[dict[str, Any], ...] = (RESEARCH,)) -> str:
+    def fails(
+        self, *wanted: dict[str, Any], groups: tuple[dict[str, Any], ...] = (RESEARCH,)
+    ) -> str:
         with pytest.raises(SetupError) as caught:
             self.apply(*wanted, groups=groups)
         return str(caught.value)
@@ -78,7 +82,13 @@ def machine(tmp_path: Path, stand_ins: StandIns) -> Machine:
 
 def test_a_user_is_made_with_number_group_home_and_keys(machine: Machine) -> None:
     node = machine.apply(ada())
-    assert machine.entry("passwd", "ada")[2:] == [str(UID), str(GID), "", "/fsx/home/ada", "/bin/bash"]
+    assert machine.entry("passwd", "ada")[2:] == [
+        str(UID),
+        str(GID),
+        "",
+        "/fsx/home/ada",
+        "/bin/bash",
+    ]
     assert KEY in (machine.home / ".ssh/authorized_keys").read_text()
     assert machine.home.stat().st_mode & 0o777 == 0o700
     assert node.warnings == []
@@ -96,7 +106,9 @@ def test_without_users_nothing_is_made(machine: Machine) -> None:
 
 
 def test_homes_are_on_openzfs_where_there_is_one(machine: Machine) -> None:
-    node = node_of(machine.folder, "login", users=[ada()], groups=[RESEARCH], home_mount_path="/home")
+    node = node_of(
+        machine.folder, "login", users=[ada()], groups=[RESEARCH], home_mount_path="/home"
+    )
     users.apply(node)
     assert (machine.folder / "root/home/ada/.ssh").is_dir()
     assert machine.entry("passwd", "ada")[5] == "/home/ada"
@@ -105,8 +117,14 @@ def test_homes_are_on_openzfs_where_there_is_one(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("users_entry", "message"),
     [
-        (["ada", "x", "70002", "1", "", "/", ""], f"user ada has uid 70002 on this node, and {UID} in"),
-        (["eve", "x", str(UID), "1", "", "/", ""], f"uid {UID} of user ada is user eve's on this node"),
+        (
+            ["ada", "x", "70002", "1", "", "/", ""],
+            f"user ada has uid 70002 on this node, and {UID} in",
+        ),
+        (
+            ["eve", "x", str(UID), "1", "", "/", ""],
+            f"uid {UID} of user ada is user eve's on this node",
+        ),
     ],
 )
 def test_a_number_or_name_that_is_taken_names_both(
@@ -120,11 +138,19 @@ def test_a_number_or_name_that_is_taken_names_both(
 @pytest.mark.parametrize(
     ("groups_entry", "message"),
     [
-        (["research", "x", "70002", ""], f"group research has gid 70002 on this node, and {GID} in"),
-        (["others", "x", str(GID), ""], f"gid {GID} of group research is group others's on this node"),
+        (
+            ["research", "x", "70002", ""],
+            f"group research has gid 70002 on this node, and {GID} in",
+        ),
+        (
+            ["others", "x", str(GID), ""],
+            f"gid {GID} of group research is group others's on this node",
+        ),
     ],
 )
-def test_a_group_that_is_taken_names_both(machine: Machine, groups_entry: list[str], message: str) -> None:
+def test_a_group_that_is_taken_names_both(
+    machine: Machine, groups_entry: list[str], message: str
+) -> None:
     machine.database = {**machine.database, "group": [groups_entry]}
     assert message in machine.fails()
 
@@ -177,7 +203,9 @@ def test_administrators_use_sudo_by_name(machine: Machine, stand_ins: StandIns) 
     assert not sudoers.exists()
 
 
-def test_a_sudo_file_that_sudo_refuses_is_not_installed(machine: Machine, stand_ins: StandIns) -> None:
+def test_a_sudo_file_that_sudo_refuses_is_not_installed(
+    machine: Machine, stand_ins: StandIns
+) -> None:
     stand_ins.command("visudo", "echo 'syntax error' >&2; exit 1")
     assert "syntax error" in machine.fails(ada(admin=True))
     assert not (machine.folder / "root" / users.SUDOERS.lstrip("/")).exists()
@@ -231,4 +259,6 @@ def test_a_home_that_does_not_answer_is_a_warning(
 def test_inside_a_home_root_does_nothing(machine: Machine, stand_ins: StandIns) -> None:
     machine.apply(ada())
     (call,) = (call for call in stand_ins.calls if call.startswith("setpriv"))
-    assert call.startswith(f"setpriv --reuid={UID} --regid={GID} --clear-groups --reset-env -- python3 -I -c")
+    assert call.startswith(
+        f"setpriv --reuid={UID} --regid={GID} --clear-groups --reset-env -- python3 -I -c"
+    )

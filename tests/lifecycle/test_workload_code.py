@@ -89,7 +89,9 @@ def test_a_folder_that_users_have_a_hand_in_is_not_used(
 def test_code_is_brought_once(deployed: Deployed) -> None:
     workload_code.sync(deployed.node)
     assert {
-        p.relative_to(deployed.version).as_posix() for p in deployed.version.rglob("*") if p.is_file()
+        p.relative_to(deployed.version).as_posix()
+        for p in deployed.version.rglob("*")
+        if p.is_file()
     } == set(FILES)
     assert deployed.current == deployed.version.name
     assert len(deployed.node.changes) == 2
@@ -104,7 +106,9 @@ def test_all_may_read_it_and_scripts_run(deployed: Deployed) -> None:
         workload_code.sync(deployed.node)
     finally:
         os.umask(old)
-    modes = {p.name: p.stat().st_mode & 0o777 for p in (deployed.version, *deployed.version.rglob("*"))}
+    modes = {
+        p.name: p.stat().st_mode & 0o777 for p in (deployed.version, *deployed.version.rglob("*"))
+    }
     assert modes.pop("run.sh") == 0o755
     assert modes.pop("train.py") == modes.pop("8m.yaml") == 0o644
     assert set(modes.values()) == {0o755}
@@ -131,7 +135,8 @@ def test_a_new_version_leaves_the_one_that_jobs_use(deployed: Deployed) -> None:
 def test_what_is_not_whole_never_gets_its_name(deployed: Deployed, fault: str) -> None:
     deployed.aws(fault)
     with pytest.raises(
-        SetupError, match=r"the downloaded files have the hash [0-9a-f]{16}\. What to do: files are missing"
+        SetupError,
+        match=r"the downloaded files have the hash [0-9a-f]{16}\. What to do: files are missing",
     ):
         workload_code.sync(deployed.node)
     assert list((deployed.fsx / "workloads").iterdir()) == []
@@ -140,7 +145,8 @@ def test_what_is_not_whole_never_gets_its_name(deployed: Deployed, fault: str) -
 def test_an_empty_prefix_fails(deployed: Deployed) -> None:
     deployed.aws("exit 0")
     with pytest.raises(
-        SetupError, match=r"cannot be downloaded from s3://.* after 300 s: nothing is there.*make deploy"
+        SetupError,
+        match=r"cannot be downloaded from s3://.* after 300 s: nothing is there.*make deploy",
     ):
         workload_code.sync(deployed.node)
 
@@ -202,14 +208,18 @@ def test_many_young_versions_all_stay(deployed: Deployed) -> None:
 def test_a_folder_of_somebodys_in_the_links_place_is_not_removed(deployed: Deployed) -> None:
     mine = deployed.age("current", 1)
     (mine / "file").touch()
-    with pytest.raises(SetupError, match=r"current cannot be made to lead to .* move .*current away"):
+    with pytest.raises(
+        SetupError, match=r"current cannot be made to lead to .* move .*current away"
+    ):
         workload_code.sync(deployed.node)
     assert (mine / "file").exists()
     assert not list((deployed.fsx / "workloads").glob(".current*"))
 
 
 def test_a_second_controller_leaves_it_to_the_first(deployed: Deployed) -> None:
-    deployed.node.facts = replace(deployed.node.facts, controller_addresses=("10.0.0.9", "10.0.0.10"))
+    deployed.node.facts = replace(
+        deployed.node.facts, controller_addresses=("10.0.0.9", "10.0.0.10")
+    )
     workload_code.sync(deployed.node)
     assert list(deployed.fsx.iterdir()) == [] and deployed.stand_ins.calls == []
 

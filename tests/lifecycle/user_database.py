@@ -58,7 +58,9 @@ def user_command(path: Path, command: str, words: list[str]) -> int:
         database["group"].append([name, "x", options["--gid"], ""])
     elif command == "useradd":
         uid, gid = options["--uid"], options["--gid"]
-        database["passwd"].append([name, "x", uid, gid, "", options["--home-dir"], options["--shell"]])
+        database["passwd"].append(
+            [name, "x", uid, gid, "", options["--home-dir"], options["--shell"]]
+        )
         database["shadow"].append([name, "!", "1", "0", "9", "7", "", "", ""])
     elif "--home" in options and name in database["busy"]:
         print(f"usermod: user {name} is currently used by process 7", file=sys.stderr)

@@ -77,7 +77,9 @@ class BucketDeployment:
         if _destination(old.properties) != _destination(properties):
             self._empty(old)
         self._copy(context, properties)
-        return Resource(context, old.type, properties, old.physical_resource_id, properties, ATTRIBUTES)
+        return Resource(
+            context, old.type, properties, old.physical_resource_id, properties, ATTRIBUTES
+        )
 
     def delete(self, resource: Resource, policy: str) -> None:
         self._empty(resource)
@@ -89,11 +91,15 @@ class BucketDeployment:
     def _copy(self, context: Context, properties: Properties) -> None:
         unknown: Any = sorted(properties.keys() - MODELLED)
         # Of which the one setting there is escapes values.
-        unknown = unknown or [config for config in properties.get("SourceMarkersConfig", []) if config]
+        unknown = unknown or [
+            config for config in properties.get("SourceMarkersConfig", []) if config
+        ]
         if unknown:
             raise ValueError(f"{context.logical_id}: {unknown} is not modelled")
         s3, (bucket, prefix) = client("s3", context.region), _destination(properties)
-        sources = list(zip(properties["SourceBucketNames"], properties["SourceObjectKeys"], strict=True))
+        sources = list(
+            zip(properties["SourceBucketNames"], properties["SourceObjectKeys"], strict=True)
+        )
         self._check_rights(
             context,
             properties["ServiceToken"],
@@ -111,7 +117,13 @@ class BucketDeployment:
 
     def _check_rights(self, context: Context, function: str, needed: list[tuple[str, str]]) -> None:
         """Raise ValueError unless the function exists and its role may do all that is needed."""
-        found = client("lambda", context.region).get_function(FunctionName=function)["Configuration"]
+        found = client("lambda", context.region).get_function(FunctionName=function)[
+            "Configuration"
+        ]
         for action, objects in needed:
-            if not is_permitted(context.account_id, found["Role"], action, f"arn:aws:s3:::{objects}"):
-                raise ValueError(f"{context.logical_id}: {found['Role']} may not {action} {objects}")
+            if not is_permitted(
+                context.account_id, found["Role"], action, f"arn:aws:s3:::{objects}"
+            ):
+                raise ValueError(
+                    f"{context.logical_id}: {found['Role']} may not {action} {objects}"
+                )

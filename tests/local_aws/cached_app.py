@@ -28,7 +28,10 @@ def main() -> None:
     made = Path(".assemblies", digest.hexdigest()[:16])
     told = made / "stderr.txt"
     if not told.exists():
-        command, environment = [sys.executable, "app.py"], os.environ | {"CDK_OUTDIR": str(made.resolve())}
+        command, environment = (
+            [sys.executable, "app.py"],
+            os.environ | {"CDK_OUTDIR": str(made.resolve())},
+        )
         done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:
             sys.exit(done.stderr)

@@ -39,14 +39,23 @@ class LocalStack(Stack):
     def stack_parameters(self) -> dict[str, Any]:
         """Parameters as given, for UsePreviousValue, because moto passes resolved SSM parameters on."""
         declared = self.template_dict.get("Parameters", {})
-        return {name: self.parameters.get(name, item.get("Default")) for name, item in declared.items()}
+        return {
+            name: self.parameters.get(name, item.get("Default")) for name, item in declared.items()
+        }
 
     def report(
-        self, logical_id: str, type_name: str, status: str, physical_id: str = "", reason: str | None = None
+        self,
+        logical_id: str,
+        type_name: str,
+        status: str,
+        physical_id: str = "",
+        reason: str | None = None,
     ) -> None:
         """Append an event; the CDK CLI prints them."""
         self.events.append(
-            Event(self.stack_id, self.name, logical_id, physical_id, type_name, status, reason, None)
+            Event(
+                self.stack_id, self.name, logical_id, physical_id, type_name, status, reason, None
+            )
         )
 
     def report_stack(self, status: str, reason: str | None = None) -> None:
@@ -70,7 +79,8 @@ def _guard_exports(backend: CloudFormationBackend, stack: Stack, kept: dict[str,
             users = _imported_by(backend, stack, name)
             if users:
                 raise ValidationError(
-                    stack.name, message=f"Export {name} cannot be deleted as it is in use by {users}"
+                    stack.name,
+                    message=f"Export {name} cannot be deleted as it is in use by {users}",
                 )
 
 
@@ -80,7 +90,9 @@ def _publish_exports(backend: CloudFormationBackend, stack: Stack) -> None:
         del backend.exports[name]
     for export in stack.exports:
         if export.name in backend.exports:
-            raise ValidationError(stack.name, message=f"Export {export.name} exists in another stack")
+            raise ValidationError(
+                stack.name, message=f"Export {export.name} exists in another stack"
+            )
         backend.exports[export.name] = export
 
 
@@ -104,7 +116,10 @@ def find_change_set(request: CloudFormationResponse) -> ChangeSet | None:
     for change_set in request.cloudformation_backend.change_sets.values():
         if name == change_set.change_set_id:
             return change_set
-        if name == change_set.change_set_name and stack in (change_set.stack_name, change_set.stack_id):
+        if name == change_set.change_set_name and stack in (
+            change_set.stack_name,
+            change_set.stack_id,
+        ):
             return change_set
     return None
 

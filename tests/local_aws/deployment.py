@@ -46,7 +46,9 @@ def copy_checkout(destination: Path) -> Path:
     for name in COPIED:
         source = REPOSITORY / name
         if source.is_dir():
-            shutil.copytree(source, destination / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                source, destination / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copy2(source, destination / name)
     for name in LINKED:
@@ -119,8 +121,12 @@ class LocalAws:
         node = shutil.which("node", path=self.environment["PATH"])
         cli = REPOSITORY / "node_modules" / "aws-cdk" / "bin" / "cdk"
         if node is None or not cli.exists():
-            pytest.fail("the CDK command line is missing: install Node.js 20 or newer, then run `npm ci`")
-        return self.run(node, str(cli), "--no-notices", "--ci", *arguments, cwd=cwd, succeeds=succeeds)
+            pytest.fail(
+                "the CDK command line is missing: install Node.js 20 or newer, then run `npm ci`"
+            )
+        return self.run(
+            node, str(cli), "--no-notices", "--ci", *arguments, cwd=cwd, succeeds=succeeds
+        )
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,11 @@ def see(aws: LocalAws, region: str, output: str) -> Seen:
     stacks = aws.client("cloudformation", region).describe_stacks()["Stacks"]
     sagemaker, s3 = aws.client("sagemaker", region), aws.client("s3", region)
     names = [cluster["ClusterName"] for cluster in sagemaker.list_clusters()["ClusterSummaries"]]
-    buckets = [item["Name"] for item in s3.list_buckets()["Buckets"] if item["Name"].startswith("sagemaker-")]
+    buckets = [
+        item["Name"]
+        for item in s3.list_buckets()["Buckets"]
+        if item["Name"].startswith("sagemaker-")
+    ]
     objects = {
         f"s3://{bucket}/{item['Key']}": s3.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
         for bucket in buckets
@@ -156,14 +166,19 @@ def see(aws: LocalAws, region: str, output: str) -> Seen:
     return Seen(
         output=output,
         stacks={
-            stack["StackName"]: {item["OutputKey"]: item["OutputValue"] for item in stack.get("Outputs", [])}
+            stack["StackName"]: {
+                item["OutputKey"]: item["OutputValue"] for item in stack.get("Outputs", [])
+            }
             for stack in stacks
         },
         clusters={
-            name: sagemaker.describe_cluster(ClusterName=name) | {"ResponseMetadata": None} for name in names
+            name: sagemaker.describe_cluster(ClusterName=name) | {"ResponseMetadata": None}
+            for name in names
         },
         nodes={
-            name: sagemaker.list_cluster_nodes(ClusterName=name, MaxResults=100)["ClusterNodeSummaries"]
+            name: sagemaker.list_cluster_nodes(ClusterName=name, MaxResults=100)[
+                "ClusterNodeSummaries"
+            ]
             for name in names
         },
         objects=objects,
@@ -175,4 +190,8 @@ def see(aws: LocalAws, region: str, output: str) -> Seen:
 def objects_below(seen: Seen, uri: str) -> dict[str, bytes]:
     """Contents by name, of what is stored there."""
     folder = uri.rstrip("/") + "/"
-    return {key.removeprefix(folder): body for key, body in seen.objects.items() if key.startswith(folder)}
+    return {
+        key.removeprefix(folder): body
+        for key, body in seen.objects.items()
+        if key.startswith(folder)
+    }

@@ -30,7 +30,9 @@ class AttachedFileSystem(FileSystem):
         ec2 = ec2_backends[kwargs["account_id"]][kwargs["region_name"]]
         groups = self.security_group_ids
         self.interfaces = [
-            ec2.create_network_interface(ec2.get_subnet(subnet), random_private_ip(), group_ids=groups).id
+            ec2.create_network_interface(
+                ec2.get_subnet(subnet), random_private_ip(), group_ids=groups
+            ).id
             for subnet in self.subnet_ids
         ]
 
@@ -40,7 +42,10 @@ class AttachedFileSystem(FileSystem):
         suffix = self.file_system_id.removeprefix("fs-")
         if self.lustre_configuration is not None:
             # A name may look like a number to YAML.
-            told["LustreConfiguration"] = {**self.lustre_configuration, "MountName": f"9e{suffix[:6]}"}
+            told["LustreConfiguration"] = {
+                **self.lustre_configuration,
+                "MountName": f"9e{suffix[:6]}",
+            }
         if self.open_zfs_configuration is not None:
             volume = {"RootVolumeId": f"fsvol-{suffix}"}
             told["OpenZFSConfiguration"] = {**self.open_zfs_configuration, **volume}
@@ -69,7 +74,9 @@ def delete_nat_gateway(self: EC2Backend, nat_gateway_id: str) -> NatGateway:
 
 def delete_subnet(self: EC2Backend, subnet_id: str) -> Subnet:
     """Refuse while something has a network interface in the subnet."""
-    inside = [eni.id for eni in self.enis.values() if getattr(eni.subnet, "id", eni.subnet) == subnet_id]
+    inside = [
+        eni.id for eni in self.enis.values() if getattr(eni.subnet, "id", eni.subnet) == subnet_id
+    ]
     if inside:
         raise DependencyViolationError(f"The subnet '{subnet_id}' is in use by {inside}")
     return _moto_delete_subnet(self, subnet_id)
@@ -82,9 +89,13 @@ def create_data_repository_association(self: FSxResponse) -> str:
     request = json.loads(self.body)
     (file_system,) = self.fsx_backend.describe_file_systems([request["FileSystemId"]])[0]
     assert file_system.file_system_type == "LUSTRE"
-    s3_backends[self.current_account]["aws"].head_bucket(urlparse(request["DataRepositoryPath"]).netloc)
+    s3_backends[self.current_account]["aws"].head_bucket(
+        urlparse(request["DataRepositoryPath"]).netloc
+    )
     association_id = f"dra-{secrets.token_hex(9)[:17]}"
-    arn = f"arn:aws:fsx:{self.region}:{self.current_account}:association/{file_system.file_system_id}"
+    arn = (
+        f"arn:aws:fsx:{self.region}:{self.current_account}:association/{file_system.file_system_id}"
+    )
     ASSOCIATIONS[association_id] = {
         **request,
         "AssociationId": association_id,

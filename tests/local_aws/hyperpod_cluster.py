@@ -26,11 +26,18 @@ SAGEMAKER = botocore.session.get_session().get_service_model("sagemaker")
 class HyperPodCluster(Cluster):
     """moto's cluster, with every group property kept, node ids as the service's, and updates."""
 
-    def __init__(self, *, settings: dict[str, Any], region_name: str, account_id: str, **kwargs: Any) -> None:
+    def __init__(
+        self, *, settings: dict[str, Any], region_name: str, account_id: str, **kwargs: Any
+    ) -> None:
         groups = settings.pop("InstanceGroups")
         self.settings = settings
         super().__init__(
-            settings["ClusterName"], region_name, account_id, [], settings["VpcConfig"], settings.get("Tags")
+            settings["ClusterName"],
+            region_name,
+            account_id,
+            [],
+            settings["VpcConfig"],
+            settings.get("Tags"),
         )
         # Nodes are reached as sagemaker-cluster:<id>_<group>-<instance>, with the id of twelve characters.
         self.arn = f"arn:aws:sagemaker:{region_name}:{account_id}:cluster/{secrets.token_hex(6)}"
@@ -50,7 +57,11 @@ class HyperPodCluster(Cluster):
         for group in groups:
             wanted = group.pop("InstanceCount")
             count = 0 if group["InstanceType"] == NO_CAPACITY_TYPE else wanted
-            named[group["InstanceGroupName"]] = {**group, "CurrentCount": count, "TargetCount": wanted}
+            named[group["InstanceGroupName"]] = {
+                **group,
+                "CurrentCount": count,
+                "TargetCount": wanted,
+            }
             self._resize(group, count)
         self.instance_groups = list(named.values())
 
@@ -67,10 +78,14 @@ class HyperPodCluster(Cluster):
             script = lifecycle.get("OnInitComplete") or lifecycle["OnCreate"]
             key = f"{source.path.strip('/')}/{script}"
             if s3_backends[self.account_id]["aws"].get_object(source.netloc, key) is None:
-                raise ValidationError(f"{name}: no object s3://{source.netloc}/{key} for its nodes to run")
+                raise ValidationError(
+                    f"{name}: no object s3://{source.netloc}/{key} for its nodes to run"
+                )
         for action, resource, context in self._needed(group):
             if not is_permitted(self.account_id, group["ExecutionRole"], action, resource, context):
-                raise ValidationError(f"{name}: {group['ExecutionRole']} may not {action} {resource}")
+                raise ValidationError(
+                    f"{name}: {group['ExecutionRole']} may not {action} {resource}"
+                )
 
     def _needed(self, group: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, str]]]:
         """Action, resource and condition keys of what happens with the role until a node is in service."""
@@ -85,7 +100,11 @@ class HyperPodCluster(Cluster):
             source = urlparse(config["SourceS3Uri"])
             bucket, prefix = f"arn:aws:s3:::{source.netloc}", source.path.strip("/") + "/"
             yield "s3:ListBucket", bucket, {"s3:prefix": prefix}
-            yield "s3:GetObject", f"{bucket}/{prefix}{config.get('OnInitComplete') or config['OnCreate']}", {}
+            yield (
+                "s3:GetObject",
+                f"{bucket}/{prefix}{config.get('OnInitComplete') or config['OnCreate']}",
+                {},
+            )
             backend = s3_backends[self.account_id]["aws"]
             rule = (backend.get_bucket(source.netloc).encryption or {}).get("Rule", {})
             key = rule.get("ApplyServerSideEncryptionByDefault", {}).get("KMSMasterKeyID")
@@ -123,7 +142,9 @@ def create_cluster(self: SageMakerResponse) -> ActionResult:
     for group in settings["VpcConfig"]["SecurityGroupIds"]:
         if ec2.get_security_group_from_id(group) is None:
             raise ValidationError(f"security group {group} does not exist")
-    cluster = HyperPodCluster(settings=settings, region_name=self.region, account_id=self.current_account)
+    cluster = HyperPodCluster(
+        settings=settings, region_name=self.region, account_id=self.current_account
+    )
     self.sagemaker_backend.clusters[cluster.cluster_name] = cluster
     return ActionResult({"ClusterArn": cluster.arn})
 

@@ -22,7 +22,9 @@ SERVERS: dict[str, dict[str, Any]] = {}
 def create_mlflow_tracking_server(self: SageMakerResponse) -> ActionResult:
     settings = json.loads(self.body)
     name, role = settings["TrackingServerName"], settings["RoleArn"]
-    trust = iam_backends[self.current_account]["aws"].get_role_by_arn(role).assume_role_policy_document
+    trust = (
+        iam_backends[self.current_account]["aws"].get_role_by_arn(role).assume_role_policy_document
+    )
     if "sagemaker.amazonaws.com" not in trust:
         raise ValidationError(f"{role} does not trust sagemaker.amazonaws.com")
     for action, resource in _needed(self.current_account, settings["ArtifactStoreUri"]):

@@ -16,17 +16,26 @@ from tests.local_aws.resource_model import (
 
 
 def _vpc_attribute(name: str) -> Setting:
-    return lambda ec2, known, value: ec2.modify_vpc_attribute(VpcId=known["Ref"], **{name: {"Value": value}})
+    return lambda ec2, known, value: ec2.modify_vpc_attribute(
+        VpcId=known["Ref"], **{name: {"Value": value}}
+    )
 
 
 def _default_security_group(ec2: Client, known: dict[str, Any]) -> dict[str, Any]:
-    filters = [{"Name": "vpc-id", "Values": [known["Ref"]]}, {"Name": "group-name", "Values": ["default"]}]
-    return {"Default": ec2.describe_security_groups(Filters=filters)["SecurityGroups"][0]["GroupId"]}
+    filters = [
+        {"Name": "vpc-id", "Values": [known["Ref"]]},
+        {"Name": "group-name", "Values": ["default"]},
+    ]
+    return {
+        "Default": ec2.describe_security_groups(Filters=filters)["SecurityGroups"][0]["GroupId"]
+    }
 
 
 def _permission(rule: Properties, peer: str) -> Properties:
     """A CloudFormation rule as the API's IpPermission; ``peer`` is the property that names a group."""
-    permission: Properties = {k: v for k, v in rule.items() if k in ("IpProtocol", "FromPort", "ToPort")}
+    permission: Properties = {
+        k: v for k, v in rule.items() if k in ("IpProtocol", "FromPort", "ToPort")
+    }
     described = {"Description": rule["Description"]} if "Description" in rule else {}
     if peer in rule:
         permission["UserIdGroupPairs"] = [{"GroupId": rule[peer], **described}]
@@ -44,7 +53,9 @@ def _single_rule(peer: str) -> Any:
 def _egress(ec2: Client, known: dict[str, Any], rules: list[Properties]) -> None:
     """Stated egress takes the place of the rule for everything that the service gives a new group."""
     group = ec2.describe_security_groups(GroupIds=[known["Ref"]])["SecurityGroups"][0]
-    ec2.revoke_security_group_egress(GroupId=known["Ref"], IpPermissions=group["IpPermissionsEgress"])
+    ec2.revoke_security_group_egress(
+        GroupId=known["Ref"], IpPermissions=group["IpPermissionsEgress"]
+    )
     permissions = [_permission(rule, "DestinationSecurityGroupId") for rule in rules]
     ec2.authorize_security_group_egress(GroupId=known["Ref"], IpPermissions=permissions)
 
@@ -63,7 +74,9 @@ EC2_TYPES: dict[str, ResourceType] = {
         deleting("delete_vpc", VpcId="Ref"),
         {"VpcId": "Ref", "CidrBlock": "Vpc.CidrBlock", "DefaultSecurityGroup": "Default"},
         tag_type="vpc",
-        settings={name: _vpc_attribute(name) for name in ("EnableDnsHostnames", "EnableDnsSupport")},
+        settings={
+            name: _vpc_attribute(name) for name in ("EnableDnsHostnames", "EnableDnsSupport")
+        },
         observe=_default_security_group,
     ),
     "AWS::EC2::Subnet": ApiResource(
@@ -100,7 +113,9 @@ EC2_TYPES: dict[str, ResourceType] = {
         "ec2",
         "create_route",
         "join('|', [RouteTableId, DestinationCidrBlock])",
-        deleting("delete_route", RouteTableId="RouteTableId", DestinationCidrBlock="DestinationCidrBlock"),
+        deleting(
+            "delete_route", RouteTableId="RouteTableId", DestinationCidrBlock="DestinationCidrBlock"
+        ),
     ),
     "AWS::EC2::EIP": ApiResource(
         "ec2",
@@ -146,7 +161,9 @@ EC2_TYPES: dict[str, ResourceType] = {
         {"GroupId": "Ref", "VpcId": "VpcId"},
         generated_name="GroupName",
         tag_type="security-group",
-        prepare=lambda p, _: {("Description" if k == "GroupDescription" else k): v for k, v in p.items()},
+        prepare=lambda p, _: {
+            ("Description" if k == "GroupDescription" else k): v for k, v in p.items()
+        },
         settings={"SecurityGroupEgress": _egress},
     ),
     "AWS::EC2::SecurityGroupIngress": ApiResource(

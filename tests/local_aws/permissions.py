@@ -20,7 +20,9 @@ OPERATORS: dict[str, Callable[[str, str], bool]] = {
 }
 
 
-def holds(condition: Mapping[str, Mapping[str, str | list[str]]], context: Mapping[str, str]) -> bool:
+def holds(
+    condition: Mapping[str, Mapping[str, str | list[str]]], context: Mapping[str, str]
+) -> bool:
     """Whether a request with these condition keys fulfils the condition; other operators are a KeyError."""
     for operator, keys in condition.items():
         matches = OPERATORS[operator.removesuffix("IfExists")]
@@ -36,7 +38,11 @@ def holds(condition: Mapping[str, Mapping[str, str | list[str]]], context: Mappi
 
 
 def is_permitted(
-    account_id: str, role_arn: str, action: str, resource_arn: str, context: Mapping[str, str] | None = None
+    account_id: str,
+    role_arn: str,
+    action: str,
+    resource_arn: str,
+    context: Mapping[str, str] | None = None,
 ) -> bool:
     """Whether a statement of the role allows the action and none denies it, by their conditions too."""
     role = iam_backends[account_id]["aws"].get_role_by_arn(role_arn)

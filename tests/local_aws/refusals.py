@@ -17,9 +17,14 @@ EVENT = "Insufficient capacity"
 _moto_create_vpc_endpoint = EC2Backend.create_vpc_endpoint
 
 
-def create_vpc_endpoint(self: EC2Backend, vpc_id: str, service_name: str, *args: Any, **kwargs: Any) -> Any:
+def create_vpc_endpoint(
+    self: EC2Backend, vpc_id: str, service_name: str, *args: Any, **kwargs: Any
+) -> Any:
     for name in kwargs.get("subnet_ids") or []:
-        if service_name == ABSENT_SERVICE and self.get_subnet(name).availability_zone_id == ABSENT_ZONE:
+        if (
+            service_name == ABSENT_SERVICE
+            and self.get_subnet(name).availability_zone_id == ABSENT_ZONE
+        ):
             raise EC2ClientError(
                 "InvalidParameter",
                 f"The VPC endpoint service {service_name} does not support the availability zone of the "
@@ -31,7 +36,9 @@ def create_vpc_endpoint(self: EC2Backend, vpc_id: str, service_name: str, *args:
 def describe_vpc_endpoint_services(self: EC2Response) -> ActionResult:
     """Return the services of the filter ``service-name``, each in all zones but the absent one."""
     zones = [zone.zone_id for zone in self.ec2_backend.describe_availability_zones()]
-    (names,) = (item["Values"] for item in self._get_param("Filters") if item["Name"] == "service-name")
+    (names,) = (
+        item["Values"] for item in self._get_param("Filters") if item["Name"] == "service-name"
+    )
     details = [
         {
             "ServiceName": name,

@@ -62,7 +62,9 @@ class Context:
         return value
 
     def _secret(self, reference: re.Match[str]) -> str:
-        secret = client("secretsmanager", self.region).get_secret_value(SecretId=reference[1])["SecretString"]
+        secret = client("secretsmanager", self.region).get_secret_value(SecretId=reference[1])[
+            "SecretString"
+        ]
         return str(json.loads(secret)[reference[2]] if reference[2] else secret)
 
 
@@ -92,7 +94,9 @@ class Resource:
 
     def get_cfn_attribute(self, name: str) -> Any:
         if name not in self.attributes:
-            raise ValueError(f"{self.logical_resource_id}: {self.cf_resource_type} has no attribute {name}")
+            raise ValueError(
+                f"{self.logical_resource_id}: {self.cf_resource_type} has no attribute {name}"
+            )
         value = jmespath.search(self.attributes[name], self.known)
         if value is None:
             raise ValueError(f"{self.logical_resource_id}: attribute {name} has no value")
@@ -117,7 +121,9 @@ def shaped(value: Any, shape: Shape, where: str) -> Any:
             if unknown:
                 raise ValueError(f"{where}: {unknown} is not modelled")
             return {
-                (api_name := names[name.lower()]): shaped(item, shape.members[api_name], f"{where}.{name}")
+                (api_name := names[name.lower()]): shaped(
+                    item, shape.members[api_name], f"{where}.{name}"
+                )
                 for name, item in value.items()
             }
         case ListShape():
@@ -189,7 +195,9 @@ class ApiResource:
             name = context.generated_name()
             params[self.generated_name] = name.lower() if self.lower_case else name
         if self.tag_type and "Tags" in params:
-            params["TagSpecifications"] = [{"ResourceType": self.tag_type, "Tags": params.pop("Tags")}]
+            params["TagSpecifications"] = [
+                {"ResourceType": self.tag_type, "Tags": params.pop("Tags")}
+            ]
         api = client(self.service, context.region)
         where = f"{context.logical_id} ({type_name})"
         known = call(api, self.create_operation, self.prepare(params, context), where)
@@ -209,7 +217,9 @@ class ApiResource:
         api, known = client(self.service, context.region), dict(old.known)
         where = f"{context.logical_id} ({old.type})"
         settings = changed & self.settings.keys()
-        if not changed <= properties.keys() or (changed != settings and self.update_operation is None):
+        if not changed <= properties.keys() or (
+            changed != settings and self.update_operation is None
+        ):
             raise ValueError(f"{where}: changing {sorted(changed - settings)} is not modelled")
         for name in settings:
             self.settings[name](api, known, properties[name])
@@ -217,7 +227,9 @@ class ApiResource:
             sent = changed | {self.update_key} if self.update_key else properties.keys()
             params = {name: properties[name] for name in sent - self.settings.keys()}
             known |= call(api, self.update_operation, self.prepare(params, context), where)
-        return Resource(context, old.type, properties, old.physical_resource_id, known, self.attributes)
+        return Resource(
+            context, old.type, properties, old.physical_resource_id, known, self.attributes
+        )
 
     def delete(self, resource: Resource, policy: str) -> None:
         if policy != "Delete":

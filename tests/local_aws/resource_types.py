@@ -7,7 +7,14 @@ from typing import Any
 
 from tests.local_aws.bucket_deployment import BucketDeployment
 from tests.local_aws.network_types import EC2_TYPES
-from tests.local_aws.resource_model import ApiResource, Client, Context, Properties, ResourceType, deleting
+from tests.local_aws.resource_model import (
+    ApiResource,
+    Client,
+    Context,
+    Properties,
+    ResourceType,
+    deleting,
+)
 from tests.local_aws.storage_types import STORAGE_TYPES
 
 
@@ -19,7 +26,9 @@ def _attach_policies(iam: Client, known: dict[str, Any], arns: list[str]) -> Non
 def _inline_policies(iam: Client, known: dict[str, Any], policies: list[Properties]) -> None:
     for policy in policies:
         document = json.dumps(policy["PolicyDocument"])
-        iam.put_role_policy(RoleName=known["Ref"], PolicyName=policy["PolicyName"], PolicyDocument=document)
+        iam.put_role_policy(
+            RoleName=known["Ref"], PolicyName=policy["PolicyName"], PolicyDocument=document
+        )
 
 
 def _delete_role(iam: Client, known: dict[str, Any]) -> None:
@@ -48,8 +57,14 @@ def _budget(properties: Properties, context: Context) -> Properties:
 
 
 def _topic(properties: Properties, _: Context) -> Properties:
-    attributes = {name: properties[name] for name in ("DisplayName", "KmsMasterKeyId") if name in properties}
-    return {"Name": properties["TopicName"], "Attributes": attributes, "Tags": properties.get("Tags", [])}
+    attributes = {
+        name: properties[name] for name in ("DisplayName", "KmsMasterKeyId") if name in properties
+    }
+    return {
+        "Name": properties["TopicName"],
+        "Attributes": attributes,
+        "Tags": properties.get("Tags", []),
+    }
 
 
 def _topic_policy(properties: Properties, _: Context) -> Properties:
@@ -86,7 +101,9 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         _delete_managed_policy,
         {"PolicyArn": "Ref"},
         generated_name="ManagedPolicyName",
-        prepare=lambda p, _: {("PolicyName" if k == "ManagedPolicyName" else k): v for k, v in p.items()},
+        prepare=lambda p, _: {
+            ("PolicyName" if k == "ManagedPolicyName" else k): v for k, v in p.items()
+        },
         settings={
             "Roles": lambda iam, known, names: [
                 iam.attach_role_policy(RoleName=name, PolicyArn=known["Ref"]) for name in names
@@ -136,14 +153,20 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         "DocumentDescription.Name",
         deleting("delete_document", Name="Ref"),
         generated_name="Name",
-        settings={"UpdateMethod": lambda *_: None},  # how CloudFormation would change it; not modelled
+        settings={
+            "UpdateMethod": lambda *_: None
+        },  # how CloudFormation would change it; not modelled
     ),
     "AWS::APS::Workspace": ApiResource(
         "amp",
         "create_workspace",
         "arn",
         deleting("delete_workspace", workspaceId="workspaceId"),
-        {"Arn": "arn", "WorkspaceId": "workspaceId", "PrometheusEndpoint": "workspace.prometheusEndpoint"},
+        {
+            "Arn": "arn",
+            "WorkspaceId": "workspaceId",
+            "PrometheusEndpoint": "workspace.prometheusEndpoint",
+        },
         settings={
             "LoggingConfiguration": lambda amp, known, value: amp.create_logging_configuration(
                 workspaceId=known["workspaceId"], logGroupArn=value["LogGroupArn"]

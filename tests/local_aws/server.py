@@ -43,7 +43,14 @@ def load_template(text: str, Loader: Any) -> Any:
 
 def main() -> None:
     yaml.load = load_template
-    for module in (cloudformation, file_systems, hyperpod_cluster, mlflow_servers, permissions, refusals):
+    for module in (
+        cloudformation,
+        file_systems,
+        hyperpod_cluster,
+        mlflow_servers,
+        permissions,
+        refusals,
+    ):
         module.install()
     # moto reads this folder at every request.
     modules = frozenset(backends.list_of_moto_modules())

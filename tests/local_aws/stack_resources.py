@@ -19,7 +19,12 @@ class Report(Protocol):
     """Adds an event to the stack's."""
 
     def __call__(
-        self, logical_id: str, type_name: str, status: str, physical_id: str = "", reason: str | None = None
+        self,
+        logical_id: str,
+        type_name: str,
+        status: str,
+        physical_id: str = "",
+        reason: str | None = None,
     ) -> None: ...
 
 
@@ -87,7 +92,9 @@ class Resources(ResourceMap):
         ``created`` is false while a first deployment that failed is rolled back.
         """
         for logical_id in reversed(list(self.deployed)):
-            self._remove(self.deployed[logical_id], self._resource_json_map[logical_id], created=created)
+            self._remove(
+                self.deployed[logical_id], self._resource_json_map[logical_id], created=created
+            )
             del self.deployed[logical_id]
 
     def _deploy(self, logical_id: str, declaration: dict[str, Any]) -> Resource | None:
@@ -116,10 +123,14 @@ class Resources(ResourceMap):
             raise DeploymentError(f"{logical_id}: {cause}") from cause
         self.deployed[logical_id] = resource
         if resource is not old:
-            self.report(logical_id, declaration["Type"], f"{verb}_COMPLETE", resource.physical_resource_id)
+            self.report(
+                logical_id, declaration["Type"], f"{verb}_COMPLETE", resource.physical_resource_id
+            )
         return resource
 
-    def _remove(self, resource: Resource, declaration: dict[str, Any], *, created: bool = True) -> None:
+    def _remove(
+        self, resource: Resource, declaration: dict[str, Any], *, created: bool = True
+    ) -> None:
         logical_id, physical_id = resource.logical_resource_id, resource.physical_resource_id
         policy = declaration.get("DeletionPolicy", "Delete")
         if policy == "RetainExceptOnCreate":

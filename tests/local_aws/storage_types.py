@@ -45,7 +45,10 @@ def _bucket_setting(operation: str, parameter: str) -> Setting:
 def _lifecycle_rule(rule: Properties) -> Properties:
     rule = {**_s3_names(rule), "Filter": {"Prefix": rule.get("Prefix", "")}}
     rule.pop("Prefix", None)
-    expiration = {"ExpirationInDays": "Days", "ExpiredObjectDeleteMarker": "ExpiredObjectDeleteMarker"}
+    expiration = {
+        "ExpirationInDays": "Days",
+        "ExpiredObjectDeleteMarker": "ExpiredObjectDeleteMarker",
+    }
     stated = {expiration[name]: rule.pop(name) for name in expiration if name in rule}
     return {**rule, "Expiration": stated} if stated else rule
 
@@ -88,7 +91,9 @@ def _attachment(properties: Properties, context: Context) -> Properties:
     if properties["TargetType"] != "AWS::RDS::DBInstance":
         raise ValueError(f"TargetType {properties['TargetType']} is not modelled")
     rds, manager = client("rds", context.region), client("secretsmanager", context.region)
-    database = rds.describe_db_instances(DBInstanceIdentifier=properties["TargetId"])["DBInstances"][0]
+    database = rds.describe_db_instances(DBInstanceIdentifier=properties["TargetId"])[
+        "DBInstances"
+    ][0]
     held = json.loads(manager.get_secret_value(SecretId=properties["SecretId"])["SecretString"])
     address = {
         "engine": database["Engine"],
@@ -114,18 +119,28 @@ STORAGE_TYPES: dict[str, ResourceType] = {
         lower_case=True,
         prepare=_bucket,
         settings={
-            "BucketEncryption": _bucket_setting("put_bucket_encryption", "ServerSideEncryptionConfiguration"),
-            "VersioningConfiguration": _bucket_setting("put_bucket_versioning", "VersioningConfiguration"),
+            "BucketEncryption": _bucket_setting(
+                "put_bucket_encryption", "ServerSideEncryptionConfiguration"
+            ),
+            "VersioningConfiguration": _bucket_setting(
+                "put_bucket_versioning", "VersioningConfiguration"
+            ),
             "PublicAccessBlockConfiguration": _bucket_setting(
                 "put_public_access_block", "PublicAccessBlockConfiguration"
             ),
-            "OwnershipControls": _bucket_setting("put_bucket_ownership_controls", "OwnershipControls"),
+            "OwnershipControls": _bucket_setting(
+                "put_bucket_ownership_controls", "OwnershipControls"
+            ),
             "LoggingConfiguration": lambda s3, known, value: s3.put_bucket_logging(
                 Bucket=known["Ref"], BucketLoggingStatus={"LoggingEnabled": _s3_names(value)}
             ),
-            "LifecycleConfiguration": lambda s3, known, value: s3.put_bucket_lifecycle_configuration(
-                Bucket=known["Ref"],
-                LifecycleConfiguration={"Rules": [_lifecycle_rule(rule) for rule in value["Rules"]]},
+            "LifecycleConfiguration": lambda s3, known, value: (
+                s3.put_bucket_lifecycle_configuration(
+                    Bucket=known["Ref"],
+                    LifecycleConfiguration={
+                        "Rules": [_lifecycle_rule(rule) for rule in value["Rules"]]
+                    },
+                )
             ),
             "Tags": lambda s3, known, value: s3.put_bucket_tagging(
                 Bucket=known["Ref"], Tagging={"TagSet": value}
@@ -191,7 +206,9 @@ STORAGE_TYPES: dict[str, ResourceType] = {
         deleting("delete_db_parameter_group", DBParameterGroupName="Ref"),
         generated_name="DBParameterGroupName",
         lower_case=True,
-        prepare=lambda p, _: {("DBParameterGroupFamily" if k == "Family" else k): v for k, v in p.items()},
+        prepare=lambda p, _: {
+            ("DBParameterGroupFamily" if k == "Family" else k): v for k, v in p.items()
+        },
         settings={
             "Parameters": lambda rds, known, value: rds.modify_db_parameter_group(
                 DBParameterGroupName=known["Ref"],
@@ -220,10 +237,13 @@ STORAGE_TYPES: dict[str, ResourceType] = {
         generated_name="DBInstanceIdentifier",
         lower_case=True,
         prepare=lambda p, _: {
-            {"VPCSecurityGroups": "VpcSecurityGroupIds"}.get(name, name): value for name, value in p.items()
+            {"VPCSecurityGroups": "VpcSecurityGroupIds"}.get(name, name): value
+            for name, value in p.items()
         },
         settings={
-            "DeleteAutomatedBackups": lambda _, known, value: known.update(DeleteAutomatedBackups=value)
+            "DeleteAutomatedBackups": lambda _, known, value: known.update(
+                DeleteAutomatedBackups=value
+            )
         },
     ),
     "AWS::SecretsManager::Secret": ApiResource(
@@ -236,7 +256,11 @@ STORAGE_TYPES: dict[str, ResourceType] = {
         prepare=_secret,
     ),
     "AWS::SecretsManager::SecretTargetAttachment": ApiResource(
-        "secretsmanager", "put_secret_value", "ARN", lambda manager, known: None, prepare=_attachment
+        "secretsmanager",
+        "put_secret_value",
+        "ARN",
+        lambda manager, known: None,
+        prepare=_attachment,
     ),
     "AWS::ECR::Repository": ApiResource(
         "ecr",

@@ -16,11 +16,16 @@ class Stacks:
     def __init__(self, aws: LocalAws) -> None:
         self.cloudformation = aws.client("cloudformation", REGION)
 
-    def deploy(self, name: str, resources: Resources, *, kind: str = "CREATE", outputs: Any = None) -> str:
+    def deploy(
+        self, name: str, resources: Resources, *, kind: str = "CREATE", outputs: Any = None
+    ) -> str:
         """Returns the status."""
         template = {"Resources": resources, "Outputs": outputs or {}}
         change_set = self.cloudformation.create_change_set(
-            StackName=name, ChangeSetName="change", ChangeSetType=kind, TemplateBody=json.dumps(template)
+            StackName=name,
+            ChangeSetName="change",
+            ChangeSetType=kind,
+            TemplateBody=json.dumps(template),
         )
         self.cloudformation.execute_change_set(ChangeSetName=change_set["Id"])
         self.cloudformation.delete_change_set(ChangeSetName=change_set["Id"])

@@ -19,7 +19,15 @@ from config.node_settings import node_settings_text
 from config.reading.loader import load_cluster
 from config.slurm_cluster import SlurmCluster
 from node_setup.settings import Deployment, read_section
-from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy_checkout, objects_below, see
+from tests.local_aws.deployment import (
+    ACCOUNT,
+    REPOSITORY,
+    LocalAws,
+    Seen,
+    copy_checkout,
+    objects_below,
+    see,
+)
 from tests.local_aws.refusals import ABSENT_SERVICE, ABSENT_ZONE, EVENT, NO_CAPACITY_TYPE
 from tools.preflight.network import check_endpoint_zones
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -40,7 +48,11 @@ NEIGHBOUR_DOCUMENT = yaml.safe_load((REPOSITORY / "clusters" / "slurm.yaml").rea
         "lustre": {"capacity_gib": 1200, "throughput_mbps_per_tib": 250, "removal": "destroy"},
         "data_bucket": {"removal": "destroy"},
     },
-    "accounting_database": {"instance_class": "db.m6g.large", "multi_az": True, "removal": "destroy"},
+    "accounting_database": {
+        "instance_class": "db.m6g.large",
+        "multi_az": True,
+        "removal": "destroy",
+    },
     "mlflow": {"kind": "tracking_server", "size": "small"},
 }
 SCARCE = {"name": "scarce", "role": "worker", "instance_type": NO_CAPACITY_TYPE, "num_instances": 1}
@@ -67,7 +79,11 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = copy_checkout(tmp_path_factory.mktemp("deploy") / "checkout")
     (folder / NEIGHBOUR_FILE).write_text(yaml.safe_dump(NEIGHBOUR_DOCUMENT))
-    network = {key: value for key, value in NEIGHBOUR_DOCUMENT["network"].items() if key != "endpoint_zones"}
+    network = {
+        key: value
+        for key, value in NEIGHBOUR_DOCUMENT["network"].items()
+        if key != "endpoint_zones"
+    }
     (folder / ONE_ZONE_FILE).write_text(yaml.safe_dump(NEIGHBOUR_DOCUMENT | {"network": network}))
     assert isinstance(SMALL.network, NewVpc)
     (zone,) = SMALL.network.availability_zone_ids
@@ -80,7 +96,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scripts(checkout: Path) -> dict[str, bytes]:
     """Templates before the change."""
     folder = checkout / "lifecycle" / "slurm"
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +148,14 @@ def compared(aws: LocalAws, checkout: Path, switched_off: Seen) -> tuple[str, st
 
 @pytest.fixture(scope="module")
 def destroyed(aws: LocalAws, checkout: Path, changed: Seen, compared: tuple[str, str]) -> Seen:
-    command = (*TOOL, "destroy", "--cluster", "clusters/slurm.yaml", "SlurmHyperPodStack", "--force")
+    command = (
+        *TOOL,
+        "destroy",
+        "--cluster",
+        "clusters/slurm.yaml",
+        "SlurmHyperPodStack",
+        "--force",
+    )
     return see(aws, SMALL.region, aws.run(*command, cwd=checkout))
 
 
@@ -228,18 +253,26 @@ def test_nodes_get_values_that_only_the_deployment_knows(
     assert told.remote_write_url == shown["PrometheusRemoteWriteUrl"]
     assert (told.mlflow is not None) is (cluster.mlflow is not None)
     if told.mlflow:
-        server = f"arn:aws:sagemaker:{cluster.region}:{ACCOUNT}:mlflow-tracking-server/{cluster.name}"
+        server = (
+            f"arn:aws:sagemaker:{cluster.region}:{ACCOUNT}:mlflow-tracking-server/{cluster.name}"
+        )
         assert told.mlflow.tracking_uri == server
         assert told.mlflow.role_arn.startswith(f"arn:aws:iam::{ACCOUNT}:role/")
 
 
-def test_file_system_is_mounted_and_linked_to_the_data_bucket(aws: LocalAws, deployed: Seen) -> None:
+def test_file_system_is_mounted_and_linked_to_the_data_bucket(
+    aws: LocalAws, deployed: Seen
+) -> None:
     shown = outputs(deployed, SMALL)
     fsx = aws.client("fsx", SMALL.region)
-    (file_system,) = fsx.describe_file_systems(FileSystemIds=[shown["LustreFileSystemId"]])["FileSystems"]
+    (file_system,) = fsx.describe_file_systems(FileSystemIds=[shown["LustreFileSystemId"]])[
+        "FileSystems"
+    ]
     assert file_system["StorageCapacity"] == SMALL.storage.lustre.capacity_gib
     for group in deployed.clusters[SMALL.name]["InstanceGroups"]:
-        (mount,) = [c["FsxLustreConfig"] for c in group["InstanceStorageConfigs"] if "FsxLustreConfig" in c]
+        (mount,) = [
+            c["FsxLustreConfig"] for c in group["InstanceStorageConfigs"] if "FsxLustreConfig" in c
+        ]
         assert mount == {
             "DnsName": file_system["DNSName"],
             "MountName": file_system["LustreConfiguration"]["MountName"],
@@ -257,7 +290,9 @@ def test_subnets_lie_in_the_zone_of_the_file(aws: LocalAws, deployed: Seen) -> N
     assert isinstance(SMALL.network, NewVpc)
     subnets = deployed.clusters[SMALL.name]["VpcConfig"]["Subnets"]
     described = aws.client("ec2", SMALL.region).describe_subnets(SubnetIds=subnets)["Subnets"]
-    assert [subnet["AvailabilityZoneId"] for subnet in described] == SMALL.network.availability_zone_ids[:1]
+    assert [
+        subnet["AvailabilityZoneId"] for subnet in described
+    ] == SMALL.network.availability_zone_ids[:1]
     assert [subnet["MapPublicIpOnLaunch"] for subnet in described] == [False]
 
 
@@ -273,10 +308,19 @@ def test_accounting_database_is_where_the_cluster_says(aws: LocalAws, beside: Se
 
 
 def test_connect_lists_the_nodes(aws: LocalAws, checkout: Path, deployed: Seen) -> None:
-    command = (sys.executable, "-m", "tools.nodes.connect", "--cluster", "clusters/slurm.yaml", "--list")
+    command = (
+        sys.executable,
+        "-m",
+        "tools.nodes.connect",
+        "--cluster",
+        "clusters/slurm.yaml",
+        "--list",
+    )
     listed = aws.run(*command, cwd=checkout)
     assert [
-        node["InstanceId"] for node in deployed.nodes[SMALL.name] if node["InstanceId"] not in listed
+        node["InstanceId"]
+        for node in deployed.nodes[SMALL.name]
+        if node["InstanceId"] not in listed
     ] == []
 
 
@@ -293,7 +337,8 @@ def test_changed_script_goes_to_a_new_prefix(deployed: Seen, changed: Seen) -> N
     earlier, later = (outputs(seen, SMALL)["LifecycleSourceS3Uri"] for seen in (deployed, changed))
     assert earlier != later
     (entry,) = {
-        group["LifeCycleConfig"]["SourceS3Uri"] for group in changed.clusters[SMALL.name]["InstanceGroups"]
+        group["LifeCycleConfig"]["SourceS3Uri"]
+        for group in changed.clusters[SMALL.name]["InstanceGroups"]
     }
     assert (current(deployed, entry), current(changed, entry)) == (earlier, later)
     assert changed.clusters[SMALL.name] == deployed.clusters[SMALL.name]
@@ -302,7 +347,9 @@ def test_changed_script_goes_to_a_new_prefix(deployed: Seen, changed: Seen) -> N
     assert after == before | {CHANGED_SCRIPT: before[CHANGED_SCRIPT] + b"echo one line more\n"}
 
 
-def test_changed_script_replaces_no_node_and_says_how_to_run_it(deployed: Seen, changed: Seen) -> None:
+def test_changed_script_replaces_no_node_and_says_how_to_run_it(
+    deployed: Seen, changed: Seen
+) -> None:
     assert changed.nodes[SMALL.name] == deployed.nodes[SMALL.name]
     assert changed.file_systems >= deployed.file_systems
     assert re.search(r"ApplyLifecycleCommand = make apply-lifecycle\b", changed.output)
@@ -318,14 +365,18 @@ def test_diff_warns_of_what_a_move_would_replace(compared: tuple[str, str]) -> N
     _, moved = compared
     assert "usw2-az1" in moved
     warnings = [line for line in moved.splitlines() if line.startswith("!!! WARNING")]
-    assert any("file system" in line for line in warnings) and any("cluster" in line for line in warnings)
+    assert any("file system" in line for line in warnings) and any(
+        "cluster" in line for line in warnings
+    )
 
 
 def test_deploy_ends_with_the_groups_of_nodes(deployed: Seen) -> None:
     header, *rows = deployed.output[deployed.output.rindex("group ") :].splitlines()
     assert header.split() == ["group", "wanted", "running"]
     counts = {group.name: str(group.num_instances) for group in SMALL.instance_groups}
-    assert {row.split()[0]: row.split()[1:] for row in rows} == {name: [n, n] for name, n in counts.items()}
+    assert {row.split()[0]: row.split()[1:] for row in rows} == {
+        name: [n, n] for name, n in counts.items()
+    }
 
 
 def test_preflight_names_the_zone_of_an_endpoint_that_a_deployment_would_refuse(
@@ -358,7 +409,9 @@ def test_a_feature_is_switched_off_in_one_deployment(beside: Seen, switched_off:
 
 def test_destroy_ends_the_cluster_and_keeps_its_data(switched_off: Seen, destroyed: Seen) -> None:
     assert switched_off.clusters.keys() - destroyed.clusters.keys() == {SMALL.name}
-    assert switched_off.stacks.keys() - destroyed.stacks.keys() == {stack_name(SMALL.name, "hyperpod")}
+    assert switched_off.stacks.keys() - destroyed.stacks.keys() == {
+        stack_name(SMALL.name, "hyperpod")
+    }
     assert destroyed.file_systems == switched_off.file_systems
     assert destroyed.vpcs == switched_off.vpcs
     assert destroyed.objects == switched_off.objects
@@ -379,7 +432,9 @@ def test_teardown_names_what_it_keeps(changed: Seen, destroyed: Seen, torn_down:
     assert torn_down.file_systems == destroyed.file_systems
     shown = outputs(changed, SMALL)
     kept = torn_down.output.split("Kept in the account")[-1]
-    assert [name for name in (shown["LustreFileSystemId"], shown["DataBucketName"]) if name not in kept] == []
+    assert [
+        name for name in (shown["LustreFileSystemId"], shown["DataBucketName"]) if name not in kept
+    ] == []
 
 
 def test_teardown_frees_the_name_of_the_artifact_bucket(changed: Seen, torn_down: Seen) -> None:
@@ -396,7 +451,9 @@ def test_teardown_leaves_the_network_that_is_still_in_use(destroyed: Seen, torn_
     assert f"Stack {network} stays" in torn_down.output
 
 
-def test_teardown_deletes_all_of_a_cluster_whose_data_may_go(torn_down: Seen, thrown_away: Seen) -> None:
+def test_teardown_deletes_all_of_a_cluster_whose_data_may_go(
+    torn_down: Seen, thrown_away: Seen
+) -> None:
     assert torn_down.stacks.keys() - thrown_away.stacks.keys() == {
         stack_name(NEIGHBOUR, part) for part in PARTS
     }

@@ -11,14 +11,24 @@ import yaml
 
 from config.reading.loader import load_cluster
 from config.resource_names import ResourceNames
-from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy_checkout, put_chart, see
+from tests.local_aws.deployment import (
+    ACCOUNT,
+    REPOSITORY,
+    LocalAws,
+    Seen,
+    copy_checkout,
+    put_chart,
+    see,
+)
 
 pytestmark = pytest.mark.long
 
 EKS = load_cluster(REPOSITORY / "clusters" / "eks.yaml")
 FILE = "clusters/temporary.yaml"
 DEPLOY = ("deploy", "--require-approval", "never", "--context", f"cluster={FILE}")
-NETWORK, STORAGE, HYPERPOD = (f"{EKS.name}-eks-{part}" for part in ("network", "storage", "hyperpod"))
+NETWORK, STORAGE, HYPERPOD = (
+    f"{EKS.name}-eks-{part}" for part in ("network", "storage", "hyperpod")
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +48,18 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def deployed(aws: LocalAws, checkout: Path) -> Seen:
     """Deploy while a log group of an earlier cluster is left."""
-    aws.client("logs", EKS.region).create_log_group(logGroupName=ResourceNames(EKS).control_plane_log_group)
-    command = (sys.executable, "-m", "tools.stacks.deploy", "deploy", "--cluster", FILE, "EksStorageStack")
+    aws.client("logs", EKS.region).create_log_group(
+        logGroupName=ResourceNames(EKS).control_plane_log_group
+    )
+    command = (
+        sys.executable,
+        "-m",
+        "tools.stacks.deploy",
+        "deploy",
+        "--cluster",
+        FILE,
+        "EksStorageStack",
+    )
     output = aws.run(*command, "--require-approval", "never", "--no-notices", cwd=checkout)
     return see(aws, EKS.region, output)
 
@@ -62,10 +82,15 @@ def test_network_and_storage_come_up(deployed: Seen) -> None:
     assert deployed.stacks[NETWORK]["VpcId"] in deployed.vpcs
 
 
-def test_a_log_group_that_reappeared_is_deleted_before_the_deployment(aws: LocalAws, deployed: Seen) -> None:
+def test_a_log_group_that_reappeared_is_deleted_before_the_deployment(
+    aws: LocalAws, deployed: Seen
+) -> None:
     name = ResourceNames(EKS).control_plane_log_group
     assert f"deleted log group {name}" in deployed.output
-    assert aws.client("logs", EKS.region).describe_log_groups(logGroupNamePrefix=name)["logGroups"] == []
+    assert (
+        aws.client("logs", EKS.region).describe_log_groups(logGroupNamePrefix=name)["logGroups"]
+        == []
+    )
 
 
 def test_what_the_local_aws_lacks_is_refused(refused: Seen) -> None:

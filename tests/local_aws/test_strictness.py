@@ -44,7 +44,10 @@ def network() -> Resources:
 def role(*actions: str) -> dict[str, Any]:
     """A role that may do these on anything."""
     statement = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
-    policy = {"PolicyName": "Objects", "PolicyDocument": {"Version": "2012-10-17", "Statement": [statement]}}
+    policy = {
+        "PolicyName": "Objects",
+        "PolicyDocument": {"Version": "2012-10-17", "Statement": [statement]},
+    }
     properties = {"AssumeRolePolicyDocument": NOBODY, "Policies": [policy] if actions else []}
     return {"Type": "AWS::IAM::Role", "Properties": properties}
 
@@ -60,17 +63,28 @@ def upload(
     return {
         "UploadRole": role(*actions),
         "Function": {"Type": "AWS::Lambda::Function", "Properties": {**code, **runs}},
-        "Upload": {"Type": "Custom::CDKBucketDeployment", "Properties": {**asset, **handler, **more}},
+        "Upload": {
+            "Type": "Custom::CDKBucketDeployment",
+            "Properties": {**asset, **handler, **more},
+        },
     }
 
 
 def cluster(count: int, prefix: str, *actions: str, **more: Any) -> Resources:
     """A cluster of this many nodes, whose script is a.txt under the prefix of the bucket SCRIPTS."""
     script = {"SourceS3Uri": f"s3://{SCRIPTS}/{prefix}/", "OnInitComplete": "a.txt"}
-    group = {"InstanceGroupName": "workers", "InstanceType": "ml.p5en.48xlarge", "InstanceCount": count}
+    group = {
+        "InstanceGroupName": "workers",
+        "InstanceType": "ml.p5en.48xlarge",
+        "InstanceCount": count,
+    }
     start = {"ExecutionRole": {"Fn::GetAtt": ["NodeRole", "Arn"]}, "LifeCycleConfig": script}
     place = {"SecurityGroupIds": [{"Ref": "Group"}], "Subnets": [{"Ref": "Subnet"}]}
-    properties = {"ClusterName": "counted", "InstanceGroups": [{**group, **start}], "VpcConfig": place}
+    properties = {
+        "ClusterName": "counted",
+        "InstanceGroups": [{**group, **start}],
+        "VpcConfig": place,
+    }
     return {
         **network(),
         "NodeRole": role(*actions),
@@ -96,17 +110,23 @@ def keys(s3: Any, name: str) -> set[str]:
     return {item["Key"] for item in s3.list_objects_v2(Bucket=name).get("Contents", [])}
 
 
-def test_cdk_deploy_fails_for_a_type_that_is_not_modelled(empty_aws: LocalAws, tmp_path: Path) -> None:
+def test_cdk_deploy_fails_for_a_type_that_is_not_modelled(
+    empty_aws: LocalAws, tmp_path: Path
+) -> None:
     stack = {
         "type": "aws:cloudformation:stack",
         "environment": f"aws://{ACCOUNT}/{REGION}",
         "properties": {"templateFile": "template.json"},
     }
     manifest = {"version": "36.0.0", "artifacts": {"Unknown": stack}}
-    template = {"Resources": {"Table": {"Type": "AWS::Timestream::Table"}, "Data": bucket("never-made")}}
+    template = {
+        "Resources": {"Table": {"Type": "AWS::Timestream::Table"}, "Data": bucket("never-made")}
+    }
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     (tmp_path / "template.json").write_text(json.dumps(template))
-    output = empty_aws.cdk("deploy", "--app", str(tmp_path), "Unknown", cwd=tmp_path, succeeds=False)
+    output = empty_aws.cdk(
+        "deploy", "--app", str(tmp_path), "Unknown", cwd=tmp_path, succeeds=False
+    )
     assert "Unrecognized resource types: [AWS::Timestream::Table]" in output
     buckets = empty_aws.client("s3", REGION).list_buckets()["Buckets"]
     assert "never-made" not in {item["Name"] for item in buckets}
@@ -126,7 +146,11 @@ def test_cdk_deploy_fails_for_a_type_that_is_not_modelled(empty_aws: LocalAws, t
         (
             {
                 "Type": "AWS::SSM::Parameter",
-                "Properties": {"Name": "/n", "Type": "String", "Value": {"Fn::GetAtt": ["First", "Nothing"]}},
+                "Properties": {
+                    "Name": "/n",
+                    "Type": "String",
+                    "Value": {"Fn::GetAtt": ["First", "Nothing"]},
+                },
             },
             "no attribute Nothing",
         ),
@@ -235,7 +259,9 @@ def test_cluster_whose_nodes_may_not_use_the_key_of_their_volumes_fails(
     key = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/1234abcd-12ab-34cd-56ef-1234567890ab"
     resources = cluster(1, "there", *READS, *({"kms:CreateGrant", "kms:DescribeKey"} - {missing}))
     (group,) = resources["Cluster"]["Properties"]["InstanceGroups"]
-    group["InstanceStorageConfigs"] = [{"EbsVolumeConfig": {"RootVolume": True, "VolumeKmsKeyId": key}}]
+    group["InstanceStorageConfigs"] = [
+        {"EbsVolumeConfig": {"RootVolume": True, "VolumeKmsKeyId": key}}
+    ]
     assert stacks.deploy("keyless", resources) == "ROLLBACK_COMPLETE"
     assert f"may not {missing} {key}" in stacks.reasons("keyless")
     stacks.delete("keyless")
@@ -263,9 +289,12 @@ def test_exports_in_use_keep_their_stack(stacks: Stacks, s3: Any) -> None:
     parameter = {"Type": "String", "Value": {"Fn::ImportValue": "shared-name"}}
     stacks.deploy("exporter", {"Bucket": bucket("exported-bucket")}, outputs=output)
     stacks.deploy(
-        "importer", {"Copy": {"Type": "AWS::SSM::Parameter", "Properties": {"Name": "/copy", **parameter}}}
+        "importer",
+        {"Copy": {"Type": "AWS::SSM::Parameter", "Properties": {"Name": "/copy", **parameter}}},
     )
-    with pytest.raises(ClientError, match=r"shared-name cannot be deleted as it is in use by .*importer"):
+    with pytest.raises(
+        ClientError, match=r"shared-name cannot be deleted as it is in use by .*importer"
+    ):
         stacks.delete("exporter")
     assert stacks.delete("importer") == stacks.delete("exporter") == "DELETE_COMPLETE"
 
@@ -275,9 +304,9 @@ def test_network_of_a_file_system_cannot_be_deleted(empty_aws: LocalAws, stacks:
     resources = stacks.cloudformation.describe_stack_resources(StackName="held")["StackResources"]
     (subnet,) = [r["PhysicalResourceId"] for r in resources if r["LogicalResourceId"] == "Subnet"]
     fsx = empty_aws.client("fsx", REGION)
-    made = fsx.create_file_system(FileSystemType="LUSTRE", StorageCapacity=1200, SubnetIds=[subnet])[
-        "FileSystem"
-    ]
+    made = fsx.create_file_system(
+        FileSystemType="LUSTRE", StorageCapacity=1200, SubnetIds=[subnet]
+    )["FileSystem"]
     assert stacks.delete("held") == "DELETE_FAILED"
     fsx.delete_file_system(FileSystemId=made["FileSystemId"])
     assert stacks.delete("held") == "DELETE_COMPLETE"

@@ -28,7 +28,9 @@ def helm() -> Path:
     """Skips the test where none runs."""
     found = find_program("helm", CACHE)
     if found is None:
-        pytest.skip("no helm runs here: the Python package's is for Linux on x86-64, and none is on the PATH")
+        pytest.skip(
+            "no helm runs here: the Python package's is for Linux on x86-64, and none is on the PATH"
+        )
     return found
 
 
@@ -37,7 +39,9 @@ def lint(chart: Path, values: Mapping[str, Any]) -> None:
     _run("lint", str(chart), values=values)
 
 
-def render(chart: Path, values: Mapping[str, Any], *, release: str = "hyperpod") -> list[dict[str, Any]]:
+def render(
+    chart: Path, values: Mapping[str, Any], *, release: str = "hyperpod"
+) -> list[dict[str, Any]]:
     """The Kubernetes objects in the order in which helm installs them, without the CRDs of a crds folder.
 
     Raises:

@@ -83,7 +83,9 @@ def test_no_efa_plugin_is_on_a_type_without_efa() -> None:
 def test_every_accelerator_has_its_plugin() -> None:
     cluster = with_types(*INSTANCE_TYPES)
     neuron = {
-        name for name, found in INSTANCE_TYPES.items() if (found.accelerator or "").startswith("Trainium")
+        name
+        for name, found in INSTANCE_TYPES.items()
+        if (found.accelerator or "").startswith("Trainium")
     }
     gpus = {name for name, found in INSTANCE_TYPES.items() if found.accelerator} - neuron
     assert set(plugins(cluster)) == {NVIDIA, EFA, NEURON}
@@ -109,7 +111,9 @@ def test_plugins_are_for_hardware_that_is_there(types: list[str], expected: set[
 
 
 def test_plugins_run_on_tainted_and_on_checked_nodes() -> None:
-    tainted = with_types("ml.p5.48xlarge", taints=[_taint("lab", "structure"), _taint("mine", None)])
+    tainted = with_types(
+        "ml.p5.48xlarge", taints=[_taint("lab", "structure"), _taint("mine", None)]
+    )
     for pods in plugins(tainted).values():
         tolerated = {(found["key"], found.get("value")) for found in pods["tolerations"]}
         assert tolerated >= {

@@ -81,7 +81,9 @@ def test_the_efa_plugin_is_on_the_types_named_alone() -> None:
     plugin = objects(STAND_IN, "g5")["DaemonSet", "hyperpod-aws-efa-k8s-device-plugin"]
     affinity = plugin["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
     [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert term["matchExpressions"] == [{"key": INSTANCE_TYPE, "operator": "In", "values": ["ml.g5.8xlarge"]}]
+    assert term["matchExpressions"] == [
+        {"key": INSTANCE_TYPE, "operator": "In", "values": ["ml.g5.8xlarge"]}
+    ]
 
 
 def test_tolerations_reach_the_plugins() -> None:
@@ -94,7 +96,9 @@ def test_tolerations_reach_the_plugins() -> None:
 def test_the_agents_image_is_of_the_region() -> None:
     agent = objects(STAND_IN, "trn1")["DaemonSet", "health-monitoring-agent"]
     [container] = agent["spec"]["template"]["spec"]["containers"]
-    assert ".dkr.ecr.us-east-2.amazonaws.com/hyperpod-health-monitoring-agent:" in container["image"]
+    assert (
+        ".dkr.ecr.us-east-2.amazonaws.com/hyperpod-health-monitoring-agent:" in container["image"]
+    )
 
 
 def test_the_training_operator_is_a_choice() -> None:
@@ -104,7 +108,10 @@ def test_the_training_operator_is_a_choice() -> None:
 
 def test_the_training_operator_has_the_name_that_is_patched(upstream: Path) -> None:
     rendered = render(upstream, read(Path(__file__).parent / "values" / "g5.yaml"), release=RELEASE)
-    found = {(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in rendered}
+    found = {
+        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"])
+        for each in rendered
+    }
     assert ("Deployment", "kubeflow", OPERATOR) in found
 
 

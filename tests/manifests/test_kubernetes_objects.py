@@ -24,7 +24,9 @@ from manifests.lustre import (
 from manifests.training_collector import collector_objects
 from studio import partitions
 
-REMOTE_WRITE_URL = "https://aps-workspaces.us-west-2.amazonaws.com/workspaces/ws-1/api/v1/remote_write"
+REMOTE_WRITE_URL = (
+    "https://aps-workspaces.us-west-2.amazonaws.com/workspaces/ws-1/api/v1/remote_write"
+)
 FILES = ("clusters/eks.yaml", "clusters/eks-p5.yaml")
 VOLUME = LustreVolume(
     "fs-0123456789abcdef0", "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com", "abcdefgh", 1200
@@ -79,7 +81,9 @@ def test_jobs_run_where_hyperpod_resumes_them() -> None:
 
 def test_another_team_is_another_job() -> None:
     """A job cannot be changed."""
-    names = {folder_job(namespaces)["metadata"]["name"] for namespaces in (["a"], ["a", "b"], ["a"])}
+    names = {
+        folder_job(namespaces)["metadata"]["name"] for namespaces in (["a"], ["a", "b"], ["a"])
+    }
     assert len(names) == 2
 
 
@@ -92,7 +96,9 @@ def test_folders_are_made_by_no_more_than_it_takes() -> None:
     found = container(folder_job(["hyperpod-training"]))
     security = found["securityContext"]
     assert security["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN", "FOWNER", "DAC_OVERRIDE"]}
-    assert security["allowPrivilegeEscalation"] is False and security["readOnlyRootFilesystem"] is True
+    assert (
+        security["allowPrivilegeEscalation"] is False and security["readOnlyRootFilesystem"] is True
+    )
     assert "@sha256:" in found["image"]
 
 
@@ -126,17 +132,27 @@ def test_the_program_of_studios_jobs_takes_their_arguments(monkeypatch: pytest.M
 
 def test_folders_are_the_training_user_s(tmp_path: Path) -> None:
     """The script itself, on a folder in place of /fsx; run again, it leaves what is in them alone."""
-    if subprocess.run(["id", "-u"], capture_output=True, text=True, check=True).stdout.strip() != "0":
+    if (
+        subprocess.run(["id", "-u"], capture_output=True, text=True, check=True).stdout.strip()
+        != "0"
+    ):
         pytest.skip("giving folders away needs root")
     found = container(folder_job(["hyperpod-ns-a", "hyperpod-ns-b"]))
-    command = [*found["command"], *(text.replace("/fsx/", f"{tmp_path}/") for text in found["args"])]
+    command = [
+        *found["command"],
+        *(text.replace("/fsx/", f"{tmp_path}/") for text in found["args"]),
+    ]
     subprocess.run(command, check=True, timeout=30)
     inner = tmp_path / "hyperpod-ns-a" / "kept"
     inner.write_text("results")
     subprocess.run(command, check=True, timeout=30)
     for namespace in ("hyperpod-ns-a", "hyperpod-ns-b"):
         status = (tmp_path / namespace).stat()
-        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (TRAINING_UID, TRAINING_UID, 0o750)
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (
+            TRAINING_UID,
+            TRAINING_UID,
+            0o750,
+        )
     assert inner.read_text() == "results" and inner.stat().st_uid == 0
 
 

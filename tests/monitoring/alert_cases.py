@@ -44,7 +44,9 @@ def case(
     input_series: list[dict[str, str]], alert: str, times: dict[str, list[dict[str, str]]]
 ) -> dict[str, Any]:
     """At each time the labels of those that are firing, and no others, besides the severity."""
-    (severity,) = {rule["labels"]["severity"] for rule in rules("slurm") if rule.get("alert") == alert}
+    (severity,) = {
+        rule["labels"]["severity"] for rule in rules("slurm") if rule.get("alert") == alert
+    }
     return {
         "name": alert,
         "interval": "1m",
@@ -70,7 +72,9 @@ def case(
 
 
 def _annotations(alert: str, summary: str) -> dict[str, str]:
-    (action,) = {rule["annotations"]["action"] for rule in rules("slurm") if rule.get("alert") == alert}
+    (action,) = {
+        rule["annotations"]["action"] for rule in rules("slurm") if rule.get("alert") == alert
+    }
     return {"summary": summary, "action": action.replace("{{ $labels.job_id }}", exporters.JOB_ID)}
 
 
@@ -103,7 +107,11 @@ CASES = [
         {"2h15m": [idle(3)]},
     ),
     # A job an hour is no idleness, nor is a node that has gone.
-    case(gpus("DCGM_FI_DEV_GPU_UTIL", IDLE, "0x60 90x20 0x60 90x20"), "IdleGpus", {"2h15m": [], "2h35m": []}),
+    case(
+        gpus("DCGM_FI_DEV_GPU_UTIL", IDLE, "0x60 90x20 0x60 90x20"),
+        "IdleGpus",
+        {"2h15m": [], "2h35m": []},
+    ),
     case(gpus("DCGM_FI_DEV_GPU_UTIL", IDLE, "0x60 stale"), "IdleGpus", {"2h15m": []}),
     # A GPU of which a job has just ended is one.
     case(
@@ -159,7 +167,11 @@ CASES = [
     case(
         [
             series(
-                f"node_filesystem_{what}_bytes", f"{size}x60", fstype=kind, mountpoint=place, instance=BUSY
+                f"node_filesystem_{what}_bytes",
+                f"{size}x60",
+                fstype=kind,
+                mountpoint=place,
+                instance=BUSY,
             )
             for kind, place, avail in (
                 ("ext4", "/", 4),
@@ -202,8 +214,15 @@ CASES = [
     ),
     case(
         [
-            series("node_textfile_mtime_seconds", "0+60x60", file="/t/slurm_metrics.prom", instance="head"),
-            series("node_textfile_mtime_seconds", "0+60x20 1200x40", file="/t/efa.prom", instance=BUSY),
+            series(
+                "node_textfile_mtime_seconds",
+                "0+60x60",
+                file="/t/slurm_metrics.prom",
+                instance="head",
+            ),
+            series(
+                "node_textfile_mtime_seconds", "0+60x20 1200x40", file="/t/efa.prom", instance=BUSY
+            ),
         ],
         "CollectorStopped",
         {
@@ -226,7 +245,10 @@ CASES = [
         "SlurmSilent",
         {
             "20m": [
-                {"source": "nodes", "says": "Slurm has not answered queries about its nodes for 15 minutes"}
+                {
+                    "source": "nodes",
+                    "says": "Slurm has not answered queries about its nodes for 15 minutes",
+                }
             ]
         },
     ),
@@ -237,11 +259,16 @@ CASES = [
         {
             "30m": [],
             "40m": [
-                {"source": "jobs", "says": "Slurm has not answered queries about its jobs for 15 minutes"}
+                {
+                    "source": "jobs",
+                    "says": "Slurm has not answered queries about its jobs for 15 minutes",
+                }
             ],
         },
     ),
-    case([series("slurm_collector_success", "1x20 stale", source="jobs")], "SlurmSilent", {"40m": []}),
+    case(
+        [series("slurm_collector_success", "1x20 stale", source="jobs")], "SlurmSilent", {"40m": []}
+    ),
     case(
         [
             series("slurm_cluster_nodes", "0x10 2x120", state="down"),
@@ -252,7 +279,10 @@ CASES = [
         {
             "60m": [],
             "75m": [
-                {"state": "down", "says": "2 nodes have been down for an hour, so no job starts on them"}
+                {
+                    "state": "down",
+                    "says": "2 nodes have been down for an hour, so no job starts on them",
+                }
             ],
         },
     ),
@@ -266,14 +296,18 @@ CASES = [
         "TrainingStalled",
         {
             "30m": [],
-            "55m": [{**TRAINING, "says": "run run (job 4711) has completed no step for half an hour"}],
+            "55m": [
+                {**TRAINING, "says": "run run (job 4711) has completed no step for half an hour"}
+            ],
         },
     ),
     # Twelve seconds of each minute, and one.
     case(
         [
             series("esm2_training_checkpoint_stall_seconds_sum", "0+12x100", **TRAINING),
-            series("esm2_training_checkpoint_stall_seconds_sum", "0+1x100", run="other", job_id="2"),
+            series(
+                "esm2_training_checkpoint_stall_seconds_sum", "0+1x100", run="other", job_id="2"
+            ),
         ],
         "CheckpointsHoldUpTraining",
         {"80m": [{**TRAINING, "says": "run run waits for checkpoints 20% of the time"}]},

@@ -100,7 +100,15 @@ def training() -> str:
         run=RUN, max_steps=9, processes=16, peak_flops=16e15, num_flops=lambda tokens, pairs: 1.0
     )
     metrics.started_at(3, lost_steps=2)
-    names = ("loss", "grad_norm", "learning_rate", "epoch", "residues", "seconds", "peak_memory_bytes")
+    names = (
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "epoch",
+        "residues",
+        "seconds",
+        "peak_memory_bytes",
+    )
     metrics.logged(dict.fromkeys(names, 1.0))
     metrics.evaluated(1.0)
     metrics.saved(3, seconds=1.0)

@@ -19,7 +19,9 @@ BY_SCHEDULER = pytest.mark.parametrize("scheduler", CLUSTERS)
 
 
 @BY_SCHEDULER
-def test_every_metric_of_a_rule_is_emitted(scheduler: Scheduler, emitted: dict[Scheduler, set[str]]) -> None:
+def test_every_metric_of_a_rule_is_emitted(
+    scheduler: Scheduler, emitted: dict[Scheduler, set[str]]
+) -> None:
     recorded: set[str] = set()
     for rule in rules(scheduler):
         asked = metric_names(rule["expr"])
@@ -39,7 +41,9 @@ def test_every_alert_says_what_has_happened_and_what_to_do(scheduler: str) -> No
 def promtool(*arguments: str, folder: Path) -> None:
     if not shutil.which("promtool"):
         pytest.skip("promtool is not installed: it comes with Debian's package prometheus")
-    done = subprocess.run(["promtool", *arguments], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["promtool", *arguments], cwd=folder, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -57,8 +61,15 @@ def test_alerts_come_when_they_should(tmp_path: Path) -> None:
 
 
 def test_every_alert_has_been_seen_to_come() -> None:
-    seen = {check["alertname"] for case in CASES for check in case["alert_rule_test"] if check["exp_alerts"]}
-    assert seen == {rule["alert"] for scheduler in CLUSTERS for rule in rules(scheduler) if "alert" in rule}
+    seen = {
+        check["alertname"]
+        for case in CASES
+        for check in case["alert_rule_test"]
+        if check["exp_alerts"]
+    }
+    assert seen == {
+        rule["alert"] for scheduler in CLUSTERS for rule in rules(scheduler) if "alert" in rule
+    }
 
 
 TOPIC = "arn:aws:sns:us-east-1:123456789012:alerts"
@@ -76,8 +87,12 @@ def test_all_alerts_go_to_the_topic() -> None:
 
 def test_alertmanager_takes_its_configuration(tmp_path: Path) -> None:
     if not shutil.which("amtool"):
-        pytest.skip("amtool is not installed: it comes with Debian's package prometheus-alertmanager")
+        pytest.skip(
+            "amtool is not installed: it comes with Debian's package prometheus-alertmanager"
+        )
     config = tmp_path / "alertmanager.yml"
     config.write_text(yaml.safe_dump(alert_manager_config(CLUSTERS["slurm"], TOPIC)))
-    done = subprocess.run(["amtool", "check-config", config], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["amtool", "check-config", config], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -41,7 +41,9 @@ def expressions(scheduler: Scheduler) -> dict[str, list[str]]:
     """PromQL by dashboard, that of its variables included."""
     found: dict[str, list[str]] = {}
     for uid, panel in panels(scheduler):
-        found.setdefault(uid, []).extend(target["expr"] for target in panel["targets"] if "expr" in target)
+        found.setdefault(uid, []).extend(
+            target["expr"] for target in panel["targets"] if "expr" in target
+        )
     for uid, model in dashboards(scheduler).items():
         for variable in model["templating"]["list"]:
             found[uid].append(re.sub(r"label_values\((.*), \w+\)", r"\1", variable["definition"]))
@@ -49,7 +51,9 @@ def expressions(scheduler: Scheduler) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_every_metric_asked_for_is_emitted(scheduler: Scheduler, emitted: dict[Scheduler, set[str]]) -> None:
+def test_every_metric_asked_for_is_emitted(
+    scheduler: Scheduler, emitted: dict[Scheduler, set[str]]
+) -> None:
     for uid, found in expressions(scheduler).items():
         for expression in found:
             names = metric_names(expression)
@@ -61,9 +65,15 @@ def test_every_metric_asked_for_is_emitted(scheduler: Scheduler, emitted: dict[S
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_all_that_a_training_tells_is_shown(scheduler: Scheduler) -> None:
     asked = {
-        name for found in expressions(scheduler).values() for text in found for name in metric_names(text)
+        name
+        for found in expressions(scheduler).values()
+        for text in found
+        for name in metric_names(text)
     }
-    told = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exporters.names_in(exporters.training())}
+    told = {
+        re.sub(r"_(bucket|sum|count)$", "", name)
+        for name in exporters.names_in(exporters.training())
+    }
     shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked}
     # How many processes there are, the times at which counters began, and what others are made of.
     left = {name for name in told - shown if not name.endswith("_created")}
@@ -74,14 +84,20 @@ def test_the_document_names_all_that_a_training_tells() -> None:
     text = (Path(__file__).parents[2] / "docs/dashboards.md").read_text()
     table = re.findall(r"^\| (`.*?) \|", text.partition("`esm2_training_...`")[2], re.MULTILINE)
     named = {f"esm2_training_{name}" for row in table for name in re.findall(r"`(\w+)`", row)}
-    told = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exporters.names_in(exporters.training())}
+    told = {
+        re.sub(r"_(bucket|sum|count)$", "", name)
+        for name in exporters.names_in(exporters.training())
+    }
     assert named == {name for name in told if not name.endswith("_created")}
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_cloudwatch_panels_use_metrics_that_fsx_publishes(scheduler: Scheduler) -> None:
     metrics = [
-        target for _, panel in panels(scheduler) for target in panel["targets"] if "metricName" in target
+        target
+        for _, panel in panels(scheduler)
+        for target in panel["targets"]
+        if "metricName" in target
     ]
     assert metrics
     for target in metrics:
@@ -128,14 +144,19 @@ def test_models_are_what_grafana_takes(scheduler: Scheduler) -> None:
 def test_variables_in_queries_are_the_dashboards_own(scheduler: Scheduler) -> None:
     for uid, model in dashboards(scheduler).items():
         known = {variable["name"] for variable in model["templating"]["list"]}
-        used = {name for text in expressions(scheduler)[uid] for name in re.findall(r"\$(?!__)\w+", text)}
+        used = {
+            name
+            for text in expressions(scheduler)[uid]
+            for name in re.findall(r"\$(?!__)\w+", text)
+        }
         assert {name.removeprefix("$") for name in used} == known
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_marks_are_on_the_dashboard_of_file_systems_alone(scheduler: Scheduler) -> None:
     found = {
-        uid: set(re.findall(r"@\w+@", json.dumps(model))) for uid, model in dashboards(scheduler).items()
+        uid: set(re.findall(r"@\w+@", json.dumps(model)))
+        for uid, model in dashboards(scheduler).items()
     }
     expected = {LUSTRE_MARK, HOME_MARK} if scheduler == "slurm" else {LUSTRE_MARK}
     assert found.pop("hyperpod-file-systems") == expected
@@ -145,9 +166,15 @@ def test_marks_are_on_the_dashboard_of_file_systems_alone(scheduler: Scheduler) 
 @pytest.mark.parametrize(
     ("expression", "names"),
     [
-        ('sum by (a, le) (rate(b_total{c=~"$d", e="f(g)"}[$__rate_interval])) / 3.6e+09', {"b_total"}),
+        (
+            'sum by (a, le) (rate(b_total{c=~"$d", e="f(g)"}[$__rate_interval])) / 3.6e+09',
+            {"b_total"},
+        ),
         ("count(up == 0) or vector(0)", {"up"}),
-        ("avg_over_time(x[5m] offset 1h) and on (y) hyperpod:z:sum > bool 0", {"x", "hyperpod:z:sum"}),
+        (
+            "avg_over_time(x[5m] offset 1h) and on (y) hyperpod:z:sum > bool 0",
+            {"x", "hyperpod:z:sum"},
+        ),
     ],
 )
 def test_names_are_found_in_promql(expression: str, names: set[str]) -> None:

@@ -15,7 +15,14 @@ from seqlm.training.tracking.run_log import RunLog
 from tests.lifecycle.node import StandIns
 from tests.lifecycle.slurm_answers import answer_for_slurm
 from tests.monitoring import exporters
-from tests.monitoring.prometheus_run import Prometheus, free_port, lacking, running, send_by_efa, wait_until
+from tests.monitoring.prometheus_run import (
+    Prometheus,
+    free_port,
+    lacking,
+    running,
+    send_by_efa,
+    wait_until,
+)
 from tests.monitoring.test_dashboards import SCHEDULERS, expressions
 from tests.workloads.conftest import family, prepared, run_file, tiny_config, tiny_model
 from tests.workloads.training.training_runs import train_here
@@ -63,7 +70,9 @@ def test_every_query_is_answered_with_data(
 
     def scraped(step: int) -> list[Sample]:
         """The step as both jobs that ask the training have it, once they do."""
-        samples = prometheus.query(f'esm2_training_step{{job=~"training|pods"}} == {step}', time.time())
+        samples = prometheus.query(
+            f'esm2_training_step{{job=~"training|pods"}} == {step}', time.time()
+        )
         return samples if len(samples) == 2 else []
 
     monkeypatch.setattr(RunLog, "evaluation", linger)
@@ -94,7 +103,9 @@ def _silent_queries(prometheus: Prometheus) -> list[str]:
             for expression in found:
                 text = re.sub(r"\$__(rate_interval|range)", WINDOW, expression)
                 text = re.sub(r"\$\w+", ".*", text)
-                numbers = [float(sample["value"][1]) for sample in prometheus.query(text, time.time())]
+                numbers = [
+                    float(sample["value"][1]) for sample in prometheus.query(text, time.time())
+                ]
                 if not any(map(math.isfinite, numbers)):
                     silent.append(f"{uid}: {text} gives {numbers}")
     return silent

@@ -20,7 +20,12 @@ ROOT = Path(__file__).parents[2]
 EXISTING_KEY = "arn:aws:kms:us-east-1:111122223333:key/0a1b2c3d-0000-1111-2222-333344445555"
 DATABASE = {"instance_class": "db.t4g.medium"}
 GROUPS = [
-    {"name": "controller", "role": "controller", "instance_type": "ml.m5.12xlarge", "num_instances": 1},
+    {
+        "name": "controller",
+        "role": "controller",
+        "instance_type": "ml.m5.12xlarge",
+        "num_instances": 1,
+    },
     {
         "name": "workers",
         "role": "worker",
@@ -86,7 +91,9 @@ def clusters() -> dict[str, SlurmCluster]:
         "given-key": cluster_of(storage={"kms": EXISTING_KEY, "home": {}}),
         "bare-existing": cluster_of(network=EXISTING_VPC),
         "destroyed": cluster_of(storage=ALL_DESTROYED),
-        "unlinked": cluster_of(storage={"data_bucket": {"lustre_path": None}, "lustre": {"backup_days": 14}}),
+        "unlinked": cluster_of(
+            storage={"data_bucket": {"lustre_path": None}, "lustre": {"backup_days": 14}}
+        ),
         # The longest name, the longest region that HyperPod is offered in, the most zones.
         "largest": cluster_of(
             name="n" * 24,
@@ -124,7 +131,9 @@ class Template:
         }
 
     def properties(self, resource_type: str) -> list[dict[str, Any]]:
-        return [resource.get("Properties", {}) for resource in self.resources(resource_type).values()]
+        return [
+            resource.get("Properties", {}) for resource in self.resources(resource_type).values()
+        ]
 
     def only(self, resource_type: str) -> dict[str, Any]:
         (resource,) = self.resources(resource_type).values()

@@ -27,12 +27,17 @@ def hyperpod(case: str) -> dict[str, Any]:
 
 
 def evaluated(case: str, kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = Evaluator(stacks(case), settings(case).region)(only(hyperpod(case), kind))
+    found: dict[str, Any] = Evaluator(stacks(case), settings(case).region)(
+        only(hyperpod(case), kind)
+    )
     return found
 
 
 def groups(case: str) -> dict[str, dict[str, Any]]:
-    return {group["InstanceGroupName"]: group for group in only(hyperpod(case), CLUSTER)["InstanceGroups"]}
+    return {
+        group["InstanceGroupName"]: group
+        for group in only(hyperpod(case), CLUSTER)["InstanceGroups"]
+    }
 
 
 def addons(case: str) -> dict[str, dict[str, Any]]:

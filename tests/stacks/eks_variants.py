@@ -30,7 +30,11 @@ EKS_EVERY_OPTION: EksCluster = load(
         "access": [
             {"principal_arn": f"{_TEAM}-a", "level": "cluster_admin"},
             {"principal_arn": f"{_TEAM}-b", "level": "edit"},
-            {"principal_arn": f"{_TEAM}-c", "level": "view", "namespaces": ["hyperpod-ns-proteins"]},
+            {
+                "principal_arn": f"{_TEAM}-c",
+                "level": "view",
+                "namespaces": ["hyperpod-ns-proteins"],
+            },
         ],
     },
     training_operator="kubeflow",
@@ -44,7 +48,9 @@ EKS_EVERY_OPTION: EksCluster = load(
     instance_groups=[
         _SYSTEM,
         _group("small", instance_type="ml.g5.2xlarge", ebs_gib=None),
-        _group("spot", instance_type="ml.m5.12xlarge", capacity="spot", availability_zone_id="use1-az4"),
+        _group(
+            "spot", instance_type="ml.m5.12xlarge", capacity="spot", availability_zone_id="use1-az4"
+        ),
         _group(
             "scaled",
             instance_type="ml.g6.12xlarge",
@@ -53,7 +59,9 @@ EKS_EVERY_OPTION: EksCluster = load(
             labels={"lab": "structure"},
             taints=[{"key": "lab", "value": "structure", "effect": "NoSchedule"}],
         ),
-        _group("trainium", instance_type="ml.trn1.32xlarge", num_instances=1, auto_patch="when_idle"),
+        _group(
+            "trainium", instance_type="ml.trn1.32xlarge", num_instances=1, auto_patch="when_idle"
+        ),
         _group(
             "p5",
             training_plan_arn="arn:aws:sagemaker:us-east-1:123456789012:training-plan/esm2-p5",

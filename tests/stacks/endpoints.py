@@ -14,7 +14,8 @@ from stacks.endpoint_stack import add_endpoint_stack
 from tests.stacks.synthesized import REPOSITORY, once
 
 ENDPOINT_FILES = [
-    path.relative_to(REPOSITORY).as_posix() for path in sorted((REPOSITORY / "endpoints").glob("*.yaml"))
+    path.relative_to(REPOSITORY).as_posix()
+    for path in sorted((REPOSITORY / "endpoints").glob("*.yaml"))
 ]
 GIVEN = {
     "image": f"123456789012.dkr.ecr.us-west-2.amazonaws.com/esm2-slurm/training@sha256:{'1' * 64}",

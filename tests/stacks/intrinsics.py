@@ -40,7 +40,10 @@ _ATTRIBUTE = {
     ),
     ("AWS::APS::Workspace", "WorkspaceId"): "ws-0123",
     ("AWS::Grafana::Workspace", "Id"): "g-0123456789",
-    ("AWS::Grafana::Workspace", "Endpoint"): "g-0123456789.grafana-workspace.{region}.amazonaws.com",
+    (
+        "AWS::Grafana::Workspace",
+        "Endpoint",
+    ): "g-0123456789.grafana-workspace.{region}.amazonaws.com",
     ("AWS::SageMaker::MlflowTrackingServer", "TrackingServerArn"): (
         "arn:aws:sagemaker:{region}:{account}:mlflow-tracking-server/{id}"
     ),
@@ -50,7 +53,10 @@ _ATTRIBUTE = {
     ),
     ("AWS::SageMaker::Model", "ModelName"): "model-abcdefghij12",
     ("AWS::SageMaker::EndpointConfig", "EndpointConfigName"): "config-abcdefghij12",
-    ("AWS::SageMaker::Cluster", "ClusterArn"): "arn:aws:sagemaker:{region}:{account}:cluster/abcdefghij12",
+    (
+        "AWS::SageMaker::Cluster",
+        "ClusterArn",
+    ): "arn:aws:sagemaker:{region}:{account}:cluster/abcdefghij12",
 }
 
 

@@ -37,7 +37,9 @@ def violations(shape: Shape, value: Any, path: str = "") -> Iterator[str]:
         "boolean": bool,
         "timestamp": str,
     }
-    if not isinstance(value, types[shape.type_name]) or (shape.type_name == "integer" and value is True):
+    if not isinstance(value, types[shape.type_name]) or (
+        shape.type_name == "integer" and value is True
+    ):
         yield f"{path}: {value!r} is no {shape.type_name}"
         return
     if isinstance(shape, StructureShape):

@@ -16,7 +16,11 @@ STUDIOS: dict[str, AnyCluster] = {SLURM: EVERY_OPTION, EKS: EKS_EVERY_OPTION}
 
 
 def studio_templates(name: str) -> Templates:
-    return variant_templates("every_option") if name == SLURM else eks_variant_templates("eks_every_option")
+    return (
+        variant_templates("every_option")
+        if name == SLURM
+        else eks_variant_templates("eks_every_option")
+    )
 
 
 def studio_stack(name: str) -> str:

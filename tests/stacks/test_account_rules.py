@@ -36,7 +36,9 @@ def test_assets_and_roles_follow_the_rules(file: str) -> None:
     names = [role["RoleName"] for role in roles(templates)]
     assert all(re.fullmatch(r"hpc-[\w-]{1,60}", name) for name in names)
     assert len(names) == len(set(names)) == text.count('"AWS::IAM::Role"') >= 4
-    assert {(role["PermissionsBoundary"], role["Path"]) for role in roles(templates)} == {(BOUNDARY, "/hpc/")}
+    assert {(role["PermissionsBoundary"], role["Path"]) for role in roles(templates)} == {
+        (BOUNDARY, "/hpc/")
+    }
 
 
 def test_names_differ_between_regions_and_clusters() -> None:

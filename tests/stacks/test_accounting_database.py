@@ -91,7 +91,9 @@ def test_all_parts_stay_or_go_together(removal: str) -> None:
 
 
 def test_cluster_uses_it() -> None:
-    given = only(templates(P5)["SlurmHyperPodStack"], "AWS::SageMaker::Cluster")["Orchestrator"]["Slurm"]
+    given = only(templates(P5)["SlurmHyperPodStack"], "AWS::SageMaker::Cluster")["Orchestrator"][
+        "Slurm"
+    ]
     assert given["AccountingDatabase"].keys() == {"Endpoint", "Port", "SecretArn"}
 
 

@@ -35,7 +35,9 @@ SETUP_SLURM = {
 """Actions of slurm/cloudformation/slurm-iam-role-template.yaml in aws/sagemaker-hyperpod-cluster-setup, at
 b920fcf4, with how our role is narrower or why it omits them; empty if it grants them as AWS does."""
 SETUP_EKS = {
-    **{action: reason for action, reason in SETUP_SLURM.items() if not reason.startswith("omitted")},
+    **{
+        action: reason for action, reason in SETUP_SLURM.items() if not reason.startswith("omitted")
+    },
     "cloudwatch:DescribeAlarms": "omitted: updates do not roll back by alarms",
     "ec2:AssignPrivateIpAddresses": "only in the cluster's VPC",
     "ec2:AttachNetworkInterface": "only in the cluster's VPC",
@@ -69,7 +71,11 @@ IN_MANAGED = {
 
 def actions_of(document: dict[str, Any]) -> set[str]:
     listed = [statement["Action"] for statement in document["Statement"]]
-    return {action for actions in listed for action in ([actions] if isinstance(actions, str) else actions)}
+    return {
+        action
+        for actions in listed
+        for action in ([actions] if isinstance(actions, str) else actions)
+    }
 
 
 def granted(file: str) -> set[str]:

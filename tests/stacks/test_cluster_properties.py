@@ -37,7 +37,9 @@ def registry_schema() -> Any:
 def faults(properties: Properties) -> list[str]:
     errors = registry_schema().iter_errors(properties)
     registry = [f"registry: {error.json_path}: {error.message}" for error in errors]
-    return registry + [f"botocore: {line}" for line in violations(create_cluster_shape(), properties)]
+    return registry + [
+        f"botocore: {line}" for line in violations(create_cluster_shape(), properties)
+    ]
 
 
 def properties_of(stacks: Templates, region: str) -> Properties:
@@ -76,8 +78,12 @@ MUTATIONS: dict[str, Callable[[Properties], Any]] = {
     "17 subnets": lambda p: p["VpcConfig"].update(Subnets=p["VpcConfig"]["Subnets"] * 17),
     "six security groups": lambda p: p["VpcConfig"].update(SecurityGroupIds=["sg-01234567"] * 6),
     "strategy unknown": lambda p: p["Orchestrator"]["Slurm"].update(SlurmConfigStrategy="Replace"),
-    "database without secret": lambda p: p["Orchestrator"]["Slurm"]["AccountingDatabase"].pop("SecretArn"),
-    "database port too large": lambda p: p["Orchestrator"]["Slurm"]["AccountingDatabase"].update(Port=65536),
+    "database without secret": lambda p: p["Orchestrator"]["Slurm"]["AccountingDatabase"].pop(
+        "SecretArn"
+    ),
+    "database port too large": lambda p: p["Orchestrator"]["Slurm"]["AccountingDatabase"].update(
+        Port=65536
+    ),
     "tag too long": lambda p: p["Tags"].append({"Key": "k", "Value": "v" * 257}),
     "unknown property": lambda p: p.update(Monitoring="On"),
     "group without role": _group(lambda g: g.pop("ExecutionRole")),
@@ -87,8 +93,12 @@ MUTATIONS: dict[str, Callable[[Properties], Any]] = {
     "instance type unknown": _group(lambda g: g.update(InstanceType="ml.p5.49xlarge")),
     "node type from the prose": _group(lambda g: g["SlurmConfig"].update(NodeType="Worker")),
     "two partitions": _group(lambda g: g["SlurmConfig"].update(PartitionNames=["a", "b"])),
-    "script without a bucket": _group(lambda g: g["LifeCycleConfig"].update(SourceS3Uri="lifecycle/x")),
-    "fifth storage": _group(lambda g: g["InstanceStorageConfigs"].append(g["InstanceStorageConfigs"][0])),
+    "script without a bucket": _group(
+        lambda g: g["LifeCycleConfig"].update(SourceS3Uri="lifecycle/x")
+    ),
+    "fifth storage": _group(
+        lambda g: g["InstanceStorageConfigs"].append(g["InstanceStorageConfigs"][0])
+    ),
     "volume too large": _group(
         lambda g: g["InstanceStorageConfigs"][0]["EbsVolumeConfig"].update(VolumeSizeInGB=16385)
     ),
@@ -96,7 +106,9 @@ MUTATIONS: dict[str, Callable[[Properties], Any]] = {
         lambda g: g["InstanceStorageConfigs"][2]["FsxLustreConfig"].update(MountName="abcdefghi")
     ),
     "Lustre DNS name of nothing": _group(
-        lambda g: g["InstanceStorageConfigs"][2]["FsxLustreConfig"].update(DnsName="lustre.example.com")
+        lambda g: g["InstanceStorageConfigs"][2]["FsxLustreConfig"].update(
+            DnsName="lustre.example.com"
+        )
     ),
     "health check that CloudFormation rejects": _group(
         lambda g: g.update(OnStartDeepHealthChecks=["MultiNodeTrainingValidation"])

@@ -14,7 +14,17 @@ from config.cluster_files import DEFAULT_CLUSTER_FILE
 from stacks import assembly_checks
 from stacks.eks_hyperpod_stack import node_files
 from stacks.remaining_costs import remaining_costs
-from tests.stacks.eks_cases import CASES, CLUSTER, EKS, evaluated, groups, hyperpod, objects, settings, stacks
+from tests.stacks.eks_cases import (
+    CASES,
+    CLUSTER,
+    EKS,
+    evaluated,
+    groups,
+    hyperpod,
+    objects,
+    settings,
+    stacks,
+)
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.shapes import create_cluster_shape, violations
 from tests.stacks.synthesized import EKS_FILES, load, only, resources, synthesize
@@ -88,11 +98,15 @@ def test_only_entries_of_the_file_let_people_in(case: str) -> None:
     for entry in settings(case).kubernetes.access:
         (policy,) = entries[entry.principal_arn]["AccessPolicies"]
         scope = (
-            {"Type": "namespace", "Namespaces": entry.namespaces} if entry.namespaces else {"Type": "cluster"}
+            {"Type": "namespace", "Namespaces": entry.namespaces}
+            if entry.namespaces
+            else {"Type": "cluster"}
         )
         assert policy["AccessScope"] == scope
         words = entry.level.replace("_", " ").title().replace(" ", "")
-        assert policy["PolicyArn"] == f"arn:aws:eks::aws:cluster-access-policy/AmazonEKS{words}Policy"
+        assert (
+            policy["PolicyArn"] == f"arn:aws:eks::aws:cluster-access-policy/AmazonEKS{words}Policy"
+        )
 
 
 def test_people_may_handle_jobs_where_they_are_let_in() -> None:
@@ -101,7 +115,11 @@ def test_people_may_handle_jobs_where_they_are_let_in() -> None:
         for name, found in resources(hyperpod("eks_every_option"), "AWS::EKS::AccessEntry").items()
         if "ClusterAdmin" not in name and not name.startswith("Studio")  # its spaces' own
     ]
-    assert entries == [None, ["training-job-editors"], ["training-job-viewers:hyperpod-ns-proteins"]]
+    assert entries == [
+        None,
+        ["training-job-editors"],
+        ["training-job-viewers:hyperpod-ns-proteins"],
+    ]
     bound = {
         (made["metadata"].get("namespace"), made["roleRef"]["name"]): [
             subject["name"] for subject in made["subjects"]
@@ -179,12 +197,16 @@ def test_options_of_groups_arrive() -> None:
     assert p5["OnStartDeepHealthChecks"] == ["InstanceStress", "InstanceConnectivity"]
     assert p5["TrainingPlanArn"].endswith("training-plan/esm2-p5")
     assert p5["NetworkInterface"] == {"InterfaceType": "efa-only"}
-    assert (p5["MinInstanceCount"], p5["ThreadsPerCore"], p5["ImageReleaseVersion"]) == (4, 1, "1.2.3")
+    assert (p5["MinInstanceCount"], p5["ThreadsPerCore"], p5["ImageReleaseVersion"]) == (
+        4,
+        1,
+        "1.2.3",
+    )
     assert found["trainium"]["AutoPatchConfig"] == {"PatchingStrategy": "WhenIdle"}
     # Only the root volume has a key, because there is no second volume.
-    assert [list(config["EbsVolumeConfig"]) for config in found["small"]["InstanceStorageConfigs"]] == [
-        ["RootVolume", "VolumeKmsKeyId"]
-    ]
+    assert [
+        list(config["EbsVolumeConfig"]) for config in found["small"]["InstanceStorageConfigs"]
+    ] == [["RootVolume", "VolumeKmsKeyId"]]
     assert "KubernetesConfig" not in found["small"]
 
 
@@ -217,7 +239,10 @@ def test_templates_stay_below_cloudformation_s_limits(case: str) -> None:
     for template in stacks(case).values():
         assert len(template["Resources"]) <= MAX_RESOURCES
         # Written without indentation.
-        assert len(json.dumps(template, separators=(",", ":")).encode()) <= assembly_checks.MAX_TEMPLATE_BYTES
+        assert (
+            len(json.dumps(template, separators=(",", ":")).encode())
+            <= assembly_checks.MAX_TEMPLATE_BYTES
+        )
 
 
 def test_a_template_that_is_too_large_ends_the_app(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,8 @@ def everything_before(case: str) -> dict[str, set[str]]:
     """All that a resource waits for, whether directly or not; deleted after it."""
     found = hyperpod(case)
     direct = {
-        name: (set(resource.get("DependsOn", [])) | referred_to(resource.get("Properties"))) & set(found)
+        name: (set(resource.get("DependsOn", [])) | referred_to(resource.get("Properties")))
+        & set(found)
         for name, resource in found.items()
     }
     closed: dict[str, set[str]] = {}
@@ -74,7 +75,9 @@ def the(case: str, kind: str) -> str:
 
 def addon(case: str, addon_name: str) -> str:
     (name,) = (
-        name for name, found in of(case, ADDON).items() if found["Properties"]["AddonName"] == addon_name
+        name
+        for name, found in of(case, ADDON).items()
+        if found["Properties"]["AddonName"] == addon_name
     )
     return name
 
@@ -178,7 +181,11 @@ def test_pods_find_their_identity_when_they_start(case: str) -> None:
     assert found
     for name, association in found.items():
         account = association["Properties"]["ServiceAccount"]
-        makers = {addon(case, addons[account])} if account in addons else in_phase(case, objects[account])
+        makers = (
+            {addon(case, addons[account])}
+            if account in addons
+            else in_phase(case, objects[account])
+        )
         assert makers
         for maker in makers:
             assert name in everything_before(case)[maker]
@@ -203,7 +210,9 @@ def test_volumes_go_in_order(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_metadata_policy_holds_before_the_first_pod(case: str) -> None:
-    (policy,) = (name for name in of(case, OBJECTS) if name.startswith("WithoutNodesMetadataPolicy"))
+    (policy,) = (
+        name for name in of(case, OBJECTS) if name.startswith("WithoutNodesMetadataPolicy")
+    )
     assert addon(case, "vpc-cni") in everything_before(case)[policy]
     assert policy in everything_before(case)[the(case, CLUSTER)]
 

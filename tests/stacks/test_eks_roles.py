@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.stacks.eks_variants import EKS_EVERY_OPTION, EKS_VARIANTS, eks_variant, eks_variant_templates
+from tests.stacks.eks_variants import (
+    EKS_EVERY_OPTION,
+    EKS_VARIANTS,
+    eks_variant,
+    eks_variant_templates,
+)
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import EKS_FILES, Templates, load, resources, templates
 from tests.stacks.test_instance_roles import EC2, EVERY_NODE, IN_VPC, WITH_KEY
@@ -26,7 +31,11 @@ EKS_NODE = (
     | {
         "CreateLogGroups": ("logs:CreateLogGroup", LOGS, None),
         "WriteLogs": (EVERY_NODE["WriteLogs"][0], f"{LOGS}:log-stream:*", None),
-        "ListArtifacts": ("s3:ListBucket", BUCKET, {"StringLikeIfExists": {"s3:prefix": ["lifecycle/*"]}}),
+        "ListArtifacts": (
+            "s3:ListBucket",
+            BUCKET,
+            {"StringLikeIfExists": {"s3:prefix": ["lifecycle/*"]}},
+        ),
         "ListArtifactBucket": ("s3:ListBucket", BUCKET, None),
         "ReadArtifacts": ("s3:GetObject", f"{BUCKET}/lifecycle/*", None),
         "GivePodsAddresses": (
@@ -58,10 +67,18 @@ PODS = {
         "WriteLogs": (EVERY_NODE["WriteLogs"][0], f"{LOGS}:log-stream:*", None),
         "PutClusterMetrics": EVERY_NODE["PutClusterMetrics"],
     },
-    "WithNodesLustreControllerRole": {"DescribeFileSystems": ("fsx:DescribeFileSystems", "*", None)},
-    "WithNodesTrainingOperatorRole": {"DescribeNodes": ("sagemaker:DescribeClusterNode", HYPERPOD, None)},
+    "WithNodesLustreControllerRole": {
+        "DescribeFileSystems": ("fsx:DescribeFileSystems", "*", None)
+    },
+    "WithNodesTrainingOperatorRole": {
+        "DescribeNodes": ("sagemaker:DescribeClusterNode", HYPERPOD, None)
+    },
     "WithNodesObservabilityRole": {
-        "WriteMetrics": ("aps:RemoteWrite", f"arn:aws:aps:us-east-1:{ACCOUNT}:workspace/ws-0123", None),
+        "WriteMetrics": (
+            "aps:RemoteWrite",
+            f"arn:aws:aps:us-east-1:{ACCOUNT}:workspace/ws-0123",
+            None,
+        ),
         "WriteLogs": (
             [
                 "logs:CreateLogGroup",
@@ -74,7 +91,11 @@ PODS = {
         ),
     },
     "WithNodesTrainingMetricsRole": {
-        "WriteMetrics": ("aps:RemoteWrite", f"arn:aws:aps:us-east-1:{ACCOUNT}:workspace/ws-0123", None)
+        "WriteMetrics": (
+            "aps:RemoteWrite",
+            f"arn:aws:aps:us-east-1:{ACCOUNT}:workspace/ws-0123",
+            None,
+        )
     },
 }
 
@@ -139,7 +160,9 @@ def test_statements_of_pods_are_exactly_these() -> None:
 def test_pods_of_no_other_cluster_are_let_in(case: str) -> None:
     _, cluster = stacks_of(case)
     arn = f"arn:aws:eks:{cluster.region}:{ACCOUNT}:cluster/KubernetesCluster0CA8310C"
-    found = [role for role in roles(case).values() if trusted_service(role) == "pods.eks.amazonaws.com"]
+    found = [
+        role for role in roles(case).values() if trusted_service(role) == "pods.eks.amazonaws.com"
+    ]
     assert found
     for role in found:
         trusts = role["AssumeRolePolicyDocument"]["Statement"]

@@ -24,7 +24,9 @@ def test_addons_are_pinned(case: str) -> None:
         assert properties["AddonVersion"] == versions[name]
         assert properties["ResolveConflicts"] == "OVERWRITE"
         json.loads(
-            Evaluator(stacks(case), settings(case).region)(properties.get("ConfigurationValues", "{}"))
+            Evaluator(stacks(case), settings(case).region)(
+                properties.get("ConfigurationValues", "{}")
+            )
         )
 
 
@@ -53,13 +55,19 @@ def test_kubeflows_operator_runs_on_nodes_in_deep_health_checks(case: str) -> No
     for patch in found:
         properties = patch["Properties"]
         charts = resources(hyperpod(case), "Custom::AWSCDK-EKS-HelmChart")
-        ((chart, release),) = ((name, made["Properties"]["Release"]) for name, made in charts.items())
+        ((chart, release),) = (
+            (name, made["Properties"]["Release"]) for name, made in charts.items()
+        )
         assert chart in patch["DependsOn"]
         rendered = render(STAND_INS / "hyperpod", chart_values(cluster), release=release)
-        operator = next(made for made in rendered if made["metadata"].get("namespace") == "kubeflow")
+        operator = next(
+            made for made in rendered if made["metadata"].get("namespace") == "kubeflow"
+        )
         assert properties["ResourceName"] == f"deployment/{operator['metadata']['name']}"
         assert properties["ResourceNamespace"] == "kubeflow"
-        (toleration,) = json.loads(properties["ApplyPatchJson"])["spec"]["template"]["spec"]["tolerations"]
+        (toleration,) = json.loads(properties["ApplyPatchJson"])["spec"]["template"]["spec"][
+            "tolerations"
+        ]
         assert toleration == {
             "key": "sagemaker.amazonaws.com/node-health-status",
             "operator": "Equal",
@@ -87,10 +95,14 @@ def test_metrics_are_what_the_file_says(case: str) -> None:
 def test_every_namespace_of_jobs_has_the_file_system(case: str) -> None:
     made = objects(case)
     claims = {
-        found["metadata"]["namespace"]: found for found in made if found["kind"] == "PersistentVolumeClaim"
+        found["metadata"]["namespace"]: found
+        for found in made
+        if found["kind"] == "PersistentVolumeClaim"
     }
     volumes = {
-        found["metadata"]["name"]: found["spec"] for found in made if found["kind"] == "PersistentVolume"
+        found["metadata"]["name"]: found["spec"]
+        for found in made
+        if found["kind"] == "PersistentVolume"
     }
     (kind,) = (found for found in made if found["kind"] == "StorageClass")
     assert list(claims) == ["kube-system", *job_namespaces(settings(case))]
@@ -100,7 +112,11 @@ def test_every_namespace_of_jobs_has_the_file_system(case: str) -> None:
         volume = volumes[claim["spec"]["volumeName"]]
         assert volume["claimRef"]["namespace"] == namespace
         assert volume["claimRef"]["name"] == claim["metadata"]["name"] == "fsx"
-        assert volume["storageClassName"] == claim["spec"]["storageClassName"] == kind["metadata"]["name"]
+        assert (
+            volume["storageClassName"]
+            == claim["spec"]["storageClassName"]
+            == kind["metadata"]["name"]
+        )
         assert volume["capacity"] == claim["spec"]["resources"]["requests"]
         assert volume["persistentVolumeReclaimPolicy"] == "Retain"
         assert volume["csi"]["volumeAttributes"] == {
@@ -115,7 +131,9 @@ def test_teams_have_their_quotas(case: str) -> None:
     governance, quotas = cluster.task_governance, governed(case, "ComputeQuota")
     assert ("amazon-sagemaker-hyperpod-taskgovernance" in addons(case)) is (governance is not None)
     teams = governance.teams if governance else []
-    assert [quota["ComputeQuotaTarget"]["TeamName"] for quota in quotas] == [team.name for team in teams]
+    assert [quota["ComputeQuotaTarget"]["TeamName"] for quota in quotas] == [
+        team.name for team in teams
+    ]
     for quota in quotas:
         assert quota["Name"].startswith(cluster.name), "no other cluster's of the account"
 
@@ -149,7 +167,9 @@ def test_quotas_are_in_instances_or_in_accelerators() -> None:
     )
     assert proteins["ComputeQuotaResources"] == [{"InstanceType": "ml.p5.48xlarge", "Count": 6}]
     assert proteins["ResourceSharingConfig"] == {"Strategy": "LendAndBorrow", "BorrowLimit": 100}
-    assert structure["ComputeQuotaResources"] == [{"InstanceType": "ml.p5.48xlarge", "Accelerators": 16}]
+    assert structure["ComputeQuotaResources"] == [
+        {"InstanceType": "ml.p5.48xlarge", "Accelerators": 16}
+    ]
     assert structure["ResourceSharingConfig"]["BorrowLimit"] == 50, "the service's own"
     assert {found["PreemptTeamTasks"] for found in (proteins, structure)} == {"LowerPriority"}
 

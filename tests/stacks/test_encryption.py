@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.stacks.base_templates import EXISTING_KEY, Template, network_template, storage_template, strings_in
+from tests.stacks.base_templates import (
+    EXISTING_KEY,
+    Template,
+    network_template,
+    storage_template,
+    strings_in,
+)
 from tests.stacks.found_resources import bucket
 
 FILE_SYSTEM = "AWS::FSx::FileSystem"
@@ -16,7 +22,9 @@ def test_flow_logs_are_encrypted_with_the_clusters_kind_of_key() -> None:
     created = network_template("slurm-p5")
     (key,) = created.resources("AWS::KMS::Key")
 
-    assert created.only("AWS::Logs::LogGroup")["Properties"]["KmsKeyId"] == {"Fn::GetAtt": [key, "Arn"]}
+    assert created.only("AWS::Logs::LogGroup")["Properties"]["KmsKeyId"] == {
+        "Fn::GetAtt": [key, "Arn"]
+    }
     assert "logs.us-east-1.amazonaws.com" in strings_in(created.resources()[key])
     assert created.only("AWS::KMS::Key")["Properties"]["EnableKeyRotation"] is True
     assert "KmsKeyId" not in network_template("slurm").only("AWS::Logs::LogGroup")["Properties"]
@@ -41,7 +49,9 @@ def keys_in_use(template: Template) -> list[Any]:
 
 
 def test_one_key_encrypts_everything() -> None:
-    created, given, services = (storage_template(name) for name in ("slurm-p5", "given-key", "slurm"))
+    created, given, services = (
+        storage_template(name) for name in ("slurm-p5", "given-key", "slurm")
+    )
     (key,) = created.resources(KEY)
 
     # Two file systems, two log groups, two buckets; the default cluster has one file system.
@@ -60,7 +70,9 @@ def test_the_key_lets_in_the_services_that_come_by_themselves() -> None:
     (key,) = storage_template("slurm-p5").properties(KEY)
     statements = key["KeyPolicy"]["Statement"]
     alerts = [statement for statement in statements if statement.get("Sid", "").endswith("Alerts")]
-    account, logs, lustre, secrets = (statement for statement in statements if statement not in alerts)
+    account, logs, lustre, secrets = (
+        statement for statement in statements if statement not in alerts
+    )
 
     assert key["EnableKeyRotation"] is True
     assert account["Principal"] != {"AWS": "*"}
@@ -74,9 +86,13 @@ def test_the_key_lets_in_the_services_that_come_by_themselves() -> None:
         "kms:ViaService": "s3.us-east-1.amazonaws.com",
     }
     (role,) = (
-        text for text in strings_in(lustre["Condition"]["ArnLike"]) if "AWSServiceRoleForFSxS3Access" in text
+        text
+        for text in strings_in(lustre["Condition"]["ArnLike"])
+        if "AWSServiceRoleForFSxS3Access" in text
     )
-    assert role.endswith("/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*")
+    assert role.endswith(
+        "/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*"
+    )
     assert {statement["Principal"]["Service"] for statement in alerts} == {
         f"{service}.amazonaws.com" for service in ("aps", "budgets", "cloudwatch", "events")
     }

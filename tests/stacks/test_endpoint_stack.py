@@ -22,9 +22,13 @@ from tests.stacks.shapes import violations
 from tests.stacks.synthesized import only, resources
 
 SMALL, PRIVATE = "endpoints/esm2.yaml", "endpoints/esm2-private.yaml"
-MODEL, CONFIG, ENDPOINT = (f"AWS::SageMaker::{kind}" for kind in ("Model", "EndpointConfig", "Endpoint"))
+MODEL, CONFIG, ENDPOINT = (
+    f"AWS::SageMaker::{kind}" for kind in ("Model", "EndpointConfig", "Endpoint")
+)
 ALARM = "AWS::CloudWatch::Alarm"
-TARGET, POLICY = (f"AWS::ApplicationAutoScaling::{kind}" for kind in ("ScalableTarget", "ScalingPolicy"))
+TARGET, POLICY = (
+    f"AWS::ApplicationAutoScaling::{kind}" for kind in ("ScalableTarget", "ScalingPolicy")
+)
 
 
 @cache
@@ -73,7 +77,9 @@ def test_scaling_is_as_its_api_has_it(file: str) -> None:
     target["Tags"] = {tag["Key"]: tag["Value"] for tag in target["Tags"]}
     # CloudFormation's short form of these three.
     del policy["ScalingTargetId"]
-    policy |= {name: target[name] for name in ("ServiceNamespace", "ResourceId", "ScalableDimension")}
+    policy |= {
+        name: target[name] for name in ("ServiceNamespace", "ResourceId", "ScalableDimension")
+    }
     for operation, given in {"RegisterScalableTarget": target, "PutScalingPolicy": policy}.items():
         shape = model.operation_model(operation).input_shape
         assert shape is not None and list(violations(shape, given)) == []
@@ -81,7 +87,9 @@ def test_scaling_is_as_its_api_has_it(file: str) -> None:
 
 def test_hosting_types_are_sagemaker_s() -> None:
     model = botocore.session.get_session().get_service_model("sagemaker")
-    assert set(HOSTING_TYPES) <= set(model.shape_for("ProductionVariantInstanceType").metadata["enum"])
+    assert set(HOSTING_TYPES) <= set(
+        model.shape_for("ProductionVariantInstanceType").metadata["enum"]
+    )
     assert GPU_AMI in model.shape_for("ProductionVariantInferenceAmiVersion").metadata["enum"]
 
 
@@ -94,12 +102,17 @@ def test_containers_reach_nothing_and_images_do_not_change(file: str) -> None:
 
 def test_a_folder_and_an_archive_are_models() -> None:
     sources = {
-        file: only(endpoint_template(file), MODEL)["PrimaryContainer"]["ModelDataSource"]["S3DataSource"]
+        file: only(endpoint_template(file), MODEL)["PrimaryContainer"]["ModelDataSource"][
+            "S3DataSource"
+        ]
         for file in (SMALL, PRIVATE)
     }
     folder = {"S3Uri": GIVEN["model"], "S3DataType": "S3Prefix", "CompressionType": "None"}
     assert sources[SMALL] == folder
-    assert (sources[PRIVATE]["S3DataType"], sources[PRIVATE]["CompressionType"]) == ("S3Object", "Gzip")
+    assert (sources[PRIVATE]["S3DataType"], sources[PRIVATE]["CompressionType"]) == (
+        "S3Object",
+        "Gzip",
+    )
 
 
 def test_gpus_have_the_driver_that_the_image_needs() -> None:
@@ -117,7 +130,9 @@ def test_limits_reach_the_container() -> None:
 def test_the_role_may_read_its_model_and_image_and_write_its_log() -> None:
     found = statements(endpoint_template(SMALL), "us-west-2")
     group = f"arn:aws:logs:us-west-2:{ACCOUNT}:log-group:/aws/sagemaker/Endpoints/esm2"
-    assert {sid: (one["Action"], one["Resource"], one.get("Condition")) for sid, one in found.items()} == {
+    assert {
+        sid: (one["Action"], one["Resource"], one.get("Condition")) for sid, one in found.items()
+    } == {
         "ListModel": (
             "s3:ListBucket",
             "arn:aws:s3:::esm2-slurm-models",
@@ -141,13 +156,17 @@ def test_the_role_may_read_its_model_and_image_and_write_its_log() -> None:
             {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Endpoints"}},
         ),
     }
-    trust = only(endpoint_template(SMALL), "AWS::IAM::Role")["AssumeRolePolicyDocument"]["Statement"]
+    trust = only(endpoint_template(SMALL), "AWS::IAM::Role")["AssumeRolePolicyDocument"][
+        "Statement"
+    ]
     assert [one["Principal"] for one in trust] == [{"Service": "sagemaker.amazonaws.com"}]
 
 
 def test_more_is_allowed_only_where_the_file_asks_for_it() -> None:
     more = statements(endpoint_template(PRIVATE), "us-east-1")
-    assert more["ReadModel"]["Resource"] == "arn:aws:s3:::esm2-p5-proteins/models/localization.tar.gz"
+    assert (
+        more["ReadModel"]["Resource"] == "arn:aws:s3:::esm2-p5-proteins/models/localization.tar.gz"
+    )
     assert more["DecryptModel"]["Resource"] == endpoint(PRIVATE).model_key_arn
     assert more["WriteCaptured"]["Resource"] == "arn:aws:s3:::esm2-p5-proteins/captured/*"
     ec2 = f"arn:aws:ec2:us-east-1:{ACCOUNT}"
@@ -162,7 +181,8 @@ def test_nothing_comes_in() -> None:
     group = only(endpoint_template(PRIVATE), "AWS::EC2::SecurityGroup")
     assert "SecurityGroupIngress" not in group
     assert [
-        (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in group["SecurityGroupEgress"]
+        (rule["IpProtocol"], rule["FromPort"], rule["ToPort"])
+        for rule in group["SecurityGroupEgress"]
     ] == [("tcp", 443, 443)]
     assert "VpcConfig" not in only(endpoint_template(SMALL), MODEL)
 
@@ -175,7 +195,9 @@ def test_one_key_encrypts_volumes_log_mail_and_what_is_captured() -> None:
     assert config["KmsKeyId"] == config["DataCaptureConfig"]["KmsKeyId"] == arn
     assert only(template, "AWS::Logs::LogGroup")["KmsKeyId"] == arn
     assert only(template, "AWS::SNS::Topic")["KmsMasterKeyId"] == arn
-    assert template["Resources"][key]["DeletionPolicy"] == "Retain", "captured requests stay readable"
+    assert template["Resources"][key]["DeletionPolicy"] == "Retain", (
+        "captured requests stay readable"
+    )
     assert not resources(endpoint_template(SMALL), "AWS::KMS::Key")
 
 
@@ -216,9 +238,13 @@ def test_alarms_roll_updates_back() -> None:
         for alarm in deployment["AutoRollbackConfiguration"]["Alarms"]
     ]
     assert {alarm["MetricName"] for alarm in watched} == {"Invocation5XXErrors", "ModelLatency"}
-    bake = deployment["BlueGreenUpdatePolicy"]["TrafficRoutingConfiguration"]["WaitIntervalInSeconds"]
+    bake = deployment["BlueGreenUpdatePolicy"]["TrafficRoutingConfiguration"][
+        "WaitIntervalInSeconds"
+    ]
     for alarm in watched:
-        assert alarm["Period"] * alarm["EvaluationPeriods"] <= bake, "it goes off before it is too late"
+        assert alarm["Period"] * alarm["EvaluationPeriods"] <= bake, (
+            "it goes off before it is too late"
+        )
     for alarm in alarms.values():
         dimensions = {one["Name"]: one["Value"] for one in alarm["Properties"]["Dimensions"]}
         assert dimensions == {"EndpointName": "esm2", "VariantName": "AllTraffic"}
@@ -248,8 +274,14 @@ def test_everything_is_named_and_tagged_after_the_endpoint(file: str) -> None:
     log = only(template, "AWS::Logs::LogGroup")
     assert log["LogGroupName"] == f"/aws/sagemaker/Endpoints/{name}"
     (endpoint_id,) = resources(template, ENDPOINT)
-    assert template["Resources"][endpoint_id]["DependsOn"] == list(resources(template, "AWS::Logs::LogGroup"))
+    assert template["Resources"][endpoint_id]["DependsOn"] == list(
+        resources(template, "AWS::Logs::LogGroup")
+    )
     for found in resources(template, MODEL) | resources(template, CONFIG):
-        assert not {"ModelName", "EndpointConfigName"} & set(template["Resources"][found]["Properties"])
-        tags = {tag["Key"]: tag["Value"] for tag in template["Resources"][found]["Properties"]["Tags"]}
+        assert not {"ModelName", "EndpointConfigName"} & set(
+            template["Resources"][found]["Properties"]
+        )
+        tags = {
+            tag["Key"]: tag["Value"] for tag in template["Resources"][found]["Properties"]["Tags"]
+        }
         assert tags["esm2-endpoint"] == name and tags["project"] == "hyperpod-esm2"

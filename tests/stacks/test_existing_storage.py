@@ -50,7 +50,9 @@ def test_an_existing_file_system_is_linked_to_a_new_bucket() -> None:
 def test_nodes_mount_the_existing_file_systems() -> None:
     cluster = load(FILES["slurm"])
     evaluate = Evaluator(stacks("slurm"), cluster.region)
-    (hyperpod,) = resources(stacks("slurm")["SlurmHyperPodStack"], "AWS::SageMaker::Cluster").values()
+    (hyperpod,) = resources(
+        stacks("slurm")["SlurmHyperPodStack"], "AWS::SageMaker::Cluster"
+    ).values()
     for group in evaluate(hyperpod["Properties"]["InstanceGroups"]):
         mounts = group["InstanceStorageConfigs"]
         (lustre,) = (mount["FsxLustreConfig"] for mount in mounts if "FsxLustreConfig" in mount)

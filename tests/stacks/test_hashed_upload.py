@@ -52,7 +52,9 @@ def test_order_modes_times_and_place_do_not_count(tmp_path: Path) -> None:
 
 
 def test_hash_is_the_same_on_every_machine(tmp_path: Path) -> None:
-    assert content_hash(folder_with(tmp_path, FILES), {"settings.env": "A=1\n"}) == "6e63185b6a4dfebc"
+    assert (
+        content_hash(folder_with(tmp_path, FILES), {"settings.env": "A=1\n"}) == "6e63185b6a4dfebc"
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,9 @@ def upload_of(folder: Path, **files: dict[str, str]) -> tuple[str, list[dict[str
         prefix="scripts",
         files=UploadedFiles(folder, **files),
     )
-    (found,) = resources(Template.from_stack(stack).to_json(), "Custom::CDKBucketDeployment").values()
+    (found,) = resources(
+        Template.from_stack(stack).to_json(), "Custom::CDKBucketDeployment"
+    ).values()
     prefix = found["Properties"]["DestinationBucketKeyPrefix"]
     assert upload.s3_uri == f"s3://artifacts/{prefix}"
     return prefix, found["Properties"]["SourceMarkers"]
@@ -127,7 +131,9 @@ def test_settings_scripts_and_code_are_what_is_uploaded(file: str) -> None:
     uploaded = uploaded_files(file)
     assert uploaded["settings.json"].read_text() == node_settings_text(load(file))
     scripts = REPOSITORY / "lifecycle" / "slurm"
-    below = [path for path in scripts.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    below = [
+        path for path in scripts.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
     assert any(path.parent.parent.parent == scripts for path in below)
     for script in below:
         assert uploaded[script.relative_to(scripts).as_posix()].read_bytes() == script.read_bytes()
@@ -138,14 +144,18 @@ def test_settings_scripts_and_code_are_what_is_uploaded(file: str) -> None:
 @pytest.mark.parametrize("file", CLUSTER_FILES)
 def test_nodes_read_what_the_deployment_knows(file: str, tmp_path: Path) -> None:
     stack, cluster = templates(file)["SlurmHyperPodStack"], load(file)
-    uploads = [upload["Properties"] for upload in resources(stack, "Custom::CDKBucketDeployment").values()]
+    uploads = [
+        upload["Properties"] for upload in resources(stack, "Custom::CDKBucketDeployment").values()
+    ]
     prefixes = {
         folder: upload
         for upload in uploads
         for folder, slash, _ in [upload["DestinationBucketKeyPrefix"].partition("/")]
         if slash
     }
-    *others, markers = Evaluator(templates(file), cluster.region)(prefixes["lifecycle"]["SourceMarkers"])
+    *others, markers = Evaluator(templates(file), cluster.region)(
+        prefixes["lifecycle"]["SourceMarkers"]
+    )
     assert others == [{}, {}]
     text = uploaded_files(file)["deployment.json"].read_text()
     for marker, value in markers.items():

@@ -12,7 +12,9 @@ from tests.stacks.synthesized import CLUSTER_FILES, REPOSITORY, only, templates
 
 def rules(file: str) -> list[dict[str, Any]]:
     repository = only(templates(file)["SlurmStorageStack"], "AWS::ECR::Repository")
-    found: list[dict[str, Any]] = json.loads(repository["LifecyclePolicy"]["LifecyclePolicyText"])["rules"]
+    found: list[dict[str, Any]] = json.loads(repository["LifecyclePolicy"]["LifecyclePolicyText"])[
+        "rules"
+    ]
     return sorted(found, key=lambda rule: rule["rulePriority"])
 
 

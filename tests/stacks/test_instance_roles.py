@@ -125,7 +125,9 @@ def statements(role: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("node_type", ["Controller", "Login", "Worker"])
 def test_statements_are_exactly_these(node_type: str) -> None:
     (role,) = (
-        role for name, role in node_roles("clusters/slurm-p5.yaml").items() if name.startswith(node_type)
+        role
+        for name, role in node_roles("clusters/slurm-p5.yaml").items()
+        if name.startswith(node_type)
     )
     assert "ManagedPolicyArns" not in role
     expected = EVERY_NODE | WITH_KEY | (CONTROLLER_ONLY if node_type == "Controller" else {})
@@ -145,7 +147,9 @@ def test_without_key_database_and_metrics_their_statements_are_gone() -> None:
     """The default cluster has neither a key nor a database; its one difference is the metrics workspace."""
     for name, role in node_roles("clusters/slurm.yaml").items():
         found = {statement["Sid"] for statement in statements(role)}
-        assert found == set(EVERY_NODE) | ({"WriteMetrics"} if name.startswith("Controller") else set())
+        assert found == set(EVERY_NODE) | (
+            {"WriteMetrics"} if name.startswith("Controller") else set()
+        )
 
 
 def test_mirrored_downloads_and_no_other_prefix_may_be_read_too() -> None:
@@ -208,7 +212,11 @@ def test_interfaces_are_made_and_deleted_in_every_subnet_of_the_cluster_and_nowh
             continue
         for policy in role["Properties"]["Policies"]:
             named = {s["Sid"]: s for s in policy["PolicyDocument"]["Statement"]}
-            made_in = [text for text in map(str, named["CreateInterfaces"]["Resource"]) if ":subnet/" in text]
+            made_in = [
+                text
+                for text in map(str, named["CreateInterfaces"]["Resource"])
+                if ":subnet/" in text
+            ]
             assert len(made_in) == len(set(made_in)) == 6
             deleted_in = named["ManageInterfaces"]["Condition"]["ArnEqualsIfExists"]["ec2:Subnet"]
             assert list(map(str, deleted_in)) == made_in

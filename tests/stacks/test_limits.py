@@ -37,11 +37,15 @@ def test_templates_stay_below_cloudformation_s_limits(name: str) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_cluster_stays_below_sagemaker_s_limits(name: str) -> None:
     stacks = variant_templates(name)
-    cluster = Evaluator(stacks, REGIONS[name])(only(stacks["SlurmHyperPodStack"], "AWS::SageMaker::Cluster"))
+    cluster = Evaluator(stacks, REGIONS[name])(
+        only(stacks["SlurmHyperPodStack"], "AWS::SageMaker::Cluster")
+    )
     assert list(violations(create_cluster_shape(), cluster)) == []
 
 
-@pytest.mark.parametrize("cluster", [EVERY_OPTION, LARGEST, EXISTING_VPC], ids=lambda cluster: cluster.name)
+@pytest.mark.parametrize(
+    "cluster", [EVERY_OPTION, LARGEST, EXISTING_VPC], ids=lambda cluster: cluster.name
+)
 def test_a_file_may_ask_for_them(cluster: SlurmCluster) -> None:
     assert rules.violations(cluster) == []
 
@@ -57,7 +61,9 @@ def test_role_policies_stay_below_iam_s_limit(name: str) -> None:
     stacks = variant_templates(name)
     evaluate = Evaluator(stacks, REGIONS[name])
     for role in resources(stacks["SlurmHyperPodStack"], "AWS::IAM::Role").values():
-        policies = evaluate([policy["PolicyDocument"] for policy in role["Properties"].get("Policies", [])])
+        policies = evaluate(
+            [policy["PolicyDocument"] for policy in role["Properties"].get("Policies", [])]
+        )
         assert sum(len(json.dumps(policy, separators=(",", ":"))) for policy in policies) <= (
             MAX_INLINE_POLICY_CHARACTERS
         )

@@ -18,7 +18,14 @@ SLURM, EKS = "clusters/slurm-p5.yaml", "clusters/eks-p5.yaml"
 LOG_RUNS = [
     f"sagemaker-mlflow:{action}"
     for action in (
-        *("CreateExperiment", "CreateRun", "GetExperiment", "GetExperimentByName", "GetRun", "LogBatch"),
+        *(
+            "CreateExperiment",
+            "CreateRun",
+            "GetExperiment",
+            "GetExperimentByName",
+            "GetRun",
+            "LogBatch",
+        ),
         *("SearchExperiments", "SearchRuns", "UpdateRun"),
     )
 ]
@@ -53,18 +60,25 @@ def test_a_tracking_server_has_the_files_size_and_the_clusters_name() -> None:
 
 def test_an_app_has_no_size_and_no_bill() -> None:
     (app,) = made(EKS, "EksStorageStack", "AWS::SageMaker::MlflowApp").values()
-    assert (app["Name"], app["ModelRegistrationMode"]) == ("esm2-eks-p5", "AutoModelRegistrationDisabled")
+    assert (app["Name"], app["ModelRegistrationMode"]) == (
+        "esm2-eks-p5",
+        "AutoModelRegistrationDisabled",
+    )
     assert not [part for part in remaining_costs(load(EKS)) if "MLflow" in part]
 
 
-@pytest.mark.parametrize(("file", "stack"), [(SLURM, "SlurmStorageStack"), (EKS, "EksStorageStack")])
+@pytest.mark.parametrize(
+    ("file", "stack"), [(SLURM, "SlurmStorageStack"), (EKS, "EksStorageStack")]
+)
 def test_it_reaches_its_bucket_and_nothing_else(file: str, stack: str) -> None:
     role = role_of_mlflow(file, stack)
     (trust,) = role["AssumeRolePolicyDocument"]["Statement"]
     assert trust["Principal"] == {"Service": "sagemaker.amazonaws.com"}
     assert trust["Condition"] == {"StringEqualsIfExists": {"aws:SourceAccount": ACCOUNT}}
     (policy,) = role["Policies"]
-    statements = {statement["Sid"]: statement for statement in policy["PolicyDocument"]["Statement"]}
+    statements = {
+        statement["Sid"]: statement for statement in policy["PolicyDocument"]["Statement"]
+    }
     assert {sid: statement["Action"] for sid, statement in statements.items()} == {
         "ListArtifacts": ["s3:GetBucketLocation", "s3:ListBucket"],
         "HandleArtifacts": [
@@ -83,11 +97,15 @@ def test_it_reaches_its_bucket_and_nothing_else(file: str, stack: str) -> None:
 
 def test_jobs_of_slurm_log_with_a_role_that_workers_take_on() -> None:
     roles = made(SLURM, "SlurmHyperPodStack", "AWS::IAM::Role")
-    (job,) = (role for role in roles.values() if role.get("Description") == "Jobs that log to MLflow")
+    (job,) = (
+        role for role in roles.values() if role.get("Description") == "Jobs that log to MLflow"
+    )
     (trust,) = job["AssumeRolePolicyDocument"]["Statement"]
     (raw,) = (
         resource["Properties"]["AssumeRolePolicyDocument"]["Statement"][0]["Principal"]["AWS"]
-        for name, resource in resources(templates(SLURM)["SlurmHyperPodStack"], "AWS::IAM::Role").items()
+        for name, resource in resources(
+            templates(SLURM)["SlurmHyperPodStack"], "AWS::IAM::Role"
+        ).items()
         if name.startswith("JobRole")
     )
     assert raw["Fn::GetAtt"][0].startswith("WorkerRole")
@@ -114,7 +132,9 @@ def test_pods_of_jobs_log_by_a_service_account_of_their_namespace() -> None:
         (made["kind"], made["metadata"]["name"], made["metadata"]["namespace"], made.get("data"))
         for made in manifest
     ]
-    variables = {"MLFLOW_TRACKING_URI": f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:mlflow-app/app-ABCDEFGHIJKL"}
+    variables = {
+        "MLFLOW_TRACKING_URI": f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:mlflow-app/app-ABCDEFGHIJKL"
+    }
     assert places == [
         place
         for namespace in job_namespaces(cluster)
@@ -138,7 +158,10 @@ def test_pods_of_jobs_log_by_a_service_account_of_their_namespace() -> None:
 
 def test_a_server_is_reached_inside_the_network_where_it_has_endpoints() -> None:
     def names(file: str, stack: str) -> set[str]:
-        return {endpoint["ServiceName"] for endpoint in made(file, stack, "AWS::EC2::VPCEndpoint").values()}
+        return {
+            endpoint["ServiceName"]
+            for endpoint in made(file, stack, "AWS::EC2::VPCEndpoint").values()
+        }
 
     endpoint = "aws.sagemaker.us-east-1.experiments"
     assert endpoint in names(SLURM, "SlurmNetworkStack")

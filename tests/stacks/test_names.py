@@ -12,7 +12,14 @@ import pytest
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
 from tests.stacks.intrinsics import Evaluator
-from tests.stacks.synthesized import ALL_FILES, Templates, assembly, load, read_templates, synthesize
+from tests.stacks.synthesized import (
+    ALL_FILES,
+    Templates,
+    assembly,
+    load,
+    read_templates,
+    synthesize,
+)
 
 # Names that CloudFormation does not identify the resource by, but that must be unique nevertheless.
 ALSO_UNIQUE = {
@@ -72,7 +79,11 @@ def side_by_side() -> dict[str, list[tuple[str, str]]]:
     for file in ALL_FILES:
         region = load(file).region
         found[file] = list(names(read_templates(assembly(file)), region))
-    for copy, file in (("copy-1", "clusters/slurm-p5.yaml"), ("copy-2", "clusters/slurm-p5.yaml"), EKS_COPY):
+    for copy, file in (
+        ("copy-1", "clusters/slurm-p5.yaml"),
+        ("copy-2", "clusters/slurm-p5.yaml"),
+        EKS_COPY,
+    ):
         cluster = load(file, name=copy)
         found[copy] = list(names(read_templates(synthesize(cluster)), cluster.region))
     return found

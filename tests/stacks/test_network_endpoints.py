@@ -30,15 +30,21 @@ ENDPOINTS = {
 def test_interface_endpoints_are_all_there(name: str, without: set[str]) -> None:
     """``existing`` has no metrics workspace."""
     region = clusters()[name].region
-    services = [endpoint["ServiceName"] for endpoint in endpoints(network_template(name), "Interface")]
+    services = [
+        endpoint["ServiceName"] for endpoint in endpoints(network_template(name), "Interface")
+    ]
 
-    assert sorted(services) == sorted(f"com.amazonaws.{region}.{service}" for service in ENDPOINTS - without)
+    assert sorted(services) == sorted(
+        f"com.amazonaws.{region}.{service}" for service in ENDPOINTS - without
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "others"), [("closed", set()), ("slurm-p5", set()), ("existing", {"172.16.0.0/16"})]
 )
-def test_interface_endpoints_answer_whom_their_names_are_given_to(name: str, others: set[str]) -> None:
+def test_interface_endpoints_answer_whom_their_names_are_given_to(
+    name: str, others: set[str]
+) -> None:
     """The cluster; in a VPC that was there before, everyone in it: private names are the whole VPC's."""
     template = network_template(name)
     made = endpoints(template, "Interface")

@@ -146,7 +146,9 @@ def test_database_subnets_are_isolated_and_in_two_zones() -> None:
 
 
 def test_an_existing_vpc_gets_a_security_group_and_the_requested_endpoints() -> None:
-    assert {resource["Type"] for resource in network_template("bare-existing").resources().values()} == {
+    assert {
+        resource["Type"] for resource in network_template("bare-existing").resources().values()
+    } == {
         "AWS::EC2::SecurityGroup",
         "AWS::EC2::SecurityGroupEgress",
         "AWS::EC2::SecurityGroupIngress",
@@ -165,11 +167,15 @@ def test_ids_of_an_existing_vpc_pass_through() -> None:
     first = network.private_subnets[0].subnet_id
     (gateway,) = endpoints(template, "Gateway")
 
-    assert {group["VpcId"] for group in template.properties("AWS::EC2::SecurityGroup")} == {network.vpc_id}
+    assert {group["VpcId"] for group in template.properties("AWS::EC2::SecurityGroup")} == {
+        network.vpc_id
+    }
     assert gateway["VpcId"] == network.vpc_id
     # Two of the three subnets share a table, which takes one endpoint.
     assert gateway["RouteTableIds"] == ["rtb-0123456789abcde01", "rtb-0123456789abcde02"]
-    assert {tuple(endpoint["SubnetIds"]) for endpoint in endpoints(template, "Interface")} == {(first,)}
+    assert {tuple(endpoint["SubnetIds"]) for endpoint in endpoints(template, "Interface")} == {
+        (first,)
+    }
 
 
 @pytest.mark.parametrize("name", NEW)
@@ -180,13 +186,19 @@ def test_flow_logs_record_the_whole_vpc_and_are_kept_as_long_as_asked(name: str)
     (group,) = template.resources("AWS::Logs::LogGroup")
     flow_log = template.only("AWS::EC2::FlowLog")["Properties"]
     (statement,) = template.only("AWS::IAM::Policy")["Properties"]["PolicyDocument"]["Statement"]
-    (trust,) = template.only("AWS::IAM::Role")["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+    (trust,) = template.only("AWS::IAM::Role")["Properties"]["AssumeRolePolicyDocument"][
+        "Statement"
+    ]
 
     assert flow_log["ResourceId"] == {"Ref": vpc}
     assert flow_log["TrafficType"] == "ALL"
     assert flow_log["LogDestination"] == {"Fn::GetAtt": [group, "Arn"]}
     assert template.resources()[group]["Properties"]["RetentionInDays"] == network.flow_logs_days
-    assert statement["Action"] == ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"]
+    assert statement["Action"] == [
+        "logs:CreateLogStream",
+        "logs:DescribeLogStreams",
+        "logs:PutLogEvents",
+    ]
     assert statement["Resource"] == {"Fn::GetAtt": [group, "Arn"]}
     assert trust["Principal"] == {"Service": "vpc-flow-logs.amazonaws.com"}
     assert trust["Condition"]["StringEquals"] == {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}

@@ -83,7 +83,9 @@ def test_services_publish_to_an_encrypted_topic_for_this_account_alone(file: str
     template, evaluate = storage(file), evaluator(file)
     topic = evaluate(only(template, "AWS::SNS::Topic"))
     (key,) = resources(template, "AWS::KMS::Key").values()
-    assert topic["KmsMasterKeyId"] == evaluate({"Fn::GetAtt": [*resources(template, "AWS::KMS::Key"), "Arn"]})
+    assert topic["KmsMasterKeyId"] == evaluate(
+        {"Fn::GetAtt": [*resources(template, "AWS::KMS::Key"), "Arn"]}
+    )
     by_key = [
         one
         for one in evaluate(key["Properties"]["KeyPolicy"])["Statement"]
@@ -94,20 +96,29 @@ def test_services_publish_to_an_encrypted_topic_for_this_account_alone(file: str
 
     policy = statements(evaluate(only(template, "AWS::SNS::TopicPolicy"))["PolicyDocument"])
     refused = policy.pop("AllowPublishThroughSSLOnly")
-    assert (refused["Effect"], refused["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
-    assert {one["Principal"]["Service"].removesuffix(".amazonaws.com") for one in policy.values()} == SERVICES
+    assert (refused["Effect"], refused["Condition"]) == (
+        "Deny",
+        {"Bool": {"aws:SecureTransport": "false"}},
+    )
+    assert {
+        one["Principal"]["Service"].removesuffix(".amazonaws.com") for one in policy.values()
+    } == SERVICES
     for name, one in policy.items():
         # A condition that EventBridge does not satisfy would lose alerts silently.
         account = {} if name == "EventBridge" else {"aws:SourceAccount": ACCOUNT}
         assert one.get("Condition", {}).get("StringEquals", {}) == account
-        assert "sns:Publish" in (one["Action"] if isinstance(one["Action"], list) else [one["Action"]])
+        assert "sns:Publish" in (
+            one["Action"] if isinstance(one["Action"], list) else [one["Action"]]
+        )
     workspace = evaluate({"Fn::GetAtt": [*resources(template, "AWS::APS::Workspace"), "Arn"]})
     assert policy["Prometheus"]["Condition"]["ArnEquals"] == {"aws:SourceArn": workspace}
 
 
 @BY_FILE
 def test_every_named_address_gets_alerts(file: str) -> None:
-    told = [found["Properties"] for found in resources(storage(file), "AWS::SNS::Subscription").values()]
+    told = [
+        found["Properties"] for found in resources(storage(file), "AWS::SNS::Subscription").values()
+    ]
     assert [(one["Protocol"], one["Endpoint"]) for one in told] == [
         ("email", email) for email in settings(file).emails
     ]
@@ -146,7 +157,9 @@ def test_alerts_of_prometheus_go_to_the_topic(file: str) -> None:
     definition = evaluate(only(storage(file), "AWS::APS::Workspace")["AlertManagerDefinition"])
     config = yaml.safe_load(yaml.safe_load(definition)["alertmanager_config"])
     (topic,) = config["receivers"][0]["sns_configs"]
-    assert topic["topic_arn"] == evaluate({"Ref": next(iter(resources(storage(file), "AWS::SNS::Topic")))})
+    assert topic["topic_arn"] == evaluate(
+        {"Ref": next(iter(resources(storage(file), "AWS::SNS::Topic")))}
+    )
     assert topic["sigv4"] == {"region": load(file).region}
     rules = evaluate(only(stack(file), "AWS::APS::RuleGroupsNamespace"))
     assert rules["Data"] == rules_text(load(file))
@@ -154,7 +167,9 @@ def test_alerts_of_prometheus_go_to_the_topic(file: str) -> None:
 
 
 def topic_source(file: str) -> str:
-    policy = statements(evaluator(file)(only(storage(file), "AWS::SNS::TopicPolicy"))["PolicyDocument"])
+    policy = statements(
+        evaluator(file)(only(storage(file), "AWS::SNS::TopicPolicy"))["PolicyDocument"]
+    )
     found: str = policy["Prometheus"]["Condition"]["ArnEquals"]["aws:SourceArn"]
     return found
 
@@ -186,7 +201,9 @@ def test_alarms_know_the_size_of_their_file_system(file: str) -> None:
     assert bool(alarms) is bool(cluster.storage.home)
     if cluster.storage.home:
         home = alarms["UsedStorageCapacity"]
-        assert home["Threshold"] == cluster.storage.home.capacity_gib * 2**30 * (100 - percent) // 100
+        assert (
+            home["Threshold"] == cluster.storage.home.capacity_gib * 2**30 * (100 - percent) // 100
+        )
         assert home["ComparisonOperator"] == "GreaterThanThreshold"
     for alarm in (lustre, *alarms.values()):
         assert [one["Name"] for one in alarm["Dimensions"]] == ["FileSystemId"]
@@ -243,19 +260,29 @@ def matches(pattern: Any, event: Any) -> bool:
 @BY_FILE
 def test_reports_broken_and_replaced_nodes(file: str) -> None:
     name, evaluate = load(file).name, evaluator(file)
-    rules = [evaluate(found["Properties"]) for found in resources(stack(file), "AWS::Events::Rule").values()]
+    rules = [
+        evaluate(found["Properties"])
+        for found in resources(stack(file), "AWS::Events::Rule").values()
+    ]
 
     def told(event: dict[str, Any]) -> int:
         return sum(matches(rule["EventPattern"], event) for rule in rules)
 
-    replaced = "Instance i-0391f86fa0fe0d465 is starting as part of instance replacement in Cluster {}"
+    replaced = (
+        "Instance i-0391f86fa0fe0d465 is starting as part of instance replacement in Cluster {}"
+    )
     assert told(health(name, "Unhealthy")) == 1
     assert told(health(name, "Schedulable")) == 0
     assert told(health("another", "Unhealthy")) == 0
     assert told(said(name, replaced.format(name))) == 1
     assert told(said("another", replaced.format("another"))) == 0
     assert (
-        told(said(name, f"EC2 Instance i-0391f86fa0fe0d465 successfully provisioned in Cluster {name}")) == 0
+        told(
+            said(
+                name, f"EC2 Instance i-0391f86fa0fe0d465 successfully provisioned in Cluster {name}"
+            )
+        )
+        == 0
     )
     for rule in rules:
         (target,) = rule["Targets"]
@@ -284,7 +311,10 @@ def test_the_command_of_the_output_sends_a_test_alert(file: str) -> None:
         "detail": json.loads(entry["Detail"]),
     }
     evaluate = evaluator(file)
-    rules = [evaluate(found["Properties"]) for found in resources(stack(file), "AWS::Events::Rule").values()]
+    rules = [
+        evaluate(found["Properties"])
+        for found in resources(stack(file), "AWS::Events::Rule").values()
+    ]
     (rule,) = (rule for rule in rules if matches(rule["EventPattern"], event))
     assert load(file).name in rule["Targets"][0]["Input"]
 
@@ -297,7 +327,12 @@ def test_people_sign_in_as_the_file_says() -> None:
     assert wanted and wanted.saml
     assert slurm["SamlConfiguration"] == {
         "IdpMetadata": {"Url": wanted.saml.metadata_url},
-        "AssertionAttributes": {"Role": "role", "Name": "displayName", "Login": "mail", "Email": "mail"},
+        "AssertionAttributes": {
+            "Role": "role",
+            "Name": "displayName",
+            "Login": "mail",
+            "Email": "mail",
+        },
         "RoleValues": {"Admin": wanted.admins, "Editor": wanted.editors},
     }
 
@@ -334,7 +369,8 @@ def test_the_function_may_do_what_it_does_to_this_workspace(file: str) -> None:
             "StringEqualsIfExists": {"sso:ApplicationAccount": ACCOUNT}
         }
         assert all(
-            re.match(r"[\w-]+:(Describe|Get|List)", action) for action in mine["ReadIdentityCenter"]["Action"]
+            re.match(r"[\w-]+:(Describe|Get|List)", action)
+            for action in mine["ReadIdentityCenter"]["Action"]
         )
 
 
@@ -345,7 +381,11 @@ def test_grafana_is_given_sources_dashboards_and_people(file: str) -> None:
     prometheus, cloudwatch = json.loads(given["DataSources"])
     assert prometheus["url"].startswith(f"https://aps-workspaces.{cluster.region}.amazonaws.com/")
     assert prometheus["isDefault"] is prometheus["jsonData"]["sigV4Auth"] is True
-    assert prometheus["jsonData"]["sigV4Region"] == cloudwatch["jsonData"]["defaultRegion"] == cluster.region
+    assert (
+        prometheus["jsonData"]["sigV4Region"]
+        == cloudwatch["jsonData"]["defaultRegion"]
+        == cluster.region
+    )
     marks = json.loads(given["Marks"])
     assert set(marks) == {"@LUSTRE_ID@", *(["@HOME_ID@"] if cluster.storage.home else [])}
     assert all(value.startswith("fs-") for value in marks.values())
@@ -360,7 +400,8 @@ def test_dashboards_lie_beside_the_function(file: str) -> None:
     code = {
         json.dumps(found["Properties"]["Code"], sort_keys=True)
         for found in resources(stack(file), "AWS::Lambda::Function").values()
-        if found["Properties"]["Handler"].startswith("index.") and "OnEvent" in str(found["Metadata"])
+        if found["Properties"]["Handler"].startswith("index.")
+        and "OnEvent" in str(found["Metadata"])
     }
     (asset,) = re.findall(r"([0-9a-f]{64})\.zip", " ".join(code))
     folder = assembly(file) / f"asset.{asset}"

@@ -33,7 +33,9 @@ def test_names_what_the_other_stacks_hold(file: str) -> None:
         assert (words in said) == (kind in types), kind
     interfaces = [
         found
-        for found in resources(templates(file)["SlurmNetworkStack"], "AWS::EC2::VPCEndpoint").values()
+        for found in resources(
+            templates(file)["SlurmNetworkStack"], "AWS::EC2::VPCEndpoint"
+        ).values()
         if found["Properties"].get("VpcEndpointType") == "Interface"
     ]
     assert ("interface endpoints" in said) == bool(interfaces)

@@ -31,7 +31,9 @@ def test_cluster_waits_for_its_scripts_and_roles(file: str) -> None:
     stack = hyperpod(file)
     (cluster,) = resources(stack, CLUSTER).values()
     # The object that names the scripts waits for them and for the code that they fetch.
-    (pointer,) = (name for name in resources(stack, "Custom::CDKBucketDeployment") if "Current" in name)
+    (pointer,) = (
+        name for name in resources(stack, "Custom::CDKBucketDeployment") if "Current" in name
+    )
     roles = {group["ExecutionRole"]["Fn::GetAtt"][0] for group in groups(stack)}
     assert {pointer, *roles} <= set(cluster["DependsOn"])
 
@@ -40,7 +42,9 @@ def test_cluster_waits_for_its_scripts_and_roles(file: str) -> None:
 def test_cluster_waits_for_the_log_of_its_nodes(agent: bool) -> None:
     """The group stays if the agent is switched off, because nodes with old settings would create it again."""
     variant = variant_templates("every_option")["SlurmHyperPodStack"]
-    stack, name = (variant, "every-option") if agent else (hyperpod("clusters/slurm.yaml"), "esm2-slurm")
+    stack, name = (
+        (variant, "every-option") if agent else (hyperpod("clusters/slurm.yaml"), "esm2-slurm")
+    )
     (cluster,) = resources(stack, CLUSTER).values()
     named = {
         group["Properties"].get("LogGroupName"): (logical_id, group["Properties"])
@@ -69,7 +73,9 @@ def test_uploads_leave_earlier_versions_alone(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", CLUSTER_FILES)
-def test_nodes_start_with_the_entry_script_and_the_object_waits_for_the_whole_version(file: str) -> None:
+def test_nodes_start_with_the_entry_script_and_the_object_waits_for_the_whole_version(
+    file: str,
+) -> None:
     stack, evaluate = hyperpod(file), Evaluator(templates(file), load(file).region)
     bucket = f"sagemaker-{load(file).name}-{ACCOUNT}-{load(file).region}"
     for group in groups(stack):
@@ -91,7 +97,9 @@ def test_every_group_mounts_the_file_systems(file: str) -> None:
         kinds = [next(iter(config)) for config in group["InstanceStorageConfigs"]]
         assert kinds.count("FsxLustreConfig") == 1
         assert kinds.count("FsxOpenZfsConfig") == (1 if storage.home else 0)
-        (lustre,) = (c["FsxLustreConfig"] for c in group["InstanceStorageConfigs"] if "FsxLustreConfig" in c)
+        (lustre,) = (
+            c["FsxLustreConfig"] for c in group["InstanceStorageConfigs"] if "FsxLustreConfig" in c
+        )
         assert lustre["MountPath"] == storage.lustre.mount_path
 
 
@@ -113,11 +121,14 @@ def test_options_reach_the_cluster() -> None:
     controller, login, spot, patched, plan = groups(stack)
     assert controller["SlurmConfig"] == {"NodeType": "Controller"}
     assert login["SlurmConfig"] == {"NodeType": "Login"}
-    assert not any("VolumeSizeInGB" in c.get("EbsVolumeConfig", {}) for c in login["InstanceStorageConfigs"])
+    assert not any(
+        "VolumeSizeInGB" in c.get("EbsVolumeConfig", {}) for c in login["InstanceStorageConfigs"]
+    )
     assert spot["CapacityRequirements"] == {"Spot": {}}
     assert spot["OverrideVpcConfig"]["Subnets"] != only(stack, CLUSTER)["VpcConfig"]["Subnets"]
     assert (
-        spot["OverrideVpcConfig"]["SecurityGroupIds"] == only(stack, CLUSTER)["VpcConfig"]["SecurityGroupIds"]
+        spot["OverrideVpcConfig"]["SecurityGroupIds"]
+        == only(stack, CLUSTER)["VpcConfig"]["SecurityGroupIds"]
     )
     assert patched["AutoPatchConfig"] == {"PatchingStrategy": "WhenIdle"}
     worker = EVERY_OPTION.instance_groups[-1]
@@ -180,13 +191,16 @@ def test_outputs_are_what_people_need(file: str) -> None:
     }
     url = found["PrometheusRemoteWriteUrl"]
     assert (
-        url == f"https://aps-workspaces.{cluster.region}.amazonaws.com/workspaces/ws-0123/api/v1/remote_write"
+        url
+        == f"https://aps-workspaces.{cluster.region}.amazonaws.com/workspaces/ws-0123/api/v1/remote_write"
     )
     assert found["ClusterName"] == cluster.name
     which = "" if file == str(DEFAULT_CLUSTER_FILE) else f" CLUSTER={file}"
     assert found["ConnectCommand"] == f"make connect{which}"
     assert found["ApplyLifecycleCommand"] == f"make apply-lifecycle{which}"
-    assert found["LifecycleSourceS3Uri"].startswith(f"s3://{found['ArtifactBucketName']}/lifecycle/")
+    assert found["LifecycleSourceS3Uri"].startswith(
+        f"s3://{found['ArtifactBucketName']}/lifecycle/"
+    )
     assert found["BillsUntilTeardown"] == ", ".join(remaining_costs(cluster))
 
 
@@ -194,14 +208,18 @@ def test_session_runs_as_ubuntu_encrypted_with_the_key() -> None:
     inputs = only(hyperpod("clusters/slurm-p5.yaml"), "AWS::SSM::Document")["Content"]["inputs"]
     assert inputs["runAsEnabled"] is True and inputs["runAsDefaultUser"] == "ubuntu"
     assert "kmsKeyId" in inputs
-    assert "kmsKeyId" not in only(hyperpod("clusters/slurm.yaml"), "AWS::SSM::Document")["Content"]["inputs"]
+    assert (
+        "kmsKeyId"
+        not in only(hyperpod("clusters/slurm.yaml"), "AWS::SSM::Document")["Content"]["inputs"]
+    )
 
 
 def test_budget_counts_what_carries_the_cluster_s_tag() -> None:
     stack = hyperpod("clusters/slurm-p5.yaml")
     budget = only(stack, "AWS::Budgets::Budget")
     ((key, name),) = (
-        tag.removeprefix("user:").split("$") for tag in budget["Budget"]["CostFilters"]["TagKeyValue"]
+        tag.removeprefix("user:").split("$")
+        for tag in budget["Budget"]["CostFilters"]["TagKeyValue"]
     )
     assert {"Key": key, "Value": name} in only(stack, CLUSTER)["Tags"]
     assert budget["Budget"]["BudgetLimit"] == {"Amount": 400000, "Unit": "USD"}

@@ -81,7 +81,9 @@ def test_cdk_nag_is_attached() -> None:
 def checkov_findings() -> set[str]:
     """Ids of all failed checks, with nothing skipped."""
     if not CHECKOV.exists():
-        pytest.fail(f"checkov's own environment is missing: `make {CHECKOV.parents[1].name}/.ready` makes it")
+        pytest.fail(
+            f"checkov's own environment is missing: `make {CHECKOV.parents[1].name}/.ready` makes it"
+        )
     done = subprocess.run(
         [
             CHECKOV,
@@ -117,7 +119,10 @@ def test_make_test_all_brings_checkov() -> None:
         text=True,
         check=True,
     )
-    made, tested = done.stdout.index("--requirement requirements-checkov.txt"), done.stdout.index("-m pytest")
+    made, tested = (
+        done.stdout.index("--requirement requirements-checkov.txt"),
+        done.stdout.index("-m pytest"),
+    )
     assert made < tested
 
 

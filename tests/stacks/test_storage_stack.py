@@ -48,7 +48,12 @@ def test_lustre_is_what_the_default_file_says() -> None:
         for logical_id, found in storage_template("slurm").resources("AWS::Logs::LogGroup").items()
         if found["Properties"]["LogGroupName"].startswith("/aws/fsx/")
     )
-    destination = ["arn:aws:logs:us-west-2:", {"Ref": "AWS::AccountId"}, ":log-group:", {"Ref": events}]
+    destination = [
+        "arn:aws:logs:us-west-2:",
+        {"Ref": "AWS::AccountId"},
+        ":log-group:",
+        {"Ref": events},
+    ]
     assert configuration.pop("LogConfiguration") == {
         "Level": "WARN_ERROR",
         "Destination": {"Fn::Join": ["", destination]},
@@ -137,12 +142,16 @@ def test_buckets_are_private_versioned_and_take_tls_only(name: str) -> None:
             "IgnorePublicAcls": True,
             "RestrictPublicBuckets": True,
         }
-        assert properties["OwnershipControls"] == {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}
+        assert properties["OwnershipControls"] == {
+            "Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]
+        }
         assert properties["VersioningConfiguration"] == {"Status": "Enabled"}
         assert "AccessControl" not in properties
         denied = [
             statement["Condition"]
-            for statement in policy_of(template, bucket_id)["Properties"]["PolicyDocument"]["Statement"]
+            for statement in policy_of(template, bucket_id)["Properties"]["PolicyDocument"][
+                "Statement"
+            ]
             if (statement["Effect"], statement["Principal"], statement["Action"])
             == ("Deny", {"AWS": "*"}, "s3:*")
         ]
@@ -168,8 +177,12 @@ def test_use_of_the_buckets_is_on_record(name: str) -> None:
         )
         assert statement["Principal"] == {"Service": "logging.s3.amazonaws.com"}
         assert statement["Action"] == "s3:PutObject"
-        assert statement["Condition"]["ArnLike"] == {"aws:SourceArn": {"Fn::GetAtt": [source, "Arn"]}}
-        assert statement["Condition"]["StringEquals"] == {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}
+        assert statement["Condition"]["ArnLike"] == {
+            "aws:SourceArn": {"Fn::GetAtt": [source, "Arn"]}
+        }
+        assert statement["Condition"]["StringEquals"] == {
+            "aws:SourceAccount": {"Ref": "AWS::AccountId"}
+        }
 
 
 def test_old_versions_and_abandoned_uploads_expire() -> None:
@@ -223,14 +236,18 @@ def test_a_home_file_system_that_may_go_can_go() -> None:
     """By default, FSx refuses to delete a file system with volumes or snapshots."""
     option = ["DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"]
 
-    assert file_system("destroyed", "OPENZFS")["Properties"]["OpenZFSConfiguration"]["Options"] == option
+    assert (
+        file_system("destroyed", "OPENZFS")["Properties"]["OpenZFSConfiguration"]["Options"]
+        == option
+    )
     assert "Options" not in file_system("slurm-p5", "OPENZFS")["Properties"]["OpenZFSConfiguration"]
 
 
 def test_homes_are_exported_to_the_vpc_only_and_written_synchronously() -> None:
     configuration = file_system("slurm-p5", "OPENZFS")["Properties"]["OpenZFSConfiguration"]
     ((client,),) = (
-        export["ClientConfigurations"] for export in configuration["RootVolumeConfiguration"]["NfsExports"]
+        export["ClientConfigurations"]
+        for export in configuration["RootVolumeConfiguration"]["NfsExports"]
     )
     (vpc,) = network_template("slurm-p5").properties("AWS::EC2::VPC")
 
@@ -253,7 +270,9 @@ def test_file_systems_stand_in_the_first_zone_behind_the_clusters_group() -> Non
         group_id = exports[group["Fn::ImportValue"]]["Fn::GetAtt"][0]
         resources = network_template("slurm-p5").resources()
         assert resources[subnet_id]["Properties"]["AvailabilityZoneId"] == "use1-az6"
-        assert resources[group_id]["Properties"]["GroupDescription"].startswith("Nodes and file systems")
+        assert resources[group_id]["Properties"]["GroupDescription"].startswith(
+            "Nodes and file systems"
+        )
     existing = file_system("existing", "LUSTRE")["Properties"]
     assert existing["SubnetIds"] == ["subnet-0123456789abcde00"]
 

@@ -18,7 +18,14 @@ from tests.golden.test_golden import difference
 from tests.stacks.eks_variants import EKS_EVERY_OPTION
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.shapes import request_shape, violations
-from tests.stacks.studios import EKS, SLURM, STUDIOS, studio_stack, studio_template, studio_templates
+from tests.stacks.studios import (
+    EKS,
+    SLURM,
+    STUDIOS,
+    studio_stack,
+    studio_template,
+    studio_templates,
+)
 from tests.stacks.synthesized import only, resources
 from tests.stacks.variants import variant_templates
 
@@ -37,7 +44,9 @@ def domain(name: str) -> dict[str, Any]:
     return found
 
 
-def role_statements(name: str, construct_id: str, stack: str | None = None) -> dict[str, tuple[Any, ...]]:
+def role_statements(
+    name: str, construct_id: str, stack: str | None = None
+) -> dict[str, tuple[Any, ...]]:
     """Actions, resources and conditions by statement."""
     template = studio_templates(name)[stack or studio_stack(name)]
     [role] = (
@@ -80,7 +89,8 @@ def test_the_domain_is_in_the_clusters_network_and_leaves_nothing(name: str) -> 
         idle = settings[app]["AppLifecycleManagement"]["IdleSettings"]
         assert idle["LifecycleManagement"] == "ENABLED" and idle["IdleTimeoutInMinutes"] == 120
         assert (
-            settings[app]["DefaultResourceSpec"]["LifecycleConfigArn"] in settings[app]["LifecycleConfigArns"]
+            settings[app]["DefaultResourceSpec"]["LifecycleConfigArn"]
+            in settings[app]["LifecycleConfigArns"]
         )
     assert found["AuthMode"] == {SLURM: "IAM", EKS: "SSO"}[name]
     assert ("KmsKeyId" in found) is (STUDIOS[name].storage.kms != "aws")
@@ -92,7 +102,10 @@ def test_what_spaces_start_with_is_small_enough_and_stays_the_same(name: str) ->
     digest = hashlib.sha256((SCRIPTS / "start_space.sh").read_bytes()).hexdigest()[:16]
     made = resources(studio_template(name), "AWS::SageMaker::StudioLifecycleConfig")
     found = [evaluated(name)(config["Properties"]) for config in made.values()]
-    assert {config["StudioLifecycleConfigAppType"] for config in found} == {"JupyterLab", "CodeEditor"}
+    assert {config["StudioLifecycleConfigAppType"] for config in found} == {
+        "JupyterLab",
+        "CodeEditor",
+    }
     for config in found:
         config.pop("Tags")
         assert list(violations(request_shape("CreateStudioLifecycleConfig"), config)) == []
@@ -100,14 +113,19 @@ def test_what_spaces_start_with_is_small_enough_and_stays_the_same(name: str) ->
         assert len(content) < MAX_CONTENT
         text = base64.b64decode(content).decode()
         current = f"s3://{BUCKET.split(':')[-1].replace(SLURM, name)}/studio/current"
-        assert f'CURRENT="{current}" REGION="us-east-1"' in text and "@" not in text.split("HOME")[0]
+        assert (
+            f'CURRENT="{current}" REGION="us-east-1"' in text and "@" not in text.split("HOME")[0]
+        )
         assert config["StudioLifecycleConfigName"].endswith(f"-{digest}")
 
 
 def test_nothing_reaches_a_space_but_its_file_system() -> None:
     template = studio_template(SLURM)
     opened = evaluated(SLURM)(
-        [rule["Properties"] for rule in resources(template, "AWS::EC2::SecurityGroupIngress").values()]
+        [
+            rule["Properties"]
+            for rule in resources(template, "AWS::EC2::SecurityGroupIngress").values()
+        ]
     )
     assert all("SourceSecurityGroupId" in rule and "CidrIp" not in rule for rule in opened)
     ports = sorted((rule["FromPort"], rule["ToPort"]) for rule in opened)
@@ -122,10 +140,14 @@ def test_nothing_reaches_a_space_but_its_file_system() -> None:
         (EKS, [(988, 988), (1018, 1023)]),
     ):
         out = resources(studio_template(name), "AWS::EC2::SecurityGroupEgress").values()
-        found = sorted((rule["Properties"]["FromPort"], rule["Properties"]["ToPort"]) for rule in out)
+        found = sorted(
+            (rule["Properties"]["FromPort"], rule["Properties"]["ToPort"]) for rule in out
+        )
         assert found == expected, name
     eks = resources(studio_template(EKS), "AWS::EC2::SecurityGroupIngress").values()
-    assert (443, 443) in [(rule["Properties"]["FromPort"], rule["Properties"]["ToPort"]) for rule in eks]
+    assert (443, 443) in [
+        (rule["Properties"]["FromPort"], rule["Properties"]["ToPort"]) for rule in eks
+    ]
 
 
 def test_a_space_may_do_what_its_owner_needs() -> None:
@@ -212,7 +234,9 @@ def test_a_session_is_one_users_and_takes_nothing_a_shell_would_read() -> None:
     assert made["Content"] == session_document(STUDIOS[SLURM], "ben")
     [command] = [made["Content"]["properties"]["linux"]["commands"]]
     assert command.startswith("runuser --user ben -- ")
-    assert command.endswith(" python3 /usr/local/lib/node-setup/studio_submit_every-option.py {{ request }}")
+    assert command.endswith(
+        " python3 /usr/local/lib/node-setup/studio_submit_every-option.py {{ request }}"
+    )
     assert made["Content"]["parameters"]["request"]["allowedPattern"] == "^[A-Za-z0-9+/=]{1,40000}$"
 
 
@@ -235,15 +259,20 @@ def test_the_controller_answers_and_publishes_and_workers_do_not() -> None:
     assert found["PublishKeyOfSlurm"][0] == "secretsmanager:PutSecretValue"
     assert found["KeyOfQueues"][:2] == (["kms:Decrypt", "kms:GenerateDataKey"], KEY)
     worker = role_statements(SLURM, "WorkerRole/Role", "SlurmHyperPodStack")
-    assert not set(worker) & {"AnswerStudio", "AcknowledgeToStudio", "PublishSlurm", "PublishKeyOfSlurm"}
+    assert not set(worker) & {
+        "AnswerStudio",
+        "AcknowledgeToStudio",
+        "PublishSlurm",
+        "PublishKeyOfSlurm",
+    }
 
 
 def test_profiles_are_the_files_and_share_a_role_if_they_may_do_no_more() -> None:
     made = resources(studio_template(SLURM), "AWS::SageMaker::UserProfile")
     roles = {
-        found["Properties"]["UserProfileName"]: found["Properties"]["UserSettings"]["ExecutionRole"][
-            "Fn::GetAtt"
-        ][0]
+        found["Properties"]["UserProfileName"]: found["Properties"]["UserSettings"][
+            "ExecutionRole"
+        ]["Fn::GetAtt"][0]
         for found in made.values()
     }
     default = only(studio_template(SLURM), "AWS::SageMaker::Domain")["DefaultUserSettings"]
@@ -287,7 +316,9 @@ def test_events_of_this_domain_and_the_clock_ask_for_partitions() -> None:
     pattern = evaluated(SLURM)(events["EventPattern"])
     assert pattern["detail"]["requestParameters"] == {"domainId": ["d-0123456789ab"]}
     assert pattern["detail"]["eventName"] == ["CreateUserProfile", "DeleteUserProfile"]
-    assert [rule["Properties"].get("ScheduleExpression") for rule in made].count("rate(15 minutes)") == 1
+    assert [rule["Properties"].get("ScheduleExpression") for rule in made].count(
+        "rate(15 minutes)"
+    ) == 1
 
 
 def test_functions_get_the_owner_of_each_partition() -> None:
@@ -307,10 +338,17 @@ def test_on_eks_a_job_answers_and_spaces_are_let_into_namespaces_of_jobs() -> No
     evaluate = evaluated(EKS)
     text = json.dumps(
         evaluate(
-            [r["Properties"] for r in resources(template, "Custom::AWSCDK-EKS-KubernetesResource").values()]
+            [
+                r["Properties"]
+                for r in resources(template, "Custom::AWSCDK-EKS-KubernetesResource").values()
+            ]
         )
     )
-    assert "studio-partitions" in text and "partitions.py" in text and '\\"kind\\":\\"CronJob\\"' in text
+    assert (
+        "studio-partitions" in text
+        and "partitions.py" in text
+        and '\\"kind\\":\\"CronJob\\"' in text
+    )
     entries = [
         evaluate(found["Properties"])
         for found in resources(template, "AWS::EKS::AccessEntry").values()
@@ -329,7 +367,11 @@ def test_on_eks_a_job_answers_and_spaces_are_let_into_namespaces_of_jobs() -> No
 
 def test_a_shared_partition_needs_no_queue() -> None:
     template = variant_templates("existing_vpc")["SlurmStudioStack"]
-    [shared] = only(template, "AWS::SageMaker::Domain")["DefaultUserSettings"]["CustomFileSystemConfigs"]
+    [shared] = only(template, "AWS::SageMaker::Domain")["DefaultUserSettings"][
+        "CustomFileSystemConfigs"
+    ]
     assert shared["FSxLustreFileSystemConfig"]["FileSystemPath"] == "/studio/shared"
-    assert not resources(template, "AWS::SQS::Queue") and not resources(template, "AWS::Events::Rule")
+    assert not resources(template, "AWS::SQS::Queue") and not resources(
+        template, "AWS::Events::Rule"
+    )
     assert not resources(template, "AWS::SecretsManager::Secret")

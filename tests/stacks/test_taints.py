@@ -39,7 +39,12 @@ EVERY_NODE = {
     addons.CONTAINER_INSIGHTS: "aws-observability/helm-charts, values.yaml: operator Exists",
 }
 """Add-ons whose DaemonSets tolerate every taint, with the source."""
-PERMANENT_NODES = {addons.COREDNS, addons.CERT_MANAGER, addons.TRAINING_OPERATOR, addons.TASK_GOVERNANCE}
+PERMANENT_NODES = {
+    addons.COREDNS,
+    addons.CERT_MANAGER,
+    addons.TRAINING_OPERATOR,
+    addons.TASK_GOVERNANCE,
+}
 """Add-ons of Deployments, which need a node that admits all pods."""
 UNPROVEN = {addons.OBSERVABILITY}
 """Add-ons whose tolerations are published nowhere; docs/account-checks.md has a check."""
@@ -54,7 +59,11 @@ def tainted() -> tuple[EksCluster, dict[str, Any]]:
         return {"name": name, "instance_type": type_name, "num_instances": 1, "taints": taints}
 
     system = {"name": "system", "instance_type": "ml.m5.4xlarge", "num_instances": 2}
-    groups = [system, group("p5", "ml.p5.48xlarge", "gpu"), group("trn", "ml.trn1.32xlarge", "neuron")]
+    groups = [
+        system,
+        group("p5", "ml.p5.48xlarge", "gpu"),
+        group("trn", "ml.trn1.32xlarge", "neuron"),
+    ]
     cluster = load(FILE, instance_groups=groups, training_operator="kubeflow")
     assert isinstance(cluster, EksCluster)
     return cluster, read_templates(synthesize(cluster))["EksHyperPodStack"]
@@ -70,10 +79,14 @@ def tolerates(pod: dict[str, Any], taint: dict[str, str]) -> bool:
     )
 
 
-def chart_objects(cluster: EksCluster, stack: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def chart_objects(
+    cluster: EksCluster, stack: dict[str, Any]
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield kind, name and pod of the chart's objects, patched as the stack does."""
     patches = {
-        properties["ResourceName"]: json.loads(properties["ApplyPatchJson"])["spec"]["template"]["spec"]
+        properties["ResourceName"]: json.loads(properties["ApplyPatchJson"])["spec"]["template"][
+            "spec"
+        ]
         for found in resources(stack, PATCH).values()
         if "template" in (properties := found["Properties"])["ApplyPatchJson"]
     }
@@ -81,15 +94,21 @@ def chart_objects(cluster: EksCluster, stack: dict[str, Any]) -> Iterator[tuple[
     for made in render(chart, chart_values(cluster), release="hyperpod-dependencies"):
         if made["kind"] in ("DaemonSet", "Deployment"):
             name = made["metadata"]["name"]
-            pod = made["spec"]["template"]["spec"] | patches.pop(f"{made['kind'].lower()}/{name}", {})
+            pod = made["spec"]["template"]["spec"] | patches.pop(
+                f"{made['kind'].lower()}/{name}", {}
+            )
             yield made["kind"], name, pod
     assert not patches, "patches of objects that do not exist"
 
 
 def is_on(pod: dict[str, Any], type_name: str) -> bool:
     required = pod.get("affinity", {}).get("nodeAffinity", {})
-    terms = required.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
-    types = [found for term in terms for found in term["matchExpressions"] if found["key"] == TYPE_LABEL]
+    terms = required.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get(
+        "nodeSelectorTerms", []
+    )
+    types = [
+        found for term in terms for found in term["matchExpressions"] if found["key"] == TYPE_LABEL
+    ]
     return all(type_name in found["values"] for found in types)
 
 
@@ -111,7 +130,9 @@ def test_every_daemon_runs_on_each_tainted_node_and_every_deployment_on_a_perman
             device = DEVICE["gpu" if instance_type(group.instance_type).num_gpus else "neuron"]
             taints = [*OWN, HEALTH, {"key": device, "effect": "NoSchedule"}]
             refused += [
-                f"{name} on {group.name}: {taint['key']}" for taint in taints if not tolerates(pod, taint)
+                f"{name} on {group.name}: {taint['key']}"
+                for taint in taints
+                if not tolerates(pod, taint)
             ]
     assert refused == [] and daemons >= 5
 
@@ -124,7 +145,8 @@ def test_our_own_pods_need_no_tainted_node() -> None:
     for made in found:
         spec = made["spec"].get("jobTemplate", made)["spec"]
         assert (
-            made["kind"] != "DaemonSet" and not {"nodeSelector", "affinity"} & spec["template"]["spec"].keys()
+            made["kind"] != "DaemonSet"
+            and not {"nodeSelector", "affinity"} & spec["template"]["spec"].keys()
         )
 
 

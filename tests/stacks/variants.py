@@ -62,7 +62,9 @@ EVERY_OPTION = load(
             "num_instances": 1,
             "ebs_gib": None,
         },
-        _worker("spot", instance_type="ml.m5.12xlarge", capacity="spot", availability_zone_id="use1-az4"),
+        _worker(
+            "spot", instance_type="ml.m5.12xlarge", capacity="spot", availability_zone_id="use1-az4"
+        ),
         _worker("patched", auto_patch="when_idle"),
         _worker(
             "plan",
@@ -134,12 +136,19 @@ EXISTING_VPC = load(
     _P5,
     name="existing-vpc",
     studio={},
-    network={"vpc": "existing", "vpc_id": "vpc-01234567", "cidr": "10.0.0.0/16", "private_subnets": _SUBNETS},
+    network={
+        "vpc": "existing",
+        "vpc_id": "vpc-01234567",
+        "cidr": "10.0.0.0/16",
+        "private_subnets": _SUBNETS,
+    },
     instance_groups=[
         _CONTROLLER,
         _worker("w1", num_instances=1, availability_zone_id="use1-az1"),
         *(
-            _worker(f"w{zone}", instance_type="ml.m5.12xlarge", availability_zone_id=f"use1-az{zone}")
+            _worker(
+                f"w{zone}", instance_type="ml.m5.12xlarge", availability_zone_id=f"use1-az{zone}"
+            )
             for zone in range(2, 7)
         ),
     ],

@@ -66,7 +66,16 @@ def measure_coverage(options: argparse.Namespace) -> None:
         "COVERAGE_PROCESS_START": str(config),
         "STRENGTH_FOLDER": str(folder),
     }
-    pytest = [*coverage, "run", f"--rcfile={config}", "-m", "pytest", "-q", "-p", "tests.strength.by_file"]
+    pytest = [
+        *coverage,
+        "run",
+        f"--rcfile={config}",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.strength.by_file",
+    ]
     for name, files in _test_folders().items():
         done = folder / f"{name.replace('/', '.')}.done"
         if done.exists():
@@ -74,7 +83,10 @@ def measure_coverage(options: argparse.Namespace) -> None:
         print(f"{time.strftime('%H:%M:%S')} {name}: {len(files)} files", flush=True)
         # A failed test has run its lines, too.
         subprocess.run(
-            [*pytest, "-n2", "--dist=loadfile", *files], cwd=REPOSITORY, env=environment, check=False
+            [*pytest, "-n2", "--dist=loadfile", *files],
+            cwd=REPOSITORY,
+            env=environment,
+            check=False,
         )
         done.touch()
     _combine(folder / "data")
@@ -111,7 +123,9 @@ def draw(options: argparse.Namespace) -> None:
     for path in product_files():
         by_package["/".join(path.parts[:-1][:2]) or "."].append(path)
     lines = {
-        package: [(path, number) for path in paths for number, _ in enumerate(_lines(path), start=1)]
+        package: [
+            (path, number) for path in paths for number, _ in enumerate(_lines(path), start=1)
+        ]
         for package, paths in by_package.items()
     }
     total = sum(map(len, lines.values()))
@@ -144,9 +158,13 @@ def run(options: argparse.Namespace) -> None:
     """Try every mutant that ``results.jsonl`` does not have."""
     results: Path = options.out / "results.jsonl"
     done = (
-        {_key(json.loads(line)) for line in results.read_text().splitlines()} if results.exists() else set()
+        {_key(json.loads(line)) for line in results.read_text().splitlines()}
+        if results.exists()
+        else set()
     )
-    mutants = [json.loads(line) for line in (options.out / "mutants.jsonl").read_text().splitlines()]
+    mutants = [
+        json.loads(line) for line in (options.out / "mutants.jsonl").read_text().splitlines()
+    ]
     files = product_files()
     seconds: dict[str, float] = {}
     for file in options.coverage.glob("seconds-*.json"):
@@ -158,9 +176,13 @@ def run(options: argparse.Namespace) -> None:
         tests: list[str] = []
         if mutant := Mutant.from_json(fields).found_again(REPOSITORY, files):
             reaching = (
-                test for test in _tests_that_reach(options.coverage, mutant) if (REPOSITORY / test).exists()
+                test
+                for test in _tests_that_reach(options.coverage, mutant)
+                if (REPOSITORY / test).exists()
             )
-            tests = sorted(reaching, key=lambda test: (mutant.path.stem not in test, seconds.get(test, 0)))
+            tests = sorted(
+                reaching, key=lambda test: (mutant.path.stem not in test, seconds.get(test, 0))
+            )
             verdict, killer = _try(mutant, tests) if tests else ("not covered", "")
         else:
             verdict, killer = "line is gone", ""
@@ -174,13 +196,26 @@ def run(options: argparse.Namespace) -> None:
         }
         with results.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        print(f"{number + 1}/{len(mutants)} {fields['path']}:{fields['line']} {verdict} {killer}", flush=True)
+        print(
+            f"{number + 1}/{len(mutants)} {fields['path']}:{fields['line']} {verdict} {killer}",
+            flush=True,
+        )
 
 
 def _try(mutant: Mutant, tests: list[str]) -> tuple[str, str]:
     source = REPOSITORY / mutant.path
     original = source.read_bytes()
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "--no-header",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+    ]
     command += ["-p", "no:randomly"]  # cheap files first
     # Bytecode of the mutant must not outlive it.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
@@ -221,7 +256,9 @@ def _tests_that_reach(folder: Path, mutant: Mutant) -> list[str]:
 
     data = CoverageData(str(folder / "data" / "lines"))
     data.read()
-    measured = next((name for name in data.measured_files() if name.endswith(f"/{mutant.path}")), "")
+    measured = next(
+        (name for name in data.measured_files() if name.endswith(f"/{mutant.path}")), ""
+    )
     by_line = data.contexts_by_lineno(measured)
     found = set(by_line.get(mutant.measured_line, ()))
     if found <= {"", "none"}:
@@ -259,9 +296,15 @@ def main() -> None:
             command.add_argument("--number", type=int, default=200)
             command.add_argument("--seed", type=int, default=20)
         if name == "run":
-            command.add_argument("--coverage", type=Path, required=True, help="folder of `coverage`")
-            command.add_argument("--part", type=int, default=0, help="this process's share, with --of")
-            command.add_argument("--of", type=int, default=1, help="processes, each in a clone of its own")
+            command.add_argument(
+                "--coverage", type=Path, required=True, help="folder of `coverage`"
+            )
+            command.add_argument(
+                "--part", type=int, default=0, help="this process's share, with --of"
+            )
+            command.add_argument(
+                "--of", type=int, default=1, help="processes, each in a clone of its own"
+            )
     options = parser.parse_args()
     options.function(options)
 

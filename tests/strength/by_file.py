@@ -34,4 +34,6 @@ def _cpu_seconds() -> float:
 def pytest_sessionfinish() -> None:
     """Keep the CPU seconds of this process's test files."""
     if _seconds:
-        Path(os.environ["STRENGTH_FOLDER"], f"seconds-{os.getpid()}.json").write_text(json.dumps(_seconds))
+        Path(os.environ["STRENGTH_FOLDER"], f"seconds-{os.getpid()}.json").write_text(
+            json.dumps(_seconds)
+        )

@@ -55,7 +55,9 @@ class Mutant:
         text = lines[self.line - 1]
         end = self.column + len(self.before)
         if text[self.column : end] != self.before:
-            raise ValueError(f"{self.path}:{self.line}: expected {self.before!r} at column {self.column}")
+            raise ValueError(
+                f"{self.path}:{self.line}: expected {self.before!r} at column {self.column}"
+            )
         lines[self.line - 1] = text[: self.column] + self.after + text[end:]
         return "".join(lines)
 
@@ -72,7 +74,9 @@ class Mutant:
         own = [path for path in files if path == self.path]
         for path in own + [path for path in files if path != self.path]:
             lines = (repository / path).read_text().splitlines()
-            numbers = [number for number, line in enumerate(lines, start=1) if line.strip() == self.text]
+            numbers = [
+                number for number, line in enumerate(lines, start=1) if line.strip() == self.text
+            ]
             for number in sorted(numbers, key=lambda number: abs(number - self.line)):
                 for mutant in mutants_of(repository / path, path, number):
                     if (mutant.before, mutant.after) == (self.before, self.after):
@@ -102,7 +106,9 @@ def _read(file: Path) -> tuple[str, dict[int, list[tuple[ast.stmt, Any, str]]]]:
     by_line: dict[int, list[tuple[ast.stmt, Any, str]]] = defaultdict(list)
     for change in _changes(ast.parse(source)):
         node = change[1]
-        if node.lineno == node.end_lineno and lines[node.lineno - 1].isascii():  # columns of ast count bytes
+        if (
+            node.lineno == node.end_lineno and lines[node.lineno - 1].isascii()
+        ):  # columns of ast count bytes
             by_line[node.lineno].append(change)
     return source, by_line
 
@@ -127,7 +133,9 @@ def _changes(tree: ast.Module) -> Iterator[tuple[ast.stmt, Any, str]]:
 
 def _of_node(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     match node:
-        case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in COMPARISONS:
+        case ast.Compare(left=left, ops=[operator], comparators=[right]) if (
+            type(operator) in COMPARISONS
+        ):
             yield node, f"{ast.unparse(left)} {COMPARISONS[type(operator)]} {ast.unparse(right)}"
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in ARITHMETIC:
             yield node, f"({ast.unparse(left)} {ARITHMETIC[type(operator)]} {ast.unparse(right)})"

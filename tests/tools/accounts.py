@@ -58,11 +58,19 @@ def empty_account(cluster: Cluster) -> AnsweringAws:
     aws.answer(
         "ssm",
         "GetParameter",
-        {"Parameter": {"Name": "/cdk-bootstrap/hnb659fds/version", "Type": "String", "Value": "27"}},
+        {
+            "Parameter": {
+                "Name": "/cdk-bootstrap/hnb659fds/version",
+                "Type": "String",
+                "Value": "27",
+            }
+        },
     )
     aws.answer("ssm", "DescribeDocument", Refusal("InvalidDocument"))
     aws.answer("iam", "GetAccountSummary", {"SummaryMap": {"Roles": 40, "RolesQuota": 1000}})
-    aws.answer("cloudformation", "DescribeStacks", Refusal("ValidationError", "Stack does not exist"))
+    aws.answer(
+        "cloudformation", "DescribeStacks", Refusal("ValidationError", "Stack does not exist")
+    )
     aws.answer("sagemaker", "ListClusters", {"ClusterSummaries": []})
     aws.answer("sagemaker", "DescribeCluster", Refusal("ResourceNotFound"))
     aws.answer("s3", "HeadBucket", Refusal("404", "Not Found", 404))
@@ -79,7 +87,12 @@ def empty_account(cluster: Cluster) -> AnsweringAws:
     aws.answer("sagemaker", "ListDomains", {"Domains": []})
     aws.answer("sagemaker", "ListUserProfiles", {"UserProfiles": []})
     aws.answer("rds", "DescribeDBInstances", {"DBInstances": []})
-    quotas = {"DBInstances": 40, "AllocatedStorage": 100000, "DBSubnetGroups": 50, "DBParameterGroups": 50}
+    quotas = {
+        "DBInstances": 40,
+        "AllocatedStorage": 100000,
+        "DBSubnetGroups": 50,
+        "DBParameterGroups": 50,
+    }
     aws.answer("rds", "DescribeAccountAttributes", database_quotas(quotas))
     _answer_quotas(aws)
     _answer_network(aws, cluster.region, [*zone_ids(cluster), OTHER_ZONE[cluster.region]])
@@ -97,13 +110,18 @@ def database_quotas(quotas: dict[str, int], used: int = 0) -> dict[str, Any]:
 
 def _answer_quotas(aws: AnsweringAws) -> None:
     def quotas(values: dict[str, int]) -> dict[str, Any]:
-        return {"Quotas": [{"QuotaName": name, "Value": float(value)} for name, value in values.items()]}
+        return {
+            "Quotas": [{"QuotaName": name, "Value": float(value)} for name, value in values.items()]
+        }
 
     def by_code(parameters: Parameters) -> dict[str, Any]:
         if parameters["QuotaCode"] not in QUOTAS_BY_CODE:
             raise Refusal("NoSuchResourceException")
         return {
-            "Quota": {"QuotaCode": parameters["QuotaCode"], "Value": QUOTAS_BY_CODE[parameters["QuotaCode"]]}
+            "Quota": {
+                "QuotaCode": parameters["QuotaCode"],
+                "Value": QUOTAS_BY_CODE[parameters["QuotaCode"]],
+            }
         }
 
     aws.answer("service-quotas", "ListServiceQuotas", quotas(APPLIED_QUOTAS))
@@ -135,12 +153,16 @@ def _answer_network(aws: AnsweringAws, region: str, zone_ids: list[str]) -> None
         }
 
     aws.answer("ec2", "DescribeVpcEndpointServices", endpoint_services)
-    aws.answer("ec2", "DescribeRegions", {"Regions": [{"RegionName": region, "OptInStatus": "opted-in"}]})
+    aws.answer(
+        "ec2", "DescribeRegions", {"Regions": [{"RegionName": region, "OptInStatus": "opted-in"}]}
+    )
     aws.answer("ec2", "DescribeAvailabilityZones", {"AvailabilityZones": zones})
     aws.answer("ec2", "DescribeInstanceTypeOfferings", offers)
     aws.answer("ec2", "DescribeVpcs", {"Vpcs": [{"VpcId": "vpc-0d00dd00", "IsDefault": True}]})
     aws.answer(
-        "ec2", "DescribeInternetGateways", {"InternetGateways": [{"InternetGatewayId": "igw-0d00dd00"}]}
+        "ec2",
+        "DescribeInternetGateways",
+        {"InternetGateways": [{"InternetGatewayId": "igw-0d00dd00"}]},
     )
     aws.answer("ec2", "DescribeAddresses", {"Addresses": []})
     aws.answer("ec2", "DescribeSubnets", {"Subnets": []})

@@ -44,7 +44,9 @@ class AnsweringAws:
         self._stubbers: list[Stubber] = []
         self.session.client = self._client  # type: ignore[method-assign,assignment]
 
-    def answer(self, service: str, operation: str, answer: dict[str, Any] | Answer | Refusal) -> None:
+    def answer(
+        self, service: str, operation: str, answer: dict[str, Any] | Answer | Refusal
+    ) -> None:
         """Set or change what an operation answers: a response, a function of the parameters, or a refusal."""
         if isinstance(answer, Refusal):
             self.answers[service, operation] = _refusing(answer)
@@ -65,16 +67,22 @@ class AnsweringAws:
             _check_values(params, model.input_shape, model.name)
             self.calls.append((service, model.name))
             name = xform_name(model.name)
-            assert (service, model.name) in self.answers, f"nobody answers {service} {model.name} {params}"
+            assert (service, model.name) in self.answers, (
+                f"nobody answers {service} {model.name} {params}"
+            )
             try:
                 second = pages.pop(name, params)
                 response = second or self.answers[service, model.name](dict(params))
             except Refusal as refusal:
-                stubber.add_client_error(name, refusal.code, refusal.message, http_status_code=refusal.status)
+                stubber.add_client_error(
+                    name, refusal.code, refusal.message, http_status_code=refusal.status
+                )
             else:
                 _check_values(response, model.output_shape, model.name)
                 if second is None and client.can_paginate(name):
-                    response = pages.split(name, client.get_paginator(name)._pagination_cfg, response)
+                    response = pages.split(
+                        name, client.get_paginator(name)._pagination_cfg, response
+                    )
                 stubber.add_response(name, response, dict(params))
 
         # The first event of a call; at the next one the Stubber looks at its queue.
@@ -133,14 +141,18 @@ class SecondPages:
     def __init__(self) -> None:
         self._waiting: dict[str, dict[str, Any]] = {}
 
-    def split(self, operation: str, paging: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
+    def split(
+        self, operation: str, paging: dict[str, Any], response: dict[str, Any]
+    ) -> dict[str, Any]:
         """The first page, with a token for the second one; answers that have a token already stay whole."""
         results, output_tokens = (
             [value] if isinstance(value, str) else value
             for value in (paging["result_key"], paging["output_token"])
         )
         assert all(key.isidentifier() for key in [*results, *output_tokens])
-        if paging.get("more_results") in response or any(token in response for token in output_tokens):
+        if paging.get("more_results") in response or any(
+            token in response for token in output_tokens
+        ):
             return response
         first, second = dict(response), dict(response)
         for key in [key for key in results if len(response.get(key, [])) > 1]:
@@ -149,13 +161,19 @@ class SecondPages:
         for key in [key for key in results if len(response.get(key, [])) == 1]:
             second[key] = []
         token = f"page-{len(self._waiting)}-of-{operation}"
-        self._waiting[token] = second | ({paging["more_results"]: False} if "more_results" in paging else {})
+        self._waiting[token] = second | (
+            {paging["more_results"]: False} if "more_results" in paging else {}
+        )
         more = {paging["more_results"]: True} if "more_results" in paging else {}
         return first | more | dict.fromkeys(output_tokens, token)
 
     def pop(self, operation: str, parameters: Parameters) -> dict[str, Any] | None:
         """The page that the parameters ask for; None if they ask for no second one."""
-        tokens = [value for value in parameters.values() if isinstance(value, str) and value in self._waiting]
+        tokens = [
+            value
+            for value in parameters.values()
+            if isinstance(value, str) and value in self._waiting
+        ]
         assert not tokens or tokens[0].endswith(operation)
         return self._waiting.pop(tokens[0]) if tokens else None
 

@@ -17,12 +17,16 @@ CLUSTERS = Path(__file__).parents[2] / "clusters"
 
 def shipped(name: str, **changes: Any) -> SlurmCluster:
     """``clusters/<name>.yaml`` with top-level fields replaced."""
-    return SlurmCluster.model_validate(yaml.safe_load((CLUSTERS / f"{name}.yaml").read_text()) | changes)
+    return SlurmCluster.model_validate(
+        yaml.safe_load((CLUSTERS / f"{name}.yaml").read_text()) | changes
+    )
 
 
 def shipped_eks(name: str, **changes: Any) -> EksCluster:
     """The same of a file for EKS."""
-    return EksCluster.model_validate(yaml.safe_load((CLUSTERS / f"{name}.yaml").read_text()) | changes)
+    return EksCluster.model_validate(
+        yaml.safe_load((CLUSTERS / f"{name}.yaml").read_text()) | changes
+    )
 
 
 def with_group(cluster: Changed, group_name: str, **changes: Any) -> Changed:

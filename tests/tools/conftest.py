@@ -11,9 +11,7 @@ from tools import preflight
 from tools.preflight import observability, planned
 from tools.stacks import teardown
 
-METADATA = (
-    '<EntityDescriptor xmlns="urn:oasis:names:tc:SAML:2.0:metadata" entityID="https://idp.example.com"/>'
-)
+METADATA = '<EntityDescriptor xmlns="urn:oasis:names:tc:SAML:2.0:metadata" entityID="https://idp.example.com"/>'
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +44,9 @@ def run_teardown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     def run(account: Account, *arguments: str) -> str:
         monkeypatch.setattr(teardown, "open_session", lambda region, profile: account.aws.session)
         monkeypatch.setattr(teardown, "POLL_SECONDS", 0.0)
-        monkeypatch.setattr(sys, "argv", ["teardown", "--cluster", "clusters/slurm.yaml", *arguments])
+        monkeypatch.setattr(
+            sys, "argv", ["teardown", "--cluster", "clusters/slurm.yaml", *arguments]
+        )
         assert teardown.main() == 0
         return capsys.readouterr().out
 

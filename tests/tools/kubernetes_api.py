@@ -76,7 +76,12 @@ class Objects:
         metadata = {"name": name, "namespace": namespace, "uid": str(uuid.uuid4())} | content.pop(
             "metadata", {}
         )
-        made = {"apiVersion": version, "kind": KINDS[version][resource], "metadata": metadata, **content}
+        made = {
+            "apiVersion": version,
+            "kind": KINDS[version][resource],
+            "metadata": metadata,
+            **content,
+        }
         self.kept[resource, namespace, name] = made
         return made
 
@@ -109,7 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._text("" if since else self.objects.logs.get(name or "", ""))
         elif name:
             made = self.objects.kept.get((kind, namespace, name))
-            self._answer(200, made) if made else self._refuse(404, "NotFound", f'{kind} "{name}" not found')
+            self._answer(200, made) if made else self._refuse(
+                404, "NotFound", f'{kind} "{name}" not found'
+            )
         else:
             version = next(version for version, kinds in KINDS.items() if kind in kinds)
             listed = {"kind": f"{KINDS[version][kind]}List", "apiVersion": version, "metadata": {}}
@@ -122,7 +129,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         kind, namespace, _, _ = found
         is_trial = "dryRun" in self._query()
-        self.objects.asked.append(f"{'try' if is_trial else 'create'} {kind} {body['metadata']['name']}")
+        self.objects.asked.append(
+            f"{'try' if is_trial else 'create'} {kind} {body['metadata']['name']}"
+        )
         if kind in self.objects.refused:
             self._refuse(403, "Forbidden", self.objects.refused[kind])
             return
@@ -131,11 +140,16 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception as error:  # whatever the schemas raise, the server says
             self._refuse(422, "Invalid", str(error).splitlines()[0])
             return
-        metadata = body["metadata"] | {"uid": str(uuid.uuid4()), "creationTimestamp": "2026-01-01T00:00:00Z"}
+        metadata = body["metadata"] | {
+            "uid": str(uuid.uuid4()),
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        }
         made = body | {"metadata": metadata}
         if "spec" in body:
             made["spec"] = {
-                name: value for name, value in body["spec"].items() if name not in self.objects.unknown
+                name: value
+                for name, value in body["spec"].items()
+                if name not in self.objects.unknown
             }
         if kind == "pods":
             made["status"] = {"phase": "Running"}
@@ -174,7 +188,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _discovery(self, path: str) -> dict[str, Any] | None:
         groups = [version for version in KINDS if "/" in version]
-        groups = [version for version in groups if version.split("/")[0] not in self.objects.missing_groups]
+        groups = [
+            version
+            for version in groups
+            if version.split("/")[0] not in self.objects.missing_groups
+        ]
         if path == "/api":
             return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
         if path == "/apis":
@@ -222,7 +240,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _items(self, kind: str, namespace: str) -> list[dict[str, Any]]:
         wanted = dict(
-            part.split("=", 1) for part in self._query().get("labelSelector", [""])[0].split(",") if part
+            part.split("=", 1)
+            for part in self._query().get("labelSelector", [""])[0].split(",")
+            if part
         )
         return [
             made
@@ -243,7 +263,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header(
             "Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
         )
-        self.send_header("Sec-WebSocket-Protocol", self.headers["Sec-WebSocket-Protocol"].split(",")[0])
+        self.send_header(
+            "Sec-WebSocket-Protocol", self.headers["Sec-WebSocket-Protocol"].split(",")[0]
+        )
         self.end_headers()
         done = subprocess.run(command, capture_output=True, timeout=60, check=False)
         for channel, text in ((STDOUT, done.stdout), (STDERR, done.stderr)):

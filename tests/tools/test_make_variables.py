@@ -25,7 +25,10 @@ class Rule(NamedTuple):
 def rules() -> dict[str, Rule]:
     """Return the help text and the recipe of each target that ``make help`` lists."""
     pattern = r"^([a-z-]+):[^\n]*?## ([^\n]*)\n((?:(?:\t|ifeq|ifneq|else|endif)[^\n]*\n)*)"
-    return {name: Rule(text, recipe) for name, text, recipe in re.findall(pattern, MAKEFILE, re.MULTILINE)}
+    return {
+        name: Rule(text, recipe)
+        for name, text, recipe in re.findall(pattern, MAKEFILE, re.MULTILINE)
+    }
 
 
 def read_anywhere(target: str) -> set[str]:
@@ -67,7 +70,10 @@ def test_a_stage_is_that_of_the_recipe_and_runs_where_the_table_says(target: str
 
 
 def test_what_is_read_is_accepted() -> None:
-    assert find_problem(["train-ddp"], "local", ["CONFIG", "ARGS", "PYTHON"], ["MODEL", "HOME"]) is None
+    assert (
+        find_problem(["train-ddp"], "local", ["CONFIG", "ARGS", "PYTHON"], ["MODEL", "HOME"])
+        is None
+    )
     assert find_problem(["train-ddp"], "slurm", ["NODES", "TARGET"], []) is None
     assert find_problem([".venv-awscli/.ready"], "local", ["ARGS"], []) is None
 

@@ -60,7 +60,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lengths = np.clip(rng.lognormal(4.5, 0.8, size=300), 5, 400).astype(int)
     lines = []
     for index, length in enumerate(lengths):
-        lines += [f">P{index}", "".join(rng.choice(list(STANDARD_RESIDUES), size=length, p=composition))]
+        lines += [
+            f">P{index}",
+            "".join(rng.choice(list(STANDARD_RESIDUES), size=length, p=composition)),
+        ]
     fasta = folder / "proteins.fasta"
     fasta.write_text("\n".join(lines) + "\n")
     out = folder / "shards"

@@ -66,7 +66,11 @@ class Hub:
             return 200, {"files": files}
         if "/commit/" in path:
             self._commit([json.loads(line) for line in body.splitlines()])
-            return 200, {"commitUrl": f"{self.url}/{name}/commit/0", "commitOid": "0" * 40, "success": True}
+            return 200, {
+                "commitUrl": f"{self.url}/{name}/commit/0",
+                "commitOid": "0" * 40,
+                "success": True,
+            }
         if "/tree/" in path:
             return 200, [
                 {"type": "file", "path": file, "size": len(data), "oid": "0" * 40}
@@ -84,7 +88,10 @@ class Hub:
                     self.files[value["path"]] = base64.b64decode(value["content"])
                 case "lfsFile":
                     data = self.objects[value["oid"]]
-                    assert hashlib.sha256(data).hexdigest() == value["oid"] and len(data) == value["size"]
+                    assert (
+                        hashlib.sha256(data).hexdigest() == value["oid"]
+                        and len(data) == value["size"]
+                    )
                     self.files[value["path"]] = data
                 case "deletedFile":
                     del self.files[value["path"]]

@@ -11,7 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from seqlm.api import Model, load
 from seqlm.proteins.contacts import head as contact_head
@@ -51,7 +56,10 @@ def test_embeddings_are_those_of_the_command(
         found = model.embed(sequences, pooling=pooling, layer=layer)
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-6)
-    assert model.embed({"a": WILD, "b": WILD[:5]}).shape == (2, 32) and model.embed([]).shape == (0, 32)
+    assert model.embed({"a": WILD, "b": WILD[:5]}).shape == (2, 32) and model.embed([]).shape == (
+        0,
+        32,
+    )
 
 
 def test_scores_of_variants_and_contacts_are_those_of_the_commands(
@@ -68,7 +76,9 @@ def test_scores_of_variants_and_contacts_are_those_of_the_commands(
     model = load(str(tiny_model))
     pd.testing.assert_frame_equal(model.variants(WILD), expected, check_dtype=False, atol=1e-5)
     some = model.variants(WILD, ["M1A", "K2R:T3G"])
-    assert some["score"][0] == pytest.approx(expected.set_index("mutation")["score"]["M1A"], abs=1e-5)
+    assert some["score"][0] == pytest.approx(
+        expected.set_index("mutation")["score"]["M1A"], abs=1e-5
+    )
     assert list(some["mutation"]) == ["M1A", "K2R:T3G"] and not len(model.variants(WILD, []))
 
     (fitted := tmp_path / "fitted").mkdir()
@@ -78,7 +88,9 @@ def test_scores_of_variants_and_contacts_are_those_of_the_commands(
     contact_head.save(load_model(str(fitted)), str(fitted), ContactHead(weights, -0.5))
     contacts(settings(model=str(fitted), output=str(tmp_path / "contacts.csv")), here)
     [written] = (tmp_path / "contacts").glob("*.npz")
-    np.testing.assert_allclose(load(str(fitted)).contacts(WILD), np.load(written)["contacts"], atol=1e-6)
+    np.testing.assert_allclose(
+        load(str(fitted)).contacts(WILD), np.load(written)["contacts"], atol=1e-6
+    )
 
 
 def test_predictions_are_those_of_the_command(
@@ -98,9 +110,13 @@ def test_predictions_are_those_of_the_command(
         id2label=names,
         problem_type="single_label_classification",
     )
-    predict(configured(model=str(folder), input=[str(fasta)], output=str(tmp_path / "out.csv")), here)
+    predict(
+        configured(model=str(folder), input=[str(fasta)], output=str(tmp_path / "out.csv")), here
+    )
     found = load(str(folder)).predict({f"P{n}": text for n, text in enumerate(sequences)})
-    pd.testing.assert_frame_equal(found, pd.read_csv(tmp_path / "out.csv"), check_dtype=False, atol=1e-5)
+    pd.testing.assert_frame_equal(
+        found, pd.read_csv(tmp_path / "out.csv"), check_dtype=False, atol=1e-5
+    )
     with pytest.raises(ValueError, match="has been fine-tuned for a task"):
         load(str(folder)).variants(WILD)
 

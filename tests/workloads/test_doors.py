@@ -26,7 +26,9 @@ from tests.workloads.proteins.finetune.labelled_proteins import TASKS, write_tas
 
 BOTH_FAMILIES = {"test_every_pooling_is_computed"}
 SEQUENCE = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
-OUTPUTS = [(name, suffix) for name, command in INFERENCE_COMMANDS.items() for suffix in command.formats]
+OUTPUTS = [
+    (name, suffix) for name, command in INFERENCE_COMMANDS.items() for suffix in command.formats
+]
 
 
 def test_every_pooling_is_computed(tiny_model: Path, family: str) -> None:
@@ -41,7 +43,9 @@ def test_every_pooling_is_computed(tiny_model: Path, family: str) -> None:
 
 
 def test_a_pooling_that_is_not_in_the_table_is_refused() -> None:
-    with pytest.raises(ValueError, match=f"pooling: got 'nowhere'; allowed are {', '.join(POOLINGS)}"):
+    with pytest.raises(
+        ValueError, match=f"pooling: got 'nowhere'; allowed are {', '.join(POOLINGS)}"
+    ):
         pooling_of("nowhere")
     with pytest.raises(ValueError, match=r"2 statistics needs a function of the result"):
         Pooling(statistics=(MEAN, MEAN_SQUARE))
@@ -60,7 +64,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scorecard, "PSEUDO_PERPLEXITY_RESIDUES", 20)
     monkeypatch.setattr(scorecard, "chains", lambda use: chains(use)[:18])
     monkeypatch.setattr("seqlm.proteins.contacts.command.chains", lambda use: chains(use)[:18])
-    monkeypatch.setattr(layers, "similarity_clusters", lambda records: ([one.id for one in records], "id"))
+    monkeypatch.setattr(
+        layers, "similarity_clusters", lambda records: ([one.id for one in records], "id")
+    )
     monkeypatch.setattr("seqlm.commands.inference.processes_and_threads", lambda: (1, 1))
 
 
@@ -95,8 +101,12 @@ def test_every_command_of_inference_writes_each_of_its_formats(
 
 
 @pytest.mark.parametrize("kind", TASK_KINDS)
-def test_every_kind_of_task_trains_and_predicts(kind: str, tiny_model: Path, tmp_path: Path) -> None:
-    assert kind in TASKS, f"give the table of {write_task_file.__module__} a label column of kind {kind}"
+def test_every_kind_of_task_trains_and_predicts(
+    kind: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    assert kind in TASKS, (
+        f"give the table of {write_task_file.__module__} a label column of kind {kind}"
+    )
     config = fine_tuned(tmp_path, tiny_model, kind)
     table: Any = seqlm.load(str(config.run_dir / "model"), precision="fp32").predict([SEQUENCE])
     assert table["length"].tolist() == [len(SEQUENCE)] and len(table.columns) > 2

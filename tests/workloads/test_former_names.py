@@ -43,7 +43,10 @@ def test_a_former_run_file_names_the_new_one(former: str) -> None:
 
 def test_a_bundled_run_file_is_found_by_its_name() -> None:
     assert run_file_path("esm2_650m") == PACKAGE / "configs" / "esm2_650m.yaml"
-    assert run_file_path("membrane_sample") == PACKAGE / "configs" / "finetune" / "membrane_sample.yaml"
+    assert (
+        run_file_path("membrane_sample")
+        == PACKAGE / "configs" / "finetune" / "membrane_sample.yaml"
+    )
 
 
 def test_the_package_has_a_version_and_lazy_names() -> None:
@@ -67,7 +70,9 @@ def commit_of(package: Path, folder: Path, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_run_records_the_commit_of_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_records_the_commit_of_a_checkout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -75,7 +80,9 @@ def test_a_run_records_the_commit_of_a_checkout(monkeypatch: pytest.MonkeyPatch,
     assert git_sha() == head == commit_of(PACKAGE, tmp_path)
 
 
-def test_a_run_records_the_commit_of_an_image_and_none_of_an_installed_package(tmp_path: Path) -> None:
+def test_a_run_records_the_commit_of_an_image_and_none_of_an_installed_package(
+    tmp_path: Path,
+) -> None:
     installed = tmp_path / "repository/site-packages/seqlm"
     ignored = shutil.ignore_patterns("__pycache__", "sample")
     shutil.copytree(PACKAGE, installed, ignore=ignored)

@@ -49,9 +49,13 @@ def _nodes(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
             yield Item("Compute", what, key, group.num_instances * usage.hours, "nodes")
     if isinstance(cluster, EksCluster):
         yield from _control_plane(cluster, usage)
-    with_volumes = [group for group in cluster.instance_groups if group.num_instances and group.ebs_gib]
+    with_volumes = [
+        group for group in cluster.instance_groups if group.num_instances and group.ebs_gib
+    ]
     if with_volumes:
-        volumes = " + ".join(f"{group.num_instances} * {group.ebs_gib} GB" for group in with_volumes)
+        volumes = " + ".join(
+            f"{group.num_instances} * {group.ebs_gib} GB" for group in with_volumes
+        )
         gib = sum(group.num_instances * (group.ebs_gib or 0) for group in with_volumes)
         yield Item("Storage", f"EBS ({volumes})", "hyperpod.volume", gib * present, "nodes")
 
@@ -73,14 +77,20 @@ def _storage(cluster: Cluster, usage: Usage) -> Iterator[Item]:
         size = home.capacity_gib
         speed = home.throughput_mbps
         yield Item("Storage", f"FSx for OpenZFS ({size} GiB)", "openzfs.ssd", size, "kept")
-        yield Item("Storage", f"FSx for OpenZFS ({speed} MB/s)", "openzfs.throughput", speed, "kept")
+        yield Item(
+            "Storage", f"FSx for OpenZFS ({speed} MB/s)", "openzfs.throughput", speed, "kept"
+        )
     yield Item("Storage", f"S3 ({usage.data_gb:g} GB)", "s3.standard", usage.data_gb, "kept")
-    yield Item("Container Registry", f"ECR ({usage.image_gb:g} GB)", "ecr.storage", usage.image_gb, "kept")
+    yield Item(
+        "Container Registry", f"ECR ({usage.image_gb:g} GB)", "ecr.storage", usage.image_gb, "kept"
+    )
     if isinstance(cluster, SlurmCluster) and cluster.accounting_database:
         yield from _database(cluster.accounting_database)
     if cluster.storage.kms == "create":
         keys = 2 if isinstance(cluster.network, NewVpc) else 1
-        yield Item("Keys", f"KMS, {keys} keys" if keys > 1 else "KMS, a key", "kms.key", keys, "kept")
+        yield Item(
+            "Keys", f"KMS, {keys} keys" if keys > 1 else "KMS, a key", "kms.key", keys, "kept"
+        )
 
 
 def _database(database: AccountingDatabase) -> Iterator[Item]:
@@ -131,11 +141,17 @@ def _network(cluster: Cluster, usage: Usage) -> Iterator[Item]:
 def _observability(cluster: Cluster, usage: Usage) -> Iterator[Item]:
     if cluster.prometheus:
         nodes = sum(group.num_instances for group in cluster.instance_groups)
-        samples = nodes * usage.series_per_node * usage.hours * SECONDS_PER_HOUR / usage.scrape_seconds
+        samples = (
+            nodes * usage.series_per_node * usage.hours * SECONDS_PER_HOUR / usage.scrape_seconds
+        )
         what = f"Prometheus ({nodes} nodes, {usage.series_per_node:g} series each)"
         yield Item("Observability", what, "prometheus.samples", samples / 1e6, "nodes")
     yield Item(
-        "Observability", f"CloudWatch Logs ({usage.logs_gb:g} GB)", "logs.ingestion", usage.logs_gb, "nodes"
+        "Observability",
+        f"CloudWatch Logs ({usage.logs_gb:g} GB)",
+        "logs.ingestion",
+        usage.logs_gb,
+        "nodes",
     )
     if cluster.grafana:
         editors = usage.grafana_editors

@@ -79,7 +79,9 @@ def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
         ValueError: if the list has none of the prices for the region. The file is then unchanged.
     """
     found = _fetch(pricing, region)
-    doubtful = {key: prices for key, prices in found.items() if len({price.usd for price in prices}) > 1}
+    doubtful = {
+        key: prices for key, prices in found.items() if len({price.usd for price in prices}) > 1
+    }
     certain = {key: prices[0] for key, prices in found.items() if key not in doubtful}
     if not certain:
         raise ValueError(
@@ -108,7 +110,8 @@ def _fetch(pricing: Any, region: str) -> dict[str, list[Found]]:
         request = f"{query.service} {fields}"
         if request not in products:
             filters = [
-                {"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in fields.items()
+                {"Type": "TERM_MATCH", "Field": name, "Value": value}
+                for name, value in fields.items()
             ]
             listed = all_items(
                 pricing,
@@ -164,7 +167,11 @@ def _usage(pattern: str) -> dict[str, str]:
 
 MARIADB = {"databaseEngine": "MariaDB", "deploymentOption": "Single-AZ"}
 NAT = {"productFamily": "NAT Gateway"}
-LUSTRE = {"fileSystemType": "Lustre", "storageType": "SSD", "throughputCapacity": r"(?P<tier>\d{3,4})\b.*"}
+LUSTRE = {
+    "fileSystemType": "Lustre",
+    "storageType": "SSD",
+    "throughputCapacity": r"(?P<tier>\d{3,4})\b.*",
+}
 # The cluster's file system has a standby in its zone, for which the list adds words to "Single-AZ".
 OPENZFS = {"fileSystemType": "OpenZFS", "deploymentOption": r"Single-AZ.+"}
 QUERIES = (
@@ -182,7 +189,11 @@ QUERIES = (
         {"productFamily": "Provisioned Throughput"},
     ),
     Query(
-        "AmazonS3", _usage("TimedStorage-ByteHrs"), "s3.standard", "GB-month", {"productFamily": "Storage"}
+        "AmazonS3",
+        _usage("TimedStorage-ByteHrs"),
+        "s3.standard",
+        "GB-month",
+        {"productFamily": "Storage"},
     ),
     Query("AmazonECR", _usage("TimedStorage-ByteHrs"), "ecr.storage", "GB-month"),
     Query("AmazonEKS", _usage("AmazonEKS-Hours:perCluster"), "eks.control_plane", "hour"),
@@ -194,7 +205,9 @@ QUERIES = (
     Query("AmazonVPC", _usage("VpcEndpoint-Bytes"), "endpoint.traffic", "GB"),
     Query("awskms", _usage("KMS-Keys"), "kms.key", "month"),
     Query("AmazonCloudWatch", _usage("DataProcessing-Bytes"), "logs.ingestion", "GB"),
-    Query("AmazonRDS", _usage(r"InstanceUsage:(?P<class_>db\..+)"), "rds.{class_}", "hour", MARIADB),
+    Query(
+        "AmazonRDS", _usage(r"InstanceUsage:(?P<class_>db\..+)"), "rds.{class_}", "hour", MARIADB
+    ),
     Query("AmazonRDS", _usage("RDS:GP3-Storage"), "rds.storage", "GB-month", MARIADB),
     Query(
         "AmazonPrometheus",
@@ -212,11 +225,14 @@ def matching(query: Query, products: Sequence[Mapping[str, Any]]) -> Iterator[Fo
     for product in products:
         attributes = product["product"]["attributes"]
         matches = [
-            re.fullmatch(pattern, attributes.get(name, "")) for name, pattern in query.attributes.items()
+            re.fullmatch(pattern, attributes.get(name, ""))
+            for name, pattern in query.attributes.items()
         ]
         usd = _on_demand_usd(product)
         if all(matches) and usd:
-            groups = {name: text for match in matches if match for name, text in match.groupdict().items()}
+            groups = {
+                name: text for match in matches if match for name, text in match.groupdict().items()
+            }
             yield Found(
                 key=query.key.format(**groups),
                 usd=round(usd * query.multiple, 10),

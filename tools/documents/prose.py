@@ -99,7 +99,11 @@ def _python(source: str, rules: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(docstring.lineno, message)
         yield from _phrases(text, docstring.lineno, rules)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in documented
+        ):
             if len(node.value.split()) >= MIN_MESSAGE_WORDS:
                 yield from _phrases(node.value, node.lineno, rules)
         elif isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
@@ -172,7 +176,9 @@ def _document(path: Path, rules: dict[str, Any]) -> Iterator[Finding]:
     for unit, count in (("lines", len(text.splitlines())), ("words", len(text.split()))):
         if count > (most := rules[f"max_{kind}_{unit}"]):
             yield Finding(1, f"{count} {unit}; at most {most}")
-    plain = re.sub(r"```.*?```|<!--.*?-->", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
+    plain = re.sub(
+        r"```.*?```|<!--.*?-->", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL
+    )
     plain = re.sub(r"`[^`\n]+`", "Code", plain)
     plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", plain)
     number = 1

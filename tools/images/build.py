@@ -70,7 +70,9 @@ def main() -> int:
         help="push the built image to the cluster's repository, and do not build",
     )
     parser.add_argument(
-        "--allow-dirty", action="store_true", help="include uncommitted changes, and tag it <commit>-dirty"
+        "--allow-dirty",
+        action="store_true",
+        help="include uncommitted changes, and tag it <commit>-dirty",
     )
     options = parser.parse_args()
     framework = FRAMEWORKS[options.framework]
@@ -94,11 +96,17 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_FRAMEWORK,
         help="training software of the image (%(default)s)",
     )
-    parser.add_argument("--engine", choices=ENGINES, help="container engine (default: the first that works)")
-    parser.add_argument("engine_options", nargs="*", help="options of the engine's build command, after --")
+    parser.add_argument(
+        "--engine", choices=ENGINES, help="container engine (default: the first that works)"
+    )
+    parser.add_argument(
+        "engine_options", nargs="*", help="options of the engine's build command, after --"
+    )
 
 
-def _push(cluster: AnyCluster, options: argparse.Namespace, revision: Revision, framework: Framework) -> None:
+def _push(
+    cluster: AnyCluster, options: argparse.Namespace, revision: Revision, framework: Framework
+) -> None:
     repository = find_repository(cluster, options.profile)
     name = f"{repository.uri}:{registry_tag(revision, framework)}"
     digest = repository.digest_of(registry_tag(revision, framework))
@@ -108,7 +116,10 @@ def _push(cluster: AnyCluster, options: argparse.Namespace, revision: Revision, 
     else:
         digest = push_image(repository, revision, framework, find_engine(options.engine))
     print(repository.scan_summary(digest), file=sys.stderr)
-    print(f'next, for Slurm: make image TARGET=slurm ARGS="--reference {name}@{digest}"', file=sys.stderr)
+    print(
+        f'next, for Slurm: make image TARGET=slurm ARGS="--reference {name}@{digest}"',
+        file=sys.stderr,
+    )
     print(f"{repository.uri}@{digest}")
 
 

@@ -43,7 +43,16 @@ class ContainerEngine:
         Raises:
             ValueError: if the build fails.
         """
-        command = [self.name, "build", "--platform", PLATFORM, "--file", str(dockerfile), "--tag", tag]
+        command = [
+            self.name,
+            "build",
+            "--platform",
+            PLATFORM,
+            "--file",
+            str(dockerfile),
+            "--tag",
+            tag,
+        ]
         arguments = {**arguments, "SOURCE_DATE_EPOCH": str(timestamp_seconds)}
         for name, value in arguments.items():
             command += ["--build-arg", f"{name}={value}"]
@@ -60,7 +69,9 @@ class ContainerEngine:
         command += [*options, str(context)]
         environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
         if subprocess.run(command, env=environment, stdout=_STANDARD_ERROR).returncode:
-            raise ValueError(f"{self.name} could not build {tag}; its last lines above say at which step")
+            raise ValueError(
+                f"{self.name} could not build {tag}; its last lines above say at which step"
+            )
 
     def has_image(self, tag: str) -> bool:
         inspect = ["inspect", "--type", "image"] if self.name == "buildah" else ["image", "inspect"]
@@ -106,12 +117,19 @@ def find_engine(wanted: str | None = None) -> ContainerEngine:
     installed = [name for name in ENGINES if shutil.which(name)]
     if wanted:
         if wanted not in installed:
-            raise ValueError(f"{wanted} is not installed; there are: {', '.join(installed) or 'none'}")
+            raise ValueError(
+                f"{wanted} is not installed; there are: {', '.join(installed) or 'none'}"
+            )
         return ContainerEngine(wanted)
     for name in installed:
-        if name != "docker" or subprocess.run(["docker", "version"], capture_output=True).returncode == 0:
+        if (
+            name != "docker"
+            or subprocess.run(["docker", "version"], capture_output=True).returncode == 0
+        ):
             return ContainerEngine(name)
-    stopped = "docker is installed, but its daemon does not answer: start it, or " if installed else ""
+    stopped = (
+        "docker is installed, but its daemon does not answer: start it, or " if installed else ""
+    )
     raise ValueError(
         f"{stopped}install docker, buildah or podman (Debian/Ubuntu: apt-get install buildah; macOS: Docker "
         "Desktop, or brew install podman). An image needs about 60 GB of free disk"

@@ -63,7 +63,10 @@ class Repository:
         while True:
             # There is no scan in the first moments after a push.
             scan = if_present(
-                self.ecr.describe_image_scan_findings, repositoryName=self.name, imageId=image, maxResults=1
+                self.ecr.describe_image_scan_findings,
+                repositoryName=self.name,
+                imageId=image,
+                maxResults=1,
             )
             if scan is None and not self.scans_on_push:
                 return "image scan: none, scanning is off for this repository"

@@ -34,7 +34,9 @@ FOLDER = "images"
 """Default folder of image files, below the mount point of Lustre."""
 MOST_CPUS = 4
 """Most CPUs of the job. As many processes unpack and pack layers; other CPUs stay free for training."""
-REFERENCE = re.compile(r"[^/@\s]+/(?P<repository>[a-z0-9._/-]+):[\w.-]+@sha256:(?P<digest>[0-9a-f]{64})")
+REFERENCE = re.compile(
+    r"[^/@\s]+/(?P<repository>[a-z0-9._/-]+):[\w.-]+@sha256:(?P<digest>[0-9a-f]{64})"
+)
 
 
 class Place(NamedTuple):
@@ -56,11 +58,16 @@ class ImportJob:
 
 
 def main() -> int:
-    parser = cluster_parser("Import the training image as a file on the shared file system, for pyxis.")
+    parser = cluster_parser(
+        "Import the training image as a file on the shared file system, for pyxis."
+    )
     build.add_build_options(parser)
-    parser.add_argument("--folder", help="folder on the shared file system (default: images/ on Lustre)")
     parser.add_argument(
-        "--partition", help="partition of the worker that converts the image (default: the first with GPUs)"
+        "--folder", help="folder on the shared file system (default: images/ on Lustre)"
+    )
+    parser.add_argument(
+        "--partition",
+        help="partition of the worker that converts the image (default: the first with GPUs)",
     )
     parser.add_argument(
         "--reference",
@@ -113,9 +120,13 @@ def find_place(cluster: SlurmCluster, wanted: str | None) -> Place:
     groups = [group for group in workers if wanted in (None, group.partition)]
     if not groups:
         names = sorted({str(group.partition) for group in workers})
-        raise ValueError(f"--partition: got {wanted}; the cluster file has {', '.join(names) or 'none'}")
+        raise ValueError(
+            f"--partition: got {wanted}; the cluster file has {', '.join(names) or 'none'}"
+        )
     partition = str(groups[0].partition)
-    vcpus = [instance_type(group.instance_type).vcpus for group in groups if group.partition == partition]
+    vcpus = [
+        instance_type(group.instance_type).vcpus for group in groups if group.partition == partition
+    ]
     return Place(partition, min(MOST_CPUS, *vcpus))
 
 
@@ -134,7 +145,10 @@ def image_file(folder: str, reference: str) -> str:
 
 
 def _digest_in_registry(
-    repository: Repository, revision: Revision, framework: build.Framework, options: argparse.Namespace
+    repository: Repository,
+    revision: Revision,
+    framework: build.Framework,
+    options: argparse.Namespace,
 ) -> str:
     """Return the digest of the commit's image; build and push the image if it is missing."""
     tag = build.registry_tag(revision, framework)
@@ -157,7 +171,10 @@ def _digest_in_registry(
 
 def _import(head: HeadNode, job: ImportJob, cluster_file: Path) -> None:
     """Run the import, and print the path of the file and the next command."""
-    print(f"importing {job.reference} on a worker of partition {job.place.partition} ...", file=sys.stderr)
+    print(
+        f"importing {job.reference} on a worker of partition {job.place.partition} ...",
+        file=sys.stderr,
+    )
     try:
         run_import(head, job, lambda line: print(line, file=sys.stderr, flush=True))
     except KeyboardInterrupt:
@@ -189,7 +206,14 @@ def run_import(head: HeadNode, job: ImportJob, say: Say) -> None:
     try:
         if head.is_here:
             become_root = [] if os.geteuid() == 0 else ["sudo"]
-            command = [*become_root, "bash", "-c", ON_CLUSTER.read_text(), ON_CLUSTER.name, *arguments]
+            command = [
+                *become_root,
+                "bash",
+                "-c",
+                ON_CLUSTER.read_text(),
+                ON_CLUSTER.name,
+                *arguments,
+            ]
             status = head.run(getpass.getuser(), command, say)
         else:
             status = head.run_as_root(ON_CLUSTER.read_text(), arguments, say)

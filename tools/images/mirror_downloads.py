@@ -37,7 +37,9 @@ DEPLOY_FIRST = f"deploy the storage stack first: {DEPLOY_STORAGE}"
 
 
 def main() -> int:
-    parser = cluster_parser("Copy the downloads of nodes to the cluster's bucket, for a closed network.")
+    parser = cluster_parser(
+        "Copy the downloads of nodes to the cluster's bucket, for a closed network."
+    )
     options = parser.parse_args()
     cluster = load_slurm_cluster(options.cluster)
     if not cluster.prometheus:

@@ -37,7 +37,11 @@ class Revision:
     @property
     def committed_at(self) -> str:
         """Time of the commit in UTC, as RFC 3339 writes it."""
-        return datetime.fromtimestamp(self.committed_at_seconds, UTC).isoformat().replace("+00:00", "Z")
+        return (
+            datetime.fromtimestamp(self.committed_at_seconds, UTC)
+            .isoformat()
+            .replace("+00:00", "Z")
+        )
 
 
 def read_revision(repository: Path) -> Revision:
@@ -106,7 +110,9 @@ def build_context(repository: Path, revision: Revision) -> Iterator[Path]:
 
 def _git(repository: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], cwd=repository, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", *arguments], cwd=repository, capture_output=True, text=True, check=True
+        )
     except FileNotFoundError:
         raise ValueError("git is missing; images are named by commit: install git") from None
     except subprocess.CalledProcessError as error:

@@ -48,7 +48,9 @@ def main() -> int:
     parser.add_argument(
         "job", nargs="?", default="", help="job id that submit printed; by default the last one"
     )
-    parser.add_argument("--to", type=Path, default=Path("runs"), help="folder to fetch to (%(default)s)")
+    parser.add_argument(
+        "--to", type=Path, default=Path("runs"), help="folder to fetch to (%(default)s)"
+    )
     options = parser.parse_args(words)
     if command == "cancel" and not options.job:
         raise ValueError("cancel: name the job, make cancel JOB=<job>; make status lists them")
@@ -57,16 +59,22 @@ def main() -> int:
 
 def _parser(description: str | None, *, add_help: bool = True) -> argparse.ArgumentParser:
     parser = cluster_parser(description or "", add_help=add_help)
-    parser.add_argument("--target", choices=[name for name in LOADERS if name], help="required scheduler")
+    parser.add_argument(
+        "--target", choices=[name for name in LOADERS if name], help="required scheduler"
+    )
     return parser
 
 
 def _add_submit_options(parser: argparse.ArgumentParser, scheduler: Scheduler) -> None:
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--config", type=Path, help="YAML file of the run, or name of a bundled one")
+    parser.add_argument(
+        "--config", type=Path, help="YAML file of the run, or name of a bundled one"
+    )
     parser.add_argument("--nodes", help=scheduler.nodes_help)
     parser.add_argument("--image", help=scheduler.image_help)
-    parser.add_argument("--gpus-per-node", type=int, help="GPUs per node; by default all; 0 uses CPUs")
+    parser.add_argument(
+        "--gpus-per-node", type=int, help="GPUs per node; by default all; 0 uses CPUs"
+    )
     parser.add_argument(
         "--hang-seconds",
         type=int,

@@ -32,7 +32,9 @@ class NamedRun:
 _AWS = "github.com/aws-samples/awsome-distributed-training, micro-benchmarks/nccl-tests/README.md"
 PUBLISHED = {
     # The figure of p4d is from a user's report of 2022.
-    "ml.p4d.24xlarge": Published(57.20, 1 << 30, 2, "github.com/NVIDIA/nccl/issues/527, 2022-07-25"),
+    "ml.p4d.24xlarge": Published(
+        57.20, 1 << 30, 2, "github.com/NVIDIA/nccl/issues/527, 2022-07-25"
+    ),
     "ml.p4de.24xlarge": Published(78.33, 2 << 30, 2, _AWS),
     "ml.p5.48xlarge": Published(465.87, 4 << 30, 2, _AWS),
 }

@@ -63,7 +63,13 @@ _GIT_SETTINGS = {
     "http.lowSpeedLimit": "1",
     "http.lowSpeedTime": str(SECONDS_WITHOUT_DATA),
 }
-_OTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+_OTHER_REPOSITORY = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+)
 """Environment variables that name another repository, if a git hook runs this program."""
 HYPERPOD = "hyperpod"
 """Chart with values that follow from the cluster file."""
@@ -82,10 +88,18 @@ def main() -> int:
         help="render HyperPod's chart with the values of this cluster file (%(default)s)",
     )
     parser.add_argument(
-        "--table", type=Path, default=TABLE, metavar="FILE", help="table of the charts (%(default)s)"
+        "--table",
+        type=Path,
+        default=TABLE,
+        metavar="FILE",
+        help="table of the charts (%(default)s)",
     )
     parser.add_argument(
-        "--cache", type=Path, default=CACHE, metavar="DIR", help="folder of the charts (%(default)s)"
+        "--cache",
+        type=Path,
+        default=CACHE,
+        metavar="DIR",
+        help="folder of the charts (%(default)s)",
     )
     options = parser.parse_args()
     bring_charts(load_eks_cluster(options.cluster), table=options.table, cache=options.cache)
@@ -158,7 +172,10 @@ def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
     archives = [fetch_archive(archive, cache / "archives") for archive in chart.archives]
     work = Path(mkdtemp(prefix=UNFINISHED, dir=cache))
     try:
-        print(f"{name}: {chart.git.folder} of {chart.git.repository} at {chart.git.commit}", flush=True)
+        print(
+            f"{name}: {chart.git.folder} of {chart.git.repository} at {chart.git.commit}",
+            flush=True,
+        )
         scratch = work / "git"
         whole = work / "whole"
         scratch.mkdir()
@@ -200,7 +217,9 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
     try:
         document = yaml.safe_load(chart_file.read_text())
     except FileNotFoundError:
-        raise ValueError(f"{chart.git.folder} of {chart.git.repository} has no Chart.yaml") from None
+        raise ValueError(
+            f"{chart.git.folder} of {chart.git.repository} has no Chart.yaml"
+        ) from None
     archives = {archive.name: archive for archive in chart.archives}
     kept = []
     notes = []
@@ -213,7 +232,9 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
             packed = chart_file.with_name("charts") / f"{name}-{dependency.get('version')}.tgz"
             if packed.exists() and packed.with_name(name).is_dir():
                 packed.unlink()
-                notes.append(f"without {packed.name}: helm would use it or the folder {name}, at random")
+                notes.append(
+                    f"without {packed.name}: helm would use it or the folder {name}, at random"
+                )
         elif name in chart.left_out:
             notes.append(f"without {name}: {chart.left_out[name]}")
         elif name in archives:
@@ -243,9 +264,13 @@ def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> No
     """Refuse a chart that helm cannot render, and print helm's remarks on style, which concern upstream."""
     helm = find_program("helm", cache)
     if helm is None:
-        print(f"{name}: not checked, because helm is not on the PATH; the package's helm needs Linux x86-64")
+        print(
+            f"{name}: not checked, because helm is not on the PATH; the package's helm needs Linux x86-64"
+        )
         return
-    rendered = run_helm(helm, "template", name, str(folder), "--namespace=kube-system", values=values)
+    rendered = run_helm(
+        helm, "template", name, str(folder), "--namespace=kube-system", values=values
+    )
     if rendered.returncode != 0:
         raise ValueError(f"helm cannot render chart {name}: {' '.join(rendered.stderr.split())}")
     linted = run_helm(helm, "lint", "--quiet", str(folder), values=values)
@@ -310,7 +335,15 @@ def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> str:
     files.mkdir()
     _git(scratch, "init", "--quiet", "--bare", repository.name, to=source)
     _git(repository, "fetch", "--depth=1", "--no-tags", source.repository, source.commit, to=source)
-    _git(repository, f"--work-tree={files}", "checkout", source.commit, "--", source.folder, to=source)
+    _git(
+        repository,
+        f"--work-tree={files}",
+        "checkout",
+        source.commit,
+        "--",
+        source.folder,
+        to=source,
+    )
     (files / source.folder).rename(target)
     content = content_sha256(files_of(target))
     if source.content_sha256 not in (None, content):
@@ -327,7 +360,9 @@ def _git(folder: Path, *arguments: str, to: GitFolder, seconds: int = GIT_SECOND
     settings: list[str] = []
     for name, value in _GIT_SETTINGS.items():
         settings += ["-c", f"{name}={value}"]
-    environment = {name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY
+    }
     # Without a prompt for a password, a repository that does not exist is an error and not a wait.
     environment |= {"GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1"}
     title = f"git of {to.repository} at {to.commit[:12]}"
@@ -346,7 +381,9 @@ def _git(folder: Path, *arguments: str, to: GitFolder, seconds: int = GIT_SECOND
             check=True,
         )
     except FileNotFoundError:
-        raise ValueError("git is missing: install it (Debian, Ubuntu: apt-get install git)") from None
+        raise ValueError(
+            "git is missing: install it (Debian, Ubuntu: apt-get install git)"
+        ) from None
     except subprocess.TimeoutExpired:
         raise ValueError(f"{title} took more than {seconds} s; run make charts again") from None
     except subprocess.CalledProcessError as error:

@@ -37,7 +37,11 @@ def main() -> int:
         "token": token(session, options.name),
         "expirationTimestamp": ends.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
-    print(json.dumps({"apiVersion": API_VERSION, "kind": "ExecCredential", "spec": {}, "status": status}))
+    print(
+        json.dumps(
+            {"apiVersion": API_VERSION, "kind": "ExecCredential", "spec": {}, "status": status}
+        )
+    )
     return 0
 
 
@@ -52,7 +56,9 @@ def token(session: boto3.Session, cluster_name: str) -> str:
         "before-sign.sts.GetCallerIdentity",
         lambda request, **_: request.headers.add_header(CLUSTER_HEADER, cluster_name),
     )
-    url = sts.generate_presigned_url("get_caller_identity", ExpiresIn=PRESIGNED_SECONDS, HttpMethod="GET")
+    url = sts.generate_presigned_url(
+        "get_caller_identity", ExpiresIn=PRESIGNED_SECONDS, HttpMethod="GET"
+    )
     return PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
 
 

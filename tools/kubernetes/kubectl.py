@@ -100,11 +100,15 @@ class Kubectl:
             "--force-conflicts",
             "--validate=ignore",
         )
-        return self._json("apply", "--filename=-", "--output=json", *options, text=json.dumps(manifest))
+        return self._json(
+            "apply", "--filename=-", "--output=json", *options, text=json.dumps(manifest)
+        )
 
     def delete(self, kind: str, name: str) -> bool:
         """Request an object's deletion without waiting, and return whether the object existed."""
-        deleted = self.run("delete", kind, name, "--wait=false", "--ignore-not-found", "--output=name")
+        deleted = self.run(
+            "delete", kind, name, "--wait=false", "--ignore-not-found", "--output=name"
+        )
         return bool(deleted.strip())
 
     def run(self, *arguments: str, text: str | None = None) -> str:
@@ -172,7 +176,9 @@ def open_kubectl(
         raise ValueError("kubectl is missing; install kubectl 1.33 or later")
     if kubeconfig is not None:
         if not kubeconfig.is_file():
-            raise ValueError(f"--kubeconfig: {kubeconfig} does not exist; set an existing file, or omit it")
+            raise ValueError(
+                f"--kubeconfig: {kubeconfig} does not exist; set an existing file, or omit it"
+            )
         yield Kubectl(program, kubeconfig.resolve(), namespace, str(kubeconfig))
         return
     name = ResourceNames(cluster).kubernetes_cluster
@@ -192,7 +198,9 @@ def kubeconfig_of(cluster: EksCluster, profile: str | None) -> Manifest:
     eks = aws_client(open_session(region=cluster.region, profile=profile), "eks")
     described = if_present(eks.describe_cluster, name=name)
     if described is None:
-        raise ValueError(f"there is no EKS cluster {name} in {cluster.region}; make deploy creates it")
+        raise ValueError(
+            f"there is no EKS cluster {name} in {cluster.region}; make deploy creates it"
+        )
     found = described["cluster"]
     if "endpoint" not in found:
         raise ValueError(f"EKS cluster {name} is {found['status']}; try again when it is ACTIVE")
@@ -209,7 +217,10 @@ def kubeconfig_of(cluster: EksCluster, profile: str | None) -> Manifest:
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [
-            {"name": name, "cluster": {"server": found["endpoint"], "certificate-authority-data": authority}}
+            {
+                "name": name,
+                "cluster": {"server": found["endpoint"], "certificate-authority-data": authority},
+            }
         ],
         "users": [{"name": name, "user": {"exec": credentials}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
@@ -232,7 +243,9 @@ def find_program(name: Literal["helm", "kubectl"], cache: Path) -> Path | None:
     try:
         package = distribution(PACKAGE)
     except PackageNotFoundError:
-        raise ValueError(f"{PACKAGE}, which contains {name}, is not installed; run make env") from None
+        raise ValueError(
+            f"{PACKAGE}, which contains {name}, is not installed; run make env"
+        ) from None
     program = cache / "bin" / f"{name}-{PACKAGE.rpartition('-')[2]}-{package.version}"
     if not program.is_file():
         _unpack(name, package, program)
@@ -258,7 +271,9 @@ def run_helm(
     """Run helm without a cluster, and without the user's plugins and settings."""
     with TemporaryDirectory() as home:
         environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HELM_", "KUBE"))
         }
         for kind in ("CACHE", "CONFIG", "DATA"):
             environment[f"HELM_{kind}_HOME"] = home

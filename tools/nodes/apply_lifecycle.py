@@ -18,8 +18,20 @@ from config.resource_names import stack_names
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, if_present, open_session
 from tools.command_line import cluster_parser, run_command
-from tools.nodes.cluster_nodes import UNREACHABLE, ClusterNodes, Node, choose_node, read_cluster_nodes
-from tools.nodes.node_session import BrokenSession, NoSession, check_programs, run_on_node, start_session
+from tools.nodes.cluster_nodes import (
+    UNREACHABLE,
+    ClusterNodes,
+    Node,
+    choose_node,
+    read_cluster_nodes,
+)
+from tools.nodes.node_session import (
+    BrokenSession,
+    NoSession,
+    check_programs,
+    run_on_node,
+    start_session,
+)
 
 SCRIPTS = Path(__file__).parents[2] / "lifecycle" / "slurm"
 FETCH_AND_RUN = SCRIPTS / "run_from_s3.sh"
@@ -106,7 +118,11 @@ def checkout_hash(cluster: SlurmCluster) -> str:
 
 
 def _apply(
-    cluster: SlurmCluster, found: ClusterNodes, connect: Connect, source: str, options: argparse.Namespace
+    cluster: SlurmCluster,
+    found: ClusterNodes,
+    connect: Connect,
+    source: str,
+    options: argparse.Namespace,
 ) -> list[str]:
     """Run the scripts on all nodes.
 
@@ -121,7 +137,9 @@ def _apply(
         arguments += ["--nodes", options.nodes]
     if options.wait_minutes is not None:
         arguments += ["--wait-minutes", f"{options.wait_minutes:g}"]
-    status = _run(connect(controller), controller, cluster.region, source, *SET_UP_CLUSTER, *arguments)
+    status = _run(
+        connect(controller), controller, cluster.region, source, *SET_UP_CLUSTER, *arguments
+    )
     if status == BROKEN:
         return [
             f"{controller.name}, as far as is known here: {LOG} on it has the result for it and the workers. "

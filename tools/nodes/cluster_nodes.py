@@ -67,7 +67,9 @@ def read_cluster_nodes(sagemaker: Any, cluster_name: str) -> ClusterNodes:
     for group in cluster["InstanceGroups"]:
         role = group.get("SlurmConfig", {}).get("NodeType", "")
         groups_of_role[role].add(group["InstanceGroupName"])
-    summaries = all_items(sagemaker, "list_cluster_nodes", "ClusterNodeSummaries", ClusterName=cluster_name)
+    summaries = all_items(
+        sagemaker, "list_cluster_nodes", "ClusterNodeSummaries", ClusterName=cluster_name
+    )
     return ClusterNodes(
         cluster_name=cluster_name,
         cluster_id=cluster["ClusterArn"].rpartition("/")[2],

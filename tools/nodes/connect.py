@@ -26,8 +26,22 @@ from manifests.charts import CACHE
 from seqlm.training.whole_file import write_whole
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
-from tools.kubernetes.kubectl import REPOSITORY, Kubectl, Manifest, Refused, find_program, kubeconfig_of
-from tools.nodes.cluster_nodes import HEAD, ClusterNodes, Node, choose_node, nodes_table, read_cluster_nodes
+from tools.kubernetes.kubectl import (
+    REPOSITORY,
+    Kubectl,
+    Manifest,
+    Refused,
+    find_program,
+    kubeconfig_of,
+)
+from tools.nodes.cluster_nodes import (
+    HEAD,
+    ClusterNodes,
+    Node,
+    choose_node,
+    nodes_table,
+    read_cluster_nodes,
+)
 from tools.nodes.node_session import check_programs, start_session
 
 DEFAULT_SSH_CONFIG = Path("~/.ssh/config")
@@ -82,7 +96,8 @@ def _options() -> argparse.Namespace:
         help=f"write a Host block for the node into FILE ({DEFAULT_SSH_CONFIG}; - prints it) and stop",
     )
     parser.add_argument(
-        "--user", help="user in the Host block (default: ubuntu or ec2-user, the user of the nodes' image)"
+        "--user",
+        help="user in the Host block (default: ubuntu or ec2-user, the user of the nodes' image)",
     )
     parser.add_argument(
         "--kubeconfig",
@@ -111,7 +126,9 @@ def _connect_kubectl(cluster: EksCluster, options: argparse.Namespace) -> int:
     answers = show_nodes(cluster, path)
     print(f"\nUse it in this shell:\n  export KUBECONFIG={shlex.quote(str(path))}")
     if not answers and cluster.kubernetes.endpoint == "private":
-        print("From outside the VPC: make connect ARGS=--tunnel reaches a private API server through a node")
+        print(
+            "From outside the VPC: make connect ARGS=--tunnel reaches a private API server through a node"
+        )
     print("A shell on a node: make connect NODE=<group>-<n>; all of them: make connect ARGS=--list")
     return 0 if answers else 1
 
@@ -122,7 +139,9 @@ def _write_kubeconfig(cluster: EksCluster, config: Manifest, wanted: Path | None
     path = (wanted or default).expanduser().absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(config, indent=2) + "\n", mode=PRIVATE)
-    print(f"{path}: access to EKS cluster {cluster.name}, with your AWS credentials of the time of use")
+    print(
+        f"{path}: access to EKS cluster {cluster.name}, with your AWS credentials of the time of use"
+    )
     return path
 
 
@@ -138,7 +157,10 @@ def _open_tunnel(cluster: EksCluster, session: boto3.Session, options: argparse.
     node = choose_node(found, options.node) if options.node else _any_running(found)
     path = _write_kubeconfig(cluster, config, options.kubeconfig)
     print(f"In another shell:\n  export KUBECONFIG={shlex.quote(str(path))}")
-    print(f'Jobs: ARGS="--kubeconfig {path}". Ctrl-C here ends the tunnel through {node.name}', flush=True)
+    print(
+        f'Jobs: ARGS="--kubeconfig {path}". Ctrl-C here ends the tunnel through {node.name}',
+        flush=True,
+    )
     ports = {"host": [host], "portNumber": [HTTPS], "localPortNumber": [str(options.tunnel)]}
     command = start_session(found, node, region=cluster.region, profile=options.profile)
     command += ["--document-name", FORWARD, "--parameters", json.dumps(ports)]
@@ -168,14 +190,18 @@ def _connect_node(
     if options.ssh_config:
         host = cluster.name if wanted == HEAD else f"{cluster.name}-{node.name}"
         user = options.user or NODE_USERS[cluster.scheduler]
-        block = host_block(host=host, user=user, instance_id=node.instance_id, start_session=command)
+        block = host_block(
+            host=host, user=user, instance_id=node.instance_id, start_session=command
+        )
         _give_block(options.ssh_config, host=host, block=block)
         return 0
     if found.status != "InService":
         print(f"note: the cluster is {found.status} {found.failure}".rstrip(), file=sys.stderr)
     if node.status != "Running":
         print(f"warning: {node.name} is {node.status} {node.message}".rstrip(), file=sys.stderr)
-    print(f"{node.name} ({node.instance_id}, {node.instance_type}) ...", file=sys.stderr, flush=True)
+    print(
+        f"{node.name} ({node.instance_id}, {node.instance_type}) ...", file=sys.stderr, flush=True
+    )
     if cluster.scheduler == "slurm":
         # The document starts the shell as the nodes' user. On EKS, people need no user's home.
         command += ["--document-name", ResourceNames(cluster).shell_document]
@@ -206,7 +232,13 @@ def host_block(*, host: str, user: str, instance_id: str, start_session: Sequenc
         instance_id: id of the node's instance, under which ssh stores its key.
         start_session: command that starts a session, without a document.
     """
-    proxy = [*start_session, "--document-name", "AWS-StartSSHSession", "--parameters", "portNumber=%p"]
+    proxy = [
+        *start_session,
+        "--document-name",
+        "AWS-StartSSHSession",
+        "--parameters",
+        "portNumber=%p",
+    ]
     return "\n".join(
         [
             f"Host {host}",

@@ -72,4 +72,6 @@ def find_head_node(cluster: SlurmCluster, profile: str | None) -> HeadNode:
     session = open_session(region=cluster.region, profile=profile)
     found = read_cluster_nodes(aws_client(session, "sagemaker"), cluster.name)
     node = choose_node(found)
-    return HeadNode(node.name, tuple(start_session(found, node, region=cluster.region, profile=profile)))
+    return HeadNode(
+        node.name, tuple(start_session(found, node, region=cluster.region, profile=profile))
+    )

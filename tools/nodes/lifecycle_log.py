@@ -91,7 +91,9 @@ def list_streams(logs: Any, log_group: str) -> list[NodeStream]:
     return streams
 
 
-def read_events(logs: Any, log_group: str, streams: Sequence[str], *, since_ms: int) -> Iterator[Event]:
+def read_events(
+    logs: Any, log_group: str, streams: Sequence[str], *, since_ms: int
+) -> Iterator[Event]:
     """Yield the events of these streams since a time, in the order of time within each hundred streams."""
     for start in range(0, len(streams), STREAMS_PER_CALL):
         pages = logs.get_paginator("filter_log_events").paginate(

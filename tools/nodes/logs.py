@@ -60,10 +60,14 @@ def main() -> int:
     nodes = read_nodes()
     logs = aws_client(session, "logs")
     log_group = find_log_group(logs, cluster, nodes.cluster_id if nodes else None)
-    streams = choose_streams(list_streams(logs, log_group), nodes, options.node, since_ms=options.since)
+    streams = choose_streams(
+        list_streams(logs, log_group), nodes, options.node, since_ms=options.since
+    )
     printer = Printer(names_of(nodes), colours=sys.stdout.isatty())
     since_ms = _now_ms() - options.since if options.since else 0
-    found = list(read_events(logs, log_group, [stream.name for stream in streams], since_ms=since_ms))
+    found = list(
+        read_events(logs, log_group, [stream.name for stream in streams], since_ms=since_ms)
+    )
     for stream in streams:
         events = [event for event in found if event.stream == stream.name]
         printer.show(stream, events if options.since else newest_run(events))
@@ -111,7 +115,9 @@ def _options() -> argparse.Namespace:
 def _milliseconds(text: str) -> int:
     found = re.fullmatch(r"(\d+)([mhd])", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"got {text!r}; a number and m, h or d, such as 30m, 2h, 1d")
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}; a number and m, h or d, such as 30m, 2h, 1d"
+        )
     return int(found[1]) * UNITS_MS[found[2]]
 
 
@@ -124,7 +130,9 @@ def _read_nodes(sagemaker: Any, cluster_name: str) -> ClusterNodes | None:
     try:
         return read_cluster_nodes(sagemaker, cluster_name)
     except ValueError as error:
-        print(f"note: {error}; these are the logs of the last cluster of that name", file=sys.stderr)
+        print(
+            f"note: {error}; these are the logs of the last cluster of that name", file=sys.stderr
+        )
         return None
 
 
@@ -134,7 +142,11 @@ def names_of(nodes: ClusterNodes | None) -> dict[str, str]:
 
 
 def choose_streams(
-    streams: Sequence[NodeStream], nodes: ClusterNodes | None, wanted: str | None, *, since_ms: int | None
+    streams: Sequence[NodeStream],
+    nodes: ClusterNodes | None,
+    wanted: str | None,
+    *,
+    since_ms: int | None,
 ) -> list[NodeStream]:
     """Return the log streams of the chosen nodes, the most recent last.
 
@@ -155,7 +167,9 @@ def choose_streams(
         newest = max((stream.last_event_ms for stream in streams), default=0)
         oldest = newest - (since_ms or DAY_MS)
         chosen = [
-            stream for stream in streams if stream.last_event_ms >= oldest or stream.instance_id in names
+            stream
+            for stream in streams
+            if stream.last_event_ms >= oldest or stream.instance_id in names
         ]
     else:
         chosen = [stream for stream in streams if _is_meant(stream, nodes, wanted)]
@@ -166,7 +180,9 @@ def choose_streams(
                 names.get(stream.instance_id, f"{stream.instance_id} of {stream.group}, gone")
                 for stream in streams
             ]
-            raise ValueError(f"no node {wanted}; there are logs of {', '.join(described) or 'none'}")
+            raise ValueError(
+                f"no node {wanted}; there are logs of {', '.join(described) or 'none'}"
+            )
     return sorted(chosen, key=lambda stream: stream.last_event_ms)
 
 
@@ -232,7 +248,9 @@ def _follow_nodes(
             nodes = read_nodes()
             printer.names = names_of(nodes)
         chosen = [
-            stream.name for stream in streams.values() if wanted is None or _is_meant(stream, nodes, wanted)
+            stream.name
+            for stream in streams.values()
+            if wanted is None or _is_meant(stream, nodes, wanted)
         ]
         return read_events(logs, log_group, chosen, since_ms=since_ms)
 

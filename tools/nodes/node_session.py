@@ -29,7 +29,9 @@ ENDED = "session-script-ended"
 SESSION_STARTED = re.compile(r"Starting session with SessionId: (\S+)")
 AROUND = re.compile(r"(?:Starting|Exiting) session with SessionId: ", re.IGNORECASE)
 """Lines of the aws command before and after the script's output."""
-CONTROL_SEQUENCES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+CONTROL_SEQUENCES = re.compile(
+    r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
+)
 """Control sequences of a terminal."""
 SECONDS_TO_TERMINATE = 30
 """Time limit of the request that ends a session."""
@@ -105,7 +107,9 @@ def run_on_node(
     if not session_id:
         raise NoSession(f"no session could be started: {last or 'the aws command printed nothing'}")
     last_line = f"; its last line: {last}" if last else ""
-    raise BrokenSession(f"the session ended before the script; the script may still be running{last_line}")
+    raise BrokenSession(
+        f"the session ended before the script; the script may still be running{last_line}"
+    )
 
 
 def _terminate(session_id: str, start_session: Sequence[str]) -> None:
@@ -127,7 +131,9 @@ def _in_terminal(command: Sequence[str]) -> Iterator[Iterator[str]]:
     """
     our_end, its_end = pty.openpty()
     tty.setraw(its_end)
-    process = subprocess.Popen(command, stdin=its_end, stdout=its_end, stderr=its_end, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdin=its_end, stdout=its_end, stderr=its_end, start_new_session=True
+    )
     os.close(its_end)
     try:
         yield _lines(our_end)
@@ -166,7 +172,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             return
 
 
-def start_session(cluster: ClusterNodes, node: Node, *, region: str, profile: str | None) -> list[str]:
+def start_session(
+    cluster: ClusterNodes, node: Node, *, region: str, profile: str | None
+) -> list[str]:
     """Return the start of the command for a session, without the document that defines the session."""
     command = ["aws", "ssm", "start-session", "--target", cluster.target(node), "--region", region]
     return [*command, "--profile", profile] if profile else command
@@ -177,8 +185,14 @@ def check_programs() -> None:
     aws = shutil.which("aws")
     if aws is None:
         raise ValueError("the aws command is missing; install AWS CLI version 2 (docs/deploy.md)")
-    version = subprocess.run([aws, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    version = subprocess.run(
+        [aws, "--version"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     if not version.startswith("aws-cli/2."):
-        raise ValueError(f"{aws} is {version}; HyperPod sessions need AWS CLI version 2 (docs/deploy.md)")
+        raise ValueError(
+            f"{aws} is {version}; HyperPod sessions need AWS CLI version 2 (docs/deploy.md)"
+        )
     if shutil.which("session-manager-plugin") is None:
-        raise ValueError("session-manager-plugin is missing; the aws command starts it (docs/deploy.md)")
+        raise ValueError(
+            "session-manager-plugin is missing; the aws command starts it (docs/deploy.md)"
+        )

@@ -27,15 +27,21 @@ def main() -> int:
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="run file")
     parser.add_argument("--group", help="instance group (default: the one with the most GPUs)")
     parser.add_argument("--nodes", type=int, help="number of nodes of the group (default: all)")
-    parser.add_argument("--mfu", type=float, help="share of the GPUs' peak to assume, for example 0.4")
+    parser.add_argument(
+        "--mfu", type=float, help="share of the GPUs' peak to assume, for example 0.4"
+    )
     parser.add_argument(
         "--measured", type=Path, metavar="FILE", help="results.json of a run on the same GPUs"
     )
-    parser.add_argument("--failure-hours", type=float, help="hours between failures of the job, if known")
+    parser.add_argument(
+        "--failure-hours", type=float, help="hours between failures of the job, if known"
+    )
     parser.add_argument(
         "--co2", action="store_true", help="report emissions, too, from the grid of the region"
     )
-    parser.add_argument("overrides", nargs="*", metavar="section.field=value", help="changes of the run file")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="section.field=value", help="changes of the run file"
+    )
     options = parser.parse_intermixed_args()
     _check_number("--mfu", options.mfu, most=1.0)
     _check_number("--failure-hours", options.failure_hours, most=1e9)

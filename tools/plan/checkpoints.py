@@ -46,7 +46,10 @@ def daly_interval(stall_seconds: float, failure_seconds: float) -> float:
     if stall_seconds >= 2 * failure_seconds:
         return failure_seconds
     ratio = math.sqrt(stall_seconds / (2 * failure_seconds))
-    return math.sqrt(2 * stall_seconds * failure_seconds) * (1 + ratio / 3 + ratio**2 / 9) - stall_seconds
+    return (
+        math.sqrt(2 * stall_seconds * failure_seconds) * (1 + ratio / 3 + ratio**2 / 9)
+        - stall_seconds
+    )
 
 
 def lost_share(interval: float, stall: float, failure_seconds: float) -> float:

@@ -57,7 +57,13 @@ class Memory:
 
     @property
     def total(self) -> float:
-        return self.parameters + self.gradients + self.optimizer + self.weights_in_use + self.activations
+        return (
+            self.parameters
+            + self.gradients
+            + self.optimizer
+            + self.weights_in_use
+            + self.activations
+        )
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,8 @@ def memory(layout: Layout) -> Memory:
     frozen_bytes = NF4 if lora and lora.quantize == "nf4" else layout.number_bytes
     return Memory(
         parameters=(
-            FP32 * (parameters.trained + parameters.frozen) + frozen_bytes * parameters.frozen_matrices
+            FP32 * (parameters.trained + parameters.frozen)
+            + frozen_bytes * parameters.frozen_matrices
         )
         / shards,
         gradients=FP32 * parameters.trained / shards,
@@ -117,7 +124,9 @@ def _weights_in_use(layout: Layout, lora: LoraConfig | None) -> float:
     # A matrix has a gradient in the type of the arithmetic, and one in fp32.
     newest_gradient = shape.largest_matrix * (size + FP32)
     if lora is not None:
-        return 2 * shape.largest_matrix * size  # a frozen matrix with its adapter, or unpacked from 4 bits
+        return (
+            2 * shape.largest_matrix * size
+        )  # a frozen matrix with its adapter, or unpacked from 4 bits
     if layout.config.parallel.mode == "fsdp":
         gathered = 2 * matrices * size + (shape.embedding + shape.language_head) * size
         reduced = matrices * (size + FP32)
@@ -156,7 +165,9 @@ def head_bytes(layout: Layout) -> float:
     return predicted * layout.shape.hidden * (2 * FP32 + 3 * layout.number_bytes)
 
 
-def layer_bytes(shape: ModelShape, size: int, attention: Attention, lora: LoraConfig | None = None) -> int:
+def layer_bytes(
+    shape: ModelShape, size: int, attention: Attention, lora: LoraConfig | None = None
+) -> int:
     """Return the bytes that a layer keeps for each token."""
     targets = set(lora.targets) if lora else None
 

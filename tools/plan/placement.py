@@ -25,7 +25,9 @@ class Place:
     @property
     def gpu(self) -> str:
         """Accelerator, by its name in ``PEAKS``."""
-        assert self.hardware.accelerator is not None  # ``find_place`` skips groups without accelerators
+        assert (
+            self.hardware.accelerator is not None
+        )  # ``find_place`` skips groups without accelerators
         return self.hardware.accelerator
 
     @property
@@ -40,7 +42,11 @@ class Place:
     @property
     def world_size(self) -> int:
         """Number of processes, which is the number of GPUs or NeuronCores."""
-        return self.num_nodes * self.hardware.num_accelerators * self.hardware.processes_per_accelerator
+        return (
+            self.num_nodes
+            * self.hardware.num_accelerators
+            * self.hardware.processes_per_accelerator
+        )
 
 
 def find_place(cluster: AnyCluster, group: str | None, num_nodes: int | None) -> Place:
@@ -64,7 +70,9 @@ def find_place(cluster: AnyCluster, group: str | None, num_nodes: int | None) ->
             f"--group: got {group or 'nothing'}; groups of {cluster.name} with devices of a known"
             f" peak ({', '.join(PEAKS)}) are: {names}"
         )
-    place = max(places, key=lambda place: dataclasses.replace(place, num_nodes=place.most_nodes).world_size)
+    place = max(
+        places, key=lambda place: dataclasses.replace(place, num_nodes=place.most_nodes).world_size
+    )
     most = place.most_nodes
     nodes = (place.num_nodes or most) if num_nodes is None else num_nodes
     if not 1 <= nodes <= max(1, most):

@@ -19,7 +19,15 @@ from tools.plan.memory import USABLE, Layout, Memory, memory
 from tools.plan.placement import Place
 from tools.plan.speed import Speed, residues_of
 
-BOARD_WATTS = {"A10G": 300, "L4": 72, "L40S": 350, "A100": 400, "H100": 700, "H200": 700, "B200": 1000}
+BOARD_WATTS = {
+    "A10G": 300,
+    "L4": 72,
+    "L40S": 350,
+    "A100": 400,
+    "H100": 700,
+    "H200": 700,
+    "B200": 1000,
+}
 """Power of a GPU at full load, from NVIDIA's data sheets."""
 HOST_FACTOR = 10.2 / (8 * 0.7)
 """Power of a node divided by that of its GPUs; a DGX H100 draws at most 10.2 kW (NVIDIA's data sheet)."""
@@ -114,7 +122,9 @@ def time_and_money(
 ) -> list[str]:
     """Return lines about time, cost and, if wanted, emissions; ``hours_low`` belongs to the higher speed."""
     unit, length = next(
-        (unit, hours) for unit, hours in TIME_UNITS.items() if hours_high >= 2 * hours or unit == "seconds"
+        (unit, hours)
+        for unit, hours in TIME_UNITS.items()
+        if hours_high >= 2 * hours or unit == "seconds"
     )
     time = f"{_span(hours_low / length, hours_high / length)} {unit}"
     devices = f"{place.world_size} {_kind(place)}s"
@@ -151,7 +161,11 @@ def _emissions_line(cluster: AnyCluster, place: Place, hours_low: float, hours_h
     kg_per_kwh = grid_grams_per_kwh(cluster.region) / 1000
     kg_low = kwh_low * kg_per_kwh
     kg_high = kwh_high * kg_per_kwh
-    mass = f"{_span(kg_low / 1000, kg_high / 1000)} t" if kg_high >= 1000 else f"{_span(kg_low, kg_high)} kg"
+    mass = (
+        f"{_span(kg_low / 1000, kg_high / 1000)} t"
+        if kg_high >= 1000
+        else f"{_span(kg_low, kg_high)} kg"
+    )
     return (
         f"{mass} CO2e with the grid of {cluster.region} for {_span(kwh_low, kwh_high)} kWh (at full load;"
         " docs/cost.md)"
@@ -176,7 +190,11 @@ def _three_digits(value: float) -> str:
 
 
 def _size(num_bytes: float) -> str:
-    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{_rounded(num_bytes / MIB, 2):g} MiB"
+    return (
+        f"{num_bytes / GIB:.1f} GiB"
+        if num_bytes >= GIB
+        else f"{_rounded(num_bytes / MIB, 2):g} MiB"
+    )
 
 
 def _money(low_usd: float, high_usd: float) -> str:
@@ -200,7 +218,9 @@ def grid_grams_per_kwh(region: str) -> float:
     with GRID_FILE.open(newline="") as file:
         known = {row["region"]: float(row["grams_per_kwh"]) for row in csv.DictReader(file)}
     if region not in known:
-        raise ValueError(f"--co2: got {region}; figures are known for {', '.join(sorted(known))}; remove it")
+        raise ValueError(
+            f"--co2: got {region}; figures are known for {', '.join(sorted(known))}; remove it"
+        )
     return known[region]
 
 
@@ -221,12 +241,16 @@ def remedies(layout: Layout, usable_bytes: float) -> list[str]:
     for setting in _settings(layout):
         if any(changes.items() <= setting.items() for changes in found):
             continue  # a smaller change is enough
-        packs: list[Changes] = [{"train.tokens_per_pack": size} for size in _smaller_packs(layout.config)]
+        packs: list[Changes] = [
+            {"train.tokens_per_pack": size} for size in _smaller_packs(layout.config)
+        ]
         for pack in ({}, *packs):
             if memory(_changed(layout, setting | pack)).total <= usable_bytes:
                 found.append(setting | pack)
                 break
-    return [" ".join(f"{key}={value}".lower() for key, value in changes.items()) for changes in found]
+    return [
+        " ".join(f"{key}={value}".lower() for key, value in changes.items()) for changes in found
+    ]
 
 
 def _changed(layout: Layout, changes: Changes) -> Layout:

@@ -99,14 +99,18 @@ def flops_per_residue(layout: Layout) -> float:
     return weights + 12 * shape.layers * shape.hidden * min(MEAN_LENGTH, longest)
 
 
-def speed(layout: Layout, *, gpu: str, mfu: float | None = None, measured: Measured | None = None) -> Speed:
+def speed(
+    layout: Layout, *, gpu: str, mfu: float | None = None, measured: Measured | None = None
+) -> Speed:
     """Return the speed at the given MFU, else the measured one, else the published one.
 
     Raises:
         ValueError: if the measurement is from another GPU.
     """
     if measured and measured.gpu != gpu:
-        raise ValueError(f"--measured: the run was on {measured.gpu}, and the cluster has {gpu}; set --mfu")
+        raise ValueError(
+            f"--measured: the run was on {measured.gpu}, and the cluster has {gpu}; set --mfu"
+        )
     if mfu is not None:
         share = Published(mfu, mfu, "given by --mfu")
     elif measured:
@@ -146,7 +150,9 @@ def _published(layout: Layout, gpu: str) -> Published:
         spare = 12 * shape.layers * shape.hidden * max(0.0, spare_keys)
         useful = counted / (counted + spare)
         factor *= useful
-        source += f"; {useful:.0%} of that, because attention reads {window_keys(config)} keys per token"
+        source += (
+            f"; {useful:.0%} of that, because attention reads {window_keys(config)} keys per token"
+        )
     if config.train.precision == "fp32":
         source += "; this is for bf16, and fp32 takes several times as long"
     return Published(factor * low, factor * high, source)

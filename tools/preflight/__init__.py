@@ -111,7 +111,9 @@ def run_checks(aws: ReadOnlyAws, cluster: AnyCluster) -> Iterator[Finding]:
         try:
             yield from check(aws, cluster)
         except PermissionMissing as missing:
-            yield Subject(title).unknown("", f"add {missing.action} to your permissions, and run it again")
+            yield Subject(title).unknown(
+                "", f"add {missing.action} to your permissions, and run it again"
+            )
         except (BotoCoreError, ClientError) as error:
             if has_expired(error):
                 yield account.CREDENTIALS.fail(

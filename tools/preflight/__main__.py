@@ -19,7 +19,9 @@ NOT_CHECKED = 3
 
 
 def main() -> int:
-    options = cluster_parser("Check, without changing anything, that a cluster can be deployed.").parse_args()
+    options = cluster_parser(
+        "Check, without changing anything, that a cluster can be deployed."
+    ).parse_args()
     cluster = load_cluster(options.cluster)
     aws = ReadOnlyAws(open_session(region=cluster.region, profile=options.profile))
     findings = []
@@ -42,7 +44,9 @@ def _summary(findings: list[Finding]) -> str:
         return f"\n{shown}: not ready to deploy"
     if number := count["UNKNOWN"]:
         checks = "1 check" if number == 1 else f"{number} checks"
-        return f"\n{shown}: {checks} could not be made, so it is unknown whether it is ready to deploy"
+        return (
+            f"\n{shown}: {checks} could not be made, so it is unknown whether it is ready to deploy"
+        )
     return f"\n{shown}: ready to deploy"
 
 

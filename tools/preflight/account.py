@@ -43,7 +43,9 @@ def check_credentials(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_region(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    regions = aws.call("ec2", "describe_regions", RegionNames=[cluster.region], AllRegions=True)["Regions"]
+    regions = aws.call("ec2", "describe_regions", RegionNames=[cluster.region], AllRegions=True)[
+        "Regions"
+    ]
     status = regions[0]["OptInStatus"] if regions else "unknown"
     if status in ("opt-in-not-required", "opted-in"):
         yield REGION.ok(f"{cluster.region} is enabled")
@@ -67,7 +69,9 @@ def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         return
     version = int(found["Parameter"]["Value"])
     if version < MIN_BOOTSTRAP_VERSION:
-        yield BOOTSTRAP.fail(f"version {version}; {MIN_BOOTSTRAP_VERSION} is needed", f"run `{command}`")
+        yield BOOTSTRAP.fail(
+            f"version {version}; {MIN_BOOTSTRAP_VERSION} is needed", f"run `{command}`"
+        )
     else:
         yield BOOTSTRAP.ok(f"version {version}")
 

@@ -36,7 +36,9 @@ def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Ite
             kubernetesVersion=cluster.kubernetes.version,
         )
         offered = [version for listed in listing or [] for version in listed["addonVersions"]]
-        found = next((version for version in offered if version["addonVersion"] == addon.version), None)
+        found = next(
+            (version for version in offered if version["addonVersion"] == addon.version), None
+        )
         if found is None:
             yield _not_offered(subject, cluster, addon, offered)
             continue
@@ -93,7 +95,8 @@ def _configuration(
     if addon.configuration is None and not found.get("requiresConfiguration"):
         return
     command = (
-        f"`aws eks describe-addon-configuration --addon-name {addon.name} --addon-version {addon.version}`"
+        f"`aws eks describe-addon-configuration --addon-name {addon.name} "
+        f"--addon-version {addon.version}`"
     )
     try:
         answer = aws.call(
@@ -113,7 +116,9 @@ def _configuration(
         yield subject.unknown(f"the schema of its configuration cannot be read: {reason}", command)
         return
     if not schema:
-        yield subject.warn("EKS has no schema for its configuration", f"check the accepted values: {command}")
+        yield subject.warn(
+            "EKS has no schema for its configuration", f"check the accepted values: {command}"
+        )
         return
     known = (
         error

@@ -25,7 +25,9 @@ def check_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         subject = Subject(f"zone {zone_id}")
         if zone_id not in state:
             known = ", ".join(sorted(state))
-            yield subject.fail(f"this account has no such zone in {cluster.region}", f"use one of {known}")
+            yield subject.fail(
+                f"this account has no such zone in {cluster.region}", f"use one of {known}"
+            )
         elif state[zone_id] != "available":
             yield subject.warn(f"state {state[zone_id]}", "choose another zone, or wait")
         else:
@@ -88,7 +90,8 @@ def check_training_plans(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
         yield _status(subject, plan)
         if TARGET not in plan.get("TargetResources", [TARGET]):
             yield subject.fail(
-                f"bought for {', '.join(plan['TargetResources'])}", f"buy a plan whose target is {TARGET}"
+                f"bought for {', '.join(plan['TargetResources'])}",
+                f"buy a plan whose target is {TARGET}",
             )
         yield from _capacity(subject, cluster, plan, groups)
 
@@ -100,7 +103,8 @@ def _status(subject: Subject, plan: dict[str, Any]) -> Finding:
     if status == "Active":
         if end is not None and end - datetime.now(UTC) < ENDS_SOON:
             return subject.warn(
-                f"ends {end:%Y-%m-%d %H:%M} UTC", "expect its nodes to be taken away then; save checkpoints"
+                f"ends {end:%Y-%m-%d %H:%M} UTC",
+                "expect its nodes to be taken away then; save checkpoints",
             )
         return subject.ok("active" + (f" until {end:%Y-%m-%d %H:%M} UTC" if end else ""))
     if status == "Scheduled":
@@ -113,7 +117,9 @@ def _status(subject: Subject, plan: dict[str, Any]) -> Finding:
             "not paid for or not confirmed yet", "wait until its status is Scheduled or Active"
         )
     reason = plan.get("StatusMessage") or "no reason given"
-    return subject.fail(f"{status.lower()} ({reason})", "buy another plan, or remove training_plan_arn")
+    return subject.fail(
+        f"{status.lower()} ({reason})", "buy another plan, or remove training_plan_arn"
+    )
 
 
 def _capacity(

@@ -33,7 +33,9 @@ def check_types(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     rendered = run_helm(helm, "template", "hyperpod", str(folder), values=chart_values(cluster))
     if rendered.returncode != 0:
         message = " ".join(rendered.stderr.split())
-        yield CHART.fail(f"helm cannot render it for this file: {message}", "run `make charts` again")
+        yield CHART.fail(
+            f"helm cannot render it for this file: {message}", "run `make charts` again"
+        )
         return
     documents = [document for document in yaml.safe_load_all(rendered.stdout) if document]
     daemon_sets = [document for document in documents if document["kind"] == "DaemonSet"]

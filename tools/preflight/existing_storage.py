@@ -84,7 +84,9 @@ def _find(
             f"set network.vpc: existing and network.vpc_id: {found['VpcId']}",
         )
     elif vpc != found["VpcId"]:
-        yield subject.fail(f"is in {found['VpcId']}, the cluster in {vpc}", "set one of the cluster's VPC")
+        yield subject.fail(
+            f"is in {found['VpcId']}, the cluster in {vpc}", "set one of the cluster's VPC"
+        )
     else:
         yield from _check_access(aws, cluster, subject, found, kind)
     return found
@@ -97,7 +99,9 @@ def _vpc_of(aws: ReadOnlyAws, cluster: Cluster) -> str | None:
     if not is_deployed(aws, cluster, "network"):
         return None
     tag = {"Name": "tag:aws:cloudformation:stack-name", "Values": [stack_names(cluster).network]}
-    return next((vpc["VpcId"] for vpc in aws.call("ec2", "describe_vpcs", Filters=[tag])["Vpcs"]), None)
+    return next(
+        (vpc["VpcId"] for vpc in aws.call("ec2", "describe_vpcs", Filters=[tag])["Vpcs"]), None
+    )
 
 
 def _check_access(
@@ -157,10 +161,16 @@ def _check_bucket(aws: ReadOnlyAws, name: str) -> Iterator[Finding]:
     subject = Subject(f"bucket {name}")
     found = aws.find("s3", "head_bucket", Bucket=name)
     if found is None:
-        yield subject.fail("does not exist", "set storage.data_bucket.existing to the name of a bucket")
+        yield subject.fail(
+            "does not exist", "set storage.data_bucket.existing to the name of a bucket"
+        )
     elif (region := found.get("BucketRegion", aws.region)) != aws.region:
-        yield subject.fail(f"is in {region}, the cluster in {aws.region}", "set a bucket of this region")
+        yield subject.fail(
+            f"is in {region}, the cluster in {aws.region}", "set a bucket of this region"
+        )
     elif aws.call("s3", "get_bucket_versioning", Bucket=name).get("Status") != "Enabled":
-        yield subject.warn("keeps no versions: deleted and overwritten objects are lost", "enable versioning")
+        yield subject.warn(
+            "keeps no versions: deleted and overwritten objects are lost", "enable versioning"
+        )
     else:
         yield subject.ok("is in this region and keeps versions")

@@ -35,7 +35,9 @@ class Subject:
         return Finding("WARN", self.name, message, action)
 
     def unknown(self, reason: str, action: str) -> Finding:
-        return Finding("UNKNOWN", self.name, f"could not be checked{': ' if reason else ''}{reason}", action)
+        return Finding(
+            "UNKNOWN", self.name, f"could not be checked{': ' if reason else ''}{reason}", action
+        )
 
     def fail(self, message: str, action: str) -> Finding:
         return Finding("FAIL", self.name, message, action)

@@ -92,7 +92,9 @@ def _num_spot(count: Counter[TypeAndCapacity]) -> int:
 
 
 def _judge(aws: ReadOnlyAws, name: str, *, needed: int, used: int) -> Finding:
-    return judge_quota(aws, Quota("sagemaker", SAGEMAKER, name), needed=needed, used=used, unit="instances")
+    return judge_quota(
+        aws, Quota("sagemaker", SAGEMAKER, name), needed=needed, used=used, unit="instances"
+    )
 
 
 def check_volume_size(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

@@ -29,8 +29,12 @@ def _principal(aws: ReadOnlyAws, arn: str) -> Finding:
         )
     found = aws.find("iam", f"get_{kind}", **{f"{kind.title()}Name": name})
     if found is None:
-        return subject.fail(f"{arn} does not exist", "set kubernetes.access to roles and users that exist")
+        return subject.fail(
+            f"{arn} does not exist", "set kubernetes.access to roles and users that exist"
+        )
     actual = found[kind.title()]["Arn"]
     if actual != arn:
-        return subject.fail(f"the file says {arn}, it is {actual}", f"set principal_arn to {actual}")
+        return subject.fail(
+            f"the file says {arn}, it is {actual}", f"set principal_arn to {actual}"
+        )
     return subject.ok("exists")

@@ -20,7 +20,11 @@ def check_version(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     status = version.get("versionStatus")
     if status in (None, "UNSUPPORTED"):
         offered = sorted(
-            (name for name, found in versions.items() if found.get("versionStatus") != "UNSUPPORTED"),
+            (
+                name
+                for name, found in versions.items()
+                if found.get("versionStatus") != "UNSUPPORTED"
+            ),
             key=_minor,
         )
         yield subject.fail(

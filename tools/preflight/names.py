@@ -80,7 +80,9 @@ def check_log_groups(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         yield _log_group(aws, cluster, names.node_log_group, "hyperpod")
 
 
-def check_planned_log_groups(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+def check_planned_log_groups(
+    planned: Planned, aws: ReadOnlyAws, cluster: EksCluster
+) -> Iterator[Finding]:
     """Check log groups that EKS and agents may have created for an earlier cluster."""
     for name in planned.log_groups:
         yield _log_group(aws, cluster, name, "hyperpod")

@@ -35,7 +35,9 @@ def check_existing_vpc(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         ("enableDnsSupport", "enable-dns-support"),
         ("enableDnsHostnames", "enable-dns-hostnames"),
     ):
-        answer = aws.call("ec2", "describe_vpc_attribute", VpcId=network.vpc_id, Attribute=attribute)
+        answer = aws.call(
+            "ec2", "describe_vpc_attribute", VpcId=network.vpc_id, Attribute=attribute
+        )
         if not answer[attribute[0].upper() + attribute[1:]]["Value"]:
             yield subject.fail(
                 f"{attribute} is off; FSx and the interface endpoints need DNS names",
@@ -62,7 +64,9 @@ def _check_subnet(
     ):
         actual = found[key]
         if actual != in_file:
-            yield subject.fail(f"{field} is {actual}, the file says {in_file}", f"set it to {actual}")
+            yield subject.fail(
+                f"{field} is {actual}, the file says {in_file}", f"set it to {actual}"
+            )
     if found.get("MapPublicIpOnLaunch"):
         yield subject.fail("it gives its nodes public addresses", "name a private subnet")
     needed = missing_addresses(aws, cluster)[subnet.availability_zone_id]
@@ -80,7 +84,10 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     network = cluster.network
     if not isinstance(network, ExistingVpc):
         return
-    tables = {table["RouteTableId"]: table for table in _in_vpc(aws, network, "route_tables", "RouteTables")}
+    tables = {
+        table["RouteTableId"]: table
+        for table in _in_vpc(aws, network, "route_tables", "RouteTables")
+    }
     table_of = {
         association["SubnetId"]: table_id
         for table_id, table in tables.items()
@@ -155,7 +162,9 @@ def check_endpoint_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
     own = zone_ids(cluster)
     if not network.interface_endpoints:
         return
-    services = {name: whole_name(name, cluster.region) for name in endpoint_services(cluster).values()}
+    services = {
+        name: whole_name(name, cluster.region) for name in endpoint_services(cluster).values()
+    }
     # A filter returns what exists. ServiceNames would be refused as a whole if one service does not exist.
     only = [{"Name": "service-name", "Values": list(services.values())}]
     details = aws.items("ec2", "describe_vpc_endpoint_services", "ServiceDetails", Filters=only)
@@ -169,7 +178,9 @@ def check_endpoint_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
             continue
         subject = Subject(f"endpoint {service}")
         if not zones:
-            action = "turn off the feature that needs it, or set network.interface_endpoints to false"
+            action = (
+                "turn off the feature that needs it, or set network.interface_endpoints to false"
+            )
             yield subject.fail(f"{cluster.region} has no endpoint service {full_name}", action)
             continue
         usable = [name for name in own if name in zones]
@@ -195,14 +206,18 @@ def _in_vpc(aws: ReadOnlyAws, network: ExistingVpc, plural: str, key: str) -> li
 
 def _way_out(routes: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the default route, or None."""
-    return next((route for route in routes if route.get("DestinationCidrBlock") == "0.0.0.0/0"), None)
+    return next(
+        (route for route in routes if route.get("DestinationCidrBlock") == "0.0.0.0/0"), None
+    )
 
 
 def _is_closed(aws: ReadOnlyAws, network: ExistingVpc) -> bool:
     """Return whether a subnet of the cluster has no default route."""
     tables = _in_vpc(aws, network, "route_tables", "RouteTables")
     named = {subnet.route_table_id for subnet in network.private_subnets}
-    return any(_way_out(table["Routes"]) is None for table in tables if table["RouteTableId"] in named)
+    return any(
+        _way_out(table["Routes"]) is None for table in tables if table["RouteTableId"] in named
+    )
 
 
 def _judge_way_out(subject: Subject, cluster: Cluster, route: dict[str, Any] | None) -> Finding:
@@ -218,11 +233,14 @@ def _judge_way_out(subject: Subject, cluster: Cluster, route: dict[str, Any] | N
             "set node_setup.downloads to artifact_bucket, or prometheus to false",
         )
     if route is None:
-        return subject.warn("no internet access", "nodes can use neither pip nor public container registries")
+        return subject.warn(
+            "no internet access", "nodes can use neither pip nor public container registries"
+        )
     if route.get("State") == "blackhole":
         return subject.fail("the target of the default route was deleted", "repair the route table")
     if route.get("GatewayId", "").startswith("igw-"):
         return subject.fail(
-            "the default route is an internet gateway, so the subnet is public", "name private subnets"
+            "the default route is an internet gateway, so the subnet is public",
+            "name private subnets",
         )
     return subject.ok("it has internet access")

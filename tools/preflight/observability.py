@@ -86,9 +86,13 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
     for name in [*grafana.admins, *grafana.editors, *grafana.viewers]:
         kind, _, principal = name.partition("/")
         if kind == "user":
-            found = aws.find("identitystore", "describe_user", IdentityStoreId=stores[0], UserId=principal)
+            found = aws.find(
+                "identitystore", "describe_user", IdentityStoreId=stores[0], UserId=principal
+            )
         else:
-            found = aws.find("identitystore", "describe_group", IdentityStoreId=stores[0], GroupId=principal)
+            found = aws.find(
+                "identitystore", "describe_group", IdentityStoreId=stores[0], GroupId=principal
+            )
         if found is None:
             yield Subject(f"Grafana, {name}").fail(
                 "Identity Center has no user or group with this id",

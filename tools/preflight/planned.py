@@ -58,12 +58,16 @@ class Planned:
     @property
     def log_groups(self) -> list[str]:
         """Names of log groups that have a name in the template; the others are named after their function."""
-        names = [properties.get("LogGroupName") for properties in self._of_type("AWS::Logs::LogGroup")]
+        names = [
+            properties.get("LogGroupName") for properties in self._of_type("AWS::Logs::LogGroup")
+        ]
         return [name for name in names if isinstance(name, str)]
 
     def _of_type(self, resource_type: str) -> list[dict[str, Any]]:
         resources = self._synthesis.template["Resources"].values()
-        return [resource["Properties"] for resource in resources if resource["Type"] == resource_type]
+        return [
+            resource["Properties"] for resource in resources if resource["Type"] == resource_type
+        ]
 
 
 def synthesize(cluster: EksCluster) -> Synthesis:

@@ -59,7 +59,9 @@ class ReadOnlyAws:
             self._clients[service] = aws_client(self._session, service)
         return self._clients[service]
 
-    def _read(self, service: str, operation: str, key: str | None, parameters: dict[str, Any]) -> Any:
+    def _read(
+        self, service: str, operation: str, key: str | None, parameters: dict[str, Any]
+    ) -> Any:
         assert operation.partition("_")[0] in READING, f"{service} {operation} is not a read"
         request = (service, operation, json.dumps(parameters, sort_keys=True))
         if request in self._responses:

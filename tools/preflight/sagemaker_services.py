@@ -21,7 +21,10 @@ RUNNING = "Studio JupyterLab Apps running on {} instances"
 """Name in Service Quotas."""
 DOMAINS = Quota("sagemaker", SAGEMAKER, "Total domains", "L-B683BCB0")
 PROFILES = Quota(
-    "sagemaker", SAGEMAKER, "Maximum number of Studio user profiles allowed per account", "L-AC46C40F"
+    "sagemaker",
+    SAGEMAKER,
+    "Maximum number of Studio user profiles allowed per account",
+    "L-AC46C40F",
 )
 
 
@@ -43,7 +46,9 @@ def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
             f"change `name`; or, if its runs are no longer needed (inspect it), `aws sagemaker "
             f"delete-mlflow-tracking-server --tracking-server-name {name}`",
         )
-    quotas = [quota for quota in quotas_by_name(aws, "sagemaker") if MLFLOW_QUOTAS[kind].fullmatch(quota)]
+    quotas = [
+        quota for quota in quotas_by_name(aws, "sagemaker") if MLFLOW_QUOTAS[kind].fullmatch(quota)
+    ]
     for quota in quotas:
         yield judge_quota(aws, Quota("sagemaker", "Amazon SageMaker", quota), used=len(names))
     if not quotas:
@@ -81,7 +86,9 @@ def check_spaces(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         return
     message = f"{num_spaces} spaces of {space_type} may run at once, the quota is {value:,.10g}"
     if value < num_spaces:
-        yield STUDIO.warn(message, f"request {num_spaces} for '{name}' in Service Quotas, {SAGEMAKER}")
+        yield STUDIO.warn(
+            message, f"request {num_spaces} for '{name}' in Service Quotas, {SAGEMAKER}"
+        )
     else:
         yield STUDIO.ok(message)
 

@@ -66,7 +66,9 @@ def _new_vpc(aws: ReadOnlyAws, network: NewVpc) -> Iterator[Finding]:
     if network.internet == "nat":
         gateways = aws.items("ec2", "describe_internet_gateways", "InternetGateways")
         yield judge_quota(aws, INTERNET_GATEWAYS, used=len(gateways))
-        yield judge_quota(aws, ADDRESSES, used=len(aws.call("ec2", "describe_addresses")["Addresses"]))
+        yield judge_quota(
+            aws, ADDRESSES, used=len(aws.call("ec2", "describe_addresses")["Addresses"])
+        )
         yield _nat_gateways(aws, network.availability_zone_ids[0])
 
 

@@ -53,7 +53,9 @@ def check_stacks(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         elif status.endswith("_IN_PROGRESS"):
             yield subject.fail(f"a change is in progress ({status})", "wait until it has ended")
         elif status == "DELETE_FAILED":
-            yield subject.fail("its deletion failed", "run `make teardown` again; it names the cause")
+            yield subject.fail(
+                "its deletion failed", "run `make teardown` again; it names the cause"
+            )
         else:
             yield subject.ok(f"deployed ({status}); the next deployment updates it")
 

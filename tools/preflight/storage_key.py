@@ -14,7 +14,9 @@ def check_key(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     subject = Subject(f"KMS key {arn.rpartition('/')[2]}")
     found = aws.find("kms", "describe_key", KeyId=arn)
     if found is None:
-        yield subject.fail("there is no such key", "set storage.kms to `aws`, `create` or a key's ARN")
+        yield subject.fail(
+            "there is no such key", "set storage.kms to `aws`, `create` or a key's ARN"
+        )
         return
     key = found["KeyMetadata"]
     if key["KeyState"] != "Enabled":

@@ -45,7 +45,10 @@ def main() -> int:
     session = open_session(region=cluster.region, profile=options.profile)
     require_credentials(session)
     profile = ["--profile", options.profile] if options.profile else []
-    context = [f"--context=cluster={options.cluster}", *(f"--context={value}" for value in options.context)]
+    context = [
+        f"--context=cluster={options.cluster}",
+        *(f"--context={value}" for value in options.context),
+    ]
     if options.action == "deploy":
         return _deploy(cluster, session, context, profile, rest)
     status = _cdk("destroy", *context, *profile, *rest)
@@ -55,7 +58,11 @@ def main() -> int:
 
 
 def _deploy(
-    cluster: Cluster, session: boto3.Session, context: list[str], profile: list[str], rest: list[str]
+    cluster: Cluster,
+    session: boto3.Session,
+    context: list[str],
+    profile: list[str],
+    rest: list[str],
 ) -> int:
     """Deploy stacks, and return the exit status.
 
@@ -161,7 +168,11 @@ def _report_groups(session: boto3.Session, cluster: Cluster) -> int:
         print(f"waiting for {', '.join(missing)}", flush=True)
         time.sleep(SECONDS_BETWEEN_LOOKS)
     rows = [
-        [group["InstanceGroupName"], str(group.get("TargetCount", "")), str(group.get("CurrentCount", ""))]
+        [
+            group["InstanceGroupName"],
+            str(group.get("TargetCount", "")),
+            str(group.get("CurrentCount", "")),
+        ]
         for group in found["InstanceGroups"]
     ]
     print("\n" + format_table(["group", "wanted", "running"], rows))
@@ -169,7 +180,10 @@ def _report_groups(session: boto3.Session, cluster: Cluster) -> int:
         return 0
     if cluster.continuous_provisioning:
         events = sagemaker.list_cluster_events(
-            ClusterName=cluster.name, MaxResults=NUM_EVENTS, SortBy="EventTime", SortOrder="Descending"
+            ClusterName=cluster.name,
+            MaxResults=NUM_EVENTS,
+            SortBy="EventTime",
+            SortOrder="Descending",
         )
         for event in events["Events"]:
             print(f"  {event['EventTime']:%Y-%m-%d %H:%M} {event.get('Description', '')}")

@@ -58,7 +58,9 @@ class Precious(NamedTuple):
 EMPTY = "the new one is empty"
 PRECIOUS = {
     CLUSTER: Precious("the cluster", "all its nodes are terminated and every job ends"),
-    CONTROL_PLANE: Precious("the control plane", "all that is installed on it is gone, and every job ends"),
+    CONTROL_PLANE: Precious(
+        "the control plane", "all that is installed on it is gone, and every job ends"
+    ),
     "AWS::Grafana::Workspace": Precious("the Grafana workspace", "people's dashboards are gone"),
     FSX: Precious("a file system", EMPTY),
     MARIADB: Precious("the accounting database", EMPTY),
@@ -71,7 +73,13 @@ PRECIOUS = {
     "AWS::SageMaker::MlflowTrackingServer": Precious("MLflow", "the new one has no runs"),
     "AWS::ECR::Repository": Precious("the image repository", EMPTY),
 }
-NAME_KEYS = ("ClusterName", "BucketName", "RepositoryName", "DBInstanceIdentifier", "TrackingServerName")
+NAME_KEYS = (
+    "ClusterName",
+    "BucketName",
+    "RepositoryName",
+    "DBInstanceIdentifier",
+    "TrackingServerName",
+)
 """Properties with names that only one resource can have."""
 CONTROL_PLANE_NAME = "Name"
 """Property of AWS::EKS::Cluster with such a name; in other types the name under this key need not be
@@ -87,7 +95,9 @@ class Pair(NamedTuple):
 
 
 def main() -> int:
-    parser = cluster_parser("Show what a deployment would change, and warn when it would destroy something.")
+    parser = cluster_parser(
+        "Show what a deployment would change, and warn when it would destroy something."
+    )
     parser.add_argument("--old", type=Path, help="template to compare with --new, without AWS")
     parser.add_argument("--new", type=Path, help="template to compare with --old, without AWS")
     parser.add_argument(
@@ -99,12 +109,16 @@ def main() -> int:
     )
     options = parser.parse_args()
     if (options.old is None) != (options.new is None):
-        raise ValueError("--old and --new belong together; give both, or neither to compare with AWS")
+        raise ValueError(
+            "--old and --new belong together; give both, or neither to compare with AWS"
+        )
     cluster = load_cluster(options.cluster)
     if options.old:
         pairs = [Pair("templates", _read(options.old), _read(options.new))]
     elif not CDK.exists():
-        raise ValueError("the pinned CDK command line is not installed; run `make diff`, or `npm ci` first")
+        raise ValueError(
+            "the pinned CDK command line is not installed; run `make diff`, or `npm ci` first"
+        )
     elif options.against:
         pairs = _saved_and_new(cluster, options.cluster, options.against)
     else:
@@ -172,7 +186,9 @@ def _run_cdk(*arguments: str) -> None:
     command = ["node", str(CDK), *arguments]
     ended = subprocess.run(command)
     if ended.returncode:
-        raise ValueError(f"`{' '.join(command)}` ended with status {ended.returncode}; see its message above")
+        raise ValueError(
+            f"`{' '.join(command)}` ended with status {ended.returncode}; see its message above"
+        )
 
 
 def _saved_and_new(cluster: Cluster, cluster_file: Path, folder: Path) -> list[Pair]:
@@ -184,7 +200,9 @@ def _saved_and_new(cluster: Cluster, cluster_file: Path, folder: Path) -> list[P
     ids = construct_ids(cluster)
     saved = {stack: folder / f"{stack}.template.json" for stack in ids}
     if not any(file.is_file() for file in saved.values()):
-        raise ValueError(f"{folder}: expected templates such as {ids.hyperpod}.template.json; got none")
+        raise ValueError(
+            f"{folder}: expected templates such as {ids.hyperpod}.template.json; got none"
+        )
     if folder.resolve() == ASSEMBLY.resolve():
         raise ValueError(f"{folder} is where new templates are written; give a copy of it")
     require_charts(cluster)
@@ -193,7 +211,9 @@ def _saved_and_new(cluster: Cluster, cluster_file: Path, folder: Path) -> list[P
     pairs = []
     for stack, file in saved.items():
         if stack in wanted and file.is_file():
-            _run_cdk("--app", str(ASSEMBLY), "diff", "--exclusively", stack, "--template", str(file))
+            _run_cdk(
+                "--app", str(ASSEMBLY), "diff", "--exclusively", stack, "--template", str(file)
+            )
             pairs.append(Pair(stack, _read(file), _read(ASSEMBLY / file.name)))
         elif stack in wanted:
             print(f"note: stack {stack} is new")
@@ -246,7 +266,9 @@ def find_precious_losses(pairs: Sequence[Pair], *, region: str) -> list[Precious
     changed_exports: set[str] = set()
     for stack, old, new in pairs:
         losses = find_losses(old, new, region=region, changed_exports=changed_exports)
-        changed_exports |= exports_of(old, {loss.logical_id for loss in losses if loss.kind == "is replaced"})
+        changed_exports |= exports_of(
+            old, {loss.logical_id for loss in losses if loss.kind == "is replaced"}
+        )
         found += [
             PreciousLoss(stack, loss, _keeps_name(loss, new))
             for loss in losses
@@ -260,7 +282,9 @@ def find_exports_in_use(pairs: Sequence[Pair], *, region: str) -> list[str]:
     sentences = []
     for stack, old, new in pairs:
         losses = find_losses(old, new, region=region, changed_exports=set())
-        changed = exports_of(old, {loss.logical_id for loss in losses if loss.kind != "may be replaced"})
+        changed = exports_of(
+            old, {loss.logical_id for loss in losses if loss.kind != "may be replaced"}
+        )
         users = [
             other.stack
             for other in pairs
@@ -295,7 +319,9 @@ def describe(precious: PreciousLoss) -> str:
     if loss.kind != "is deleted":
         lines.append(f"then: {consequence}")
     if loss.is_kept:
-        lines.append("the old one stays in the account, outside of the stack, and bills until you delete it")
+        lines.append(
+            "the old one stays in the account, outside of the stack, and bills until you delete it"
+        )
     elif precious.is_certain:
         lines.append("the old one is DELETED, with what is in it")
     if precious.is_certain and precious.keeps_name:

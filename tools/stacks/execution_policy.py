@@ -62,7 +62,9 @@ Statement = dict[str, Any]
 
 def main() -> int:
     parser = cluster_parser(__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder of the JSON files")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="folder of the JSON files"
+    )
     options = parser.parse_args()
     cluster = load_cluster(options.cluster)
     policies = execution_policies(cluster, _resource_types(cluster))
@@ -100,9 +102,14 @@ def execution_policies(cluster: Cluster, resource_types: Iterable[str]) -> list[
 
 def _resource_types(cluster: Cluster) -> set[str]:
     """Return the resource types in the synthesized templates of the cluster."""
-    files = [ASSEMBLY / f"{stack}.template.json" for stack in wanted_stacks(cluster, construct_ids(cluster))]
+    files = [
+        ASSEMBLY / f"{stack}.template.json"
+        for stack in wanted_stacks(cluster, construct_ids(cluster))
+    ]
     if missing := [str(file) for file in files if not file.is_file()]:
-        raise ValueError(f"{missing[0]} does not exist; run `make synth` with this cluster file first")
+        raise ValueError(
+            f"{missing[0]} does not exist; run `make synth` with this cluster file first"
+        )
     resources = [json.loads(file.read_text())["Resources"].values() for file in files]
     return {resource["Type"] for found in resources for resource in found}
 
@@ -152,12 +159,19 @@ def _iam_statements(cluster: Cluster, actions: set[str]) -> list[Statement]:
     linked = "arn:aws:iam::*:role/aws-service-role/*"
     service_linked = {"iam:CreateServiceLinkedRole", "iam:DeleteServiceLinkedRole"} & actions
     actions = actions - service_linked
-    statements: list[Statement] = [{"Effect": "Allow", "Action": sorted(service_linked), "Resource": linked}]
+    statements: list[Statement] = [
+        {"Effect": "Allow", "Action": sorted(service_linked), "Resource": linked}
+    ]
     if boundary := iam.permissions_boundary:
         limited = LIMITED_BY_BOUNDARY & actions
         condition = {"StringEquals": {"iam:PermissionsBoundary": boundary}}
         statements.append(
-            {"Effect": "Allow", "Action": sorted(limited), "Resource": roles, "Condition": condition}
+            {
+                "Effect": "Allow",
+                "Action": sorted(limited),
+                "Resource": roles,
+                "Condition": condition,
+            }
         )
         actions -= limited | {"iam:DeleteRolePermissionsBoundary"}
     return [*statements, {"Effect": "Allow", "Action": sorted(actions), "Resource": roles}]

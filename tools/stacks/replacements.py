@@ -61,7 +61,9 @@ class Loss:
         return self.old.get(policy) in KEPT
 
 
-def find_losses(old: Template, new: Template, *, region: str, changed_exports: set[str]) -> list[Loss]:
+def find_losses(
+    old: Template, new: Template, *, region: str, changed_exports: set[str]
+) -> list[Loss]:
     """Compare two templates of one stack.
 
     Args:
@@ -74,7 +76,9 @@ def find_losses(old: Template, new: Template, *, region: str, changed_exports: s
     after = new["Resources"]
     for logical_id, resource in old["Resources"].items():
         if logical_id not in after:
-            losses[logical_id] = Loss(logical_id, resource, "is deleted", "it is no longer in the template")
+            losses[logical_id] = Loss(
+                logical_id, resource, "is deleted", "it is no longer in the template"
+            )
         elif resource["Type"] != after[logical_id]["Type"]:
             reason = f"now {after[logical_id]['Type']}"
             losses[logical_id] = Loss(logical_id, resource, "is replaced", reason)
@@ -98,7 +102,9 @@ def exports_of(template: Template, logical_ids: set[str] | None = None) -> set[s
     return names
 
 
-def _own_change(logical_id: str, old: dict[str, Any], new: dict[str, Any], region: str) -> Loss | None:
+def _own_change(
+    logical_id: str, old: dict[str, Any], new: dict[str, Any], region: str
+) -> Loss | None:
     """Return the loss due to a change of the resource's own properties, if any."""
     rules = create_only(old["Type"], region)
     if reason := _first_change(old, new, rules.always):
@@ -129,9 +135,13 @@ def _spread(
         properties = new["Resources"][logical_id].get("Properties", {})
         for path in sorted(create_only(resource["Type"], region).always):
             value = _values(properties, path)
-            causes = (referenced_resources(value) & replaced) | (imported_exports(value) & changed_exports)
+            causes = (referenced_resources(value) & replaced) | (
+                imported_exports(value) & changed_exports
+            )
             if causes:
-                reason = f"{'.'.join(path)} is taken from {', '.join(sorted(causes))}, which is replaced"
+                reason = (
+                    f"{'.'.join(path)} is taken from {', '.join(sorted(causes))}, which is replaced"
+                )
                 yield Loss(logical_id, resource, "is replaced", reason)
                 break
 
@@ -170,7 +180,9 @@ class CreateOnly(NamedTuple):
 def create_only(resource_type: str, region: str) -> CreateOnly:
     """Return the rules of a resource type from the registry's schemas, which cfn-lint contains."""
     try:
-        schema: dict[str, Any] = PROVIDER_SCHEMA_MANAGER.get_resource_schema(region, resource_type).schema
+        schema: dict[str, Any] = PROVIDER_SCHEMA_MANAGER.get_resource_schema(
+            region, resource_type
+        ).schema
     except ResourceNotFoundError:
         return CreateOnly(always=frozenset(), sometimes=frozenset())
     always = frozenset(map(_path, schema.get("createOnlyProperties", [])))

@@ -44,7 +44,9 @@ def find_notices(stack: str, old: Template, new: Template) -> Iterator[Notice]:
 
 def _deletion(before: dict[str, Any]) -> Iterator[_Consequence]:
     if before["Type"] == "AWS::FSx::DataRepositoryAssociation":
-        yield _Consequence("the link to the bucket is deleted: nothing is imported or exported any more")
+        yield _Consequence(
+            "the link to the bucket is deleted: nothing is imported or exported any more"
+        )
 
 
 def _update(before: dict[str, Any], after: dict[str, Any]) -> Iterator[_Consequence]:
@@ -65,7 +67,9 @@ def _file_system(was: dict[str, Any], now: dict[str, Any]) -> Iterator[_Conseque
     old_gib = was.get("StorageCapacity", 0)
     new_gib = now.get("StorageCapacity", 0)
     if new_gib < old_gib:
-        yield _Consequence(f"FSx refuses to shrink a file system, here from {old_gib} to {new_gib} GiB")
+        yield _Consequence(
+            f"FSx refuses to shrink a file system, here from {old_gib} to {new_gib} GiB"
+        )
 
 
 def _control_plane(was: dict[str, Any], now: dict[str, Any]) -> Iterator[_Consequence]:
@@ -91,7 +95,9 @@ def _cluster(was: dict[str, Any], now: dict[str, Any]) -> Iterator[_Consequence]
             "HyperPod refuses to change NodeProvisioningMode (continuous_provisioning) of a cluster"
         )
     if _database(was) and not _database(now):
-        yield _Consequence("HyperPod refuses to go back from an accounting database to the controller's own")
+        yield _Consequence(
+            "HyperPod refuses to go back from an accounting database to the controller's own"
+        )
     groups = {group["InstanceGroupName"]: group for group in now.get("InstanceGroups", [])}
     scaled = [name for name, group in groups.items() if group.get("InstanceCount") == 0]
     if was != now and now.get("AutoScaling") and scaled:
@@ -109,7 +115,9 @@ def _group(before: dict[str, Any], after: dict[str, Any] | None) -> Iterator[_Co
     name = before["InstanceGroupName"]
     instead = "add a group with a new name and remove this one"
     if after is None:
-        yield _Consequence(f"group {name} is gone: its nodes are terminated, with what is on their disks")
+        yield _Consequence(
+            f"group {name} is gone: its nodes are terminated, with what is on their disks"
+        )
         return
     old_count = before.get("InstanceCount")
     new_count = after.get("InstanceCount")
@@ -138,7 +146,9 @@ def _database(properties: dict[str, Any]) -> Any:
 
 def _volume_keys(group: dict[str, Any]) -> list[Any]:
     """Return the keys of the volumes of a group's nodes."""
-    configs = [config.get("EbsVolumeConfig", {}) for config in group.get("InstanceStorageConfigs", [])]
+    configs = [
+        config.get("EbsVolumeConfig", {}) for config in group.get("InstanceStorageConfigs", [])
+    ]
     return [config["VolumeKmsKeyId"] for config in configs if "VolumeKmsKeyId" in config]
 
 

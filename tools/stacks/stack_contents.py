@@ -58,7 +58,9 @@ def read_stack(cloudformation: Any, name: str) -> StackContents | None:
     if stack["StackStatus"] == NEVER_DEPLOYED:
         return StackContents(name, stack["StackId"], NEVER_DEPLOYED, ())
     template = deployed_template(cloudformation, name) or {"Resources": {}}
-    summaries = all_items(cloudformation, "list_stack_resources", "StackResourceSummaries", StackName=name)
+    summaries = all_items(
+        cloudformation, "list_stack_resources", "StackResourceSummaries", StackName=name
+    )
     resources = [
         _resource(summary, template["Resources"].get(summary["LogicalResourceId"], {}))
         for summary in summaries
@@ -81,7 +83,9 @@ def _resource(summary: dict[str, Any], definition: dict[str, Any]) -> StackResou
 
 def deployed_template(cloudformation: Any, stack_name: str) -> dict[str, Any] | None:
     """Return the stack's current template; None if the stack does not exist."""
-    response = if_present(cloudformation.get_template, StackName=stack_name, TemplateStage="Original")
+    response = if_present(
+        cloudformation.get_template, StackName=stack_name, TemplateStage="Original"
+    )
     if response is None:
         return None
     body = response["TemplateBody"]

@@ -64,7 +64,9 @@ def main() -> int:
         "Delete everything that a cluster file deployed, except resources that it retains."
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
-    parser.add_argument("--yes", metavar="NAME", help="name of the cluster, as confirmation without a prompt")
+    parser.add_argument(
+        "--yes", metavar="NAME", help="name of the cluster, as confirmation without a prompt"
+    )
     options = parser.parse_args()
     cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
@@ -95,7 +97,9 @@ def _delete(session: boto3.Session, plan: teardown_plan.TeardownPlan, cluster: C
     for stack in plan.stacks:
         print(f"\n{stack.name}")
         if cluster.scheduler == "eks" and stack.name == stack_names(cluster).network:
-            for interface_id in delete_pod_interfaces(aws_client(session, "ec2"), stack, cluster.name):
+            for interface_id in delete_pod_interfaces(
+                aws_client(session, "ec2"), stack, cluster.name
+            ):
                 print(f"  deleted {interface_id}, which a pod had", flush=True)
         if stack.name == stack_names(cluster).studio:
             delete_studio_contents(aws_client(session, "sagemaker"), stack)
@@ -153,7 +157,9 @@ def delete_stack(cloudformation: Any, stack: StackContents) -> None:
     in_progress = {"DELETE_IN_PROGRESS", stack.status}
     while True:
         # The state is read before the events, so that these explain it. A deleted stack is found only by id.
-        status = cloudformation.describe_stacks(StackName=stack.stack_id)["Stacks"][0]["StackStatus"]
+        status = cloudformation.describe_stacks(StackName=stack.stack_id)["Stacks"][0][
+            "StackStatus"
+        ]
         new_events = list(_events(cloudformation, stack, until=last))
         for event in reversed(new_events):
             failures += _report(event)
@@ -162,7 +168,10 @@ def delete_stack(cloudformation: Any, stack: StackContents) -> None:
         if status == "DELETE_COMPLETE":
             return
         if status not in in_progress:
-            reasons = "; ".join(failures) or f"it is {status}; see its events in the CloudFormation console"
+            reasons = (
+                "; ".join(failures)
+                or f"it is {status}; see its events in the CloudFormation console"
+            )
             raise ValueError(
                 f"stack {stack.name} could not be deleted: {reasons}. Remove what is in the way and run "
                 "`make teardown` again"
@@ -176,9 +185,13 @@ def delete_stack(cloudformation: Any, stack: StackContents) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _events(cloudformation: Any, stack: StackContents, *, until: str | None) -> Iterator[dict[str, Any]]:
+def _events(
+    cloudformation: Any, stack: StackContents, *, until: str | None
+) -> Iterator[dict[str, Any]]:
     """Yield the events after the one with the id ``until``, the newest first, page by page."""
-    for page in cloudformation.get_paginator("describe_stack_events").paginate(StackName=stack.stack_id):
+    for page in cloudformation.get_paginator("describe_stack_events").paginate(
+        StackName=stack.stack_id
+    ):
         for event in page["StackEvents"]:
             if event["EventId"] == until:
                 return
@@ -232,7 +245,9 @@ def delete_studio_contents(sagemaker: Any, stack: StackContents) -> None:
                 _delete_of_kind(sagemaker, domain.physical_id, kind, own_profiles)
 
 
-def _delete_of_kind(sagemaker: Any, domain_id: str, kind: StudioContents, own_profiles: set[str]) -> None:
+def _delete_of_kind(
+    sagemaker: Any, domain_id: str, kind: StudioContents, own_profiles: set[str]
+) -> None:
     """Delete a domain's contents of one kind, and wait for the end."""
     list_remaining = partial(_studio_contents, sagemaker, domain_id, kind, own_profiles)
     for item in list_remaining():

@@ -49,18 +49,29 @@ class TeardownPlan:
     @property
     def resources(self) -> list[StackResource]:
         """Existing resources of the stacks to delete."""
-        return [resource for stack in self.stacks for resource in stack.resources if resource.physical_id]
+        return [
+            resource
+            for stack in self.stacks
+            for resource in stack.resources
+            if resource.physical_id
+        ]
 
     @property
     def kept(self) -> list[StackResource]:
         """Resources that outlive their stack, or leave a snapshot."""
-        return [resource for resource in self.resources if resource.is_kept or resource.leaves_snapshot]
+        return [
+            resource for resource in self.resources if resource.is_kept or resource.leaves_snapshot
+        ]
 
     @property
     def deleted(self) -> list[StackResource]:
         """Resources with data that is lost for good."""
-        with_data = [resource for resource in self.resources if resource.resource_type in HOLDS_DATA]
-        return [resource for resource in with_data if not (resource.is_kept or resource.leaves_snapshot)]
+        with_data = [
+            resource for resource in self.resources if resource.resource_type in HOLDS_DATA
+        ]
+        return [
+            resource for resource in with_data if not (resource.is_kept or resource.leaves_snapshot)
+        ]
 
 
 def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
@@ -133,7 +144,9 @@ def _service_logs(session: boto3.Session, cluster: Cluster) -> tuple[str, ...]:
 
 def describe_plan(plan: TeardownPlan) -> str:
     lines = ["Stacks to delete, in this order:"]
-    lines += [f"  {stack.name} ({len(stack.resources)} resources)" for stack in plan.stacks] or ["  none"]
+    lines += [f"  {stack.name} ({len(stack.resources)} resources)" for stack in plan.stacks] or [
+        "  none"
+    ]
     if plan.deleted:
         lines += ["", "Lost for good:"]
         for resource in plan.deleted:
@@ -244,7 +257,9 @@ def deletion_of(resource: StackResource) -> str:
     if resource.leaves_snapshot:
         return "aws rds describe-db-snapshots, then aws rds delete-db-snapshot"
     resource_id = resource.physical_id
-    return DELETIONS.get(resource.resource_type, "").format(resource_id, resource_id.rpartition("/")[2])
+    return DELETIONS.get(resource.resource_type, "").format(
+        resource_id, resource_id.rpartition("/")[2]
+    )
 
 
 def network_bill(network: StackContents) -> str:
@@ -258,7 +273,9 @@ def network_bill(network: StackContents) -> str:
         "NAT gateway": len(network.of_type("AWS::EC2::NatGateway")),
         "interface endpoint": len(endpoints),
     }
-    parts = [f"{number} {name}{'s' if number > 1 else ''}" for name, number in billed.items() if number]
+    parts = [
+        f"{number} {name}{'s' if number > 1 else ''}" for name, number in billed.items() if number
+    ]
     return f"{' and '.join(parts)} by the hour, and their traffic" if parts else ""
 
 
@@ -313,7 +330,9 @@ def _databases(session: boto3.Session, vpcs: set[str], groups: set[str]) -> list
     found = []
     for database in all_items(aws_client(session, "rds"), "describe_db_instances", "DBInstances"):
         vpc = database.get("DBSubnetGroup", {}).get("VpcId")
-        own_groups = {member["VpcSecurityGroupId"] for member in database.get("VpcSecurityGroups", [])}
+        own_groups = {
+            member["VpcSecurityGroupId"] for member in database.get("VpcSecurityGroups", [])
+        }
         if vpc in vpcs or groups & own_groups:
             found.append(database["DBInstanceIdentifier"])
     return found

@@ -29,7 +29,9 @@ def write_report(arguments: Sequence[str]) -> None:
         prog="seqlm report",
         description="Write the report of a finished or running run again: ``seqlm report RUN_DIR``.",
     )
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run: <runs>/<name>")
+    parser.add_argument(
+        "run_dir", type=Path, metavar="RUN_DIR", help="folder of a run: <runs>/<name>"
+    )
     options = parser.parse_args(arguments)
     with one_line_errors():
         print(report(options.run_dir))
@@ -95,7 +97,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog='Completion in bash or zsh: eval "$(register-python-argcomplete seqlm)"',
     )
     parser.add_argument("--version", action="store_true", help="print the software stack and stop")
-    parser.add_argument("--write-schema", action="store_true", help="write the JSON schema of run files")
+    parser.add_argument(
+        "--write-schema", action="store_true", help="write the JSON schema of run files"
+    )
     added = parser.add_subparsers(metavar="SUBCOMMAND", title="subcommands")
     for name, stage in SUBCOMMANDS.items():
         stage_parser(stage.usage, added.add_parser(name, help=stage.usage.summary))

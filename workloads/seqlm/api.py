@@ -50,7 +50,11 @@ LEAST_PARAMETERS = 1_000_000
 
 
 def load(
-    name: str, *, device: str | None = None, precision: str = "auto", allow_nucleotides: bool = False
+    name: str,
+    *,
+    device: str | None = None,
+    precision: str = "auto",
+    allow_nucleotides: bool = False,
 ) -> Model:
     """Load a model.
 
@@ -104,13 +108,17 @@ class Model:
 
     def __repr__(self) -> str:
         num_parameters = sum(weights.numel() for weights in self._engine.model.parameters())
-        size = f"{self.name}: {num_parameters / 1e6:,.1f} million parameters on {self._engine.device}"
+        size = (
+            f"{self.name}: {num_parameters / 1e6:,.1f} million parameters on {self._engine.device}"
+        )
         if num_parameters < LEAST_PARAMETERS:
             return f"{size}. This model is tiny: its figures prove only the mechanics"
         warning = short_training(self.name)
         return f"{size}. {warning}" if warning else size
 
-    def embed(self, proteins: Proteins, *, pooling: str = "mean", layer: int = -1) -> Array | list[Array]:
+    def embed(
+        self, proteins: Proteins, *, pooling: str = "mean", layer: int = -1
+    ) -> Array | list[Array]:
         """Return embeddings of C features.
 
         Args:
@@ -179,7 +187,9 @@ class Model:
         [protein] = self._read({"the sequence": sequence})
         longest = self._engine.max_residues
         if len(sequence) > longest:
-            raise ValueError(f"the sequence has {len(sequence)} residues; allowed are {longest} for contacts")
+            raise ValueError(
+                f"the sequence has {len(sequence)} residues; allowed are {longest} for contacts"
+            )
         head = contact_head.load(self._engine.model, self.name)
         return head.probabilities(self._engine, protein.tokens)
 
@@ -211,7 +221,9 @@ class Model:
             ValueError: if a sequence is no protein.
         """
         if isinstance(proteins, str):
-            raise ValueError("proteins: got one string; give a list of sequences, or ids and sequences")
+            raise ValueError(
+                "proteins: got one string; give a list of sequences, or ids and sequences"
+            )
         named = proteins if isinstance(proteins, Mapping) else dict(enumerate(proteins))
         found = []
         for name, sequence in named.items():

@@ -82,7 +82,9 @@ def job_targets(nodes: Nodes) -> list[dict[str, Any]]:
     """
     addresses = {labels["instance"]: address for address, labels in nodes.items()}
     found: list[dict[str, Any]] = []
-    for line in _query("squeue", "--all", "--noheader", "--states=RUNNING", "--sort=i", "--format=%A|%B|%k"):
+    for line in _query(
+        "squeue", "--all", "--noheader", "--states=RUNNING", "--sort=i", "--format=%A|%B|%k"
+    ):
         job_id, _, rest = line.partition("|")
         host, _, comment = rest.partition("|")
         address = addresses.get(host)
@@ -113,7 +115,9 @@ def _address(name: str) -> str:
         return name
 
 
-def discover(resource_config: Path, groups: dict[str, Any], former: dict[str, Nodes]) -> Nodes | None:
+def discover(
+    resource_config: Path, groups: dict[str, Any], former: dict[str, Nodes]
+) -> Nodes | None:
     """Return all nodes that at least one list has, or None if neither list can be read.
 
     ``former`` keeps both lists from one call to the next, and replaces a list that cannot be read now. An
@@ -169,7 +173,9 @@ def write_targets(path: Path, found: list[dict[str, Any]]) -> None:
         write(path, text)
 
 
-def run_once(config: dict[str, Any], output: Path, text_file: Path | None, former: dict[str, Nodes]) -> bool:
+def run_once(
+    config: dict[str, Any], output: Path, text_file: Path | None, former: dict[str, Nodes]
+) -> bool:
     """Write the lists again, and return whether any source answered; if none did, keep the former lists."""
     groups = config["instance_groups"]
     nodes = discover(Path(config["resource_config"]), groups, former)
@@ -199,7 +205,9 @@ def main() -> int:
     former: dict[str, Nodes] = {}
 
     def run(options: argparse.Namespace) -> bool:
-        return run_once(json.loads(options.config.read_text()), options.output, options.text_file, former)
+        return run_once(
+            json.loads(options.config.read_text()), options.output, options.text_file, former
+        )
 
     return repeat(parser, run)
 

@@ -80,7 +80,9 @@ def node_samples() -> list[Sample]:
             amounts[kind, use] += amount
             for partition in partitions:
                 in_partition[kind, partition, use] += amount
-    samples = [Sample("slurm_cluster_nodes", {"state": state}, count) for state, count in nodes.items()]
+    samples = [
+        Sample("slurm_cluster_nodes", {"state": state}, count) for state, count in nodes.items()
+    ]
     for kind in ("gpus", "cpus"):
         for use in ("allocated", "idle", "unavailable"):
             samples.append(Sample(f"slurm_cluster_{kind}", {"state": use}, amounts[kind, use]))

@@ -46,7 +46,9 @@ def write(path: Path, text: str) -> None:
 def repeat(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], bool]) -> int:
     """Run with the command line's options, once or until stopped, and return the exit status."""
     parser.add_argument("--output", type=Path, required=True, help="file or folder to write")
-    parser.add_argument("--every-seconds", type=float, help="interval of repeated runs (default: one run)")
+    parser.add_argument(
+        "--every-seconds", type=float, help="interval of repeated runs (default: one run)"
+    )
     options = parser.parse_args()
     while True:
         went_well = run(options)

@@ -49,11 +49,17 @@ def place_docker(node: Node, disk: str) -> None:
     if "containerd" in config:
         _set_containerd_root(node, config["containerd"])
         node.host.run(
-            "systemctl", "restart", "containerd.service", timeout_seconds=SECONDS_TO_START, remedy=LOOK
+            "systemctl",
+            "restart",
+            "containerd.service",
+            timeout_seconds=SECONDS_TO_START,
+            remedy=LOOK,
         )
     if "docker" in config:
         _set_data_root(node, config["docker"])
-    node.host.run("systemctl", "restart", "docker.service", timeout_seconds=SECONDS_TO_START, remedy=LOOK)
+    node.host.run(
+        "systemctl", "restart", "docker.service", timeout_seconds=SECONDS_TO_START, remedy=LOOK
+    )
     _verify(node, config)
 
 
@@ -63,7 +69,10 @@ def _running_state(node: Node) -> DockerState | None:
     if enabled.output.strip() not in ("enabled", "static"):
         return None
     return node.host.wait_for(
-        lambda: _state(node), timeout_seconds=SECONDS_TO_START, what="Docker does not answer", remedy=LOOK
+        lambda: _state(node),
+        timeout_seconds=SECONDS_TO_START,
+        what="Docker does not answer",
+        remedy=LOOK,
     )
 
 
@@ -78,7 +87,9 @@ def _state(node: Node) -> DockerState:
             images_in_containerd="io.containerd.snapshotter.v1" in str(json.loads(status)),
         )
     except ValueError:
-        raise SetupError(f"`docker info` prints {text.strip()!r}, which is not JSON", LOOK) from None
+        raise SetupError(
+            f"`docker info` prints {text.strip()!r}, which is not JSON", LOOK
+        ) from None
 
 
 def _may_restart(node: Node, state: DockerState) -> bool:
@@ -118,7 +129,9 @@ def _set_data_root(node: Node, path: str) -> None:
     try:
         config: Any = json.loads(file.read_text()) if file.exists() else {}
     except ValueError as error:
-        raise SetupError(f"{DAEMON_CONFIG} is not JSON: {error}", "repair it; Docker needs it too") from None
+        raise SetupError(
+            f"{DAEMON_CONFIG} is not JSON: {error}", "repair it; Docker needs it too"
+        ) from None
     if not isinstance(config, dict):
         raise SetupError(
             f"{DAEMON_CONFIG} has a JSON {type(config).__name__}, expected an object", "repair it"
@@ -153,6 +166,10 @@ def _verify(node: Node, config: dict[str, str]) -> None:
     state = _running_state(node)
     assert state is not None
     if "docker" in config and state.data_root != config["docker"]:
-        raise SetupError(f"Docker's data root is still {state.data_root}, not {config['docker']}", LOOK)
-    if "containerd" in config and not any(node.host.path(config["containerd"]).glob("io.containerd.*")):
+        raise SetupError(
+            f"Docker's data root is still {state.data_root}, not {config['docker']}", LOOK
+        )
+    if "containerd" in config and not any(
+        node.host.path(config["containerd"]).glob("io.containerd.*")
+    ):
         raise SetupError(f"containerd does not use {config['containerd']}", LOOK)

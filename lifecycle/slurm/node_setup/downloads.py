@@ -236,7 +236,8 @@ def _extract(node: Node, archive: Path, binary: str) -> None:
                     shutil.copyfileobj(content, file)
                 return
     raise SetupError(
-        f"{archive.name} has no program {binary}", "downloads.json names another file: correct its URL"
+        f"{archive.name} has no program {binary}",
+        "downloads.json names another file: correct its URL",
     )
 
 

@@ -27,10 +27,14 @@ def http_get(url: str) -> str:
         raise SetupError(f"{url} answers {error.code} {error.reason}", "") from None
     except (OSError, http.client.HTTPException) as error:
         # URLError is an OSError that wraps another. A truncated answer is an HTTPException.
-        raise SetupError(f"{url} does not answer: {getattr(error, 'reason', error)!r}", "") from None
+        raise SetupError(
+            f"{url} does not answer: {getattr(error, 'reason', error)!r}", ""
+        ) from None
 
 
-def wait_for_metric(node: Node, url: str, pattern: str, *, unit: str, timeout_seconds: float) -> str:
+def wait_for_metric(
+    node: Node, url: str, pattern: str, *, unit: str, timeout_seconds: float
+) -> str:
     """Wait for an answer with a line that begins with the regular expression, and return the answer.
 
     Raises:

@@ -26,7 +26,8 @@ In a shared cache, one user could plant layers for the others.
 # cannot write there, Slurm drains the node. enroot evaluates values in a shell, so a shell does it here.
 EVALUATE = 'for value; do eval "echo $value"; done'
 USE = (
-    'enroot list && for folder; do [[ -w $folder ]] || { echo "cannot write to $folder" >&2; exit 1; }; done'
+    "enroot list && for folder; do "
+    '[[ -w $folder ]] || { echo "cannot write to $folder" >&2; exit 1; }; done'
 )
 _SETTING = re.compile(r"^(\s*)(ENROOT_[A-Z]+_PATH)[\s=]+(.*)$")
 
@@ -138,4 +139,15 @@ def _evaluate(node: Node, values: list[str]) -> list[str]:
 def _as_nobody(script: str, arguments: list[str]) -> list[str]:
     # User nobody has no home, and enroot needs one.
     environment = ["env", "--unset=XDG_RUNTIME_DIR", "HOME=/home/nobody"]
-    return ["runuser", "--user", "nobody", "--", *environment, "bash", "-c", script, "enroot", *arguments]
+    return [
+        "runuser",
+        "--user",
+        "nobody",
+        "--",
+        *environment,
+        "bash",
+        "-c",
+        script,
+        "enroot",
+        *arguments,
+    ]

@@ -159,7 +159,10 @@ def _cross_check(parameters: dict[str, Any], group: str, role: Role) -> None:
         platforms: Role | None = "controller"
     elif parameters.get("login_group") == group:
         platforms = "login"
-    elif any(worker.get("instance_group_name") == group for worker in parameters.get("worker_groups") or []):
+    elif any(
+        worker.get("instance_group_name") == group
+        for worker in parameters.get("worker_groups") or []
+    ):
         platforms = "worker"
     else:
         return
@@ -178,6 +181,8 @@ def _controllers(config: dict[str, Any], settings: Settings) -> tuple[str, ...]:
     named = [address for address in (slurm.get("PrimaryControllerIp"), *secondary) if address]
     if named:
         return tuple(named)
-    controllers = {name for name, group in settings.instance_groups.items() if group.role == "controller"}
+    controllers = {
+        name for name, group in settings.instance_groups.items() if group.role == "controller"
+    }
     in_groups = [instance for instance in _instances(config) if instance.group in controllers]
     return tuple(instance.address for instance in in_groups if instance.address)

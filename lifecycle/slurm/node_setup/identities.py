@@ -105,7 +105,9 @@ def bring_user(node: Node, user: User, gid: int, home: str) -> None:
     if further_groups(host, user.name, found.gid) != set(user.groups) - {user.group}:
         # The list is complete, so that docker and sudo, which give root's rights, are not in it.
         host.run("usermod", "--groups", ",".join(user.groups), user.name)
-        node.changed(f"user {user.name}: groups {', '.join(user.groups) or 'none'} beside {user.group}")
+        node.changed(
+            f"user {user.name}: groups {', '.join(user.groups) or 'none'} beside {user.group}"
+        )
     if is_expired(host, user.name):
         host.run("usermod", "--expiredate", "", user.name)
         node.changed(f"user {user.name}: may log in again")

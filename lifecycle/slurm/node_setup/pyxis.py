@@ -11,8 +11,18 @@ from node_setup.host import Host
 OPTION = "--container-image"
 PLUGIN = "spank_pyxis.so"
 # Plugin folders of pyxis's own installation, HyperPod's Slurm and Debian's packages.
-PLUGIN_FOLDERS = ("usr/local/lib/slurm", "opt/slurm/lib/slurm", "opt/slurm/lib64/slurm", "usr/lib/*/slurm*")
-CONFIGURATION_FOLDERS = ("opt/slurm/etc", "etc/slurm", "run/slurm/conf", "var/spool/slurmd/conf-cache")
+PLUGIN_FOLDERS = (
+    "usr/local/lib/slurm",
+    "opt/slurm/lib/slurm",
+    "opt/slurm/lib64/slurm",
+    "usr/lib/*/slurm*",
+)
+CONFIGURATION_FOLDERS = (
+    "opt/slurm/etc",
+    "etc/slurm",
+    "run/slurm/conf",
+    "var/spool/slurmd/conf-cache",
+)
 
 
 def srun_knows(host: Host) -> bool:

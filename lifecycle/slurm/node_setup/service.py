@@ -78,7 +78,9 @@ def is_running(node: Node, unit: str) -> bool:
 
 def last_log_lines(node: Node, unit: str) -> str:
     """Return the end of a unit's log on one line."""
-    done = node.host.try_run("journalctl", "--unit", unit, "--lines", "5", "--no-pager", "--output", "cat")
+    done = node.host.try_run(
+        "journalctl", "--unit", unit, "--lines", "5", "--no-pager", "--output", "cat"
+    )
     return done.said or "nothing"
 
 

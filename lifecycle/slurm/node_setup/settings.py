@@ -162,7 +162,9 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
     if origin in (Union, types.UnionType):
         return None if value is None else _typed(value, arguments[0], where)
     if origin is tuple and isinstance(value, list):
-        return tuple(_typed(item, arguments[0], f"{where}[{index}]") for index, item in enumerate(value))
+        return tuple(
+            _typed(item, arguments[0], f"{where}[{index}]") for index, item in enumerate(value)
+        )
     if origin is dict and isinstance(value, dict):
         return {key: _typed(item, arguments[1], f"{where}.{key}") for key, item in value.items()}
     if origin is None and type(value) is kind:
@@ -177,6 +179,8 @@ def _section(value: Any, kind: Any, where: str) -> Any:
     names = [field.name for field in fields(kind)]
     if not isinstance(value, dict) or sorted(value) != sorted(names):
         got = sorted(value) if isinstance(value, dict) else repr(value)
-        raise ValueError(f"{where.lstrip('.') or 'the file'}: got {got}; expected the keys {sorted(names)}")
+        raise ValueError(
+            f"{where.lstrip('.') or 'the file'}: got {got}; expected the keys {sorted(names)}"
+        )
     hints = get_type_hints(kind)
     return kind(**{name: _typed(value[name], hints[name], f"{where}.{name}") for name in names})

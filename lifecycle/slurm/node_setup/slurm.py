@@ -63,7 +63,9 @@ class SlurmNode:
 
     def num_devices(self, kind: str) -> int:
         """Return the number of configured devices of a kind ("gpu"), over all types."""
-        return sum(int(count) for count in re.findall(rf"(?:^|,){kind}(?::[^:,(]+)?:(\d+)", self.gres))
+        return sum(
+            int(count) for count in re.findall(rf"(?:^|,){kind}(?::[^:,(]+)?:(\d+)", self.gres)
+        )
 
 
 def wait_for_controller(host: Host) -> None:
@@ -183,7 +185,9 @@ def topology_problem(host: Host, partition: str, name: str) -> str | None:
         return None
     shown = host.try_run("scontrol", "show", "topology").output
     groups = set(re.findall(r" Nodes=(\S+)", shown))
-    if not any(name in host.run("scontrol", "show", "hostnames", group).split() for group in groups):
+    if not any(
+        name in host.run("scontrol", "show", "hostnames", group).split() for group in groups
+    ):
         return f"{name} is not in the topology that {plugin} needs"
     test = host.try_run(
         "sbatch", "--test-only", f"--partition={partition}", f"--nodelist={name}", "--wrap=true"

@@ -74,7 +74,9 @@ def run_steps(steps: Sequence[Step], node: Node, results: list[StepResult]) -> N
         log(f"step {number}/{len(steps)} {step.name}: ok, {changes}, {result.seconds:.1f} s")
 
 
-def write_state(host: Host, *, bundle: str, group: str, role: str, results: list[StepResult]) -> None:
+def write_state(
+    host: Host, *, bundle: str, group: str, role: str, results: list[StepResult]
+) -> None:
     """Replace the file with this run's result."""
     failed = next((result for result in results if result.error), None)
     state = {

@@ -19,7 +19,17 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-PROGRAMS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "sprio", "sshare", "munged")
+PROGRAMS = (
+    "sacct",
+    "sbatch",
+    "scancel",
+    "scontrol",
+    "sinfo",
+    "squeue",
+    "sprio",
+    "sshare",
+    "munged",
+)
 """Programs without srun and salloc, because the processes of those connect back, and no process can connect
 to a space."""
 REQUIRED_PROGRAMS = {"sbatch", "munged"}
@@ -53,7 +63,8 @@ def main() -> int:
             "munge_key": _encoded(options.key.read_bytes()),
             "hosts": controller_hosts(),
             "configuration": {
-                name: _encoded(gzip.compress(text, mtime=0)) for name, text in configuration_files().items()
+                name: _encoded(gzip.compress(text, mtime=0))
+                for name, text in configuration_files().items()
             },
         },
         sort_keys=True,
@@ -144,7 +155,9 @@ def configuration_files() -> dict[str, bytes]:
     while queue:
         name = queue.pop()
         files[name] = (folder / name).read_bytes()
-        for included in re.findall(rb"^\s*include\s+(\S+)", files[name], re.MULTILINE | re.IGNORECASE):
+        for included in re.findall(
+            rb"^\s*include\s+(\S+)", files[name], re.MULTILINE | re.IGNORECASE
+        ):
             path = Path(included.decode())
             if path.parent in (Path("."), folder) and path.name not in files:
                 queue.append(path.name)
@@ -154,7 +167,9 @@ def configuration_files() -> dict[str, bytes]:
 def controller_hosts() -> dict[str, str]:
     """Return addresses of the controllers by their names in slurm.conf."""
     shown = _run("scontrol", "show", "config")
-    hosts = re.findall(r"^SlurmctldHost\[\d+\]\s*=\s*([^\s(]+)(?:\(([^)]+)\))?", shown, re.MULTILINE)
+    hosts = re.findall(
+        r"^SlurmctldHost\[\d+\]\s*=\s*([^\s(]+)(?:\(([^)]+)\))?", shown, re.MULTILINE
+    )
     return {name: address or _run("getent", "ahostsv4", name).split()[0] for name, address in hosts}
 
 

@@ -140,7 +140,9 @@ def root_folder(*names: str) -> Iterator[int]:
             stack.callback(os.close, handle)
             found = os.fstat(handle)
             if found.st_uid != os.geteuid():
-                raise PermissionError(f"{name} must belong to root: its owner is uid {found.st_uid}")
+                raise PermissionError(
+                    f"{name} must belong to root: its owner is uid {found.st_uid}"
+                )
             if stat.S_IMODE(found.st_mode) != 0o755:
                 os.fchmod(handle, 0o755)
         assert handle is not None

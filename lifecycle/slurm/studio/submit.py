@@ -40,7 +40,10 @@ def run(request: dict[str, Any]) -> int:
         return 2
     folder = Path(request["folder"])
     if not os.access(folder, os.X_OK):
-        print(f"{folder} is not a folder that {os.environ.get('USER', 'you')} may enter", file=sys.stderr)
+        print(
+            f"{folder} is not a folder that {os.environ.get('USER', 'you')} may enter",
+            file=sys.stderr,
+        )
         return 2
     with tempfile.TemporaryDirectory(prefix="studio-") as temporary:
         if script is not None:
@@ -48,7 +51,9 @@ def run(request: dict[str, Any]) -> int:
             path = Path(temporary, Path(script["name"]).name)
             path.write_text(script["text"])
             arguments[script["index"]] = str(path)
-        return subprocess.run([program, *arguments], cwd=folder, stdin=subprocess.DEVNULL).returncode
+        return subprocess.run(
+            [program, *arguments], cwd=folder, stdin=subprocess.DEVNULL
+        ).returncode
 
 
 if __name__ == "__main__":

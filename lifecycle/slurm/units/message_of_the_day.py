@@ -12,7 +12,12 @@ STATE = Path("@STATE@")
 
 
 def main() -> None:
-    lines = [f"{FACTS['cluster']}: {FACTS['role']} of group {FACTS['group']}", *outcome(), "", *places()]
+    lines = [
+        f"{FACTS['cluster']}: {FACTS['role']} of group {FACTS['group']}",
+        *outcome(),
+        "",
+        *places(),
+    ]
     print("\n".join(["", *(f"  {line}".rstrip() for line in lines), ""]))
 
 
@@ -25,9 +30,14 @@ def outcome() -> list[str]:
         finished = state["finished"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return [f"Setup: no result in {STATE}; see {FACTS['log']}"]
-    lines = [f"Setup: {len(steps)} steps, finished {finished}" if failed is None else "Setup FAILED"]
+    lines = [
+        f"Setup: {len(steps)} steps, finished {finished}" if failed is None else "Setup FAILED"
+    ]
     if failed is not None:
-        lines += [f"  {finished} in step {failed['name']}: {failed['error']}", f"  Log: {FACTS['log']}"]
+        lines += [
+            f"  {finished} in step {failed['name']}: {failed['error']}",
+            f"  Log: {FACTS['log']}",
+        ]
     if warnings:
         lines += ["Warnings:", *warnings]
     return lines

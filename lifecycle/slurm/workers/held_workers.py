@@ -52,7 +52,9 @@ def why_unreachable(node: SlurmNode) -> str | None:
 
 
 @contextmanager
-def reserved(host: Host, nodes: Sequence[SlurmNode], *, wait_seconds: float) -> Iterator[str | None]:
+def reserved(
+    host: Host, nodes: Sequence[SlurmNode], *, wait_seconds: float
+) -> Iterator[str | None]:
     """Reserve nodes for root, and yield the reservation's name; yield None if there are no nodes.
 
     The reservation also ends automatically. Running jobs on the nodes continue.
@@ -105,4 +107,10 @@ def run_held(host: Host, node: SlurmNode, run: Callable[[], Outcome]) -> Outcome
         return outcome
     finally:
         if not done and "DRAIN" not in show_node(host, node.name).flags:
-            host.run("scontrol", "update", f"NodeName={node.name}", "State=DRAIN", f"Reason={node.reason}")
+            host.run(
+                "scontrol",
+                "update",
+                f"NodeName={node.name}",
+                "State=DRAIN",
+                f"Reason={node.reason}",
+            )

@@ -105,7 +105,9 @@ def run_on_worker(
     if status == 0 and begun.is_set():
         return Outcome(node.name, begun=True, status=0, summary=last.rpartition("done: ")[2])
     summary = error or f"`srun` ended with {status}: {last}"
-    return Outcome(node.name, begun=begun.is_set(), status=status or 1, summary=summary, output=tuple(lines))
+    return Outcome(
+        node.name, begun=begun.is_set(), status=status or 1, summary=summary, output=tuple(lines)
+    )
 
 
 def _command(node: SlurmNode, source: Source, reservation: str | None) -> list[str]:

@@ -31,7 +31,9 @@ def write_slurm_files(machine: Machine, cluster: str, nodes: list[SlurmNode]) ->
     machine.write("/opt/slurm/etc/cgroup.conf", CGROUP_CONF)
     machine.write("/opt/slurm/etc/plugstack.conf", PLUGSTACK_CONF)
     machine.write("/opt/slurm/etc/gres.conf", gres_conf(nodes))
-    machine.write("/opt/slurm/etc/slurm.conf", slurm_conf(cluster, controller, machine.address, nodes))
+    machine.write(
+        "/opt/slurm/etc/slurm.conf", slurm_conf(cluster, controller, machine.address, nodes)
+    )
 
 
 def start_controller(machine: Machine, cluster: str, nodes: list[SlurmNode]) -> None:

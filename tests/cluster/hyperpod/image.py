@@ -104,7 +104,9 @@ def _system(folder: Path) -> None:
         shutil.copy(file, units / file.name)
     for name in _USE_AWS:
         override = _made(units / f"{name}.service.d" / "python.conf")
-        override.write_text("[Service]\nProtectHome=read-only\nPrivateTmp=no\nReadWritePaths=/tmp\n")
+        override.write_text(
+            "[Service]\nProtectHome=read-only\nPrivateTmp=no\nReadWritePaths=/tmp\n"
+        )
     (units / "default.target").symlink_to("/lib/systemd/system/multi-user.target")
     nsswitch = "passwd: files systemd\ngroup: files systemd\nshadow: files\nhosts: files\n"
     (folder / "etc/nsswitch.conf").write_text(nsswitch)
@@ -123,7 +125,9 @@ def _slurm(folder: Path) -> None:
         _made(opt / "sbin" / daemon).symlink_to(f"/usr/sbin/{daemon}")
     etc = opt / "etc"
     plugin = folder / "usr/local/lib/slurm/spank_pyxis.so"
-    _made(etc / "plugstack.conf.d/pyxis.conf").write_text("required /usr/local/lib/slurm/spank_pyxis.so\n")
+    _made(etc / "plugstack.conf.d/pyxis.conf").write_text(
+        "required /usr/local/lib/slurm/spank_pyxis.so\n"
+    )
     compiler = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(
         [*compiler, "-o", str(_made(plugin)), str(_HERE / "srun_options.c")], check=True, timeout=60
@@ -159,7 +163,12 @@ def _efa_adapter(folder: Path) -> None:
     device = folder / "etc/test-cluster/sys-class/infiniband/rdmap0s0"
     for name, text in (("board_id", "EFA"), ("fw_ver", "0.0.0.0"), ("hca_type", "EFA")):
         _made(device / name).write_text(f"{text}\n")
-    for counter, value in (("rx_bytes", 1024), ("tx_bytes", 2048), ("rdma_read_bytes", 0), ("lifespan", 12)):
+    for counter, value in (
+        ("rx_bytes", 1024),
+        ("tx_bytes", 2048),
+        ("rdma_read_bytes", 0),
+        ("lifespan", 12),
+    ):
         _made(device / "ports/1/hw_counters" / counter).write_text(f"{value}\n")
 
 
@@ -171,8 +180,12 @@ def _accounts(folder: Path) -> None:
         "shadow": "ubuntu:!:20000:0:99999:7:::",
         "gshadow": "ubuntu:!::",
     }
-    people = {line.split(":")[0] for line in _lines("passwd") if 1000 <= int(line.split(":")[2]) < 60000}
-    groups = {line.split(":")[0] for line in _lines("group") if 1000 <= int(line.split(":")[2]) < 60000}
+    people = {
+        line.split(":")[0] for line in _lines("passwd") if 1000 <= int(line.split(":")[2]) < 60000
+    }
+    groups = {
+        line.split(":")[0] for line in _lines("group") if 1000 <= int(line.split(":")[2]) < 60000
+    }
     for name, line in added.items():
         gone = people if name in ("passwd", "shadow") else groups
         kept = [text for text in _lines(name) if text.split(":")[0] not in gone]

@@ -19,7 +19,10 @@ class Member:
 
 
 def resource_config(
-    cluster: str, groups: dict[str, dict[str, Any]], members: Sequence[Member], controller_address: str
+    cluster: str,
+    groups: dict[str, dict[str, Any]],
+    members: Sequence[Member],
+    controller_address: str,
 ) -> str:
     """resource_config.json; ``groups`` are the settings' instance groups. A group without nodes has null."""
     listed = []
@@ -35,7 +38,9 @@ def resource_config(
             }
             for index, member in enumerate((m for m in members if m.group == name), start=1)
         ]
-        listed.append({"Name": name, "InstanceType": group["instance_type"], "Instances": instances or None})
+        listed.append(
+            {"Name": name, "InstanceType": group["instance_type"], "Instances": instances or None}
+        )
     config = {
         "ClusterType": "Slurm",
         "ClusterConfig": {

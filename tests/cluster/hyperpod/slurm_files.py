@@ -75,8 +75,12 @@ class SlurmNode:
     num_gpus: int
 
 
-def slurm_conf(cluster: str, controller: str, controller_address: str, nodes: Sequence[SlurmNode]) -> str:
-    head = _SLURM_CONF.format(cluster=cluster, controller=controller, controller_address=controller_address)
+def slurm_conf(
+    cluster: str, controller: str, controller_address: str, nodes: Sequence[SlurmNode]
+) -> str:
+    head = _SLURM_CONF.format(
+        cluster=cluster, controller=controller, controller_address=controller_address
+    )
     lines = [head]
     for node in nodes:
         gres = f" Gres=gpu:{node.num_gpus}" if node.num_gpus else ""

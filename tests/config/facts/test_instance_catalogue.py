@@ -59,7 +59,9 @@ def network_gbps(network: dict[str, Any]) -> float:
 def test_agrees_with_ec2(name: str, ec2_types: dict[str, dict[str, Any]]) -> None:
     ours, theirs = INSTANCE_TYPES[name], ec2_types[name.removeprefix("ml.")]
     network = theirs["NetworkInfo"]
-    devices = theirs.get("GpuInfo", {}).get("Gpus") or theirs.get("NeuronInfo", {}).get("NeuronDevices", [])
+    devices = theirs.get("GpuInfo", {}).get("Gpus") or theirs.get("NeuronInfo", {}).get(
+        "NeuronDevices", []
+    )
     assert ours.vcpus == theirs["VCpuInfo"]["DefaultVCpus"]
     assert ours.threads_per_core == theirs["VCpuInfo"]["DefaultThreadsPerCore"]
     assert ours.memory_gib == theirs["MemoryInfo"]["SizeInMiB"] / 1024
@@ -90,7 +92,11 @@ def test_agrees_with_ec2(name: str, ec2_types: dict[str, dict[str, Any]]) -> Non
     ],
 )
 def test_facts_of_important_types(
-    name: str, num_accelerators: int, accelerator_memory_gib: int, num_network_cards: int, num_efa: int
+    name: str,
+    num_accelerators: int,
+    accelerator_memory_gib: int,
+    num_network_cards: int,
+    num_efa: int,
 ) -> None:
     found = instance_type(name)
     assert found.num_accelerators == num_accelerators

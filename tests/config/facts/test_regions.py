@@ -19,7 +19,9 @@ def regions_with(kind: str) -> set[str]:
     assert spec is not None and spec.origin is not None
     registry = Path(spec.origin).parent / "data" / "schemas" / "providers"
     public = set(botocore.session.get_session().get_available_regions("ec2"))
-    return public & {path.stem for path in registry.glob("*.json") if kind in json.loads(path.read_text())}
+    return public & {
+        path.stem for path in registry.glob("*.json") if kind in json.loads(path.read_text())
+    }
 
 
 def test_regions_match_the_registry() -> None:

@@ -59,7 +59,12 @@ EKS_WITH_EVERYTHING = {
     "instance_groups[p5].image_release_version": "1.2.3",
     "instance_groups[p5].efa_only": True,
 }
-SCALED = {"name": "scaled", "instance_type": "ml.g6.8xlarge", "num_instances": 0, "max_instances": 4}
+SCALED = {
+    "name": "scaled",
+    "instance_type": "ml.g6.8xlarge",
+    "num_instances": 0,
+    "max_instances": 4,
+}
 DOCUMENTS = {
     "eks-p5": document("eks-p5", {"tags": FAULT, **EKS_WITH_EVERYTHING}),
     "eks-existing": document("eks-existing", {"tags": FAULT}),
@@ -73,7 +78,13 @@ Place = tuple[int | str, ...]
 
 def places(value: Any, place: Place = ()) -> Iterator[Place]:
     """Yield the place of every key and item, including sections."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for part, below in inner:
         if (*place, part) != ("tags",) and place != ("tags",):
             yield (*place, part)
@@ -88,7 +99,10 @@ def errors(made: dict[str, Any]) -> list[str]:
     checking.
     """
     path = Path("cluster.yaml")
-    with patch.object(loader, "read_document", lambda path: made), pytest.raises(ValueError) as caught:
+    with (
+        patch.object(loader, "read_document", lambda path: made),
+        pytest.raises(ValueError) as caught,
+    ):
         loader.load_cluster(path)
     return sorted(mistakes(caught.value), key=TOLD.__eq__)
 
@@ -107,7 +121,9 @@ def shown(base: str, place: Place) -> str:
         value = value[part]  # type: ignore[index]
         if isinstance(part, int):
             has_name = (
-                isinstance(value, dict) and "name" in value and place[depth + 1 :] not in ((), ("name",))
+                isinstance(value, dict)
+                and "name" in value
+                and place[depth + 1 :] not in ((), ("name",))
             )
             path += f"[{value['name'] if has_name else part}]"
         else:
@@ -117,13 +133,17 @@ def shown(base: str, place: Place) -> str:
 
 def test_mistakes_are_aligned_lines_in_the_order_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
-    text = Path("clusters/slurm.yaml").read_text().replace("capacity_gib: 1200", "capacity_gib: 1000")
+    text = (
+        Path("clusters/slurm.yaml").read_text().replace("capacity_gib: 1200", "capacity_gib: 1000")
+    )
     path.write_text(text.replace("vpc: new", "vpc: new\n  colour: red\n  flow_logs_days: 2"))
     with pytest.raises(ValueError) as caught:
         loader.load_cluster(path)
     first, colour, days, capacity = str(caught.value).split("\n")
     assert first == f"{path}: 3 mistakes"
-    assert colour.startswith("  network.colour:              got red;  there is no such key; remove it, or")
+    assert colour.startswith(
+        "  network.colour:              got red;  there is no such key; remove it, or"
+    )
     assert days.startswith("  network.flow_logs_days:      got 2;    one of 1, 3, 5, ")
     assert capacity == (
         "  storage.lustre.capacity_gib: got 1000; PERSISTENT_2 SSD allows 1200, 2400 or a multiple of 2400;"
@@ -141,7 +161,9 @@ def test_a_wrong_value_is_the_only_other_error() -> None:
         made = copy.deepcopy(DOCUMENTS[base])
         holder_of(made, place)[place[-1]] = NOTHING_LIKE_IT
         wrong, *others = errors(made)
-        if others != [TOLD] or not wrong.startswith(f"{shown(base, place)}: got {NOTHING_LIKE_IT}; "):
+        if others != [TOLD] or not wrong.startswith(
+            f"{shown(base, place)}: got {NOTHING_LIKE_IT}; "
+        ):
             found[base, place] = [wrong, *others]
     assert found == {}
 

@@ -24,7 +24,9 @@ GIVEN = {"image": IMAGE, "model": "s3://models/localization/"}
 def told(tmp_path: Path, given: dict[str, str] | None = None, **changes: Any) -> list[str]:
     """Return the mistakes in the small file with changes."""
     path = tmp_path / "endpoint.yaml"
-    path.write_text(yaml.safe_dump(yaml.safe_load(Path("endpoints/esm2.yaml").read_text()) | changes))
+    path.write_text(
+        yaml.safe_dump(yaml.safe_load(Path("endpoints/esm2.yaml").read_text()) | changes)
+    )
     with pytest.raises(ValueError) as error:
         load_endpoint(path, GIVEN if given is None else given)
     return mistakes(error.value)
@@ -34,7 +36,10 @@ def told(tmp_path: Path, given: dict[str, str] | None = None, **changes: Any) ->
 def test_shipped_files_are_valid_and_follow_the_schema(path: Path) -> None:
     document = yaml.safe_load(path.read_text())
     load_endpoint(path, {} if "image" in document else GIVEN)
-    assert path.read_text().splitlines()[0] == f"# yaml-language-server: $schema={ENDPOINT_SCHEMA.name}"
+    assert (
+        path.read_text().splitlines()[0]
+        == f"# yaml-language-server: $schema={ENDPOINT_SCHEMA.name}"
+    )
     jsonschema.Draft7Validator(json.loads(ENDPOINT_SCHEMA.read_text())).validate(document)
 
 
@@ -44,7 +49,9 @@ def test_schema_is_current() -> None:
 
 def test_given_values_take_precedence_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "endpoint.yaml"
-    path.write_text(Path("endpoints/esm2.yaml").read_text() + f"\nimage: {IMAGE}\nmodel: s3://models/old/\n")
+    path.write_text(
+        Path("endpoints/esm2.yaml").read_text() + f"\nimage: {IMAGE}\nmodel: s3://models/old/\n"
+    )
     assert load_endpoint(path, {"model": "s3://models/new/"}).model == "s3://models/new/"
     assert load_endpoint(path, {"model": None}).model == "s3://models/old/"
 
@@ -59,7 +66,10 @@ def test_a_missing_image_is_reported_with_the_way_to_give_it(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"instance_type": "ml.g4dn.xlarge"}, "instance_type: got ml.g4dn.xlarge; types of the families"),
+        (
+            {"instance_type": "ml.g4dn.xlarge"},
+            "instance_type: got ml.g4dn.xlarge; types of the families",
+        ),
         ({"region": "mars-north-1"}, "region: got mars-north-1"),
         ({"region": "us-east-1"}, "SageMaker requires an image in its own region, us-east-1"),
         ({"instances": {"min": 3, "max": 2}}, "instances.max: got 2; instances.min (3) or more"),
@@ -81,7 +91,9 @@ def test_a_missing_image_is_reported_with_the_way_to_give_it(tmp_path: Path) -> 
 )
 def test_mistakes_are_reported(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     given = {key: value for key, value in GIVEN.items() if key not in changes}
-    assert any(said in line for line in told(tmp_path, given, **changes)), told(tmp_path, given, **changes)
+    assert any(said in line for line in told(tmp_path, given, **changes)), told(
+        tmp_path, given, **changes
+    )
 
 
 def test_limits_match_the_server_s() -> None:

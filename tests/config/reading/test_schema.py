@@ -25,8 +25,12 @@ def test_the_file_is_current() -> None:
     assert SCHEMA.read_text() == schema_text(), "the model changed: make schema"
 
 
-@pytest.mark.parametrize("path", sorted(Path("clusters").glob("*.yaml")), ids=lambda path: path.name)
-def test_shipped_files_name_and_follow_it(path: Path, validator: jsonschema.Draft7Validator) -> None:
+@pytest.mark.parametrize(
+    "path", sorted(Path("clusters").glob("*.yaml")), ids=lambda path: path.name
+)
+def test_shipped_files_name_and_follow_it(
+    path: Path, validator: jsonschema.Draft7Validator
+) -> None:
     assert path.read_text().splitlines()[0] == f"# yaml-language-server: $schema={SCHEMA.name}"
     assert not list(validator.iter_errors(yaml.safe_load(path.read_text())))
 
@@ -51,7 +55,9 @@ def test_an_existing_vpc_follows_it(base: str, validator: jsonschema.Draft7Valid
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_rejects_mistakes(base: str, changes: dict[str, Any], validator: jsonschema.Draft7Validator) -> None:
+def test_rejects_mistakes(
+    base: str, changes: dict[str, Any], validator: jsonschema.Draft7Validator
+) -> None:
     assert list(validator.iter_errors(document(base, changes)))
 
 
@@ -66,7 +72,9 @@ def test_rejects_mistakes(base: str, changes: dict[str, Any], validator: jsonsch
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_rejects_mistakes_on_eks(changes: dict[str, Any], validator: jsonschema.Draft7Validator) -> None:
+def test_rejects_mistakes_on_eks(
+    changes: dict[str, Any], validator: jsonschema.Draft7Validator
+) -> None:
     assert list(validator.iter_errors(document("eks-p5", changes)))
 
 

@@ -61,9 +61,16 @@ def test_rejects_text_that_is_not_a_cluster_file(text: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("escape", ["N", "L", "P", "a", "e", "x9b"])
 def test_rejects_harmful_escaped_control_characters(escape: str, tmp_path: Path) -> None:
     text = (REPOSITORY / "clusters/slurm-p5.yaml").read_text()
-    for mark in ("ada@example.com", "hpc-alerts@example.com", "https://idp.example.com/app", "hpc-admins"):
+    for mark in (
+        "ada@example.com",
+        "hpc-alerts@example.com",
+        "https://idp.example.com/app",
+        "hpc-admins",
+    ):
         assert mark in text
-        broken = re.sub(rf"([^\n]*- |: |\[)([^\n\[]*{mark}[^\n\]]*)", rf'\1"\2\\{escape}x"', text, count=1)
+        broken = re.sub(
+            rf"([^\n]*- |: |\[)([^\n\[]*{mark}[^\n\]]*)", rf'\1"\2\\{escape}x"', text, count=1
+        )
         path = tmp_path / "cluster.yaml"
         path.write_text(broken)
         with pytest.raises(ValueError, match=r"is allowed|are allowed|is one line") as caught:
@@ -112,7 +119,9 @@ def test_keys_are_strings(tmp_path: Path) -> None:
 
 
 def test_reports_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"none\.yaml: no such file; set the path of a cluster file"):
+    with pytest.raises(
+        ValueError, match=r"none\.yaml: no such file; set the path of a cluster file"
+    ):
         load_cluster(tmp_path / "none.yaml")
 
 
@@ -123,7 +132,9 @@ def test_rejects_a_folder(tmp_path: Path) -> None:
 
 def test_reports_an_unreadable_file() -> None:
     """Permissions do not restrict root, so the test uses a file that no one can read."""
-    with pytest.raises(ValueError, match=r"mem cannot be read: Input/output error; name a YAML file"):
+    with pytest.raises(
+        ValueError, match=r"mem cannot be read: Input/output error; name a YAML file"
+    ):
         load_cluster(Path("/proc/self/mem"))
 
 

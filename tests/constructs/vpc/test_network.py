@@ -12,7 +12,9 @@ from tests.stacks.synthesized import new_app
 
 @pytest.fixture(scope="module")
 def new() -> Network:
-    return Network(Stack(new_app(), "New"), "Network", cluster=cluster_of(accounting_database=DATABASE))
+    return Network(
+        Stack(new_app(), "New"), "Network", cluster=cluster_of(accounting_database=DATABASE)
+    )
 
 
 @pytest.fixture(scope="module")

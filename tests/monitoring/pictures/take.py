@@ -43,7 +43,9 @@ PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="page
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="made for the pictures and what they are drawn of")
+    parser.add_argument(
+        "folder", type=Path, help="made for the pictures and what they are drawn of"
+    )
     parser.add_argument("--minutes", type=float, default=10)
     options = parser.parse_args()
     if lacking():
@@ -76,7 +78,12 @@ def main() -> None:
 
 def build(page: Path) -> None:
     """One script of the page and all that it imports."""
-    command = [HERE / "node_modules/.bin/esbuild", HERE / "page.jsx", "--bundle", f"--outfile={page}"]
+    command = [
+        HERE / "node_modules/.bin/esbuild",
+        HERE / "page.jsx",
+        "--bundle",
+        f"--outfile={page}",
+    ]
     command += [f"--loader:.{ending}=dataurl" for ending in LOADERS]
     defined = ['--define:process.env.NODE_ENV="production"', "--define:process.env={}"]
     subprocess.run([*command, *defined], check=True, timeout=300)
@@ -95,7 +102,9 @@ def start_training(folder: Path, port: int) -> subprocess.Popen[bytes]:
 
     variables = {PORT: str(port), JOB_ID: exporters.JOB_ID, "OMP_NUM_THREADS": "1"}
     with (folder / "training.log").open("wb") as log:
-        subprocess.run(stage("data"), cwd=REPOSITORY, stdout=log, stderr=log, check=True, timeout=300)
+        subprocess.run(
+            stage("data"), cwd=REPOSITORY, stdout=log, stderr=log, check=True, timeout=300
+        )
         return subprocess.Popen(
             stage("train", *RUN),
             cwd=REPOSITORY,
@@ -111,8 +120,13 @@ def take(folder: Path, name: str, shown: dict[str, object]) -> None:
     panels = shown["dashboard"]["panels"]  # type: ignore[index]
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
     options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--virtual-time-budget=30000"]
-    options += [f"--window-size={WIDTH},{rows * PIXELS_PER_UNIT + 56}", f"--screenshot={folder}/{name}.png"]
-    subprocess.run(["chromium", *options, page.as_uri()], check=True, timeout=180, capture_output=True)
+    options += [
+        f"--window-size={WIDTH},{rows * PIXELS_PER_UNIT + 56}",
+        f"--screenshot={folder}/{name}.png",
+    ]
+    subprocess.run(
+        ["chromium", *options, page.as_uri()], check=True, timeout=180, capture_output=True
+    )
 
 
 if __name__ == "__main__":

@@ -135,13 +135,23 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, float]]] = [
 
 
 @pytest.mark.parametrize(("base", "changes", "expected"), CHANGES)
-def test_units_that_a_setting_adds(base: str, changes: dict[str, Any], expected: dict[str, float]) -> None:
+def test_units_that_a_setting_adds(
+    base: str, changes: dict[str, Any], expected: dict[str, float]
+) -> None:
     assert changed_units(base, changes) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("capacity_gib", "iops"),
-    [(1200, 1500), (2400, 3000), (4800, 6000), (9600, 6000), (12000, 12000), (45600, 12000), (72000, 36000)],
+    [
+        (1200, 1500),
+        (2400, 3000),
+        (4800, 6000),
+        (9600, 6000),
+        (12000, 12000),
+        (45600, 12000),
+        (72000, 36000),
+    ],
 )
 def test_metadata_iops_included_in_a_capacity(capacity_gib: int, iops: int) -> None:
     assert included_metadata_iops(capacity_gib) == iops
@@ -173,13 +183,17 @@ def test_make_destroy_ends_the_items_of_nodes() -> None:
     }
 
 
-def test_extended_support_is_billed_if_it_begins_within_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extended_support_is_billed_if_it_begins_within_a_month(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = cluster_with("eks", {})
     row = KUBERNETES_VERSIONS[cluster.kubernetes.version]
     for days, billed in ((-400, True), (29, True), (31, False)):
         end = date.today() + timedelta(days=days)
         monkeypatch.setitem(KUBERNETES_VERSIONS, "1.34", replace(row, end_of_standard_support=end))
-        extended = [item for item in cluster_items(cluster, USUAL) if item.key == "eks.extended_support"]
+        extended = [
+            item for item in cluster_items(cluster, USUAL) if item.key == "eks.extended_support"
+        ]
         assert [item.units for item in extended] == ([730] if billed else [])
 
 
@@ -197,17 +211,27 @@ def test_idle_nodes_cost_as_much_as_their_lines() -> None:
     hourly = bill.monthly_usd_of("nodes") / 730
     assert hourly == pytest.approx(2.765 + 2 * 3.06 + 0.56, abs=0.02)
     idle, rest = idle_notes(bill)
-    assert f"{hourly:.2f} USD per hour" in idle and f"{bill.monthly_usd_of('kept'):.2f} USD per month" in rest
-    assert f" {14 * hourly:.0f} USD per night" in idle and f" {62 * hourly:.0f} USD per weekend" in idle
+    assert (
+        f"{hourly:.2f} USD per hour" in idle
+        and f"{bill.monthly_usd_of('kept'):.2f} USD per month" in rest
+    )
+    assert (
+        f" {14 * hourly:.0f} USD per night" in idle
+        and f" {62 * hourly:.0f} USD per weekend" in idle
+    )
 
 
 def test_a_budget_is_compared_with_the_month() -> None:
     for limit, how in ((1, "above"), (10**6, "within")):
-        cluster = cluster_with("small", {"budget": {"monthly_usd": limit, "email": "a@example.com"}})
+        cluster = cluster_with(
+            "small", {"budget": {"monthly_usd": limit, "email": "a@example.com"}}
+        )
         assert f"{how} the budget of {limit} USD" in budget_note(cluster, bill_of(cluster))[0]
 
 
-@pytest.mark.parametrize("file", sorted(Path("clusters").glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", sorted(Path("clusters").glob("*.yaml")), ids=lambda file: file.stem
+)
 def test_shipped_budgets_are_above_the_estimate(file: Path) -> None:
     """Otherwise forecasts would exceed the budget from the first day."""
     cluster = load_cluster(file)
@@ -219,11 +243,16 @@ def test_shipped_budgets_are_above_the_estimate(file: Path) -> None:
 def test_a_scaling_endpoint_reports_its_highest_cost() -> None:
     endpoint = read_endpoint(Path("endpoints/esm2.yaml"))
     [note] = scaling_note(endpoint, load_prices(endpoint.region))
-    assert f"{endpoint.instances.max} instances it costs {endpoint.instances.max * 1.408:.2f} USD" in note
+    assert (
+        f"{endpoint.instances.max} instances it costs {endpoint.instances.max * 1.408:.2f} USD"
+        in note
+    )
 
 
 def test_unknown_prices_are_reported_and_not_counted() -> None:
-    bill = bill_of(cluster_with("small", {"instance_groups[workers].instance_type": "ml.p6-b300.48xlarge"}))
+    bill = bill_of(
+        cluster_with("small", {"instance_groups[workers].instance_type": "ml.p6-b300.48xlarge"})
+    )
     assert bill.lacking == ["hyperpod.ml.p6-b300.48xlarge"]
     table = bill_table(bill)
     assert (
@@ -236,7 +265,9 @@ def test_unknown_prices_are_reported_and_not_counted() -> None:
 
 def test_prices_of_other_regions_are_marked() -> None:
     bill = bill_of(
-        cluster_with("small", {"region": "sa-east-1", "network.availability_zone_ids": ["sae1-az1"]})
+        cluster_with(
+            "small", {"region": "sa-east-1", "network.availability_zone_ids": ["sae1-az1"]}
+        )
     )
     priced = [line for line in bill_table(bill).splitlines()[1:-2] if "not known" not in line]
     assert priced and all(" * " in line or line.rstrip().endswith("*") for line in priced)
@@ -277,9 +308,14 @@ def test_plans_and_spot_are_not_billed_on_demand() -> None:
     assert "training plan" in "".join(capacity_notes(cluster_with("p5", {}), prices))
     spot = cluster_with("small", {"instance_groups[workers].capacity": "spot"})
     assert "spot costs less" in "".join(capacity_notes(spot, prices))
-    growing = {"instance_groups[workers].num_instances": 0, "instance_groups[workers].max_instances": 4}
+    growing = {
+        "instance_groups[workers].num_instances": 0,
+        "instance_groups[workers].max_instances": 4,
+    }
     karpenter = cluster_with("eks", {"autoscaling": "karpenter", **growing})
-    assert "Karpenter may start 4 for 12.24 USD per hour" in "".join(capacity_notes(karpenter, prices))
+    assert "Karpenter may start 4 for 12.24 USD per hour" in "".join(
+        capacity_notes(karpenter, prices)
+    )
 
 
 @pytest.mark.parametrize("path", sorted(Path("clusters").glob("*.yaml")), ids=str)
@@ -295,7 +331,9 @@ def test_every_shipped_cluster_has_a_bill(
         assert f"the budget of {cluster.budget.monthly_usd} USD" in out
 
 
-@pytest.mark.parametrize(("name", "usd"), [("esm2", 1.408 * 730 + 5), ("esm2-private", 2 * 2.61 * 730 + 6)])
+@pytest.mark.parametrize(
+    ("name", "usd"), [("esm2", 1.408 * 730 + 5), ("esm2-private", 2 * 2.61 * 730 + 6)]
+)
 def test_every_shipped_endpoint_has_a_bill(
     name: str, usd: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,18 +79,31 @@ LISTS: dict[str, list[str]] = {
     "AmazonFSx": [
         product(
             f"LUSTRE{tier}",
-            {"fileSystemType": "Lustre", "storageType": "SSD", "throughputCapacity": f"{tier} MB/s/TiB"},
+            {
+                "fileSystemType": "Lustre",
+                "storageType": "SSD",
+                "throughputCapacity": f"{tier} MB/s/TiB",
+            },
             ("0", usd),
         )
         for tier, usd in (("125", "0.145"), ("250", "0.21"))
     ]
     + [
-        product("ZFS1", {**ZFS, "deploymentOption": "Single-AZ", "storageType": "SSD"}, ("0", "0.09")),
-        product("ZFS2", {**ZFS, "deploymentOption": "Single-AZ_2N", "storageType": "SSD"}, ("0", "0.12")),
+        product(
+            "ZFS1", {**ZFS, "deploymentOption": "Single-AZ", "storageType": "SSD"}, ("0", "0.09")
+        ),
+        product(
+            "ZFS2", {**ZFS, "deploymentOption": "Single-AZ_2N", "storageType": "SSD"}, ("0", "0.12")
+        ),
         product("ZFS3", {**ZFS, "deploymentOption": "Single-AZ"}, ("0", "0.26"), family=THROUGHPUT),
-        product("ZFS4", {**ZFS, "deploymentOption": "Single-AZ_2N"}, ("0", "0.5"), family=THROUGHPUT),
+        product(
+            "ZFS4", {**ZFS, "deploymentOption": "Single-AZ_2N"}, ("0", "0.5"), family=THROUGHPUT
+        ),
     ],
-    "AmazonGrafana": [used("USW2-Grafana:EditorUser", "9.0"), used("USW2-Grafana:ViewerUser", "5.0")],
+    "AmazonGrafana": [
+        used("USW2-Grafana:EditorUser", "9.0"),
+        used("USW2-Grafana:ViewerUser", "5.0"),
+    ],
     "AmazonS3": [
         product(
             "S3",
@@ -99,7 +112,12 @@ LISTS: dict[str, list[str]] = {
             ("0", "0.023"),
             family="Storage",
         ),
-        product("S3T", {"usagetype": "USW2-Tables-TimedStorage-ByteHrs"}, ("0", "0.0265"), family="Storage"),
+        product(
+            "S3T",
+            {"usagetype": "USW2-Tables-TimedStorage-ByteHrs"},
+            ("0", "0.0265"),
+            family="Storage",
+        ),
     ],
     "AmazonEC2": [
         product(name, {"usagetype": name}, ("0", usd), family="NAT Gateway")
@@ -111,14 +129,19 @@ LISTS: dict[str, list[str]] = {
     ],
     "AmazonPrometheus": [
         product(
-            "AMP", {"usagetype": "USW2-AMP:MetricSampleCount"}, ("0", "0.00000009"), ("2e9", "0.000000035")
+            "AMP",
+            {"usagetype": "USW2-AMP:MetricSampleCount"},
+            ("0", "0.00000009"),
+            ("2e9", "0.000000035"),
         )
     ],
     "awskms": [product("FREE", {"usagetype": "us-west-2-KMS-Keys"}, ("0", "0.0"), ("1", "1.0"))],
     # These are not sold on demand, in another currency, or listed twice with different prices.
     "AmazonECR": [product("PLAN", {"usagetype": "USW2-TimedStorage-ByteHrs"})],
     "AmazonEKS": [
-        product("CNY", {"usagetype": "USW2-AmazonEKS-Hours:perCluster"}, ("0", "0.6"), currency="CNY")
+        product(
+            "CNY", {"usagetype": "USW2-AmazonEKS-Hours:perCluster"}, ("0", "0.6"), currency="CNY"
+        )
     ],
     "AmazonVPC": [used("USW2-VpcEndpoint-Hours", "0.01"), used("USW2-VpcEndpoint-Hours", "0.02")],
     "AmazonRDS": [used("USW2-InstanceUsage:db.t4g.medium", "0.065")],
@@ -181,7 +204,9 @@ def test_requests_each_list_once_and_only_for_the_region(tmp_path: Path) -> None
     lists = [json.dumps([call["ServiceCode"], call["Filters"]]) for call in asked]
     assert len(lists) == len(set(lists)) and {call["ServiceCode"] for call in asked} >= set(LISTS)
     for call in asked:
-        wanted = {one["Field"]: one["Value"] for one in call["Filters"] if one["Type"] == "TERM_MATCH"}
+        wanted = {
+            one["Field"]: one["Value"] for one in call["Filters"] if one["Type"] == "TERM_MATCH"
+        }
         assert wanted["regionCode"] == REGION and len(wanted) == len(call["Filters"])
     assert {one["Value"] for call in asked for one in call["Filters"]} >= {
         "MariaDB",
@@ -193,7 +218,9 @@ def test_requests_each_list_once_and_only_for_the_region(tmp_path: Path) -> None
 
 def test_older_prices_stay_if_the_list_has_none(tmp_path: Path) -> None:
     older = "key,usd,unit,as_of,source,stand_in\nmlflow.small,0.6,hour,2026,sagemaker-page,\n"
-    stood_in = "hyperpod.ml.g5.8xlarge,3,hour,2026-09-01,price-list-studio,the price of SageMaker Studio\n"
+    stood_in = (
+        "hyperpod.ml.g5.8xlarge,3,hour,2026-09-01,price-list-studio,the price of SageMaker Studio\n"
+    )
     (tmp_path / f"{REGION}.csv").write_text(older + stood_in)
     prices, said = refreshed(tmp_path, LISTS)
     g5, mlflow = prices["hyperpod.ml.g5.8xlarge"], prices["mlflow.small"]
@@ -209,7 +236,9 @@ def test_older_prices_stay_if_the_list_has_none(tmp_path: Path) -> None:
 def test_skips_products_with_two_prices(tmp_path: Path) -> None:
     prices, said = refreshed(tmp_path, LISTS)
     assert "endpoint.interface" not in prices
-    assert any("skipped, because the list has several: endpoint.interface 0.01" in line for line in said)
+    assert any(
+        "skipped, because the list has several: endpoint.interface 0.01" in line for line in said
+    )
 
 
 def test_an_empty_list_changes_nothing(tmp_path: Path) -> None:

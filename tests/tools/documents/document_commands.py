@@ -18,7 +18,9 @@ HIGH_LEVEL = {"s3", "configure", "sso"}
 def blocks(text: str) -> list[str]:
     """Blocks of shell commands, continued lines joined, without the comments behind commands."""
     found = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
-    return ["\n".join(line.partition(" # ")[0].rstrip() for line in _lines(block)) for block in found]
+    return [
+        "\n".join(line.partition(" # ")[0].rstrip() for line in _lines(block)) for block in found
+    ]
 
 
 def _lines(block: str) -> list[str]:

@@ -41,7 +41,9 @@ def _code(name: str, text: str) -> Any:
         return _tree(text)
     if name.endswith((".yaml", ".yml")):
         return list(yaml.safe_load_all(re.sub(r"!\w+", "", text)))
-    return [line for raw in text.splitlines() if (line := re.sub(r"(^|\s)#(?!!).*$", "", raw).rstrip())]
+    return [
+        line for raw in text.splitlines() if (line := re.sub(r"(^|\s)#(?!!).*$", "", raw).rstrip())
+    ]
 
 
 def _tree(text: str) -> str:

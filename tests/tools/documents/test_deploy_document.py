@@ -33,7 +33,9 @@ from tools.nodes.cluster_nodes import read_cluster_nodes
 from tools.nodes.lifecycle_log import find_log_group, list_streams, read_events
 from tools.preflight.read_only_aws import DIFFERENTLY_NAMED
 
-TEXT = "".join((REPOSITORY / f"docs/{name}.md").read_text() for name in ("deploy", "troubleshooting"))
+TEXT = "".join(
+    (REPOSITORY / f"docs/{name}.md").read_text() for name in ("deploy", "troubleshooting")
+)
 MODELS = botocore.session.get_session()
 
 
@@ -46,7 +48,9 @@ def printed() -> list[str]:
         for found in ast.walk(ast.parse(source)) if "aws " in source else ():
             if isinstance(found, ast.JoinedStr | ast.Constant):
                 text = ast.unparse(found)
-                strings += re.findall(r"\baws [a-z0-9]+ [a-z-]+(?: --[a-z-]+(?: (?!--)[^\s`,;'\"]+)?)*", text)
+                strings += re.findall(
+                    r"\baws [a-z0-9]+ [a-z-]+(?: --[a-z-]+(?: (?!--)[^\s`,;'\"]+)?)*", text
+                )
     return strings
 
 
@@ -85,7 +89,10 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
     slurm = shipped("slurm", storage={"kms": kms, "home": {}})
     grafana = {
         "sign_in": "identity_center",
-        "admins": ["user/0a1b2c3d-0000-1111-2222-333344445555", "group/0a1b2c3d-0000-1111-2222-333344445556"],
+        "admins": [
+            "user/0a1b2c3d-0000-1111-2222-333344445555",
+            "group/0a1b2c3d-0000-1111-2222-333344445556",
+        ],
     }
     alerted = {"emails": ["hpc@example.com"], "grafana": grafana}
     by_identity_center = shipped("slurm-p5", observability=alerted, mlflow={"kind": "app"})
@@ -123,13 +130,21 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
 def test_teardown_needs_no_more_than_is_listed(run_teardown: Any) -> None:
     account = Account(everything(policy="Retain"))
     run_teardown(account, "--yes", "esm2-slurm")
-    names = {"s3:ListObjectVersions": "s3:ListBucketVersions", "s3:DeleteObjects": "s3:DeleteObjectVersion"}
-    used = {f"{MODELS.get_service_model(s).signing_name}:{operation}" for s, operation in account.aws.calls}
+    names = {
+        "s3:ListObjectVersions": "s3:ListBucketVersions",
+        "s3:DeleteObjects": "s3:DeleteObjectVersion",
+    }
+    used = {
+        f"{MODELS.get_service_model(s).signing_name}:{operation}"
+        for s, operation in account.aws.calls
+    }
     assert {names.get(action, action) for action in used} <= policy("Preflight", "Teardown")
 
 
 def test_connect_needs_no_more_than_is_listed() -> None:
-    aws = running_cluster("esm2-slurm", [group("controller", "Controller", 1)], [node("controller", 1)])
+    aws = running_cluster(
+        "esm2-slurm", [group("controller", "Controller", 1)], [node("controller", 1)]
+    )
     read_cluster_nodes(aws.session.client("sagemaker"), "esm2-slurm")
     cloud = Logs(aws)
     cloud.say("controller", "i-0123456789abcdef0", "a line")

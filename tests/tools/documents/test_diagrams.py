@@ -43,7 +43,9 @@ def test_a_diagram_names_all_stacks_and_services(scheduler: str) -> None:
     drawn = (DIAGRAMS / f"{scheduler}.svg").read_text()
     mine = re.compile(f"({scheduler.capitalize()}|Endpoint)")
     templates = [path for path in sorted(GOLDEN.glob("*/*.json")) if mine.match(path.stem)]
-    types = {r["Type"] for path in templates for r in json.loads(path.read_text())["Resources"].values()}
+    types = {
+        r["Type"] for path in templates for r in json.loads(path.read_text())["Resources"].values()
+    }
     services = {found[1] for kind in types if (found := re.match(r"AWS::(\w+)::", kind))}
     assert len({path.stem for path in templates}) == 6 and len(services) > 17
     wanted = [path.stem for path in templates] + [NAMES[service] for service in services]

@@ -38,7 +38,9 @@ def test_figures_of_the_readme_are_measured() -> None:
         r"^\| [^|]* \| (\d+(?:\.\d+)?x)", (REPOSITORY / "README.md").read_text(), re.MULTILINE
     )
     measured = re.findall(
-        r"<!-- acceptance:\w+ -->(.*?)<!-- /", (REPOSITORY / "docs/performance.md").read_text(), re.DOTALL
+        r"<!-- acceptance:\w+ -->(.*?)<!-- /",
+        (REPOSITORY / "docs/performance.md").read_text(),
+        re.DOTALL,
     )
     assert len(ratios) == 3 and all(f" {ratio} " in "".join(measured) for ratio in ratios)
 

@@ -32,7 +32,10 @@ def actions(statement: str) -> set[str]:
 
 
 def used(calls: list[tuple[str, str]]) -> set[str]:
-    names = {f"{MODELS.get_service_model(service).signing_name}:{operation}" for service, operation in calls}
+    names = {
+        f"{MODELS.get_service_model(service).signing_name}:{operation}"
+        for service, operation in calls
+    }
     return {DIFFERENTLY_NAMED.get(name, name) for name in names}
 
 
@@ -59,7 +62,10 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
     aws = eks_account(P5)
     found = {"Path": "/", "UserName": "ada", "UserId": "A" * 16, "Arn": user, "CreateDate": 0}
     aws.answer("iam", "GetUser", {"User": found})
-    entries = [*P5.kubernetes.access, P5.kubernetes.access[0].model_copy(update={"principal_arn": user})]
+    entries = [
+        *P5.kubernetes.access,
+        P5.kubernetes.access[0].model_copy(update={"principal_arn": user}),
+    ]
     kubernetes = P5.kubernetes.model_copy(update={"access": entries})
     findings(aws, P5.model_copy(update={"kubernetes": kubernetes}))
     more = used(aws.calls) - policy("Preflight") - {"sts:GetCallerIdentity"}
@@ -69,6 +75,9 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
 def test_teardown_needs_no_more_than_is_listed(run_teardown: Any) -> None:
     account = EksAccount(approved_templates(keep=False))
     run_teardown(account, *CLUSTER, "--yes", "esm2-eks-p5")
-    names = {"s3:ListObjectVersions": "s3:ListBucketVersions", "s3:DeleteObjects": "s3:DeleteObjectVersion"}
+    names = {
+        "s3:ListObjectVersions": "s3:ListBucketVersions",
+        "s3:DeleteObjects": "s3:DeleteObjectVersion",
+    }
     needed = {names.get(action, action) for action in used(account.aws.calls)}
     assert needed - policy("Preflight", "Teardown") == actions("TeardownEks")

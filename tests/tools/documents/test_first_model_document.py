@@ -18,9 +18,20 @@ from tests.tools.documents.document_commands import (
 TEXT = (REPOSITORY / "docs/first-model.md").read_text()
 MLFLOW = (REPOSITORY / "docs/mlflow.md").read_text()
 SECTIONS = {
-    part.partition("\n")[0]: part.partition("\n")[2] for part in re.split(r"^## ", TEXT, flags=re.MULTILINE)
+    part.partition("\n")[0]: part.partition("\n")[2]
+    for part in re.split(r"^## ", TEXT, flags=re.MULTILINE)
 }
-STAGES = ("synth", "preflight", "deploy", "connect", "image", "train-ddp", "tail", "fetch", "teardown")
+STAGES = (
+    "synth",
+    "preflight",
+    "deploy",
+    "connect",
+    "image",
+    "train-ddp",
+    "tail",
+    "fetch",
+    "teardown",
+)
 
 
 def steps(section: str) -> list[tuple[str, str]]:
@@ -33,7 +44,9 @@ def test_steps_are_numbered_and_go_all_the_way(section: str) -> None:
     numbers = [int(number) for number, _ in steps(section)]
     last = max(numbers)
     # The second list begins with those that it shares with the first.
-    assert numbers == ([1, *range(5, last + 1)] if section == "On EKS" else list(range(1, last + 1)))
+    assert numbers == (
+        [1, *range(5, last + 1)] if section == "On EKS" else list(range(1, last + 1))
+    )
     told = [target for _, text in steps(section) for target in re.findall(r"`make ([a-z-]+)", text)]
     on_the_way = [target for target in told if target in STAGES]
     first_seen = list(dict.fromkeys(on_the_way[on_the_way.index("synth") :]))
@@ -49,7 +62,9 @@ def test_every_step_has_a_command_that_exists() -> None:
 def test_every_file_that_is_named_exists() -> None:
     mine = {"clusters/mine.yaml"}
     for text in (TEXT, MLFLOW):
-        for path in re.findall(r"\b((?:clusters|config|lifecycle|docs|workloads)/[\w/.-]+\.\w+)", text):
+        for path in re.findall(
+            r"\b((?:clusters|config|lifecycle|docs|workloads)/[\w/.-]+\.\w+)", text
+        ):
             assert path in mine or (REPOSITORY / path).is_file(), path
 
 
@@ -64,7 +79,8 @@ def test_commands_name_the_copied_file_everywhere() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [found for text in (TEXT, MLFLOW) for found in commands(text) if found.startswith("aws ")]
+    "command",
+    [found for text in (TEXT, MLFLOW) for found in commands(text) if found.startswith("aws ")],
 )
 def test_aws_commands_exist_with_their_options(command: str) -> None:
     assert not unknown_options(command)

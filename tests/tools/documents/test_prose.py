@@ -31,7 +31,10 @@ def test_what_is_told() -> None:
     lines = found(tmp_path / "module.py", source)
     assert [line.partition(":")[0] for line in lines] == ["1", "2", "6", "7"]
     assert (
-        "'Whose'" in lines[0] and "'Nobody'" in lines[1] and "'told'" in lines[2] and "'goes on'" in lines[3]
+        "'Whose'" in lines[0]
+        and "'Nobody'" in lines[1]
+        and "'told'" in lines[2]
+        and "'goes on'" in lines[3]
     )
 
 
@@ -73,7 +76,9 @@ def fragments(path: Path, text: str) -> list[str]:
         ("path (Path): in which it lies", "in"),
     ],
 )
-def test_entries_that_begin_in_the_middle_of_a_sentence(tmp_path: Path, entry: str, word: str) -> None:
+def test_entries_that_begin_in_the_middle_of_a_sentence(
+    tmp_path: Path, entry: str, word: str
+) -> None:
     source = f'''"""Module."""
 class Reader:
     def read(self) -> None:

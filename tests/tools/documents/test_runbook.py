@@ -118,7 +118,10 @@ def test_what_it_names_on_nodes_is_there() -> None:
     )
     units = {path.stem for path in (REPOSITORY / "lifecycle/slurm/units").glob("*.service")}
     assert {"prometheus-agent", "discover-nodes"} <= units
-    assert "check-node-health" in (REPOSITORY / "lifecycle/slurm/units/health_check_prolog.sh").read_text()
+    assert (
+        "check-node-health"
+        in (REPOSITORY / "lifecycle/slurm/units/health_check_prolog.sh").read_text()
+    )
     assert {step.name for step in STEPS} >= {"users", "slurm-accounts", "accounting"}
 
 

@@ -51,8 +51,12 @@ def typed(document: Path) -> list[str]:
 def programs(command: str) -> Iterator[tuple[str, list[str]]]:
     """Modules that make would start, with their arguments; nothing is started."""
     words = ["make", "--dry-run", "--no-print-directory", *shlex.split(command)[1:]]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    done = subprocess.run(words, cwd=REPOSITORY, env=clean, capture_output=True, text=True, timeout=60)
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
+    done = subprocess.run(
+        words, cwd=REPOSITORY, env=clean, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, f"{command}: {done.stderr}"
     for line in done.stdout.replace("\\\n", " ").splitlines():
         if found := re.search(r"-m ((?:tools|seqlm|benchmarks)\.[\w.]+)(.*)", line):
@@ -85,9 +89,15 @@ def test_every_command_is_taken(
             if module.startswith("seqlm.") and words[:1] == ["--config"]:
                 words = [word for word in words if word not in ("--dry-run", "--help")]
                 config = Path(words[1])
-                told = config.parts[0] == "runs" or f"`{config}` is a whole task file" in document.read_text()
+                told = (
+                    config.parts[0] == "runs"
+                    or f"`{config}` is a whole task file" in document.read_text()
+                )
                 assert config.is_file() or told, command
-                load_config(config if config.is_file() else "workloads/seqlm/configs/esm2_8m.yaml", words[2:])
+                load_config(
+                    config if config.is_file() else "workloads/seqlm/configs/esm2_8m.yaml",
+                    words[2:],
+                )
                 continue
             monkeypatch.setattr(sys, "argv", [module, *words])
             found = importlib.util.find_spec(module)
@@ -100,4 +110,13 @@ def test_every_command_is_taken(
 
 def test_there_are_commands_of_every_kind() -> None:
     found = {command.split()[1] for document in DOCUMENTS for command in typed(document)}
-    assert {"train-ddp", "predict", "fetch", "deploy", "connect", "gpu", "synth", "destroy"} <= found
+    assert {
+        "train-ddp",
+        "predict",
+        "fetch",
+        "deploy",
+        "connect",
+        "gpu",
+        "synth",
+        "destroy",
+    } <= found

@@ -6,7 +6,12 @@ import subprocess
 from pathlib import Path
 
 OTHER_BASE = '{"base": {"image": "registry.example/other", "tag": "2", "digest": null}}'
-BASE = {"image": "registry.example/base", "tag": "1", "digest": "sha256:" + "ab" * 32, "torch": "2.13.0"}
+BASE = {
+    "image": "registry.example/base",
+    "tag": "1",
+    "digest": "sha256:" + "ab" * 32,
+    "torch": "2.13.0",
+}
 COMMITTED_AT = "2026-03-04T05:06:07+00:00"
 
 

@@ -21,7 +21,9 @@ PASSWORD = "password-of-the-registry"
 class WholeFindings(SecondPages):
     """Findings stay on one page: their counts, which alone are read, come whole with the first one."""
 
-    def split(self, operation: str, paging: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
+    def split(
+        self, operation: str, paging: dict[str, Any], response: dict[str, Any]
+    ) -> dict[str, Any]:
         if operation == "describe_image_scan_findings":
             return response
         return super().split(operation, paging, response)
@@ -46,12 +48,16 @@ class Registry:
         assert parameters["repositoryNames"] == [NAME]
         scanning = {"scanOnPush": self.scans_on_push}
         return {
-            "repositories": [{"repositoryUri": f"{REGISTRY}/{NAME}", "imageScanningConfiguration": scanning}]
+            "repositories": [
+                {"repositoryUri": f"{REGISTRY}/{NAME}", "imageScanningConfiguration": scanning}
+            ]
         }
 
     def _images(self, parameters: dict[str, Any]) -> dict[str, Any]:
         tag = parameters["imageIds"][0]["imageTag"]
-        pushes = [call["arguments"][1] for call in self.engines.calls if call["arguments"][0] == "push"]
+        pushes = [
+            call["arguments"][1] for call in self.engines.calls if call["arguments"][0] == "push"
+        ]
         if tag not in self.pushed and f"{REGISTRY}/{NAME}:{tag}" not in pushes:
             raise Refusal("ImageNotFoundException")
         return {"imageDetails": [{"imageDigest": DIGEST}]}

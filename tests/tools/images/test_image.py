@@ -58,7 +58,9 @@ def test_build_is_of_the_commit(
         "CREATED": "2026-03-04T05:06:07Z",
         "SOURCE_DATE_EPOCH": "1772600767",
     }
-    assert {".dockerignore", "LICENSE", "docker/versions.json", "workloads/Dockerfile"} <= {*call["files"]}
+    assert {".dockerignore", "LICENSE", "docker/versions.json", "workloads/Dockerfile"} <= {
+        *call["files"]
+    }
     assert not [file for file in call["files"] if file.startswith("config")]
     words = call["arguments"]
     assert words[words.index("--tag") + 1] == f"esm2-training:{sha}"
@@ -68,7 +70,10 @@ def test_build_is_of_the_commit(
 
 
 def test_another_framework_has_its_own_base_and_name(
-    engines: Engines, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    engines: Engines,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     engines.install("buildah")
     assert make_image(monkeypatch, "--framework=bionemo") == 2
@@ -84,7 +89,9 @@ def test_another_framework_has_its_own_base_and_name(
     (call,) = engines.calls
     words = call["arguments"]
     assert build_arguments(call)["BASE_IMAGE"] == f"registry.example/other@sha256:{'cd' * 32}"
-    assert build_arguments(call)["GIT_SHA"] == f"{sha}-bionemo", "as the registry's tag, which identifies it"
+    assert build_arguments(call)["GIT_SHA"] == f"{sha}-bionemo", (
+        "as the registry's tag, which identifies it"
+    )
     assert words[words.index("--tag") + 1] == f"esm2-bionemo:{sha}"
     assert words[words.index("--file") + 1].endswith("docker/bionemo/Dockerfile")
 
@@ -101,7 +108,10 @@ def test_the_same_commit_gives_the_same_build_arguments(
 
 
 def test_uncommitted_files_of_the_image_are_refused(
-    engines: Engines, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    engines: Engines,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     engines.install("buildah")
     (repository / "workloads/new.py").write_text("")
@@ -133,7 +143,10 @@ def test_options_reach_the_engine(
 
 
 def test_failed_build_is_one_line(
-    engines: Engines, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    engines: Engines,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     engines.install("podman")
     engines.fail("build")

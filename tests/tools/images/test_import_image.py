@@ -39,7 +39,13 @@ exec "$@"
 """
 SINFO = "#!/bin/bash\ncat {folder}/states\n"
 OPTIONS = [
-    *("--job-name=import-image", "--dependency=singleton", "--partition=gpu", "--nodes=1", "--ntasks=1"),
+    *(
+        "--job-name=import-image",
+        "--dependency=singleton",
+        "--partition=gpu",
+        "--nodes=1",
+        "--ntasks=1",
+    ),
     *("--cpus-per-task=4", "--time=60"),
 ]
 
@@ -213,7 +219,9 @@ def sha(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def make_image(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
-    monkeypatch.setattr(sys, "argv", ["import_image", "--cluster", "clusters/slurm.yaml", *arguments])
+    monkeypatch.setattr(
+        sys, "argv", ["import_image", "--cluster", "clusters/slurm.yaml", *arguments]
+    )
     with pytest.raises(SystemExit) as stopped:
         run_command(import_image.main)
     return stopped.value.code
@@ -290,8 +298,14 @@ def test_a_reference_needs_neither_registry_nor_commit(
         (["--folder", "/fsx/../etc"], "--folder: got /fsx/../etc; nodes share /fsx"),
         (["--folder", "/fsx/my images"], "allowed are letters, digits"),
         (["--partition", "cpu"], "--partition: got cpu; the cluster file has gpu"),
-        (["--reference", f"registry/name:{SHA}"], "it must be <registry>/<repository>:<tag>@sha256:"),
-        (["--reference", f"registry/name@sha256:{DIGEST}"], "it must be <registry>/<repository>:<tag>@"),
+        (
+            ["--reference", f"registry/name:{SHA}"],
+            "it must be <registry>/<repository>:<tag>@sha256:",
+        ),
+        (
+            ["--reference", f"registry/name@sha256:{DIGEST}"],
+            "it must be <registry>/<repository>:<tag>@",
+        ),
     ],
 )
 def test_reports_mistakes_before_any_request(
@@ -337,9 +351,15 @@ def test_small_workers_give_what_they_have() -> None:
 @pytest.mark.parametrize(
     ("target", "command"),
     [
-        ("slurm", r"^\S+ -m tools\.images\.import_image --cluster clusters/slurm\.yaml +--folder /fsx/x$"),
+        (
+            "slurm",
+            r"^\S+ -m tools\.images\.import_image --cluster clusters/slurm\.yaml +--folder /fsx/x$",
+        ),
         ("local", r"^\S+ -m tools\.images\.build +--folder /fsx/x$"),
-        ("slurm FRAMEWORK=bionemo", r"import_image --cluster \S+ --framework bionemo --folder /fsx/x$"),
+        (
+            "slurm FRAMEWORK=bionemo",
+            r"import_image --cluster \S+ --framework bionemo --folder /fsx/x$",
+        ),
     ],
 )
 def test_make_picks_the_tool(target: str, command: str) -> None:
@@ -354,4 +374,6 @@ def test_make_refuses_a_target_that_is_of_this_machine(target: str) -> None:
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        ["make", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )

@@ -34,7 +34,9 @@ def aws() -> AnsweringAws:
     """An account with the storage stack, and nothing copied yet."""
     aws = AnsweringAws("us-west-2")
     aws.answer(
-        "sts", "GetCallerIdentity", {"Account": ACCOUNT, "Arn": "arn:aws:iam::1:user/ada", "UserId": "A"}
+        "sts",
+        "GetCallerIdentity",
+        {"Account": ACCOUNT, "Arn": "arn:aws:iam::1:user/ada", "UserId": "A"},
     )
     aws.answer("s3", "HeadBucket", {})
     aws.answer("s3", "HeadObject", Refusal("404", "Not Found", 404))
@@ -109,7 +111,10 @@ def copied_at_once(aws: AnsweringAws) -> None:
     looks = iter([Refusal("ImageNotFoundException")])
 
     def describe(parameters: Parameters) -> dict[str, Any]:
-        assert parameters == {"repositoryName": "esm2-slurm/training", "imageIds": [{"imageDigest": DIGEST}]}
+        assert parameters == {
+            "repositoryName": "esm2-slurm/training",
+            "imageIds": [{"imageDigest": DIGEST}],
+        }
         refusal = next(looks, None)
         if refusal:
             raise refusal
@@ -152,9 +157,13 @@ def test_it_needs_no_more_permissions_than_are_listed(
     programs("skopeo")
     assert run()[0] == 0
     names = {"s3:HeadBucket": "s3:ListBucket", "s3:HeadObject": "s3:GetObject"}
-    used = {f"{service}:{operation}" for service, operation in aws.calls} - {"sts:GetCallerIdentity"}
+    used = {f"{service}:{operation}" for service, operation in aws.calls} - {
+        "sts:GetCallerIdentity"
+    }
     assert len(used) == 5
-    assert {names.get(action, action) for action in used} <= policy("Preflight", "Downloads", "Images")
+    assert {names.get(action, action) for action in used} <= policy(
+        "Preflight", "Downloads", "Images"
+    )
 
 
 def test_existing_copies_are_not_made_again(aws: AnsweringAws, run: Run) -> None:
@@ -178,11 +187,15 @@ def test_docker_copies_where_there_is_no_skopeo(
 ) -> None:
     copied_at_once(aws)
     calls = programs(
-        "docker", '[[ "$2" == version ]] || grep --quiet QVdTOnNlY3JldA== "$DOCKER_CONFIG/config.json"'
+        "docker",
+        '[[ "$2" == version ]] || grep --quiet QVdTOnNlY3JldA== "$DOCKER_CONFIG/config.json"',
     )
     assert run()[0] == 0
     target = f"{REGISTRY}/esm2-slurm/training:dcgm-exporter-4.6.0"
-    assert calls.read_text().splitlines()[1] == f"docker buildx imagetools create --tag {target} {REFERENCE}"
+    assert (
+        calls.read_text().splitlines()[1]
+        == f"docker buildx imagetools create --tag {target} {REFERENCE}"
+    )
 
 
 def test_without_a_program_it_says_what_to_install(run: Run, programs: Callable[..., Path]) -> None:

@@ -12,7 +12,15 @@ from tests.tools import answering_aws
 from tests.tools.answering_aws import Refusal
 from tests.tools.images.container_engines import Engines
 from tests.tools.images.image_sources import git, make_repository
-from tests.tools.images.registries import DIGEST, NAME, PASSWORD, REGISTRY, Registry, WholeFindings, scan
+from tests.tools.images.registries import (
+    DIGEST,
+    NAME,
+    PASSWORD,
+    REGISTRY,
+    Registry,
+    WholeFindings,
+    scan,
+)
 from tests.tools.nodes.sleeping import only_sleep
 from tools.command_line import run_command
 from tools.images import build, image_registry

@@ -18,19 +18,29 @@ CLUSTER, P5 = shipped("slurm"), shipped("slurm-p5")
 
 def request(*settings: str, cluster: Any = P5, **wanted: Any) -> dict[str, Any]:
     folder = user_folder(cluster, "ubuntu")
-    asked = SlurmWanted(**{"stage": "bandwidth", "folder": folder, "image": "/fsx/x.sqsh", **wanted})
+    asked = SlurmWanted(
+        **{"stage": "bandwidth", "folder": folder, "image": "/fsx/x.sqsh", **wanted}
+    )
     return job_request(cluster, None, list(settings), asked, version="abc")
 
 
 def test_it_takes_whole_nodes_and_brings_what_is_expected() -> None:
     found = request(nodes="2")
-    assert found["sbatch"][:3] == ["--job-name=bandwidth-p5.48xlarge", "--partition=p5", "--nodes=2"]
+    assert found["sbatch"][:3] == [
+        "--job-name=bandwidth-p5.48xlarge",
+        "--partition=p5",
+        "--nodes=2",
+    ]
     assert "--exclusive" in found["sbatch"] and "--gpus-per-node=8" in found["sbatch"]
     job, expected = found["job"], json.loads(found["config"])
     assert job["stage"] == "bandwidth" and job["efa"] and job["data_manifest"] == ""
     assert job["run_dir"].endswith("/esm2/runs/bandwidth-p5.48xlarge")
     assert expected["published"]["bus_gb_s"] == 465.87
-    assert (expected["network_gb_s"], expected["has_efa"], expected["at_least_gb_s"]) == (400.0, True, None)
+    assert (expected["network_gb_s"], expected["has_efa"], expected["at_least_gb_s"]) == (
+        400.0,
+        True,
+        None,
+    )
 
 
 def test_types_without_a_published_figure_have_none() -> None:
@@ -44,14 +54,20 @@ def test_types_without_a_published_figure_have_none() -> None:
     [
         (["optim.lr=1"], {}, "optim.lr=1: the bandwidth job takes at_least=<GB/s>"),
         (["at_least=fast"], {}, "at_least=fast: the bandwidth job takes"),
-        ([], {"nodes": "1", "gpus_per_node": 1}, "NODES: got 1, with one process; an all-reduce needs two"),
+        (
+            [],
+            {"nodes": "1", "gpus_per_node": 1},
+            "NODES: got 1, with one process; an all-reduce needs two",
+        ),
         ([], {"nodes": "99"}, "NODES: got 99; partition p5 has"),
         ([], {"folder": "/data/ada"}, "--folder: got /data/ada; nodes share /fsx"),
         ([], {"image": None}, "image, python: give one of them"),
         ([], {"partition": "gone"}, "partition: got gone"),
     ],
 )
-def test_reports_what_does_not_fit(settings: list[str], wanted: dict[str, Any], problem: str) -> None:
+def test_reports_what_does_not_fit(
+    settings: list[str], wanted: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(ValueError) as told:
         request(*settings, **wanted)
     assert problem in str(told.value)

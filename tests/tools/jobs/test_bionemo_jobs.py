@@ -26,22 +26,32 @@ RUN = Path("workloads/seqlm/configs/esm2_650m.yaml")
 def slurm(*overrides: str, stage: str = "train-bionemo") -> dict[str, Any]:
     cluster = slurm_cluster("slurm-p5")
     lustre = cluster.storage.lustre.mount_path
-    options = SlurmWanted(stage=stage, folder=f"{lustre}/ubuntu/esm2", image=f"{lustre}/images/i.sqsh")
+    options = SlurmWanted(
+        stage=stage, folder=f"{lustre}/ubuntu/esm2", image=f"{lustre}/images/i.sqsh"
+    )
     config = load_config(RUN, overrides)
-    return job_request(cluster, NamedRun(config, RUN.read_text()), list(overrides), options, version="abc")
+    return job_request(
+        cluster, NamedRun(config, RUN.read_text()), list(overrides), options, version="abc"
+    )
 
 
 def pods(operator: str, *overrides: str, stage: str = "train-bionemo", nodes: str = "2") -> PodJob:
     cluster = shipped("eks-p5", training_operator=operator)
     wanted = EksWanted(stage=stage, image=IMAGE, nodes=nodes, team="proteins")
     config = load_config(RUN, overrides)
-    return pod_job(cluster, NamedRun(config, RUN.read_text()), list(overrides), wanted, version="abc")
+    return pod_job(
+        cluster, NamedRun(config, RUN.read_text()), list(overrides), wanted, version="abc"
+    )
 
 
 def test_on_slurm_it_takes_all_gpus_of_all_nodes_and_its_own_data() -> None:
     found = slurm()
     job = found["job"]
-    assert (job["stage"], job["gpus_per_node"], job["processes_per_node"]) == ("train-bionemo", 8, 8)
+    assert (job["stage"], job["gpus_per_node"], job["processes_per_node"]) == (
+        "train-bionemo",
+        8,
+        8,
+    )
     assert "--nodes=8" in found["sbatch"] and job["efa"]
     assert job["data_manifest"].endswith("/data/uniref50-bionemo/export.json")
     stage = STAGES["train-bionemo"]

@@ -32,7 +32,9 @@ def received(text: str, *, width: int = 76) -> Delivery:
 
 
 @pytest.mark.parametrize("width", [76, 7, 10_000])
-def test_lines_may_be_broken_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str], width: int) -> None:
+def test_lines_may_be_broken_anywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
     delivery = received(archive(report="<svg>", metrics="{}" * 5000), width=width)
     assert delivery.unpack(tmp_path, status=0, instead="look there") == 0
     assert (tmp_path / "mine/report").read_text() == "<svg>"
@@ -46,8 +48,14 @@ def test_what_came_damaged_changes_nothing(tmp_path: Path, damage: str) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/report").write_text("of before")
     text = archive(report="<svg>", metrics="{}" * 5000)
-    changed = {"cut": text[:-40], "cut within four": text[:-3], "foreign": f"{text[:40]}?{text[41:]}"}
-    with pytest.raises(ValueError, match=r"what came is damaged \(.+\); run the same command again"):
+    changed = {
+        "cut": text[:-40],
+        "cut within four": text[:-3],
+        "foreign": f"{text[:40]}?{text[41:]}",
+    }
+    with pytest.raises(
+        ValueError, match=r"what came is damaged \(.+\); run the same command again"
+    ):
         received(changed[damage]).unpack(tmp_path, status=0, instead="")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["report"]
     assert (tmp_path / "mine/report").read_text() == "of before"

@@ -12,10 +12,14 @@ from tools.jobs.slurm.jobs import SlurmJobs
 
 
 @pytest.mark.parametrize(("cluster", "scheduler"), [("slurm", SlurmJobs), ("eks", KubernetesJobs)])
-def test_the_cluster_file_decides(cluster: str, scheduler: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cluster_file_decides(
+    cluster: str, scheduler: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
     monkeypatch.setattr(
-        scheduler, "follow_up", lambda self, command, options: asked.extend([command, options.job]) or 0
+        scheduler,
+        "follow_up",
+        lambda self, command, options: asked.extend([command, options.job]) or 0,
     )
     monkeypatch.setattr(sys, "argv", ["jobs", "tail", "x", "--cluster", f"clusters/{cluster}.yaml"])
     assert command.main() == 0

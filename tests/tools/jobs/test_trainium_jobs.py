@@ -27,7 +27,9 @@ OF_NVIDIA = ("NCCL", "NVIDIA", "nvidia", "CUDA")
 
 
 def wanted(**changes: Any) -> SlurmWanted:
-    return SlurmWanted(**{"stage": "train", "folder": "/fsx/ubuntu/esm2", "image": "/fsx/i.sqsh", **changes})
+    return SlurmWanted(
+        **{"stage": "train", "folder": "/fsx/ubuntu/esm2", "image": "/fsx/i.sqsh", **changes}
+    )
 
 
 def request(*overrides: str, **changes: Any) -> dict[str, Any]:
@@ -60,10 +62,18 @@ def test_without_the_devices_any_stage_runs() -> None:
 
 
 REFUSED = [
-    ((), {"stage": "evaluate"}, "has Trainium2?, on which only train runs; evaluate takes NVIDIA GPUs, or"),
+    (
+        (),
+        {"stage": "evaluate"},
+        "has Trainium2?, on which only train runs; evaluate takes NVIDIA GPUs, or",
+    ),
     ((), {"gpus_per_node": 8}, "--gpus-per-node: got 8; a job has the 16 devices of ml.trn"),
     (("parallel.mode=fsdp",), {}, "parallel.mode: got fsdp; FSDP2 does not shard XLA's tensors"),
-    (("optim.name=muon",), {}, "optim.name: got muon, parts of which torch_xla computes on the host"),
+    (
+        ("optim.name=muon",),
+        {},
+        "optim.name: got muon, parts of which torch_xla computes on the host",
+    ),
     (("train.compile=on",), {}, "train.compile: got on; XLA compiles by itself"),
     (("task.kind=binary", "task.table=[sample]"), {}, "task: fine-tuning is not made for XLA"),
 ]
@@ -111,14 +121,18 @@ def test_the_operators_know_that_compiling_takes_long() -> None:
     job = made(cluster=TRN2)
     (rule,) = job_manifest(job)["spec"]["runPolicy"]["logMonitoringConfiguration"]
     variables = pod_templates(job_manifest(job))[0]["spec"]["containers"][0]["env"]
-    (told,) = (variable["value"] for variable in variables if variable["name"] == "ESM2_SLOW_SECONDS")
+    (told,) = (
+        variable["value"] for variable in variables if variable["name"] == "ESM2_SLOW_SECONDS"
+    )
     assert rule["expectedStartCutOffInSeconds"] == int(told) > 3600
 
 
 def test_the_image_is_that_of_the_nodes() -> None:
     assert {framework_of(TRN2, stage, None) for stage in ("train", "data")} == {"neuron"}
     assert (
-        framework_of(shipped_eks("eks-p5"), "train", None) == framework_of(TRN2, "train", "system") == "esm2"
+        framework_of(shipped_eks("eks-p5"), "train", None)
+        == framework_of(TRN2, "train", "system")
+        == "esm2"
     )
     assert "neuron" in FRAMEWORKS
 
@@ -129,9 +143,13 @@ def test_the_base_is_the_last_one_for_which_this_is_supported() -> None:
     base = json.loads(framework.versions.read_text())["base"]
     assert re.search(r"-sdk2\.29\.\d+-", base["tag"]) and base["torch"].startswith("2.9.")
     assert base["tag"] in Path("docs/trainium.md").read_text()
-    with pytest.raises(ValueError, match=f"base.digest is None.*imagetools inspect {base['image']}:"):
+    with pytest.raises(
+        ValueError, match=f"base.digest is None.*imagetools inspect {base['image']}:"
+    ):
         base_image(framework.versions)
-    assert {"ENTRYPOINT []", "USER 10001:10001"} <= set(framework.dockerfile.read_text().splitlines())
+    assert {"ENTRYPOINT []", "USER 10001:10001"} <= set(
+        framework.dockerfile.read_text().splitlines()
+    )
 
 
 def test_torchrun_has_no_option_that_its_older_torch_lacks() -> None:

@@ -79,9 +79,18 @@ class Upstream:
                 "repository": "https://charts.example",
                 "condition": "device-plugin.enabled",
             },
-            {"name": LEFT_OUT, "version": "v1.18.2", "repository": "oci://charts.example/certificates"},
+            {
+                "name": LEFT_OUT,
+                "version": "v1.18.2",
+                "repository": "oci://charts.example/certificates",
+            },
         ]
-        main = {"apiVersion": "v2", "name": "main", "version": "0.1.0", "dependencies": dependencies}
+        main = {
+            "apiVersion": "v2",
+            "name": "main",
+            "version": "0.1.0",
+            "dependencies": dependencies,
+        }
         (chart / "Chart.yaml").write_text(yaml.safe_dump({**main, **document}))
         (chart / "Chart.lock").write_text("digest: of what Chart.yaml was\n")
         (chart / "values.yaml").write_text(yaml.safe_dump({"text": text}))
@@ -126,7 +135,11 @@ class Upstream:
         return path
 
     def _git(self, *arguments: str) -> str:
-        identity = {f"GIT_{who}_{what}": "a" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        identity = {
+            f"GIT_{who}_{what}": "a"
+            for who in ("AUTHOR", "COMMITTER")
+            for what in ("NAME", "EMAIL")
+        }
         done = subprocess.run(
             ["git", *arguments],
             cwd=self.repository,

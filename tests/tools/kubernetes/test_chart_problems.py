@@ -17,7 +17,15 @@ import pytest
 
 from tests.lifecycle.https_server import body
 from tests.manifests.helm_runs import helm
-from tests.tools.kubernetes.chart_upstream import FOLDER, Run, Server, Upstream, packaged, unfinished, whole
+from tests.tools.kubernetes.chart_upstream import (
+    FOLDER,
+    Run,
+    Server,
+    Upstream,
+    packaged,
+    unfinished,
+    whole,
+)
 from tools.kubernetes import charts
 
 REPOSITORY = Path(__file__).parents[3]
@@ -126,14 +134,19 @@ def test_two_runs_at_once_are_one(make_charts: Run, cache: Path) -> None:
         make_charts()
 
 
-def test_reports_unknown_dependencies_and_unused_archives(make_charts: Run, upstream: Upstream) -> None:
+def test_reports_unknown_dependencies_and_unused_archives(
+    make_charts: Run, upstream: Upstream
+) -> None:
     with pytest.raises(
-        ValueError, match=r"depends on certificates v1.18.2 of oci://charts.example/certificates, which"
+        ValueError,
+        match=r"depends on certificates v1.18.2 of oci://charts.example/certificates, which",
     ):
         make_charts(left_out={})
     git = upstream.table()["main"]["git"]
     upstream.write_chart("alone", dependencies=[])
-    with pytest.raises(ValueError, match=r"the table has device-plugin, but Chart.yaml has no such"):
+    with pytest.raises(
+        ValueError, match=r"the table has device-plugin, but Chart.yaml has no such"
+    ):
         make_charts(git={**git, "commit": upstream.commit()})
 
 
@@ -145,7 +158,9 @@ def test_a_chart_that_helm_cannot_render_is_refused(
         "{{ .Values.text | nosuchfunction }}"
     )
     git = {**upstream.table()["main"]["git"], "commit": upstream.commit()}
-    with pytest.raises(ValueError, match=r'helm cannot render chart main: .*"nosuchfunction" not defined'):
+    with pytest.raises(
+        ValueError, match=r'helm cannot render chart main: .*"nosuchfunction" not defined'
+    ):
         make_charts(git=git)
     assert not (cache / "main").exists()
 
@@ -154,8 +169,14 @@ def test_a_chart_that_helm_cannot_render_is_refused(
     ("changes", "message"),
     [
         ({"commit": "0" * 40}, "at 000000000000 failed: .*not our ref"),
-        ({"repository": "file:///nonexistent"}, "git of file:///nonexistent at .* failed: .*https_proxy"),
-        ({"repository": "https://host.invalid/x.git"}, "failed: .*Could not resolve host: host.invalid"),
+        (
+            {"repository": "file:///nonexistent"},
+            "git of file:///nonexistent at .* failed: .*https_proxy",
+        ),
+        (
+            {"repository": "https://host.invalid/x.git"},
+            "failed: .*Could not resolve host: host.invalid",
+        ),
         ({"folder": "no/such"}, "failed: error: pathspec 'no/such' did not match"),
         ({"folder": "helm_chart"}, "helm_chart of file://.* has no Chart.yaml"),
     ],
@@ -194,12 +215,16 @@ def test_reports_a_missing_network(
         make_charts(**changes)
 
 
-def test_reports_a_full_disk(make_charts: Run, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_a_full_disk(
+    make_charts: Run, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(cache / "lock.json"))
 
     monkeypatch.setattr(charts, "write_lock", full)
-    with pytest.raises(ValueError, match=r"lock.json: No space left on device; nothing unfinished was kept"):
+    with pytest.raises(
+        ValueError, match=r"lock.json: No space left on device; nothing unfinished was kept"
+    ):
         make_charts()
     assert not (cache / "main").exists() and unfinished(cache) == []
 

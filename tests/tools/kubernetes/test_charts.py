@@ -73,7 +73,10 @@ def test_a_synthesis_without_a_network_does_not_wait(
     monkeypatch.setattr(charts, "PROBE_SECONDS", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (9, silent.getsockname()[1]):
-            git = {**upstream.table()["main"]["git"], "repository": f"https://127.0.0.1:{port}/charts"}
+            git = {
+                **upstream.table()["main"]["git"],
+                "repository": f"https://127.0.0.1:{port}/charts",
+            }
             upstream.write_table(table, git=git)
             begin = time.monotonic()
             charts.bring_missing(EKS, table=table, cache=cache)
@@ -90,11 +93,18 @@ def test_a_synthesis_reports_a_chart_that_is_not_the_pinned_one(
     assert f"the table has {'0' * 64}" in capsys.readouterr().err
 
 
-def test_a_switch_of_the_upstream_chart_still_holds(make_charts: Run, cache: Path, table: Path) -> None:
+def test_a_switch_of_the_upstream_chart_still_holds(
+    make_charts: Run, cache: Path, table: Path
+) -> None:
     """helm installs a packaged chart of a version that was not asked for whatever its condition says."""
     make_charts()
     rendered = run_helm(
-        helm(), "template", "release", str(whole(cache, table)), "--set", "device-plugin.enabled=false"
+        helm(),
+        "template",
+        "release",
+        str(whole(cache, table)),
+        "--set",
+        "device-plugin.enabled=false",
     )
     assert {document["metadata"]["name"] for document in yaml.safe_load_all(rendered.stdout)} == {
         "main",
@@ -129,7 +139,9 @@ def test_a_branch_cannot_be_pinned(make_charts: Run, upstream: Upstream) -> None
         make_charts(git={**git, "commit": "main"})
 
 
-def test_the_second_run_sends_no_request(make_charts: Run, upstream: Upstream, server: Server) -> None:
+def test_the_second_run_sends_no_request(
+    make_charts: Run, upstream: Upstream, server: Server
+) -> None:
     make_charts()
     shutil.rmtree(upstream.repository)
     assert make_charts() == "main: there already, unchanged\n"
@@ -153,7 +165,9 @@ def test_a_change_in_the_cache_is_noticed_and_mended(
             elsewhere = cache / "elsewhere.yaml"
             values.rename(elsewhere)
             values.symlink_to(elsewhere)
-    with pytest.raises(ValueError, match=r"(changed after it was fetched|not a plain file).*run make charts"):
+    with pytest.raises(
+        ValueError, match=r"(changed after it was fetched|not a plain file).*run make charts"
+    ):
         whole(cache, table)
     make_charts()
     assert yaml.safe_load((whole(cache, table) / "values.yaml").read_text()) == {"text": "first"}
@@ -177,13 +191,19 @@ def test_the_recorded_hash_of_the_commits_folder_must_hold(
     make_charts: Run, upstream: Upstream, cache: Path, table: Path
 ) -> None:
     """It is the hash of what sha256sum prints of the folder in the repository, without the archives."""
-    subprocess.run(["git", "checkout", "--quiet", upstream.pinned], cwd=upstream.repository, check=True)
+    subprocess.run(
+        ["git", "checkout", "--quiet", upstream.pinned], cwd=upstream.repository, check=True
+    )
     command = "find . -type f -printf '%P\\n' | LC_ALL=C sort | xargs sha256sum | sha256sum"
     folder = upstream.repository / FOLDER
-    summed = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=True)
+    summed = subprocess.run(
+        ["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=True
+    )
     content = summed.stdout.split()[0]
     git = upstream.table()["main"]["git"]
-    with pytest.raises(ValueError, match=f"has content_sha256 {content}, the table has 0{{64}}; it was not"):
+    with pytest.raises(
+        ValueError, match=f"has content_sha256 {content}, the table has 0{{64}}; it was not"
+    ):
         make_charts(git={**git, "content_sha256": "0" * 64})
     assert not (cache / "main").exists()
     assert f"content_sha256 {content}" in make_charts(git={**git, "content_sha256": content})
@@ -217,7 +237,10 @@ def test_hyperpods_chart_is_rendered_with_a_clusters_values_and_surprises_are_re
     template.write_text(template.read_text() + f"  region: {needed}\n")
     git = {**upstream.table()["main"]["git"], "commit": upstream.commit()}
     printed = make_charts(git=git)
-    assert "it installs objects that belong to none of its parts: main/templates/text.yaml\n" in printed
+    assert (
+        "it installs objects that belong to none of its parts: main/templates/text.yaml\n"
+        in printed
+    )
     assert "WARNING: it installs own, which manifests/chart_values.py does not switch\n" in printed
     assert "WARNING: it installs device-plugin, which manifests" in printed
 

@@ -65,7 +65,11 @@ class NodeSessions:
 
     def sessions(self) -> list[str]:
         """Targets of the sessions that were started."""
-        return [call[call.index("--target") + 1] for call in self.calls if call[1:2] == ["start-session"]]
+        return [
+            call[call.index("--target") + 1]
+            for call in self.calls
+            if call[1:2] == ["start-session"]
+        ]
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, "PATH": self.path}

@@ -11,7 +11,9 @@ from tests.tools.answering_aws import AnsweringAws
 LAUNCHED = datetime(2026, 11, 1, 8, tzinfo=UTC)
 
 
-def group(name: str, node_type: str, count: int, instance_type: str = "ml.g5.8xlarge") -> dict[str, Any]:
+def group(
+    name: str, node_type: str, count: int, instance_type: str = "ml.g5.8xlarge"
+) -> dict[str, Any]:
     return {
         "InstanceGroupName": name,
         "InstanceType": instance_type,
@@ -21,7 +23,9 @@ def group(name: str, node_type: str, count: int, instance_type: str = "ml.g5.8xl
     }
 
 
-def node(group_name: str, index: int, *, status: str = "Running", message: str = "") -> dict[str, Any]:
+def node(
+    group_name: str, index: int, *, status: str = "Running", message: str = ""
+) -> dict[str, Any]:
     """The ``index``-th node of a group to be launched; its instance id and address end with the index."""
     return {
         "InstanceGroupName": group_name,
@@ -44,6 +48,8 @@ def running_cluster(
     """SageMaker with this cluster."""
     aws = AnsweringAws("us-west-2")
     described = cluster_description(name, groups, status=status)
-    aws.answer("sagemaker", "DescribeCluster", described | ({"FailureMessage": failure} if failure else {}))
+    aws.answer(
+        "sagemaker", "DescribeCluster", described | ({"FailureMessage": failure} if failure else {})
+    )
     aws.answer("sagemaker", "ListClusterNodes", {"ClusterNodeSummaries": nodes})
     return aws

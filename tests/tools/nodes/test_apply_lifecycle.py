@@ -74,8 +74,12 @@ Run = Callable[..., int]
 @pytest.fixture
 def run(account: Account, monkeypatch: pytest.MonkeyPatch) -> Run:
     def command(*arguments: str) -> int:
-        monkeypatch.setattr(apply_lifecycle, "open_session", lambda region, profile: account.aws.session)
-        monkeypatch.setattr(sys, "argv", ["apply", "--cluster", "clusters/slurm-p5.yaml", *arguments])
+        monkeypatch.setattr(
+            apply_lifecycle, "open_session", lambda region, profile: account.aws.session
+        )
+        monkeypatch.setattr(
+            sys, "argv", ["apply", "--cluster", "clusters/slurm-p5.yaml", *arguments]
+        )
         monkeypatch.setenv("PATH", account.sessions.path)
         return apply_lifecycle.main()
 
@@ -98,7 +102,9 @@ def test_the_controller_is_first_and_login_nodes_follow(
     assert "session-script-ended" not in output and "SessionId" not in output
 
 
-def test_options_reach_the_controller(account: Account, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_reach_the_controller(
+    account: Account, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("--nodes", "ip-10-0-0-31", "--wait-minutes", "90") == 0
     assert f"--source {SOURCE} --nodes ip-10-0-0-31 --wait-minutes 90 in" in capsys.readouterr().out
 
@@ -109,7 +115,9 @@ def test_a_controller_that_fails_stops_all(
     account.upload(controller=1)
     assert run() == 1
     assert targets(account) == [CONTROLLER]
-    assert f"NOT DONE: {CONTROLLER}-1, so that nothing ran on other nodes" in capsys.readouterr().err
+    assert (
+        f"NOT DONE: {CONTROLLER}-1, so that nothing ran on other nodes" in capsys.readouterr().err
+    )
 
 
 def test_workers_that_fail_leave_login_nodes_their_turn(
@@ -128,7 +136,9 @@ def test_login_nodes_that_fail_or_are_away_are_named(
     account.set_nodes([NODES[0], NODES[1], node(LOGIN, 2, status="Pending", message="being made")])
     assert run() == 1
     errors = capsys.readouterr().err
-    assert f"NOT DONE: {LOGIN}-1, see above\nNOT DONE: {LOGIN}-2: it is Pending being made\n" in errors
+    assert (
+        f"NOT DONE: {LOGIN}-1, see above\nNOT DONE: {LOGIN}-2: it is Pending being made\n" in errors
+    )
 
 
 def test_a_session_that_breaks_is_no_success(
@@ -148,7 +158,10 @@ def test_without_a_session_nothing_is_begun(
     account.sessions.set("refuses")
     assert run() == 1
     errors = capsys.readouterr().err
-    assert f"{CONTROLLER}-1: no session could be started: An error occurred (TargetNotConnected)" in errors
+    assert (
+        f"{CONTROLLER}-1: no session could be started: An error occurred (TargetNotConnected)"
+        in errors
+    )
     assert errors.endswith(f"NOT DONE: {CONTROLLER}-1, so that nothing ran on other nodes\n")
 
 

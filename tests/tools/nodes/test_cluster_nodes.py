@@ -23,7 +23,9 @@ def cluster(**changes: object) -> ClusterNodes:
 def test_nodes_of_all_pages_are_numbered_by_launch() -> None:
     found = cluster()
     assert [n.name for n in found.nodes] == ["controller-1", "workers-1", "workers-2", "workers-3"]
-    assert [n.instance_id for n in found.nodes[1:]] == [node("workers", i)["InstanceId"] for i in (1, 2, 3)]
+    assert [n.instance_id for n in found.nodes[1:]] == [
+        node("workers", i)["InstanceId"] for i in (1, 2, 3)
+    ]
 
 
 def test_target_is_the_one_session_manager_takes() -> None:
@@ -56,26 +58,34 @@ def test_the_head_is_a_running_login_node_where_there_are_any() -> None:
 def test_a_group_named_like_a_node_does_not_hide_the_node() -> None:
     nodes = [node("gpu", 1), node("gpu-1", 2), node("gpu-1", 3)]
     found = read(
-        running_cluster("esm2-slurm", [group("gpu", "Compute", 1), group("gpu-1", "Compute", 2)], nodes)
+        running_cluster(
+            "esm2-slurm", [group("gpu", "Compute", 1), group("gpu-1", "Compute", 2)], nodes
+        )
     )
     assert choose_node(found, "gpu-1").group == "gpu"
 
 
 def test_the_older_of_two_nodes_launched_together_is_stable() -> None:
-    twins = [node("workers", 2) | {"LaunchTime": LAUNCHED}, node("workers", 1) | {"LaunchTime": LAUNCHED}]
+    twins = [
+        node("workers", 2) | {"LaunchTime": LAUNCHED},
+        node("workers", 1) | {"LaunchTime": LAUNCHED},
+    ]
     for nodes in (twins, twins[::-1]):
         found = read(running_cluster("esm2-slurm", [CONTROLLER, WORKERS], nodes))
         assert found.nodes[0].instance_id == node("workers", 1)["InstanceId"]
 
 
 def test_an_ambiguous_group_names_its_nodes() -> None:
-    with pytest.raises(ValueError, match="workers has 3 nodes; name one of workers-1, workers-2, workers-3"):
+    with pytest.raises(
+        ValueError, match="workers has 3 nodes; name one of workers-1, workers-2, workers-3"
+    ):
         choose_node(cluster(), "workers")
 
 
 def test_an_unknown_node_is_answered_with_those_there_are() -> None:
     with pytest.raises(
-        ValueError, match="no node gpu-1 in cluster esm2-slurm; its nodes are controller-1, workers-1"
+        ValueError,
+        match="no node gpu-1 in cluster esm2-slurm; its nodes are controller-1, workers-1",
     ):
         choose_node(cluster(), "gpu-1")
 
@@ -90,14 +100,21 @@ def test_long_lists_are_cut() -> None:
 @pytest.mark.parametrize("status", ["Failure", "SystemUpdating", "DeepHealthCheckInProgress"])
 def test_a_node_that_is_unwell_can_be_looked_into(status: str) -> None:
     nodes = [node("controller", 1, status=status)]
-    assert choose_node(read(running_cluster("esm2-slurm", [CONTROLLER], nodes))).name == "controller-1"
+    assert (
+        choose_node(read(running_cluster("esm2-slurm", [CONTROLLER], nodes))).name == "controller-1"
+    )
 
 
 def test_a_node_that_is_not_there_says_why() -> None:
-    nodes = [node("controller", 1, status="Pending", message="Lifecycle scripts did not run successfully")]
+    nodes = [
+        node(
+            "controller", 1, status="Pending", message="Lifecycle scripts did not run successfully"
+        )
+    ]
     found = read(running_cluster("esm2-slurm", [CONTROLLER], nodes, status="Creating"))
     with pytest.raises(
-        ValueError, match=r"is Pending \(Lifecycle scripts did not .*\); cluster esm2-slurm is Creating"
+        ValueError,
+        match=r"is Pending \(Lifecycle scripts did not .*\); cluster esm2-slurm is Creating",
     ):
         choose_node(found)
 
@@ -106,12 +123,15 @@ def test_a_cluster_without_nodes_says_what_it_is_doing() -> None:
     aws = running_cluster(
         "esm2-slurm", [CONTROLLER], [], status="Failed", failure="No capacity for ml.m5.12xlarge"
     )
-    with pytest.raises(ValueError, match=r"no nodes yet; it is Failed \(No capacity for ml\.m5\.12xlarge\)"):
+    with pytest.raises(
+        ValueError, match=r"no nodes yet; it is Failed \(No capacity for ml\.m5\.12xlarge\)"
+    ):
         choose_node(read(aws))
 
 
 @pytest.mark.parametrize(
-    "refusal", [Refusal("ResourceNotFound"), Refusal("ValidationException", "Could not find cluster 'x'.")]
+    "refusal",
+    [Refusal("ResourceNotFound"), Refusal("ValidationException", "Could not find cluster 'x'.")],
 )
 @pytest.mark.parametrize(
     ("names", "expected"), [(["b", "a"], "existing clusters: a, b"), ([], "there are no clusters")]
@@ -123,17 +143,27 @@ def test_a_missing_cluster_is_answered_with_those_there_are(
     aws.answer("sagemaker", "DescribeCluster", refusal)
     arn = "arn:aws:sagemaker:us-west-2:123456789012:cluster/abc123def456"
     summaries = [
-        {"ClusterName": n, "ClusterArn": arn, "ClusterStatus": "InService", "CreationTime": LAUNCHED}
+        {
+            "ClusterName": n,
+            "ClusterArn": arn,
+            "ClusterStatus": "InService",
+            "CreationTime": LAUNCHED,
+        }
         for n in names
     ]
     aws.answer("sagemaker", "ListClusters", {"ClusterSummaries": summaries})
-    with pytest.raises(ValueError, match=f"no cluster esm2-slurm in us-west-2; {expected}; deploy it"):
+    with pytest.raises(
+        ValueError, match=f"no cluster esm2-slurm in us-west-2; {expected}; deploy it"
+    ):
         read(aws)
 
 
 @pytest.mark.parametrize(
     "refusal",
-    [Refusal("AccessDeniedException"), Refusal("ValidationException", "1 validation error detected")],
+    [
+        Refusal("AccessDeniedException"),
+        Refusal("ValidationException", "1 validation error detected"),
+    ],
 )
 def test_other_refusals_are_not_taken_for_a_missing_cluster(refusal: Refusal) -> None:
     aws = AnsweringAws("us-west-2")
@@ -146,5 +176,11 @@ def test_the_table_has_a_line_per_node() -> None:
     lines = nodes_table(cluster()).splitlines()
     assert lines[0].split() == ["node", "host", "instance", "type", "status"]
     instance = node("controller", 1)["InstanceId"]
-    assert lines[1].split() == ["controller-1", "ip-10-0-99-1", instance, "ml.g5.8xlarge", "Running"]
+    assert lines[1].split() == [
+        "controller-1",
+        "ip-10-0-99-1",
+        instance,
+        "ml.g5.8xlarge",
+        "Running",
+    ]
     assert len(lines) == 5

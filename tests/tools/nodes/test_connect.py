@@ -124,7 +124,9 @@ def test_the_command_becomes_a_session_with_the_head(environment: dict[str, str]
     )
     output, errors = process.communicate()
     shown_pid, *arguments = output.splitlines()
-    assert shown_pid == f"pid {process.pid}"  # the same process: signals and the terminal are the session's
+    assert (
+        shown_pid == f"pid {process.pid}"
+    )  # the same process: signals and the terminal are the session's
     assert process.returncode == 7
     assert arguments == [
         "ssm",
@@ -179,11 +181,16 @@ def test_the_block_can_be_printed_for_any_node(connect: Connect, programs: Path)
     ("change", "message"),
     [
         (lambda bin: (bin / "aws").unlink(), "the aws command is missing"),
-        (lambda bin: (bin / "session-manager-plugin").unlink(), "session-manager-plugin is missing"),
+        (
+            lambda bin: (bin / "session-manager-plugin").unlink(),
+            "session-manager-plugin is missing",
+        ),
         (lambda bin: install(bin, "aws", "echo aws-cli/1.45.11"), "{bin}/aws is aws-cli/1.45.11"),
     ],
 )
-def test_missing_programs_are_named(change: Any, message: str, connect: Connect, programs: Path) -> None:
+def test_missing_programs_are_named(
+    change: Any, message: str, connect: Connect, programs: Path
+) -> None:
     change(programs)
     status, _, errors = connect()
     assert status == 2

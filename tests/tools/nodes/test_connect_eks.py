@@ -19,7 +19,10 @@ from tools.nodes import connect
 NODES = [node("system", 1), node("workers", 1), node("workers", 2)]
 for each in NODES:
     del each["PrivateDnsHostname"]
-GROUPS = [{"InstanceGroupName": name, "CurrentCount": 1, "TargetCount": 1} for name in ("system", "workers")]
+GROUPS = [
+    {"InstanceGroupName": name, "CurrentCount": 1, "TargetCount": 1}
+    for name in ("system", "workers")
+]
 # Asks for a token as kubectl does, wherever it is called, and shows it with its arguments.
 KUBECTL = f"""#!{sys.executable}
 import json, os, subprocess, sys
@@ -37,7 +40,11 @@ Connect = Callable[..., int]
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> AnsweringAws:
     aws = running_cluster("esm2-eks", GROUPS, NODES)
-    described = {"endpoint": "https://e", "certificateAuthority": {"data": "Q0E="}, "status": "ACTIVE"}
+    described = {
+        "endpoint": "https://e",
+        "certificateAuthority": {"data": "Q0E="},
+        "status": "ACTIVE",
+    }
     aws.answer("eks", "DescribeCluster", {"cluster": described})
     for module in (connect, kubectl):
         monkeypatch.setattr(module, "open_session", lambda region, profile: aws.session)
@@ -93,7 +100,9 @@ def test_a_kubeconfig_that_works_from_any_folder(
     assert (path.parent / "config").read_text() == "of other clusters"
 
 
-def test_it_goes_where_one_says(run: Connect, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_goes_where_one_says(
+    run: Connect, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("--kubeconfig", "-") == 0
     printed = json.loads(capsys.readouterr().out)
     assert not (tmp_path / ".kube").exists()
@@ -101,7 +110,9 @@ def test_it_goes_where_one_says(run: Connect, tmp_path: Path, capsys: pytest.Cap
     assert json.loads((tmp_path / "mine").read_text()) == printed
 
 
-def test_with_teams_no_namespace_is_chosen(run: Connect, capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_teams_no_namespace_is_chosen(
+    run: Connect, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("--kubeconfig", "-", file="clusters/eks-p5.yaml") == 0
     assert "namespace" not in json.loads(capsys.readouterr().out)["contexts"][0]["context"]
 
@@ -138,12 +149,16 @@ def test_reports_a_cluster_that_does_not_answer_and_keeps_the_file(
 
 def test_a_cluster_that_is_not_there(run: Connect, aws: AnsweringAws, tmp_path: Path) -> None:
     aws.answer("eks", "DescribeCluster", Refusal("ResourceNotFoundException"))
-    with pytest.raises(ValueError, match="no EKS cluster esm2-eks in us-west-2; make deploy creates it"):
+    with pytest.raises(
+        ValueError, match="no EKS cluster esm2-eks in us-west-2; make deploy creates it"
+    ):
         run()
     assert not (tmp_path / ".kube").exists()
 
 
-@pytest.mark.parametrize("name", ["workers-2", NODES[2]["InstanceId"], f"hyperpod-{NODES[2]['InstanceId']}"])
+@pytest.mark.parametrize(
+    "name", ["workers-2", NODES[2]["InstanceId"], f"hyperpod-{NODES[2]['InstanceId']}"]
+)
 def test_a_shell_on_a_node_by_any_of_its_names(
     name: str, run: Connect, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,10 +188,17 @@ def test_a_tunnel_reaches_a_private_api_server_through_a_running_node(
     assert become[-4:] == ["--document-name", document, "--parameters", json.dumps(parameters)]
 
 
-def test_ssh_is_configured_for_a_node_by_name(run: Connect, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ssh_is_configured_for_a_node_by_name(
+    run: Connect, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("system-1", "--ssh-config", "-") == 0
-    assert "Host esm2-eks-system-1\n" in (block := capsys.readouterr().out) and "User ec2-user\n" in block
-    with pytest.raises(ValueError, match=r"name a node, .* of esm2-eks are system-1, workers-1, workers-2"):
+    assert (
+        "Host esm2-eks-system-1\n" in (block := capsys.readouterr().out)
+        and "User ec2-user\n" in block
+    )
+    with pytest.raises(
+        ValueError, match=r"name a node, .* of esm2-eks are system-1, workers-1, workers-2"
+    ):
         run("--ssh-config", "-")
 
 

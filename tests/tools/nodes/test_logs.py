@@ -21,7 +21,9 @@ GROUPS = [group("controller", "Controller", 1), group("workers", "Compute", 2)]
 CONTROLLER, FIRST, SECOND = node("controller", 1), node("workers", 1), node("workers", 2)
 GONE = "i-0fffffffffffffff0"
 IMAGE = "mounting /fsx"
-BEGUN = "2026-11-21T10:00:00Z bootstrap: esm2-slurm: worker ip-10-0-0-31 (10.0.0.31) of group workers"
+BEGUN = (
+    "2026-11-21T10:00:00Z bootstrap: esm2-slurm: worker ip-10-0-0-31 (10.0.0.31) of group workers"
+)
 DONE = "2026-11-21T10:00:09Z bootstrap: done: 9 steps, 4 changes, 0 warnings"
 FAILED = "2026-11-21T10:00:09Z bootstrap: ERROR: step lustre-mount failed: it is no mount. What to do: look"
 LAST = "on_init_complete: failed; the lines above say which step, and what to do"
@@ -49,21 +51,34 @@ class Logs:
     def _groups(self, parameters: Parameters) -> dict[str, Any]:
         prefix = parameters["logGroupNamePrefix"]
         found = [name for name in self.groups if name.startswith(prefix)]
-        return {"logGroups": [{"logGroupName": name, "creationTime": self.groups[name]} for name in found]}
+        return {
+            "logGroups": [
+                {"logGroupName": name, "creationTime": self.groups[name]} for name in found
+            ]
+        }
 
     def _streams(self, parameters: Parameters) -> dict[str, Any]:
         assert parameters["logGroupName"] in self.groups
         self.asked.add(parameters["logGroupName"])
         assert parameters["logStreamNamePrefix"] == "LifecycleConfig/"
         found = [
-            {"logStreamName": name, "creationTime": events[0][0], "lastEventTimestamp": events[-1][0]}
+            {
+                "logStreamName": name,
+                "creationTime": events[0][0],
+                "lastEventTimestamp": events[-1][0],
+            }
             for name, events in self.streams.items()
         ]
         return {"logStreams": found}
 
     def _events(self, parameters: Parameters) -> dict[str, Any]:
         found = [
-            {"logStreamName": name, "eventId": f"{name}{time}", "timestamp": time, "message": f"{text}\n"}
+            {
+                "logStreamName": name,
+                "eventId": f"{name}{time}",
+                "timestamp": time,
+                "message": f"{text}\n",
+            }
             for name in parameters["logStreamNames"]
             for time, text in self.streams[name]
             if time >= parameters["startTime"]
@@ -85,7 +100,9 @@ Show = Callable[..., str]
 
 
 @pytest.fixture
-def show(aws: AnsweringAws, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Show:
+def show(
+    aws: AnsweringAws, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Show:
     def command(*arguments: str) -> str:
         monkeypatch.setattr(logs, "open_session", lambda region, profile: aws.session)
         monkeypatch.setattr(logs, "_now_ms", lambda: NOW_MS)
@@ -120,7 +137,15 @@ def test_a_node_of_many(cloud: Logs, show: Show) -> None:
 @pytest.mark.parametrize("last", [LAST, f"{LAST}\nlifecycle script ended with 1"])
 def test_of_several_runs_the_newest(cloud: Logs, show: Show, last: str) -> None:
     cloud.say(
-        "workers", FIRST["InstanceId"], IMAGE, BEGUN, DONE, "said between", BEGUN, FAILED, *last.split("\n")
+        "workers",
+        FIRST["InstanceId"],
+        IMAGE,
+        BEGUN,
+        DONE,
+        "said between",
+        BEGUN,
+        FAILED,
+        *last.split("\n"),
     )
     assert show() == (
         f"=== workers-1 {FIRST['InstanceId']}\n{BEGUN}\n{FAILED}\n{last}\n"
@@ -136,12 +161,20 @@ def test_a_run_in_progress_is_the_newest(cloud: Logs, show: Show) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("ERROR: pip's dependency resolver does not take into account all packages", "shipping logs"),
-        (IMAGE, "2026-11-21T11:00:00Z apply: ip-10-0-0-31: NOT DONE: ERROR: step accounting failed"),
+        (
+            "ERROR: pip's dependency resolver does not take into account all packages",
+            "shipping logs",
+        ),
+        (
+            IMAGE,
+            "2026-11-21T11:00:00Z apply: ip-10-0-0-31: NOT DONE: ERROR: step accounting failed",
+        ),
     ],
     ids=["the image's", "another node's"],
 )
-def test_errors_of_others_are_not_the_outcome(cloud: Logs, show: Show, before: str, after: str) -> None:
+def test_errors_of_others_are_not_the_outcome(
+    cloud: Logs, show: Show, before: str, after: str
+) -> None:
     cloud.say("controller", CONTROLLER["InstanceId"], before, BEGUN, DONE, after)
     assert show().splitlines()[-2] == "=== controller-1: done: 9 steps, 4 changes, 0 warnings"
 
@@ -190,7 +223,9 @@ def test_a_cluster_that_is_gone(aws: AnsweringAws, cloud: Logs, show: Show) -> N
     aws.answer("sagemaker", "ListClusters", {"ClusterSummaries": []})
     # The last one is where CloudWatch's agent writes.
     times = {"b": 2, "a": 1, "nodes": 3}
-    cloud.groups = {f"/aws/sagemaker/Clusters/{CLUSTER}/{name}": time for name, time in times.items()}
+    cloud.groups = {
+        f"/aws/sagemaker/Clusters/{CLUSTER}/{name}": time for name, time in times.items()
+    }
     cloud.say("workers", GONE, FAILED)
     assert FAILED in show()
     assert cloud.asked == {f"/aws/sagemaker/Clusters/{CLUSTER}/b"}
@@ -198,7 +233,9 @@ def test_a_cluster_that_is_gone(aws: AnsweringAws, cloud: Logs, show: Show) -> N
 
 def test_no_log_group_yet(cloud: Logs, show: Show) -> None:
     cloud.groups = {f"/aws/sagemaker/Clusters/{CLUSTER}/earlier00000": 1}
-    with pytest.raises(ValueError, match=f"there is no log group {LOG_GROUP} yet; HyperPod creates it"):
+    with pytest.raises(
+        ValueError, match=f"there is no log group {LOG_GROUP} yet; HyperPod creates it"
+    ):
         show()
 
 
@@ -217,7 +254,9 @@ def test_a_node_without_a_log(cloud: Logs, show: Show, wanted: str, message: str
 
 
 @pytest.mark.parametrize("text", ["2", "2w", "h", "-1h", "1.5h"])
-def test_since_takes_a_number_and_a_unit(show: Show, capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_since_takes_a_number_and_a_unit(
+    show: Show, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
     with pytest.raises(SystemExit):
         show(f"--since={text}")
     assert "a number and m, h or d, such as 30m, 2h, 1d" in capsys.readouterr().err
@@ -239,7 +278,9 @@ def test_following_tells_what_comes_once_and_of_new_nodes(
             cloud.say("workers", FIRST["InstanceId"], FAILED, hours_ago=0.05)
         elif turn == 1:
             new = node("workers", 3)
-            aws.answer("sagemaker", "ListClusterNodes", {"ClusterNodeSummaries": [FIRST, SECOND, new]})
+            aws.answer(
+                "sagemaker", "ListClusterNodes", {"ClusterNodeSummaries": [FIRST, SECOND, new]}
+            )
             cloud.say("workers", new["InstanceId"], BEGUN, hours_ago=0.04)
         elif turn is None:
             raise KeyboardInterrupt

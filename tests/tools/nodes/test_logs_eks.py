@@ -58,7 +58,9 @@ class Logs:
             }
             for name, lines in streams.items()
         ]
-        return {"logStreams": sorted(found, key=lambda stream: -int(str(stream["lastEventTimestamp"])))}
+        return {
+            "logStreams": sorted(found, key=lambda stream: -int(str(stream["lastEventTimestamp"])))
+        }
 
     def _events(self, parameters: Parameters) -> dict[str, Any]:
         self.read |= set(parameters["logStreamNames"])
@@ -93,7 +95,9 @@ def cloud(aws: AnsweringAws) -> Logs:
 
 
 @pytest.fixture
-def show(aws: AnsweringAws, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Show:
+def show(
+    aws: AnsweringAws, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Show:
     def command(*arguments: str) -> str:
         monkeypatch.setattr(logs, "open_session", lambda region, profile: aws.session)
         monkeypatch.setattr(logs, "_now_ms", lambda: NOW_MS)
@@ -159,7 +163,9 @@ def test_following_the_control_plane(
 
 def test_without_a_control_plane(cloud: Logs, show: Show) -> None:
     del cloud.groups[CONTROL_PLANE]
-    with pytest.raises(ValueError, match=f"there is no log group {CONTROL_PLANE}; make deploy creates it"):
+    with pytest.raises(
+        ValueError, match=f"there is no log group {CONTROL_PLANE}; make deploy creates it"
+    ):
         show("control-plane")
 
 

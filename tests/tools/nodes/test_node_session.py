@@ -36,7 +36,9 @@ exit 7
 
 
 @pytest.fixture(params=["sh", "words"])
-def sessions(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeSessions:
+def sessions(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> NodeSessions:
     """With agents of both kinds: one gives the command to a shell, one splits it into words."""
     found = NodeSessions(tmp_path / "aws")
     if request.param == "words":
@@ -84,7 +86,9 @@ def test_a_session_that_ends_early_is_no_success(sessions: NodeSessions) -> None
 
 def test_a_session_that_does_not_start_says_why(sessions: NodeSessions) -> None:
     sessions.set("refuses")
-    with pytest.raises(NoSession, match=r"no session could be started: An error occurred \(TargetNotConn"):
+    with pytest.raises(
+        NoSession, match=r"no session could be started: An error occurred \(TargetNotConn"
+    ):
         run_on_node(START, "true", [], print)
 
 
@@ -115,7 +119,14 @@ run_on_node({START!r}, script, [], lambda line: print(line, flush=True))
     assert process.stdout.readline() == "begun\n"
     os.killpg(process.pid, signal.SIGINT)
     assert "KeyboardInterrupt" in process.communicate(timeout=60)[1]
-    assert ["ssm", "terminate-session", "--session-id", "ada-0123", "--region", "us-west-2"] in sessions.calls
+    assert [
+        "ssm",
+        "terminate-session",
+        "--session-id",
+        "ada-0123",
+        "--region",
+        "us-west-2",
+    ] in sessions.calls
     assert not (tmp_path / "done").exists()
     (tmp_path / "go-on").touch()
     deadline = time.monotonic() + 60

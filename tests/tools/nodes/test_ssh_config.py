@@ -24,7 +24,9 @@ def test_ssh_itself_reads_the_block(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(OTHERS)
     assert write_block(config, host="esm2", block=block())
-    ssh = subprocess.run(["ssh", "-G", "-F", config, "esm2"], capture_output=True, text=True, check=True)
+    ssh = subprocess.run(
+        ["ssh", "-G", "-F", config, "esm2"], capture_output=True, text=True, check=True
+    )
     settings = dict(line.split(" ", 1) for line in ssh.stdout.splitlines() if " " in line)
     assert settings["user"] == "ubuntu"
     assert settings["compression"] == "yes"

@@ -48,7 +48,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def run_config(tokens: int, *, checkpointing: bool = False, lora: LoraConfig | None = None) -> RunFile:
+def run_config(
+    tokens: int, *, checkpointing: bool = False, lora: LoraConfig | None = None
+) -> RunFile:
     return RunFile(
         name="memory",
         train=TrainConfig(
@@ -70,7 +72,9 @@ def small_config(family: str) -> PretrainedConfig:
     """ESM-2 8M, or an ESMC of that width."""
     if family == "esm2":
         return published_config("8M")
-    return EsmcConfig(num_hidden_layers=6, hidden_size=320, num_attention_heads=5, intermediate_size=896)
+    return EsmcConfig(
+        num_hidden_layers=6, hidden_size=320, num_attention_heads=5, intermediate_size=896
+    )
 
 
 def shape_of_config(config: PretrainedConfig) -> ModelShape:
@@ -83,7 +87,13 @@ def layout_of(
     shape = shape_of_config(esm)
     tokens = config.train.tokens_per_pack
     return Layout(
-        config, shape, parameters_of(config, shape), 1, number_bytes, kind, attended_pairs=tokens * length
+        config,
+        shape,
+        parameters_of(config, shape),
+        1,
+        number_bytes,
+        kind,
+        attended_pairs=tokens * length,
     )
 
 
@@ -113,7 +123,9 @@ def loss_of(model: nn.Module, pack: Pack, number_bytes: int) -> Tensor:
 
 def kept_bytes(model: nn.Module, pack: Pack, number_bytes: int) -> int:
     """Return the bytes of all tensors that autograd keeps in a forward pass, except the model's own."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
+    own = {
+        tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]
+    }
     kept: dict[tuple[int, int], Tensor] = {}  # keeps them alive, so that no address is reused
 
     def keep(tensor: Tensor) -> Tensor:
@@ -141,7 +153,8 @@ def adapted(esm: PretrainedConfig, lora: LoraConfig) -> PackedModel:
 
 
 @pytest.mark.parametrize(
-    ("family", "size"), [(name, size) for name, family in MODEL_FAMILIES.items() for size in family.sizes]
+    ("family", "size"),
+    [(name, size) for name, family in MODEL_FAMILIES.items() for size in family.sizes],
 )
 def test_parameter_counts_match_the_models(family: str, size: str) -> None:
     config = load_config(CONFIGS / "esm2_8m.yaml", [f"model.family={family}", f"model.size={size}"])
@@ -226,7 +239,9 @@ def peak_of_step(model: nn.Module, pack: Pack, number_bytes: int) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         loss_of(model, pack, number_bytes).backward()
     assert profiler.profiler is not None
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events = [
+        event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
     changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
     return max(itertools.accumulate(changes))
 
@@ -265,7 +280,9 @@ def test_copies_of_weights_in_a_wide_model(mode: Literal["ddp", "fsdp"], least: 
     with torch.device("meta"):
         empty = PackedEsm(esm)
     with processes() as here:
-        model = parallelize(empty, PackedEsm(esm).state_dict(), config.parallel, here, torch.bfloat16)
+        model = parallelize(
+            empty, PackedEsm(esm).state_dict(), config.parallel, here, torch.bfloat16
+        )
         loss_of(model, masked_pack(tokens, here.device, tokens), 2).backward()
         peak = peak_of_step(model, masked_pack(tokens, here.device, tokens), 2)
     found = memory(layout_of(config, esm, 2, "segments", tokens))

@@ -37,8 +37,22 @@ from tools.plan.checkpoints import (
 from tools.plan.memory import USABLE, Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
 from tools.plan.placement import find_place
-from tools.plan.report import BOARD_WATTS, GIB, GRID_FILE, energy_kwh, grid_grams_per_kwh, time_and_money
-from tools.plan.speed import MEAN_LENGTH, PUBLISHED, flops_per_residue, read_measured, residues_of, speed
+from tools.plan.report import (
+    BOARD_WATTS,
+    GIB,
+    GRID_FILE,
+    energy_kwh,
+    grid_grams_per_kwh,
+    time_and_money,
+)
+from tools.plan.speed import (
+    MEAN_LENGTH,
+    PUBLISHED,
+    flops_per_residue,
+    read_measured,
+    residues_of,
+    speed,
+)
 
 CONFIGS = Path("workloads/seqlm/configs")
 Plan = Callable[..., tuple[int, str]]
@@ -52,7 +66,12 @@ def layout_on(config: RunFile, gpus: int) -> Layout:
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
     def run(config: str, cluster: str, *arguments: str) -> tuple[int, str]:
-        given = ["--config", str(CONFIGS / f"{config}.yaml"), "--cluster", f"clusters/{cluster}.yaml"]
+        given = [
+            "--config",
+            str(CONFIGS / f"{config}.yaml"),
+            "--cluster",
+            f"clusters/{cluster}.yaml",
+        ]
         monkeypatch.setattr(sys, "argv", ["plan", *given, *arguments])
         return command.main(), capsys.readouterr().out
 
@@ -99,7 +118,9 @@ def test_published_shares_follow_from_the_published_rates(
     attended = MEAN_LENGTH if gpu == "H200" else 1024
     weights = shape.layers * shape.layer_parameters + shape.language_head
     share = (
-        tokens_per_second * (6 * weights + 12 * shape.layers * shape.hidden * attended) / PEAK_BF16_FLOPS[gpu]
+        tokens_per_second
+        * (6 * weights + 12 * shape.layers * shape.hidden * attended)
+        / PEAK_BF16_FLOPS[gpu]
     )
     low, high, _ = PUBLISHED[gpu, size]
     assert share == pytest.approx(low if end == "low" else high, abs=0.04)
@@ -110,7 +131,9 @@ def test_time_follows_from_the_share_of_the_peak() -> None:
     layout = layout_on(config, 64)
     found = speed(layout, gpu="H100", mfu=0.5)
     expected = 0.5 * 64 * 989e12 / flops_per_residue(layout)
-    assert found.residues_per_second_low == found.residues_per_second_high == pytest.approx(expected)
+    assert (
+        found.residues_per_second_low == found.residues_per_second_high == pytest.approx(expected)
+    )
     assert found.busy == 1 and found.source == "given by --mfu"
     idle = speed(layout_on(config, 96), gpu="H100", mfu=0.5)
     assert idle.busy == pytest.approx(128 / 192)
@@ -136,7 +159,9 @@ def test_daly_is_the_best_interval() -> None:
     stall, failures, restart = 60.0, 3600.0, 900.0
 
     def cost(interval: float) -> float:
-        work = math.exp(restart / failures) * (math.exp((interval + stall) / failures) - 1) * failures
+        work = (
+            math.exp(restart / failures) * (math.exp((interval + stall) / failures) - 1) * failures
+        )
         return work / interval
 
     best = min(np.arange(10.0, 4000.0), key=cost)
@@ -154,12 +179,22 @@ def test_failures_increase_with_the_number_of_gpus() -> None:
     small, large = (
         plan_checkpoints(layout_on(config, gpus), lustre_bytes_per_second=1e9) for gpus in (8, 1024)
     )
-    assert small.mean_seconds_between_failures == pytest.approx(GPU_HOURS_BETWEEN_FAILURES * 3600 / 8)
-    assert large.mean_seconds_between_failures == pytest.approx(small.mean_seconds_between_failures / 128)
-    assert small.stall_seconds == pytest.approx(checkpoint_bytes(parameters) / 8 / STAGING_BYTES_PER_SECOND)
+    assert small.mean_seconds_between_failures == pytest.approx(
+        GPU_HOURS_BETWEEN_FAILURES * 3600 / 8
+    )
+    assert large.mean_seconds_between_failures == pytest.approx(
+        small.mean_seconds_between_failures / 128
+    )
+    assert small.stall_seconds == pytest.approx(
+        checkpoint_bytes(parameters) / 8 / STAGING_BYTES_PER_SECOND
+    )
     # With a slow file system, the next checkpoint waits for the last one.
     slow = plan_checkpoints(layout, lustre_bytes_per_second=1e8, failure_hours=1)
-    assert slow.interval_seconds == slow.write_seconds == pytest.approx(checkpoint_bytes(parameters) / 1e8)
+    assert (
+        slow.interval_seconds
+        == slow.write_seconds
+        == pytest.approx(checkpoint_bytes(parameters) / 1e8)
+    )
     with pytest.raises(
         ValueError, match=r"--failure-hours: 0\.2 hours between failures are less than the time"
     ):
@@ -172,7 +207,9 @@ def test_emissions() -> None:
     assert grid_grams_per_kwh("eu-north-1") == 8.8
     with GRID_FILE.open(newline="") as file:
         assert {row["region"] for row in csv.DictReader(file)} <= set(ZONE_ID_PREFIXES)
-    with pytest.raises(ValueError, match="--co2: got ap-south-2; figures are known for ap-northeast-1"):
+    with pytest.raises(
+        ValueError, match="--co2: got ap-south-2; figures are known for ap-northeast-1"
+    ):
         grid_grams_per_kwh("ap-south-2")
 
 
@@ -190,7 +227,10 @@ def test_the_group_with_the_most_gpus_is_taken() -> None:
 
 
 def test_plans_with_nodes_of_karpenter() -> None:
-    growing = {"instance_groups[workers].num_instances": 0, "instance_groups[workers].max_instances": 4}
+    growing = {
+        "instance_groups[workers].num_instances": 0,
+        "instance_groups[workers].max_instances": 4,
+    }
     cluster = EksCluster.model_validate(document("eks", {"autoscaling": "karpenter", **growing}))
     whole = []
     for nodes in (None, 2):
@@ -205,7 +245,9 @@ def test_plans_with_nodes_of_karpenter() -> None:
 
 def test_a_measured_run_takes_precedence_over_published_rates(tmp_path: Path, plan: Plan) -> None:
     results = tmp_path / "results.json"
-    results.write_text(json.dumps({"mfu": 0.44, "environment": {"device": "NVIDIA H100 80GB HBM3"}}))
+    results.write_text(
+        json.dumps({"mfu": 0.44, "environment": {"device": "NVIDIA H100 80GB HBM3"}})
+    )
     status, out = plan("esm2_650m", "slurm-p5", "--measured", str(results))
     assert status == 0 and "44 %: measured on H100" in out
     with pytest.raises(ValueError, match="the run was on H100, and the cluster has A10G"):
@@ -233,7 +275,9 @@ def test_a_small_plan_shows_no_zeros(plan: Plan) -> None:
     status, out = plan("esm2_8m_sample", "slurm", "--co2")
     assert status == 0 and "seconds on 2 * ml.g5.8xlarge" in out
     assert re.search(r"parameters +29 MiB", out) and "checkpoints of 90.1 MB" in out
-    assert re.search(r"[1-9][\d.]* cents for these nodes", out) and "less than 0.1% of the time" in out
+    assert (
+        re.search(r"[1-9][\d.]* cents for these nodes", out) and "less than 0.1% of the time" in out
+    )
     assert not re.search(r"\b0(\.0+)?(%| (hours|USD|GiB|MiB|kWh))", out) and " kg CO2e" in out
     assert "minutes on" in plan("esm2_8m_sample", "slurm", "train.max_steps=20000")[1]
 
@@ -269,14 +313,19 @@ def test_reports_if_recomputation_is_unnecessary(plan: Plan) -> None:
     ("size", "gpus", "tokens", "gib"),
     [("3b", 8, 8192, 36), ("3b", 1, 4096, 58), ("15b", 8, 2048, 57), ("15b", 16, 4096, 62)],
 )
-def test_large_models_fit_without_recomputing_layers(size: str, gpus: int, tokens: int, gib: int) -> None:
+def test_large_models_fit_without_recomputing_layers(
+    size: str, gpus: int, tokens: int, gib: int
+) -> None:
     """GPUs have 80 GB. The run files state these figures for eight GPUs."""
     path = CONFIGS / f"esm2_{size}.yaml"
     config = load_config(path, [] if gpus == 8 else [f"train.tokens_per_pack={tokens}"])
     assert config.train.tokens_per_pack == tokens and not config.train.activation_checkpointing
     needed = memory(layout_on(config, gpus)).total / GIB
     assert round(needed) == gib < USABLE * 80
-    assert f"{gib} GiB" in path.read_text() or f"{gib} of {USABLE * 80:.0f} usable GiB" in path.read_text()
+    assert (
+        f"{gib} GiB" in path.read_text()
+        or f"{gib} of {USABLE * 80:.0f} usable GiB" in path.read_text()
+    )
 
 
 def test_a_run_that_does_not_fit_is_rejected_with_changes(plan: Plan) -> None:
@@ -307,8 +356,14 @@ def test_every_shipped_run_has_a_plan(path: Path, cluster: str, plan: Plan) -> N
     [
         (["--mfu", "1.5"], "--mfu: got 1.5; a number above 0 and at most 1"),
         (["--failure-hours", "0"], "--failure-hours: got 0.0"),
-        (["parallel.mode=fsdp", "parallel.shard_size=24"], "parallel.shard_size: got 24; it must divide"),
-        (["model.init_from=someone/else"], "model.init_from: got someone/else, whose size is unknown"),
+        (
+            ["parallel.mode=fsdp", "parallel.shard_size=24"],
+            "parallel.shard_size: got 24; it must divide",
+        ),
+        (
+            ["model.init_from=someone/else"],
+            "model.init_from: got someone/else, whose size is unknown",
+        ),
     ],
 )
 def test_wrong_options_are_explained(arguments: list[str], message: str, plan: Plan) -> None:
@@ -318,7 +373,9 @@ def test_wrong_options_are_explained(arguments: list[str], message: str, plan: P
 
 def test_the_page_about_models_has_the_planned_memory(tmp_path: Path) -> None:
     tables = re.findall(
-        r"^\| (ESM\S+) (\d+\w) \| ([\d.]+) \| ([\d.]+) \|$", Path("docs/models.md").read_text(), re.M
+        r"^\| (ESM\S+) (\d+\w) \| ([\d.]+) \| ([\d.]+) \|$",
+        Path("docs/models.md").read_text(),
+        re.M,
     )
     assert len(tables) == 8
     task = "{kind: binary, table: [x.csv], label_columns: [y], split: {column: s, validation: [v]}}"

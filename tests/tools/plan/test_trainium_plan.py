@@ -38,11 +38,17 @@ FITTING = ("train.activation_checkpointing=true", "train.tokens_per_pack=8192")
     [
         (
             "slurm-trn1",
-            ("of 14.7 GiB usable (16 GiB Trainium NeuronCore", "on 4 * ml.trn1.32xlarge (128 NeuronCores)"),
+            (
+                "of 14.7 GiB usable (16 GiB Trainium NeuronCore",
+                "on 4 * ml.trn1.32xlarge (128 NeuronCores)",
+            ),
         ),
         (
             "eks-trn2",
-            ("of 22.1 GiB usable (24 GiB Trainium2 NeuronCore", "on 4 * ml.trn2.48xlarge (256 NeuronCores)"),
+            (
+                "of 22.1 GiB usable (24 GiB Trainium2 NeuronCore",
+                "on 4 * ml.trn2.48xlarge (256 NeuronCores)",
+            ),
         ),
     ],
 )
@@ -81,7 +87,10 @@ def test_accepts_measurements_from_trainium(
     results = tmp_path / "results.json"
     results.write_text(
         json.dumps(
-            {"mfu": 0.1, "environment": {"device": device_runtime.runtime_of(torch.device("xla", 0)).name()}}
+            {
+                "mfu": 0.1,
+                "environment": {"device": device_runtime.runtime_of(torch.device("xla", 0)).name()},
+            }
         )
     )
     assert plan(monkeypatch, "esm2_150m", "slurm-trn1", *FITTING, "--measured", str(results)) == 0
@@ -132,10 +141,14 @@ def test_agrees_with_the_tensors_of_window_attention() -> None:
         return tensor
 
     place = torch.arange(tokens) // longest
-    q, k, v = (torch.randn(tokens, heads, size, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    q, k, v = (
+        torch.randn(tokens, heads, size, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
+    )
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         window_attention(q * 1, k * 1, v * 1, place, longest)
     # These are inputs and outputs of two layer norms and the GELU, and attention's output for the next
     # product.
     of_the_rest = (4 + 4 + (1 + 1 + 8 + 1) * NUMBER_BYTES) * tokens * shape.hidden
-    assert memory(layout).activations == of_the_rest + sum(tensor.nbytes for tensor in kept.values())
+    assert memory(layout).activations == of_the_rest + sum(
+        tensor.nbytes for tensor in kept.values()
+    )

@@ -32,13 +32,18 @@ OBSERVABILITY_SCHEMA: dict[str, Any] = {
             "type": "object",
             "properties": {
                 "arn": {"type": "string", "pattern": "^arn:aws:aps:"},
-                "prometheusEndpoint": {"type": "string", "pattern": r"^https://[^/]+/workspaces/ws-[\w-]+$"},
+                "prometheusEndpoint": {
+                    "type": "string",
+                    "pattern": r"^https://[^/]+/workspaces/ws-[\w-]+$",
+                },
             },
         },
         "amgWorkspace": {"type": "object"},
         "metricsProvider": {
             "type": "object",
-            "properties": {"logging": {"type": "object", "properties": {"enabled": {"type": "boolean"}}}},
+            "properties": {
+                "logging": {"type": "object", "properties": {"enabled": {"type": "boolean"}}}
+            },
             "additionalProperties": LEVEL,
         },
     },
@@ -102,7 +107,9 @@ def eks_account(cluster: EksCluster = EKS) -> AnsweringAws:
 
     aws.answer("eks", "DescribeAddonVersions", addon_versions)
     aws.answer("eks", "DescribeAddonConfiguration", configuration)
-    aws.answer("eks", "DescribeClusterVersions", {"clusterVersions": [version("1.34"), version("1.35")]})
+    aws.answer(
+        "eks", "DescribeClusterVersions", {"clusterVersions": [version("1.34"), version("1.35")]}
+    )
     aws.answer("eks", "ListClusters", {"clusters": ["another"]})
     aws.answer("eks", "DescribeCluster", Refusal("ResourceNotFoundException"))
     aws.answer("iam", "GetRole", {"Role": role(ROLE)})
@@ -129,4 +136,10 @@ def version(name: str, status: str = "STANDARD_SUPPORT") -> dict[str, Any]:
 
 def role(arn: str) -> dict[str, Any]:
     name = arn.rpartition("/")[2]
-    return {"Path": "/", "RoleName": name, "RoleId": "A" * 16, "Arn": arn, "CreateDate": datetime.now(UTC)}
+    return {
+        "Path": "/",
+        "RoleName": name,
+        "RoleId": "A" * 16,
+        "Arn": arn,
+        "CreateDate": datetime.now(UTC),
+    }

@@ -49,7 +49,9 @@ def addons_answer(aws: AnsweringAws, name: str, answer: list[dict[str, Any]] | R
             return others(parameters)
         if isinstance(answer, Refusal):
             raise answer
-        return {"addons": [{"addonName": name, "addonVersions": answer}]} if answer else {"addons": []}
+        return (
+            {"addons": [{"addonName": name, "addonVersions": answer}]} if answer else {"addons": []}
+        )
 
     aws.answer("eks", "DescribeAddonVersions", versions)
 
@@ -66,7 +68,8 @@ def test_an_unavailable_version_names_the_offered_ones_and_the_table() -> None:
         "and 2 older"
     )
     assert (
-        found.action == "put one of them in config/facts/addons.py, such as EKS's default v1.37.0-eksbuild.1"
+        found.action
+        == "put one of them in config/facts/addons.py, such as EKS's default v1.37.0-eksbuild.1"
     )
 
 
@@ -117,7 +120,9 @@ def test_a_rejected_configuration_names_the_place() -> None:
     (found,) = [finding for finding in findings(aws, EKS) if finding.level != "OK"]
     assert (found.level, found.subject) == ("FAIL", f"add-on {OBSERVABILITY}")
     assert "Additional properties are not allowed ('enabled' was unexpected)" in found.message
-    assert "metricsProvider.scalingMetrics.level: 'DISABLED' is not one of ['BASIC']" in found.message
+    assert (
+        "metricsProvider.scalingMetrics.level: 'DISABLED' is not one of ['BASIC']" in found.message
+    )
     assert f"aws eks describe-addon-configuration --addon-name {OBSERVABILITY}" in found.action
 
 
@@ -125,7 +130,11 @@ def test_a_rejected_configuration_names_the_place() -> None:
     ("schema", "level", "message"),
     [
         ("", "WARN", "EKS has no schema for its configuration"),
-        ("not json", "UNKNOWN", "could not be checked: the schema of its configuration cannot be read: "),
+        (
+            "not json",
+            "UNKNOWN",
+            "could not be checked: the schema of its configuration cannot be read: ",
+        ),
         ({"type": "no such type"}, "UNKNOWN", "could not be checked: the schema"),
     ],
 )
@@ -139,7 +148,9 @@ def test_reports_an_empty_or_invalid_schema(schema: Any, level: str, message: st
 
 def test_reports_a_missing_configuration() -> None:
     aws = eks_account()
-    addons_answer(aws, TRAINING_OPERATOR, [offered(VERSIONS[TRAINING_OPERATOR], requiresConfiguration=True)])
+    addons_answer(
+        aws, TRAINING_OPERATOR, [offered(VERSIONS[TRAINING_OPERATOR], requiresConfiguration=True)]
+    )
     schema_answer(aws, TRAINING_OPERATOR, {"type": "object", "required": ["role"]})
     ((level, _, message),) = problems(aws, EKS)
     assert level == "FAIL"

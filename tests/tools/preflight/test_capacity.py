@@ -19,13 +19,17 @@ PLAN = "training plan esm2-p5"
 NOW = datetime.now(UTC)
 
 
-def with_plan(answer: dict[str, Any] | Refusal, cluster: SlurmCluster = P5) -> list[tuple[str, str, str]]:
+def with_plan(
+    answer: dict[str, Any] | Refusal, cluster: SlurmCluster = P5
+) -> list[tuple[str, str, str]]:
     aws = empty_account(cluster)
     aws.answer("sagemaker", "DescribeTrainingPlan", answer)
     return [problem for problem in problems(aws, cluster) if problem[1] == PLAN]
 
 
-def with_offered_endpoints(offered: dict[str, list[str]], **changes: Any) -> list[tuple[str, str, str]]:
+def with_offered_endpoints(
+    offered: dict[str, list[str]], **changes: Any
+) -> list[tuple[str, str, str]]:
     """Problems of the P5 cluster's endpoints, if services by full name are offered in these zones."""
     cluster = P5.model_copy(update={"network": P5.network.model_copy(update=changes)})
     aws = empty_account(cluster)
@@ -33,7 +37,11 @@ def with_offered_endpoints(offered: dict[str, list[str]], **changes: Any) -> lis
     def answer(parameters: Parameters) -> dict[str, Any]:
         (names,) = parameters["Filters"]
         zones = {name: offered.get(name, zone_ids(P5)) for name in names["Values"]}
-        found = [{"ServiceName": name, "AvailabilityZoneIds": zones[name]} for name in zones if zones[name]]
+        found = [
+            {"ServiceName": name, "AvailabilityZoneIds": zones[name]}
+            for name in zones
+            if zones[name]
+        ]
         return {"ServiceDetails": found}
 
     aws.answer("ec2", "DescribeVpcEndpointServices", answer)
@@ -57,12 +65,17 @@ def test_the_remedy_names_a_zone_of_the_network_if_one_has_the_service() -> None
     fsx = f"com.amazonaws.{P5.region}.fsx"
     for zones, action in (
         ([OTHER_ZONE[P5.region], second], f"set network.endpoint_zones to {{fsx: {second}}}"),
-        ([OTHER_ZONE[P5.region]], "add a zone of these to the network, and set network.endpoint_zones to "),
+        (
+            [OTHER_ZONE[P5.region]],
+            "add a zone of these to the network, and set network.endpoint_zones to ",
+        ),
     ):
         aws = empty_account(P5)
         details = [
             {"ServiceName": name, "AvailabilityZoneIds": zones if name == fsx else [first]}
-            for name in (whole_name(service, P5.region) for service in endpoint_services(P5).values())
+            for name in (
+                whole_name(service, P5.region) for service in endpoint_services(P5).values()
+            )
         ]
         aws.answer("ec2", "DescribeVpcEndpointServices", {"ServiceDetails": details})
         (found,) = [finding for finding in findings(aws, P5) if finding.subject == "endpoint fsx"]
@@ -85,7 +98,11 @@ def test_accepts_a_suitable_plan() -> None:
     ("changes", "level", "message"),
     [
         ({"Status": "Expired"}, "FAIL", "expired (no reason given)"),
-        ({"Status": "Failed", "StatusMessage": "payment refused"}, "FAIL", "failed (payment refused)"),
+        (
+            {"Status": "Failed", "StatusMessage": "payment refused"},
+            "FAIL",
+            "failed (payment refused)",
+        ),
         ({"Status": "Pending"}, "WARN", "not paid for"),
         (
             {"Status": "Scheduled", "StartTime": datetime(2026, 12, 1, 11, 30, tzinfo=UTC)},
@@ -94,7 +111,11 @@ def test_accepts_a_suitable_plan() -> None:
         ),
         ({"EndTime": NOW + timedelta(hours=30)}, "WARN", "ends "),
         ({"TargetResources": ["training-job"]}, "FAIL", "bought for training-job"),
-        ({"TotalInstanceCount": 4, "AvailableInstanceCount": 4}, "FAIL", "8 instances requested of 4"),
+        (
+            {"TotalInstanceCount": 4, "AvailableInstanceCount": 4},
+            "FAIL",
+            "8 instances requested of 4",
+        ),
         ({"AvailableInstanceCount": 2}, "WARN", "8 instances requested, 2 of 8 are free"),
         ({"TrainingPlanArn": PLAN_ARN.replace("us-east-1", "us-west-2")}, "FAIL", "the file names"),
         (
@@ -105,7 +126,11 @@ def test_accepts_a_suitable_plan() -> None:
         (
             {
                 "ReservedCapacitySummaries": [
-                    {key: value for key, value in reserved()[0].items() if key != "AvailabilityZoneId"}
+                    {
+                        key: value
+                        for key, value in reserved()[0].items()
+                        if key != "AvailabilityZoneId"
+                    }
                 ]
             },
             "WARN",
@@ -175,7 +200,10 @@ def test_a_training_plan_takes_precedence_over_offers() -> None:
 
 def test_reports_missing_and_impaired_zones() -> None:
     aws = empty_account(P5)
-    zones = [{"ZoneId": "use1-az6", "State": "impaired"}, {"ZoneId": "use1-az1", "State": "available"}]
+    zones = [
+        {"ZoneId": "use1-az6", "State": "impaired"},
+        {"ZoneId": "use1-az1", "State": "available"},
+    ]
     aws.answer("ec2", "DescribeAvailabilityZones", {"AvailabilityZones": zones})
     assert problems(aws, P5) == [
         ("WARN", "zone use1-az6", "state impaired"),
@@ -193,7 +221,10 @@ def test_reports_missing_and_impaired_zones() -> None:
         ),
         ({"Images": [{"State": "pending", "Architecture": "x86_64"}]}, "its state is pending"),
         ({"Images": []}, "does not exist, or is not shared with this account"),
-        (Refusal("InvalidAMIID.NotFound", "The image does not exist"), "was not found in us-west-2"),
+        (
+            Refusal("InvalidAMIID.NotFound", "The image does not exist"),
+            "was not found in us-west-2",
+        ),
     ],
 )
 def test_images(answer: Any, message: str | None) -> None:
@@ -203,7 +234,9 @@ def test_images(answer: Any, message: str | None) -> None:
     found = problems(aws, cluster)
     assert len(found) == (message is not None)
     assert all(
-        message in text and subject == "image ami-0123456789abcdef0" for _, subject, text in found if message
+        message in text and subject == "image ami-0123456789abcdef0"
+        for _, subject, text in found
+        if message
     )
 
 
@@ -220,7 +253,11 @@ METADATA = {
     ("arn", "answer", "message"),
     [
         (KEY, {"KeyMetadata": METADATA}, None),
-        (KEY, {"KeyMetadata": METADATA | {"KeyState": "PendingDeletion"}}, "its state is PendingDeletion"),
+        (
+            KEY,
+            {"KeyMetadata": METADATA | {"KeyState": "PendingDeletion"}},
+            "its state is PendingDeletion",
+        ),
         (
             KEY,
             {"KeyMetadata": METADATA | {"KeySpec": "RSA_2048"}},

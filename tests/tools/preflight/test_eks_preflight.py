@@ -92,7 +92,9 @@ def test_a_cluster_can_only_be_raised_by_one_version(there: str, level: str | No
     found = problems(aws, EKS)
     assert [name for name, _, _ in found] == ([level] if level else [])
     if level:
-        assert f"the cluster runs {there}, which can be raised by one version at a time" in found[0][2]
+        assert (
+            f"the cluster runs {there}, which can be raised by one version at a time" in found[0][2]
+        )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,13 @@ def test_users_and_principals_of_other_accounts() -> None:
     entries = [{"principal_arn": arn, "level": "view"} for arn in (user, other)]
     cluster = shipped_eks("eks", kubernetes={"access": entries})
     aws = eks_account(cluster)
-    found = {"Path": "/", "UserName": "ada", "UserId": "A" * 16, "Arn": user, "CreateDate": datetime.now(UTC)}
+    found = {
+        "Path": "/",
+        "UserName": "ada",
+        "UserId": "A" * 16,
+        "Arn": user,
+        "CreateDate": datetime.now(UTC),
+    }
     aws.answer("iam", "GetUser", {"User": found})
     ((level, subject, message),) = problems(aws, cluster)
     assert (level, subject) == ("UNKNOWN", "role platform")
@@ -150,7 +158,9 @@ def test_reports_taken_names() -> None:
     aws.answer(
         "logs",
         "DescribeLogGroups",
-        lambda asked: {"logGroups": [{"logGroupName": log}] if asked["logGroupNamePrefix"] == log else []},
+        lambda asked: {
+            "logGroups": [{"logGroupName": log}] if asked["logGroupNamePrefix"] == log else []
+        },
     )
     taken = "taken, and not by this cluster's stacks"
     assert problems(aws, EKS) == [
@@ -183,7 +193,12 @@ def test_warns_if_karpenter_may_exceed_the_quota() -> None:
         ("ml.trn1.32xlarge", []),
         (
             "ml.trn2.3xlarge",
-            [("FAIL", "its Neuron plugin does not support ml.trn2.3xlarge, so no job would get a device")],
+            [
+                (
+                    "FAIL",
+                    "its Neuron plugin does not support ml.trn2.3xlarge, so no job would get a device",
+                )
+            ],
         ),
         (
             "ml.g7e.48xlarge",
@@ -227,7 +242,9 @@ def test_the_command_with_a_real_synthesis(
     monkeypatch.undo()
     aws = eks_account(EKS)
     monkeypatch.setattr(command, "open_session", lambda region, profile: aws.session)
-    monkeypatch.setattr("stacks.eks_hyperpod_stack.chart_folder", partial(chart_folder, cache=tmp_path))
+    monkeypatch.setattr(
+        "stacks.eks_hyperpod_stack.chart_folder", partial(chart_folder, cache=tmp_path)
+    )
     monkeypatch.setattr(sys, "argv", ["preflight", "--cluster", "clusters/eks.yaml"])
     monkeypatch.chdir(REPOSITORY)
     assert command.main() == 1

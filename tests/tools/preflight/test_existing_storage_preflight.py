@@ -34,7 +34,11 @@ class Existing:
     """An account with the storage of an earlier deployment, and its network stack."""
 
     def __init__(self) -> None:
-        common = {"Lifecycle": "AVAILABLE", "VpcId": VPC, "NetworkInterfaceIds": ["eni-0123456789abcdef0"]}
+        common = {
+            "Lifecycle": "AVAILABLE",
+            "VpcId": VPC,
+            "NetworkInterfaceIds": ["eni-0123456789abcdef0"],
+        }
         self.lustre: dict[str, Any] = {
             "FileSystemId": LUSTRE,
             "FileSystemType": "LUSTRE",
@@ -55,7 +59,11 @@ class Existing:
             **common,
         }
         self.links = [
-            {"FileSystemId": LUSTRE, "FileSystemPath": "/data", "DataRepositoryPath": f"s3://{BUCKET}"}
+            {
+                "FileSystemId": LUSTRE,
+                "FileSystemPath": "/data",
+                "DataRepositoryPath": f"s3://{BUCKET}",
+            }
         ]
         self.group = f"{NETWORK}-NetworkNodes1A2B-C3D4"
         self.vpc = VPC
@@ -114,7 +122,11 @@ FAULTS = {
         "does not exist",
         "of this region",
     ),
-    "another type": (lambda e: e.home.update(FileSystemType="ONTAP"), "is of type ONTAP", "OPENZFS"),
+    "another type": (
+        lambda e: e.home.update(FileSystemType="ONTAP"),
+        "is of type ONTAP",
+        "OPENZFS",
+    ),
     "going": (lambda e: e.home.update(Lifecycle="DELETING"), "is DELETING", "wait"),
     "another VPC": (
         lambda e: setattr(e, "vpc", "vpc-0fedcba9876543210"),
@@ -126,8 +138,16 @@ FAULTS = {
         "create another VPC",
         "network.vpc_id: vpc-0123456789abcdef0",
     ),
-    "no link": (lambda e: e.links.clear(), "linked to no bucket", "create-data-repository-association"),
-    "another region": (lambda e: setattr(e, "region", "eu-west-1"), "is in eu-west-1", "of this region"),
+    "no link": (
+        lambda e: e.links.clear(),
+        "linked to no bucket",
+        "create-data-repository-association",
+    ),
+    "another region": (
+        lambda e: setattr(e, "region", "eu-west-1"),
+        "is in eu-west-1",
+        "of this region",
+    ),
 }
 
 
@@ -151,5 +171,7 @@ def test_warns_of_another_security_group_and_of_a_bucket_without_versions() -> N
 def test_a_new_bucket_cannot_take_the_directory_of_another_link() -> None:
     changed = shipped("slurm", storage={"lustre": STORAGE["lustre"]})
     found = findings(Existing().account(changed), changed)
-    (failure,) = [finding for finding in found if finding.level == "FAIL" and LUSTRE in finding.subject]
+    (failure,) = [
+        finding for finding in found if finding.level == "FAIL" and LUSTRE in finding.subject
+    ]
     assert f"set storage.data_bucket.existing: {BUCKET}" in failure.action

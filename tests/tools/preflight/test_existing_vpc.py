@@ -23,7 +23,18 @@ NETWORK = {
     "private_subnets": [SUBNET],
 }
 SERVICES = [
-    *("ecr.api", "ecr.dkr", "ssm", "ssmmessages", "ec2messages", "ec2", "sts", "kms", "logs", "monitoring"),
+    *(
+        "ecr.api",
+        "ecr.dkr",
+        "ssm",
+        "ssmmessages",
+        "ec2messages",
+        "ec2",
+        "sts",
+        "kms",
+        "logs",
+        "monitoring",
+    ),
     *("secretsmanager", "sagemaker.api", "fsx", "aps-workspaces"),
 ]
 NAT_ROUTE = {"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": "nat-01", "State": "active"}
@@ -101,7 +112,9 @@ def test_calls_only_reads() -> None:
     aws = Vpc().account(cluster())
     findings(aws, cluster())
     assert ("ec2", "DescribeVpcEndpoints") in aws.calls
-    assert all(operation.startswith(("Get", "List", "Describe", "Head")) for _, operation in aws.calls)
+    assert all(
+        operation.startswith(("Get", "List", "Describe", "Head")) for _, operation in aws.calls
+    )
 
 
 Change = Callable[[Vpc], Any]
@@ -110,16 +123,28 @@ WRONG: list[tuple[Change, str, str]] = [
     (lambda v: v.attributes.update(enableDnsHostnames=False), "FAIL", "enableDnsHostnames is off"),
     (lambda v: v.attributes.update(enableDnsSupport=False), "FAIL", "enableDnsSupport is off"),
     (lambda v: v.subnet.update(VpcId="vpc-other"), "FAIL", "vpc_id is vpc-other"),
-    (lambda v: v.subnet.update(AvailabilityZoneId="usw2-az1"), "FAIL", "availability_zone_id is usw2-az1"),
+    (
+        lambda v: v.subnet.update(AvailabilityZoneId="usw2-az1"),
+        "FAIL",
+        "availability_zone_id is usw2-az1",
+    ),
     (
         lambda v: v.subnet.update(CidrBlock="10.7.16.0/20"),
         "FAIL",
         "cidr is 10.7.16.0/20, the file says 10.7.0.0/20",
     ),
-    (lambda v: v.subnet.update(MapPublicIpOnLaunch=True), "FAIL", "it gives its nodes public addresses"),
+    (
+        lambda v: v.subnet.update(MapPublicIpOnLaunch=True),
+        "FAIL",
+        "it gives its nodes public addresses",
+    ),
     (lambda v: v.subnet.update(AvailableIpAddressCount=4), "FAIL", "5 addresses needed, 4 free"),
     (lambda v: v.associations.clear(), "FAIL", "the subnet uses rtb-main"),
-    (lambda v: v.routes[0].update(NatGatewayId="", GatewayId="igw-01"), "FAIL", "the subnet is public"),
+    (
+        lambda v: v.routes[0].update(NatGatewayId="", GatewayId="igw-01"),
+        "FAIL",
+        "the subnet is public",
+    ),
     (lambda v: v.routes[0].update(State="blackhole"), "FAIL", "default route was deleted"),
     (lambda v: v.endpoints.clear(), "WARN", "no gateway endpoint for S3: NAT bills every byte"),
 ]
@@ -155,7 +180,9 @@ def test_rejects_a_second_endpoint_with_private_dns() -> None:
 def test_counts_the_vpc_s_endpoints_against_the_quota(room: int, level: str) -> None:
     checked = cluster(interface_endpoints=True)
     vpc = Vpc()
-    others = [endpoint(f"other-{number}", kind="GatewayLoadBalancer") for number in range(50 - room)]
+    others = [
+        endpoint(f"other-{number}", kind="GatewayLoadBalancer") for number in range(50 - room)
+    ]
     elsewhere = {**endpoint("ssm"), "VpcId": "vpc-other"}
     vpc.endpoints += [*others, elsewhere]
     aws = vpc.account(checked)
@@ -167,7 +194,10 @@ def test_counts_the_vpc_s_endpoints_against_the_quota(room: int, level: str) -> 
     )
     quota = "quota Interface VPC endpoints per VPC"
     (found,) = [finding for finding in findings(aws, checked) if finding.subject == quota]
-    assert (found.level, found.message) == (level, f"14 needed, {50 - room} in use, the quota is 50")
+    assert (found.level, found.message) == (
+        level,
+        f"14 needed, {50 - room} in use, the quota is 50",
+    )
 
 
 def test_a_closed_vpc_needs_every_endpoint() -> None:
@@ -196,8 +226,12 @@ def test_a_closed_vpc_allows_no_downloads_from_the_internet() -> None:
 def test_a_closed_vpc_without_s3_cannot_start_nodes() -> None:
     vpc = Vpc()
     vpc.routes, vpc.endpoints = [], [endpoint(name) for name in SERVICES]
-    messages = [message for level, _, message in problems(vpc.account(CLOSED), CLOSED) if level == "FAIL"]
-    assert messages == ["no gateway endpoint for S3 and no internet access: nodes cannot fetch their scripts"]
+    messages = [
+        message for level, _, message in problems(vpc.account(CLOSED), CLOSED) if level == "FAIL"
+    ]
+    assert messages == [
+        "no gateway endpoint for S3 and no internet access: nodes cannot fetch their scripts"
+    ]
 
 
 def test_addresses_of_a_deployed_cluster_are_not_needed_again() -> None:
@@ -206,7 +240,10 @@ def test_addresses_of_a_deployed_cluster_are_not_needed_again() -> None:
     aws = vpc.account(cluster())
     groups = [
         {"InstanceGroupName": name, "InstanceType": kind, "CurrentCount": count}
-        for name, kind, count in (("controller", "ml.m5.12xlarge", 1), ("workers", "ml.g5.8xlarge", 2))
+        for name, kind, count in (
+            ("controller", "ml.m5.12xlarge", 1),
+            ("workers", "ml.g5.8xlarge", 2),
+        )
     ]
     aws.answer("sagemaker", "DescribeCluster", cluster_description("esm2-slurm", groups))
     names = ("network", "storage", "hyperpod")

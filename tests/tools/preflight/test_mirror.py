@@ -22,7 +22,9 @@ FILES = [file_name(entry) for entry in needed(MIRRORED)["files"]]
 def account(files: list[str], *, images: bool) -> AnsweringAws:
     """Return an account with the storage stack, these files in its bucket, and all or no images."""
     aws = empty_account(MIRRORED)
-    deployed_stacks(aws, {f"esm2-slurm-slurm-{name}": "CREATE_COMPLETE" for name in ("network", "storage")})
+    deployed_stacks(
+        aws, {f"esm2-slurm-slurm-{name}": "CREATE_COMPLETE" for name in ("network", "storage")}
+    )
 
     def objects(parameters: Parameters) -> dict[str, Any]:
         assert parameters["Bucket"] == "sagemaker-esm2-slurm-123456789012-us-west-2"
@@ -43,7 +45,9 @@ def account(files: list[str], *, images: bool) -> AnsweringAws:
 
 
 def mirror(aws: AnsweringAws, cluster: SlurmCluster) -> Finding:
-    (found,) = [finding for finding in findings(aws, cluster) if finding.subject == "copies of downloads"]
+    (found,) = [
+        finding for finding in findings(aws, cluster) if finding.subject == "copies of downloads"
+    ]
     return found
 
 
@@ -69,7 +73,9 @@ def test_names_missing_copies(
 def test_without_the_bucket_the_order_of_steps_is_reported() -> None:
     found = mirror(empty_account(MIRRORED), MIRRORED)
     assert found.level == "FAIL"
-    assert found.action.index("make deploy STACKS=SlurmStorageStack") < found.action.index("mirror-downloads")
+    assert found.action.index("make deploy STACKS=SlurmStorageStack") < found.action.index(
+        "mirror-downloads"
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,5 +84,7 @@ def test_without_the_bucket_the_order_of_steps_is_reported() -> None:
 def test_skips_clusters_that_need_no_copies(changes: dict[str, Any]) -> None:
     cluster = MIRRORED.model_copy(update=changes)
     aws = empty_account(cluster)
-    assert not [finding for finding in findings(aws, cluster) if finding.subject == "copies of downloads"]
+    assert not [
+        finding for finding in findings(aws, cluster) if finding.subject == "copies of downloads"
+    ]
     assert ("s3", "ListObjectsV2") not in aws.calls

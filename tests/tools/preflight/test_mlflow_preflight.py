@@ -55,7 +55,10 @@ def test_checks_the_quota(cluster: Any) -> None:
     aws = empty_account(cluster)
     there(aws, "one", "two")
     (free,) = found(aws, cluster)
-    assert (free.level, free.message) == ("OK", "2 exist; Service Quotas has no limit for this kind")
+    assert (free.level, free.message) == (
+        "OK",
+        "2 exist; Service Quotas has no limit for this kind",
+    )
     for quota, level in ((3, "OK"), (2, "FAIL")):
         with_quotas(aws, **{SERVERS: quota, APPS: quota})
         (judged,) = found(aws, cluster)

@@ -21,14 +21,28 @@ def log_groups(parameters: Parameters) -> dict[str, Any]:
 
 
 def log_groups_of_storage(parameters: Parameters) -> dict[str, Any]:
-    return {"logGroups": []} if parameters["logGroupNamePrefix"] == NODE_LOG else log_groups(parameters)
+    return (
+        {"logGroups": []}
+        if parameters["logGroupNamePrefix"] == NODE_LOG
+        else log_groups(parameters)
+    )
 
 
 TAKEN = [
-    ("sagemaker", "DescribeCluster", cluster_description("esm2-slurm", []), "name of cluster esm2-slurm"),
+    (
+        "sagemaker",
+        "DescribeCluster",
+        cluster_description("esm2-slurm", []),
+        "name of cluster esm2-slurm",
+    ),
     ("s3", "HeadBucket", {}, "bucket sagemaker-esm2-slurm-123456789012-us-west-2"),
     ("ecr", "DescribeRepositories", {"repositories": []}, "image repository esm2-slurm/training"),
-    ("ssm", "DescribeDocument", {"Document": {"Name": "esm2-slurm-shell"}}, "SSM document esm2-slurm-shell"),
+    (
+        "ssm",
+        "DescribeDocument",
+        {"Document": {"Name": "esm2-slurm-shell"}},
+        "SSM document esm2-slurm-shell",
+    ),
 ]
 
 
@@ -52,7 +66,9 @@ def test_kept_resources_of_a_destroyed_cluster_do_not_block_a_deployment() -> No
         if "image" in subject or "bucket" in subject:
             aws.answer(service, operation, answer)
     aws.answer("logs", "DescribeLogGroups", log_groups_of_storage)
-    deployed_stacks(aws, {name: status for name, status in ALL.items() if not name.endswith("hyperpod")})
+    deployed_stacks(
+        aws, {name: status for name, status in ALL.items() if not name.endswith("hyperpod")}
+    )
     assert problems(aws, SLURM) == []
 
 
@@ -90,7 +106,9 @@ def test_log_groups_are_compared_by_their_whole_name() -> None:
 def test_reports_a_log_group_left_by_nodes() -> None:
     aws = empty_account(SLURM)
     aws.answer("logs", "DescribeLogGroups", log_groups)
-    deployed_stacks(aws, {name: status for name, status in ALL.items() if not name.endswith("hyperpod")})
+    deployed_stacks(
+        aws, {name: status for name, status in ALL.items() if not name.endswith("hyperpod")}
+    )
     (found,) = [finding for finding in findings(aws, SLURM) if finding.level == "FAIL"]
     assert found.subject == f"log group {NODE_LOG}"
     assert f"delete-log-group --log-group-name {NODE_LOG}" in found.action
@@ -99,7 +117,11 @@ def test_reports_a_log_group_left_by_nodes() -> None:
 @pytest.mark.parametrize(
     ("status", "message", "action"),
     [
-        ("ROLLBACK_COMPLETE", "its creation failed (ROLLBACK_COMPLETE)", "delete-stack --stack-name"),
+        (
+            "ROLLBACK_COMPLETE",
+            "its creation failed (ROLLBACK_COMPLETE)",
+            "delete-stack --stack-name",
+        ),
         ("UPDATE_ROLLBACK_FAILED", "an update could not be undone", "continue-update-rollback"),
         ("UPDATE_IN_PROGRESS", "a change is in progress (UPDATE_IN_PROGRESS)", "wait"),
         ("DELETE_FAILED", "its deletion failed", "make teardown"),
@@ -116,7 +138,9 @@ def test_reports_stacks_that_cannot_be_updated(status: str, message: str, action
     assert action in found.action
 
 
-@pytest.mark.parametrize("status", ["CREATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS"])
+@pytest.mark.parametrize(
+    "status", ["CREATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS"]
+)
 def test_accepts_stacks_that_can_be_updated(status: str) -> None:
     aws = empty_account(SLURM)
     deployed_stacks(aws, dict.fromkeys(ALL, status))
@@ -168,9 +192,15 @@ def test_a_region_must_be_enabled(state: str | None) -> None:
 
 def test_warns_of_root_credentials() -> None:
     aws = empty_account(SLURM)
-    root = {"Account": "123456789012", "Arn": "arn:aws:iam::123456789012:root", "UserId": "123456789012"}
+    root = {
+        "Account": "123456789012",
+        "Arn": "arn:aws:iam::123456789012:root",
+        "UserId": "123456789012",
+    }
     aws.answer("sts", "GetCallerIdentity", root)
-    assert [(level, subject) for level, subject, _ in problems(aws, SLURM)] == [("WARN", "credentials")]
+    assert [(level, subject) for level, subject, _ in problems(aws, SLURM)] == [
+        ("WARN", "credentials")
+    ]
 
 
 def test_a_bucket_of_another_account_is_not_free() -> None:

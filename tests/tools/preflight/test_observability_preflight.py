@@ -91,7 +91,11 @@ def test_identity_center_must_exist(instances: list[dict[str, Any]]) -> None:
 
 def test_people_must_exist_in_identity_center() -> None:
     aws = empty_account(EKS_P5)
-    aws.answer("sso-admin", "ListInstances", {"Instances": [{"Status": "ACTIVE", "IdentityStoreId": STORE}]})
+    aws.answer(
+        "sso-admin",
+        "ListInstances",
+        {"Instances": [{"Status": "ACTIVE", "IdentityStoreId": STORE}]},
+    )
     aws.answer("identitystore", "DescribeGroup", Refusal("ResourceNotFoundException"))
     there, missing = made(observability.check_identity_center, aws, EKS_P5)
     assert (there.level, missing.level, missing.subject) == ("OK", "FAIL", f"Grafana, {TEAM}")
@@ -103,14 +107,18 @@ def test_people_must_exist_in_identity_center() -> None:
         "Revision": "1",
     }
     aws.answer("identitystore", "DescribeGroup", group)
-    assert [found.level for found in made(observability.check_identity_center, aws, EKS_P5)] == ["OK"]
+    assert [found.level for found in made(observability.check_identity_center, aws, EKS_P5)] == [
+        "OK"
+    ]
 
 
 def test_people_of_another_region_s_identity_center_are_not_looked_up() -> None:
     aws = empty_account(EKS_P5)
     instance = {"Status": "ACTIVE", "IdentityStoreId": STORE, "PrimaryRegion": "eu-west-1"}
     aws.answer("sso-admin", "ListInstances", {"Instances": [instance]})
-    assert [found.level for found in made(observability.check_identity_center, aws, EKS_P5)] == ["OK"]
+    assert [found.level for found in made(observability.check_identity_center, aws, EKS_P5)] == [
+        "OK"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +137,9 @@ def test_reads_the_metadata_of_the_identity_provider(
     grafana = P5.observability.grafana
     with served(body(text.encode(), status)) as url:
         saml = grafana.saml.model_copy(update={"metadata_url": url})
-        watched = P5.observability.model_copy(update={"grafana": grafana.model_copy(update={"saml": saml})})
+        watched = P5.observability.model_copy(
+            update={"grafana": grafana.model_copy(update={"saml": saml})}
+        )
         cluster = P5.model_copy(update={"observability": watched})
         (found,) = made(observability.check_saml, empty_account(P5), cluster)
     assert found.level == level and says in found.message

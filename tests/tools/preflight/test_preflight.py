@@ -38,7 +38,9 @@ def test_calls_only_reads(ready: bool) -> None:
     aws = empty_account(SLURM)
     if not ready:
         names = ("network", "storage", "hyperpod")
-        deployed_stacks(aws, {f"esm2-slurm-slurm-{name}": "UPDATE_ROLLBACK_FAILED" for name in names})
+        deployed_stacks(
+            aws, {f"esm2-slurm-slurm-{name}": "UPDATE_ROLLBACK_FAILED" for name in names}
+        )
         aws.answer("sagemaker", "DescribeCluster", Refusal("AccessDeniedException"))
     findings(aws, SLURM)
     assert len(aws.calls) > 15
@@ -118,7 +120,9 @@ def test_unknown_findings_are_not_reported_as_ready(
     num_denied: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     aws = empty_account(SLURM)
-    for service, operation in [("ssm", "GetParameter"), ("ecr", "DescribeRepositories")][:num_denied]:
+    for service, operation in [("ssm", "GetParameter"), ("ecr", "DescribeRepositories")][
+        :num_denied
+    ]:
         aws.answer(service, operation, Refusal("AccessDeniedException"))
     monkeypatch.setattr(command, "open_session", lambda region, profile: aws.session)
     monkeypatch.setattr(sys, "argv", ["preflight"])

@@ -7,7 +7,13 @@ import pytest
 from config.cluster import zone_ids
 from config.slurm_cluster import AccountingDatabase
 from config.storage import HomeFileSystem
-from tests.tools.accounts import STARTED, cluster_description, database_quotas, deployed_stacks, empty_account
+from tests.tools.accounts import (
+    STARTED,
+    cluster_description,
+    database_quotas,
+    deployed_stacks,
+    empty_account,
+)
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped, shipped_eks, with_group
 from tests.tools.preflight.report import findings, problems
@@ -57,7 +63,9 @@ def test_a_type_without_quota_names_the_request() -> None:
     found = only(empty_account(cluster), cluster, "quota ml.g5.8xlarge for cluster usage")
     assert found.level == "FAIL"
     assert found.message == "5 instances needed, the quota is 4"
-    expected = "request 5 for 'ml.g5.8xlarge for cluster usage' in Service Quotas, Amazon SageMaker AI"
+    expected = (
+        "request 5 for 'ml.g5.8xlarge for cluster usage' in Service Quotas, Amazon SageMaker AI"
+    )
     assert found.action == expected
 
 
@@ -79,7 +87,11 @@ def test_other_clusters_count(in_use: int, level: str) -> None:
 
 def test_spot_has_its_own_quotas() -> None:
     cluster = with_group(SLURM, "workers", capacity="spot", num_instances=3)
-    subjects = {subject for level, subject, _ in problems(empty_account(cluster), cluster) if level == "FAIL"}
+    subjects = {
+        subject
+        for level, subject, _ in problems(empty_account(cluster), cluster)
+        if level == "FAIL"
+    }
     assert subjects == {
         "quota ml.g5.8xlarge for cluster spot instance usage",
         "quota Total number of Spot instances allowed across SageMaker HyperPod clusters",
@@ -88,14 +100,21 @@ def test_spot_has_its_own_quotas() -> None:
 
 def test_spot_instances_of_other_clusters_do_not_use_the_on_demand_quota() -> None:
     aws = empty_account(SLURM)
-    group = {"InstanceGroupName": "g", "InstanceType": "ml.g5.8xlarge", "CurrentCount": 4, "TargetCount": 4}
+    group = {
+        "InstanceGroupName": "g",
+        "InstanceType": "ml.g5.8xlarge",
+        "CurrentCount": 4,
+        "TargetCount": 4,
+    }
     with_other_cluster(aws, [group | {"CapacityRequirements": {"Spot": {}}}])
     assert only(aws, SLURM, "quota ml.g5.8xlarge for cluster usage").level == "OK"
 
 
 def test_all_instances_are_limited_per_cluster_and_per_account() -> None:
     cluster = with_group(SLURM, "workers", num_instances=30)
-    messages = {subject: message for _, subject, message in problems(empty_account(cluster), cluster)}
+    messages = {
+        subject: message for _, subject, message in problems(empty_account(cluster), cluster)
+    }
     per_cluster = "quota Maximum number instances allowed per SageMaker HyperPod cluster"
     in_account = "quota Total number of instances allowed across SageMaker HyperPod clusters"
     assert messages[per_cluster] == "31 instances needed, the quota is 20"
@@ -116,10 +135,16 @@ def test_volumes_have_a_maximum_size(ebs_gib: int, level: str) -> None:
 
 
 def file_systems(*systems: dict[str, Any]) -> dict[str, Any]:
-    return {"FileSystems": [{"FileSystemId": f"fs-0000000{i}"} | system for i, system in enumerate(systems)]}
+    return {
+        "FileSystems": [
+            {"FileSystemId": f"fs-0000000{i}"} | system for i, system in enumerate(systems)
+        ]
+    }
 
 
-def lustre(capacity_gib: int, *, stack: str = "other", deployment: str = "PERSISTENT_2") -> dict[str, Any]:
+def lustre(
+    capacity_gib: int, *, stack: str = "other", deployment: str = "PERSISTENT_2"
+) -> dict[str, Any]:
     return {
         "FileSystemType": "LUSTRE",
         "StorageCapacity": capacity_gib,
@@ -137,7 +162,9 @@ def lustre(capacity_gib: int, *, stack: str = "other", deployment: str = "PERSIS
         (lustre(100800, deployment="SCRATCH_2"), "OK"),
     ],
 )
-def test_lustre_capacity_counts_other_persistent_file_systems(system: dict[str, Any], level: str) -> None:
+def test_lustre_capacity_counts_other_persistent_file_systems(
+    system: dict[str, Any], level: str
+) -> None:
     aws = empty_account(SLURM)
     aws.answer("fsx", "DescribeFileSystems", file_systems(system))
     assert only(aws, SLURM, "quota Lustre Persistent_2 storage capacity").level == level
@@ -165,7 +192,9 @@ def test_counts_file_systems() -> None:
     aws = empty_account(SLURM)
     aws.answer("fsx", "DescribeFileSystems", file_systems(lustre(1), lustre(1)))
     assert only(aws, SLURM, "quota Lustre Persistent_2 file systems").level == "OK"
-    aws.answer("service-quotas", "GetServiceQuota", {"Quota": {"QuotaCode": "L-FD6F2F22", "Value": 2.0}})
+    aws.answer(
+        "service-quotas", "GetServiceQuota", {"Quota": {"QuotaCode": "L-FD6F2F22", "Value": 2.0}}
+    )
     found = only(aws, SLURM, "quota Lustre Persistent_2 file systems")
     assert (found.level, found.message) == ("FAIL", "1 needed, 2 in use, the quota is 2")
 
@@ -188,7 +217,9 @@ def test_checks_rds_quotas_for_a_database() -> None:
             "no quota 'Parameter groups' in this account and region; 1 needed",
         ),
     ]
-    own = {"TagList": [{"Key": "aws:cloudformation:stack-name", "Value": "esm2-slurm-slurm-storage"}]}
+    own = {
+        "TagList": [{"Key": "aws:cloudformation:stack-name", "Value": "esm2-slurm-slurm-storage"}]
+    }
     aws.answer("rds", "DescribeDBInstances", {"DBInstances": [own]})
     assert problems(aws, cluster) == []
 
@@ -197,7 +228,9 @@ def test_checks_rds_quotas_for_a_database() -> None:
 def test_reports_a_region_without_room_for_a_network(deployed: bool) -> None:
     aws = empty_account(SLURM)
     aws.answer("ec2", "DescribeVpcs", {"Vpcs": [{"VpcId": f"vpc-{index}"} for index in range(5)]})
-    aws.answer("ec2", "DescribeAddresses", {"Addresses": [{"PublicIp": f"192.0.2.{i}"} for i in range(5)]})
+    aws.answer(
+        "ec2", "DescribeAddresses", {"Addresses": [{"PublicIp": f"192.0.2.{i}"} for i in range(5)]}
+    )
     endpoints = [{"VpcId": f"vpc-{index}", "VpcEndpointType": "Gateway"} for index in range(20)]
     aws.answer("ec2", "DescribeVpcEndpoints", {"VpcEndpoints": endpoints})
     if deployed:
@@ -226,8 +259,12 @@ def test_nat_gateways_are_counted_in_their_zone(zone: int, level: str) -> None:
 def test_an_account_specific_value_takes_precedence_over_the_default() -> None:
     aws = empty_account(SLURM)
     aws.answer("ec2", "DescribeVpcs", {"Vpcs": [{"VpcId": f"vpc-{index}"} for index in range(5)]})
-    aws.answer("service-quotas", "GetServiceQuota", {"Quota": {"QuotaCode": "L-F678F1CE", "Value": 50.0}})
-    assert only(aws, SLURM, "quota VPCs per Region").message == "1 needed, 5 in use, the quota is 50"
+    aws.answer(
+        "service-quotas", "GetServiceQuota", {"Quota": {"QuotaCode": "L-F678F1CE", "Value": 50.0}}
+    )
+    assert (
+        only(aws, SLURM, "quota VPCs per Region").message == "1 needed, 5 in use, the quota is 50"
+    )
 
 
 def test_a_p5_needs_one_interface_per_network_card() -> None:
@@ -239,7 +276,9 @@ def test_a_p5_needs_one_interface_per_network_card() -> None:
 def test_pods_need_interfaces_on_eks() -> None:
     """For 28 pods an m5.2xlarge needs two interfaces and a g5.8xlarge one."""
     cluster = shipped_eks("eks")
-    *_, found = stack_quotas.check_network_quotas(ReadOnlyAws(empty_account(cluster).session), cluster)
+    *_, found = stack_quotas.check_network_quotas(
+        ReadOnlyAws(empty_account(cluster).session), cluster
+    )
     assert found.message == "4 needed, the quota is 5,000"
 
 
@@ -248,7 +287,10 @@ def test_warns_if_the_account_has_no_room_for_roles(used: int, level: str) -> No
     aws = empty_account(SLURM)
     aws.answer("iam", "GetAccountSummary", {"SummaryMap": {"Roles": used, "RolesQuota": 1000}})
     found = only(aws, SLURM, "quota IAM roles")
-    assert (found.level, found.message) == (level, f"up to 25 needed, {used} in use, the quota is 1,000")
+    assert (found.level, found.message) == (
+        level,
+        f"up to 25 needed, {used} in use, the quota is 1,000",
+    )
 
 
 @pytest.mark.parametrize(
@@ -257,6 +299,8 @@ def test_warns_if_the_account_has_no_room_for_roles(used: int, level: str) -> No
 )
 def test_stacks_have_at_most_the_counted_roles(scheduler: str, folders: list[str]) -> None:
     files = [path for folder in folders for path in (GOLDEN / folder).glob("*.json")]
-    resources = [one for path in files for one in json.loads(path.read_text())["Resources"].values()]
+    resources = [
+        one for path in files for one in json.loads(path.read_text())["Resources"].values()
+    ]
     made = [one for one in resources if one["Type"] == "AWS::IAM::Role"]
     assert 10 < len(made) <= MOST_ROLES[scheduler]

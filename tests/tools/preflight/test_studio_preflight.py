@@ -24,7 +24,9 @@ def of_studio(
 ) -> list[tuple[str, str]]:
     """Return levels and messages for an account whose trails log or do not log."""
     aws = empty_account(cluster)
-    named = [{**TRAIL, "TrailARN": f"{TRAIL['TrailARN']}-{number}"} for number in range(len(trails))]
+    named = [
+        {**TRAIL, "TrailARN": f"{TRAIL['TrailARN']}-{number}"} for number in range(len(trails))
+    ]
     aws.answer("cloudtrail", "DescribeTrails", {"trailList": named})
     aws.answer(
         "cloudtrail",
@@ -48,7 +50,11 @@ def test_a_shared_partition_and_iam_sign_in_need_nothing() -> None:
 def test_domains_and_profiles_are_counted() -> None:
     cluster = studied(profiles=[{"name": "ada"}, {"name": "ben"}])
     aws = empty_account(cluster)
-    aws.answer("sagemaker", "ListDomains", {"Domains": [{"DomainId": f"d-{number}"} for number in range(5)]})
+    aws.answer(
+        "sagemaker",
+        "ListDomains",
+        {"Domains": [{"DomainId": f"d-{number}"} for number in range(5)]},
+    )
     profiles = [{"UserProfileName": f"p{number}"} for number in range(59)]
     aws.answer("sagemaker", "ListUserProfiles", {"UserProfiles": profiles})
     assert problems(aws, cluster) == [

@@ -53,10 +53,17 @@ class DeployedStacks:
         name = self._name(parameters)
         status = self.status[name]
         if status == "DELETE_IN_PROGRESS":
-            stuck = any(logical_id in self.stuck for logical_id in self.templates[name]["Resources"])
+            stuck = any(
+                logical_id in self.stuck for logical_id in self.templates[name]["Resources"]
+            )
             self.status[name] = "DELETE_FAILED" if stuck else self.after_deletion
         stack_id = f"arn:aws:cloudformation:us-west-2:{ACCOUNT}:stack/{name}/0a1b"
-        stack = {"StackName": name, "StackId": stack_id, "CreationTime": STARTED, "StackStatus": status}
+        stack = {
+            "StackName": name,
+            "StackId": stack_id,
+            "CreationTime": STARTED,
+            "StackStatus": status,
+        }
         return {"Stacks": [stack]}
 
     def _template(self, parameters: Parameters) -> dict[str, Any]:
@@ -95,15 +102,22 @@ class DeployedStacks:
         self.deleted.append(name)
         for logical_id, resource in self.templates[name]["Resources"].items():
             if logical_id in self.stuck:
-                self._event(name, logical_id, resource["Type"], "DELETE_FAILED", self.stuck[logical_id])
+                self._event(
+                    name, logical_id, resource["Type"], "DELETE_FAILED", self.stuck[logical_id]
+                )
             else:
                 skipped = resource.get("DeletionPolicy") in LEFT
                 self._event(
-                    name, logical_id, resource["Type"], f"DELETE_{'SKIPPED' if skipped else 'COMPLETE'}"
+                    name,
+                    logical_id,
+                    resource["Type"],
+                    f"DELETE_{'SKIPPED' if skipped else 'COMPLETE'}",
                 )
         return {}
 
-    def _event(self, name: str, logical_id: str, resource_type: str, status: str, reason: str = "") -> None:
+    def _event(
+        self, name: str, logical_id: str, resource_type: str, status: str, reason: str = ""
+    ) -> None:
         self._events[name].append(
             {
                 "StackId": f"arn:aws:cloudformation:us-west-2:{ACCOUNT}:stack/{name}/0a1b",

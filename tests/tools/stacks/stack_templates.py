@@ -31,7 +31,10 @@ def network() -> Template:
         },
         "Outputs": {
             "ExportSubnet": {"Value": {"Ref": "Subnet"}, "Export": {"Name": "esm2:Subnet"}},
-            "ExportGroup": {"Value": {"Fn::GetAtt": ["Group", "GroupId"]}, "Export": {"Name": "esm2:Group"}},
+            "ExportGroup": {
+                "Value": {"Fn::GetAtt": ["Group", "GroupId"]},
+                "Export": {"Name": "esm2:Group"},
+            },
             "VpcId": {"Value": {"Ref": "Vpc"}},
         },
     }
@@ -67,7 +70,10 @@ def storage() -> Template:
             },
             "Data": {
                 "Type": "AWS::S3::Bucket",
-                "Properties": {"BucketName": "esm2-data", "VersioningConfiguration": {"Status": "Enabled"}},
+                "Properties": {
+                    "BucketName": "esm2-data",
+                    "VersioningConfiguration": {"Status": "Enabled"},
+                },
                 "DeletionPolicy": "Delete",
                 "UpdateReplacePolicy": "Delete",
             },
@@ -113,13 +119,18 @@ def hyperpod() -> Template:
                         {
                             "InstanceGroupName": "workers",
                             "InstanceCount": 2,
-                            "LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-esm2/lifecycle/0123/"},
+                            "LifeCycleConfig": {
+                                "SourceS3Uri": "s3://sagemaker-esm2/lifecycle/0123/"
+                            },
                         }
                     ],
                     "NodeRecovery": "Automatic",
                 },
             },
-            "Image": {"Type": "AWS::ECR::Repository", "Properties": {"RepositoryName": "esm2/training"}},
+            "Image": {
+                "Type": "AWS::ECR::Repository",
+                "Properties": {"RepositoryName": "esm2/training"},
+            },
             "Role": {
                 "Type": "AWS::IAM::Role",
                 "Properties": {"AssumeRolePolicyDocument": {}, "RoleName": "esm2"},

@@ -53,16 +53,23 @@ class Account:
         bucket = parameters["Bucket"]
         return {
             name: [{"Key": key, "VersionId": version} for key, version in entries[bucket]]
-            for name, entries in (("Versions", self.objects), ("DeleteMarkers", self.delete_markers))
+            for name, entries in (
+                ("Versions", self.objects),
+                ("DeleteMarkers", self.delete_markers),
+            )
         }
 
     def _delete_objects(self, parameters: Parameters) -> dict[str, Any]:
         bucket = parameters["Bucket"]
-        linked = [link for link in self.links.values() if link["DataRepositoryPath"] == f"s3://{bucket}"]
+        linked = [
+            link for link in self.links.values() if link["DataRepositoryPath"] == f"s3://{bucket}"
+        ]
         assert not linked, "files go with the objects of a bucket that is linked"
         for item in parameters["Delete"]["Objects"]:
             entry = (item["Key"], item["VersionId"])
-            (self.objects if entry in self.objects[bucket] else self.delete_markers)[bucket].remove(entry)
+            (self.objects if entry in self.objects[bucket] else self.delete_markers)[bucket].remove(
+                entry
+            )
         return {}
 
     def link(self, association_id: str, path: str) -> None:
@@ -80,7 +87,9 @@ class Account:
         if position == 0:
             for association_id in self.going:
                 del self.links[association_id]
-            self.going = {key for key, link in self.links.items() if link["Lifecycle"] == "DELETING"}
+            self.going = {
+                key for key, link in self.links.items() if link["Lifecycle"] == "DELETING"
+            }
         links = list(self.links.values())
         more = {"NextToken": str(position + 1)} if position + 1 < len(links) else {}
         return {"Associations": links[position : position + 1]} | more
@@ -104,11 +113,16 @@ class Account:
             }
 
         systems = [
-            {"FileSystemId": file_system_id, "NetworkInterfaceIds": ["eni-0000000b", "eni-0000000c"]},
+            {
+                "FileSystemId": file_system_id,
+                "NetworkInterfaceIds": ["eni-0000000b", "eni-0000000c"],
+            },
             {"FileSystemId": "fs-00000002", "NetworkInterfaceIds": ["eni-0000000d"]},
         ]
         self.aws.answer("ec2", "DescribeNetworkInterfaces", interfaces)
         self.aws.answer("fsx", "DescribeFileSystems", {"FileSystems": systems})
 
     def writes(self) -> list[str]:
-        return [name for _, name in self.aws.calls if not name.startswith(("Get", "List", "Describe"))]
+        return [
+            name for _, name in self.aws.calls if not name.startswith(("Get", "List", "Describe"))
+        ]

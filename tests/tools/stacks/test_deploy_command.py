@@ -19,7 +19,9 @@ from tools.stacks.deploy import first_to_deploy
 from tools.stacks.diff import Pair
 
 SLURM = shipped("slurm")
-NETWORK, STORAGE, HYPERPOD = (f"esm2-slurm-slurm-{part}" for part in ("network", "storage", "hyperpod"))
+NETWORK, STORAGE, HYPERPOD = (
+    f"esm2-slurm-slurm-{part}" for part in ("network", "storage", "hyperpod")
+)
 ADMIN = {"principal_arn": "arn:aws:iam::123456789012:role/platform", "level": "cluster_admin"}
 
 
@@ -52,8 +54,13 @@ def test_other_stacks_keep_their_order() -> None:
 
 def test_a_stack_without_a_section_has_to_be_deleted_first() -> None:
     left = template(imports=("b",))
-    pairs = [*storage_and((template(), template()))[:1], Pair("esm2-slurm-slurm-observability", left, left)]
-    with pytest.raises(ValueError, match="delete-stack --stack-name esm2-slurm-slurm-observability"):
+    pairs = [
+        *storage_and((template(), template()))[:1],
+        Pair("esm2-slurm-slurm-observability", left, left),
+    ]
+    with pytest.raises(
+        ValueError, match="delete-stack --stack-name esm2-slurm-slurm-observability"
+    ):
         first_to_deploy(SLURM, pairs)
 
 
@@ -65,7 +72,9 @@ class Deployment:
         self.commands: list[tuple[str, ...]] = []
         self.slept: list[float] = []
         self.status = 0
-        self.aws.answer("cloudformation", "GetTemplate", Refusal("ValidationError", "does not exist"))
+        self.aws.answer(
+            "cloudformation", "GetTemplate", Refusal("ValidationError", "does not exist")
+        )
         self.aws.answer("sagemaker", "DescribeCluster", Refusal("ResourceNotFound"))
         self.aws.answer("eks", "DescribeCluster", Refusal("ResourceNotFoundException"))
         self.aws.answer("logs", "DescribeLogGroups", {"logGroups": []})

@@ -31,7 +31,12 @@ NOBODY = {
 )
 def test_it_is_one_line_before_a_synthesis(command: list[str], message: str) -> None:
     done = subprocess.run(
-        ["make", *BUILT, *command], cwd=REPOSITORY, env=NOBODY, capture_output=True, text=True, timeout=60
+        ["make", *BUILT, *command],
+        cwd=REPOSITORY,
+        env=NOBODY,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     first, last = done.stderr.splitlines()
     assert done.returncode == 2 and first.startswith("error: ") and message in first

@@ -28,11 +28,21 @@ def statements(policies: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["slurm", "slurm-p5", "slurm-trn1", "eks", "eks-p5", "eks-trn2"])
 def test_policies_are_enough_and_no_more(name: str) -> None:
     policies = execution_policies(load(f"clusters/{name}.yaml"), types_of(name))
-    assert all(len(json.dumps(policy, separators=(",", ":"))) <= MAX_POLICY_CHARACTERS for policy in policies)
+    assert all(
+        len(json.dumps(policy, separators=(",", ":"))) <= MAX_POLICY_CHARACTERS
+        for policy in policies
+    )
     allowed = {action for statement in statements(policies) for action in statement["Action"]}
-    assert {"sagemaker:CreateCluster", "fsx:CreateFileSystem", "ec2:CreateVpc", "iam:PassRole"} <= allowed
+    assert {
+        "sagemaker:CreateCluster",
+        "fsx:CreateFileSystem",
+        "ec2:CreateVpc",
+        "iam:PassRole",
+    } <= allowed
     assert ("eks:CreateCluster" in allowed) == name.startswith("eks")
-    assert not {action for action in allowed if "*" in action or "User" in action.partition("Policy")[0]}
+    assert not {
+        action for action in allowed if "*" in action or "User" in action.partition("Policy")[0]
+    }
     assert {tuple(statement["Effect"]) for statement in statements(policies)} == {tuple("Allow")}
 
 
@@ -54,9 +64,13 @@ def test_roles_are_limited_to_the_cluster_and_keep_their_boundary() -> None:
 
 @pytest.mark.parametrize("name", ["slurm", "eks"])
 def test_documents_have_the_policies_of_the_default_clusters(name: str) -> None:
-    for number, policy in enumerate(execution_policies(load(f"clusters/{name}.yaml"), types_of(name)), 1):
+    for number, policy in enumerate(
+        execution_policies(load(f"clusters/{name}.yaml"), types_of(name)), 1
+    ):
         path = REPOSITORY / "docs" / "policies" / f"esm2-{name}-cloudformation-{number}.json"
-        assert json.loads(path.read_text()) == policy, f"renew {path.name} with the command of the page"
+        assert json.loads(path.read_text()) == policy, (
+            f"renew {path.name} with the command of the page"
+        )
 
 
 def test_command_writes_the_files_and_says_what_to_type(
@@ -71,4 +85,6 @@ def test_command_writes_the_files_and_says_what_to_type(
     assert execution_policy.main() == 0
     *created, bootstrap = capsys.readouterr().out.splitlines()
     assert len(created) == len(list((tmp_path / "policies").iterdir()))
-    assert bootstrap.startswith('make bootstrap ARGS="--cloudformation-execution-policies arn:aws:iam::')
+    assert bootstrap.startswith(
+        'make bootstrap ARGS="--cloudformation-execution-policies arn:aws:iam::'
+    )

@@ -39,7 +39,11 @@ def interface(ec2: Any, subnet: str, group: str, cluster: str | None) -> str:
     made = ec2.create_network_interface(
         SubnetId=subnet,
         Groups=[group],
-        **({"TagSpecifications": [{"ResourceType": "network-interface", "Tags": tags}]} if tags else {}),
+        **(
+            {"TagSpecifications": [{"ResourceType": "network-interface", "Tags": tags}]}
+            if tags
+            else {}
+        ),
     )
     found: str = made["NetworkInterface"]["NetworkInterfaceId"]
     return found
@@ -67,7 +71,10 @@ def test_only_what_the_cluster_s_pods_left_is_deleted(ec2: Any) -> None:
         NetworkInterfaces=[{"DeviceIndex": 0, "NetworkInterfaceId": attached}],
     )
     assert delete_pod_interfaces(ec2, network(own), CLUSTER) == [left]
-    there = {found["NetworkInterfaceId"] for found in ec2.describe_network_interfaces()["NetworkInterfaces"]}
+    there = {
+        found["NetworkInterfaceId"]
+        for found in ec2.describe_network_interfaces()["NetworkInterfaces"]
+    }
     assert kept | {attached} <= there and left not in there
     assert delete_pod_interfaces(ec2, network(own), CLUSTER) == []
 

@@ -28,7 +28,10 @@ def deployed() -> dict[str, Template]:
         "Orchestrator": {"Slurm": {"AccountingDatabase": {"Endpoint": "database"}}},
     }
     volume = {"EbsVolumeConfig": {"VolumeSizeInGB": 500, "VolumeKmsKeyId": "old"}}
-    properties["InstanceGroups"][0] |= {"InstanceType": "ml.g5.8xlarge", "InstanceStorageConfigs": [volume]}
+    properties["InstanceGroups"][0] |= {
+        "InstanceType": "ml.g5.8xlarge",
+        "InstanceStorageConfigs": [volume],
+    }
     return stacks
 
 
@@ -53,9 +56,17 @@ CHANGES: list[tuple[Change, str, bool]] = [
     (lambda s: cluster_of(s)["Orchestrator"]["Slurm"].clear(), "accounting database", True),
     (lambda s: cluster_of(s)["InstanceGroups"].clear(), "group workers is gone", True),
     (lambda s: group_of(s).update(InstanceGroupName="gpu"), "group workers is gone", True),
-    (lambda s: group_of(s).update(InstanceType="ml.g6.8xlarge"), "another type for group workers", True),
+    (
+        lambda s: group_of(s).update(InstanceType="ml.g6.8xlarge"),
+        "another type for group workers",
+        True,
+    ),
     (lambda s: group_of(s)["InstanceStorageConfigs"].clear(), "another key for its volumes", False),
-    (lambda s: resource(s, "Lustre")["Properties"].update(StorageCapacity=600), "refuses to shrink", True),
+    (
+        lambda s: resource(s, "Lustre")["Properties"].update(StorageCapacity=600),
+        "refuses to shrink",
+        True,
+    ),
     (lambda s: resource(s, "Lustre").update(DeletionPolicy="Delete"), "no longer kept", False),
     (lambda s: group_of(s).update(InstanceCount=9), "changes from 2 to 9 instances", False),
     (lambda s: s["storage"]["Resources"].pop("Link"), "link to the bucket is deleted", True),
@@ -110,7 +121,10 @@ def test_exports_in_use_are_refused(deployed_stacks: list[str], expected: str | 
 
 @pytest.mark.parametrize("uncertain", [True, False])
 def test_notes_are_not_followed_by_the_all_clear(
-    uncertain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    uncertain: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     old, new = stack_templates.storage(), stack_templates.storage()
     new["Resources"]["Lustre"]["Properties"]["LustreConfiguration"]["EfaEnabled"] = uncertain

@@ -33,7 +33,9 @@ class Domain:
 
     def __init__(self, *, stuck: bool = False) -> None:
         self.aws = AnsweringAws("us-west-2")
-        self.apps = [{"DomainId": DOMAIN, "SpaceName": "mine", "AppType": "JupyterLab", "AppName": "default"}]
+        self.apps = [
+            {"DomainId": DOMAIN, "SpaceName": "mine", "AppType": "JupyterLab", "AppName": "default"}
+        ]
         self.spaces = [{"DomainId": DOMAIN, "SpaceName": "mine"}]
         self.profiles = [{"DomainId": DOMAIN, "UserProfileName": name} for name in ("ada", "guest")]
         self._stuck = stuck
@@ -108,5 +110,7 @@ def test_what_goes_already_is_waited_for() -> None:
 
 
 def test_reports_what_cannot_be_deleted() -> None:
-    with pytest.raises(ValueError, match=f"1 apps of Studio's domain {DOMAIN} are still there after 15 min"):
+    with pytest.raises(
+        ValueError, match=f"1 apps of Studio's domain {DOMAIN} are still there after 15 min"
+    ):
         Domain(stuck=True).delete()

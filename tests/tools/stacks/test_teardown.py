@@ -25,7 +25,10 @@ def test_a_retained_file_system_is_named_and_keeps_the_network(run_teardown: Any
     assert account.stacks.deleted == [HYPERPOD, STORAGE]
     before, after = output.split("Deleted esm2")
     for part in (before, after):
-        assert "lustre-0123 (FSx FileSystem): bills by the hour for 1,200 GiB and its throughput" in part
+        assert (
+            "lustre-0123 (FSx FileSystem): bills by the hour for 1,200 GiB and its throughput"
+            in part
+        )
         assert "aws fsx delete-file-system --file-system-id lustre-0123" in part
         assert f"Stack {NETWORK} stays" in part
         assert "It bills 1 NAT gateway by the hour" in part
@@ -55,7 +58,9 @@ def test_a_second_run_finds_what_still_holds_the_network(run_teardown: Any) -> N
     assert "fs-00000002" not in output
 
 
-def test_a_file_system_that_is_deleted_with_its_stack_does_not_hold_the_network(run_teardown: Any) -> None:
+def test_a_file_system_that_is_deleted_with_its_stack_does_not_hold_the_network(
+    run_teardown: Any,
+) -> None:
     account = Account(everything(policy="Delete"))
     account.hold_network("lustre-0123")
     run_teardown(account, "--yes", "esm2-slurm")
@@ -88,13 +93,21 @@ def test_nothing_deployed_is_nothing_to_delete(run_teardown: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "typed", "message"),
     [
-        (["--yes", "esm2-p5"], None, "got 'esm2-p5', the cluster is esm2-slurm; nothing was deleted"),
+        (
+            ["--yes", "esm2-p5"],
+            None,
+            "got 'esm2-p5', the cluster is esm2-slurm; nothing was deleted",
+        ),
         ([], "yes\n", "got 'yes', the cluster is esm2-slurm; nothing was deleted"),
         ([], None, "use a terminal, or --yes esm2-slurm"),
     ],
 )
 def test_without_the_right_name_nothing_is_deleted(
-    arguments: list[str], typed: str | None, message: str, run_teardown: Any, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    typed: str | None,
+    message: str,
+    run_teardown: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     account = Account(everything(policy="Delete"))
     keyboard = io.StringIO(typed or "")

@@ -30,7 +30,9 @@ def approved(*, keep: bool) -> dict[str, Template]:
         HYPERPOD: "EksHyperPodStack",
         OBSERVABILITY: "EksObservabilityStack",
     }
-    templates = {name: json.loads((GOLDEN / f"{file}.json").read_text()) for name, file in files.items()}
+    templates = {
+        name: json.loads((GOLDEN / f"{file}.json").read_text()) for name, file in files.items()
+    }
     if not keep:
         for resource in templates[STORAGE]["Resources"].values():
             if resource.get("DeletionPolicy") == "RetainExceptOnCreate":
@@ -80,7 +82,11 @@ class EksAccount(Account):
 
     def _log_groups(self, parameters: Parameters) -> dict[str, Any]:
         prefix = parameters["logGroupNamePrefix"]
-        return {"logGroups": [{"logGroupName": name} for name in self.log_groups if name.startswith(prefix)]}
+        return {
+            "logGroups": [
+                {"logGroupName": name} for name in self.log_groups if name.startswith(prefix)
+            ]
+        }
 
 
 def test_everything_goes_in_order_and_pods_interfaces_before_the_network(run_teardown: Any) -> None:
@@ -113,7 +119,10 @@ def test_what_the_file_retains_is_named_and_keeps_the_network(run_teardown: Any)
     (key,) = ids(storage, "AWS::KMS::Key")
     assert f"aws fsx delete-file-system --file-system-id {file_system}" in kept
     assert f"{key} (KMS Key): bills by the month" in kept
-    assert f"Stack {NETWORK} stays, because a network in use cannot be deleted: {file_system} use it." in kept
+    assert (
+        f"Stack {NETWORK} stays, because a network in use cannot be deleted: {file_system} use it."
+        in kept
+    )
     assert "NAT gateway" in kept
 
 
@@ -122,7 +131,9 @@ def test_logs_of_services_are_named(run_teardown: Any) -> None:
     templates = approved(keep=False)
     for name, log in templates[HYPERPOD]["Resources"].items():
         if log["Properties"].get("LogGroupName") == CONTROL_PLANE_LOG:
-            templates[HYPERPOD]["Resources"][CONTROL_PLANE_LOG] = templates[HYPERPOD]["Resources"].pop(name)
+            templates[HYPERPOD]["Resources"][CONTROL_PLANE_LOG] = templates[HYPERPOD][
+                "Resources"
+            ].pop(name)
             break
     account = EksAccount(templates)
     account.log_groups = [NODE_LOG, DeployedStacks.physical_id(CONTROL_PLANE_LOG)]
@@ -147,8 +158,12 @@ def test_reports_a_stuck_stack_and_leaves_those_below(run_teardown: Any) -> None
         for name, resource in account.stacks.templates[HYPERPOD]["Resources"].items()
         if resource["Type"] == "Custom::AWSCDK-EKS-HelmChart"
     ]
-    account.stacks.stuck[chart] = "Received response status [FAILED] from custom resource: i/o timeout"
-    with pytest.raises(ValueError, match=f"{HYPERPOD} could not be deleted: {chart}: .*i/o timeout"):
+    account.stacks.stuck[chart] = (
+        "Received response status [FAILED] from custom resource: i/o timeout"
+    )
+    with pytest.raises(
+        ValueError, match=f"{HYPERPOD} could not be deleted: {chart}: .*i/o timeout"
+    ):
         run_teardown(account, *CLUSTER, "--yes", "esm2-eks-p5")
     assert account.stacks.deleted == [OBSERVABILITY, HYPERPOD]
     assert all(account.objects.values())

@@ -13,7 +13,9 @@ from tools.stacks.stack_contents import NEVER_DEPLOYED
 def test_a_stack_that_cannot_be_deleted_stops_the_rest_with_the_reason(run_teardown: Any) -> None:
     account = Account(everything(policy="Delete"))
     account.stacks.stuck = {"Lustre": "Backup in progress"}
-    with pytest.raises(ValueError, match=r"storage could not be deleted: Lustre: Backup in progress. Remove"):
+    with pytest.raises(
+        ValueError, match=r"storage could not be deleted: Lustre: Backup in progress. Remove"
+    ):
         run_teardown(account, "--yes", "esm2-slurm")
     assert account.stacks.deleted == [HYPERPOD, STORAGE]
 
@@ -31,7 +33,8 @@ def test_objects_that_s3_keeps_are_an_error(run_teardown: Any) -> None:
     locked = {"Key": "shard-0", "Code": "AccessDenied", "Message": "object is locked"}
     account.aws.answer("s3", "DeleteObjects", {"Errors": [locked]})
     with pytest.raises(
-        ValueError, match=r"data-0123: 1 objects cannot be deleted, such as shard-0: object is locked"
+        ValueError,
+        match=r"data-0123: 1 objects cannot be deleted, such as shard-0: object is locked",
     ):
         run_teardown(account, "--yes", "esm2-slurm")
     assert account.stacks.deleted == [HYPERPOD]
@@ -41,7 +44,10 @@ def test_logs_that_hyperpod_made_are_named_and_the_stack_s_are_not(run_teardown:
     templates = everything(policy="Delete")
     templates[HYPERPOD]["Resources"]["NodeLog"] = {"Type": "AWS::Logs::LogGroup", "Properties": {}}
     account = Account(templates)
-    name, ours = "/aws/sagemaker/Clusters/esm2-slurm/abc123def456", account.stacks.physical_id("NodeLog")
+    name, ours = (
+        "/aws/sagemaker/Clusters/esm2-slurm/abc123def456",
+        account.stacks.physical_id("NodeLog"),
+    )
 
     def groups(parameters: Parameters) -> dict[str, Any]:
         assert parameters["logGroupNamePrefix"] == "/aws/sagemaker/Clusters/esm2-slurm/"
@@ -74,7 +80,9 @@ def test_a_link_that_fsx_cannot_delete_leaves_the_bucket_alone(run_teardown: Any
         return {"AssociationId": link["AssociationId"], "Lifecycle": "DELETING"}
 
     account.aws.answer("fsx", "DeleteDataRepositoryAssociation", fail)
-    with pytest.raises(ValueError, match=r"dra-0123456789abcdef0 cannot be deleted: no access to the bucket"):
+    with pytest.raises(
+        ValueError, match=r"dra-0123456789abcdef0 cannot be deleted: no access to the bucket"
+    ):
         run_teardown(account, "--yes", "esm2-slurm")
     assert len(account.objects["data-0123"]) == 3
     assert account.stacks.deleted == [HYPERPOD]
@@ -115,14 +123,18 @@ def test_stops_waiting_for_a_deletion_that_takes_hours(
 ) -> None:
     account = Account(everything(policy="Delete"))
     monkeypatch.setattr(teardown, "LIMIT_SECONDS", -1.0)
-    with pytest.raises(ValueError, match=r"still being deleted after .*; run `make teardown` again"):
+    with pytest.raises(
+        ValueError, match=r"still being deleted after .*; run `make teardown` again"
+    ):
         run_teardown(account, "--yes", "esm2-slurm")
 
 
 def test_a_deletion_that_is_undone_is_an_error(run_teardown: Any) -> None:
     account = Account(everything(policy="Delete"))
     account.stacks.after_deletion = "UPDATE_ROLLBACK_COMPLETE"
-    with pytest.raises(ValueError, match="hyperpod could not be deleted: it is UPDATE_ROLLBACK_COMPLETE"):
+    with pytest.raises(
+        ValueError, match="hyperpod could not be deleted: it is UPDATE_ROLLBACK_COMPLETE"
+    ):
         run_teardown(account, "--yes", "esm2-slurm")
 
 
@@ -143,7 +155,9 @@ def given_vpc() -> dict[str, Any]:
     return {NETWORK: templates[NETWORK]}
 
 
-def test_in_a_given_vpc_a_database_of_an_earlier_cluster_holds_the_security_group(run_teardown: Any) -> None:
+def test_in_a_given_vpc_a_database_of_an_earlier_cluster_holds_the_security_group(
+    run_teardown: Any,
+) -> None:
     account = Account(given_vpc())
 
     def groups(parameters: Parameters) -> dict[str, Any]:

@@ -35,7 +35,9 @@ def losses(change: Callable[[dict[str, Template]], None]) -> list[PreciousLoss]:
     return find_precious_losses([Pair(name, old[name], new[name]) for name in ORDER], region=REGION)
 
 
-def setting(stack: str, logical_id: str, path: str, value: Any) -> Callable[[dict[str, Template]], None]:
+def setting(
+    stack: str, logical_id: str, path: str, value: Any
+) -> Callable[[dict[str, Template]], None]:
     """A change of one property, named as in ``LustreConfiguration.EfaEnabled``."""
 
     def change(stacks: dict[str, Template]) -> None:
@@ -77,7 +79,9 @@ def test_create_only_properties_replace(
     stack: str, logical_id: str, path: str, value: Any, expected: list[str]
 ) -> None:
     found = losses(setting(stack, logical_id, path, value))
-    assert [(p.loss.logical_id, p.loss.kind) for p in found] == [(name, "is replaced") for name in expected]
+    assert [(p.loss.logical_id, p.loss.kind) for p in found] == [
+        (name, "is replaced") for name in expected
+    ]
 
 
 UPDATED = [
@@ -113,7 +117,9 @@ def test_other_properties_do_not(stack: str, logical_id: str, path: str, value: 
         ("storage", "Lustre", "LustreConfiguration.EfaEnabled", True),
     ],
 )
-def test_what_only_may_replace_is_a_note(stack: str, logical_id: str, path: str, value: Any) -> None:
+def test_what_only_may_replace_is_a_note(
+    stack: str, logical_id: str, path: str, value: Any
+) -> None:
     (found,) = losses(setting(stack, logical_id, path, value))
     assert not found.is_certain
     assert describe(found).startswith("note: ")
@@ -142,10 +148,18 @@ def test_a_replacement_that_keeps_its_name_cannot_be_deployed() -> None:
     assert "it keeps its name" in describe(found)
 
 
-@pytest.mark.parametrize(("logical_id", "kept"), [("Lustre", True), ("Data", False), ("Database", False)])
-def test_a_resource_that_leaves_the_template_is_deleted_or_left_behind(logical_id: str, kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("logical_id", "kept"), [("Lustre", True), ("Data", False), ("Database", False)]
+)
+def test_a_resource_that_leaves_the_template_is_deleted_or_left_behind(
+    logical_id: str, kept: bool
+) -> None:
     (found,) = losses(lambda stacks: stacks["storage"]["Resources"].pop(logical_id))
-    assert (found.loss.logical_id, found.loss.kind, found.loss.is_kept) == (logical_id, "is deleted", kept)
+    assert (found.loss.logical_id, found.loss.kind, found.loss.is_kept) == (
+        logical_id,
+        "is deleted",
+        kept,
+    )
 
 
 def test_another_type_under_the_same_id_is_another_resource() -> None:
@@ -186,7 +200,10 @@ def test_two_files_are_compared_without_aws(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     old, new = stack_templates.storage(), stack_templates.storage()
-    new["Resources"]["Lustre"]["Properties"] |= {"StorageCapacity": capacity, "StorageType": storage_type}
+    new["Resources"]["Lustre"]["Properties"] |= {
+        "StorageCapacity": capacity,
+        "StorageType": storage_type,
+    }
     for name, template in (("old", old), ("new", new)):
         (tmp_path / name).write_text(json.dumps(template))
     files = ["--old", str(tmp_path / "old"), "--new", str(tmp_path / "new")]
@@ -230,7 +247,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file = f"{construct_id}.template.json"
         properties = {"templateFile": file, "stackName": f"esm2-slurm-slurm-{name}"}
         artifacts[construct_id] = {"type": "aws:cloudformation:stack", "properties": properties}
-        artifacts[f"{construct_id}.assets"] = {"type": "cdk:asset-manifest", "properties": {"file": "x"}}
+        artifacts[f"{construct_id}.assets"] = {
+            "type": "cdk:asset-manifest",
+            "properties": {"file": "x"},
+        }
     files = {
         "cdk.out/manifest.json": json.dumps({"artifacts": artifacts}),
         "node_modules/aws-cdk/bin/cdk": "",
@@ -272,8 +292,14 @@ def test_deployed_templates_are_compared_with_what_cdk_diff_synthesized(
     aws = deployed(before, monkeypatch)
     assert run([], monkeypatch) == 1
     output = capsys.readouterr().out
-    assert "a file system is replaced: Lustre (AWS::FSx::FileSystem) in esm2-slurm-slurm-storage" in output
-    assert "the cluster is replaced: Cluster (AWS::SageMaker::Cluster) in esm2-slurm-slurm-hyperpod" in output
+    assert (
+        "a file system is replaced: Lustre (AWS::FSx::FileSystem) in esm2-slurm-slurm-storage"
+        in output
+    )
+    assert (
+        "the cluster is replaced: Cluster (AWS::SageMaker::Cluster) in esm2-slurm-slurm-hyperpod"
+        in output
+    )
     # Also for stacks whose sections the file has not: it may have had them.
     names = stack_names(shipped("slurm"))
     assert [operation for _, operation in aws.calls] == ["GetTemplate"] * len(names)
@@ -303,7 +329,10 @@ def test_templates_of_a_folder_are_compared_without_credentials(
     (checkout / "old/SlurmStorageStack.template.json").unlink()
     assert run(["--against", "old"], monkeypatch) == 0
     assert "note: stack SlurmStorageStack is new" in capsys.readouterr().out
-    for folder, message in (("bin", "expected templates such as Slurm"), ("cdk.out", "give a copy of it")):
+    for folder, message in (
+        ("bin", "expected templates such as Slurm"),
+        ("cdk.out", "give a copy of it"),
+    ):
         with pytest.raises(ValueError, match=message):
             run(["--against", folder], monkeypatch)
 
@@ -331,7 +360,9 @@ def test_without_credentials_the_command_line_is_not_asked(
     assert not (checkout / "node.arguments").exists()
 
 
-def test_a_failed_cdk_diff_ends_the_command(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_cdk_diff_ends_the_command(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deployed({}, monkeypatch)
     monkeypatch.setenv("NODE_STATUS", "1")
     with pytest.raises(ValueError, match=r"bin/cdk diff .* ended with status 1"):

@@ -47,14 +47,22 @@ def test_stack_names(name: str) -> None:
         if artifact["type"] == "aws:cloudformation:stack"
     }
     ids, names = construct_ids(cluster), stack_names(cluster)
-    assert made == dict(zip(wanted_stacks(cluster, ids), wanted_stacks(cluster, names), strict=True))
+    assert made == dict(
+        zip(wanted_stacks(cluster, ids), wanted_stacks(cluster, names), strict=True)
+    )
 
 
 def test_resource_names(name: str) -> None:
     cluster, made = shipped(name), templates(FILES[name])
     buckets = resources(made[STORAGE], "AWS::S3::Bucket").values()
-    named = [bucket["Properties"]["BucketName"] for bucket in buckets if "BucketName" in bucket["Properties"]]
-    assert [plain(n, cluster.region) for n in named] == [resource_names.artifact_bucket(cluster, ACCOUNT)]
+    named = [
+        bucket["Properties"]["BucketName"]
+        for bucket in buckets
+        if "BucketName" in bucket["Properties"]
+    ]
+    assert [plain(n, cluster.region) for n in named] == [
+        resource_names.artifact_bucket(cluster, ACCOUNT)
+    ]
     assert (
         only(made[HYPERPOD], "AWS::SSM::Document")["Name"]
         == resource_names.ResourceNames(cluster).shell_document
@@ -107,7 +115,9 @@ def test_more_workers_and_new_scripts_lose_nothing(name: str) -> None:
     def scale(stacks: Templates) -> None:
         for group in only(stacks[HYPERPOD], "AWS::SageMaker::Cluster")["InstanceGroups"]:
             group["InstanceCount"] += 1
-            group["LifeCycleConfig"]["SourceS3Uri"] = "s3://sagemaker-other/lifecycle/0123456789abcdef/"
+            group["LifeCycleConfig"]["SourceS3Uri"] = (
+                "s3://sagemaker-other/lifecycle/0123456789abcdef/"
+            )
 
     assert losses(name, scale) == set()
 

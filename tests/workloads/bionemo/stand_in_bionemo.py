@@ -40,7 +40,9 @@ def make_packages(folder: Path) -> Path:
         module.parent.mkdir(parents=True, exist_ok=True)
         module.write_text(
             "import stand_in_bionemo\n\ndef get_parser(parser):\n"
-            + "".join(f"    parser.add_argument({option!r})\n" for option in _recorded(name)["options"])
+            + "".join(
+                f"    parser.add_argument({option!r})\n" for option in _recorded(name)["options"]
+            )
             + f"def {name}_entrypoint():\n    stand_in_bionemo.train({name!r})\n"
         )
     converter = folder / "bionemo/esm2/model/convert.py"
@@ -91,7 +93,9 @@ def check_conversion(words: list[str]) -> None:
 
 def convert() -> None:
     check_conversion(sys.argv[1:])
-    assert not {"WORLD_SIZE", "TORCHELASTIC_RUN_ID"} & {*os.environ}, "Lightning would take part in a job"
+    assert not {"WORLD_SIZE", "TORCHELASTIC_RUN_ID"} & {*os.environ}, (
+        "Lightning would take part in a job"
+    )
     (Path(sys.argv[3]) / "context").mkdir(parents=True)
     sys.exit(int(os.environ.get(CONVERTER_STATUS, "0")))
 
@@ -102,7 +106,9 @@ def train(name: str) -> None:
     read(options)
     if options.restore_from_checkpoint_path is not None:
         assert (options.restore_from_checkpoint_path / "context").is_dir()
-    trainer = SimpleNamespace(global_step=0, callback_metrics={}, sanity_checking=False, should_stop=False)
+    trainer = SimpleNamespace(
+        global_step=0, callback_metrics={}, sanity_checking=False, should_stop=False
+    )
     hooks = [
         callback
         for factory in entry_points(group="lightning.pytorch.callbacks_factory")
@@ -174,7 +180,10 @@ def _save(checkpoints: Path, options: argparse.Namespace, step: int) -> None:
         return
     before = [path for path in checkpoints.glob("*-last") if path.is_dir()]
     # Counted from 0, as NeMo's are.
-    path = checkpoints / f"epoch=0-step={step - 1}-consumed_samples={step * options.micro_batch_size}.0-last"
+    path = (
+        checkpoints
+        / f"epoch=0-step={step - 1}-consumed_samples={step * options.micro_batch_size}.0-last"
+    )
     mark = path.with_name(f"{path.name}-unfinished")
     checkpoints.mkdir(parents=True, exist_ok=True)
     mark.touch()

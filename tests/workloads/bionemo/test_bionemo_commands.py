@@ -73,7 +73,11 @@ def test_every_published_size_is_fine_tuned(size: str, kind: str) -> None:
 
 
 def test_own_settings_are_followed() -> None:
-    own = ("bionemo.micro_batch_size=32", "bionemo.tensor_parallel_size=4", "bionemo.check_every_steps=250")
+    own = (
+        "bionemo.micro_batch_size=32",
+        "bionemo.tensor_parallel_size=4",
+        "bionemo.check_every_steps=250",
+    )
     options = parsed(published("650M", *own, "train.precision=fp32"), Devices(2, 8))
     assert (options.micro_batch_size, options.tensor_model_parallel_size) == (32, 4)
     assert options.accumulate_grad_batches == 2048 // (32 * 4)
@@ -105,19 +109,31 @@ def test_what_bionemo_cannot_do_is_refused_by_name(overrides: tuple[str, ...], n
 
 def test_our_fine_tuning_files_are_refused_with_every_difference() -> None:
     found = "\n".join(unsupported(load_config(CONFIGS / "finetune/membrane_sample.yaml")))
-    for name in ("lora.rank: got 16", "lora.merge: got true", "optim.schedule", "task.class_weights"):
+    for name in (
+        "lora.rank: got 16",
+        "lora.merge: got true",
+        "optim.schedule",
+        "task.class_weights",
+    ):
         assert name in found, name
-    assert "task.kind: got multilabel" in unsupported(load_config(LORA, ["task.kind=multilabel"]))[0]
+    assert (
+        "task.kind: got multilabel" in unsupported(load_config(LORA, ["task.kind=multilabel"]))[0]
+    )
     several = ["task.kind=regression", "task.label_columns=[a, b]"]
     assert "task.label_columns: got a, b" in unsupported(load_config(LORA, several))[0]
     assert "chat: BioNeMo" in unsupported(replace(published("8M"), chat=ChatConfig()))[0]
-    assert "model.init_from: is missing" in unsupported(load_config(LORA, ["model.init_from=null"]))[0]
+    assert (
+        "model.init_from: is missing" in unsupported(load_config(LORA, ["model.init_from=null"]))[0]
+    )
 
 
 def test_steps_must_be_made_of_whole_micro_batches() -> None:
     assert batch_problems(published("8M"), 32) == []
     (problem,) = batch_problems(published("8M"), 64)
-    assert "bionemo.micro_batch_size: got 64 on 64 device(s)" in problem and "allowed here: " in problem
+    assert (
+        "bionemo.micro_batch_size: got 64 on 64 device(s)" in problem
+        and "allowed here: " in problem
+    )
     assert "1, 2, 4, 8, 16, 32," in problem
     (problem,) = batch_problems(published("8M", "bionemo.tensor_parallel_size=3"), 8)
     assert "bionemo.tensor_parallel_size: got 3 on 8 device(s)" in problem
@@ -127,7 +143,10 @@ def test_steps_must_be_made_of_whole_micro_batches() -> None:
 
 def test_a_short_run_is_evaluated_at_its_end() -> None:
     """Lightning refuses an interval that is longer than the run."""
-    assert parsed(published("8M", "train.max_steps=30", "optim.warmup_steps=2")).val_check_interval == 30
+    assert (
+        parsed(published("8M", "train.max_steps=30", "optim.warmup_steps=2")).val_check_interval
+        == 30
+    )
 
 
 def test_evaluations_are_as_long_as_asked_in_whole_steps() -> None:

@@ -69,10 +69,14 @@ def test_splits_ids_and_sequences_are_those_of_the_data(
     assert (facts.num_train, facts.num_validation) == (len(train), len(validation))
     assert len(train) == manifest.splits["train"].records > 5000
     clusters = pandas.read_parquet(files.clusters("train"))["ur90_id"]
-    assert [train[ids[0]] for ids in clusters] == prepared_sequences(Path(config.data.path), "train")
+    assert [train[ids[0]] for ids in clusters] == prepared_sequences(
+        Path(config.data.path), "train"
+    )
     assert {len(ids) for ids in clusters} == {1}
     held_out = pandas.read_parquet(files.clusters("validation"))["ur50_id"]
-    assert [validation[name] for name in held_out] == prepared_sequences(Path(config.data.path), "validation")
+    assert [validation[name] for name in held_out] == prepared_sequences(
+        Path(config.data.path), "validation"
+    )
     assert facts.train_residues == sum(map(len, train.values()))
 
 
@@ -90,7 +94,9 @@ def write_members(folder: Path) -> tuple[Path, Path]:
     lines, table, number = [], [], 0
     for cluster in range(60):
         for _ in range(1 + cluster % 7):
-            lines.append(f">UniRef90_M{number}\n{''.join(rng.choice(list('ACDEFGHIKL'), size=40))}\n")
+            lines.append(
+                f">UniRef90_M{number}\n{''.join(rng.choice(list('ACDEFGHIKL'), size=40))}\n"
+            )
             table.append(f"UniRef90_M{number}\tUniRef50_C{cluster}\n")
             number += 1
     (folder / "members.fasta").write_text("".join(lines))
@@ -117,10 +123,14 @@ def test_clusters_keep_their_members(tmp_path: Path) -> None:
     names = [{cluster_of[member] for member in ids} for ids in clusters]
     assert all(len(found) == 1 for found in names) and facts.num_train == len(names)
     sizes = {name: list(cluster_of.values()).count(name) for name in cluster_of.values()}
-    assert [len(ids) for ids in clusters] == [sizes[found.pop()] for found in names], "whole clusters"
+    assert [len(ids) for ids in clusters] == [sizes[found.pop()] for found in names], (
+        "whole clusters"
+    )
     assert {member for ids in clusters for member in ids} == {*members}
     held_out = pandas.read_parquet(files.clusters("validation"))["ur50_id"]
-    assert {*held_out} == {*sequences(files.proteins("validation"))} and len(held_out) == facts.num_validation
+    assert {*held_out} == {*sequences(files.proteins("validation"))} and len(
+        held_out
+    ) == facts.num_validation
     assert len({cluster_of[name] for name in held_out}) == len(held_out), "one of each"
 
 
@@ -166,7 +176,9 @@ def test_an_export_of_other_data_is_in_the_way(prepared: Path, tmp_path: Path) -
     out.rename(tmp_path / "before")
     prepare_with(seed=1)
     assert not is_exported(config)
-    with pytest.raises(ValueError, match=r"is an export of other data than .* delete it to export again"):
+    with pytest.raises(
+        ValueError, match=r"is an export of other data than .* delete it to export again"
+    ):
         export_run(config)
 
 
@@ -185,7 +197,9 @@ def test_tables_keep_labels_and_splits(kind: str, tiny_model: Path, tmp_path: Pa
     if kind != "regression":
         train = pandas.read_csv(files.table("train"))["labels"]
         # As BioNeMo numbers them: our numbers.
-        assert class_order(map(str, train), per_residue=False) == [str(n) for n in range(len(facts.classes))]
+        assert class_order(map(str, train), per_residue=False) == [
+            str(n) for n in range(len(facts.classes))
+        ]
 
 
 def test_residues_without_a_class_are_refused(tiny_model: Path, tmp_path: Path) -> None:
@@ -195,12 +209,16 @@ def test_residues_without_a_class_are_refused(tiny_model: Path, tmp_path: Path) 
     assert not export_files(config.data.path).folder.exists()
 
 
-def residues(folder: Path, model: Path, structure: Callable[[int, str], str], classes: str) -> RunFile:
+def residues(
+    folder: Path, model: Path, structure: Callable[[int, str], str], classes: str
+) -> RunFile:
     """A residue task with other labels, made of the fold and the labels that there were."""
     write_task_file(folder, model, "residue")
     header, *lines = [line.split(",") for line in (folder / "table.csv").read_text().splitlines()]
     changed = [[*fields[:-1], structure(int(fields[2]), fields[-1])] for fields in lines]
-    (folder / "table.csv").write_text("".join(f"{','.join(fields)}\n" for fields in (header, *changed)))
+    (folder / "table.csv").write_text(
+        "".join(f"{','.join(fields)}\n" for fields in (header, *changed))
+    )
     config = load_config(folder / "run.yaml", [f"task.classes={classes}", f"data.path={folder}/b"])
     prepare_run(config)
     return config
@@ -209,7 +227,9 @@ def residues(folder: Path, model: Path, structure: Callable[[int, str], str], cl
 def test_residue_classes_of_digits_are_refused(tiny_model: Path, tmp_path: Path) -> None:
     """A column of which pandas, and so BioNeMo, would make numbers."""
     digits = str.maketrans("-CEH", "0012")
-    config = residues(tmp_path, tiny_model, lambda _, labels: labels.translate(digits), "['0', '1', '2']")
+    config = residues(
+        tmp_path, tiny_model, lambda _, labels: labels.translate(digits), "['0', '1', '2']"
+    )
     with pytest.raises(ValueError, match=r"task\.classes: 0, 1, 2; BioNeMo's residue classes"):
         export_run(config)
 
@@ -220,18 +240,25 @@ def test_residue_classes_have_bionemos_numbers(
     """Those of training, as they are met there; where validation has its own, both must be the same."""
     ends = {True: "EH", False: "HE"}  # fold 3 is that of validation
     config = residues(
-        tmp_path, tiny_model, lambda fold, labels: "C" * (len(labels) - 2) + ends[fold == 3], "[C, E, H]"
+        tmp_path,
+        tiny_model,
+        lambda fold, labels: "C" * (len(labels) - 2) + ends[fold == 3],
+        "[C, E, H]",
     )
     with pytest.raises(ValueError, match="C H E in training, C E H in validation"):
         export_run(config)
     module = tmp_path / "packages" / f"{DATA_MODULE.replace('.', '/')}.py"
     module.parent.mkdir(parents=True)
-    module.write_text("def setup(self):\n    self.valid.label_tokenizer = self.train.label_tokenizer\n")
+    module.write_text(
+        "def setup(self):\n    self.valid.label_tokenizer = self.train.label_tokenizer\n"
+    )
     monkeypatch.syspath_prepend(tmp_path / "packages")
     assert export_run(config).classes == ("C", "H", "E")
 
 
-def test_classes_that_bionemo_would_number_otherwise_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+def test_classes_that_bionemo_would_number_otherwise_are_refused(
+    tiny_model: Path, tmp_path: Path
+) -> None:
     """It numbers the letters of each file in the order in which it meets them."""
     assert class_order(["HEC", "CHE"], per_residue=True) == ["C", "H", "E"]
     config = load_config(write_task_file(tmp_path / "a", tiny_model, "multiclass"))

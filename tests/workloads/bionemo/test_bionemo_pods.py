@@ -26,7 +26,12 @@ RUN = (
         "train.save_every_steps=10",
         "train.log_every_steps=1",
     ),
-    *("optim.name=adamw", "optim.warmup_steps=2", "optim.schedule=linear", "optim.weight_decay=0.01"),
+    *(
+        "optim.name=adamw",
+        "optim.warmup_steps=2",
+        "optim.schedule=linear",
+        "optim.weight_decay=0.01",
+    ),
 )
 
 
@@ -34,11 +39,15 @@ def test_a_pod_exports_trains_and_says_that_it_advances(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(make_packages(tmp_path / "packages")))
-    job = made(*RUN, stage="train-bionemo", cluster=shipped(training_operator="kubeflow"), nodes="1")
+    job = made(
+        *RUN, stage="train-bionemo", cluster=shipped(training_operator="kubeflow"), nodes="1"
+    )
     manifest = job_manifest(job)
     shared = tmp_path / "fsx"
     shared.mkdir()
-    with Pods(manifest, shared, tmp_path / "pods").running(config_map(job)["data"]["config.yaml"], 1) as pods:
+    with Pods(manifest, shared, tmp_path / "pods").running(
+        config_map(job)["data"]["config.yaml"], 1
+    ) as pods:
         assert pods[0].ends(SECONDS) == 0, pods[0].log
     folder = shared / Path(job.files.work_folder).relative_to("/fsx")
     assert (folder / "data/sample-bionemo/export.json").exists()

@@ -45,7 +45,9 @@ def bionemo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("bionemo", "stand_in_bionemo")]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in ("bionemo", "stand_in_bionemo")
+    ]:
         del sys.modules[name]
     for name in [name for name in sys.modules if name.partition(".")[0] == "lightning"]:
         del sys.modules[name]
@@ -63,7 +65,10 @@ def config(prepared: Path, tiny_model: Path, tmp_path: Path) -> RunFile:
 
 @pytest.mark.usefixtures("bionemo")
 def test_a_stopped_run_resumes(
-    config: RunFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: RunFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     data.export_run(config)
     beats = tmp_path / "beats"
@@ -79,7 +84,9 @@ def test_a_stopped_run_resumes(
     lines = read_metrics(config.run_dir / "metrics.jsonl")
     trained = [line for line in lines if line["kind"] == "train"]
     assert [line["step"] for line in trained] == [1, 5, 10, 15, 20, 25, 30]
-    assert trained[0]["loss"] == pytest.approx(2.999) and trained[0]["learning_rate"] == pytest.approx(4e-4)
+    assert trained[0]["loss"] == pytest.approx(2.999) and trained[0][
+        "learning_rate"
+    ] == pytest.approx(4e-4)
     assert {"kind": "event", "step": 13, "event": "resumed", "lost_steps": 0} in lines
     scores = [line for line in lines if line["kind"] == "eval"]
     assert [(line["step"], line["eval_loss"], line["perplexity"]) for line in scores] == [
@@ -99,7 +106,9 @@ def test_a_stopped_run_resumes(
 
 
 @pytest.mark.usefixtures("bionemo")
-def test_what_was_made_again_is_recorded_once(config: RunFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_made_again_is_recorded_once(
+    config: RunFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A killed process leaves lines beyond its last checkpoint."""
     data.export_run(config)
     monkeypatch.setenv(KILLED_AT, "10")
@@ -128,7 +137,9 @@ def test_adapters_are_trained_from_a_converted_checkpoint(
     path.write_text(yaml.safe_dump(settings))
     config = load_config(path)
     data.export_run(config)
-    with pytest.raises(ValueError, match=r"no checkpoint of BioNeMo's format .* make convert-bionemo"):
+    with pytest.raises(
+        ValueError, match=r"no checkpoint of BioNeMo's format .* make convert-bionemo"
+    ):
         train.main(config)
     for folder in ("context", "weights"):
         (tmp_path / "start" / folder).mkdir(parents=True)
@@ -167,7 +178,9 @@ def test_a_run_that_was_killed_in_its_first_save_starts(config: RunFile) -> None
 
 
 @pytest.mark.usefixtures("bionemo")
-def test_what_an_entry_point_refuses_is_an_error(config: RunFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_entry_point_refuses_is_an_error(
+    config: RunFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data.export_run(config)
     monkeypatch.setattr(train, "arguments", lambda *_: ["--no-such-option"])
     with pytest.raises(RunError, match="train_esm2 ended with 2"):
@@ -200,7 +213,10 @@ def test_data_must_have_been_exported(config: RunFile) -> None:
 
 def test_unfinished_checkpoints_do_not_count(tmp_path: Path) -> None:
     folder = checkpoints_folder(tmp_path)
-    for name in ("epoch=0-step=99-consumed_samples=800.0", "epoch=0-step=199-consumed_samples=1600.0-last"):
+    for name in (
+        "epoch=0-step=99-consumed_samples=800.0",
+        "epoch=0-step=199-consumed_samples=1600.0-last",
+    ):
         (folder / name).mkdir(parents=True)
     (folder / "epoch=0-step=199-consumed_samples=1600.0-last-unfinished").touch()
     assert newest_checkpoint(tmp_path) == folder / "epoch=0-step=99-consumed_samples=800.0"
@@ -218,13 +234,18 @@ def test_conversions_name_what_they_make(config: RunFile, tmp_path: Path) -> Non
     overrides = ["bionemo.convert=from_transformers", "model.init_from=facebook/esm2_t6_8M_UR50D"]
     from_transformers = convert.plan(load_config(tmp_path / "run.yaml", overrides))
     target = Path("downloads/facebook-esm2_t6_8M_UR50D-nemo")
-    assert from_transformers == convert.Conversion("facebook/esm2_t6_8M_UR50D", target, to_bionemo=True)
+    assert from_transformers == convert.Conversion(
+        "facebook/esm2_t6_8M_UR50D", target, to_bionemo=True
+    )
     assert conversion("from", Path("to"), to_bionemo=True)[0] == "convert-hf-to-nemo"
 
 
 @pytest.mark.usefixtures("bionemo")
 def test_a_conversion_is_there_whole_or_not_at_all(
-    config: RunFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: RunFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     overrides = [
         "bionemo.convert=from_transformers",
@@ -250,7 +271,9 @@ def test_a_conversion_is_there_whole_or_not_at_all(
 def test_a_conversion_reads_verified_files_and_writes_checksums(
     config: RunFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (checkpoints_folder(config.run_dir) / "epoch=0-step=9-consumed_samples=80.0-last").mkdir(parents=True)
+    (checkpoints_folder(config.run_dir) / "epoch=0-step=9-consumed_samples=80.0-last").mkdir(
+        parents=True
+    )
     convert.main(config)
     assert (config.run_dir / "model/SHA256SUMS").exists()
     start = tmp_path / "start"
@@ -272,7 +295,9 @@ def test_each_step_writes_a_heartbeat(
     config: RunFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, bool]] = []
-    monkeypatch.setattr("seqlm.bionemo.recorder.beat", lambda doing, slow=False: seen.append((doing, slow)))
+    monkeypatch.setattr(
+        "seqlm.bionemo.recorder.beat", lambda doing, slow=False: seen.append((doing, slow))
+    )
     assert BEATS_FOLDER not in os.environ
     data.export_run(config)
     train.main(config)
@@ -293,7 +318,10 @@ def test_the_build_reads_the_installed_source(
     (packages / "bionemo/esm2/model/convert.py").write_text("def convert():\n    pass\n")
     assert check_installed() == 1
     said = capsys.readouterr().err
-    assert "finetune_esm2 has no --lora-finetune" in said and "convert has no convert_hf_to_nemo" in said
+    assert (
+        "finetune_esm2 has no --lora-finetune" in said
+        and "convert has no convert_hf_to_nemo" in said
+    )
     script.unlink()
     assert check_installed() == 1
     assert "bionemo.esm2.scripts.finetune_esm2 is not there" in capsys.readouterr().err

@@ -69,7 +69,9 @@ def logits(folder: Path) -> torch.Tensor:
         return model(**tokens("MKTAYIAKQRQISFVKSHFSRQ", return_tensors="pt")).logits
 
 
-def test_the_folder_gives_the_logits_of_the_model(tiny_model: Path, family: str, tmp_path: Path) -> None:
+def test_the_folder_gives_the_logits_of_the_model(
+    tiny_model: Path, family: str, tmp_path: Path
+) -> None:
     run_file = tmp_path / "run.yaml"
     run_file.write_text(yaml.safe_dump({"runs": str(tmp_path)}))
     shutil.copytree(tiny_model, tmp_path / "run/model")
@@ -77,7 +79,9 @@ def test_the_folder_gives_the_logits_of_the_model(tiny_model: Path, family: str,
     write_sums(tmp_path / "run/model")
     folder = publish(run_file, LICENSE)
     assert torch.equal(logits(folder), logits(tmp_path / "run/model"))
-    assert {path.name for path in (tmp_path / "run/model").iterdir()} < {p.name for p in folder.iterdir()}
+    assert {path.name for path in (tmp_path / "run/model").iterdir()} < {
+        p.name for p in folder.iterdir()
+    }
     assert family in ModelCard.load(folder / "README.md").data.tags
 
 
@@ -119,7 +123,11 @@ def test_the_card_has_the_facts_of_the_run(run: Path, prepared: Path) -> None:
         ("sequence_classifier", "text-classification", {}),
         ("token_classifier", "token-classification", {}),
         ("causal", "text-generation", {"prompt": "<|user|>\n{question}```<|assistant|>\n"}),
-        ("causal", "text-generation", {"prompt": None, "table": ["hf://datasets/lab/questions@main/a.csv"]}),
+        (
+            "causal",
+            "text-generation",
+            {"prompt": None, "table": ["hf://datasets/lab/questions@main/a.csv"]},
+        ),
     ],
 )
 def test_the_snippet_of_the_card_runs(
@@ -153,11 +161,16 @@ def test_scores_of_other_weights_stay_out(run: Path) -> None:
     assert "| proteins |" not in (publish(run, LICENSE) / "README.md").read_text()
 
 
-def test_texts_of_the_run_have_no_effect_in_the_card(run: Path, prepared: Path, tmp_path: Path) -> None:
+def test_texts_of_the_run_have_no_effect_in_the_card(
+    run: Path, prepared: Path, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     data.mkdir()
     manifest = json.loads((prepared / "manifest.json").read_text())
-    names = ["a|b<script>x</script>\n# c.fasta", "https://me:hunter2@example.org/x.fasta?signature=secret"]
+    names = [
+        "a|b<script>x</script>\n# c.fasta",
+        "https://me:hunter2@example.org/x.fasta?signature=secret",
+    ]
     manifest["sources"] = [manifest["sources"][0] | {"name": name} for name in names]
     (data / "manifest.json").write_text(json.dumps(manifest))
     file = tmp_path / "runs/run/config.yaml"
@@ -167,12 +180,16 @@ def test_texts_of_the_run_have_no_effect_in_the_card(run: Path, prepared: Path, 
     file.write_text(yaml.safe_dump(settings))
     text = (publish(run, LICENSE) / "README.md").read_text()
     assert ModelCard(text).data.license == "apache-2.0"
-    assert "hunter2" not in text and "secret" not in text and "<script>" not in text.replace("\\<", "")
+    assert (
+        "hunter2" not in text and "secret" not in text and "<script>" not in text.replace("\\<", "")
+    )
     assert "\n# c" not in text and "| optim.schedule | x \\| --- license: other |" in text
 
 
 def test_the_licence_is_that_of_a_published_starting_model_or_asked_for(run: Path) -> None:
-    with pytest.raises(ValueError, match=r"publish\.license: got null.*publish\.license=apache-2\.0"):
+    with pytest.raises(
+        ValueError, match=r"publish\.license: got null.*publish\.license=apache-2\.0"
+    ):
         publish(run)
     assert not (run.parent / "runs/run/hub").exists()
     earlier = run.parent / "runs/earlier"
@@ -182,7 +199,9 @@ def test_the_licence_is_that_of_a_published_starting_model_or_asked_for(run: Pat
         (run.parent / "runs/run", str(earlier / "model")),
     ):
         settings = (
-            yaml.safe_load((folder / "config.yaml").read_text()) if folder != earlier else {"model": {}}
+            yaml.safe_load((folder / "config.yaml").read_text())
+            if folder != earlier
+            else {"model": {}}
         )
         settings["model"]["init_from"] = start
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
@@ -265,7 +284,13 @@ def pushed(run: Path, *overrides: str, **environment: str) -> subprocess.Complet
     variables |= {"HF_HOME": str(run.parent / "hf"), "HF_HUB_DISABLE_XET": "1", **environment}
     done = subprocess.run(
         [*command, "publish.repository=lab/proteins", *overrides],
-        **{"cwd": REPOSITORY, "env": variables, "capture_output": True, "text": True, "timeout": 300},
+        **{
+            "cwd": REPOSITORY,
+            "env": variables,
+            "capture_output": True,
+            "text": True,
+            "timeout": 300,
+        },
     )
     assert TOKEN not in done.stdout + done.stderr and "Traceback" not in done.stderr
     return done
@@ -288,7 +313,9 @@ def test_the_folder_is_pushed_and_the_token_stays_secret(run: Path) -> None:
         made.private["lab/proteins"] = False
         made.files.clear()
         refused = pushed(run, HF_ENDPOINT=made.url, HF_TOKEN=TOKEN)
-        assert refused.returncode == 2 and "exists and is public" in refused.stderr and not made.files
+        assert (
+            refused.returncode == 2 and "exists and is public" in refused.stderr and not made.files
+        )
 
 
 @pytest.mark.parametrize("lack", ["token", "right", "network"])

@@ -39,7 +39,9 @@ def runs(run_file: Path) -> Path:
     for name, (number, settings) in MODES.items():
         if number == 1:
             train_here(run_file, f"name={name}", *settings.split())
-    several = [f"name={name} {settings}" for name, (number, settings) in MODES.items() if number == 2]
+    several = [
+        f"name={name} {settings}" for name, (number, settings) in MODES.items() if number == 2
+    ]
     train_in_turn(run_file, {2: several})
     return run_file.parent / "runs"
 
@@ -61,7 +63,9 @@ def results(run_dir: Path) -> dict[str, Any]:
 def test_losses_fall_and_are_the_same_in_every_mode(runs: Path, trained: str) -> None:
     alone = losses(runs / trained)
     # Beside random weights that stay as they are adapters come less far.
-    assert len(alone) == NUM_STEPS and alone[NUM_STEPS] < alone[1] - (0.5 if trained == "full" else 0.1)
+    assert len(alone) == NUM_STEPS and alone[NUM_STEPS] < alone[1] - (
+        0.5 if trained == "full" else 0.1
+    )
     for name in MODES:
         if name.startswith(trained):
             there = losses(runs / name)
@@ -93,7 +97,9 @@ def test_processes_share_the_questions(runs: Path) -> None:
 
 
 def test_the_model_of_a_run_is_evaluated_again(answers: Path, run_file: Path) -> None:
-    train_here(run_file, "name=answers", "chat.questions=2", "evaluate.split=validation", stage=evaluate)
+    train_here(
+        run_file, "name=answers", "chat.questions=2", "evaluate.split=validation", stage=evaluate
+    )
     scores = json.loads((answers / "evaluation-validation.json").read_text())
     assert scores["eval_loss"] == pytest.approx(results(answers)["eval_loss"], abs=1e-5)
     assert scores["rouge1"] > scores["base_rouge1"]
@@ -105,7 +111,10 @@ def test_the_model_of_a_run_is_evaluated_again(answers: Path, run_file: Path) ->
 def test_a_resumed_run_is_the_uninterrupted_one(
     runs: Path, run_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for trained, part in (("full", "model/model.safetensors"), ("lora", "adapter/adapter_model.safetensors")):
+    for trained, part in (
+        ("full", "model/model.safetensors"),
+        ("lora", "adapter/adapter_model.safetensors"),
+    ):
         settings = [f"name={trained}-resumed", *MODES[trained][1].split()]
         train_here(run_file, *settings, "train.max_steps=5")
         train_here(run_file, *settings)
@@ -129,7 +138,9 @@ def test_adapters_change_nothing_but_themselves(run_file: Path) -> None:
 
 
 @pytest.mark.long
-def test_merged_model_and_adapter_are_what_was_trained(runs: Path, run_file: Path, tiny_qwen: Path) -> None:
+def test_merged_model_and_adapter_are_what_was_trained(
+    runs: Path, run_file: Path, tiny_qwen: Path
+) -> None:
     tokens = torch.arange(5, 65)[None]
     for name in ("lora", "lora-fsdp-2-recomputing"):
         merged = AutoModelForCausalLM.from_pretrained(runs / name / "model").eval()
@@ -137,7 +148,9 @@ def test_merged_model_and_adapter_are_what_was_trained(runs: Path, run_file: Pat
         with torch.no_grad():
             untuned = base(tokens).logits
             adapted = PeftModel.from_pretrained(base, runs / name / "adapter").eval()
-            torch.testing.assert_close(merged(tokens).logits, adapted(tokens).logits, rtol=0, atol=1e-5)
+            torch.testing.assert_close(
+                merged(tokens).logits, adapted(tokens).logits, rtol=0, atol=1e-5
+            )
             assert (merged(tokens).logits - untuned).abs().max() > 0.1
     named = f"inference.model={runs / 'lora/model'}"
     train_here(run_file, "name=lora", named, "chat.questions=0", stage=evaluate)

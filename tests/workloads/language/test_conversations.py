@@ -33,7 +33,9 @@ def test_responses_are_trained_on_and_prompts_are_not(
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_qwen)
     split = ConversationSplit(load_config(run_file).data.path, "train")
-    expected = sorted(response + tokenizer.eos_token for _, response in split.texts(split.num_records))
+    expected = sorted(
+        response + tokenizer.eos_token for _, response in split.texts(split.num_records)
+    )
     found = []
     for planned in stream.epoch(0):
         host = stream.load(planned)
@@ -107,7 +109,9 @@ def test_recomputing_layers_and_parts_of_the_head_changes_nothing(
     pack = token_pack(stream.load(next(iter(stream.epoch(0)))), stream.shape.max_length, CPU)
     gradients = []
     for recomputing in (False, True):
-        model = assigned(on_meta(plain.config), {k: v.clone() for k, v in plain.state_dict().items()})
+        model = assigned(
+            on_meta(plain.config), {k: v.clone() for k, v in plain.state_dict().items()}
+        )
         if recomputing:
             model.recompute_layers()
             monkeypatch.setattr("seqlm.language.model.HEAD_ROWS", 16)

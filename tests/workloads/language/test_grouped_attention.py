@@ -43,7 +43,9 @@ def varlen_2_13(*tensors: Any, enable_gqa: bool = False, **settings: Any) -> Ten
     query, key, value, *rest = tensors
     if key.shape != query.shape:
         assert enable_gqa, "fewer heads of keys than of queries need enable_gqa"
-        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
+        key, value = (
+            x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value)
+        )
     return varlen_2_11(query, key, value, *rest, **settings)
 
 

@@ -27,9 +27,16 @@ def test_a_model_that_is_scored_is_kept_in_the_type_of_the_arithmetic(
         return scored(self, model, *arguments)
 
     monkeypatch.setattr(CausalLM, "evaluate", watched)
-    settings = ["name=scored", f"inference.model={tiny_qwen}", "train.precision=bf16", "chat.questions=0"]
+    settings = [
+        "name=scored",
+        f"inference.model={tiny_qwen}",
+        "train.precision=bf16",
+        "chat.questions=0",
+    ]
     train_here(run_file, *settings, stage=evaluate)
-    assert not any(parameter.requires_grad for parameter in kept.values()), "autocast would keep a copy"
+    assert not any(parameter.requires_grad for parameter in kept.values()), (
+        "autocast would keep a copy"
+    )
     wide = {name for name, parameter in kept.items() if parameter.dtype != torch.bfloat16}
     assert wide == {name for name in kept if "norm" in name}
 

@@ -67,16 +67,24 @@ def test_formats_and_the_order_of_rows_make_no_difference(tiny_qwen: Path, tmp_p
     assert results[0] and all(result == results[0] for result in results)
 
 
-def test_a_question_is_in_one_split_and_repetitions_are_dropped(tiny_qwen: Path, tmp_path: Path) -> None:
+def test_a_question_is_in_one_split_and_repetitions_are_dropped(
+    tiny_qwen: Path, tmp_path: Path
+) -> None:
     again = [
-        {**row, "Question": f"  {row['Question'].upper()}", "Response": f"{row['Response']} Or not."}
+        {
+            **row,
+            "Question": f"  {row['Question'].upper()}",
+            "Response": f"{row['Response']} Or not.",
+        }
         for row in rows(90)
     ]
     table = write_table(tmp_path / "questions.json", [*rows(90), *rows(30), *again])
     config = load_config(write_run_file(tmp_path, tiny_qwen, table), ["data.test_fraction=0.2"])
     parts = prepared_texts(config)
     seen = [{question.strip().casefold() for question, _ in part} for part in parts.values()]
-    assert sum(map(len, seen)) == 90 and len(set().union(*seen)) == 90, "no question is in two splits"
+    assert sum(map(len, seen)) == 90 and len(set().union(*seen)) == 90, (
+        "no question is in two splits"
+    )
     manifest = prepare_chat(config)
     assert manifest.records == 180 and manifest.duplicates_dropped == 30
     assert 0.05 < manifest.splits["test"].records / 180 < 0.35
@@ -89,10 +97,17 @@ def test_a_question_is_in_one_split_and_repetitions_are_dropped(tiny_qwen: Path,
 def test_long_conversations_are_left_out_and_counted(
     tiny_qwen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = [{**row, "Response": row["Response"] * (1 + 8 * (n < 7))} for n, row in enumerate(rows(90))]
-    config = load_config(write_run_file(tmp_path, tiny_qwen, write_table(tmp_path / "q.json", found)))
+    found = [
+        {**row, "Response": row["Response"] * (1 + 8 * (n < 7))} for n, row in enumerate(rows(90))
+    ]
+    config = load_config(
+        write_run_file(tmp_path, tiny_qwen, write_table(tmp_path / "q.json", found))
+    )
     assert prepare_chat(config).records == 83
-    assert "7 of 90 conversations have more than chat.max_tokens = 96 tokens" in capsys.readouterr().err
+    assert (
+        "7 of 90 conversations have more than chat.max_tokens = 96 tokens"
+        in capsys.readouterr().err
+    )
 
 
 def test_data_prepared_otherwise_is_not_taken(run_file: Path) -> None:
@@ -117,7 +132,10 @@ def test_a_table_without_a_column_names_the_fields_of_chat(tmp_path: Path) -> No
             '[{"question": "a", "Complex_CoT": "b", "Response": "c"}]',
             "has no column 'Question'; it has 'question'",
         ),
-        ('[{"Question": "a", "Complex_CoT": "b", "Response": " "}]', "row 1: no text in 'Response'"),
+        (
+            '[{"Question": "a", "Complex_CoT": "b", "Response": " "}]',
+            "row 1: no text in 'Response'",
+        ),
         (
             '[{"Question": ["a"], "Complex_CoT": "b", "Response": "c"}]',
             "row 1: 'Question' is ['a']; expected text",
@@ -158,9 +176,15 @@ def test_a_gzip_file_is_not_unpacked_without_limit(
         ("chat.prompt=Hello", "chat.prompt: got 'Hello'; it must have {question}"),
         ("chat.response=Hello", "chat.response: got 'Hello'; it must have {answer}"),
         ("chat.reasoning_column=null", "chat.reasoning_column: got None with the response"),
-        ("chat.answer_follows='Answer:'", "chat.answer_follows: got 'Answer:' with the response '<think>"),
+        (
+            "chat.answer_follows='Answer:'",
+            "chat.answer_follows: got 'Answer:' with the response '<think>",
+        ),
         ("chat.response='{answer}</think>{reasoning}'", "it must stand there before {answer}"),
-        ("chat.max_tokens=385", "chat.max_tokens: got 385; allowed 2 to train.tokens_per_pack (384)"),
+        (
+            "chat.max_tokens=385",
+            "chat.max_tokens: got 385; allowed 2 to train.tokens_per_pack (384)",
+        ),
         ("chat.questions=-1", "chat.questions: got -1; must not be negative"),
         ("chat.max_new_tokens=0", "chat.max_new_tokens: got 0; must be at least 1"),
         ("chat.table=[]", "chat.table: got an empty list"),
@@ -190,7 +214,10 @@ def test_models_that_cannot_be_trained_have_a_message(tiny_qwen: Path, tmp_path:
         (
             ({"model_type": "gpt2"}, "a model of type gpt2; allowed are llama"),
             ({"max_position_embeddings": 64}, "got 96; .* reads at most 64 tokens"),
-            ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "holds quantized weights"),
+            (
+                {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+                "holds quantized weights",
+            ),
         )
     ):
         folder = changed_model(tiny_qwen, tmp_path / str(number), "config.json", **changes)
@@ -204,7 +231,9 @@ def test_models_that_cannot_be_trained_have_a_message(tiny_qwen: Path, tmp_path:
     (no_template / "chat_template.jinja").unlink(missing_ok=True)
     with pytest.raises(ValueError, match="has no chat template; give the text"):
         prepare_chat(
-            load_config(tmp_path / "run.yaml", [f"model.init_from={no_template}", "chat.prompt=null"])
+            load_config(
+                tmp_path / "run.yaml", [f"model.init_from={no_template}", "chat.prompt=null"]
+            )
         )
 
 
@@ -219,17 +248,23 @@ def test_requests_one_revision_of_the_hub_and_refuses_half_a_model(
         (local_dir / "config.json").write_text((tiny_qwen / "config.json").read_text())
         if len(asked) == 1:
             raise huggingface_hub.errors.OfflineModeIsEnabled("no network")
-        (local_dir / "model.safetensors").write_bytes((tiny_qwen / "model.safetensors").read_bytes())
+        (local_dir / "model.safetensors").write_bytes(
+            (tiny_qwen / "model.safetensors").read_bytes()
+        )
 
     monkeypatch.setattr("seqlm.language.model_files.snapshot_download", download)
-    config = load_config(run_file, ["model.init_from=owner/tiny@abc123", f"data.downloads={tmp_path}"])
+    config = load_config(
+        run_file, ["model.init_from=owner/tiny@abc123", f"data.downloads={tmp_path}"]
+    )
     with pytest.raises(
         ValueError, match=r"owner/tiny@abc123 could not be had from the hub: no network\. Check"
     ):
         fetch_model(config)
     folder = fetch_model(config)
     assert fetch_model(config) == folder and (folder / "model.safetensors").exists()
-    assert asked == [("owner/tiny", "abc123")] * 2, "what was left half done is not taken, what is whole is"
+    assert asked == [("owner/tiny", "abc123")] * 2, (
+        "what was left half done is not taken, what is whole is"
+    )
     assert published_as(config) == ("owner/tiny", "abc123"), "as transformers and peft take it"
     sample = load_config(run_file, ["model.init_from=sample", f"data.downloads={tmp_path}"])
     assert published_as(sample) == (str(tmp_path / "models/sample"), None)
@@ -243,7 +278,12 @@ def test_requests_one_revision_of_the_hub_and_refuses_half_a_model(
 
 def test_weights_come_once_and_without_code() -> None:
     wanted = {"config.json", "LICENSE", "model-00001-of-00002.safetensors", "tokenizer.json"}
-    others = {"consolidated.safetensors", "original/params.json", "pytorch_model.bin", "modeling.py"}
+    others = {
+        "consolidated.safetensors",
+        "original/params.json",
+        "pytorch_model.bin",
+        "modeling.py",
+    }
     found = filter_repo_objects(
         wanted | others, allow_patterns=list(MODEL_FILES), ignore_patterns=list(LEFT_OUT_FILES)
     )
@@ -251,7 +291,9 @@ def test_weights_come_once_and_without_code() -> None:
 
 
 def test_reports_a_missing_file_of_the_hub(run_file: Path, tmp_path: Path) -> None:
-    config = load_config(run_file, ["chat.table=['hf://owner/name']", f"data.path={tmp_path / 'data'}"])
+    config = load_config(
+        run_file, ["chat.table=['hf://owner/name']", f"data.path={tmp_path / 'data'}"]
+    )
     with pytest.raises(
         ValueError, match="a file of the hub is hf://datasets/<owner>/<name>@<revision>/<file>"
     ):

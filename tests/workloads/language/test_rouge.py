@@ -23,7 +23,9 @@ def test_scores_are_those_of_rouge_score() -> None:
     distinct = set()
     for _ in range(300):
         reference, written = random_text(draw), random_text(draw)
-        expected = {name: found.fmeasure for name, found in scorer.score(reference, written).items()}
+        expected = {
+            name: found.fmeasure for name, found in scorer.score(reference, written).items()
+        }
         found = rouge(reference, written)
         assert found == pytest.approx(expected, abs=1e-12), (reference, written)
         distinct.add(tuple(found.values()))

@@ -53,7 +53,9 @@ def test_the_shipped_prompt_is_that_of_the_chat_template(distilled: Path) -> Non
     chat, question = shipped_chat(), "Does the heart hurt?"
     template = Template(chat, distilled)
     template.check([question])
-    assert template.prompts([question]) == Template(replace(chat, prompt=None), distilled).prompts([question])
+    assert template.prompts([question]) == Template(replace(chat, prompt=None), distilled).prompts(
+        [question]
+    )
     assert template.missing_start is None
 
 

@@ -82,14 +82,25 @@ class Pods:
             return Pod(self._process(container, folder, added, port, log), log_file, port, folder)
 
     def _process(
-        self, container: Mapping[str, Any], folder: Path, added: Mapping[str, str], port: int, log: IO[bytes]
+        self,
+        container: Mapping[str, Any],
+        folder: Path,
+        added: Mapping[str, str],
+        port: int,
+        log: IO[bytes],
     ) -> subprocess.Popen[bytes]:
-        places = {"/fsx": str(self.shared), "/etc/esm2": str(self.folder / "run"), "/tmp": str(folder)}
+        places = {
+            "/fsx": str(self.shared),
+            "/etc/esm2": str(self.folder / "run"),
+            "/tmp": str(folder),
+        }
 
         def here(text: str) -> str:
             text = re.sub(r"\$\((\w+)\)", lambda found: (OF_POD | added)[found[1]], text)
             # Once: folders of tests are below /tmp themselves.
-            text = re.sub(r"^(.*=)?(/fsx|/etc/esm2|/tmp)(?=/|$)", lambda m: (m[1] or "") + places[m[2]], text)
+            text = re.sub(
+                r"^(.*=)?(/fsx|/etc/esm2|/tmp)(?=/|$)", lambda m: (m[1] or "") + places[m[2]], text
+            )
             text = re.sub(r"^--server-port=\d+$", f"--server-port={port}", text)
             return re.sub(r"^--(gpus|efa)=\d+$", r"--\1=0", text)
 
@@ -99,7 +110,9 @@ class Pods:
             "PYTHONPATH": ":".join(filter(None, paths)),
             "CUDA_VISIBLE_DEVICES": "",
             **{
-                variable["name"]: here(variable["value"]) if "value" in variable else OF_POD[variable["name"]]
+                variable["name"]: here(variable["value"])
+                if "value" in variable
+                else OF_POD[variable["name"]]
                 for variable in container["env"]
             },
             **added,

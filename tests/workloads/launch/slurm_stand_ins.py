@@ -75,7 +75,10 @@ WELL = {"python": "3.12", "torch": "2.13.0"}
 
 def answers(**problems: list[str]) -> list[dict[str, Any]]:
     names = ("node-1", "node-2")
-    return [{"node": n, "problems": problems.get(n.replace("-", "_"), []), "versions": WELL} for n in names]
+    return [
+        {"node": n, "problems": problems.get(n.replace("-", "_"), []), "versions": WELL}
+        for n in names
+    ]
 
 
 class Slurm:
@@ -153,7 +156,11 @@ class Slurm:
         return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
 
     def said_to(self, name: str) -> list[list[str]]:
-        return [call[1:] for call in self.calls if call[0] == name and call[1:2] not in (["show"], ["ping"])]
+        return [
+            call[1:]
+            for call in self.calls
+            if call[0] == name and call[1:2] not in (["show"], ["ping"])
+        ]
 
     @property
     def train_steps(self) -> list[list[str]]:
@@ -162,8 +169,12 @@ class Slurm:
     @property
     def network_checks(self) -> list[tuple[str, ...]]:
         """The groups of each round."""
-        return [tuple(words[words.index("check") + 1 :]) for words in self._agents if "check" in words]
+        return [
+            tuple(words[words.index("check") + 1 :]) for words in self._agents if "check" in words
+        ]
 
     @property
     def _agents(self) -> list[list[str]]:
-        return [words for words in self.said_to("srun") if any(w.endswith("node_agent") for w in words)]
+        return [
+            words for words in self.said_to("srun") if any(w.endswith("node_agent") for w in words)
+        ]

@@ -28,10 +28,14 @@ def sequences() -> dict[str, tuple[str, bytes]]:
 
 
 @pytest.fixture(scope="module")
-def split(sequences: dict[str, tuple[str, bytes]], tmp_path_factory: pytest.TempPathFactory) -> RecordSplit:
+def split(
+    sequences: dict[str, tuple[str, bytes]], tmp_path_factory: pytest.TempPathFactory
+) -> RecordSplit:
     folder = tmp_path_factory.mktemp("members")
     fasta, table = folder / "members.fasta", folder / "membership.tsv"
-    fasta.write_text("".join(f">{name}\n{text.decode()}\n" for name, (_, text) in sequences.items()))
+    fasta.write_text(
+        "".join(f">{name}\n{text.decode()}\n" for name, (_, text) in sequences.items())
+    )
     table.write_text("".join(f"{name}\t{cluster}\n" for name, (cluster, _) in sequences.items()))
     prepare(
         ProteinFiles([fasta], table),
@@ -71,6 +75,8 @@ def test_every_cluster_once_with_one_of_its_members(
         )
 
 
-def test_all_members_are_drawn_in_time(split: RecordSplit, sequences: dict[str, tuple[str, bytes]]) -> None:
+def test_all_members_are_drawn_in_time(
+    split: RecordSplit, sequences: dict[str, tuple[str, bytes]]
+) -> None:
     seen = {tokens for epoch in range(40) for tokens in drawn(split, epoch).values()}
     assert len(seen) == split.num_records

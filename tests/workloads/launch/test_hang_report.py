@@ -22,8 +22,12 @@ from seqlm.training.processes import Processes
 
 RECORDED = Path(__file__).with_name("recorded_stacks")
 NODES = ("node-1", "node-2", "node-3")
-WAITING = Observed("node-1", 0, "S", 301.0, "training", "all_reduce (torch/distributed/c10d.py:1)", True)
-STANDING = replace(WAITING, node="node-2", rank=1, place="load (seqlm/training/loader.py:79)", waits=False)
+WAITING = Observed(
+    "node-1", 0, "S", 301.0, "training", "all_reduce (torch/distributed/c10d.py:1)", True
+)
+STANDING = replace(
+    WAITING, node="node-2", rank=1, place="load (seqlm/training/loader.py:79)", waits=False
+)
 THIRD = replace(WAITING, node="node-3", rank=2)
 
 
@@ -78,12 +82,27 @@ def test_without_stacks_nothing_is_known() -> None:
 @pytest.mark.parametrize(
     ("processes", "guilty", "nodes", "why"),
     [
-        ([WAITING, STANDING, THIRD], [STANDING], ["node-2"], "does not wait for others, as 2 of 3 do"),
+        (
+            [WAITING, STANDING, THIRD],
+            [STANDING],
+            ["node-2"],
+            "does not wait for others, as 2 of 3 do",
+        ),
         # Where it was stopped does not matter.
-        ([WAITING, replace(STANDING, state="T", waits=True), THIRD], [1], ["node-2"], "stopped by a signal"),
+        (
+            [WAITING, replace(STANDING, state="T", waits=True), THIRD],
+            [1],
+            ["node-2"],
+            "stopped by a signal",
+        ),
         ([WAITING, STANDING, replace(THIRD, state="t")], [2], ["node-3"], "stopped by a debugger"),
         # It does not even answer: in the kernel, or not begun.
-        ([WAITING, replace(STANDING, state="D", place=""), THIRD], [1], ["node-2"], "does not wait"),
+        (
+            [WAITING, replace(STANDING, state="D", place=""), THIRD],
+            [1],
+            ["node-2"],
+            "does not wait",
+        ),
         ([WAITING, THIRD], [], ["node-2"], "did not answer"),
         ([WAITING, STANDING], [], ["node-3"], "did not answer"),
         ([WAITING, replace(STANDING, waits=True), THIRD], [], [], ""),
@@ -117,4 +136,6 @@ def test_the_report_of_many_processes_is_short() -> None:
         "load (seqlm/training/loader.py:79)",
         "511 in all_reduce (torch/distributed/c10d.py:1)",
     ]
-    assert len(report([replace(p, waits=not p.rank) for p in processes], Blame(tuple(processes)))) < 20
+    assert (
+        len(report([replace(p, waits=not p.rank) for p in processes], Blame(tuple(processes)))) < 20
+    )

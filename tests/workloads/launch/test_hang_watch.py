@@ -91,7 +91,9 @@ def test_what_is_a_hang_and_what_is_not(tmp_path: Path, monkeypatch: pytest.Monk
     assert (stacks / "nccl-rank-6").read_text() == "collectives"
 
 
-def test_a_process_that_never_begins_has_hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_never_begins_has_hung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No other node can answer, so the agent ends, and Slurm ends the other processes."""
     monkeypatch.setattr(hang_watch, "POLL_SECONDS", 0.1)
     monkeypatch.setenv(BEATS_FOLDER, "")

@@ -129,7 +129,10 @@ def test_a_node_with_a_bad_network_is_found_by_pairs_and_excluded(slurm: Slurm) 
         "node node-2 is not fit and is left out from now on: all-reduce fails with node-1 and node-3"
         in output
     )
-    assert slurm.said_to("scontrol") == [["requeue", "7"], ["update", "JobId=7", "ExcNodeList=node-2"]]
+    assert slurm.said_to("scontrol") == [
+        ["requeue", "7"],
+        ["update", "JobId=7", "ExcNodeList=node-2"],
+    ]
     assert not slurm.train_steps
 
 
@@ -195,7 +198,9 @@ def test_all_together_get_a_second_chance(slurm: Slurm) -> None:
     assert status == 2 and "each node and each pair alone is well" in output
 
 
-@pytest.mark.parametrize("changes", [{"stage": "data"}, {"stage": "evaluate", "processes_per_node": 1}])
+@pytest.mark.parametrize(
+    "changes", [{"stage": "data"}, {"stage": "evaluate", "processes_per_node": 1}]
+)
 def test_one_process_needs_no_network(slurm: Slurm, changes: dict[str, object]) -> None:
     slurm.on_nodes(1)
     slurm.job = replace(slurm.job, **changes)  # type: ignore[arg-type]

@@ -18,7 +18,12 @@ from tests.workloads.launch.slurm_stand_ins import Slurm
 def slurm(tmp_path: Path) -> Slurm:
     slurm = Slurm(tmp_path)
     slurm.job = replace(
-        slurm.job, gpus_per_node=0, neuron_devices=16, processes_per_node=32, efa=True, image="/fsx/i.sqsh"
+        slurm.job,
+        gpus_per_node=0,
+        neuron_devices=16,
+        processes_per_node=32,
+        efa=True,
+        image="/fsx/i.sqsh",
     )
     (tmp_path / "help").write_text("--container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH\n")
     return slurm

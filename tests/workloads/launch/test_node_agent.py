@@ -39,7 +39,9 @@ def test_reports_a_node_without_a_group() -> None:
         find_group("node-9", ["node-1,node-2"])
 
 
-def test_a_check_waits_longer_for_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_waits_longer_for_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     bare = Slurm(tmp_path).job
     jobs = (bare, replace(bare, image="/fsx/esm2.sqsh"))

@@ -47,11 +47,16 @@ def test_a_good_node_has_the_folder_then(tmp_path: Path) -> None:
         ("echo 'No devices were found'; exit 6", "nvidia-smi fails with 6: No devices were found"),
     ],
 )
-def test_a_bad_node_is_named_and_how_it_is_replaced(tmp_path: Path, nvidia_smi: str, problem: str) -> None:
+def test_a_bad_node_is_named_and_how_it_is_replaced(
+    tmp_path: Path, nvidia_smi: str, problem: str
+) -> None:
     done = check(tmp_path, gpus=2, nvidia_smi=nvidia_smi)
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: node {NODE}: {problem}")
-    assert f"kubectl label node {NODE} sagemaker.amazonaws.com/node-health-status=Unsched" in done.stderr
+    assert (
+        f"kubectl label node {NODE} sagemaker.amazonaws.com/node-health-status=Unsched"
+        in done.stderr
+    )
 
 
 def test_a_file_system_that_takes_nothing_is_not_the_nodes_fault(tmp_path: Path) -> None:

@@ -64,9 +64,12 @@ def can_write_agent_folder() -> bool:
 
 needs_agent = [
     pytest.mark.skipif(
-        not has_agent(), reason="HyperPod's agent is not in .venv-hyperpod (make test-all puts it there)"
+        not has_agent(),
+        reason="HyperPod's agent is not in .venv-hyperpod (make test-all puts it there)",
     ),
-    pytest.mark.skipif(not can_write_agent_folder(), reason=f"HyperPod's agent writes to {AGENT_FOLDER}"),
+    pytest.mark.skipif(
+        not can_write_agent_folder(), reason=f"HyperPod's agent writes to {AGENT_FOLDER}"
+    ),
 ]
 pytestmark = pytest.mark.long
 hyperpod = pytest.param("hyperpod", marks=needs_agent)
@@ -106,7 +109,12 @@ def drive(pods: list[Pod], job: PodJob) -> None:
 
 def finish(pods: list[Pod]) -> None:
     try:
-        wait_for([pod.port for pod in pods], ["completed"], seconds=SECONDS, alive=lambda: all_alive(pods))
+        wait_for(
+            [pod.port for pod in pods],
+            ["completed"],
+            seconds=SECONDS,
+            alive=lambda: all_alive(pods),
+        )
     except TimeoutError as error:
         raise AssertionError(f"{error}\n" + "\n".join(pod.log for pod in pods)) from None
 
@@ -156,7 +164,9 @@ def test_pods_of_kubeflow_continue_when_a_process_dies_and_save_before_they_end(
     containers get SIGTERM, to their first process.
     """
     job = job_of("kubeflow", "train", *SMALL, *ENDLESS, "parallel.mode=ddp")
-    with Pods(job_manifest(job), shared, tmp_path / "job").running(job.files.config, job.num_pods) as pods:
+    with Pods(job_manifest(job), shared, tmp_path / "job").running(
+        job.files.config, job.num_pods
+    ) as pods:
         until_saved(pods)
         [worker] = children(pods[1].main.pid)
         os.kill(worker, signal.SIGKILL)
@@ -175,7 +185,9 @@ def end(pods: list[Pod], status: int) -> None:
 
 
 @pytest.mark.parametrize("operator", [hyperpod])
-def test_hyperpods_operator_continues_with_fewer_pods(operator: str, shared: Path, tmp_path: Path) -> None:
+def test_hyperpods_operator_continues_with_fewer_pods(
+    operator: str, shared: Path, tmp_path: Path
+) -> None:
     cluster = shipped(training_operator=operator)
     job = made(*SMALL, *ENDLESS, "parallel.mode=fsdp", cluster=cluster, nodes="1-2")
     manifest = job_manifest(job)
@@ -222,7 +234,11 @@ def test_predictions_of_a_fine_tuned_model_by_two_pods(
         patched.chdir(work_folder)
         prepare_run(load_config(tmp_path / "run.yaml", overrides))
         train_here(tmp_path / "run.yaml", *overrides)
-    asked = ("inference.input=/fsx/table.csv", "inference.part_residues=2000", "inference.long_proteins=crop")
+    asked = (
+        "inference.input=/fsx/table.csv",
+        "inference.part_residues=2000",
+        "inference.long_proteins=crop",
+    )
     job = made(*SMALL, *task, *asked, stage="predict", cluster=cluster, nodes="2")
     pods = run(job, shared, tmp_path / "predict")
     for pod in pods:
@@ -256,7 +272,9 @@ def test_a_process_that_stands_still_is_a_fault_to_the_agents(
     operator: str, shared: Path, tmp_path: Path
 ) -> None:
     """Return the second pod's result; the first one waits for it."""
-    job = job_of(operator, "train", *SMALL, "train.max_steps=100000", "train.save_every_steps=50000")
+    job = job_of(
+        operator, "train", *SMALL, "train.max_steps=100000", "train.save_every_steps=50000"
+    )
     manifest = hang_of(job, seconds=15)
     with Pods(manifest, shared, tmp_path / "job").running(job.files.config, job.num_pods) as pods:
         ports = [pod.port for pod in pods]
@@ -272,4 +290,8 @@ def test_a_process_that_stands_still_is_a_fault_to_the_agents(
 def children(pid: int) -> list[int]:
     """Processes that it has started and that train."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in found if "seqlm\0train" in Path(f"/proc/{child}/cmdline").read_text()]
+    return [
+        int(child)
+        for child in found
+        if "seqlm\0train" in Path(f"/proc/{child}/cmdline").read_text()
+    ]

@@ -23,7 +23,9 @@ def fasta(tmp_path: Path) -> Path:
     folder = tmp_path / "fasta"
     folder.mkdir()
     for name in "ab":
-        lines = [f">{name}{number}\nMKVLAAGIVGLLLAQPS{'ACDEFGHIKL'[number]}" for number in range(10)]
+        lines = [
+            f">{name}{number}\nMKVLAAGIVGLLLAQPS{'ACDEFGHIKL'[number]}" for number in range(10)
+        ]
         (folder / f"{name}.fasta").write_text("\n".join(lines) + "\n")
     return folder
 
@@ -56,7 +58,9 @@ def test_a_table_that_is_there_needs_no_source(tiny_model: Path, tmp_path: Path)
         prepare_data.in_pod(load_config(run_file, ["task.split.test=[2]"]))
 
 
-@pytest.mark.parametrize("override", ["data.seed=5", "data.test_fraction=0.2", "data.source=[sample]"])
+@pytest.mark.parametrize(
+    "override", ["data.seed=5", "data.test_fraction=0.2", "data.source=[sample]"]
+)
 def test_reports_other_data_in_the_same_place(fasta: Path, override: str) -> None:
     prepare(run_of(fasta))
     with pytest.raises(ValueError, match="holds data prepared differently"):

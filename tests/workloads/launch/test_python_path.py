@@ -36,7 +36,9 @@ def run(program: str, folder: Path, python_path: str | None) -> list[str]:
     if python_path is None:
         del environment["PYTHONPATH"]
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

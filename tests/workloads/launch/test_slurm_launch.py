@@ -39,9 +39,14 @@ def test_a_node_that_fails_its_check_is_named_and_excluded(slurm: Slurm) -> None
     slurm.answer(answers(node_2=["Slurm gives the job 8 GPUs there, nvidia-smi shows 7"]))
     status, output = slurm.run()
     assert status == 0
-    assert "node node-2 is not fit and is left out from now on: Slurm gives the job 8 GPUs" in output
+    assert (
+        "node node-2 is not fit and is left out from now on: Slurm gives the job 8 GPUs" in output
+    )
     # Changed while the requeued job cannot have started again.
-    assert slurm.said_to("scontrol") == [["requeue", "7"], ["update", "JobId=7", "ExcNodeList=node-2"]]
+    assert slurm.said_to("scontrol") == [
+        ["requeue", "7"],
+        ["update", "JobId=7", "ExcNodeList=node-2"],
+    ]
     assert not slurm.train_steps
 
 
@@ -61,9 +66,15 @@ def test_where_no_other_node_is_left_the_job_waits(slurm: Slurm) -> None:
     status, output = slurm.run()
     assert status == 0
     assert (
-        "without node-2, node-9 too few nodes are left in partition gpu: it starts again in 30 min" in output
+        "without node-2, node-9 too few nodes are left in partition gpu: it starts again in 30 min"
+        in output
     )
-    assert slurm.said_to("scontrol")[-1] == ["update", "JobId=7", "ExcNodeList=", "StartTime=now+30minutes"]
+    assert slurm.said_to("scontrol")[-1] == [
+        "update",
+        "JobId=7",
+        "ExcNodeList=",
+        "StartTime=now+30minutes",
+    ]
     slurm.answer(answers())
     assert slurm.run({"status": 0})[0] == 0
     assert read_state(slurm.job_folder).excluded == ("node-9",)
@@ -97,12 +108,17 @@ def test_crashes_are_tried_again_and_bounded(slurm: Slurm) -> None:
     assert status == 7
     assert len(slurm.train_steps) == 3
     assert "crash 1 of 3 since step 0: node-2, process 9: status 1\nMemoryError" in output
-    assert output.count("given up; the first of these crashes was node-2, process 9: status 1\nMemory") == 1
+    assert (
+        output.count("given up; the first of these crashes was node-2, process 9: status 1\nMemory")
+        == 1
+    )
 
 
 def test_crashes_count_anew_after_a_checkpoint(slurm: Slurm) -> None:
     progress = {"checkpoint": f"{slurm.job.run_dir}/checkpoints/step-00000010"}
-    status, output = slurm.run(crash("node-1"), crash("node-1"), crash("node-1") | progress, {"status": 0})
+    status, output = slurm.run(
+        crash("node-1"), crash("node-1"), crash("node-1") | progress, {"status": 0}
+    )
     assert status == 0, output
     assert "crash 2 of 3 since step 0" in output and "crash 1 of 3 since step 10" in output
 
@@ -143,7 +159,10 @@ def test_a_crash_beside_a_lost_node_is_not_counted(slurm: Slurm) -> None:
 def test_a_killed_torchrun_is_named(slurm: Slurm) -> None:
     """The other node's was ended by Slurm because of it."""
     ended = {"status": 137, "endings": {"node-1": {"status": 143}}}
-    broken = {"status": 137, "endings": {"node-1": {"status": 1, "message": "Connection closed by peer"}}}
+    broken = {
+        "status": 137,
+        "endings": {"node-1": {"status": 1, "message": "Connection closed by peer"}},
+    }
     status, output = slurm.run(ended, broken, {"status": 0})
     assert status == 0, output
     for told in (
@@ -155,8 +174,16 @@ def test_a_killed_torchrun_is_named(slurm: Slurm) -> None:
 
 def hang(node: str, **found: Any) -> dict[str, Any]:
     """One process of two stands still, the other one waits for it."""
-    usual = {"state": "S", "silent_seconds": 301.0, "doing": "training", "place": "somewhere", "waits": True}
-    processes = [usual | {"node": name, "rank": rank} for rank, name in enumerate(("node-1", "node-2"))]
+    usual = {
+        "state": "S",
+        "silent_seconds": 301.0,
+        "doing": "training",
+        "place": "somewhere",
+        "waits": True,
+    }
+    processes = [
+        usual | {"node": name, "rank": rank} for rank, name in enumerate(("node-1", "node-2"))
+    ]
     endings = {p["node"]: {"hung": [p | found if p["node"] == node else p]} for p in processes}
     return {"status": 1, "endings": endings}
 
@@ -168,7 +195,10 @@ def test_reports_a_hang_and_requeues_the_job(slurm: Slurm) -> None:
         "to blame is node-2, process 1, it was stopped by a signal; state T, training, load (loader.py:3)"
         in output
     )
-    assert "requeue 1 since step 0: it hung" in output and f"stacks: {slurm.job_folder}/stacks/0.1" in output
+    assert (
+        "requeue 1 since step 0: it hung" in output
+        and f"stacks: {slurm.job_folder}/stacks/0.1" in output
+    )
     state = read_state(slurm.job_folder)
     assert (state.suspects, state.excluded, state.crashes) == (("node-2",), (), 0)
 
@@ -184,7 +214,9 @@ def test_a_hang_after_a_checkpoint_is_a_first_one(slurm: Slurm) -> None:
     slurm.run(hang("node-2", waits=False))
     progress = {"checkpoint": f"{slurm.job.run_dir}/checkpoints/step-00000010"}
     slurm.run(hang("node-2", waits=False) | progress)
-    assert not read_state(slurm.job_folder).excluded and read_state(slurm.job_folder).suspects == ("node-2",)
+    assert not read_state(slurm.job_folder).excluded and read_state(slurm.job_folder).suspects == (
+        "node-2",
+    )
 
 
 def test_a_hang_of_all_is_nobodys(slurm: Slurm) -> None:
@@ -195,7 +227,11 @@ def test_a_hang_of_all_is_nobodys(slurm: Slurm) -> None:
 
 def test_a_killed_process_counts_before_connections_that_break(slurm: Slurm) -> None:
     endings = {
-        "node-1": {"status": 1, "seconds": 1.0, "message": "RuntimeError: Connection reset by peer"},
+        "node-1": {
+            "status": 1,
+            "seconds": 1.0,
+            "message": "RuntimeError: Connection reset by peer",
+        },
         "node-2": {"status": 137, "seconds": 2.0, "rank": 9},
     }
     status, output = slurm.run({"status": 1, "endings": endings}, {"status": 0})
@@ -206,7 +242,11 @@ def test_a_mistake_of_the_users_is_not_tried_again(slurm: Slurm) -> None:
     """Other nodes' tasks were killed because of it, and say so with an earlier clock."""
     endings = {
         "node-1": {"status": 137, "seconds": 1.0},
-        "node-2": {"status": 2, "seconds": 2.0, "message": "error: train.seed: checkpoint 0, now 5"},
+        "node-2": {
+            "status": 2,
+            "seconds": 2.0,
+            "message": "error: train.seed: checkpoint 0, now 5",
+        },
     }
     status, output = slurm.run({"status": 137, "endings": endings})
     assert status == 2 and len(slurm.train_steps) == 1
@@ -236,7 +276,9 @@ def test_asked_to_stop_it_saves_first(
     output, _ = process.communicate(timeout=60)
     assert process.returncode == status, output
     assert "saved on" in output
-    assert ["scancel", "--quiet", "--signal=TERM", "7"] in slurm.calls and slurm.calls[-1] == last_call
+    assert ["scancel", "--quiet", "--signal=TERM", "7"] in slurm.calls and slurm.calls[
+        -1
+    ] == last_call
     assert read_state(slurm.job_folder).crashes == 0
 
 
@@ -291,7 +333,9 @@ def test_a_container_where_an_image_is_given(slurm: Slurm) -> None:
     words = slurm.train_steps[0]
     assert {"--container-image=/fsx/esm2.sqsh", "--container-mounts=/fsx:/fsx"} <= set(words)
     # By env, behind the container's own variables.
-    assert f"HF_HOME={slurm.job.work_folder}/huggingface" in words, "a container's own home is gone with it"
+    assert f"HF_HOME={slurm.job.work_folder}/huggingface" in words, (
+        "a container's own home is gone with it"
+    )
     assert words.index("NCCL_NET_PLUGIN=ofi") > words.index("env") < words.index("python3")
 
 
@@ -302,7 +346,10 @@ def test_no_setting_of_a_network_without_efa(slurm: Slurm) -> None:
 
 def test_reports_missing_code(tmp_path: Path) -> None:
     done = subprocess.run(
-        ["bash", str(BATCH_FILE), "/nowhere", str(tmp_path)], capture_output=True, text=True, timeout=60
+        ["bash", str(BATCH_FILE), "/nowhere", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 1 and "is the shared file system mounted?" in done.stderr
 

@@ -35,7 +35,9 @@ echo "12;cluster"
 """
 
 
-def test_submitting_leaves_what_the_job_needs(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submitting_leaves_what_the_job_needs(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slurm.program("sbatch", SBATCH)
     monkeypatch.setenv("OF_MINE", "x")
     found = submit("train: {}\n", slurm.job, ["--nodes=2"])
@@ -44,7 +46,9 @@ def test_submitting_leaves_what_the_job_needs(slurm: Slurm, monkeypatch: pytest.
     assert "--nodes=2\n" in said and f"--output={found['log']}\n" in said and "OF_MINE" not in said
     assert f"--comment={SLURM_COMMENT}\n" in said
     place = (slurm.folder / "work/jobs/12").resolve()
-    assert (place / "config.yaml").read_text() == "train: {}\n" and place == Path(found["log"]).parent
+    assert (place / "config.yaml").read_text() == "train: {}\n" and place == Path(
+        found["log"]
+    ).parent
     assert read_job(place / "job.json") == slurm.job
 
 
@@ -55,7 +59,9 @@ def test_a_job_that_slurm_refuses_says_why(slurm: Slurm) -> None:
     assert not list((slurm.folder / "run/jobs").iterdir())
 
 
-def test_a_slurm_that_does_not_answer_may_have_the_job(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slurm_that_does_not_answer_may_have_the_job(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slurm.program("sbatch", "#!/bin/bash\nexec sleep 60\n")
     monkeypatch.setattr(slurm_submit, "SBATCH_SECONDS", 0.2)
     with pytest.raises(ValueError, match=r"Slurm has not answered for 0\.2 s; squeue says whether"):
@@ -69,8 +75,12 @@ def test_an_image_that_is_not_there_takes_no_node(slurm: Slurm) -> None:
 
 
 def test_a_model_that_is_not_there_yet_takes_no_node(slurm: Slurm) -> None:
-    job = replace(slurm.job, stage="predict", needed=(str(slurm.folder), f"{slurm.folder}/run/model"))
-    with pytest.raises(ValueError, match=r"^\S+/run/model: not there, and predict reads it\. A run"):
+    job = replace(
+        slurm.job, stage="predict", needed=(str(slurm.folder), f"{slurm.folder}/run/model")
+    )
+    with pytest.raises(
+        ValueError, match=r"^\S+/run/model: not there, and predict reads it\. A run"
+    ):
         submit("", job, [])
     assert not (slurm.folder / "run/jobs").exists()
 
@@ -81,7 +91,9 @@ def test_a_folder_that_cannot_be_written_is_named(slurm: Slurm) -> None:
         submit("", replace(slurm.job, run_dir=f"{slurm.folder}/file/run"), [])
 
 
-def test_a_file_system_without_room_takes_no_job(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_room_takes_no_job(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(slurm_submit, "LEAST_FREE_BYTES", 1 << 60)
     with pytest.raises(ValueError, match=r"run: \d+ MiB are free, too little .* free space"):
         submit("", slurm.job, [])
@@ -101,7 +113,9 @@ def nvidia_smi(slurm: Slurm, body: str) -> None:
 
 def problems(slurm: Slurm, **changes: Any) -> str:
     sys_class = slurm.folder / "sys"
-    return str(check(replace(slurm.job, **changes), slurm.job_folder, "node-1", sys_class)["problems"])
+    return str(
+        check(replace(slurm.job, **changes), slurm.job_folder, "node-1", sys_class)["problems"]
+    )
 
 
 def test_a_good_node(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +146,13 @@ def test_gpus_that_are_missing(
 
 def test_other_faults_of_a_node(slurm: Slurm) -> None:
     assert "no EFA device" in problems(slurm, gpus_per_node=0, efa=True)
-    assert "/nowhere/python does not run" in problems(slurm, gpus_per_node=0, python="/nowhere/python")
+    assert "/nowhere/python does not run" in problems(
+        slurm, gpus_per_node=0, python="/nowhere/python"
+    )
     slurm.program("old-python", "#!/bin/bash\necho 'broken' >&2; exit 1\n")
-    assert "does not run: broken" in problems(slurm, gpus_per_node=0, python=f"{slurm.folder}/bin/old-python")
+    assert "does not run: broken" in problems(
+        slurm, gpus_per_node=0, python=f"{slurm.folder}/bin/old-python"
+    )
     slurm.job_folder.rmdir()
     assert "cannot be written to: No such file" in problems(slurm, gpus_per_node=0)
 

@@ -30,7 +30,12 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("state", "said", "num_requests"),
-    [((), "said\n", 1), (("away",), "said\n", 3), (("refuses",), None, 1), (("away", "refuses"), None, 3)],
+    [
+        ((), "said\n", 1),
+        (("away",), "said\n", 3),
+        (("refuses",), None, 1),
+        (("away", "refuses"), None, 3),
+    ],
 )
 def test_a_request_outlasts_a_restart_and_takes_no_for_an_answer(
     programs: Path, state: tuple[str, ...], said: str | None, num_requests: int
@@ -42,7 +47,9 @@ def test_a_request_outlasts_a_restart_and_takes_no_for_an_answer(
     assert calls.count("requeue 7") == num_requests
 
 
-def test_a_controller_that_stays_away_is_given_up(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_controller_that_stays_away_is_given_up(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (programs / "away").touch()
     monkeypatch.setattr(slurm_supervisor, "PATIENCE_SECONDS", 0.0)
     assert insist("scontrol", "requeue", "7") is None

@@ -43,7 +43,9 @@ time.sleep(600)
 @pytest.mark.long
 def test_a_second_signal_does_not_keep_processes_from_saving(tmp_path: Path) -> None:
     """Repeat the signal as the job's supervisor does, because a starting step may miss one."""
-    agent = subprocess.Popen([sys.executable, "-c", AGENT, "-c", SAVING, str(tmp_path)], cwd=REPOSITORY)
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT, "-c", SAVING, str(tmp_path)], cwd=REPOSITORY
+    )
     try:
         wait_until((tmp_path / "begun").exists, "the process", seconds=90)
         agent.send_signal(signal.SIGTERM)

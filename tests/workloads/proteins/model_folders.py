@@ -77,9 +77,9 @@ def _append(checkpoint: Path, payload: Payload, *, is_tensor: bool) -> None:
         file.write(entry.getvalue())
     metadata = FileSystemReader(checkpoint).read_metadata()
     place = _StorageInfo(SHARD, offset, len(entry.getvalue()))
-    for name in [name for name in metadata.state_dict_metadata if name.endswith("classifier.dense.bias")] or [
-        "model.lm_head.bias"
-    ]:
+    for name in [
+        name for name in metadata.state_dict_metadata if name.endswith("classifier.dense.bias")
+    ] or ["model.lm_head.bias"]:
         old = next(index for index in metadata.storage_data if index.fqn == name)
         if is_tensor:
             metadata.storage_data[old] = place

@@ -48,7 +48,9 @@ def test_tables_of_tasks_have_their_own_data() -> None:
 def test_the_schema_accepts_every_shipped_run_file_and_is_current() -> None:
     schema = json.loads(SCHEMA_FILE.read_text())
     assert {name: schema[name] for name in ("properties", "required")} == {
-        name: value for name, value in json_schema(RunFile).items() if name in ("properties", "required")
+        name: value
+        for name, value in json_schema(RunFile).items()
+        if name in ("properties", "required")
     }, "run make schema"
     assert len(CONFIGS) > 10
     for file in CONFIGS:
@@ -99,7 +101,9 @@ def test_help_and_mistakes_need_no_heavy_package() -> None:
     }
     sample = ("--config", str(SAMPLE))
     light = [(stage, *sample, "--help") for stage in STAGES]
-    light += [(stage, *sample, fields.get(stage, "inference.input=[none.fasta]")) for stage in STAGES]
+    light += [
+        (stage, *sample, fields.get(stage, "inference.input=[none.fasta]")) for stage in STAGES
+    ]
     commands = [*light, *((stage, *sample, "--dry-run") for stage in STAGES)]
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS.format(commands=commands, heavy=HEAVY)],
@@ -114,7 +118,9 @@ def test_help_and_mistakes_need_no_heavy_package() -> None:
         f"ended {stage} {last} {0 if last == '--help' else 2} []" for stage, *_, last in light
     ], done.stderr
     for stage in STAGES:
-        (place,) = (n for n, line in enumerate(printed) if line.startswith(f"ended {stage} --dry-run None"))
+        (place,) = (
+            n for n, line in enumerate(printed) if line.startswith(f"ended {stage} --dry-run None")
+        )
         said = "dry run: the run file is valid; nothing was started or written"
         assert printed[place - 1].startswith(said), stage
 
@@ -214,7 +220,9 @@ def test_warns_of_few_steps_also_in_the_base_of_a_base(tmp_path: Path) -> None:
 def test_help_lists_the_subcommands_and_the_settings_of_the_server() -> None:
     def helped(*arguments: str) -> str:
         command = [sys.executable, "-m", "seqlm", *arguments, "--help"]
-        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            command, cwd=REPOSITORY, capture_output=True, text=True, check=True
+        ).stdout
 
     stages = helped()
     for stage in ("data", "train", "evaluate", "embed", "predict", "variants", "report", "serve"):

@@ -21,4 +21,6 @@ def test_processes_on_a_cluster_start_the_subcommand_or_a_program_of_their_own()
         "train-bionemo": ("seqlm.commands.train_bionemo",),
         "bandwidth": ("seqlm.launch.network.bandwidth",),
     }
-    assert all(program == ("seqlm", stage) for stage, program in programs.items() if stage not in own)
+    assert all(
+        program == ("seqlm", stage) for stage, program in programs.items() if stage not in own
+    )

@@ -136,7 +136,9 @@ def _train_and_record(config: RunFile, here: Processes) -> None:
             train.train(kinds.kind_of(config).objective(config), here)
 
 
-def recorded_packs(run_dir: Path, processes: int, *, packs_per_step: int, num_steps: int) -> list[Any]:
+def recorded_packs(
+    run_dir: Path, processes: int, *, packs_per_step: int, num_steps: int
+) -> list[Any]:
     """Ids and targets of every pack, put into the plan's order from what each process recorded."""
     ranks = [
         [json.loads(line) for line in (run_dir / f"packs-{rank}.jsonl").read_text().splitlines()]

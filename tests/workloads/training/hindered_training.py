@@ -26,7 +26,9 @@ calls, evaluated = count(1), count(1)
 
 def hindered_mask_pack(*arguments: Any) -> Any:
     time.sleep(float(os.environ.get("HOLD_SECONDS", "0")))
-    if os.environ.get("FAIL_RANK") == os.environ["RANK"] and next(calls) > int(os.environ["FAIL_AFTER"]):
+    if os.environ.get("FAIL_RANK") == os.environ["RANK"] and next(calls) > int(
+        os.environ["FAIL_AFTER"]
+    ):
         raise MemoryError("only this process ran out of memory")
     return mask_pack(*arguments)
 

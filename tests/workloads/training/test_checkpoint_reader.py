@@ -52,7 +52,9 @@ def named(module: str, name: str) -> bytes:
 def test_a_name_of_torchs_metadata_is_read(module: str, name: str) -> None:
     found = _Unpickler(io.BytesIO(named(module, name))).load()
     assert found is ALLOWED[module, name]
-    assert found in (Record, torch.Size) or isinstance(found, torch.dtype), "nothing that can do anything"
+    assert found in (Record, torch.Size) or isinstance(found, torch.dtype), (
+        "nothing that can do anything"
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,10 @@ ENTRY_POINTS = (resume, start_from, evaluated, embedded, served)
 @pytest.mark.parametrize("entry_point", ENTRY_POINTS)
 @pytest.mark.parametrize("plant", PLANTS)
 def test_no_entry_point_runs_what_a_checkpoint_holds(
-    plant: Plant, entry_point: Callable[[Path, Path], None], copied: tuple[Path, Path], tmp_path: Path
+    plant: Plant,
+    entry_point: Callable[[Path, Path], None],
+    copied: tuple[Path, Path],
+    tmp_path: Path,
 ) -> None:
     run_file, run_dir = copied
     plant(run_dir / STEP, Payload(tmp_path / "ran"))
@@ -151,7 +156,9 @@ def test_no_entry_point_runs_what_a_checkpoint_holds(
 
 @pytest.mark.long
 @pytest.mark.parametrize("plant", PLANTS)
-def test_a_task_scores_no_planted_checkpoint(plant: Plant, tiny_model: Path, tmp_path: Path) -> None:
+def test_a_task_scores_no_planted_checkpoint(
+    plant: Plant, tiny_model: Path, tmp_path: Path
+) -> None:
     run_file = write_task_file(tmp_path, tiny_model, "binary")
     train_here(run_file, "train.max_steps=3", "train.save_every_steps=3")
     folder = tmp_path / "runs/run/checkpoints/step-00000003"
@@ -191,13 +198,17 @@ def test_checkpoints_of_debians_python_are_read(
 
 def test_a_reason_of_two_lines_is_reported_in_one(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(b"\x80\x02Pelsewhere\n.")  # a persistent id
-    with pytest.raises(ValueError, match=r"[.]metadata cannot be read: UnpicklingError: ") as raised:
+    with pytest.raises(
+        ValueError, match=r"[.]metadata cannot be read: UnpicklingError: "
+    ) as raised:
         Reader(tmp_path)
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("path", ["../outside.distcp", "/etc/passwd", "unlisted.distcp"])
-def test_tensors_come_from_the_folders_own_files(path: str, tiny_config: EsmConfig, tmp_path: Path) -> None:
+def test_tensors_come_from_the_folders_own_files(
+    path: str, tiny_config: EsmConfig, tmp_path: Path
+) -> None:
     folder = write_checkpoint(tmp_path, tiny_config)
     data = (folder / ".metadata").read_bytes()
     old, new = (b"\x8c" + bytes([len(text)]) + text.encode() for text in ("__0_0.distcp", path))

@@ -101,13 +101,17 @@ def test_a_damaged_checkpoint_ends_in_one_line(
 
 
 @pytest.mark.parametrize("name", [SHARD, WEIGHTS])
-def test_no_stage_reads_damaged_weights(name: str, run_file: Path, checkpoint: Path, model: Path) -> None:
+def test_no_stage_reads_damaged_weights(
+    name: str, run_file: Path, checkpoint: Path, model: Path
+) -> None:
     folder = checkpoint if name == SHARD else model
     flip(folder / name)
     start = f"model.init_from={folder}"
     for stage in ([], [evaluate]):
         settings = {"stage": stage[0]} if stage else {}
-        with pytest.raises(DamagedError, match=rf"{folder / name} is damaged: its checksum is wrong"):
+        with pytest.raises(
+            DamagedError, match=rf"{folder / name} is damaged: its checksum is wrong"
+        ):
             train_here(run_file, start, "train.max_steps=6", **settings)
     assert not (run_file.parent / "runs/run/model").exists()
 
@@ -174,7 +178,9 @@ def test_a_damaged_model_folder_of_others_ends_in_one_line(
 def test_a_folder_of_ours_is_read_by_others_and_by_sha256sum(model: Path) -> None:
     EsmForMaskedLM.from_pretrained(model)
     AutoTokenizer.from_pretrained(model)
-    done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=model, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sha256sum", "-c", "SHA256SUMS"], cwd=model, capture_output=True, text=True
+    )
     assert done.returncode == 0 and f"{WEIGHTS}: OK" in done.stdout
     listed = {line.split("  ")[1] for line in (model / "SHA256SUMS").read_text().splitlines()}
     assert listed == {path.name for path in model.iterdir()} - {"SHA256SUMS"}
@@ -185,7 +191,9 @@ def test_a_folder_of_ours_is_read_by_others_and_by_sha256sum(model: Path) -> Non
 )
 def test_damaged_checksums_are_not_taken_for_none(text: str, model: Path) -> None:
     (model / "SHA256SUMS").write_text(text, errors="surrogateescape")
-    with pytest.raises(DamagedError, match="SHA256SUMS is damaged: expected a checksum for each file"):
+    with pytest.raises(
+        DamagedError, match="SHA256SUMS is damaged: expected a checksum for each file"
+    ):
         load_model(str(model))
 
 
@@ -215,7 +223,9 @@ def test_evaluation_and_training_record_what_they_read(run_file: Path, model: Pa
     assert json.loads(scores.read_text())["model_sha256"] == sums
 
 
-def test_a_model_of_the_hub_is_hashed_once_it_is_here(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_the_hub_is_hashed_once_it_is_here(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arrived: list[Path] = []
 
     def cached(name: str, file: str) -> str | None:
@@ -253,7 +263,9 @@ class Together:
             self.barrier.wait(60)
             return union
 
-        here: Any = type("Place", (), {"rank": rank, "world_size": len(self.parts), "is_first": rank == 0})()
+        here: Any = type(
+            "Place", (), {"rank": rank, "world_size": len(self.parts), "is_first": rank == 0}
+        )()
         here.gather = gather
         place: Processes = here
         return place

@@ -42,7 +42,9 @@ Ending = tuple[int, str]
 
 
 @pytest.fixture
-def ending_of(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ending]:
+def ending_of(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Ending]:
     """Prepare data by the command line; the exit status and stderr."""
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.delenv(ERROR_FILE, raising=False)
@@ -77,7 +79,9 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 
     def mount(folder: Path, *options: str) -> Path:
         folder.mkdir(exist_ok=True)
-        done = subprocess.run(["mount", *options, str(folder)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["mount", *options, str(folder)], capture_output=True, text=True, check=False
+        )
         if done.returncode:
             pytest.skip(f"mounting needs root: {done.stderr.strip()}")
         points.append(folder)
@@ -118,7 +122,9 @@ def test_an_unreadable_file_in_a_folder(folder: Path, ending_of, as_nobody: None
         (folder / "in/b.fasta").chmod(0)
 
     with_privileges(make)
-    assert only_error(ending_of(folder, "data.source=in"), 1).startswith("in/b.fasta: Permission denied; ")
+    assert only_error(ending_of(folder, "data.source=in"), 1).startswith(
+        "in/b.fasta: Permission denied; "
+    )
 
 
 def test_an_unreadable_source_folder(folder: Path, ending_of, as_nobody: None) -> None:
@@ -152,7 +158,9 @@ def with_privileges(action: Callable[[], object]) -> None:
 def test_a_read_only_file_system(folder: Path, ending_of, mounted) -> None:
     mounted(folder / "disk", "-t", "tmpfs", "-o", "ro", "none")
     told = only_error(ending_of(folder, "data.path=disk/out"), 2)
-    assert told.startswith("disk/out cannot be created (disk/.locks: Read-only file system); choose another")
+    assert told.startswith(
+        "disk/out cannot be created (disk/.locks: Read-only file system); choose another"
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +171,11 @@ def test_a_read_only_file_system(folder: Path, ending_of, mounted) -> None:
             2,
             "/dev/null/x cannot be created (/dev/null: File exists); choose another",
         ),
-        (f"data.path={'a' * 300}", 1, f"{'a' * 300}/manifest.json: File name too long; use a shorter name"),
+        (
+            f"data.path={'a' * 300}",
+            1,
+            f"{'a' * 300}/manifest.json: File name too long; use a shorter name",
+        ),
         (
             f"data.path={'a' * 252}",
             2,
@@ -175,8 +187,16 @@ def test_a_read_only_file_system(folder: Path, ending_of, mounted) -> None:
             1,
             "/proc/self/mem: Input/output error; check the disk or the network",
         ),
-        ("data.source=[a.fasta, '/proc/self/mem']", 1, "/proc/self/mem: Input/output error; check the disk"),
-        ("data.path=.", 2, ". is a mount point or has no name; choose a folder below it as data.path"),
+        (
+            "data.source=[a.fasta, '/proc/self/mem']",
+            1,
+            "/proc/self/mem: Input/output error; check the disk",
+        ),
+        (
+            "data.path=.",
+            2,
+            ". is a mount point or has no name; choose a folder below it as data.path",
+        ),
         ("data.path=a.fasta/..", 2, ".. is a mount point or has no name; choose a folder below it"),
         ("data.path=/proc", 2, "/proc is a mount point or has no name; choose a folder below it"),
     ],
@@ -199,7 +219,9 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("exists", [True, False], ids=["link", "dangling"])
-def test_a_link_is_found_before_the_work(folder: Path, ending_of, no_work: None, exists: bool) -> None:
+def test_a_link_is_found_before_the_work(
+    folder: Path, ending_of, no_work: None, exists: bool
+) -> None:
     if exists:
         (folder / "real").mkdir()
     (folder / "link").symlink_to("real")
@@ -207,9 +229,16 @@ def test_a_link_is_found_before_the_work(folder: Path, ending_of, no_work: None,
     assert told == "link is a link to real; give that folder itself as data.path"
 
 
-@pytest.mark.parametrize("options", [("-t", "tmpfs", "none"), ("--bind", "real")], ids=["tmpfs", "bind"])
+@pytest.mark.parametrize(
+    "options", [("-t", "tmpfs", "none"), ("--bind", "real")], ids=["tmpfs", "bind"]
+)
 def test_a_mount_point_is_found_before_the_work(
-    folder: Path, ending_of, mounted, no_work: None, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+    folder: Path,
+    ending_of,
+    mounted,
+    no_work: None,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
 ) -> None:
     (folder / "real").mkdir()
     monkeypatch.chdir(folder)
@@ -222,7 +251,9 @@ def test_prepared_data_are_read_through_links_and_mounts(
     folder: Path, ending_of, mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("sys.argv", ["data", "--config", "run.yaml", "data.source=a.fasta", "data.path=out"])
+    monkeypatch.setattr(
+        "sys.argv", ["data", "--config", "run.yaml", "data.source=a.fasta", "data.path=out"]
+    )
     run_stage(prepare_data)
     (folder / "link").symlink_to("out")
     mounted(folder / "volume", "--bind", str(folder / "out"))
@@ -288,13 +319,33 @@ def interrupted() -> None:
 
 
 FAILURES: list[tuple[Callable[[], None], int, str]] = [
-    (damaged_weights, 1, "error: a file of the model or checkpoint is damaged: .*; copy or write it again"),
-    (damaged_pickle, 1, "error: a file of the model or checkpoint is damaged: .*; copy or write it again"),
-    (weights_of_another_shape, 1, "error: a file of the model .* damaged: .*size mismatch.*write it again"),
+    (
+        damaged_weights,
+        1,
+        "error: a file of the model or checkpoint is damaged: .*; copy or write it again",
+    ),
+    (
+        damaged_pickle,
+        1,
+        "error: a file of the model or checkpoint is damaged: .*; copy or write it again",
+    ),
+    (
+        weights_of_another_shape,
+        1,
+        "error: a file of the model .* damaged: .*size mismatch.*write it again",
+    ),
     (deep_json, 1, "error: a JSON file is nested too deeply to be read; write it again"),
-    (checkpoint_of_a_full_disk, 1, "error: /x/y: No space left on device; free space or name a place .*"),
+    (
+        checkpoint_of_a_full_disk,
+        1,
+        "error: /x/y: No space left on device; free space or name a place .*",
+    ),
     (full_disk, 1, "error: No space left on device; free space or name a place on another disk"),
-    (rename_to_another_disk, 1, "error: /x/a and /y/b: Invalid cross-device link; correct this and run .*"),
+    (
+        rename_to_another_disk,
+        1,
+        "error: /x/a and /y/b: Invalid cross-device link; correct this and run .*",
+    ),
     (interrupted, 130, "stopped by Ctrl-C; run the same command again to continue"),
 ]
 

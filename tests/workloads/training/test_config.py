@@ -35,7 +35,12 @@ def test_all_published_sizes_are_shipped() -> None:
 def test_every_kind_of_task_has_an_example() -> None:
     """Pre-training has none, and no adapters."""
     tasks = [load_config(path).task for path in TASKS]
-    assert {task.kind for task in tasks if task} == {"binary", "multilabel", "regression", "residue"}
+    assert {task.kind for task in tasks if task} == {
+        "binary",
+        "multilabel",
+        "regression",
+        "residue",
+    }
     assert not any(load_config(path).task or load_config(path).lora for path in CONFIGS)
 
 
@@ -47,7 +52,9 @@ def run_yaml(tmp_path: Path) -> Path:
 
 
 def test_defaults_file_and_overrides(run_yaml: Path) -> None:
-    config = load_config(run_yaml, ["optim.betas=[0.9, 0.95]", "data.source=a.fasta", "train.compile=on"])
+    config = load_config(
+        run_yaml, ["optim.betas=[0.9, 0.95]", "data.source=a.fasta", "train.compile=on"]
+    )
     assert config.optim.lr == 1e-4, "YAML 1.1 reads 1e-4 as text"
     assert config.optim.betas == (0.9, 0.95)
     assert config.data.source == ("a.fasta",)
@@ -121,7 +128,9 @@ LORA = FOLDER / "finetune/membrane_sample.yaml"
 @pytest.mark.parametrize("value", ["false", "no", "off", "0", "''", "[]", "5", "some", "[rank]"])
 @pytest.mark.parametrize("section", ["lora", "train", "bionemo", "chat", "task.split"])
 def test_only_null_leaves_a_section_out(section: str, value: str) -> None:
-    with pytest.raises(ValueError, match=rf"{section}: expected a section \(mapping\) or null, got "):
+    with pytest.raises(
+        ValueError, match=rf"{section}: expected a section \(mapping\) or null, got "
+    ):
         load_config(LORA, [f"{section}={value}"])
 
 
@@ -143,23 +152,41 @@ def test_null_and_an_empty_section() -> None:
         ("train: {max_steps: 1:30}\n", "train.max_steps: got '1:30'; expected a whole number"),
         ("train: {max_steps: '12'}\n", "train.max_steps: got '12'; expected a whole number"),
         ("train: {max_steps: true}\n", "train.max_steps: got True; expected a whole number"),
-        ("train: {seed: 99999999999999999999999}\n", "train.seed: got '99999999999999999999999'; expected"),
+        (
+            "train: {seed: 99999999999999999999999}\n",
+            "train.seed: got '99999999999999999999999'; expected",
+        ),
         ("train: {activation_checkpointing: yes}\n", "got 'yes'; allowed are true and false"),
         ("train: {activation_checkpointing: on}\n", "got 'on'; allowed are true and false"),
         ("optim: {lr: 1_0}\n", "optim.lr: got '1_0'; expected a finite number"),
         ("optim: {lr: 1:30}\n", "optim.lr: got '1:30'; expected a finite number"),
         ("optim: {lr: 010}\n", "optim.lr: got '010'; expected a finite number"),
         ("optim: {lr: true}\n", "optim.lr: got True; expected a finite number"),
-        ("optim: {weight_decay: .inf}\n", "optim.weight_decay: got '.inf'; expected a finite number"),
-        ("optim: {weight_decay: .nan}\n", "optim.weight_decay: got '.nan'; expected a finite number"),
+        (
+            "optim: {weight_decay: .inf}\n",
+            "optim.weight_decay: got '.inf'; expected a finite number",
+        ),
+        (
+            "optim: {weight_decay: .nan}\n",
+            "optim.weight_decay: got '.nan'; expected a finite number",
+        ),
         ("optim: {weight_decay: inf}\n", "optim.weight_decay: got 'inf'; expected a finite number"),
-        ("optim: {weight_decay: 1e999}\n", "optim.weight_decay: got '1e999'; expected a finite number"),
+        (
+            "optim: {weight_decay: 1e999}\n",
+            "optim.weight_decay: got '1e999'; expected a finite number",
+        ),
         ("data: {source: {a: b}}\n", "data.source: got {'a': 'b'}; expected a list"),
         ("data: {source: [{a: b}]}\n", "data.source: got [{'a': 'b'}]; expected text"),
         ("data: {source: null}\n", "data.source: got None; expected a list"),
-        ("data: {source: [true]}\n", "data.source: got [True]; expected text; put words such as true"),
+        (
+            "data: {source: [true]}\n",
+            "data.source: got [True]; expected text; put words such as true",
+        ),
         ('data: {path: "a\\0b"}\n', "data.path: got 'a\\x00b'; expected text without NUL"),
-        ('data: {path: "\\ud800"}\n', "data.path: got '\\ud800'; expected text without NUL and surrogates"),
+        (
+            'data: {path: "\\ud800"}\n',
+            "data.path: got '\\ud800'; expected text without NUL and surrogates",
+        ),
         ('"\\e[31m": 1\n', "\\x1b[31m: no such field"),
         ("name: " + "a" * 300 + "\n", "aaa'; use at most 200 bytes"),
         ("a: &x [1]\nname: *x\n", "line 2: got the alias *x; write the value itself"),
@@ -169,7 +196,10 @@ def test_null_and_an_empty_section() -> None:
         ),
         ("name: !!str 5\n", "line 1: got the tag 'tag:yaml.org,2002:str'; remove it"),
         ("? [a]\n: b\n", "line 1: got a list or mapping as a key; expected text"),
-        ("a: 1\n--- \nb: 2\n", "not YAML: line 2, column 1: expected a single document in the stream"),
+        (
+            "a: 1\n--- \nb: 2\n",
+            "not YAML: line 2, column 1: expected a single document in the stream",
+        ),
         ("name: \x1b\n", "not YAML: unacceptable character #x001b"),
         ("data: " + "[" * 3000 + "\n", "line 1: more than 16 levels of nesting"),
         ("name: " + "[" * 3000 + "]" * 3000 + "\n", "line 1: more than 16 levels of nesting"),
@@ -193,7 +223,9 @@ def test_surprises_of_yaml_are_refused(tmp_path: Path, text: str, message: str) 
 
 def test_an_alias_bomb_ends_at_once(tmp_path: Path) -> None:
     path = tmp_path / "bomb.yaml"
-    lines = [f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9 if n else ['lol'] * 9)}]" for n in range(10)]
+    lines = [
+        f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9 if n else ['lol'] * 9)}]" for n in range(10)
+    ]
     path.write_text("\n".join([*lines, "name: *x9\n"]))
     with pytest.raises(ValueError, match=r"line 2: got the alias \*x0") as caught:
         load_config(path)
@@ -211,14 +243,31 @@ def test_long_values_are_shortened(tmp_path: Path) -> None:
 
 def test_values_that_stay_text(run_yaml: Path) -> None:
     """Values that YAML 1.1 reads as numbers, booleans or dates are text, as in cluster files."""
-    config = load_config(run_yaml, ["data.path=010", "data.source=[on, 1:30, 2026-08-30, 0x10, 7, 1.5]"])
+    config = load_config(
+        run_yaml, ["data.path=010", "data.source=[on, 1:30, 2026-08-30, 0x10, 7, 1.5]"]
+    )
     assert config.data.path == "010"
     assert config.data.source == ("on", "1:30", "2026-08-30", "0x10", "7", "1.5")
 
 
 @pytest.mark.parametrize(
     "text",
-    ["on", "010", "1:30", "1e5", "1.5e3", "1.5e+3", "1_0", "-.5", ".5", "1.", "~", "", "null", "2026-08-30"],
+    [
+        "on",
+        "010",
+        "1:30",
+        "1e5",
+        "1.5e3",
+        "1.5e+3",
+        "1_0",
+        "-.5",
+        ".5",
+        "1.",
+        "~",
+        "",
+        "null",
+        "2026-08-30",
+    ],
 )
 def test_the_recorded_configuration_reads_back(tmp_path: Path, run_yaml: Path, text: str) -> None:
     """A run records its configuration by PyYAML, which quotes what its own loader would misread."""

@@ -11,7 +11,11 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from tests.workloads.training.forked_processes import recorded_packs, train_and_record_all, train_in_turn
+from tests.workloads.training.forked_processes import (
+    recorded_packs,
+    train_and_record_all,
+    train_in_turn,
+)
 from tests.workloads.training.training_runs import (
     NUM_STEPS,
     PACKS_PER_STEP,
@@ -78,11 +82,15 @@ def test_losses_are_the_same_in_every_mode(runs: Path, wanted: list[str], optimi
 
 def test_batches_are_the_same_in_every_mode(runs: Path, wanted: list[str]) -> None:
     packs = {
-        name: recorded_packs(runs / name, RUNS[name][0], packs_per_step=PACKS_PER_STEP, num_steps=NUM_STEPS)
+        name: recorded_packs(
+            runs / name, RUNS[name][0], packs_per_step=PACKS_PER_STEP, num_steps=NUM_STEPS
+        )
         for name in wanted
     }
     alone = packs["ddp-1-adamw"]
-    assert len({json.dumps(pack) for pack in alone}) == NUM_STEPS * PACKS_PER_STEP, "no two packs are alike"
+    assert len({json.dumps(pack) for pack in alone}) == NUM_STEPS * PACKS_PER_STEP, (
+        "no two packs are alike"
+    )
     for name, others in packs.items():
         assert others == alone, name
 
@@ -109,7 +117,9 @@ def test_results_and_model_of_a_run(runs: Path, family: str) -> None:
     assert guidance | ours <= results.keys()
     assert results["perplexity"] == pytest.approx(math.exp(results["eval_loss"]))
     # ESMC starts with 64 columns, ESM-2 with 33.
-    assert results["perplexity"] < results["unigram_perplexity"] * {"esm2": 1.5, "esmc": 2.5}[family]
+    assert (
+        results["perplexity"] < results["unigram_perplexity"] * {"esm2": 1.5, "esmc": 2.5}[family]
+    )
     assert 0.8 < results["fill"] <= 1 and results["world_size"] == 2
     model = AutoModelForMaskedLM.from_pretrained(run_dir / "model")
     assert all(torch.isfinite(p).all() for p in model.parameters())

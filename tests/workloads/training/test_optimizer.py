@@ -49,7 +49,9 @@ def matrices(seed: int) -> list[Tensor]:
     return [torch.randn(shape, generator=generator) * 0.02 for shape in SHAPES * PER_SHAPE]
 
 
-def step_with(optimizer: Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+def step_with(
+    optimizer: Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> None:
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient.clone()
     optimizer.step()
@@ -94,7 +96,13 @@ def check_flag(model: nn.Module, spread: Callable[[Tensor, Tensor], Tensor]) -> 
     for each in optimizers:
         each.found_inf = stopped  # type: ignore[attr-defined]
     seen = []
-    for value, flag in ((0.1, 0.0), (0.2, 0.0), (float("nan"), 1.0), (float("inf"), 1.0), (0.3, 1.0)):
+    for value, flag in (
+        (0.1, 0.0),
+        (0.2, 0.0),
+        (float("nan"), 1.0),
+        (float("inf"), 1.0),
+        (0.3, 1.0),
+    ):
         stopped.fill_(flag)
         for parameter in model.parameters():
             parameter.grad = spread(torch.full(parameter.shape, value), parameter)

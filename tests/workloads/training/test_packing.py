@@ -42,7 +42,9 @@ def test_every_protein_once_an_epoch(split: RecordSplit) -> None:
 
 def test_epochs_differ_and_repeat_by_seed(split: RecordSplit) -> None:
     def order(seed: int, epoch: int) -> list[int]:
-        return [unit for pack in stream_of(split, seed).epoch(epoch) for unit in pack.units.tolist()]
+        return [
+            unit for pack in stream_of(split, seed).epoch(epoch) for unit in pack.units.tolist()
+        ]
 
     assert order(0, 0) == order(0, 0)
     assert order(0, 0) != order(0, 1)
@@ -84,7 +86,10 @@ def test_crops_move_from_epoch_to_epoch(split: RecordSplit) -> None:
 
 def test_fill_of_protein_lengths() -> None:
     # UniRef50-like lengths: log-normal, median 200, sigma 0.75, cropped at 1022.
-    lengths = np.clip(np.random.default_rng(0).lognormal(np.log(200), 0.75, 16_384), 20, 1022).astype(int) + 2
+    lengths = (
+        np.clip(np.random.default_rng(0).lognormal(np.log(200), 0.75, 16_384), 20, 1022).astype(int)
+        + 2
+    )
     for capacity in (4096, 16_384, 65_536):
         packs = pack_lengths(lengths, capacity, max_items=capacity)
         assert sorted(np.concatenate(packs).tolist()) == list(range(len(lengths)))
@@ -105,7 +110,9 @@ def test_resume_continues_the_same_packs(split: RecordSplit) -> None:
 
 
 def test_position_beyond_the_epoch_is_refused(split: RecordSplit) -> None:
-    with pytest.raises(ValueError, match=r"epoch 0 has \d+ packs, fewer than the 99999 already consumed"):
+    with pytest.raises(
+        ValueError, match=r"epoch 0 has \d+ packs, fewer than the 99999 already consumed"
+    ):
         next(stream_of(split).packs(Position(0, 99_999)))
 
 
@@ -143,7 +150,9 @@ def test_masks_do_not_depend_on_the_packing(split: RecordSplit) -> None:
             host = stream.load(planned)
             pack = mask_pack(host, 128, 0.15, CPU)
             for index, unit in enumerate(planned.units.tolist()):
-                found[unit] = pack.tokens[host.cumulative[index] : host.cumulative[index + 1]].tolist()
+                found[unit] = pack.tokens[
+                    host.cumulative[index] : host.cumulative[index + 1]
+                ].tolist()
         return found
 
     assert masked_proteins(256) == masked_proteins(1024)
@@ -164,9 +173,16 @@ def test_mask_statistics(split: RecordSplit) -> None:
             untouched[pack.rows[known]] = False
             assert torch.equal(before[untouched], pack.tokens[untouched])
             other = now[now != MASK]
-            assert ((other >= FIRST_RESIDUE) & (other < FIRST_RESIDUE + NUM_STANDARD_RESIDUES)).all()
+            assert (
+                (other >= FIRST_RESIDUE) & (other < FIRST_RESIDUE + NUM_STANDARD_RESIDUES)
+            ).all()
             changed = (now != MASK) & (now != pack.targets[known])
-            kinds += [planned.num_record_tokens, (now == MASK).sum(), (now != MASK).sum(), changed.sum()]
+            kinds += [
+                planned.num_record_tokens,
+                (now == MASK).sum(),
+                (now != MASK).sum(),
+                changed.sum(),
+            ]
     residues, masked, others, changed = kinds
     assert (masked + others) / residues == pytest.approx(0.15, abs=0.005)
     assert masked / (masked + others) == pytest.approx(0.8, abs=0.01)
@@ -204,7 +220,9 @@ def test_read_ahead_raises_the_readers_error() -> None:
 
 def test_read_ahead_ends_its_thread_when_it_is_closed() -> None:
     def threads() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
+        return [
+            thread.name for thread in threading.enumerate() if thread.name.startswith("read-ahead")
+        ]
 
     before = threads()
     steps = read_ahead(count())  # type: ignore[arg-type]

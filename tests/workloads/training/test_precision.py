@@ -63,11 +63,15 @@ def test_a_processor_without_bf16_instructions_is_not_measured(
     measured = measuring(3.0)
     monkeypatch.setattr(precision, "has_bf16_instructions", lambda: False)
     found = select_precision(AUTO, CPU)
-    assert found == Precision("fp32", "this processor has no bf16 instructions (avx512_bf16 or AMX)")
+    assert found == Precision(
+        "fp32", "this processor has no bf16 instructions (avx512_bf16 or AMX)"
+    )
     assert not measured and not cache.exists()
 
 
-def test_the_run_file_goes_before_all(measuring: Measure, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_run_file_goes_before_all(
+    measuring: Measure, capsys: pytest.CaptureFixture[str]
+) -> None:
     measured = measuring(3.0)
     assert select_precision(TrainConfig(precision="fp32"), CPU).name == "fp32"
     measuring(0.1)
@@ -95,7 +99,9 @@ def test_a_measurement_is_kept_by_processor_torch_and_threads(
     assert len(list((cache / "bf16-speedup").iterdir())) == 4
 
 
-@pytest.mark.parametrize("text", ["", "0.5.", "{}", "[2.5]", '"2.5"', "NaN", "-1.0", "0.0", "true", "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "0.5.", "{}", "[2.5]", '"2.5"', "NaN", "-1.0", "0.0", "true", "\xff"]
+)
 def test_a_damaged_cache_is_written_again(measuring: Measure, cache: Path, text: str) -> None:
     measured = measuring(0.5)
     select_precision(AUTO, CPU)
@@ -105,7 +111,9 @@ def test_a_damaged_cache_is_written_again(measuring: Measure, cache: Path, text:
     assert json.loads(file.read_text()) == 0.5
 
 
-def test_a_cache_that_cannot_be_written_does_not_stop_a_run(measuring: Measure, cache: Path) -> None:
+def test_a_cache_that_cannot_be_written_does_not_stop_a_run(
+    measuring: Measure, cache: Path
+) -> None:
     measured = measuring(2.0)
     cache.parent.write_text("a file where the folder should be")
     for count in (1, 2):
@@ -126,7 +134,10 @@ def test_without_an_absolute_xdg_cache_home_it_is_in_the_home(
 
 
 def test_a_run_keeps_what_it_began_with(
-    measuring: Measure, run_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    measuring: Measure,
+    run_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever the cache, the number of threads and the machine say later."""
     short = ("train.precision=auto", "optim.warmup_steps=0", "train.save_every_steps=2")
@@ -202,7 +213,9 @@ def test_a_gpu_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None
             select_precision(TrainConfig(precision=chosen), torch.device("cuda", 0))
 
 
-def test_the_measurement_is_a_ratio_and_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_measurement_is_a_ratio_and_draws_no_random_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # The larger matrices take this processor minutes in bf16 if it has no instructions for it.
     monkeypatch.setattr(precision, "MEASURED_HIDDEN_SIZE", 8)
     monkeypatch.setattr(precision, "MEASURED_HEADS", 2)

@@ -61,7 +61,9 @@ def counted(
         token_scale=torch.ones(len(tokens)),
         positions=torch.cat([torch.arange(length) for length in LENGTHS]),
         segments=Segments(cumulative, max(LENGTHS)),
-        rows=torch.cat([start + torch.arange(n // 2) for start, n in zip(cumulative, LENGTHS, strict=False)]),
+        rows=torch.cat(
+            [start + torch.arange(n // 2) for start, n in zip(cumulative, LENGTHS, strict=False)]
+        ),
         targets=tokens[:ROWS],
     )
     # In eager mode, the recomputation of a layer ends before its last product; compiled layers go through.
@@ -103,7 +105,9 @@ def test_model_flops_count_the_last_layer_in_full_and_nothing_twice(
     skipped += len(model.on_vocabulary) * 6 * tokens * hidden**2
     executed = executed_flops(model, tokens, ROWS, pairs, recomputed=False, on_cpu=False)
     # Biases and norms are counted by the one, the decoder by the other; ESMC's own is counted by both.
-    vectors = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 1 and "contact_head" not in n)
+    vectors = sum(
+        p.numel() for n, p in model.named_parameters() if p.ndim == 1 and "contact_head" not in n
+    )
     decoder = 6 * (ROWS if family == "esm2" else ROWS - tokens) * hidden * tiny_config.vocab_size
     assert num_flops(model, tokens, pairs) == executed + skipped + 6 * tokens * vectors - decoder
 
@@ -140,7 +144,9 @@ def test_the_ceiling_is_measured_in_the_type_of_the_run() -> None:
 
 def test_the_mean_length_weighs_proteins_by_their_lengths() -> None:
     lengths = [10, 400]
-    step = StepPacks([], 2, sum(lengths), sum((length + 2) ** 2 for length in lengths), 512, Position())
+    step = StepPacks(
+        [], 2, sum(lengths), sum((length + 2) ** 2 for length in lengths), 512, Position()
+    )
     done = Progress()
     done.add(step)
     assert done.length_weighted_mean(special_tokens=2) == (10**2 + 400**2) / 410
@@ -198,7 +204,11 @@ def test_steady_steps_leave_out_the_first_ones_and_what_lies_between_steps(clock
 
 
 def test_a_checkpoint_of_an_earlier_version_can_be_resumed() -> None:
-    saved = {name: value for name, value in asdict(Progress(step=7)).items() if not name.startswith("steady")}
+    saved = {
+        name: value
+        for name, value in asdict(Progress(step=7)).items()
+        if not name.startswith("steady")
+    }
     assert Progress(**saved) == Progress(step=7)
 
 
@@ -219,7 +229,9 @@ def results_of(run_dir: Path) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_results_state_the_rates_of_steady_steps(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_state_the_rates_of_steady_steps(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(train, "matmul_ceiling", lambda device, dtype: 1e9)
     monkeypatch.setattr(train, "peak_flops", lambda device: 4e9)
     counts: list[tuple[int, ...]] = []
@@ -257,5 +269,10 @@ def test_a_run_of_few_steps_has_no_steady_rates(run_file: Path) -> None:
     found = results_of(run_file.parent / "runs/run")
     assert found.keys() >= RATES
     missing = {name for name in RATES if found[name] is None}
-    assert missing == {"steady_residues_per_second", "model_mfu", "executed_mfu", "share_of_ceiling"}
+    assert missing == {
+        "steady_residues_per_second",
+        "model_mfu",
+        "executed_mfu",
+        "share_of_ceiling",
+    }
     assert found["steady_seconds"] == 0 and found["ceiling_flops_per_second"] > 0

@@ -21,7 +21,16 @@ from packaging.requirements import Requirement
 from seqlm.training.command_line import one_line_errors, require
 
 REPOSITORY = Path(__file__).parents[3]
-REQUIRED = ("torch", "transformers", "numpy", "pyarrow", "safetensors", "PyYAML", "tqdm", "matplotlib")
+REQUIRED = (
+    "torch",
+    "transformers",
+    "numpy",
+    "pyarrow",
+    "safetensors",
+    "PyYAML",
+    "tqdm",
+    "matplotlib",
+)
 """Packages that README.md names."""
 LORA, SERVING, MAPS = ("peft", "bitsandbytes"), ("starlette", "uvicorn"), ("pandas",)
 EXTRA = {
@@ -65,7 +74,11 @@ sys.argv[1:] = names
 
 def modules() -> list[str]:
     """All of both folders, by their names."""
-    files = [path for folder in ("workloads", "benchmarks") for path in (REPOSITORY / folder).rglob("*.py")]
+    files = [
+        path
+        for folder in ("workloads", "benchmarks")
+        for path in (REPOSITORY / folder).rglob("*.py")
+    ]
     names = (".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in files)
     return sorted(name.removesuffix(".__init__") for name in names)
 
@@ -102,13 +115,17 @@ def with_only(packages: Iterable[str]) -> dict[str, str]:
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(map(str, folders)),
-        "VISIBLE_PACKAGES": json.dumps({"modules": sorted(visible), "distributions": sorted(distributions)}),
+        "VISIBLE_PACKAGES": json.dumps(
+            {"modules": sorted(visible), "distributions": sorted(distributions)}
+        ),
     }
 
 
 def python(*arguments: str, packages: Iterable[str] = REQUIRED) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, env=with_only(packages), capture_output=True, text=True)
+    return subprocess.run(
+        command, cwd=REPOSITORY, env=with_only(packages), capture_output=True, text=True
+    )
 
 
 @pytest.mark.long
@@ -124,7 +141,9 @@ def test_modules_with_extra_packages_import_with_these(extra: tuple[str, ...]) -
 @pytest.mark.long
 def test_other_packages_are_hidden_from_child_processes_too() -> None:
     """Otherwise the other tests would prove nothing."""
-    child = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'import xxhash']))"
+    child = (
+        "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'import xxhash']))"
+    )
     done = python("-c", child)
     assert done.returncode == 1 and "No module named 'xxhash'" in done.stderr
     assert python("-c", child, packages=[*REQUIRED, "xxhash"]).returncode == 0
@@ -136,7 +155,13 @@ def test_a_run_needs_no_other_packages_and_every_other_module_imports(
 ) -> None:
     fasta = tmp_path / "proteins.fasta"
     fasta.write_text(">P1\nMKVLAGGW\n>P2\nMSTNPKPQRK\n")
-    run = ["--config", str(run_file), "train.max_steps=2", "optim.warmup_steps=1", "tracking.mlflow=true"]
+    run = [
+        "--config",
+        str(run_file),
+        "train.max_steps=2",
+        "optim.warmup_steps=1",
+        "tracking.mlflow=true",
+    ]
     inference = [f"inference.input=[{fasta}]", f"inference.model={tmp_path}/runs/run/model"]
     stages = [["train", *run], ["evaluate", *run]]
     stages += [["report", str(tmp_path / "runs/run")]]
@@ -160,11 +185,14 @@ def test_a_missing_package_is_named_in_one_line(capsys: pytest.CaptureFixture[st
     assert raised.value.code == 1
     said = capsys.readouterr().err
     assert (
-        said.startswith("error: the package no_such_package is missing; install it") and said.count("\n") == 1
+        said.startswith("error: the package no_such_package is missing; install it")
+        and said.count("\n") == 1
     )
 
 
-def test_a_missing_module_of_a_package_that_is_there_is_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_module_of_a_package_that_is_there_is_a_fault(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit), one_line_errors():
         import workloads.nowhere  # noqa: F401
     assert "ModuleNotFoundError: No module named 'workloads.nowhere'" in capsys.readouterr().err
@@ -174,5 +202,7 @@ def test_a_missing_module_of_a_package_that_is_there_is_a_fault(capsys: pytest.C
 def test_serving_names_what_it_misses() -> None:
     done = python("-m", "seqlm", "serve", "--model", "nowhere", packages=[*REQUIRED, "uvicorn"])
     assert (done.returncode, done.stdout) == (1, "")
-    line = "error: the package starlette is missing; install it (pip install starlette) and try again"
+    line = (
+        "error: the package starlette is missing; install it (pip install starlette) and try again"
+    )
     assert done.stderr.splitlines() == [line]

@@ -40,7 +40,10 @@ def test_damaged_checkpoint_falls_back(
     data.write_bytes(content)
     train_here(run_file, "train.save_every_steps=10", "train.max_steps=31")
     said = capfd.readouterr().out
-    assert "__0_0.distcp is damaged: its checksum is wrong; falling back to the checkpoint before it" in said
+    assert (
+        "__0_0.distcp is damaged: its checksum is wrong; falling back to the checkpoint before it"
+        in said
+    )
     assert newest.with_name(newest.name + ".damaged").exists(), "nothing is deleted"
     assert losses(run_dir) == losses(run_dir.parent / "whole")
     for path in (run_dir / "checkpoints").glob("step-????????"):
@@ -69,7 +72,9 @@ def test_a_stager_that_serves_one_save_is_replaced(
 
 
 @pytest.mark.long
-def test_a_signal_ends_an_evaluation(run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_ends_an_evaluation(
+    run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sender of a signal does not wait for long, and all of a split may take hours. The first evaluation
     comes between two saves, the next one with a save, the last one at the end.
     """
@@ -125,7 +130,9 @@ def test_a_lock_of_the_last_start_is_waited_for(
 
 
 @pytest.mark.long
-def test_a_longer_run_resumes_and_a_finished_one_is_left_alone(run_file: Path, run_dir: Path) -> None:
+def test_a_longer_run_resumes_and_a_finished_one_is_left_alone(
+    run_file: Path, run_dir: Path
+) -> None:
     train_here(run_file, "train.max_steps=6")
     first = losses(run_dir)
     (run_dir / "report.html").unlink()

@@ -14,12 +14,20 @@ from seqlm.training.command_line import STOPPED_BY_SIGNAL
 from seqlm.training.tracking.run_log import read_metrics
 from tests.workloads.training import hindered_training
 from tests.workloads.training.forked_processes import forked, train_in_turn
-from tests.workloads.training.training_runs import NUM_STEPS, events, largest_difference, losses, train_here
+from tests.workloads.training.training_runs import (
+    NUM_STEPS,
+    events,
+    largest_difference,
+    losses,
+    train_here,
+)
 
 pytestmark = pytest.mark.long
 
 
-def wait_for_step(run_dir: Path, step: int, running: Callable[[], bool], seconds: float = 120) -> None:
+def wait_for_step(
+    run_dir: Path, step: int, running: Callable[[], bool], seconds: float = 120
+) -> None:
     """Wait until the log of a running training has reached a step."""
     deadline = time.monotonic() + seconds
     while running():
@@ -36,14 +44,24 @@ def test_killed_runs_resume_bit_for_bit(run_file: Path) -> None:
     saving = "train.save_every_steps=4"
     killed = {mode: random.randint(9, 13) for mode in ("ddp", "fsdp")}
     for mode, step in killed.items():
-        arguments = ("--config", str(run_file), f"name=killed-{mode}", f"parallel.mode={mode}", saving)
+        arguments = (
+            "--config",
+            str(run_file),
+            f"name=killed-{mode}",
+            f"parallel.mode={mode}",
+            saving,
+        )
         log = run_file.with_name(mode)
-        with forked(2, hindered_training.main, *arguments, log=log, HOLD_SECONDS="0.05") as killed_ones:
+        with forked(
+            2, hindered_training.main, *arguments, log=log, HOLD_SECONDS="0.05"
+        ) as killed_ones:
             wait_for_step(runs / f"killed-{mode}", step, killed_ones.are_running)
             killed_ones.kill()  # as when a machine dies
         shutil.copytree(runs / f"killed-{mode}", runs / f"shrunk-{mode}")
     settings = [
-        f"name={name}-{mode} parallel.mode={mode} {saving}" for name in ("killed", "whole") for mode in killed
+        f"name={name}-{mode} parallel.mode={mode} {saving}"
+        for name in ("killed", "whole")
+        for mode in killed
     ]
     train_in_turn(run_file, {2: settings})
     for mode, step in killed.items():
@@ -106,6 +124,8 @@ def test_checkpoint_that_cannot_be_written_says_so(run_file: Path) -> None:
     with forked(2, hindered_training.main, *settings, log=log, **environment) as limited:
         assert any(limited.ends())
     text = message.read_text()
-    assert "could not be written" in text and "Earlier checkpoints are intact; free disk space" in text
+    assert (
+        "could not be written" in text and "Earlier checkpoints are intact; free disk space" in text
+    )
     checkpoints = run_file.parent / "runs" / "run" / "checkpoints"
     assert list(checkpoints.iterdir()) == [], "nothing half-written stays"

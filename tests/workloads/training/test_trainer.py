@@ -44,7 +44,8 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
 def state_of(trainer: Trainer) -> list[Tensor]:
     states = [state.values() for each in trainer.optimizers for state in each.state.values()]
     return [
-        x.detach().clone() for x in (*trainer.model.parameters(), *(x for state in states for x in state))
+        x.detach().clone()
+        for x in (*trainer.model.parameters(), *(x for state in states for x in state))
     ]
 
 
@@ -107,7 +108,9 @@ def test_no_checkpoint_of_a_step_that_is_not_finite(
     monkeypatch.setattr(Checkpointer, "save", noted)
     spoil(step=step, factor=float("nan"))
     with pytest.raises(NonFiniteLossError, match=f"^step {step}: loss nan, gradient norm nan"):
-        train_here(run_file, "train.save_every_steps=3", "train.log_every_steps=10", "train.max_steps=12")
+        train_here(
+            run_file, "train.save_every_steps=3", "train.log_every_steps=10", "train.max_steps=12"
+        )
     assert saved == [3, 6][: step - 5]
     run_dir = run_file.parent / "runs" / "run"
     written = sorted(path.name for path in (run_dir / "checkpoints").iterdir())

@@ -38,7 +38,9 @@ def test_windows_give_what_proteins_one_by_one_give(max_length: int, num_tokens:
     expected = packed_attention(*qkv.unbind(1), cos, sin, Segments(cumulative, max_length))
     (expected_grad,) = torch.autograd.grad(expected, qkv, upstream)
     q, k, v = qkv.unbind(1)
-    found = window_attention(rotate(q, cos, sin) * 16**-0.5, rotate(k, cos, sin), v, segment, max_length)
+    found = window_attention(
+        rotate(q, cos, sin) * 16**-0.5, rotate(k, cos, sin), v, segment, max_length
+    )
     (found_grad,) = torch.autograd.grad(found, qkv, upstream)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(found_grad, expected_grad, atol=1e-5, rtol=1e-5)
@@ -49,7 +51,9 @@ def test_what_is_not_done_on_xla_is_named(run_file: Path) -> None:
     refused = load_config(run_file, ["parallel.mode=fsdp", "train.compile=on", "optim.name=muon"])
     with pytest.raises(ValueError, match=r"parallel\.mode: got fsdp") as raised:
         xla.check(refused)
-    assert "train.compile: got on" in str(raised.value) and "optim.name: got muon" in str(raised.value)
+    assert "train.compile: got on" in str(raised.value) and "optim.name: got muon" in str(
+        raised.value
+    )
     assert FineTuning.xla_problems[0].startswith("task: fine-tuning")
     with pytest.raises(ValueError, match="task: fine-tuning"):
         xla.check(load_config(run_file), FineTuning.xla_problems)
@@ -62,11 +66,15 @@ def test_a_device_that_cannot_be_had_is_an_error(
     monkeypatch.setenv("PJRT_DEVICE", "NEURON")
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setitem(sys.modules, "torch_xla", None)
-    with pytest.raises(ValueError, match="PJRT_DEVICE: got NEURON, and torch_xla cannot be imported"):
+    with pytest.raises(
+        ValueError, match="PJRT_DEVICE: got NEURON, and torch_xla cannot be imported"
+    ):
         train_here(run_file)
 
 
-def test_locks_in_a_run_s_own_cache_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_in_a_run_s_own_cache_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of a folder that somebody has named may be others'."""
     lock = tmp_path / "neuronxcc-2.24" / "MODULE_1" / "model.hlo_module.pb.lock"
     lock.parent.mkdir(parents=True)
@@ -88,7 +96,9 @@ def test_locks_in_a_run_s_own_cache_are_dropped(tmp_path: Path, monkeypatch: pyt
     assert compiled.exists() and not lock.exists()
 
 
-def test_peak_of_a_core_is_that_of_its_instance_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_peak_of_a_core_is_that_of_its_instance_type(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(device_runtime, "_INSTANCE_TYPE", tmp_path / "product_name")
     core = XlaRuntime(torch.device("xla", 0))
     peaks = []

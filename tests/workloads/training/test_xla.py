@@ -30,7 +30,9 @@ from tests.workloads.training.training_runs import (
     write_run_file,
 )
 
-torch_xla = pytest.importorskip("torch_xla", reason="torch_xla is not installed here: make test-xla")
+torch_xla = pytest.importorskip(
+    "torch_xla", reason="torch_xla is not installed here: make test-xla"
+)
 metrics = pytest.importorskip("torch_xla.debug.metrics")
 xla_model = pytest.importorskip("torch_xla.core.xla_model")
 
@@ -148,7 +150,9 @@ def test_steps_that_compile_may_be_slow(trained: Trained) -> None:
 
 
 def test_nothing_falls_back_to_the_host(trained: Trained) -> None:
-    assert {name for name in metrics.counter_names() if name.startswith("aten::")} <= READ_BY_THE_HOST
+    assert {
+        name for name in metrics.counter_names() if name.startswith("aten::")
+    } <= READ_BY_THE_HOST
 
 
 def test_a_resumed_run_is_exact(train: Callable[..., Path]) -> None:
@@ -162,7 +166,9 @@ def test_a_resumed_run_is_exact(train: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("devices", [("cpu", "xla"), ("xla", "cpu")])
-def test_a_run_resumes_on_another_device(train: Callable[..., Path], devices: Sequence[str]) -> None:
+def test_a_run_resumes_on_another_device(
+    train: Callable[..., Path], devices: Sequence[str]
+) -> None:
     settings = ("optim.schedule=constant",)
     whole = train("cpu", "whole-cpu", *settings)
     name = "-".join(devices)
@@ -196,9 +202,17 @@ def test_two_processes_give_the_same_losses(train: Callable[..., Path], trained:
     """
     settings = ("optim.schedule=constant",)
     whole = train("cpu", "whole-cpu", *settings)
-    command = ("--config", str(trained.folder.parent / "run.yaml"), "name=both", *OF_BLOCKS, *settings)
+    command = (
+        "--config",
+        str(trained.folder.parent / "run.yaml"),
+        "name=both",
+        *OF_BLOCKS,
+        *settings,
+    )
     module = "tests.workloads.training.xla_joined_by_gloo"
-    done = start_training(*command, "train.max_steps=15", processes=2, program=[module], PJRT_DEVICE="CPU")
+    done = start_training(
+        *command, "train.max_steps=15", processes=2, program=[module], PJRT_DEVICE="CPU"
+    )
     said, _ = done.communicate(timeout=300)
     assert done.returncode == 0, said
     (checkpoint,) = (trained.folder / "both" / "checkpoints").iterdir()
@@ -210,10 +224,14 @@ def test_two_processes_give_the_same_losses(train: Callable[..., Path], trained:
 def test_losses_without_functionalization(trained: Trained) -> None:
     """torch-neuronx switches it off. Then the parts that tensors are split into have other data."""
     command = ("--config", str(trained.folder.parent / "run.yaml"), "name=without", *OF_BLOCKS)
-    done = start_training(*command, processes=1, PJRT_DEVICE="CPU", XLA_DISABLE_FUNCTIONALIZATION="1")
+    done = start_training(
+        *command, processes=1, PJRT_DEVICE="CPU", XLA_DISABLE_FUNCTIONALIZATION="1"
+    )
     said, _ = done.communicate(timeout=300)
     assert done.returncode == 0, said
-    difference = largest_difference(losses(trained.folder / "cpu"), losses(trained.folder / "without"))
+    difference = largest_difference(
+        losses(trained.folder / "cpu"), losses(trained.folder / "without")
+    )
     assert difference < TOLERANCE
 
 
@@ -232,4 +250,7 @@ def test_processes_that_would_train_apart_are_refused(run_file: Path) -> None:
     done = start_training("--config", str(run_file), processes=2, PJRT_DEVICE="CPU")
     said, _ = done.communicate(timeout=120)
     assert done.returncode != 0
-    assert "PJRT_DEVICE: got CPU with 2 processes, of which XLA adds up 1: they would train apart" in said
+    assert (
+        "PJRT_DEVICE: got CPU with 2 processes, of which XLA adds up 1: they would train apart"
+        in said
+    )

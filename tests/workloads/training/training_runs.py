@@ -83,7 +83,9 @@ def curves_not_drawn() -> Iterator[None]:
     def empty(*_: Any, **__: Any) -> str:
         return "<svg></svg>"
 
-    with mock.patch.multiple(run_report, loss_figure=empty, curve_figure=empty, length_figure=empty):
+    with mock.patch.multiple(
+        run_report, loss_figure=empty, curve_figure=empty, length_figure=empty
+    ):
         yield
 
 
@@ -93,10 +95,14 @@ def changed_parameters(objective: Objective) -> set[str]:
         trainer = Trainer(objective, here)
         before = {name: value.clone() for name, value in trainer.model.named_parameters()}
         steps = trainer.steps()
-        for _ in range(3):  # adapters' first matrices have no gradient as long as the second ones are 0
+        for _ in range(
+            3
+        ):  # adapters' first matrices have no gradient as long as the second ones are 0
             trainer.step(next(steps))
         return {
-            name for name, value in trainer.model.named_parameters() if not torch.equal(value, before[name])
+            name
+            for name, value in trainer.model.named_parameters()
+            if not torch.equal(value, before[name])
         }
 
 

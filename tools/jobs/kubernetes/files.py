@@ -24,7 +24,9 @@ class _Plain(yaml.SafeDumper):
 
 
 def _text(dumper: _Plain, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    )
 
 
 _Plain.add_representer(str, _text)
@@ -66,7 +68,11 @@ def hyp_config(job: PodJob) -> dict[str, Any]:
         "image": job.image,
         "instance_type": job.placement.node_labels[INSTANCE_TYPE_LABEL],
         "node_count": job.min_pods,
-        **({"max_node_count": job.num_pods, "elastic_replica_increment_step": 1} if job.is_elastic else {}),
+        **(
+            {"max_node_count": job.num_pods, "elastic_replica_increment_step": 1}
+            if job.is_elastic
+            else {}
+        ),
         "tasks_per_node": str(job.num_processes),
         "max_retry": job.max_retries,
         "queue_name": job.placement.queue,

@@ -12,7 +12,9 @@ from tools.images.image_registry import find_repository
 from tools.images.source_revision import has_package, read_revision
 
 
-def commit_image(cluster: EksCluster, profile: str | None, framework: str = DEFAULT_FRAMEWORK) -> str:
+def commit_image(
+    cluster: EksCluster, profile: str | None, framework: str = DEFAULT_FRAMEWORK
+) -> str:
     """Return the image of the commit that is checked out, by digest.
 
     Args:
@@ -71,7 +73,9 @@ def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | No
             raise
         return "the repository may not be read (ecr:Describe*); the nodes will find out if it has the image"
     if tags is None:
-        raise ValueError(f"IMAGE: {uri} has no image {digest}; make push prints the one of a commit")
+        raise ValueError(
+            f"IMAGE: {uri} has no image {digest}; make push prints the one of a commit"
+        )
     here = read_revision(REPOSITORY)
     commits = [tag.partition("-")[0] for tag in tags]
     if here.tag in commits:

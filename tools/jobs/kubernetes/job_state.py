@@ -24,7 +24,9 @@ ENDED = ("Completed", "Complete", "Succeeded", "Failed")
 """Conditions after which a job does nothing more; operators call success differently."""
 
 
-def list_jobs(kubectl: Kubectl, operator: Operator, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+def list_jobs(
+    kubectl: Kubectl, operator: Operator, labels: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """Return the jobs with these labels, newest first.
 
     Raises:
@@ -39,7 +41,9 @@ def list_jobs(kubectl: Kubectl, operator: Operator, labels: Mapping[str, str]) -
             f"{kubectl.where} does not know {KINDS[operator]}: {OPERATORS[operator]} is not installed"
             "; set training_operator in the cluster file and run make deploy"
         ) from None
-    return sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp", "")), reverse=True)
+    return sorted(
+        found, key=lambda job: str(job["metadata"].get("creationTimestamp", "")), reverse=True
+    )
 
 
 def state(job: Mapping[str, Any]) -> str:
@@ -60,7 +64,9 @@ def pod_problems(pod: Mapping[str, Any]) -> list[str]:
     found = [
         f"no node: {condition['message']}"
         for condition in status.get("conditions", [])
-        if condition["type"] == "PodScheduled" and condition["status"] == "False" and condition.get("message")
+        if condition["type"] == "PodScheduled"
+        and condition["status"] == "False"
+        and condition.get("message")
     ]
     for container in _containers(status):
         found += waiting_problems(container)
@@ -71,7 +77,9 @@ def pod_problems(pod: Mapping[str, Any]) -> list[str]:
 def has_begun(pod: Mapping[str, Any]) -> bool:
     """Whether one of its containers has a log, which those before the main one may have, too."""
     status = pod.get("status", {})
-    states = [{**found.get("lastState", {}), **found.get("state", {})} for found in _containers(status)]
+    states = [
+        {**found.get("lastState", {}), **found.get("state", {})} for found in _containers(status)
+    ]
     return status.get("phase", "Pending") != "Pending" or any(
         "running" in state or "terminated" in state for state in states
     )
@@ -115,9 +123,13 @@ def queue_problems(kubectl: Kubectl, job: Mapping[str, Any]) -> list[str]:
     return [
         f"no quota: {condition['message']}"
         for workload in workloads
-        if any(owner["uid"] == metadata["uid"] for owner in workload["metadata"].get("ownerReferences", []))
+        if any(
+            owner["uid"] == metadata["uid"]
+            for owner in workload["metadata"].get("ownerReferences", [])
+        )
         for condition in workload.get("status", {}).get("conditions", [])
-        if (condition["type"], condition["status"]) == ("QuotaReserved", "False") and condition.get("message")
+        if (condition["type"], condition["status"]) == ("QuotaReserved", "False")
+        and condition.get("message")
     ]
 
 
@@ -130,7 +142,9 @@ def place_problems(kubectl: Kubectl, pods: PodSettings) -> list[str]:
     queue = pods.placement.queue
     if kubectl.find("namespace", pods.namespace) is None:
         comes = "with the team's quota (make deploy)" if queue else "with the cluster (make deploy)"
-        raise ValueError(f"namespace {pods.namespace} is not there; it comes {comes}, or name another one")
+        raise ValueError(
+            f"namespace {pods.namespace} is not there; it comes {comes}, or name another one"
+        )
     problems = []
     claim = kubectl.find("persistentvolumeclaim", pods.claim)
     phase = claim.get("status", {}).get("phase") if claim else None

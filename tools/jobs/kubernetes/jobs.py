@@ -13,7 +13,14 @@ from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import instance_type
 from config.resource_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UID, job_namespaces
 from seqlm.launch.kubernetes_job import config_map, job_manifest
-from seqlm.launch.pod_job import RUN_LABEL, STAGE_LABEL, PodJob, PodPlacement, PodResources, RunFiles
+from seqlm.launch.pod_job import (
+    RUN_LABEL,
+    STAGE_LABEL,
+    PodJob,
+    PodPlacement,
+    PodResources,
+    RunFiles,
+)
 from seqlm.runs.stages import STAGES
 from tools.images.build import DEFAULT_FRAMEWORK, NEURON
 from tools.jobs.checks import listed
@@ -33,7 +40,9 @@ LONGEST_STAGE = max(map(len, STAGES))
 
 
 class KubernetesJobs(Scheduler):
-    nodes_help = "number or range of nodes (2-3); by default the team's quota or the group to train, else 1"
+    nodes_help = (
+        "number or range of nodes (2-3); by default the team's quota or the group to train, else 1"
+    )
     image_help = "image by digest; by default that of this commit"
     hang_seconds = EksWanted.hang_seconds
 
@@ -48,7 +57,9 @@ class KubernetesJobs(Scheduler):
         )
 
     def add_submit_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--folder", help="folder of runs, data and downloads on the shared file system")
+        parser.add_argument(
+            "--folder", help="folder of runs, data and downloads on the shared file system"
+        )
         parser.add_argument("--priority", help="one of the cluster file's priority_classes")
         parser.add_argument(
             "--preferred-topology",
@@ -56,12 +67,18 @@ class KubernetesJobs(Scheduler):
             help="prefer nodes that share this topology label, as with hyp",
         )
         parser.add_argument(
-            "--required-topology", metavar="LABEL", help="wait for nodes that share this topology label"
+            "--required-topology",
+            metavar="LABEL",
+            help="wait for nodes that share this topology label",
         )
         parser.add_argument("--group", help="instance group; by default the first one with GPUs")
-        parser.add_argument("--service-account", help="service account with the pods' permissions in AWS")
         parser.add_argument(
-            "--max-retries", type=int, help="restarts by the operator; by default 10 for stages that resume"
+            "--service-account", help="service account with the pods' permissions in AWS"
+        )
+        parser.add_argument(
+            "--max-retries",
+            type=int,
+            help="restarts by the operator; by default 10 for stages that resume",
         )
         parser.add_argument(
             "--to",
@@ -82,7 +99,9 @@ class KubernetesJobs(Scheduler):
             for line in write_files(job, options.to):
                 print(line)
             if image.startswith(FILL_IN):
-                print(f"first    replace {image} in these files by the image that `make push` prints")
+                print(
+                    f"first    replace {image} in these files by the image that `make push` prints"
+                )
             return 0
         if options.kubeconfig is None and (note := image_note(cluster, image, options.profile)):
             print(f"note: {note}")
@@ -118,8 +137,12 @@ class KubernetesJobs(Scheduler):
                 return watch.cancel(kubectl, self._operator, job)
             return watch.fetch(kubectl, job, options.to)
 
-    def _kubectl(self, options: argparse.Namespace, namespace: str) -> AbstractContextManager[Kubectl]:
-        return open_kubectl(self._cluster, namespace, profile=options.profile, kubeconfig=options.kubeconfig)
+    def _kubectl(
+        self, options: argparse.Namespace, namespace: str
+    ) -> AbstractContextManager[Kubectl]:
+        return open_kubectl(
+            self._cluster, namespace, profile=options.profile, kubeconfig=options.kubeconfig
+        )
 
 
 def framework_of(cluster: EksCluster, stage: str, group: str | None) -> str:
@@ -142,7 +165,9 @@ def check_place(kubectl: Kubectl, job: PodJob) -> None:
             "jobs, --service-account names another"
         )
     training = [name for name, stage in STAGES.items() if stage.trains]
-    same_run = list_jobs(kubectl, job.operator, {RUN_LABEL: job.run}) if job.stage in training else []
+    same_run = (
+        list_jobs(kubectl, job.operator, {RUN_LABEL: job.run}) if job.stage in training else []
+    )
     for found in same_run:
         name = found["metadata"]["name"]
         if found["metadata"]["labels"].get(STAGE_LABEL) in training and not has_ended(found):
@@ -162,7 +187,9 @@ def create(kubectl: Kubectl, job: PodJob) -> None:
     """
     manifest, kind = job_manifest(job), KINDS[job.operator]
     try:
-        if unknown := dropped(manifest["spec"], kubectl.create(manifest, dry_run=True)["spec"], "spec"):
+        if unknown := dropped(
+            manifest["spec"], kubectl.create(manifest, dry_run=True)["spec"], "spec"
+        ):
             raise Refused(
                 f"{manifest['kind']} has no {', '.join(unknown)} there; the training operator is of another "
                 "version than the one that make deploy brings"
@@ -170,14 +197,21 @@ def create(kubectl: Kubectl, job: PodJob) -> None:
         uid = kubectl.create(manifest)["metadata"]["uid"]
     except Refused as error:
         raise ValueError(f"Kubernetes refuses the job: {error}") from None
-    owner = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "name": job.name, "uid": uid}
+    owner = {
+        "apiVersion": manifest["apiVersion"],
+        "kind": manifest["kind"],
+        "name": job.name,
+        "uid": uid,
+    }
     run_file = config_map(job)
     run_file["metadata"]["ownerReferences"] = [owner]
     try:
         kubectl.create(run_file)
     except Refused as error:
         kubectl.delete(kind, job.name)
-        raise ValueError(f"Kubernetes refuses the run file, and the job is gone again: {error}") from None
+        raise ValueError(
+            f"Kubernetes refuses the run file, and the job is gone again: {error}"
+        ) from None
 
 
 def dropped(sent: Any, kept: Any, path: str) -> list[str]:
@@ -195,7 +229,12 @@ def dropped(sent: Any, kept: Any, path: str) -> list[str]:
 
 
 def pod_job(
-    cluster: EksCluster, run: NamedRun | None, overrides: Sequence[str], wanted: EksWanted, *, version: str
+    cluster: EksCluster,
+    run: NamedRun | None,
+    overrides: Sequence[str],
+    wanted: EksWanted,
+    *,
+    version: str,
 ) -> PodJob:
     """Return a job with a unique name.
 

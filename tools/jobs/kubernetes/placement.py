@@ -107,16 +107,23 @@ class Placement(Share):
         """
         hardware = self.hardware
         per_core = hardware.threads_per_core
-        cpus = min(hardware.vcpus * (group.threads_per_core or per_core) // per_core for group in self.groups)
+        cpus = min(
+            hardware.vcpus * (group.threads_per_core or per_core) // per_core
+            for group in self.groups
+        )
         free_cpus = max(1, cpus * 9 // 10 - 1)
         free_gib = max(1, int(hardware.memory_gib * 0.85) - 1)
         if STAGES[stage].one_process:
-            return PodShare(cpus=min(DATA_CPUS, free_cpus), memory_gib=min(DATA_MEMORY_GIB, free_gib))
+            return PodShare(
+                cpus=min(DATA_CPUS, free_cpus), memory_gib=min(DATA_MEMORY_GIB, free_gib)
+            )
         part = self.accelerators / hardware.num_accelerators if self.accelerators else 1.0
         return PodShare(cpus=max(1, int(free_cpus * part)), memory_gib=max(1, int(free_gib * part)))
 
 
-def placement(cluster: EksCluster, groups: Sequence[EksInstanceGroup], wanted: EksWanted) -> Placement:
+def placement(
+    cluster: EksCluster, groups: Sequence[EksInstanceGroup], wanted: EksWanted
+) -> Placement:
     """Return the team and the nodes of a job on groups of one instance type."""
     hardware = instance_type(groups[0].instance_type)
     team = chosen_team(cluster, wanted.team)
@@ -219,7 +226,9 @@ def team_problems(cluster: EksCluster, team: str | None) -> Iterator[str]:
     if team is None and len(names) > 1:
         yield f"--team: got none; give the team of the job: {', '.join(names)}"
     elif team is not None and team not in names:
-        has = f"the cluster file has {', '.join(names)}" if names else "the cluster file has no teams"
+        has = (
+            f"the cluster file has {', '.join(names)}" if names else "the cluster file has no teams"
+        )
         yield f"--team: got {team}; {has}"
 
 
@@ -261,7 +270,8 @@ def _topology_problems(wanted: EksWanted, team: str | None) -> Iterator[str]:
 def groups_of_type(cluster: EksCluster, wanted: str | None) -> list[EksInstanceGroup]:
     """Return groups of one instance type: the given one, or those of the first type with accelerators."""
     ordered = sorted(
-        cluster.instance_groups, key=lambda group: instance_type(group.instance_type).num_accelerators == 0
+        cluster.instance_groups,
+        key=lambda group: instance_type(group.instance_type).num_accelerators == 0,
     )
     if wanted is not None:
         return [group for group in ordered if group.name == wanted]
@@ -306,7 +316,8 @@ def _quota(cluster: EksCluster, team_name: str | None, hardware: InstanceType) -
     if team is None:
         return None
     own = sum(
-        (part.num_instances or 0) + (part.num_accelerators or 0) // max(1, hardware.num_accelerators)
+        (part.num_instances or 0)
+        + (part.num_accelerators or 0) // max(1, hardware.num_accelerators)
         for part in team.quota
         if part.instance_type == hardware.name
     )

@@ -61,8 +61,12 @@ def main() -> int:
     print(
         f"pods     {service.replicas} in {service.namespace}, each with {service.resources.num_gpus} GPU(s)"
     )
-    print(f"address  http://{service.name}.{service.namespace}:{SERVICE_PORT}/invocations, for pods there")
-    print(f"next     kubectl --namespace {service.namespace} rollout status deployment/{service.name}")
+    print(
+        f"address  http://{service.name}.{service.namespace}:{SERVICE_PORT}/invocations, for pods there"
+    )
+    print(
+        f"next     kubectl --namespace {service.namespace} rollout status deployment/{service.name}"
+    )
     return 0
 
 
@@ -78,7 +82,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--priority", help="priority class of the cluster file, for a team's pods")
     parser.add_argument("--namespace", help="namespace; by default the team's")
     parser.add_argument("--group", help="instance group; by default the first one with GPUs")
-    parser.add_argument("--kubeconfig", type=Path, help="kubeconfig, instead of the caller's AWS credentials")
+    parser.add_argument(
+        "--kubeconfig", type=Path, help="kubeconfig, instead of the caller's AWS credentials"
+    )
     parser.add_argument(
         "--to", type=Path, metavar="FOLDER", help="folder for the manifests, instead of serving"
     )
@@ -119,7 +125,9 @@ def pod_service(
         claim=LUSTRE_CLAIM,
         environment=endpoint.limits.environment,
         replicas=asked.replicas,
-        resources=PodResources(num_cpus=asked.cpus, memory_gib=asked.memory_gib, num_gpus=asked.gpus),
+        resources=PodResources(
+            num_cpus=asked.cpus, memory_gib=asked.memory_gib, num_gpus=asked.gpus
+        ),
         placement=PodPlacement(
             node_labels=placement.node_labels(groups, by_name=options.group is not None),
             tolerations=placement.tolerations(groups),
@@ -138,7 +146,9 @@ def _team(cluster: EksCluster, options: argparse.Namespace) -> str | None:
     return placement.chosen_team(cluster, options.team) if options.namespace is None else None
 
 
-def _problems(cluster: EksCluster, endpoint: Endpoint, options: argparse.Namespace) -> Iterator[str]:
+def _problems(
+    cluster: EksCluster, endpoint: Endpoint, options: argparse.Namespace
+) -> Iterator[str]:
     """Yield what does not fit together."""
     if options.namespace is None:
         yield from placement.team_problems(cluster, options.team)

@@ -57,7 +57,9 @@ def find_job(kubectl: Kubectl, operator: Operator, name: str) -> dict[str, Any]:
     jobs = list_jobs(kubectl, operator, {JOB_LABEL: name} if name else {})
     if not jobs:
         which = f"no job {name} is" if name else "no job is"
-        raise ValueError(f"{which} in namespace {kubectl.namespace}; make status TARGET=eks lists them")
+        raise ValueError(
+            f"{which} in namespace {kubectl.namespace}; make status TARGET=eks lists them"
+        )
     return jobs[0]
 
 
@@ -84,7 +86,9 @@ def status(kubectl: Kubectl, operator: Operator) -> int:
         pods = _pods(kubectl, name)
         for pod in pods:
             where = pod["spec"].get("nodeName", "no node yet")
-            print(f"  {'pod':8} {pod['metadata']['name']}  {pod['status'].get('phase', '')}  {where}")
+            print(
+                f"  {'pod':8} {pod['metadata']['name']}  {pod['status'].get('phase', '')}  {where}"
+            )
             for problem in pod_problems(pod):
                 print(f"  {'':8} {problem}")
         if line := _last_line(kubectl, pods):
@@ -95,7 +99,11 @@ def status(kubectl: Kubectl, operator: Operator) -> int:
 def _messages(job: Mapping[str, Any]) -> list[str]:
     """Return the messages of the job's current condition."""
     conditions = job.get("status", {}).get("conditions") or []
-    return [found["message"] for found in conditions if found["type"] == state(job) and found.get("message")]
+    return [
+        found["message"]
+        for found in conditions
+        if found["type"] == state(job) and found.get("message")
+    ]
 
 
 def _age(created: str | None) -> str:
@@ -109,7 +117,9 @@ def _age(created: str | None) -> str:
 
 
 def _pods(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
-    return sorted(kubectl.matching("pod", {JOB_LABEL: name}), key=lambda pod: str(pod["metadata"]["name"]))
+    return sorted(
+        kubectl.matching("pod", {JOB_LABEL: name}), key=lambda pod: str(pod["metadata"]["name"])
+    )
 
 
 def _last_line(kubectl: Kubectl, pods: list[dict[str, Any]]) -> str:
@@ -198,7 +208,14 @@ def fetch(kubectl: Kubectl, job: Mapping[str, Any], to: Path) -> int:
     kubectl.create(pod)
     try:
         _wait(kubectl, name)
-        program = ["bash", "-c", f'{FETCH.read_text()}fetch_run "$@"', FETCH.name, run_dir, str(LARGEST_MIB)]
+        program = [
+            "bash",
+            "-c",
+            f'{FETCH.read_text()}fetch_run "$@"',
+            FETCH.name,
+            run_dir,
+            str(LARGEST_MIB),
+        ]
         with TemporaryFile() as archive:
             delivery = Delivery(archive)
             status = kubectl.stream("exec", name, "--", *program, say=delivery.take)
@@ -252,7 +269,9 @@ def _wait(kubectl: Kubectl, name: str) -> None:
         status = (kubectl.find("pod", name) or {}).get("status", {})
         if status.get("phase") == "Running":
             return
-        bad = [why for found in status.get("containerStatuses", []) for why in waiting_problems(found)]
+        bad = [
+            why for found in status.get("containerStatuses", []) for why in waiting_problems(found)
+        ]
         if status.get("phase") in ("Failed", "Succeeded"):
             bad.append(status.get("message", status["phase"]))
         if bad:

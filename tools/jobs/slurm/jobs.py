@@ -50,7 +50,9 @@ class SlurmJobs(Scheduler):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--user", help="user of the jobs, if this runs outside of the cluster")
-        parser.add_argument("--folder", help="folder of runs, data and downloads on the shared file system")
+        parser.add_argument(
+            "--folder", help="folder of runs, data and downloads on the shared file system"
+        )
 
     def add_submit_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--partition", help="partition; by default the first one with GPUs")
@@ -73,7 +75,9 @@ class SlurmJobs(Scheduler):
             if folder.startswith(f"{lustre}/{user}/") and head.run_as_root(
                 _MAKE_FOLDER, [lustre, user], refusal.append
             ):
-                raise ValueError(f"{head.name}: {lustre}/{user} cannot be made: " + "\n".join(refusal))
+                raise ValueError(
+                    f"{head.name}: {lustre}/{user} cannot be made: " + "\n".join(refusal)
+                )
         named = f"{folder}/code/{code_version.code_hash()}"
         request["job"]["code"] = named
         command = ["bash", "-c", _WITH_CODE, "submit", named, code]
@@ -82,13 +86,23 @@ class SlurmJobs(Scheduler):
         if head.run(user, command, said.append):
             raise ValueError("\n".join(said).removeprefix("error: "))
         found = json.loads(said[-1])
-        print_found(found, follow=f"make tail JOB={found['job']}, make status, make fetch JOB={found['job']}")
+        print_found(
+            found,
+            follow=f"make tail JOB={found['job']}, make status, make fetch JOB={found['job']}",
+        )
         return 0
 
     def follow_up(self, command: str, options: argparse.Namespace) -> int:
         user, folder = self._place(options)
         head = find_head_node(self._cluster, options.profile)
-        program = ["bash", "-c", FETCH.read_text() + PROGRAM.read_text(), PROGRAM.name, command, folder]
+        program = [
+            "bash",
+            "-c",
+            FETCH.read_text() + PROGRAM.read_text(),
+            PROGRAM.name,
+            command,
+            folder,
+        ]
         if command == "fetch":
             with TemporaryFile() as archive:
                 delivery = Delivery(archive)

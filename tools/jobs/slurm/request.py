@@ -58,7 +58,9 @@ def job_user(cluster: SlurmCluster, user: str | None, here: str | None = None) -
     """
     if here is not None:
         if user not in (None, here):
-            raise ValueError(f"--user: got {user}; on the cluster, jobs belong to {here}: log in as {user}")
+            raise ValueError(
+                f"--user: got {user}; on the cluster, jobs belong to {here}: log in as {user}"
+            )
         return here
     names = [found.name for found in cluster.access.users] or [WITHOUT_USERS]
     if user is None and len(names) > 1:
@@ -71,7 +73,9 @@ def job_user(cluster: SlurmCluster, user: str | None, here: str | None = None) -
 def user_folder(cluster: SlurmCluster, user: str) -> str:
     """Return the folder of a user's runs, data and downloads on Lustre, below the home if Lustre has it."""
     lustre = cluster.storage.lustre.mount_path
-    has_home = user in {found.name for found in cluster.access.users} and cluster.storage.home is None
+    has_home = (
+        user in {found.name for found in cluster.access.users} and cluster.storage.home is None
+    )
     return f"{lustre}/home/{user}/esm2" if has_home else f"{lustre}/{user}/esm2"
 
 
@@ -96,7 +100,10 @@ def job_request(
         ValueError: listing everything that does not fit together.
     """
     shared = shared_files(cluster)
-    problems = [*shared.folder_problems(wanted.folder), *placement_problems(cluster, wanted, shared)]
+    problems = [
+        *shared.folder_problems(wanted.folder),
+        *placement_problems(cluster, wanted, shared),
+    ]
     groups = partition_groups(cluster, wanted.partition)
     if not groups:
         raise ValueError(listed(problems))
@@ -171,7 +178,9 @@ def placement(groups: Sequence[SlurmInstanceGroup], wanted: SlurmWanted) -> Plac
     )
 
 
-def placement_problems(cluster: SlurmCluster, wanted: SlurmWanted, shared: SharedFiles) -> Iterator[str]:
+def placement_problems(
+    cluster: SlurmCluster, wanted: SlurmWanted, shared: SharedFiles
+) -> Iterator[str]:
     """Yield what is wrong with the software and the nodes of a job."""
     yield from _software_problems(wanted, shared)
     minutes = _minutes(wanted.time or "")
@@ -232,8 +241,12 @@ def shared_files(cluster: SlurmCluster) -> SharedFiles:
 
 def worker_groups(cluster: SlurmCluster) -> list[SlurmInstanceGroup]:
     """Return the worker groups of partitions, those with accelerators first."""
-    workers = [group for group in cluster.instance_groups if group.role == "worker" and group.partition]
-    return sorted(workers, key=lambda group: instance_type(group.instance_type).num_accelerators == 0)
+    workers = [
+        group for group in cluster.instance_groups if group.role == "worker" and group.partition
+    ]
+    return sorted(
+        workers, key=lambda group: instance_type(group.instance_type).num_accelerators == 0
+    )
 
 
 def _partitions(cluster: SlurmCluster) -> list[str]:

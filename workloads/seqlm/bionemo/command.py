@@ -77,7 +77,9 @@ def unsupported(config: RunFile) -> list[str]:
         if value != allowed
     ]
     if config.chat is not None:
-        problems.append("chat: BioNeMo's entry points train ESM-2 alone; make finetune-llm trains this run")
+        problems.append(
+            "chat: BioNeMo's entry points train ESM-2 alone; make finetune-llm trains this run"
+        )
     return problems + _task_problems(config)
 
 
@@ -142,7 +144,9 @@ def batch_problems(config: RunFile, world_size: int) -> list[str]:
     """List the reasons why the run's steps cannot consist of micro batches on this number of devices."""
     shared = settings(config).tensor_parallel_size
     if world_size % shared:
-        return [f"bionemo.tensor_parallel_size: got {shared} on {world_size} device(s); it must divide that"]
+        return [
+            f"bionemo.tensor_parallel_size: got {shared} on {world_size} device(s); it must divide that"
+        ]
     micro_size = micro_batch_size(config)
     num_replicas = world_size // shared
     at_once = micro_size * num_replicas
@@ -190,7 +194,9 @@ def arguments(config: RunFile, devices: Devices, data: Data) -> list[str]:
     """
     problems = unsupported(config) + batch_problems(config, devices.world_size)
     if problems:
-        raise ValueError("BioNeMo cannot train this run:\n" + "\n".join(f"  {line}" for line in problems))
+        raise ValueError(
+            "BioNeMo cannot train this run:\n" + "\n".join(f"  {line}" for line in problems)
+        )
     own = settings(config)
     train = config.train
     at_once = micro_batch_size(config) * devices.world_size // own.tensor_parallel_size

@@ -98,9 +98,13 @@ def plan(config: RunFile) -> Conversion:
         target = Path(config.data.downloads) / f"{name}-nemo"
         return Conversion(start, target, to_bionemo=True)
     if config.task is not None:
-        raise ValueError("task: BioNeMo's converter has no fine-tuned heads; it converts pre-trained models")
+        raise ValueError(
+            "task: BioNeMo's converter has no fine-tuned heads; it converts pre-trained models"
+        )
     newest = newest_checkpoint(config.run_dir)
     if newest is None:
-        raise ValueError(f"{config.run_dir} has no checkpoint of BioNeMo; make train-bionemo comes first")
+        raise ValueError(
+            f"{config.run_dir} has no checkpoint of BioNeMo; make train-bionemo comes first"
+        )
     target = config.run_dir / "model"
     return Conversion(str(newest), target, to_bionemo=False)

@@ -89,7 +89,9 @@ def export_run(config: RunFile) -> Facts:
         if config.task is None:
             for name in READ_SPLITS:
                 if not manifest.splits[name].records:
-                    raise ValueError(f"{folder} has no proteins in its {name} split, which BioNeMo reads")
+                    raise ValueError(
+                        f"{folder} has no proteins in its {name} split, which BioNeMo reads"
+                    )
             check_free_space(files.folder, manifest.residues + _BYTES_A_RECORD * manifest.records)
             num_train = _write_split(folder, "train", new_files)
             num_validation = _write_split(folder, "validation", new_files)
@@ -109,7 +111,10 @@ def export_run(config: RunFile) -> Facts:
         # Written last, so that a copy of the folder with facts is always complete.
         new_files.facts.write_text(json.dumps(asdict(facts), indent=1) + "\n")
         _sync(new_files.facts)
-    print(f"{files.folder} is exported: train {num_train:,}, validation {num_validation:,}", file=sys.stderr)
+    print(
+        f"{files.folder} is exported: train {num_train:,}, validation {num_validation:,}",
+        file=sys.stderr,
+    )
     return facts
 
 
@@ -211,7 +216,9 @@ def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:
         with files.table(name).open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
             writer.writerow(("id", "sequences", "labels"))
-            writer.writerows((*record, label) for record, label in zip(records, labels, strict=True))
+            writer.writerows(
+                (*record, label) for record, label in zip(records, labels, strict=True)
+            )
     _check_classes(folder, seen)
     return tuple(seen["train"]) if split.schema.kind == "residue" else classes
 
@@ -240,7 +247,9 @@ def _label_texts(split: LabelledRecords) -> list[str]:
     return [str(int(value)) for value in column]
 
 
-def _residue_texts(split: LabelledRecords, units: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str]:
+def _residue_texts(
+    split: LabelledRecords, units: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> list[str]:
     """Return the classes of the residues of each protein, one letter per residue."""
     classes: Sequence[str] = split.schema.classes
     # BioNeMo reads the file with pandas, which converts texts of digits to numbers.
@@ -303,7 +312,9 @@ class Batch:
 
 def read_batches(split: RecordSplit) -> Iterator[Batch]:
     """Iterate over the records of a split in their order, without dividing a cluster."""
-    tokens_as_text = "".join(token if len(token) == 1 else UNKNOWN for token in split.manifest.vocabulary)
+    tokens_as_text = "".join(
+        token if len(token) == 1 else UNKNOWN for token in split.manifest.vocabulary
+    )
     letters = np.frombuffer(tokens_as_text.encode(), dtype=np.uint8)
     for batch in split.record_batches:
         tokens = batch.column("tokens")

@@ -8,7 +8,12 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqlm.launch.progress import BIONEMO_CHECKPOINTS, bionemo_checkpoints, steps_of, unfinished_mark
+from seqlm.launch.progress import (
+    BIONEMO_CHECKPOINTS,
+    bionemo_checkpoints,
+    steps_of,
+    unfinished_mark,
+)
 from seqlm.training.whole_file import write_whole
 
 EXPERIMENT = BIONEMO_CHECKPOINTS.parts[0]
@@ -31,7 +36,9 @@ def checkpoints_folder(run_dir: Path) -> Path:
 
 def newest_checkpoint(run_dir: Path) -> Path | None:
     """Return the complete checkpoint of the last step, or None if there is none."""
-    return max(bionemo_checkpoints(run_dir), key=lambda path: (steps_of(path), path.name), default=None)
+    return max(
+        bionemo_checkpoints(run_dir), key=lambda path: (steps_of(path), path.name), default=None
+    )
 
 
 def make_resumable(run_dir: Path, base_model: str | None) -> None:

@@ -24,7 +24,10 @@ OPTIONS_FILE = Path(__file__).with_name("options.json")
 EXAMPLES = (
     ("esm2_650m.yaml", ()),
     ("bionemo/membrane_lora.yaml", ()),
-    ("bionemo/membrane_lora.yaml", ("task.kind=residue", "task.classes=[C, E, H]", "task.table=[t.csv]")),
+    (
+        "bionemo/membrane_lora.yaml",
+        ("task.kind=residue", "task.classes=[C, E, H]", "task.table=[t.csv]"),
+    ),
 )
 """Run files and overrides, one for each form of the command lines."""
 DATA_MODULE = "bionemo.esm2.model.finetune.datamodule"
@@ -66,13 +69,17 @@ def run_entry_point(name: EntryPointName, words: Sequence[str]) -> None:
     require()
     sys.argv = [name, *words]
     entry = recorded()["entry_points"][name]
-    function: Callable[[], Any] = getattr(importlib.import_module(entry["module"]), entry["function"])
+    function: Callable[[], Any] = getattr(
+        importlib.import_module(entry["module"]), entry["function"]
+    )
     try:
         function()
     except SystemExit as ended:
         # typer's programs end like this, and NeMo's PreemptionCallback (nemo.lightning) after it has saved.
         if ended.code:
-            raise RunError(f"BioNeMo's {name} ended with {ended.code}; its lines above say why") from None
+            raise RunError(
+                f"BioNeMo's {name} ended with {ended.code}; its lines above say why"
+            ) from None
 
 
 def source_of(module: str) -> ast.Module:
@@ -131,7 +138,9 @@ def problems() -> list[str]:
         missing += [f"{name} has no {option}" for option in sorted(given - accepted)]
     converter = source_of(entries["convert"]["module"])
     functions = {node.name for node in ast.walk(converter) if isinstance(node, ast.FunctionDef)}
-    wanted = {conversion("a", Path("b"), to_bionemo=flag)[0].replace("-", "_") for flag in (True, False)}
+    wanted = {
+        conversion("a", Path("b"), to_bionemo=flag)[0].replace("-", "_") for flag in (True, False)
+    }
     missing += [f"convert has no {function}" for function in sorted(wanted - functions)]
     return missing
 

@@ -28,7 +28,12 @@ TRAIN_LOSS = "reduced_train_loss"
 """Name under which NeMo's strategy logs the loss."""
 LEARNING_RATE = "lr"
 """Name under which NeMo's optimizer module logs the learning rate."""
-EVALUATED = {"val_loss": "eval_loss", "val_ppl": "perplexity", "val_acc": "eval_accuracy", "val_mse": "mse"}
+EVALUATED = {
+    "val_loss": "eval_loss",
+    "val_ppl": "perplexity",
+    "val_acc": "eval_accuracy",
+    "val_mse": "mse",
+}
 """Names of scores in BioNeMo, and in the project's metrics."""
 _current: Any = None
 """Recorder of the training that runs."""
@@ -94,7 +99,9 @@ class Recorder:
         metrics = trainer.callback_metrics
         now = time.monotonic()
         proteins = (self.step - self._window.step) * step_proteins(self._config)
-        found = {name: float(metrics[name]) for name in (TRAIN_LOSS, LEARNING_RATE) if name in metrics}
+        found = {
+            name: float(metrics[name]) for name in (TRAIN_LOSS, LEARNING_RATE) if name in metrics
+        }
         self._log.train(
             self.step,
             loss=found.get(TRAIN_LOSS),
@@ -154,7 +161,9 @@ def registered(recorder: Any) -> Iterator[None]:
         about = Path(folder) / f"{PACKAGE}-1.dist-info"
         about.mkdir()
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1\n")
-        (about / "entry_points.txt").write_text(f"[{CALLBACKS_GROUP}]\n{PACKAGE} = {__name__}:callbacks\n")
+        (about / "entry_points.txt").write_text(
+            f"[{CALLBACKS_GROUP}]\n{PACKAGE} = {__name__}:callbacks\n"
+        )
         sys.path.append(folder)
         _current = recorder
         try:

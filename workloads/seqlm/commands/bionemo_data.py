@@ -17,7 +17,11 @@ def main(config: RunFile) -> None:
         ValueError: if the data cannot be prepared, or BioNeMo could not read them.
     """
     in_pod(config)
-    once(lambda: is_exported(config), lambda: export_run(config), f"another pod exports {config.data.path}")
+    once(
+        lambda: is_exported(config),
+        lambda: export_run(config),
+        f"another pod exports {config.data.path}",
+    )
 
 
 if __name__ == "__main__":

@@ -41,7 +41,9 @@ def run_inference(name: str, config: RunFile) -> None:
         config = dataclasses.replace(config, inference=inference)
     output_file(config, name)
     if command.by_parts:
-        for location in local_files([*config.inference.input, config.inference.mutations], PROTEINS):
+        for location in local_files(
+            [*config.inference.input, config.inference.mutations], PROTEINS
+        ):
             fetch(location, Path(config.data.downloads), PROTEINS)
     check_model(config, named_by)
     model = config.inference.model or str(config.run_dir / "model")
@@ -55,7 +57,9 @@ def run_inference(name: str, config: RunFile) -> None:
     with processes() as here:
         function_named(command.run)(config, here)
         if not command.by_parts:
-            here.sum_on_host(0.0)  # a job on Kubernetes ends when one of its pods does, so all wait here
+            here.sum_on_host(
+                0.0
+            )  # a job on Kubernetes ends when one of its pods does, so all wait here
 
 
 def _before_processes(name: str, command: InferenceCommand, config: RunFile, model: str) -> None:

@@ -50,4 +50,6 @@ def report(run_dir: Path) -> Path:
     from seqlm.training.report.run_report import write_report  # imports matplotlib
 
     config = read_mapping(run_dir / CONFIG_FILE)
-    return write_report(run_dir, run_kind(task=config.get("task"), chat=config.get("chat")).report())
+    return write_report(
+        run_dir, run_kind(task=config.get("task"), chat=config.get("chat")).report()
+    )

@@ -31,7 +31,9 @@ class Head(NamedTuple):
 HEADS = {
     MASKED_LM: Head("fill-mask", "Masked language model of proteins"),
     SEQUENCE_CLASSIFIER: Head("text-classification", "Model that predicts for whole proteins"),
-    TOKEN_CLASSIFIER: Head("token-classification", "Model that predicts for each residue of a protein"),
+    TOKEN_CLASSIFIER: Head(
+        "token-classification", "Model that predicts for each residue of a protein"
+    ),
     CAUSAL: Head("text-generation", "Causal language model"),
 }
 """Heads by the end of the architecture's name."""
@@ -96,8 +98,12 @@ def model_card(about: Published) -> str:
         "datasets": sorted({found[1] for found in tables if found}),
         "tags": ["protein-language-model", about.family] if about.family else None,
     }
-    given = yaml.safe_dump({name: value for name, value in metadata.items() if value}, sort_keys=False)
-    origin = f", trained from [{about.base}](https://huggingface.co/{about.base})" if about.base else ""
+    given = yaml.safe_dump(
+        {name: value for name, value in metadata.items() if value}, sort_keys=False
+    )
+    origin = (
+        f", trained from [{about.base}](https://huggingface.co/{about.base})" if about.base else ""
+    )
     if (run.get("model") or {}).get("init_from", "unknown") is None:
         origin = ", trained from random weights"
     splits = manifest.get("splits", {}).items()
@@ -108,17 +114,23 @@ def model_card(about: Published) -> str:
     settings += [(name, results.get(name)) for name in ("train_residues", "world_size", "classes")]
     tokens = "tokens" if head == CAUSAL else "residues"
     sections = {
-        "Use": [f"```python\n{_snippet(head, about.repository or 'path/to/this/folder', run)}\n```"],
+        "Use": [
+            f"```python\n{_snippet(head, about.repository or 'path/to/this/folder', run)}\n```"
+        ],
         "Data": [
             _table(("source", "bytes", "SHA-256"), map(_source, manifest.get("sources", ()))),
-            _table(("split", "records", tokens), [(k, v["records"], v["residues"]) for k, v in splits]),
+            _table(
+                ("split", "records", tokens), [(k, v["records"], v["residues"]) for k, v in splits]
+            ),
         ],
         "Training": [_table(("setting", "value"), settings)],
         "Scores": [_by_split(_scores(results)), _by_split(_evaluations(about)), _scorecard(about)],
         "Software": [_table(("", "version"), (results.get("environment") or {}).items())],
     }
     parts = [f"# {_cell(about.repository or folder.name)}"]
-    parts += [f"{HEADS[head].description} (`{architecture}`, {about.parameters:,} parameters){origin}."]
+    parts += [
+        f"{HEADS[head].description} (`{architecture}`, {about.parameters:,} parameters){origin}."
+    ]
     for title, texts in sections.items():
         parts += [f"## {title}", *filter(None, texts)] if any(texts) else []
     return f"---\n{given}---\n\n" + "\n\n".join(parts) + "\n"
@@ -167,7 +179,9 @@ def _scores(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _evaluations(about: Published) -> dict[str, dict[str, Any]]:
     """Return the scores that ``make evaluate`` wrote for exactly these files, by split."""
-    documents = [read_mapping(path) for path in sorted(about.model.parent.glob("evaluation-*.json"))]
+    documents = [
+        read_mapping(path) for path in sorted(about.model.parent.glob("evaluation-*.json"))
+    ]
     return {
         str(found["split"]): {name.removeprefix("eval_"): value for name, value in found.items()}
         for found in documents
@@ -180,7 +194,9 @@ def _scorecard(about: Published) -> str:
     found = read_mapping(path)
     is_same = Path(str(found.get("model"))).resolve() == about.model.resolve()
     weights = max(file.stat().st_mtime for file in about.model.glob("*.safetensors"))
-    if not is_same or path.stat().st_mtime < weights:  # the scorecard belongs to an earlier training
+    if (
+        not is_same or path.stat().st_mtime < weights
+    ):  # the scorecard belongs to an earlier training
         return ""
     rows = [(score["name"], score["value"], score["data"]) for score in found["scores"]]
     return _table(("score", "value", "data"), rows)

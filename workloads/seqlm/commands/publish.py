@@ -80,7 +80,9 @@ def _check_model(model: Path) -> None:
     elif (model / CHECKPOINT_FILE).exists():
         problem = "is a checkpoint; finish the run, which writes a model folder"
     elif (model / "adapter_config.json").exists():
-        problem = "holds adapters only; give the model folder in which they are merged (lora.merge=true)"
+        problem = (
+            "holds adapters only; give the model folder in which they are merged (lora.merge=true)"
+        )
     elif (head := head_of(architectures[0])) is None or not (family or head == CAUSAL):
         problem = (
             f"holds the architecture {architectures[0] or 'none'}; allowed are ...{', ...'.join(HEADS)} of "
@@ -97,14 +99,25 @@ def _check_place(folder: Path, model: Path, *, overwrite: bool) -> None:
     at = folder.resolve()
     own = model.resolve()
     if own in (at, *at.parents) or at in own.parents:
-        raise ValueError(f"publish.folder: {folder} overlaps the model {model}; give another folder")
+        raise ValueError(
+            f"publish.folder: {folder} overlaps the model {model}; give another folder"
+        )
     if not folder.exists():
         return
-    if not folder.is_dir() or not (folder / CARD_FILE).is_file() or not (folder / "config.json").is_file():
-        raise ValueError(f"publish.folder: {folder} exists and is no folder of a model; give another one")
+    if (
+        not folder.is_dir()
+        or not (folder / CARD_FILE).is_file()
+        or not (folder / "config.json").is_file()
+    ):
+        raise ValueError(
+            f"publish.folder: {folder} exists and is no folder of a model; give another one"
+        )
     weights = [path.name for path in model.glob("*.safetensors")]
     _, *others = filecmp.cmpfiles(folder, model, ["config.json", *weights], shallow=False)
-    known = {path.name for pattern in MODEL_FILES for path in model.glob(pattern)} | {CARD_FILE, SUMS_FILE}
+    known = {path.name for pattern in MODEL_FILES for path in model.glob(pattern)} | {
+        CARD_FILE,
+        SUMS_FILE,
+    }
     added = sorted({path.name for path in folder.iterdir()} - known)
     if (any(others) or added) and not overwrite:
         holds = f"{added[0]}, which the model folder lacks" if added else "another model"
@@ -114,7 +127,9 @@ def _check_place(folder: Path, model: Path, *, overwrite: bool) -> None:
         )
 
 
-def _write(folder: Path, model: Path, repository: str | None, license: str, base: str | None) -> None:
+def _write(
+    folder: Path, model: Path, repository: str | None, license: str, base: str | None
+) -> None:
     from safetensors import safe_open  # here, since the other checks do without it
 
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -129,9 +144,13 @@ def _write(folder: Path, model: Path, repository: str | None, license: str, base
                     shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
             for index in partial.glob("*.safetensors.index.json"):
                 if missing := json.loads(index.read_text())["weight_map"].keys() - shapes.keys():
-                    raise ValueError(f"{model} lacks {len(missing)} weights, such as {min(missing)}")
+                    raise ValueError(
+                        f"{model} lacks {len(missing)} weights, such as {min(missing)}"
+                    )
         parameters = sum(math.prod(shape) for shape in shapes.values())
-        about = Published(model, repository, license, family_of(str(model)), base, parameters, source.sha256)
+        about = Published(
+            model, repository, license, family_of(str(model)), base, parameters, source.sha256
+        )
         (partial / CARD_FILE).write_text(model_card(about), encoding="utf-8")
 
 

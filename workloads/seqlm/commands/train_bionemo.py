@@ -12,7 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from seqlm.bionemo.command import Data, Devices, arguments, entry_point_of, step_proteins, unsupported
+from seqlm.bionemo.command import (
+    Data,
+    Devices,
+    arguments,
+    entry_point_of,
+    step_proteins,
+    unsupported,
+)
 from seqlm.bionemo.export import Facts, is_exported, read_facts
 from seqlm.bionemo.files import CONTEXT, export_files, make_resumable
 from seqlm.bionemo.installed import recorded_release, require, run_entry_point
@@ -46,7 +53,9 @@ def start(config: RunFile) -> None:
     require()
     problems = unsupported(config)
     if problems:
-        raise ValueError("BioNeMo cannot train this run:\n" + "\n".join(f"  {line}" for line in problems))
+        raise ValueError(
+            "BioNeMo cannot train this run:\n" + "\n".join(f"  {line}" for line in problems)
+        )
     export_data.main(config)
     program = ["seqlm.commands.train_bionemo", *sys.argv[2:]]
     raise SystemExit(on_every_device(f"training {config.name} by BioNeMo", program))
@@ -176,11 +185,17 @@ def _finish(config: RunFile, steps: int, devices: Devices, facts: Facts, seconds
         "last_start_runtime": seconds,
         "newest_checkpoint_step": bionemo_step(run_dir),
         "world_size": devices.world_size,
-        **{name: value for name, value in last.get("eval", {}).items() if name in EVALUATED.values()},
+        **{
+            name: value
+            for name, value in last.get("eval", {}).items()
+            if name in EVALUATED.values()
+        },
     }
     write_results(run_dir, results)
     report(run_dir)
-    print(f"{config.name}: {steps} steps by BioNeMo\nreport  {run_dir / REPORT_FILE}\n{files_line(run_dir)}")
+    print(
+        f"{config.name}: {steps} steps by BioNeMo\nreport  {run_dir / REPORT_FILE}\n{files_line(run_dir)}"
+    )
 
 
 if __name__ == "__main__":

@@ -55,7 +55,9 @@ def packed_causal_attention(
     return _one_by_one(query, key, value, scaling, segments.cumulative), None
 
 
-def _all_at_once(query: Tensor, key: Tensor, value: Tensor, scaling: float, segments: Segments) -> Tensor:
+def _all_at_once(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, segments: Segments
+) -> Tensor:
     """Compute attention with torch's varlen flash kernel."""
     # Under autocast, queries and keys are fp32, because they are rotated by cosines in fp32.
     q = query[0].transpose(0, 1).to(value.dtype)  # (T, H, D)
@@ -82,7 +84,9 @@ def _all_at_once(query: Tensor, key: Tensor, value: Tensor, scaling: float, segm
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # the loop's length changes with every pack
-def _one_by_one(query: Tensor, key: Tensor, value: Tensor, scaling: float, cumulative: Tensor) -> Tensor:
+def _one_by_one(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, cumulative: Tensor
+) -> Tensor:
     """Compute attention for one conversation after another."""
     parts = []
     for start, stop in itertools.pairwise(cumulative.tolist()):

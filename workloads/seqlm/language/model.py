@@ -80,7 +80,9 @@ def on_meta(config: PretrainedConfig) -> "PackedCausalLM":
     kind: Any = type(f"Packed{plain.__name__}", (PackedCausalLM, plain), {})
     with torch.device("meta"):
         # A copy, because transformers sets the implementation in the configuration.
-        return cast(PackedCausalLM, kind._from_config(copy.deepcopy(config), attn_implementation=PACKED))
+        return cast(
+            PackedCausalLM, kind._from_config(copy.deepcopy(config), attn_implementation=PACKED)
+        )
 
 
 def shrink_frozen(model: "PackedCausalLM", dtype: torch.dtype) -> None:
@@ -107,7 +109,9 @@ class PackedCausalLM(LayeredModel):
     def flops_per_pair(self) -> float:
         """Half of the FLOPs of full attention, because a token attends only to those before it."""
         config = self.config
-        head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        head_size = (
+            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        )
         return 6.0 * config.num_hidden_layers * config.num_attention_heads * head_size
 
     def make_buffers(self, device: torch.device) -> None:

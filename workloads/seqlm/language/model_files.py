@@ -93,7 +93,9 @@ def fetch_model(config: RunFile) -> Path:
         return folder
     if name == "sample":
         rows = read_rows(QUESTIONS.sample, ("question", "reasoning", "answer"))
-        write_model(folder, [text for _, cells in rows for text in cells.values() if text], VOCABULARY)
+        write_model(
+            folder, [text for _, cells in rows for text in cells.values() if text], VOCABULARY
+        )
         return folder
     if not repository:
         raise FetchError(

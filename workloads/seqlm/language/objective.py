@@ -59,7 +59,9 @@ class CausalLM(AdaptedObjective):
         self.chat = config.chat
         self.folder = model_folder(config)
         self.plain_config = read_config(self.folder, config.chat.max_tokens)
-        super().__init__(config, ConversationSplit(config.data.path, "train"), self.plain_config, FAMILY)
+        super().__init__(
+            config, ConversationSplit(config.data.path, "train"), self.plain_config, FAMILY
+        )
 
     @property
     def start(self) -> Path:
@@ -85,18 +87,28 @@ class CausalLM(AdaptedObjective):
             shrink_frozen(model, dtype)
 
     def pack_shape(self, split: RecordSplit) -> PackShape:
-        return PackShape.of(split, self.config.train.tokens_per_pack, self.chat.max_tokens, special_tokens=0)
+        return PackShape.of(
+            split, self.config.train.tokens_per_pack, self.chat.max_tokens, special_tokens=0
+        )
 
     def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> TokenPack:
         return token_pack(host, shape.max_length, device)
 
-    def evaluate(self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int) -> Evaluation:
+    def evaluate(
+        self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int
+    ) -> Evaluation:
         stream = self.stream(split, place.shape, EVALUATION_SEED)
         return score_packs(
-            model, stream, lambda host: self.pack(host, place.shape, place.here.device), place, num_packs
+            model,
+            stream,
+            lambda host: self.pack(host, place.shape, place.here.device),
+            place,
+            num_packs,
         )
 
-    def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
+    def write_model(
+        self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device
+    ) -> None:
         super().write_model(run_dir, weights, device)
         # Settings for generation, such as the temperature, which servers of the model read.
         settings = self.folder / GENERATION_CONFIG_NAME
@@ -209,7 +221,8 @@ def compare_models(
     prompts = template.prompts([question for question, _ in asked])
     # One record for each held-out question, with the texts that ROUGE compares.
     answers: list[dict[str, Any]] = [
-        {"question": question, "reference": template.answer(response)} for question, response in asked
+        {"question": question, "reference": template.answer(response)}
+        for question, response in asked
     ]
     means: dict[str, float] = {}
     for name, folder, prefix in (("base", base, "base_"), ("tuned", tuned, "")):

@@ -119,7 +119,11 @@ def is_prepared(config: RunFile) -> bool:
     chat = config.chat
     assert chat is not None, "a run without chat: has no conversations"
     out = Path(config.data.path)
-    if not (out / MANIFEST_FILE).exists() or not (out / CHAT_FILE).exists() or not is_fetched(config):
+    if (
+        not (out / MANIFEST_FILE).exists()
+        or not (out / CHAT_FILE).exists()
+        or not is_fetched(config)
+    ):
         return False
     manifest = Manifest.load(out)
     sources = {source.name for source in manifest.sources}
@@ -139,7 +143,14 @@ def _facts(config: RunFile, template: Template) -> dict[str, Any]:
     """Return the settings that determine the tokens, as ``chat.json`` has them."""
     chat = config.chat
     assert chat is not None
-    names = ("question_column", "reasoning_column", "answer_column", "prompt", "response", "max_tokens")
+    names = (
+        "question_column",
+        "reasoning_column",
+        "answer_column",
+        "prompt",
+        "response",
+        "max_tokens",
+    )
     return {
         **{f"chat.{name}": getattr(chat, name) for name in names},
         "tokenizer (sha256)": template.fingerprint,

@@ -29,7 +29,9 @@ class AnswerContents(ReportContents):
     def read(self, run_dir: Path, config: Mapping[str, Any]) -> None:
         self._answers = read_mapping(run_dir / ANSWERS_FILE).get("answers", ())
 
-    def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
+    def cards(
+        self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]
+    ) -> list[Card]:
         """Return ROUGE, which a finished run has, and the cards of every run."""
         rouge = [
             Card(MEASURES[name], f"{results[name]:.3f}", f"before {results[f'base_{name}']:.3f}")

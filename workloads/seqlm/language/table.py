@@ -28,11 +28,15 @@ QUESTIONS = SourceKind(
 )
 COLUMN_FIELDS = "chat.question_column, chat.answer_column and chat.reasoning_column"
 """Fields of the run file that name the columns of a table."""
-TABLE_USE = TableUse(COLUMN_FIELDS, f"for questions, {', '.join([*_JSON_SUFFIXES, *_LINES_SUFFIXES])}")
+TABLE_USE = TableUse(
+    COLUMN_FIELDS, f"for questions, {', '.join([*_JSON_SUFFIXES, *_LINES_SUFFIXES])}"
+)
 MAX_ARRAY_CHARS = 1 << 30
 """Largest JSON file, which is read into memory as a whole. JSON Lines files have no limit."""
 
-_HUB_FILE = re.compile(r"hf://datasets/(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?/(?P<file>.+)")
+_HUB_FILE = re.compile(
+    r"hf://datasets/(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?/(?P<file>.+)"
+)
 
 Cells = dict[str, str | None]
 """Text of a row by column; None if it is missing."""
@@ -89,7 +93,9 @@ def from_hub(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:  # the HTTP library of the hub's client, and so its errors, may change
+    except (
+        Exception
+    ) as error:  # the HTTP library of the hub's client, and so its errors, may change
         lines = str(error).strip().splitlines()
         reason = lines[0] if lines else type(error).__name__
         raise FetchError(
@@ -154,11 +160,16 @@ def read_rows(
         rows = _array(path)
     else:
         for where, cells in table_rows.read_rows(path, columns, problems, TABLE_USE):
-            yield where, {column: cell if isinstance(cell, str) else None for column, cell in cells.items()}
+            yield (
+                where,
+                {column: cell if isinstance(cell, str) else None for column, cell in cells.items()},
+            )
         return
     for number, (where, row) in enumerate(rows):
         if not isinstance(row, dict):
-            problems.add(where, f"got {str(row)[:40]!r}; expected an object with {', '.join(columns)}")
+            problems.add(
+                where, f"got {str(row)[:40]!r}; expected an object with {', '.join(columns)}"
+            )
             continue
         absent = [column for column in columns if column not in row]
         if absent and number == 0:
@@ -167,9 +178,15 @@ def read_rows(
                 f"own columns in {COLUMN_FIELDS}"
             )
         texts = {column: row.get(column) for column in columns}
-        wrong = [column for column, text in texts.items() if text is not None and not isinstance(text, str)]
+        wrong = [
+            column
+            for column, text in texts.items()
+            if text is not None and not isinstance(text, str)
+        ]
         if wrong:
-            problems.add(where, f"{wrong[0]!r} is {str(texts[wrong[0]])[:40]}; expected text in quotes")
+            problems.add(
+                where, f"{wrong[0]!r} is {str(texts[wrong[0]])[:40]}; expected text in quotes"
+            )
             continue
         yield where, {column: (text or "").strip() or None for column, text in texts.items()}
 
@@ -189,7 +206,9 @@ def _array(path: Path) -> Iterator[tuple[str, Any]]:
             f"{path} is not JSON ({error}); one object a line is JSON Lines, whose files are called .jsonl"
         ) from None
     if not isinstance(rows, list):
-        raise ValueError(f"{path}: got {type(rows).__name__}; expected a list of objects: [{{...}}, ...]")
+        raise ValueError(
+            f"{path}: got {type(rows).__name__}; expected a list of objects: [{{...}}, ...]"
+        )
     for number, row in enumerate(rows, start=1):
         yield f"{path} row {number}", row
 
@@ -200,7 +219,9 @@ def _lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
     with open_text(path, "\n") as stream:  # a string of JSON may contain U+2028
         for number, line in enumerate(iter(lambda: stream.readline(limit + 1), ""), start=1):
             if len(line) > limit:
-                raise ValueError(f"{path}:{number}: a line of more than {limit} characters; divide it")
+                raise ValueError(
+                    f"{path}:{number}: a line of more than {limit} characters; divide it"
+                )
             if not line.strip():
                 continue
             try:

@@ -45,7 +45,9 @@ class Template:
         if self._chat.prompt is not None:
             return [_filled(self._chat.prompt, {"question": question}) for question in questions]
         turns = [[{"role": "user", "content": question}] for question in questions]
-        prompts = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        prompts = self.tokenizer.apply_chat_template(
+            turns, add_generation_prompt=True, tokenize=False
+        )
         return [str(prompt) for prompt in prompts]
 
     def responses(self, conversations: Sequence[Conversation]) -> list[str]:
@@ -74,7 +76,9 @@ class Template:
         drops spaces without an error (its issues 45488 and 48206).
         """
         returned = [str(self.tokenizer.decode(ids)) for ids in self.tokens(texts)]
-        lost = [pair for pair in zip(texts, returned, strict=True) if _words(pair[0]) != _words(pair[1])]
+        lost = [
+            pair for pair in zip(texts, returned, strict=True) if _words(pair[0]) != _words(pair[1])
+        ]
         if 2 * len(lost) > len(texts):
             text, back = lost[0]
             raise ValueError(

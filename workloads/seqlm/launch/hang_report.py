@@ -120,7 +120,9 @@ def is_waiting(frames: Sequence[Frame]) -> bool:
 def _known(frames: Sequence[Frame]) -> list[Frame]:
     """Return the frames of this project and of torch, without wrappers."""
     return [
-        frame for frame in frames if frame.path.startswith((_OURS, _TORCH)) and frame.path not in _WRAPPERS
+        frame
+        for frame in frames
+        if frame.path.startswith((_OURS, _TORCH)) and frame.path not in _WRAPPERS
     ]
 
 
@@ -141,7 +143,9 @@ def blame(processes: Sequence[Observed], nodes: Sequence[str]) -> Blame:
     waiting = [process for process in processes if process.waits]
     others = [process for process in processes if not process.waits]
     if waiting and others:
-        return _blamed(others, f"it does not wait for others, as {len(waiting)} of {len(processes)} do")
+        return _blamed(
+            others, f"it does not wait for others, as {len(waiting)} of {len(processes)} do"
+        )
     return Blame()
 
 
@@ -158,7 +162,9 @@ def report(processes: Sequence[Observed], found: Blame) -> list[str]:
         found: likely cause.
     """
     longest = max((process.silent_seconds for process in processes), default=0.0)
-    lines = [f"hung: {len(processes)} processes, the longest without an advance for {longest:.0f} s"]
+    lines = [
+        f"hung: {len(processes)} processes, the longest without an advance for {longest:.0f} s"
+    ]
     for process in found.processes[:MAX_LINES]:
         lines.append(
             f"to blame is {process.name}, {found.why}; state {process.state or 'unknown'}, {process.doing}, "
@@ -170,6 +176,8 @@ def report(processes: Sequence[Observed], found: Blame) -> list[str]:
         lines += [f"to blame is node {node}: {found.why}" for node in found.nodes[:MAX_LINES]]
         if not found.nodes:
             lines.append("no process stands out: network or GPU may be the cause")
-    others = Counter(process.place or "no stacks" for process in processes if process not in found.processes)
+    others = Counter(
+        process.place or "no stacks" for process in processes if process not in found.processes
+    )
     lines += [f"{count} in {place}" for place, count in others.most_common(MAX_LINES)]
     return lines

@@ -102,7 +102,9 @@ class HangWatch:
             # Time in which this thread did not run either does not count, as when the job is suspended.
             elapsed = min(now - before, 2 * POLL_SECONDS)
             before = now
-            processes = [self._look(local_rank, elapsed) for local_rank in range(self.num_processes)]
+            processes = [
+                self._look(local_rank, elapsed) for local_rank in range(self.num_processes)
+            ]
             if self._is_requested() or any(self._is_hung(process) for process in processes):
                 self.hung = True
                 self._end_hung(processes)
@@ -145,13 +147,17 @@ class HangWatch:
             self.stacks.mkdir(parents=True, exist_ok=True)
             files = {process.local_rank: self._request_stacks(process) for process in alive}
             running = [process for process in alive if process not in stopped]
-            self._wait_for_files([file for process in running for file in files[process.local_rank]])
+            self._wait_for_files(
+                [file for process in running for file in files[process.local_rank]]
+            )
             # A stopped process receives signals when it continues. Processes that wait for it then continue,
             # so their stacks must be complete on all nodes.
             self._wait_for_others(self.stacks, ".seen")
             for process in stopped:
                 _send(process, signal.SIGCONT)
-            self._wait_for_files([file for process in stopped for file in files[process.local_rank]])
+            self._wait_for_files(
+                [file for process in stopped for file in files[process.local_rank]]
+            )
             for process in alive:
                 _send(process, THREADS_SIGNAL)
             self._wait_for_files([self._file(process, "threads") for process in alive])

@@ -75,7 +75,9 @@ def read_job(path: Path) -> Job:
     try:
         return job_of(json.loads(path.read_text()))
     except TypeError as error:
-        raise ValueError(f"{path} is of another version of the code ({error}); submit again") from None
+        raise ValueError(
+            f"{path} is of another version of the code ({error}); submit again"
+        ) from None
 
 
 def job_of(values: Mapping[str, Any]) -> Job:

@@ -95,7 +95,9 @@ def _hyperpod_job(job: PodJob) -> Manifest:
                     "maxFullJobRestarts": job.max_retries,
                 },
                 **(
-                    {} if STAGES[job.stage].one_process else {"logMonitoringConfiguration": [_hang_rule(job)]}
+                    {}
+                    if STAGES[job.stage].one_process
+                    else {"logMonitoringConfiguration": [_hang_rule(job)]}
                 ),
             },
         },

@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .pod_job import TEMPORARY_FOLDER, VERSION_ANNOTATION, Manifest, PodSettings, container_base, pod_base
+from .pod_job import (
+    TEMPORARY_FOLDER,
+    VERSION_ANNOTATION,
+    Manifest,
+    PodSettings,
+    container_base,
+    pod_base,
+)
 
 PORT = 8080
 """Port of the server in a pod."""
@@ -91,7 +98,10 @@ def _deployment(service: PodService, labels: dict[str, str]) -> Manifest:
         "progressDeadlineSeconds": service.startup_seconds + ROLLOUT_SECONDS,
         "strategy": {
             "type": "RollingUpdate",
-            "rollingUpdate": {"maxSurge": 1 if is_single else 0, "maxUnavailable": 0 if is_single else 1},
+            "rollingUpdate": {
+                "maxSurge": 1 if is_single else 0,
+                "maxUnavailable": 0 if is_single else 1,
+            },
         },
         "selector": _selector(service),
         "template": {"metadata": {"labels": labels}, "spec": _pod(service)},
@@ -111,7 +121,10 @@ def _pod(service: PodService) -> Manifest:
         ],
         "containers": [_container(service)],
         "volumes": [
-            {"name": "model", "persistentVolumeClaim": {"claimName": service.claim, "readOnly": True}},
+            {
+                "name": "model",
+                "persistentVolumeClaim": {"claimName": service.claim, "readOnly": True},
+            },
             {"name": "temporary", "emptyDir": {}},
         ],
     }
@@ -135,7 +148,12 @@ def _container(service: PodService) -> Manifest:
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": {"requests": sizes, "limits": sizes},
         "volumeMounts": [
-            {"name": "model", "mountPath": MODEL_FOLDER, "subPath": service.model, "readOnly": True},
+            {
+                "name": "model",
+                "mountPath": MODEL_FOLDER,
+                "subPath": service.model,
+                "readOnly": True,
+            },
             {"name": "temporary", "mountPath": TEMPORARY_FOLDER},
         ],
         "startupProbe": {

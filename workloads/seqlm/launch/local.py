@@ -23,7 +23,9 @@ def processes_and_threads() -> tuple[int, int]:
     """Return the number of processes for this machine, and the number of threads per process."""
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     processes = torch.cuda.device_count() or min(CPU_PROCESSES, cores)
     return processes, max(1, cores // processes)
 

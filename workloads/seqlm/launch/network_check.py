@@ -98,13 +98,21 @@ def judge_nodes(nodes: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> V
         nodes: nodes of the job.
         answers: answers of ``node_check``, at most one for each node.
     """
-    bad = {str(answer["node"]): "; ".join(answer["problems"]) for answer in answers if answer["problems"]}
+    bad = {
+        str(answer["node"]): "; ".join(answer["problems"])
+        for answer in answers
+        if answer["problems"]
+    }
     silent = tuple(sorted(set(nodes) - {str(answer["node"]) for answer in answers}))
     if bad and len(bad) == len(answers) and not silent and len(nodes) > 1:
-        return Verdict({}, fatal="; ".join(f"{node}: {problem}" for node, problem in sorted(bad.items())))
+        return Verdict(
+            {}, fatal="; ".join(f"{node}: {problem}" for node, problem in sorted(bad.items()))
+        )
     for name in sorted({name for answer in answers for name in answer["versions"]}):
         values = {
-            str(answer["node"]): answer["versions"].get(name) for answer in answers if not answer["problems"]
+            str(answer["node"]): answer["versions"].get(name)
+            for answer in answers
+            if not answer["problems"]
         }
         counts = Counter(values.values()).most_common()
         if len(counts) < 2:
@@ -183,7 +191,9 @@ class NetworkCheck:
         if not again.failure:
             self.say("all-reduce over all nodes went well the second time")
             return Verdict({})
-        return Verdict({}, fatal=f"{again.failure}; each node and each pair alone is well: {LOOK_AT}")
+        return Verdict(
+            {}, fatal=f"{again.failure}; each node and each pair alone is well: {LOOK_AT}"
+        )
 
     def _round(self, name: str, groups: Sequence[Sequence[str]]) -> list[Outcome]:
         """Run an all-reduce within each group of nodes, all groups at the same time.
@@ -201,7 +211,9 @@ class NetworkCheck:
             arguments=["-m", AGENT, str(self.job_file), attempt, "check", *map(",".join, groups)],
             checked=nodes,
         )
-        with subprocess.Popen(command, cwd=self.job.work_folder, stdin=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            command, cwd=self.job.work_folder, stdin=subprocess.DEVNULL
+        ) as process:
             try:
                 process.wait(self.seconds)
             except subprocess.TimeoutExpired:
@@ -275,7 +287,10 @@ def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, 
     if len(alone) == len(nodes):
         return Verdict({}, fatal=f"all-reduce fails on each node alone: {_listed(alone)}")
     if alone:
-        faults = {outcome.nodes[0]: f"all-reduce fails there alone: {outcome.failure}" for outcome in alone}
+        faults = {
+            outcome.nodes[0]: f"all-reduce fails there alone: {outcome.failure}"
+            for outcome in alone
+        }
         return Verdict(faults)
     pairs = [outcome for outcome in outcomes if len(outcome.nodes) == 2]
     failed = [outcome for outcome in pairs if outcome.failure]
@@ -284,7 +299,9 @@ def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, 
     repeated = [outcome for outcome in failed if _was_tested(outcome, kept)]
     if repeated:
         said = _listed(repeated)
-        return Verdict({}, fatal=f"all-reduce fails again, and no other node was there: {said}; {LOOK_AT}")
+        return Verdict(
+            {}, fatal=f"all-reduce fails again, and no other node was there: {said}; {LOOK_AT}"
+        )
     well = {node for outcome in pairs if not outcome.failure for node in outcome.nodes}
     if not well and len(nodes) > 2:
         said = _listed(failed)
@@ -340,4 +357,6 @@ def _failing_with_a_second_node(
 
 def _listed(outcomes: Iterable[Outcome]) -> str:
     """Return the nodes and the failure of each outcome, for a message."""
-    return "; ".join(sorted(f"{' and '.join(outcome.nodes)}: {outcome.failure}" for outcome in outcomes))
+    return "; ".join(
+        sorted(f"{' and '.join(outcome.nodes)}: {outcome.failure}" for outcome in outcomes)
+    )

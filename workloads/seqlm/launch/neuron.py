@@ -39,7 +39,9 @@ def environment(*, efa: bool) -> dict[str, str]:
     return variables
 
 
-def device_problems(given: int, giver: str, versions: dict[str, str], root: Path = Path("/")) -> list[str]:
+def device_problems(
+    given: int, giver: str, versions: dict[str, str], root: Path = Path("/")
+) -> list[str]:
     """Return the faults of the Neuron devices of a node.
 
     Args:

@@ -83,12 +83,16 @@ def main() -> None:
                 ending = run_processes(config, arguments)
         except RendezvousError as error:
             ending = Ending(1, None, time.time())
-            reason = str(error.__cause__ or error).partition("\n")[0] or "not all of them came in time"
+            reason = (
+                str(error.__cause__ or error).partition("\n")[0] or "not all of them came in time"
+            )
             message.write_text(f"{len(group)} node(s) could not meet at {group[0]}: {reason}")
         text = message.read_text() if message.exists() else ""
     if watch.hung:
         raise SystemExit(1)  # the watch has written the record
-    write_ending(endings, node, rank=ending.rank, status=ending.status, seconds=ending.seconds, message=text)
+    write_ending(
+        endings, node, rank=ending.rank, status=ending.status, seconds=ending.seconds, message=text
+    )
     # A graceful stop is no failure. After one, Slurm would end the other nodes' tasks, which still save.
     raise SystemExit(0 if ending.status == STOPPED_BY_SIGNAL else ending.status)
 
@@ -106,7 +110,9 @@ def find_group(node: str, groups: Sequence[str]) -> list[str]:
     raise ValueError(f"{node} is in none of the groups {' '.join(groups)}")
 
 
-def launch_config(job: Job, attempt: str, stage: str, node: str, group: Sequence[str]) -> LaunchConfig:
+def launch_config(
+    job: Job, attempt: str, stage: str, node: str, group: Sequence[str]
+) -> LaunchConfig:
     """Return the settings with which the node's processes join their group.
 
     Successive steps of a job use different ports, because processes of a killed step may still hold one.

@@ -30,7 +30,9 @@ print(json.dumps(found))
 """
 
 
-def check(job: Job, folder: Path, node: str, sys_class: Path = Path("/sys/class")) -> dict[str, object]:
+def check(
+    job: Job, folder: Path, node: str, sys_class: Path = Path("/sys/class")
+) -> dict[str, object]:
     """Return the faults of this node, and the versions that must be the same on all nodes.
 
     Args:
@@ -47,7 +49,9 @@ def check(job: Job, folder: Path, node: str, sys_class: Path = Path("/sys/class"
     if job.neuron_devices:
         problems += neuron.device_problems(job.neuron_devices, "Slurm", versions)
     if job.efa and not list((sys_class / "infiniband").glob("*")):
-        problems.append("no EFA device, but its instance type has EFA: is the driver loaded? fi_info -p efa")
+        problems.append(
+            "no EFA device, but its instance type has EFA: is the driver loaded? fi_info -p efa"
+        )
     if not job.image:
         problems += _python_problems(job.python, versions)
     return {"node": node, "problems": problems, "versions": versions}

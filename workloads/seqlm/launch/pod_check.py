@@ -21,7 +21,9 @@ REPLACE = "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplac
 """Label that makes HyperPod replace a node."""
 
 
-def device_problems(gpus: int, neuron_devices: int, efa: int, devices: Path = EFA_DEVICES) -> list[str]:
+def device_problems(
+    gpus: int, neuron_devices: int, efa: int, devices: Path = EFA_DEVICES
+) -> list[str]:
     """Return the faults of the devices of a pod.
 
     Args:
@@ -37,7 +39,9 @@ def device_problems(gpus: int, neuron_devices: int, efa: int, devices: Path = EF
         problems += neuron.device_problems(neuron_devices, "Kubernetes", {})
     found = len(list(devices.glob("uverbs*")))
     if found < efa:
-        problems.append(f"Kubernetes gives the job {efa} EFA interfaces there, {devices} has {found}")
+        problems.append(
+            f"Kubernetes gives the job {efa} EFA interfaces there, {devices} has {found}"
+        )
     return problems
 
 
@@ -51,8 +55,12 @@ def main() -> int:
         help="folder of the job on the shared file system, which is created",
     )
     parser.add_argument("--gpus", type=int, required=True, help="number of GPUs of the pod")
-    parser.add_argument("--neuron", type=int, required=True, help="number of Neuron devices of the pod")
-    parser.add_argument("--efa", type=int, required=True, help="number of EFA interfaces of the pod")
+    parser.add_argument(
+        "--neuron", type=int, required=True, help="number of Neuron devices of the pod"
+    )
+    parser.add_argument(
+        "--efa", type=int, required=True, help="number of EFA interfaces of the pod"
+    )
     options = parser.parse_args()
     node = os.environ[NODE_NAME]
     problems = device_problems(options.gpus, options.neuron, options.efa)

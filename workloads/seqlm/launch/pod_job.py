@@ -250,9 +250,12 @@ def _container(
     """
     # Kubernetes fills in these values.
     fields = {NODE_NAME: "spec.nodeName", POD_IP: "status.podIP"}
-    variables: list[Manifest] = [{"name": key, "value": value} for key, value in environment(job).items()]
+    variables: list[Manifest] = [
+        {"name": key, "value": value} for key, value in environment(job).items()
+    ]
     variables += [
-        {"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in fields.items()
+        {"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for key, path in fields.items()
     ]
     return {
         "name": name,
@@ -301,7 +304,9 @@ def _init_containers(job: PodJob, mounts: list[Manifest]) -> list[Manifest]:
     stage = STAGES[job.stage]
     if stage.trains:
         prepare = ["python3", "-m", *stage.pod_data_program, *run_arguments(job)]
-        containers.append(_container(job, mounts, name="data", command=prepare, sizes=resources.sizes()))
+        containers.append(
+            _container(job, mounts, name="data", command=prepare, sizes=resources.sizes())
+        )
     return containers
 
 
@@ -384,7 +389,11 @@ def _volumes(job: PodJob, *, agent: bool) -> tuple[list[Manifest], list[Manifest
         ("run", CONFIG_FOLDER, {"configMap": {"name": job.config_name}}),
         ("temporary", TEMPORARY_FOLDER, {"emptyDir": {}}),
         # In the container's memory. NCCL's processes on a node communicate through it.
-        ("shared-memory", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{shared_gib}Gi"}}),
+        (
+            "shared-memory",
+            "/dev/shm",
+            {"emptyDir": {"medium": "Memory", "sizeLimit": f"{shared_gib}Gi"}},
+        ),
     ]
     if agent:
         found.append(("agent", AGENT_FOLDER, {"emptyDir": {}}))

@@ -16,7 +16,9 @@ def hand_on_python_path() -> None:
     A child process may work in another folder, where ``PYTHONPATH=workloads`` would lead nowhere.
     """
     inherited = os.environ.get(VARIABLE, "")
-    folders = [os.path.abspath(folder) for folder in inherited.split(os.pathsep)] if inherited else []
+    folders = (
+        [os.path.abspath(folder) for folder in inherited.split(os.pathsep)] if inherited else []
+    )
     if SOURCE_ROOT.name not in SITE_FOLDERS and str(SOURCE_ROOT) not in folders:
         folders.append(str(SOURCE_ROOT))
     if folders:

@@ -91,7 +91,10 @@ def write_ending(folder: Path, node: str, **record: Any) -> None:
 
 def endings(folder: Path, attempt: str) -> list[dict[str, Any]]:
     """Return the records of the nodes for an attempt."""
-    return [json.loads(path.read_text()) for path in sorted(endings_folder(folder, attempt).glob("*.json"))]
+    return [
+        json.loads(path.read_text())
+        for path in sorted(endings_folder(folder, attempt).glob("*.json"))
+    ]
 
 
 def stopped(folder: Path, attempt: str) -> list[str]:
@@ -105,7 +108,9 @@ def stopped(folder: Path, attempt: str) -> list[str]:
 
 def hung_processes(folder: Path, attempt: str) -> list[Observed]:
     """Return the states of the processes of all nodes that answered; none unless the attempt hung."""
-    return [Observed(**found) for record in endings(folder, attempt) for found in record.get("hung", [])]
+    return [
+        Observed(**found) for record in endings(folder, attempt) for found in record.get("hung", [])
+    ]
 
 
 class Failure(NamedTuple):
@@ -136,7 +141,9 @@ def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str])
     source = first["node"]
     if first["rank"] is not None:
         source = f"{first['node']}, process {first['rank']}"
-    return Failure(first["status"], _lines(f"{source}: status {first['status']}", first["message"], no_word))
+    return Failure(
+        first["status"], _lines(f"{source}: status {first['status']}", first["message"], no_word)
+    )
 
 
 def _order_of_failures(record: Mapping[str, Any]) -> tuple[bool, bool, float]:

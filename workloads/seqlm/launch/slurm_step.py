@@ -13,7 +13,11 @@ from . import neuron
 from .job_file import CONFIG_FILE, Job
 
 _AMAZON = "/opt/amazon"
-EFA_VARIABLES = {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
+EFA_VARIABLES = {
+    "FI_PROVIDER": "efa",
+    "NCCL_NET_PLUGIN": "ofi",
+    "NCCL_SOCKET_IFNAME": "^docker,lo,veth",
+}
 """Environment of NCCL on nodes with EFA."""
 NODE_VARIABLES = Path("/etc/node-setup/training_environment.json")
 """File of node setup with variables for jobs: the address of the cluster's MLflow, and its credentials."""
@@ -25,7 +29,9 @@ it)."""
 
 def srun_help() -> str:
     """Return the help text of srun. It lists the options of plugins, such as pyxis and HyperPod's own."""
-    return subprocess.run(["srun", "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(
+        ["srun", "--help"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
 
 
 def step_command(

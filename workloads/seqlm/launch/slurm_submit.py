@@ -99,7 +99,9 @@ def _check_files(job: Job) -> None:
     programs = [path for path in (job.image, job.python) if path and path.startswith(shared)]
     for path in programs:
         if not Path(path).exists():
-            raise ValueError(f"{path} is not there; docs/training-on-slurm.md says how it gets there")
+            raise ValueError(
+                f"{path} is not there; docs/training-on-slurm.md says how it gets there"
+            )
     absent = [path for path in job.needed if not Path(path).exists()]
     if absent:
         raise ValueError(

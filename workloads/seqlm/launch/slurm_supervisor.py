@@ -83,7 +83,9 @@ class Supervisor:
             return self._cancel()
         options = srun_help()
         if self.job.image and "--container-image" not in options:
-            say("error: srun has no --container-image: pyxis is missing here; docs/training-on-slurm.md")
+            say(
+                "error: srun has no --container-image: pyxis is missing here; docs/training-on-slurm.md"
+            )
             return USAGE_ERROR
         verdict = self._check(options)
         if verdict.is_well and self.stop is None:
@@ -147,7 +149,9 @@ class Supervisor:
             if self.stop is not None:
                 return STOPPED_BY_SIGNAL
         agent = ["-m", AGENT, str(self.job_file), name, self.job.stage, ",".join(self.nodes)]
-        return self._run(step_command(self.job, options, num_nodes=len(self.nodes), arguments=agent))
+        return self._run(
+            step_command(self.job, options, num_nodes=len(self.nodes), arguments=agent)
+        )
 
     def _run(self, command: list[str]) -> int:
         """Run a step to its end, and repeat the signal if the job is to stop. Return the exit status."""
@@ -239,7 +243,9 @@ class Supervisor:
             say(f"node {node} does not answer")
         for node in verdict.freed:
             say(f"node {node}, which was left out to find out, was not to blame")
-        still_kept = {node: other for node, other in self.state.kept.items() if node not in verdict.bad}
+        still_kept = {
+            node: other for node, other in self.state.kept.items() if node not in verdict.bad
+        }
         self.state.kept = {**still_kept, **verdict.kept}
         excluded = {*self.state.excluded, *verdict.bad} - {*verdict.freed}
         self.state.excluded = tuple(sorted(excluded))
@@ -259,7 +265,9 @@ class Supervisor:
         # Slurm ends this process with SIGTERM. Until then the job cannot start, and can still be changed.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if insist("scontrol", "requeue", self.job_id) is None:
-            say("Slurm does not requeue it: it is being ended by someone else, or the cluster forbids it")
+            say(
+                "Slurm does not requeue it: it is being ended by someone else, or the cluster forbids it"
+            )
             return 1
         if self.state.excluded:
             self._exclude_nodes()
@@ -272,7 +280,9 @@ class Supervisor:
         node is repaired and keeps its name, or was not the cause.
         """
         partition = os.environ["SLURM_JOB_PARTITION"]
-        listed = insist("sinfo", "--noheader", "--Node", "--format=%N", f"--partition={partition}") or ""
+        listed = (
+            insist("sinfo", "--noheader", "--Node", "--format=%N", f"--partition={partition}") or ""
+        )
         existing = set(listed.split())
         # Slurm rejects a list with a node that was replaced meanwhile and has another name now.
         names = sorted(existing.intersection(self.state.excluded))

@@ -37,7 +37,9 @@ NUM_STANDARD_RESIDUES = len(STANDARD_RESIDUES)
 
 NOT_A_RESIDUE = 255
 """Entry of ``RESIDUE_TABLE`` for bytes that are no letters."""
-_LETTERS = {letter: TOKENS.index(letter) if letter in TOKENS else UNK for letter in string.ascii_uppercase}
+_LETTERS = {
+    letter: TOKENS.index(letter) if letter in TOKENS else UNK for letter in string.ascii_uppercase
+}
 RESIDUE_TABLE = bytes(_LETTERS.get(chr(byte).upper(), NOT_A_RESIDUE) for byte in range(256))
 """Token id of every byte: letters of either case, anything else ``NOT_A_RESIDUE``.
 

@@ -120,7 +120,14 @@ INFERENCE_COMMANDS: Mapping[str, InferenceCommand] = {
         small_bytes=0,  # the bundled parts are small; any assay is not
         heads=(MASKED_LM,),
         reads_prepared_data=True,
-        fields=(*READING, "data", "evaluate", "scorecard", "model.mask_fraction", "train.tokens_per_pack"),
+        fields=(
+            *READING,
+            "data",
+            "evaluate",
+            "scorecard",
+            "model.mask_fraction",
+            "train.tokens_per_pack",
+        ),
     ),
     "layers": InferenceCommand(
         run="proteins.scorecard.layers:layers",

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     ModelSize = str
 else:  # as types, so that wrong values are reported together with the mistakes in other fields
     ModelFamilyName = Literal[tuple(MODEL_FAMILIES)]
-    ModelSize = Literal[tuple(dict.fromkeys(size for each in MODEL_FAMILIES.values() for size in each.sizes))]
+    ModelSize = Literal[
+        tuple(dict.fromkeys(size for each in MODEL_FAMILIES.values() for size in each.sizes))
+    ]
 _SHIPPED = Path(__file__).parents[1] / "configs"
 _LEAST = {
     0: "evaluate.pseudo_perplexity_proteins inference.tokens_per_pack chat.questions",
@@ -204,7 +206,11 @@ def xla_violations(config: RunFile) -> list[str]:
     sections = (("task", config.task), ("chat", config.chat))
     return [
         *config_rules.xla_violations(config),
-        *(config_rules.fine_tuning_on_xla(name) for name, section in sections if section is not None),
+        *(
+            config_rules.fine_tuning_on_xla(name)
+            for name, section in sections
+            if section is not None
+        ),
     ]
 
 

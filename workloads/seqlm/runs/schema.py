@@ -33,7 +33,9 @@ def field_docs(cls: type) -> dict[str, str]:
         assert isinstance(definition, ast.ClassDef)
         for item, below in itertools.pairwise(definition.body):
             match item, below:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                    value=ast.Constant(value=str(text))
+                ):
                     docs[name] = " ".join(text.split())
     return docs
 
@@ -140,7 +142,10 @@ def dry_run_text(config: RunConfig, reads: Sequence[str], inputs: Sequence[str])
         if any(f"{name}.".startswith(f"{prefix}.") for prefix in reads)
     ]
     folders = []
-    for title, folder in {"run folder": config.run_dir, "prepared data": Path(config.data.path)}.items():
+    for title, folder in {
+        "run folder": config.run_dir,
+        "prepared data": Path(config.data.path),
+    }.items():
         state = "exists" if folder.exists() else "does not exist yet"
         folders.append(f"{title}: {folder} ({state})")
     missing = [path for path in inputs if "://" not in path and not Path(path).exists()]

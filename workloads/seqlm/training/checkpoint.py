@@ -170,9 +170,8 @@ class Checkpointer:
         if self._here.is_first and not problem:
             absent = [name for name in checksums if not (partial / name).exists()]
             if absent:
-                problem = (
-                    f"{', '.join(absent)} of other hosts are not here; 'runs' must be shared by all hosts"
-                )
+                names = ", ".join(absent)
+                problem = f"{names} of other hosts are not here; 'runs' must be shared by all hosts"
         problems = sorted(set(self._here.gather({self._here.rank: problem}).values()) - {""})
         if problems:
             if self._here.is_first:
@@ -227,7 +226,9 @@ class Checkpointer:
             except DamagedError as error:
                 damaged.append(error.what)
             if self._here.is_first:
-                print(f"warning: {damaged[-1]}; falling back to the checkpoint before it", flush=True)
+                print(
+                    f"warning: {damaged[-1]}; falling back to the checkpoint before it", flush=True
+                )
                 path.rename(_free_name(path.with_name(path.name + _DAMAGED)))
             dist.barrier(group=self._here.control)
         if damaged:
@@ -241,7 +242,10 @@ class Checkpointer:
 
     def _load(self, path: Path, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any]:
         model_state, optimizer_state = self._state(model, optimizers)
-        state: dict[str, Any] = {"model": model_state, "optimizer": {"state": optimizer_state["state"]}}
+        state: dict[str, Any] = {
+            "model": model_state,
+            "optimizer": {"state": optimizer_state["state"]},
+        }
         # A damaged file may already have changed the model. The checkpoint that is tried next replaces all.
         with verified(path, self._here):
             advice = "restore these settings, or choose another 'name' to start a new run"
@@ -261,7 +265,9 @@ class Checkpointer:
                 group.update({name: value for name, value in own.items() if name != "params"})
         return document
 
-    def _state(self, model: nn.Module, optimizers: list[Optimizer]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _state(
+        self, model: nn.Module, optimizers: list[Optimizer]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the states of the model and of the optimizers, by parameter name."""
         model_state, optimizer_state = get_state_dict(model, optimizers, options=self._options)
         if not self._trains_all:
@@ -311,7 +317,9 @@ def check_identity(checkpoint: Path, identity: Mapping[str, Any], advice: str) -
         if saved.get(name) != identity.get(name)
     ]
     if differing:
-        raise ValueError(f"{checkpoint} belongs to another run:\n  " + "\n  ".join(differing) + f"\n{advice}")
+        raise ValueError(
+            f"{checkpoint} belongs to another run:\n  " + "\n  ".join(differing) + f"\n{advice}"
+        )
     return document
 
 

@@ -160,7 +160,9 @@ def read_into(
     except CheckpointException as error:  # a BaseException
         failure, _ = next(iter(error.failures.values()))
         reason = " ".join(str(failure).split())[:_MAX_REASON_CHARS]
-        raise ValueError(f"{reader.path} cannot be read: {reason}; give another checkpoint") from error
+        raise ValueError(
+            f"{reader.path} cannot be read: {reason}; give another checkpoint"
+        ) from error
     return state
 
 

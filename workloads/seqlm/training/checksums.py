@@ -200,7 +200,10 @@ def _expected(folder: Path) -> tuple[dict[str, Digest], str]:
 
 
 def _hashing(
-    threads: ThreadPoolExecutor, folder: Path | None, expected: Mapping[str, Digest], here: "Processes | None"
+    threads: ThreadPoolExecutor,
+    folder: Path | None,
+    expected: Mapping[str, Digest],
+    here: "Processes | None",
 ) -> dict[str, Future[Digest]]:
     """Start to hash this process's share of a folder's files.
 
@@ -218,7 +221,11 @@ def _hashing(
     files = sorted(expected or _files_read(folder))
     size = sum((folder / file).stat().st_size for file in files if (folder / file).is_file())
     if size >= _REPORTED_BYTES and (here is None or here.is_first):
-        print(f"hashing {len(files)} files of {folder}, {size / 1e9:.1f} GB", file=sys.stderr, flush=True)
+        print(
+            f"hashing {len(files)} files of {folder}, {size / 1e9:.1f} GB",
+            file=sys.stderr,
+            flush=True,
+        )
     mine = files if here is None else files[here.rank :: here.world_size]
     return {file: threads.submit(_digest, folder / file, expected.get(file, "")) for file in mine}
 

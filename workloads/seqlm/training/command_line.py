@@ -81,7 +81,9 @@ def stage_parser(usage: Usage, parser: argparse.ArgumentParser) -> argparse.Argu
         metavar="RUN",
         help=f"YAML file of the run, or the name of a bundled one{default}",
     )
-    parser.add_argument("--dry-run", action="store_true", help="check the run file, print it whole, and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check the run file, print it whole, and stop"
+    )
     for option, name in usage.options.items():
         parser.add_argument(option, metavar=option[2:].upper(), help=f"short for {name}=")
     files = f"files for {usage.files}=, and " if usage.files else ""
@@ -146,7 +148,9 @@ def _explained(error: BaseException) -> str | None:
             name = _PACKAGES.get(package, package)
             return f"the package {name} is missing; install it (pip install {name}) and try again"
     if isinstance(error, OSError):
-        files = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+        files = " and ".join(
+            str(name) for name in (error.filename, error.filename2) if name is not None
+        )
         problem = error.strerror or text or type(error).__name__
         advice = _ADVICE.get(error.errno or 0, "correct this and run the same command again")
         return f"{files}{': ' if files else ''}{problem}; {advice}"
@@ -157,7 +161,10 @@ def _explained(error: BaseException) -> str | None:
     is_wrong_state = text.startswith("Error(s) in loading state_dict")
     if is_wrong_state or not _DAMAGED.isdisjoint(kind.__name__ for kind in type(error).__mro__):
         return f"a file of the model or checkpoint is damaged: {text}; copy or write it again"
-    if isinstance(error, RecursionError) and "json" in traceback.extract_tb(error.__traceback__)[-1].filename:
+    if (
+        isinstance(error, RecursionError)
+        and "json" in traceback.extract_tb(error.__traceback__)[-1].filename
+    ):
         return "a JSON file is nested too deeply to be read; write it again"
     return None
 

@@ -145,7 +145,14 @@ class LoraConfig:
     """Rank of the two matrices of an adapter."""
     alpha: int = 32
     """The adapters' output is scaled by alpha / rank."""
-    targets: tuple[LoraTarget, ...] = ("query", "key", "value", "attention_output", "intermediate", "output")
+    targets: tuple[LoraTarget, ...] = (
+        "query",
+        "key",
+        "value",
+        "attention_output",
+        "intermediate",
+        "output",
+    )
     """Matrices of each layer that get an adapter."""
     lr: float = 1e-3
     """Peak learning rate in place of ``optim.lr``: adapters want about ten times that of full fine-tuning."""
@@ -261,7 +268,9 @@ def _read_file(path: Path, shipped: Path) -> tuple[Path, dict[str, Any]]:
         hint = f"did you mean {near[0]}?" if near else f"{shipped} has {', '.join(known)}"
         raise ValueError(f"there is no run file {path}; {hint}") from None
     if not isinstance(raw, dict):
-        raise ValueError(f"{path} must hold sections such as 'model:' and 'train:', got {shown(raw)}")
+        raise ValueError(
+            f"{path} must hold sections such as 'model:' and 'train:', got {shown(raw)}"
+        )
     return path, raw
 
 
@@ -330,7 +339,10 @@ def _field_problems(cls: type, raw: object, prefix: str) -> Iterator[str]:
 
 
 def _has_default(field_: "dataclasses.Field[Any]") -> bool:
-    return field_.default is not dataclasses.MISSING or field_.default_factory is not dataclasses.MISSING
+    return (
+        field_.default is not dataclasses.MISSING
+        or field_.default_factory is not dataclasses.MISSING
+    )
 
 
 def _build(cls: type[T], raw: Mapping[str, Any]) -> T:
@@ -385,11 +397,17 @@ def _convert(kind: Any, value: Any) -> Any:
         return value
     if kind is int:
         if type(value) is not int:
-            raise ValueError("expected a whole number of at most 18 digits, none of them a leading 0")
+            raise ValueError(
+                "expected a whole number of at most 18 digits, none of them a leading 0"
+            )
         return value
     if kind is float:
         # YAML reads 1e-4 as text (read_yaml).
-        if isinstance(value, bool) or not _NUMBER.fullmatch(str(value)) or not math.isfinite(float(value)):
+        if (
+            isinstance(value, bool)
+            or not _NUMBER.fullmatch(str(value))
+            or not math.isfinite(float(value))
+        ):
             raise ValueError("expected a finite number such as 0.01 or 1e-4")
         return float(value)
     if not isinstance(value, str):

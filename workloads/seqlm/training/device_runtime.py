@@ -194,7 +194,9 @@ class XlaRuntime(DeviceRuntime):
     def check(self, config: RunConfig, others: Sequence[str] = ()) -> None:
         problems = [*xla_violations(config), *others]
         if problems:
-            raise ValueError(f"{PJRT_DEVICE}={os.environ.get(PJRT_DEVICE)}:\n  " + "\n  ".join(problems))
+            raise ValueError(
+                f"{PJRT_DEVICE}={os.environ.get(PJRT_DEVICE)}:\n  " + "\n  ".join(problems)
+            )
 
     def prepare(self, model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
         """Give every trained parameter a gradient of 0 and its optimizer's state, as one graph.

@@ -83,7 +83,9 @@ def num_flops(model: LayeredModel, num_record_tokens: int, num_attended_pairs: i
         if any(part in name for part in model.uncounted):
             continue
         size = quantized.get(name, parameter.numel())
-        flops_per_token += size * (FORWARD_BACKWARD_FLOPS if parameter.requires_grad else FROZEN_FLOPS)
+        flops_per_token += size * (
+            FORWARD_BACKWARD_FLOPS if parameter.requires_grad else FROZEN_FLOPS
+        )
     return float(flops_per_token) * num_record_tokens + model.flops_per_pair * num_attended_pairs
 
 
@@ -140,7 +142,9 @@ def peak_flops(device: torch.device) -> float | None:
     name = torch.cuda.get_device_name(device)  # such as NVIDIA A100-SXM4-80GB
     if re.search(r"PCIe|NVL", name):
         return None  # these boards have lower clocks than the SXM boards of the table
-    return next((peak for part, peak in PEAK_BF16_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)
+    return next(
+        (peak for part, peak in PEAK_BF16_FLOPS.items() if re.search(rf"\b{part}\b", name)), None
+    )
 
 
 def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:
@@ -229,10 +233,14 @@ def software_stack(amazon: Path = AMAZON) -> dict[str, str | None]:
         "nccl": ".".join(map(str, nccl)) or None,
         "driver": next(iter(drivers.splitlines()), None),  # one line per GPU
         # The installer writes a list of its packages. The first line has its version.
-        "efa_installer": _in_file(amazon / "efa_installed_packages", rb"EFA installer version:\s*(\S+)"),
+        "efa_installer": _in_file(
+            amazon / "efa_installed_packages", rb"EFA installer version:\s*(\S+)"
+        ),
         "libfabric": libfabric[1] if libfabric else None,
         # The plugin prints this text when it starts. It has no option that prints the version.
-        "aws_ofi_nccl": _in_file(amazon / "ofi-nccl/lib/libnccl-net-ofi.so", rb"aws-ofi-nccl (\d[\w.+-]*)"),
+        "aws_ofi_nccl": _in_file(
+            amazon / "ofi-nccl/lib/libnccl-net-ofi.so", rb"aws-ofi-nccl (\d[\w.+-]*)"
+        ),
         "nccl_net_plugin": os.environ.get("NCCL_NET_PLUGIN"),
         **{name: _package(name) for name in PACKAGES},
     }

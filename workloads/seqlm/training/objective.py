@@ -88,7 +88,9 @@ class Objective(ABC):
     trains_all = True
     """Whether checkpoints hold the whole model, rather than only its trained parameters."""
 
-    def __init__(self, config: RunConfig, split: RecordSplit, model_config: PretrainedConfig) -> None:
+    def __init__(
+        self, config: RunConfig, split: RecordSplit, model_config: PretrainedConfig
+    ) -> None:
         self.config = config
         self.split = split
         self.model_config = model_config
@@ -113,7 +115,11 @@ class Objective(ABC):
         """
 
     def quantize(
-        self, model: LayeredModel, weights: dict[str, Tensor], dtype: torch.dtype, device: torch.device
+        self,
+        model: LayeredModel,
+        weights: dict[str, Tensor],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         """Replace modules of a model by quantized ones, in place. By default, nothing is quantized.
 
@@ -144,7 +150,9 @@ class Objective(ABC):
 
     def pack_shape(self, split: RecordSplit) -> PackShape:
         """Return the shape of the packs of a split."""
-        return PackShape.of(split, self.config.train.tokens_per_pack, self.config.model.max_residues)
+        return PackShape.of(
+            split, self.config.train.tokens_per_pack, self.config.model.max_residues
+        )
 
     def stream(self, split: RecordSplit, shape: PackShape, seed: int) -> PackStream:
         return self.streams(split, shape, seed)
@@ -165,7 +173,9 @@ class Objective(ABC):
         return model(pack).loss_sum
 
     @abstractmethod
-    def evaluate(self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int) -> Evaluation:
+    def evaluate(
+        self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int
+    ) -> Evaluation:
         """Score a model on the first packs of a split. Every process calls this.
 
         Args:
@@ -176,7 +186,9 @@ class Objective(ABC):
         """
 
     @abstractmethod
-    def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
+    def write_model(
+        self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device
+    ) -> None:
         """Write the trained model for others to load.
 
         Args:

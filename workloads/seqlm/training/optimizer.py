@@ -112,9 +112,13 @@ class BatchedMuon(Muon):
             momenta: momenta of the matrices, updated in place.
         """
         local = [_local(gradient) for gradient in gradients]
-        new_momenta = torch._foreach_lerp([_local(x) for x in momenta], local, 1 - group["momentum"])
+        new_momenta = torch._foreach_lerp(
+            [_local(x) for x in momenta], local, 1 - group["momentum"]
+        )
         updates = torch._foreach_lerp(local, new_momenta, group["momentum"])
-        stack = _orthogonalized(torch.stack([x.to(self.dtype) for x in updates]), parameters[0], group)
+        stack = _orthogonalized(
+            torch.stack([x.to(self.dtype) for x in updates]), parameters[0], group
+        )
         scale = group["lr"] * _ADAMW_UPDATE_RMS * math.sqrt(max(shape))
         kept = 1 - group["lr"] * group["weight_decay"]
         for parameter, momentum, new_momentum, update in zip(
@@ -157,7 +161,9 @@ def _orthogonalized(stack: Tensor, parameter: Tensor, group: dict[str, Any]) -> 
         return newton_schulz(stack, *settings)
     mesh = parameter.device_mesh
     by_matrix = list(parameter.placements)  # FSDP2 shards dimension 0
-    by_row: list[Placement] = [Shard(1) if placement.is_shard() else placement for placement in by_matrix]
+    by_row: list[Placement] = [
+        Shard(1) if placement.is_shard() else placement for placement in by_matrix
+    ]
     rows, columns = parameter.shape
     size = torch.Size((len(stack), rows, columns))
     stride = (rows * columns, columns, 1)

@@ -53,7 +53,10 @@ class PackShape:
 
     @staticmethod
     def of(
-        split: RecordSplit, num_tokens: int, max_record_tokens: int, special_tokens: int = SPECIAL_TOKENS
+        split: RecordSplit,
+        num_tokens: int,
+        max_record_tokens: int,
+        special_tokens: int = SPECIAL_TOKENS,
     ) -> "PackShape":
         """Return a shape with room for twice the average number of records, and for a pack of padding."""
         mean_record_tokens = min(max_record_tokens, split.num_tokens / split.num_records)

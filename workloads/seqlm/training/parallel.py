@@ -71,7 +71,9 @@ def _mesh(config: ParallelConfig, here: Processes) -> DeviceMesh:
     if shard_size == here.world_size:
         return init_device_mesh(here.device.type, (shard_size,), mesh_dim_names=("shard",))
     replicas = here.world_size // shard_size
-    return init_device_mesh(here.device.type, (replicas, shard_size), mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh(
+        here.device.type, (replicas, shard_size), mesh_dim_names=("replicate", "shard")
+    )
 
 
 def _shard(
@@ -82,7 +84,9 @@ def _shard(
     dtype: torch.dtype,
 ) -> nn.Module:
     # Layer inputs stay as they are: the residual stream is fp32, as under DDP with autocast.
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    policy = MixedPrecisionPolicy(
+        param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
     # Each layer is a unit. The root is another, since embedding and decoder may share a weight.
     model.is_sharded = True
     for layer in model.layers:
@@ -92,7 +96,9 @@ def _shard(
     model.make_buffers(device)
     model.tie_weights()
     set_model_state_dict(
-        model, dict(weights), options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        model,
+        dict(weights),
+        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
     )
     return model
 

@@ -51,7 +51,10 @@ class Precision(NamedTuple):
 
 
 def select_precision(
-    train: TrainConfig, device: torch.device, here: Processes | None = None, run_dir: Path | None = None
+    train: TrainConfig,
+    device: torch.device,
+    here: Processes | None = None,
+    run_dir: Path | None = None,
 ) -> Precision:
     """Select the type of matrix products.
 
@@ -101,7 +104,9 @@ def _on_cpu(run_dir: Path | None) -> Precision:
     """Select the type that the run began with, or else one by the processor and a measurement."""
     stored = _read(run_dir / PRECISION_FILE) if run_dir else None
     if isinstance(stored, dict) and stored.get("precision") in ("bf16", "fp32"):
-        return Precision(stored["precision"], f"the run began with it ({stored.get('precision_reason')})")
+        return Precision(
+            stored["precision"], f"the run began with it ({stored.get('precision_reason')})"
+        )
     selected = Precision("fp32", "this processor has no bf16 instructions (avx512_bf16 or AMX)")
     if has_bf16_instructions():
         speedup = _cached_speedup()

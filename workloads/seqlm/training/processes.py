@@ -73,7 +73,9 @@ class Processes:
 
 
 @contextlib.contextmanager
-def processes(timeout: timedelta | None = None, *, compile_cache: Path | None = None) -> Iterator[Processes]:
+def processes(
+    timeout: timedelta | None = None, *, compile_cache: Path | None = None
+) -> Iterator[Processes]:
     """Join the process group that torchrun describes; without torchrun, a group of one.
 
     Tensors on CUDA use NCCL, all others gloo.

@@ -123,7 +123,9 @@ def _batch_of(record_batch: pa.RecordBatch) -> _Batch:
     column = record_batch.column("tokens")
     offsets = np.frombuffer(column.buffers()[1], dtype=np.int64)
     offsets = offsets[column.offset : column.offset + len(column) + 1]
-    tokens = np.frombuffer(column.values.buffers()[1] or b"", dtype=column.values.type.to_pandas_dtype())
+    tokens = np.frombuffer(
+        column.values.buffers()[1] or b"", dtype=column.values.type.to_pandas_dtype()
+    )
     unit_rows = np.arange(len(column) + 1, dtype=np.int64)
     if "cluster_size" in record_batch.schema.names:
         # Only the first member of a cluster has its size; the others have 0.

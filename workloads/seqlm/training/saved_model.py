@@ -34,7 +34,9 @@ def full_weights(model: nn.Module, *, trained_only: bool = False) -> dict[str, T
         model: model on its device.
         trained_only: whether to leave out frozen parameters.
     """
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
+    options = StateDictOptions(
+        full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only
+    )
     state = get_model_state_dict(model, options=options)
     return {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
 

@@ -49,7 +49,9 @@ def score_packs(
     """
     started = time.monotonic()
     here = place.here
-    totals = torch.zeros(3, dtype=torch.float64, device=here.runtime.packs_on)  # loss, correct, predicted
+    totals = torch.zeros(
+        3, dtype=torch.float64, device=here.runtime.packs_on
+    )  # loss, correct, predicted
     num_records = 0
     for planned, _, pack, prediction in answered(model, stream, pack_of, place, num_packs):
         num_records += sum(len(one.units) for one in planned)

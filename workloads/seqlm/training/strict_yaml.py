@@ -69,7 +69,11 @@ for _kind, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("null", r"null|Null|NULL|~|", ["n", "N", "~", ""]),
     ("int", r"[-+]?(0|[1-9][0-9]{0,17})", "-+0123456789"),  # longer numbers fit no field
-    ("float", r"[-+]?(0|[1-9][0-9]*)\.[0-9]*([eE][-+][0-9]+)?|\.[0-9]+([eE][-+][0-9]+)?", "-+.0123456789"),
+    (
+        "float",
+        r"[-+]?(0|[1-9][0-9]*)\.[0-9]*([eE][-+][0-9]+)?|\.[0-9]+([eE][-+][0-9]+)?",
+        "-+.0123456789",
+    ),
 ):
     StrictLoader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first)
@@ -92,7 +96,9 @@ def read_yaml_file(path: Path, loader: type[StrictLoader] = StrictLoader) -> Any
             f"{path} cannot be read: {error.strerror}; name a YAML file that you may read (ls -l {path})"
         ) from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8 text") from None
+        raise ValueError(
+            f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8 text"
+        ) from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -107,7 +113,9 @@ def read_yaml(text: str, loader: type[StrictLoader] = StrictLoader) -> Any:
     found = re.search("[\x85\u2028\u2029]", text)
     if found:
         line = text.count("\n", 0, found.start()) + 1
-        raise ValueError(f"line {line}: got the invisible character U+{ord(found[0]):04X}; remove it")
+        raise ValueError(
+            f"line {line}: got the invisible character U+{ord(found[0]):04X}; remove it"
+        )
     try:
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:

@@ -91,7 +91,10 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
                 with closing(read_ahead(trainer.steps())) as steps:
                     _TrainingLoop(trainer, validation, guard, checkpointer, log, metrics).run(steps)
                 ended = time.monotonic()
-                results = {"start_seconds": start_seconds, **_finish(trainer, validation, log, metrics)}
+                results = {
+                    "start_seconds": start_seconds,
+                    **_finish(trainer, validation, log, metrics),
+                }
                 results["end_seconds"] = time.monotonic() - ended
             status = "FINISHED"
         except Stopped:
@@ -164,7 +167,9 @@ class _TrainingLoop:
         self._save_began = self._started
         self._last_saved: int | None = None
         """Step of this start's last save."""
-        self._window = Window(trainer.progress, trainer.num_flops, self._here.device, self._here.world_size)
+        self._window = Window(
+            trainer.progress, trainer.num_flops, self._here.device, self._here.world_size
+        )
         self._environment = environment(self._here.device) | trainer.precision.record()
 
     def run(self, steps: Iterator[StepPacks]) -> None:
@@ -210,7 +215,11 @@ class _TrainingLoop:
         result: StepResult | None = None
         with self._metrics.timing("step"):
             self._trainer.step(packs)
-            logs = self._progress.step == 1 or self._is_last or self._is_due(self._config.log_every_steps)
+            logs = (
+                self._progress.step == 1
+                or self._is_last
+                or self._is_due(self._config.log_every_steps)
+            )
             saves = self._is_due(self._config.save_every_steps)
             evaluates = self._is_due(self._config.eval_every_steps)
             if logs or saves or evaluates:
@@ -411,7 +420,9 @@ def _work_of(trainer: Trainer) -> _Work:
     )
     return _Work(
         model_flops=trainer.num_flops(progress.residues, progress.attended_pairs),
-        steady_model_flops=trainer.num_flops(progress.steady_residues, progress.steady_attended_pairs),
+        steady_model_flops=trainer.num_flops(
+            progress.steady_residues, progress.steady_attended_pairs
+        ),
         steady_executed_flops=executed,
         parameters=sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
     )

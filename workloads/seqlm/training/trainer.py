@@ -237,7 +237,9 @@ class Trainer:
         """Iterate over the packs of every step from the run's position on."""
         stream = self.objective.stream(self.objective.split, self.shape, self.config.train.seed)
         position = Position(self.progress.epoch, self.progress.pack)
-        return step_packs(stream, position, self.config.packs_per_step, self.here.rank, self.here.world_size)
+        return step_packs(
+            stream, position, self.config.packs_per_step, self.here.rank, self.here.world_size
+        )
 
     def evaluate(self, split: RecordSplit, num_packs: int = 0) -> Evaluation:
         """Score the model on the first packs of a split; 0 scores all. Every process calls this."""

@@ -39,8 +39,16 @@ STEPS: tuple[Step, ...] = (
     Step("hold-node", hold.hold, roles=("worker",)),
     Step("lustre-mount", mounts.verify_lustre),
     # While the node is held, because the file system is mounted again.
-    Step("lustre-efa", mounts.set_up_efa, switched_on=lambda settings: settings.lustre_efa is not None),
-    Step("home-mount", mounts.verify_home, switched_on=lambda settings: settings.home_mount_path is not None),
+    Step(
+        "lustre-efa",
+        mounts.set_up_efa,
+        switched_on=lambda settings: settings.lustre_efa is not None,
+    ),
+    Step(
+        "home-mount",
+        mounts.verify_home,
+        switched_on=lambda settings: settings.home_mount_path is not None,
+    ),
     Step("slurm-controller", slurm_controller.verify, roles=("controller",)),
     Step("slurm-worker", slurm_worker.verify, roles=("worker",)),
     Step("slurm-client", slurm_worker.verify_login_node, roles=("login",)),
@@ -68,8 +76,18 @@ STEPS: tuple[Step, ...] = (
     Step("node-exporter", exporters.run_node_exporter, switched_on=_metrics),
     Step("gpu-exporter", gpu_exporter.run_exporter, roles=("worker",), switched_on=_metrics),
     Step("efa-metrics", exporters.run_collector_of_efa, roles=("worker",), switched_on=_metrics),
-    Step("slurm-metrics", exporters.run_collector_of_slurm, roles=("controller",), switched_on=_metrics),
-    Step("metrics-collector", metrics_collector.run_collector, roles=("controller",), switched_on=_metrics),
+    Step(
+        "slurm-metrics",
+        exporters.run_collector_of_slurm,
+        roles=("controller",),
+        switched_on=_metrics,
+    ),
+    Step(
+        "metrics-collector",
+        metrics_collector.run_collector,
+        roles=("controller",),
+        switched_on=_metrics,
+    ),
     Step("metrics-off", metrics_off.remove, switched_on=lambda settings: not settings.metrics),
     # If they are switched off, the steps remove their changes.
     Step("managed-mlflow", managed_mlflow.apply, roles=("worker",)),

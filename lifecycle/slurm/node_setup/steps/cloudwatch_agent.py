@@ -23,7 +23,10 @@ NAMESPACE = "/aws/sagemaker/Clusters"
 SECONDS_BETWEEN_METRICS = 60
 SECONDS_TO_RUN = 90
 DISKS = ("/", "/opt/sagemaker", "/opt/dlami/nvme")
-SLURM_LOGS = {"controller": ("SlurmctldLogFile", "slurmctld"), "worker": ("SlurmdLogFile", "slurmd")}
+SLURM_LOGS = {
+    "controller": ("SlurmctldLogFile", "slurmctld"),
+    "worker": ("SlurmdLogFile", "slurmd"),
+}
 """Setting with the path of Slurm's log, and the daemon's name, by role."""
 
 
@@ -97,7 +100,9 @@ def _configuration(node: Node) -> dict[str, Any]:
         if log.path not in shipped
     ]
     config: dict[str, Any] = {"logs": {"logs_collected": {"files": {"collect_list": added}}}}
-    namespaces = {other["metrics"].get("namespace", "CWAgent") for other in others if "metrics" in other}
+    namespaces = {
+        other["metrics"].get("namespace", "CWAgent") for other in others if "metrics" in other
+    }
     if namespaces <= {NAMESPACE}:
         config["metrics"] = _metrics(node)
     else:
@@ -111,7 +116,10 @@ def _configuration(node: Node) -> dict[str, Any]:
 
 def _metrics(node: Node) -> dict[str, Any]:
     dimensions = {"ClusterName": node.settings.cluster_name, "InstanceGroup": node.facts.group}
-    common = {"metrics_collection_interval": SECONDS_BETWEEN_METRICS, "append_dimensions": dimensions}
+    common = {
+        "metrics_collection_interval": SECONDS_BETWEEN_METRICS,
+        "append_dimensions": dimensions,
+    }
     return {
         "namespace": NAMESPACE,
         "metrics_collected": {

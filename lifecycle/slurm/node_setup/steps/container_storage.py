@@ -11,7 +11,8 @@ def place(node: Node) -> None:
     disk = largest_local_disk(node)
     if disk is None:
         text = (
-            "containers stay on the root volume, this node has no other disk; `ebs_gib` gives its group one"
+            "containers stay on the root volume, this node has no other disk; `ebs_gib` gives its "
+            "group one"
         )
         if node.facts.role == "worker":
             node.warn(text)

@@ -65,8 +65,12 @@ def run_collector_of_slurm(node: Node) -> None:
         node,
         "slurm_metrics",
         timeout_seconds=SECONDS_FOR_SLURM,
-        is_good=lambda text: bool(re.search(r"^slurm_collector_success\{.*\} 1$", text, re.MULTILINE)),
+        is_good=lambda text: bool(
+            re.search(r"^slurm_collector_success\{.*\} 1$", text, re.MULTILINE)
+        ),
     )
     failed = re.findall(r'^slurm_collector_success\{source="(\w+)"\} 0$', text, re.MULTILINE)
     if failed:
-        node.warn(f"no metrics of Slurm's {', '.join(failed)}: see `journalctl --unit slurm-metrics.service`")
+        node.warn(
+            f"no metrics of Slurm's {', '.join(failed)}: see `journalctl --unit slurm-metrics.service`"
+        )

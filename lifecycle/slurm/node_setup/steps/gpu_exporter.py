@@ -108,7 +108,14 @@ def _pull_mirrored(node: Node, image: Image) -> str:
     with tempfile.TemporaryDirectory() as folder:
         login = {"DOCKER_CONFIG": folder}
         node.host.run(
-            "docker", "login", "--username", "AWS", "--password-stdin", registry, stdin=password, env=login
+            "docker",
+            "login",
+            "--username",
+            "AWS",
+            "--password-stdin",
+            registry,
+            stdin=password,
+            env=login,
         )
         _pull(node, reference, env=login)
     return reference
@@ -136,5 +143,6 @@ def _pull(node: Node, reference: str, env: dict[str, str] | None = None) -> None
     if env is not None:
         mirrored = "run `make mirror-downloads` on a machine with internet access"
     raise SetupError(
-        f"image {reference} cannot be pulled: {done.said}", f"see `docker info` on the node; {mirrored}"
+        f"image {reference} cannot be pulled: {done.said}",
+        f"see `docker info` on the node; {mirrored}",
     )

@@ -92,6 +92,8 @@ def _verify(node: Node) -> None:
             f"repair that, or replace the node; `sudo {CHECK}` repeats the checks",
         )
     if done.status != 0:
-        node.warn(f"the health checks do not work here: {CHECK} ended with {done.status}: {done.said}")
+        node.warn(
+            f"the health checks do not work here: {CHECK} ended with {done.status}: {done.said}"
+        )
     elif said:
         node.warn(f"health checks that do not work here and are skipped: {said}")

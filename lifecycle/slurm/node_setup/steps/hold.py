@@ -75,7 +75,9 @@ def keep_held(node: Node, *, failed_step: str) -> None:
 
 
 def _drain(node: Node, reason: str) -> None:
-    node.host.run("scontrol", "update", f"nodename={node.facts.host_name}", "state=drain", f"reason={reason}")
+    node.host.run(
+        "scontrol", "update", f"nodename={node.facts.host_name}", "state=drain", f"reason={reason}"
+    )
 
 
 def _is_anothers(state: SlurmNode) -> bool:

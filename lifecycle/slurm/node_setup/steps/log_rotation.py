@@ -45,7 +45,9 @@ def install(node: Node) -> None:
         if any(PurePath(path).match(pattern) for pattern in rotated_already):
             continue
         postrotate = _REOPEN.format(daemon=daemon) if daemon else ""
-        sections.append(_ROTATED.format(path=path, su=_su(node.host.path(path)), postrotate=postrotate))
+        sections.append(
+            _ROTATED.format(path=path, su=_su(node.host.path(path)), postrotate=postrotate)
+        )
     file = node.host.path(FOLDER) / NAME
     if not sections:
         if file.exists():

@@ -37,7 +37,10 @@ def apply(node: Node) -> None:
         port=str(PORT),
     )
     url = f"http://127.0.0.1:{PORT}/credentials"
-    variables = {"MLFLOW_TRACKING_URI": mlflow.tracking_uri, "AWS_CONTAINER_CREDENTIALS_FULL_URI": url}
+    variables = {
+        "MLFLOW_TRACKING_URI": mlflow.tracking_uri,
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI": url,
+    }
     node.install(ENVIRONMENT, json.dumps(variables, indent=2, sort_keys=True) + "\n")
     try:
         node.host.wait_for(

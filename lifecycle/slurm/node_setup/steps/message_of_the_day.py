@@ -16,7 +16,9 @@ def install(node: Node) -> None:
     """Install the script that the system runs at login, and run it once; warn if it is not shown."""
     # JSON inside a Python string: backslashes are interpreted twice.
     facts = json.dumps(_facts(node), indent=1).replace("\\", "\\\\")
-    text = node.template("units/message_of_the_day.py", facts=facts, state=str(node.host.path(STATE)))
+    text = node.template(
+        "units/message_of_the_day.py", facts=facts, state=str(node.host.path(STATE))
+    )
     node.install(f"{FOLDER}/{NAME}", text, mode=0o755)
     node.install(FOR_LOGIN_SHELLS, node.template("units/message_of_the_day.sh"))
     listed = node.host.try_run("run-parts", "--test", node.host.path(FOLDER))
@@ -38,7 +40,10 @@ def _facts(node: Node) -> dict[str, object]:
         places.append(("Code", f"{settings.lustre_mount_path}/workloads/current"))
     partition = " or ".join(sorted(partitions)) or "<partition>"
     places += [
-        ("Local disks", "/opt/dlami/nvme, /opt/sagemaker: files are lost when the node is replaced"),
+        (
+            "Local disks",
+            "/opt/dlami/nvme, /opt/sagemaker: files are lost when the node is replaced",
+        ),
         ("Jobs", f"sinfo; sbatch --partition={partition} <script>; squeue --me"),
         ("Log", f"{LOG} (setup of this node)"),
     ]

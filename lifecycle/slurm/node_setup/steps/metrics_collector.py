@@ -57,7 +57,10 @@ ADVICE = (
         r"IMDS|NoCredentialProviders|failed to get credentials",
         "Prometheus finds no credentials: see `sudo aws sts get-caller-identity` on the node",
     ),
-    (r"\b429\b", "the workspace's quota of samples or series is used up: raise it in Service Quotas"),
+    (
+        r"\b429\b",
+        "the workspace's quota of samples or series is used up: raise it in Service Quotas",
+    ),
     (
         r"no such host|timeout|refused|deadline|i/o",
         "the network does not reach the workspace: it needs a NAT gateway, or the endpoint aps-workspaces",
@@ -178,7 +181,9 @@ def _verify_targets(node: Node) -> None:
     own = f"//{node.facts.address}:{NODE_PORT}/"
 
     def look() -> list[dict[str, str]]:
-        targets = json.loads(http_get(f"{URL}/api/v1/targets?state=active"))["data"]["activeTargets"]
+        targets = json.loads(http_get(f"{URL}/api/v1/targets?state=active"))["data"][
+            "activeTargets"
+        ]
         mine = next((target for target in targets if own in target["scrapeUrl"]), None)
         if mine is None:
             raise SetupError("this node is not among its targets yet", "")
@@ -188,7 +193,10 @@ def _verify_targets(node: Node) -> None:
         return targets
 
     targets = node.host.wait_for(
-        look, timeout_seconds=SECONDS_TO_SCRAPE, what=f"{UNIT} gets no metrics of this node", remedy=LOOK
+        look,
+        timeout_seconds=SECONDS_TO_SCRAPE,
+        what=f"{UNIT} gets no metrics of this node",
+        remedy=LOOK,
     )
     # Workers are set up after the controller, so missing ones are no fault yet.
     down = [target["scrapeUrl"] for target in targets if target["health"] == "down"]
@@ -212,7 +220,9 @@ def _verify_sending(node: Node, url: str) -> None:
 
     problem = ""
     try:
-        node.host.wait_for(look, timeout_seconds=SECONDS_TO_SEND, what=f"{url} has taken no metrics")
+        node.host.wait_for(
+            look, timeout_seconds=SECONDS_TO_SEND, what=f"{url} has taken no metrics"
+        )
         # A refused batch counts as sent for a moment before it counts as failed.
         node.host.sleep(5)
         if _remote_write().refused_samples > before.refused_samples:
@@ -243,7 +253,9 @@ def _last_complaint(node: Node) -> str:
     lines = node.host.try_run(
         "journalctl", "--unit", UNIT, "--lines", "200", "--no-pager", "--output", "cat"
     ).output.splitlines()
-    complaints = [line for line in lines if "remote" in line and re.search(r"level=(?i:warn|error)", line)]
+    complaints = [
+        line for line in lines if "remote" in line and re.search(r"level=(?i:warn|error)", line)
+    ]
     if not complaints:
         return f"its log has no message about that; {LOOK}"
     complaint = complaints[-1][-SHOWN_CHARACTERS:]

@@ -39,7 +39,9 @@ def set_up_efa(node: Node) -> None:
         for line in done.output.splitlines():
             log(f"  {line}")
         if done.status != 0:
-            node.warn(done.errors.strip().rpartition("\n")[2] or f"{script.name} ended with {done.status}")
+            node.warn(
+                done.errors.strip().rpartition("\n")[2] or f"{script.name} ended with {done.status}"
+            )
         elif "set up the EFA client" in done.output:
             node.changed("the EFA client of Lustre")
     verify_lustre(node)

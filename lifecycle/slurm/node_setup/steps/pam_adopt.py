@@ -56,7 +56,9 @@ def apply(node: Node) -> None:
     access = f"+:{' '.join([*ALWAYS, *admins])}:ALL\n-:ALL:ALL\n"
     node.install(ACCESS, "# Who may come without a job; see pam.d/sshd.\n" + access)
     # pam_systemd would move a session out of the job's processes.
-    lines = [line for line in _read(node, COMMON_SESSION).splitlines() if "pam_systemd.so" not in line]
+    lines = [
+        line for line in _read(node, COMMON_SESSION).splitlines() if "pam_systemd.so" not in line
+    ]
     head = f"# {COMMON_SESSION} without pam_systemd; made by node-setup."
     node.install(SESSION, "\n".join([head, *lines]) + "\n")
     node.install(SSHD, with_adoption(without_adoption(text), module))
@@ -86,7 +88,9 @@ def with_adoption(text: str, module: str) -> str:
         END,
     ]
     position = max(
-        index for index, line in enumerate(lines) if line.lstrip("-").startswith(("account", ACCOUNT_INCLUDE))
+        index
+        for index, line in enumerate(lines)
+        if line.lstrip("-").startswith(("account", ACCOUNT_INCLUDE))
     )
     lines[position + 1 : position + 1] = account
     session = lines.index(SESSION_INCLUDE)
@@ -153,7 +157,8 @@ def _check_slurm(node: Node) -> None:
     connection = f"user={STRANGER},host=localhost,addr=127.0.0.1"
     if "usepam yes" not in node.host.run("sshd", "-T", "-C", connection).splitlines():
         raise SetupError(
-            "sshd does not use PAM, so all users can log in", "set `UsePAM yes` in /etc/ssh/sshd_config"
+            "sshd does not use PAM, so all users can log in",
+            "set `UsePAM yes` in /etc/ssh/sshd_config",
         )
 
 
@@ -162,7 +167,8 @@ def _read(node: Node, path: str) -> str:
         return node.host.path(path).read_text()
     except OSError as error:
         raise SetupError(
-            f"{path} cannot be read: {error.strerror}", "reinstall openssh-server and libpam-runtime"
+            f"{path} cannot be read: {error.strerror}",
+            "reinstall openssh-server and libpam-runtime",
         ) from None
 
 

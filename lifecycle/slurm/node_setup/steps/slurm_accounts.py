@@ -72,7 +72,9 @@ def apply(node: Node) -> None:
 def _known(node: Node, cluster: str) -> Known:
     accounts: dict[str, KnownAccount] = {}
     users: dict[str, set[str]] = {}
-    rows = _show(node, "assoc", "where", f"cluster={cluster}", "format=account,user,parentname,share")
+    rows = _show(
+        node, "assoc", "where", f"cluster={cluster}", "format=account,user,parentname,share"
+    )
     for account, user, parent, share in rows:
         if user:
             users.setdefault(user, set()).add(account)
@@ -111,7 +113,14 @@ def _bring_account(node: Node, cluster: str, account: Account, known: Known) -> 
 def _bring_user(node: Node, cluster: str, user: User, known: Known) -> None:
     assert user.account
     if user.account not in known.users.get(user.name, set()):
-        _change(node, "add", "user", f"name={user.name}", f"account={user.account}", f"cluster={cluster}")
+        _change(
+            node,
+            "add",
+            "user",
+            f"name={user.name}",
+            f"account={user.account}",
+            f"cluster={cluster}",
+        )
     existing = known.user_settings.get(user.name, UserSettings(user.account, NO_ADMIN))
     where = ("modify", "user", "where", f"name={user.name}")
     if existing.default_account != user.account:
@@ -135,7 +144,9 @@ def _remove_old(node: Node, cluster: str, users: dict[str, User]) -> None:
             gone = gone & {account}
         existing = known.user_settings.get(name, UserSettings("", NO_ADMIN))
         if name not in users and existing.admin_level != NO_ADMIN:
-            _change(node, "modify", "user", "where", f"name={name}", "set", f"adminlevel={NO_ADMIN}")
+            _change(
+                node, "modify", "user", "where", f"name={name}", "set", f"adminlevel={NO_ADMIN}"
+            )
         if not _remove(node, cluster, name, gone, existing.default_account):
             # The next run tries again.
             record.setdefault(name, account)
@@ -146,7 +157,14 @@ def _remove(node: Node, cluster: str, name: str, accounts: set[str], default: st
     """Remove a user from accounts, and return False if Slurm refuses because the user has jobs there."""
     # The default account is the last one: Slurm refuses to leave a user without a default.
     for account in sorted(accounts, key=lambda account: (account == default, account)):
-        what = ("remove", "user", "where", f"name={name}", f"account={account}", f"cluster={cluster}")
+        what = (
+            "remove",
+            "user",
+            "where",
+            f"name={name}",
+            f"account={account}",
+            f"cluster={cluster}",
+        )
         done = node.host.try_run("sacctmgr", "--immediate", *what)
         if done.status != 0 and "active" in done.output + done.errors:
             node.warn(
@@ -155,7 +173,9 @@ def _remove(node: Node, cluster: str, name: str, accounts: set[str], default: st
             )
             return False
         if done.status != 0:
-            raise SetupError(f"`sacctmgr {' '.join(what)}` ended with {done.status}: {done.said}", REMEDY)
+            raise SetupError(
+                f"`sacctmgr {' '.join(what)}` ended with {done.status}: {done.said}", REMEDY
+            )
         node.changed(f"sacctmgr {' '.join(what)}")
     return True
 
@@ -172,7 +192,9 @@ def _verify(node: Node, cluster: str, users: dict[str, User]) -> None:
             )
     for user in users.values():
         if user.account not in known.users.get(user.name, set()):
-            raise SetupError(f"user {user.name} is not in account {user.account} after it was added", REMEDY)
+            raise SetupError(
+                f"user {user.name} is not in account {user.account} after it was added", REMEDY
+            )
 
 
 def _text(account: KnownAccount | None) -> str:

@@ -32,7 +32,9 @@ def verify(node: Node) -> None:
 def _warn_of_partitions(node: Node) -> None:
     """Warn only, because the service may add a partition with its first node, which raises the error."""
     shown = node.host.run("sinfo", "--noheader", "--format=%R").split()
-    wanted = {group.partition for group in node.settings.instance_groups.values() if group.partition}
+    wanted = {
+        group.partition for group in node.settings.instance_groups.values() if group.partition
+    }
     for name in sorted(wanted - set(shown)):
         node.warn(
             f"Slurm has no partition {name}, only {', '.join(sorted(set(shown))) or 'none'}; when the "
@@ -81,7 +83,11 @@ def _warn_of_topology(node: Node, plugin: str) -> None:
     if plugin not in TOPOLOGIES:
         return
     shown = node.host.try_run("scontrol", "show", "topology")
-    if shown.status != 0 or not shown.output.strip() or "No topology" in shown.output + shown.errors:
+    if (
+        shown.status != 0
+        or not shown.output.strip()
+        or "No topology" in shown.output + shown.errors
+    ):
         node.warn(
             f"Slurm has {plugin} and no topology: until the service writes one, jobs are rejected with "
             "`Requested topology configuration is not available`; if it stays so, take TopologyPlugin out "

@@ -132,7 +132,9 @@ def _verify_pyxis(node: Node) -> None:
     if pyxis.srun_knows(node.host):
         return
     if not pyxis.is_installed(node.host) and pyxis.configured_at(node.host) is None:
-        node.warn(f"this image has no pyxis: srun has no {pyxis.OPTION}, and jobs run outside containers")
+        node.warn(
+            f"this image has no pyxis: srun has no {pyxis.OPTION}, and jobs run outside containers"
+        )
         return
     remedy = (
         "on the controller `sudo scontrol reconfigure`, which has all nodes fetch plugstack.conf again; it "

@@ -83,5 +83,8 @@ def _let_log_in(node: Node, deployment: StudioDeployment | None) -> None:
         region=node.settings.region,
     )
     run_unit(node, LOGIN_TIMER, changed=changed)
-    if node.host.try_run("systemctl", "start", LOGIN, timeout_seconds=SECONDS_TO_PUBLISH).status != 0:
+    if (
+        node.host.try_run("systemctl", "start", LOGIN, timeout_seconds=SECONDS_TO_PUBLISH).status
+        != 0
+    ):
         node.warn(f"nothing is published for login spaces of Studio: {last_log_lines(node, LOGIN)}")

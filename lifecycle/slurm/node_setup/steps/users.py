@@ -19,7 +19,9 @@ SUDOERS_MODE = 0o440
 SECONDS_FOR_SSH = 30
 LIMITED = 'set -o pipefail; "$@" 2> >(head --bytes=65536 >&2) | head --bytes=65536'
 """Shell script that runs a command and limits its output, which a user could make endless."""
-SUDOERS_HEAD = "# Administrators of the cluster file. Replaced by node-setup: changes here are lost.\n"
+SUDOERS_HEAD = (
+    "# Administrators of the cluster file. Replaced by node-setup: changes here are lost.\n"
+)
 
 
 def apply(node: Node) -> None:

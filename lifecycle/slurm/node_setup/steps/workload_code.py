@@ -61,7 +61,9 @@ def _is_whole(version: Path) -> bool:
 
 def content_hash(folder: Path) -> str:
     """Return 16 hex digits that depend on relative paths and bytes, like the prefix of the upload."""
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
+    }
     digest = hashlib.sha256()
     for name in sorted(files):
         if any(fnmatch(part, ignored) for part in name.split("/") for ignored in IGNORED):

@@ -66,7 +66,9 @@ def run(
 @pytest.fixture(params=["hyperpod", pytest.param("kubeflow", marks=pytest.mark.long)])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A cluster file for each operator."""
-    content = yaml.safe_load((CLUSTERS / "eks.yaml").read_text()) | {"training_operator": request.param}
+    content = yaml.safe_load((CLUSTERS / "eks.yaml").read_text()) | {
+        "training_operator": request.param
+    }
     path = tmp_path / f"{request.param}.yaml"
     path.write_text(yaml.safe_dump(content))
     return path

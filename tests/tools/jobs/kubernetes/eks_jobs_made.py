@@ -43,7 +43,9 @@ def with_group(cluster: EksCluster, group_name: str, **changes: Any) -> EksClust
     return cluster.model_copy(update={"instance_groups": groups})
 
 
-def made(*overrides: str, stage: str = "train", cluster: EksCluster | None = None, **wanted: Any) -> PodJob:
+def made(
+    *overrides: str, stage: str = "train", cluster: EksCluster | None = None, **wanted: Any
+) -> PodJob:
     cluster = cluster or shipped()
     options = EksWanted(**{"stage": stage, "image": IMAGE, **wanted})
     run = None if stage == "bandwidth" else NamedRun(load_config(RUN, overrides), RUN.read_text())

@@ -39,7 +39,9 @@ def submitted(objects: Objects, run: Run, cluster: str | Path = "eks") -> str:
     return name
 
 
-def add_pod(objects: Objects, job: str, log: str, *, number: int = 0, phase: str = "Running") -> str:
+def add_pod(
+    objects: Objects, job: str, log: str, *, number: int = 0, phase: str = "Running"
+) -> str:
     name = f"{job}-pods-{number}"
     objects.add(
         "pods",

@@ -53,7 +53,9 @@ def test_hyp_renders_the_same_job(tmp_path: Path) -> None:
     template = jinja2.Template((tmp_path / "job/k8s.jinja").read_text())
     manifest = yaml.safe_load(template.render(**values))
     assert manifest == job_manifest(job)
-    changed = yaml.safe_load(template.render(**values | {"image": "other@sha256:1", "max_retry": 3}))
+    changed = yaml.safe_load(
+        template.render(**values | {"image": "other@sha256:1", "max_retry": 3})
+    )
     check(changed)
     spec = changed["spec"]["replicaSpecs"][0]["template"]["spec"]
     images = {container["image"] for container in [*spec["initContainers"], *spec["containers"]]}
@@ -74,7 +76,10 @@ def test_hyps_own_schema_takes_its_config() -> None:
     jsonschema.Draft202012Validator(schema).validate(
         {name: value for name, value in values.items() if name not in ("template", "version")}
     )
-    assert (values["node_count"], values["max_node_count"]) == (4, 6) and near.items() <= values.items()
+    assert (values["node_count"], values["max_node_count"]) == (
+        4,
+        6,
+    ) and near.items() <= values.items()
 
 
 def test_kubeflow_has_nothing_for_hyp(tmp_path: Path) -> None:
@@ -85,7 +90,9 @@ def test_kubeflow_has_nothing_for_hyp(tmp_path: Path) -> None:
 
 def test_files_of_another_job_are_not_overwritten(tmp_path: Path) -> None:
     write_files(made(), tmp_path)
-    with pytest.raises(ValueError, match=r"--to: .* has job.yaml, run.yaml, config.yaml, k8s.jinja already"):
+    with pytest.raises(
+        ValueError, match=r"--to: .* has job.yaml, run.yaml, config.yaml, k8s.jinja already"
+    ):
         write_files(made(), tmp_path)
 
 
@@ -93,7 +100,9 @@ def test_writing_files_sends_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--config", str(RUN), "--image", IMAGE, "--cluster", str(CLUSTERS / "eks.yaml")]
-    monkeypatch.setattr(sys, "argv", ["jobs", "submit", "train", *arguments, "--to", str(tmp_path / "job")])
+    monkeypatch.setattr(
+        sys, "argv", ["jobs", "submit", "train", *arguments, "--to", str(tmp_path / "job")]
+    )
     assert jobs.main() == 0
     assert "kubectl apply" in capsys.readouterr().out
 
@@ -107,7 +116,8 @@ def test_files_without_credentials_have_a_placeholder_image(
         monkeypatch.setenv(name, os.devnull)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr(  # a checkout without changes, so that AWS gets a request
-        "tools.jobs.kubernetes.image.read_revision", lambda _: SimpleNamespace(changes=(), tag="a", sha="a")
+        "tools.jobs.kubernetes.image.read_revision",
+        lambda _: SimpleNamespace(changes=(), tag="a", sha="a"),
     )
     cluster = str(CLUSTERS / "eks.yaml")
     arguments = ["--config", str(RUN), "--cluster", cluster, "--to", str(tmp_path / "job")]
@@ -138,20 +148,37 @@ def test_a_token_is_a_signed_request_for_the_callers_identity() -> None:
 
 
 def test_kubectl_gets_its_token_from_our_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    described = {"endpoint": "https://e", "certificateAuthority": {"data": "Q0E="}, "status": "ACTIVE"}
+    described = {
+        "endpoint": "https://e",
+        "certificateAuthority": {"data": "Q0E="},
+        "status": "ACTIVE",
+    }
     monkeypatch.setattr(
         "tools.kubernetes.kubectl.aws_client",
-        lambda session, service: SimpleNamespace(describe_cluster=lambda name: {"cluster": described}),
+        lambda session, service: SimpleNamespace(
+            describe_cluster=lambda name: {"cluster": described}
+        ),
     )
     config = kubeconfig_of(shipped(), None)
     command = config["users"][0]["user"]["exec"]
-    environment = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "secret", "PATH": "/usr/bin"}
+    environment = {
+        "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "PATH": "/usr/bin",
+    }
     done = subprocess.run(
-        [command["command"], *command["args"]], env=environment, capture_output=True, text=True, timeout=60
+        [command["command"], *command["args"]],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     answer = json.loads(done.stdout)
     assert answer["apiVersion"] == command["apiVersion"] and answer["kind"] == "ExecCredential"
-    assert answer["status"]["token"].startswith("k8s-aws-v1.") and answer["status"]["expirationTimestamp"]
+    assert (
+        answer["status"]["token"].startswith("k8s-aws-v1.")
+        and answer["status"]["expirationTimestamp"]
+    )
     assert config["clusters"][0]["cluster"]["server"] == "https://e"
 
 
@@ -164,8 +191,12 @@ class Registry:
     def describe_repositories(self, **_: Any) -> dict[str, Any]:
         return {"repositories": [{"repositoryUri": URI}]}
 
-    def describe_images(self, *, repositoryName: str, imageIds: list[dict[str, str]]) -> dict[str, Any]:
-        if imageIds[0].get("imageTag") not in (None, *self._tags) or imageIds[0].get("imageDigest") not in (
+    def describe_images(
+        self, *, repositoryName: str, imageIds: list[dict[str, str]]
+    ) -> dict[str, Any]:
+        if imageIds[0].get("imageTag") not in (None, *self._tags) or imageIds[0].get(
+            "imageDigest"
+        ) not in (
             None,
             DIGEST,
         ):
@@ -192,7 +223,9 @@ def test_what_is_known_of_another_image(monkeypatch: pytest.MonkeyPatch) -> None
     assert "is not the cluster's repository" in str(eks_image.image_note(shipped(), other, None))
     with pytest.raises(ValueError, match=f"IMAGE: {URI} has no image sha256:000"):
         eks_image.image_note(shipped(), f"{URI}@sha256:{'0' * 64}", None)
-    monkeypatch.setattr(eks_image, "read_revision", lambda repository: Revision("f" * 40, 0, ("M x",)))
+    monkeypatch.setattr(
+        eks_image, "read_revision", lambda repository: Revision("f" * 40, 0, ("M x",))
+    )
     note = eks_image.image_note(shipped(), IMAGE, None)
     assert note == (
         f"the image has the code of commit {COMMIT[:12]}, this checkout is ffffffffffff with changes; "
@@ -203,7 +236,9 @@ def test_what_is_known_of_another_image(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(eks_image, "read_revision", lambda repository: Revision("f" * 40, 0, ()))
     with pytest.raises(ValueError, match="has no image of commit ffffffffffff; make image push"):
         eks_image.commit_image(shipped(), None)
-    with pytest.raises(ValueError, match=r"no FRAMEWORK=bionemo image .* make image push FRAMEWORK=bionemo"):
+    with pytest.raises(
+        ValueError, match=r"no FRAMEWORK=bionemo image .* make image push FRAMEWORK=bionemo"
+    ):
         eks_image.commit_image(shipped(), None, "bionemo")
 
 
@@ -217,7 +252,9 @@ def test_an_image_of_before_the_package_had_its_name_is_refused(
     if has is None:  # a commit that this clone does not have
         assert "what runs is the image's" in str(eks_image.image_note(shipped(), IMAGE, None))
         return
-    with pytest.raises(ValueError, match=f"code of commit {COMMIT[:12]}, which has no package seqlm; check"):
+    with pytest.raises(
+        ValueError, match=f"code of commit {COMMIT[:12]}, which has no package seqlm; check"
+    ):
         eks_image.image_note(shipped(), IMAGE, None)
 
 
@@ -237,12 +274,17 @@ def test_a_commit_is_known_by_its_package(tmp_path: Path) -> None:
     (tmp_path / "workloads/seqlm/__init__.py").write_text("")
     git("add", "--all")
     git("commit", "--quiet", "--message", "after")
-    assert has_package(tmp_path, before) is False and has_package(tmp_path, git("rev-parse", "HEAD")) is True
+    assert (
+        has_package(tmp_path, before) is False
+        and has_package(tmp_path, git("rev-parse", "HEAD")) is True
+    )
     assert has_package(tmp_path, "0" * 40) is None and has_package(tmp_path, "latest") is None
 
 
 @pytest.mark.usefixtures("at_commit")
-def test_who_may_not_ask_the_repository_submits_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_may_not_ask_the_repository_submits_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(self: Registry, **_: Any) -> dict[str, Any]:
         raise ClientError({"Error": {"Code": "AccessDeniedException"}}, "DescribeRepositories")
 

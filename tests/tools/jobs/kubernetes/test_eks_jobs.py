@@ -33,17 +33,23 @@ def test_status_lists_jobs_and_how_far_they_are(objects: Objects, run: Run, clus
     header, row = said.splitlines()[:2]
     assert header.split() == ["JOB", "STAGE", "RUN", "STATE", "AGE"]
     assert row.split()[:4] == [name, "train", "esm2-8m-sample", "Running"]
-    assert "step 20/200: loss 2.800" in said and "hyperpod-i-0123" in said and "all pods run" in said
+    assert (
+        "step 20/200: loss 2.800" in said and "hyperpod-i-0123" in said and "all pods run" in said
+    )
 
 
 def test_status_says_what_is_wrong_with_pods(objects: Objects, run: Run) -> None:
     """In Kubernetes' own words, and in those of what has failed: also of a check that names its node."""
     name = submitted(objects, run)
-    waits, fails, pulls = (add_pod(objects, name, "", number=number, phase="Pending") for number in range(3))
+    waits, fails, pulls = (
+        add_pod(objects, name, "", number=number, phase="Pending") for number in range(3)
+    )
     said_last = "Traceback\nerror: node hyperpod-i-0123: nvidia-smi shows 7"
     ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": said_last}}
     again = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}
-    image = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image: not found"}}
+    image = {
+        "waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image: not found"}
+    }
     no_node = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
     begun = {"name": "train", "state": {"waiting": {"reason": "PodInitializing"}}}
     found = {
@@ -86,7 +92,9 @@ def test_tail_says_why_a_job_does_not_begin_and_shows_what_comes_before_training
     name = submitted(objects, run)
     pod = add_pod(objects, name, "preparing data/sample\n", phase="Pending")
     status = objects.kept["pods", SPACE, pod]["status"]
-    status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]
+    status["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+    ]
 
     def pause(seconds: float) -> None:
         if status.pop("conditions", None):
@@ -125,7 +133,9 @@ def test_tail_continues_when_pods_are_replaced(
     assert all(asked.startswith(f"{logs[0]} 20") for asked in logs[1:])
 
 
-def test_cancel_deletes_the_job_and_lets_its_pods_end(objects: Objects, run: Run, cluster: Path) -> None:
+def test_cancel_deletes_the_job_and_lets_its_pods_end(
+    objects: Objects, run: Run, cluster: Path
+) -> None:
     name = submitted(objects, run, cluster)
     status, said = run("cancel", name, cluster=cluster)
     assert status == 0 and said.startswith(f"job {name} saves and ends within 180 s")
@@ -159,7 +169,9 @@ def test_fetch_brings_results_through_a_pod(
     assert (fetched / "report.html").read_text() == "<svg>"
     assert (fetched / "model/model.safetensors").read_bytes() == weights
     assert not (fetched / "checkpoints").exists()
-    assert [made for made in objects.deleted if made.startswith("pods/fetch-")] and not objects.of("pods")
+    assert [made for made in objects.deleted if made.startswith("pods/fetch-")] and not objects.of(
+        "pods"
+    )
 
 
 def test_files_that_grow_meanwhile_are_fetched(
@@ -188,7 +200,9 @@ def test_a_run_without_results_says_so(objects: Objects, run: Run, tmp_path: Pat
     assert not objects.of("pods")
 
 
-def test_a_server_that_is_not_reached(run: Run, server: tuple[Objects, Path], tmp_path: Path) -> None:
+def test_a_server_that_is_not_reached(
+    run: Run, server: tuple[Objects, Path], tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = taken.getsockname()[1]
     content = json.loads(server[1].read_text())

@@ -46,7 +46,9 @@ def test_manifests_are_as_the_schemas_want_them(
 
 
 @pytest.mark.parametrize(("name", "operator", "stage", "overrides"), CASES)
-def test_what_pods_mount_is_there(name: str, operator: str, stage: str, overrides: tuple[str, ...]) -> None:
+def test_what_pods_mount_is_there(
+    name: str, operator: str, stage: str, overrides: tuple[str, ...]
+) -> None:
     job = of(name, operator, stage, overrides)
     spec = pod(job)
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
@@ -55,7 +57,9 @@ def test_what_pods_mount_is_there(name: str, operator: str, stage: str, override
         assert set(mounts) == set(volumes)
         # The check makes the working folder.
         assert mounts["shared"] == "/fsx"
-        assert container["workingDir"] == ("/" if container["name"] == "check" else job.files.work_folder)
+        assert container["workingDir"] == (
+            "/" if container["name"] == "check" else job.files.work_folder
+        )
     assert volumes["shared"]["persistentVolumeClaim"]["claimName"] == "fsx"
     assert volumes["run"]["configMap"]["name"] == config_map(job)["metadata"]["name"]
     assert job.files.work_folder == f"/fsx/{job.namespace}/esm2"
@@ -68,7 +72,10 @@ def test_processes_may_nothing_that_training_does_not_need(
     spec = pod(of(name, operator, stage, overrides))
     assert spec["automountServiceAccountToken"] is False
     security = spec["securityContext"]
-    assert security["runAsNonRoot"] is True and security["runAsUser"] == security["runAsGroup"] == 10001
+    assert (
+        security["runAsNonRoot"] is True
+        and security["runAsUser"] == security["runAsGroup"] == 10001
+    )
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in [*spec["initContainers"], *spec["containers"]]:
         assert container["image"] == IMAGE
@@ -82,7 +89,9 @@ def test_processes_may_nothing_that_training_does_not_need(
 
 
 @pytest.mark.parametrize(("name", "operator", "stage", "overrides"), CASES)
-def test_every_job_is_resumed(name: str, operator: str, stage: str, overrides: tuple[str, ...]) -> None:
+def test_every_job_is_resumed(
+    name: str, operator: str, stage: str, overrides: tuple[str, ...]
+) -> None:
     """Return the retries that each operator reads: Kubeflow's annotations, or HyperPod's run policy."""
     manifest = job_manifest(of(name, operator, stage, overrides))
     assert manifest["metadata"]["namespace"].startswith("hyperpod")
@@ -93,7 +102,9 @@ def test_every_job_is_resumed(name: str, operator: str, stage: str, overrides: t
     # A job that is over keeps no GPU.
     assert policy["cleanPodPolicy"] == "Running"
     if operator == "kubeflow":
-        pods = sum(replica["replicas"] for replica in manifest["spec"]["pytorchReplicaSpecs"].values())
+        pods = sum(
+            replica["replicas"] for replica in manifest["spec"]["pytorchReplicaSpecs"].values()
+        )
         # Restarts of all pods count, and a fault may start each of them again.
         assert policy["backoffLimit"] == RETRIES[stage] * pods
         annotations = manifest["metadata"]["annotations"]
@@ -102,7 +113,8 @@ def test_every_job_is_resumed(name: str, operator: str, stage: str, overrides: t
         replicas = manifest["spec"]["pytorchReplicaSpecs"]
         assert {replica["restartPolicy"] for replica in replicas.values()} == {"OnFailure"}
         assert all(
-            replica["template"]["spec"]["containers"][0]["name"] == "pytorch" for replica in replicas.values()
+            replica["template"]["spec"]["containers"][0]["name"] == "pytorch"
+            for replica in replicas.values()
         )
     else:
         assert policy["jobMaxRetryCount"] == RETRIES[stage]
@@ -172,7 +184,11 @@ def test_hyperpods_operator_may_change_the_number_of_pods() -> None:
     check(manifest)
     [pods] = manifest["spec"]["replicaSpecs"]
     policy = manifest["spec"]["elasticPolicy"]
-    assert (pods["replicas"], pods["maxReplicas"]) == (4, 6) == (policy["minReplicas"], policy["maxReplicas"])
+    assert (
+        (pods["replicas"], pods["maxReplicas"])
+        == (4, 6)
+        == (policy["minReplicas"], policy["maxReplicas"])
+    )
     assert policy["replicaIncrementStep"] == 1
     # Time to save, as at any other stop.
     assert policy["gracefulShutdownTimeoutInSeconds"] == 120

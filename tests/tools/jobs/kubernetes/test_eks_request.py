@@ -74,7 +74,10 @@ def test_taints_of_the_groups_are_tolerated_and_no_others() -> None:
 def test_team_queue_and_priority_are_labels_of_job_and_pods() -> None:
     manifest = job_manifest(made(cluster=P5, team=TEAM, priority="urgent"))
     assert manifest["metadata"]["namespace"] == "hyperpod-ns-proteins"
-    for labels in (manifest["metadata"]["labels"], pod_templates(manifest)[0]["metadata"]["labels"]):
+    for labels in (
+        manifest["metadata"]["labels"],
+        pod_templates(manifest)[0]["metadata"]["labels"],
+    ):
         assert labels["kueue.x-k8s.io/queue-name"] == "hyperpod-ns-proteins-localqueue"
         assert labels["kueue.x-k8s.io/priority-class"] == "urgent-priority"
     assert "kueue.x-k8s.io/queue-name" not in job_manifest(made())["metadata"]["labels"]
@@ -86,7 +89,9 @@ def test_nodes_near_each_other_are_annotations_of_job_and_pods(wish: str) -> Non
     manifest = job_manifest(made(cluster=P5, team=TEAM, **{f"{wish}_topology": NEAR}))
     check(manifest)
     for metadata in (manifest["metadata"], pod_templates(manifest)[0]["metadata"]):
-        found = {name: value for name, value in metadata["annotations"].items() if "topology" in name}
+        found = {
+            name: value for name, value in metadata["annotations"].items() if "topology" in name
+        }
         assert found == {f"kueue.x-k8s.io/podset-{wish}-topology": NEAR}
 
 
@@ -151,7 +156,11 @@ def test_names_are_labels_and_never_the_same() -> None:
             "--required-topology: Kueue looks for such nodes, for jobs of a team",
         ),
         ([], {"stage": "data", "nodes": "2"}, "NODES: got 2; data are prepared on 1 node"),
-        ([], {"stage": "bandwidth", "nodes": "1"}, "NODES: got 1, with one process; an all-reduce needs two"),
+        (
+            [],
+            {"stage": "bandwidth", "nodes": "1"},
+            "NODES: got 1, with one process; an all-reduce needs two",
+        ),
         (["lr=3"], {"stage": "bandwidth"}, "lr=3: the bandwidth job takes at_least=<GB/s>"),
         ([], {"hang_seconds": 59}, "--hang-seconds: got 59; give at least 60"),
         (
@@ -165,7 +174,11 @@ def test_names_are_labels_and_never_the_same() -> None:
         ([], {"team": "a"}, "--team: got a; the cluster file has no teams"),
         ([], {"priority": "urgent"}, "--priority: got urgent; the cluster file has none"),
         ([], {"cluster": P5}, "--team: got none; give the team of the job: proteins, structure"),
-        ([], {"cluster": P5, "team": "x"}, "--team: got x; the cluster file has proteins, structure"),
+        (
+            [],
+            {"cluster": P5, "team": "x"},
+            "--team: got x; the cluster file has proteins, structure",
+        ),
         (
             [],
             {"cluster": P5, "team": "structure", "nodes": "4"},
@@ -180,7 +193,11 @@ def test_names_are_labels_and_never_the_same() -> None:
         (["runs=/root/runs"], {}, "runs: got /root/runs; pods share /fsx"),
         (["data.path=../../../data"], {}, "data.path: got ../../../data; pods share /fsx"),
         (["data.downloads=/tmp"], {}, "data.downloads: got /tmp; pods share /fsx"),
-        (["data.source=[mine.fasta]"], {}, "data: mine.fasta is on this machine; pods read below /fsx"),
+        (
+            ["data.source=[mine.fasta]"],
+            {},
+            "data: mine.fasta is on this machine; pods read below /fsx",
+        ),
         (
             ["inference.input=[mine.fasta]"],
             {"stage": "embed"},
@@ -199,7 +216,9 @@ def test_names_are_labels_and_never_the_same() -> None:
         ),
     ],
 )
-def test_reports_what_does_not_fit(overrides: list[str], wanted: dict[str, Any], problem: str) -> None:
+def test_reports_what_does_not_fit(
+    overrides: list[str], wanted: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(ValueError) as raised:
         made(*overrides, **wanted)
     assert problem in str(raised.value)

@@ -74,7 +74,10 @@ def test_pods_of_a_team_count_against_its_quota() -> None:
         "kueue.x-k8s.io/queue-name": "hyperpod-ns-proteins-localqueue",
         "kueue.x-k8s.io/priority-class": "urgent-priority",
     }
-    for labels in (deployment["metadata"]["labels"], deployment["spec"]["template"]["metadata"]["labels"]):
+    for labels in (
+        deployment["metadata"]["labels"],
+        deployment["spec"]["template"]["metadata"]["labels"],
+    ):
         assert expected.items() <= labels.items()
     # A change of these is no other Deployment.
     assert not expected.keys() & deployment["spec"]["selector"]["matchLabels"].keys()
@@ -97,7 +100,10 @@ def test_pods_serve_the_model_and_may_nothing_else() -> None:
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert container["resources"]["limits"] == container["resources"]["requests"]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert pod["securityContext"]["runAsUser"] == 10001 and pod["automountServiceAccountToken"] is False
+    assert (
+        pod["securityContext"]["runAsUser"] == 10001
+        and pod["automountServiceAccountToken"] is False
+    )
     policy = made(served())["NetworkPolicy"]["spec"]
     assert policy["egress"] == [] and policy["ingress"][0]["from"] == [{"podSelector": {}}]
     assert made(served())["Service"]["spec"]["type"] == "ClusterIP"
@@ -108,7 +114,10 @@ def test_an_end_has_the_time_that_the_server_takes() -> None:
     pod = made(served(limits=limits))["Deployment"]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == 60
     variables = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
-    assert variables["ESM2_SERVE_DRAIN_SECONDS"] == "20" and variables["ESM2_SERVE_MAX_PROTEINS"] == "8"
+    assert (
+        variables["ESM2_SERVE_DRAIN_SECONDS"] == "20"
+        and variables["ESM2_SERVE_MAX_PROTEINS"] == "8"
+    )
     readiness = pod["containers"][0]["readinessProbe"]
     # Before the drain is over, because no service routes to the pod afterwards.
     assert readiness["periodSeconds"] * readiness["failureThreshold"] < 5
@@ -140,7 +149,9 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 @pytest.mark.long
 def test_it_is_made_changed_and_ended(
-    cluster: tuple[Objects, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: tuple[Objects, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     objects, kubeconfig = cluster
     for _ in range(2):
@@ -155,7 +166,9 @@ def test_it_is_made_changed_and_ended(
     assert objects.deleted == [f"{kind}/esm2" for kind in reversed(kinds)]
 
 
-def test_reports_what_is_missing(cluster: tuple[Objects, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_what_is_missing(
+    cluster: tuple[Objects, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     objects, kubeconfig = cluster
     objects.refused["deployments"] = "quota exceeded"
     with pytest.raises(ValueError, match=r"refuses the Deployment: .*quota exceeded"):

@@ -16,7 +16,13 @@ from tests.tools.kubernetes_api import Objects
 
 @pytest.mark.parametrize(
     "stage",
-    ["train", *(pytest.param(stage, marks=pytest.mark.long) for stage in ("data", "evaluate", "bandwidth"))],
+    [
+        "train",
+        *(
+            pytest.param(stage, marks=pytest.mark.long)
+            for stage in ("data", "evaluate", "bandwidth")
+        ),
+    ],
 )
 def test_a_stage_becomes_a_job_with_its_run_file(
     objects: Objects, run: Run, cluster: Path, stage: str
@@ -48,13 +54,18 @@ def test_what_is_printed_is_as_on_slurm(objects: Objects, run: Run) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda objects: objects.kept.clear(), f"namespace {SPACE} is not there; it comes with the cluster"),
+        (
+            lambda objects: objects.kept.clear(),
+            f"namespace {SPACE} is not there; it comes with the cluster",
+        ),
         (
             lambda objects: objects.kept.pop(("persistentvolumeclaims", SPACE, "fsx")),
             "claim fsx: not there; pods get the Lustre file system by it",
         ),
         (
-            lambda objects: objects.add("persistentvolumeclaims", SPACE, "fsx", status={"phase": "Pending"}),
+            lambda objects: objects.add(
+                "persistentvolumeclaims", SPACE, "fsx", status={"phase": "Pending"}
+            ),
             "claim fsx: Pending",
         ),
         (
@@ -122,7 +133,9 @@ def test_a_team_needs_its_queue(objects: Objects, run: Run) -> None:
     name = submit(run, "train", "--team", "proteins", "--priority", "urgent", cluster="eks-p5")
     [job] = objects.of("hyperpodpytorchjobs")
     assert job["metadata"]["namespace"] == space
-    assert '"serviceAccountName": "training"' in json.dumps(job), "whose pods may log to the cluster's MLflow"
+    assert '"serviceAccountName": "training"' in json.dumps(job), (
+        "whose pods may log to the cluster's MLflow"
+    )
     # Why it waits there, is Kueue's to say.
     for uid, more in ((job["metadata"]["uid"], 16), ("of another job", 8)):
         said = f"insufficient unused quota for nvidia.com/gpu, {more} more needed"
@@ -134,5 +147,8 @@ def test_a_team_needs_its_queue(objects: Objects, run: Run) -> None:
             status={"conditions": [{"type": "QuotaReserved", "status": "False", "message": said}]},
         )
     _, status = run("status", "--team", "proteins", cluster="eks-p5")
-    assert f"job {name}" in status and "no quota: insufficient unused quota for nvidia.com/gpu, 16" in status
+    assert (
+        f"job {name}" in status
+        and "no quota: insufficient unused quota for nvidia.com/gpu, 16" in status
+    )
     assert "8 more needed" not in status

@@ -78,13 +78,25 @@ def head(monkeypatch: pytest.MonkeyPatch, uploads: list[str]) -> Any:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    words = ["jobs", "submit", "train", "--config", RUN, "--image", "/fsx/images/esm2.sqsh", *arguments]
+    words = [
+        "jobs",
+        "submit",
+        "train",
+        "--config",
+        RUN,
+        "--image",
+        "/fsx/images/esm2.sqsh",
+        *arguments,
+    ]
     monkeypatch.setattr(sys, "argv", words)
     return command.main()
 
 
 def test_code_goes_ahead_and_the_job_follows(
-    head: Any, uploads: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    head: Any,
+    uploads: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(monkeypatch, "parallel.mode=fsdp", "--nodes", "1", "optim.lr=1e-4") == 0
     version = code_version.code_hash()
@@ -127,9 +139,17 @@ def test_commands_run_as_the_user_and_without_roots_environment(
     program.write_text('#!/bin/bash\necho "become $2"; shift 3; exec "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", sessions.path)
-    head = HeadNode("controller-1", ("aws", "ssm", "start-session", "--target", "x", "--region", "us-west-2"))
+    head = HeadNode(
+        "controller-1", ("aws", "ssm", "start-session", "--target", "x", "--region", "us-west-2")
+    )
     said: list[str] = []
-    command = ["bash", "-c", 'echo "$USER $HOME ${HISTFILE-none}"; echo "$1"; exit 5', "x", 'it\'s "q"']
+    command = [
+        "bash",
+        "-c",
+        'echo "$USER $HOME ${HISTFILE-none}"; echo "$1"; exit 5',
+        "x",
+        'it\'s "q"',
+    ]
     assert head.run("root", command, said.append) == 5
     assert said == ["become root", "root /root none", 'it\'s "q"']
     assert head.run("nobody-there", command, said.append) == 2
@@ -148,7 +168,13 @@ def test_commands_run_as_the_user_and_without_roots_environment(
     ],
 )
 def test_make_passes_its_variables_on(target: str, words: str) -> None:
-    asked = ["TARGET=slurm", "NODES=4", "IMAGE=/fsx/x.sqsh", "SUBMIT=--time 2:00", "ARGS=optim.lr=1e-4"]
+    asked = [
+        "TARGET=slurm",
+        "NODES=4",
+        "IMAGE=/fsx/x.sqsh",
+        "SUBMIT=--time 2:00",
+        "ARGS=optim.lr=1e-4",
+    ]
     config = [] if target == "bandwidth" else ["CONFIG=workloads/seqlm/configs/esm2_650m.yaml"]
     command = ["make", "--dry-run", target, *asked, *config]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
@@ -180,7 +206,13 @@ def bring(tmp_path: Path, aws: str) -> subprocess.CompletedProcess[str]:
     program.write_text(f"#!/bin/bash\n{aws}\n")
     program.chmod(0o755)
     return subprocess.run(
-        ["bash", str(code_version.BRING_CODE), "us-west-2", "s3://b/workloads/1", f"{tmp_path}/workloads/1"],
+        [
+            "bash",
+            str(code_version.BRING_CODE),
+            "us-west-2",
+            "s3://b/workloads/1",
+            f"{tmp_path}/workloads/1",
+        ],
         env={"PATH": f"{program.parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
@@ -193,7 +225,9 @@ def test_submissions_at_the_same_time_share_a_copy_of_the_code(
 ) -> None:
     monkeypatch.setattr(code_version, "deployed_folder", lambda cluster: tmp_path / "not deployed")
     with ThreadPoolExecutor() as pool:
-        found = set(pool.map(lambda _: code_version.copy_here(shipped("slurm"), str(tmp_path)), range(4)))
+        found = set(
+            pool.map(lambda _: code_version.copy_here(shipped("slurm"), str(tmp_path)), range(4))
+        )
     copy = tmp_path / "copies" / code_version.code_hash()
     assert found == {str(copy)} and [path.name for path in copy.parent.iterdir()] == [copy.name]
     assert content_hash(copy, {}) == copy.name
@@ -201,7 +235,9 @@ def test_submissions_at_the_same_time_share_a_copy_of_the_code(
 
 def test_code_is_brought_whole_or_not_at_all(tmp_path: Path) -> None:
     failed = bring(tmp_path, 'touch "${@: -1}/half"; exit 1')
-    assert failed.returncode == 1 and "could not be copied from s3://b/workloads/1/" in failed.stderr
+    assert (
+        failed.returncode == 1 and "could not be copied from s3://b/workloads/1/" in failed.stderr
+    )
     assert list((tmp_path / "workloads").iterdir()) == []
     assert bring(tmp_path, 'touch "${@: -1}/train.py"').returncode == 0
     assert [path.name for path in (tmp_path / "workloads/1").iterdir()] == ["train.py"]

@@ -60,7 +60,9 @@ def test_a_fine_tuning_reads_its_table_alone() -> None:
 
 def test_inference_takes_a_node_and_reads_no_shards() -> None:
     """Nor the sources of the run's data, which may be gone."""
-    found = request("data.source=[mine.fasta]", "inference.input=[sample, s3://b/p.fasta]", stage="predict")
+    found = request(
+        "data.source=[mine.fasta]", "inference.input=[sample, s3://b/p.fasta]", stage="predict"
+    )
     assert {"--nodes=1", "--gpus-per-node=1", "--exclusive"} <= set(found["sbatch"])
     job = found["job"]
     assert job["data_manifest"] == ""
@@ -69,10 +71,16 @@ def test_inference_takes_a_node_and_reads_no_shards() -> None:
     assert job["overrides"][-1] == f"inference.output={job['output']}"
     assert job["needed"] == (f"{FOLDER}/runs/esm2_8m_sample/model",)
     elsewhere = request("inference.output=/fsx/data/e.parquet", stage="embed", nodes="2")
-    assert elsewhere["job"]["output"] == "/fsx/data/e.parquet" and "--nodes=2" in elsewhere["sbatch"]
-    found = request("inference.input=[/fsx/w.fasta]", "inference.mutations=/fsx/m.csv", stage="variants")
+    assert (
+        elsewhere["job"]["output"] == "/fsx/data/e.parquet" and "--nodes=2" in elsewhere["sbatch"]
+    )
+    found = request(
+        "inference.input=[/fsx/w.fasta]", "inference.mutations=/fsx/m.csv", stage="variants"
+    )
     assert found["job"]["needed"][:2] == ("/fsx/w.fasta", "/fsx/m.csv")
-    assert request("inference.model=facebook/esm2_t6_8M_UR50D", stage="embed")["job"]["needed"] == ()
+    assert (
+        request("inference.model=facebook/esm2_t6_8M_UR50D", stage="embed")["job"]["needed"] == ()
+    )
     assert request("inference.input=[mine.fasta]")["job"]["output"] == ""
 
 
@@ -99,7 +107,9 @@ def test_how_long_a_hang_may_last_is_handed_on() -> None:
     assert request(hang_seconds=10, gpus_per_node=0)["job"]["hang_seconds"] == 10
 
 
-@pytest.mark.parametrize("time", ["10", "10:30", "2:00:00", "1-0", "1-0:00", "2-00:00:00", "UNLIMITED"])
+@pytest.mark.parametrize(
+    "time", ["10", "10:30", "2:00:00", "1-0", "1-0:00", "2-00:00:00", "UNLIMITED"]
+)
 def test_a_time_limit_is_handed_on(time: str) -> None:
     assert f"--time={time}" in request(time=time)["sbatch"]
 
@@ -114,10 +124,18 @@ def test_an_image_may_be_a_reference(image: str) -> None:
     [
         ([], {"image": None}, "image, python: give one of them"),
         ([], {"image": None}, "for containers (make image TARGET=slurm makes such a file"),
-        ([], {"hang_seconds": 120}, "--hang-seconds: got 120; give 150 to 540, and more than a step takes"),
+        (
+            [],
+            {"hang_seconds": 120},
+            "--hang-seconds: got 120; give 150 to 540, and more than a step takes",
+        ),
         ([], {"hang_seconds": 9, "gpus_per_node": 0}, "--hang-seconds: got 9; give 10 to 86400"),
         ([], {"python": "/fsx/venv/bin/python"}, "image, python: give one of them"),
-        ([], {"image": "/images/esm2.sqsh"}, "IMAGE: got /images/esm2.sqsh; nodes share /fsx. make image"),
+        (
+            [],
+            {"image": "/images/esm2.sqsh"},
+            "IMAGE: got /images/esm2.sqsh; nodes share /fsx. make image",
+        ),
         ([], {"image": "esm2.sqsh"}, "IMAGE: got esm2.sqsh; nodes share /fsx"),
         ([], {"nodes": "3"}, "NODES: got 3; partition gpu has 2"),
         ([], {"nodes": "2-3"}, "NODES: got 2-3; partition gpu has 2"),
@@ -136,7 +154,11 @@ def test_an_image_may_be_a_reference(image: str) -> None:
         (["data.path=/data"], {}, "data.path: got /data"),
         (["data.downloads=/tmp"], {}, "data.downloads: got /tmp"),
         (["data.source=[mine.fasta]"], {}, "data: mine.fasta is on this machine"),
-        (["model.init_from=/home/ada/qwen"], {}, "model.init_from: /home/ada/qwen is on this machine"),
+        (
+            ["model.init_from=/home/ada/qwen"],
+            {},
+            "model.init_from: /home/ada/qwen is on this machine",
+        ),
         (
             ["inference.input=[sample, mine.fasta]"],
             {"stage": "predict"},
@@ -157,7 +179,11 @@ def test_an_image_may_be_a_reference(image: str) -> None:
             {"stage": "embed"},
             "inference.output: got /tmp/e.parquet; nodes share /fsx",
         ),
-        (["inference.output=e.csv"], {"stage": "embed"}, "got e.csv; its name must end in .parquet"),
+        (
+            ["inference.output=e.csv"],
+            {"stage": "embed"},
+            "got e.csv; its name must end in .parquet",
+        ),
         (["task.kind=binary", "task.table=[mine.csv]"], {}, "data: mine.csv is on this machine"),
         (
             ["task.kind=binary", "task.split.clusters=mine.tsv"],
@@ -176,7 +202,9 @@ def test_an_image_may_be_a_reference(image: str) -> None:
         ),
     ],
 )
-def test_reports_what_does_not_fit(overrides: list[str], wanted: dict[str, Any], problem: str) -> None:
+def test_reports_what_does_not_fit(
+    overrides: list[str], wanted: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(ValueError) as raised:
         request(*overrides, **wanted)
     assert problem in str(raised.value)

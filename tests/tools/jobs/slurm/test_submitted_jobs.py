@@ -27,7 +27,9 @@ cat "$(dirname "$0")/state" 2>/dev/null && exit
 cat "$(dirname "$0")/failure" >&2
 exit 1
 """
-GONE, DOWN = (f"slurm_load_jobs error: {why}" for why in ("Invalid job id specified", "Connection refused"))
+GONE, DOWN = (
+    f"slurm_load_jobs error: {why}" for why in ("Invalid job id specified", "Connection refused")
+)
 SCANCEL = """#!/bin/bash
 echo "scancel $*"
 """
@@ -78,11 +80,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 @pytest.fixture
 def run(
-    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> Run:
     def typed(*arguments: str) -> tuple[int, str]:
         to = str(tmp_path / "fetched")
-        monkeypatch.setattr(sys, "argv", ["jobs", *arguments, "--folder", str(place.folder), "--to", to])
+        monkeypatch.setattr(
+            sys, "argv", ["jobs", *arguments, "--folder", str(place.folder), "--to", to]
+        )
         status = command.main()
         printed = capsys.readouterr()
         return status, printed.out + printed.err
@@ -93,13 +100,17 @@ def run(
 def test_status_shows_the_queue_and_how_far_runs_are(place: Place, run: Run) -> None:
     first = place.add("7", "old", seconds=100)
     place.add("12", "new", seconds=200)
-    (first / "metrics.jsonl").write_text('{"kind": "train", "step": 5}\n{"kind": "event", "step": 5}\n')
+    (first / "metrics.jsonl").write_text(
+        '{"kind": "train", "step": 5}\n{"kind": "event", "step": 5}\n'
+    )
     place.state("RUNNING")
     (place.folder / "jobs" / "13").symlink_to(place.folder / "removed")
     status, said = run("status")
     assert status == 0 and said.startswith("JOBID NAME STATE\n")
     assert said.index("job 12  run new  RUNNING") < said.index("job 7  run old")
-    assert '  metrics  {"kind": "train", "step": 5}' in said and "  log      [now] log of 12" in said
+    assert (
+        '  metrics  {"kind": "train", "step": 5}' in said and "  log      [now] log of 12" in said
+    )
 
 
 def test_tail_shows_the_last_job_and_ends_with_it(place: Place, run: Run) -> None:
@@ -148,7 +159,9 @@ def test_cancel_lets_a_running_job_save(place: Place, run: Run, state: str, said
     status, output = run("cancel", "12")
     assert status == 0 and output.startswith(said)
     # The next start, if there is one, knows.
-    assert [path.name for path in place.folder.rglob("cancelled")] == ["cancelled"] * (state == "RUNNING")
+    assert [path.name for path in place.folder.rglob("cancelled")] == ["cancelled"] * (
+        state == "RUNNING"
+    )
 
 
 def test_a_job_that_slurm_has_forgotten_is_not_in_the_queue(place: Place, run: Run) -> None:
@@ -171,14 +184,18 @@ def test_cancel_wants_to_know_which(place: Place, run: Run) -> None:
 @pytest.mark.parametrize("what", ["tail", "cancel", "fetch"])
 def test_refuses_an_unknown_job(place: Place, run: Run, what: str) -> None:
     if what == "fetch":
-        with pytest.raises(ValueError, match=r"^no job 99 was submitted from .*make status lists them"):
+        with pytest.raises(
+            ValueError, match=r"^no job 99 was submitted from .*make status lists them"
+        ):
             run(what, "99")
     else:
         status, said = run(what, "99")
         assert status == 2 and "error: no job 99 was submitted" in said
 
 
-def test_fetch_brings_report_results_model_and_tables(place: Place, run: Run, tmp_path: Path) -> None:
+def test_fetch_brings_report_results_model_and_tables(
+    place: Place, run: Run, tmp_path: Path
+) -> None:
     run_dir = place.add("12", "new", seconds=200)
     contents = {"report.html": "<svg>", "all_results.json": "{}", "metrics.jsonl": "{}\n"}
     contents |= {

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.long
 BAD_RANK = "1"
 
 
-def run_check(folder: Path, target: Callable[..., None], *arguments: float) -> tuple[list[int], str, str]:
+def run_check(
+    folder: Path, target: Callable[..., None], *arguments: float
+) -> tuple[list[int], str, str]:
     """Statuses, output, and the message that the first process left."""
     message = folder / "message"
     with forked(3, target, *arguments, log=folder / "log", ESM2_ERROR_FILE=str(message)) as started:
@@ -58,7 +60,9 @@ def test_a_process_that_gives_wrong_numbers(tmp_path: Path) -> None:
     """Element 5 of three processes is 5 + 0, 5 + 1 and 5 + 2, and one of them has added 1."""
     statuses, _, message = run_check(tmp_path, check_with_a_wrong_number)
     assert any(statuses)
-    assert message == "all-reduce of 4096 bytes over 3 processes: element 5 is 19.0, and must be 18.0"
+    assert (
+        message == "all-reduce of 4096 bytes over 3 processes: element 5 is 19.0, and must be 18.0"
+    )
 
 
 def test_a_process_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:

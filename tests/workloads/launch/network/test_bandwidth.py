@@ -29,7 +29,10 @@ EFA = "Libfabric, efa, 32 cards"
 
 def point(bus_gb_s: float, size_bytes: int = 4 << 30, num_processes: int = 16) -> Point:
     return Point(
-        size_bytes, size_bytes * 2 * (num_processes - 1) / num_processes / bus_gb_s / 1e9, 20, num_processes
+        size_bytes,
+        size_bytes * 2 * (num_processes - 1) / num_processes / bus_gb_s / 1e9,
+        20,
+        num_processes,
     )
 
 
@@ -56,12 +59,32 @@ def sweep(bus_gb_s: float, *, num_nodes: int = 2, network: str = EFA) -> Sweep:
             "low",
             "over TCP: ml.p5.48xlarge has EFA",
         ),
-        (sweep(5.0, network="Socket"), replace(P5, has_efa=False, published=None), "not judged", "5 GB/s"),
+        (
+            sweep(5.0, network="Socket"),
+            replace(P5, has_efa=False, published=None),
+            "not judged",
+            "5 GB/s",
+        ),
         (sweep(350.0, num_nodes=4), P5, "not judged", "68% of the wire's limit of 516.7 GB/s"),
-        (sweep(350.0, num_nodes=4), replace(P5, at_least_gb_s=300.0), "as expected", "at_least is 300 GB/s"),
-        (sweep(250.0, num_nodes=4), replace(P5, at_least_gb_s=300.0), "low", "250 GB/s at 4 GiB; at_least"),
+        (
+            sweep(350.0, num_nodes=4),
+            replace(P5, at_least_gb_s=300.0),
+            "as expected",
+            "at_least is 300 GB/s",
+        ),
+        (
+            sweep(250.0, num_nodes=4),
+            replace(P5, at_least_gb_s=300.0),
+            "low",
+            "250 GB/s at 4 GiB; at_least",
+        ),
         # The published size did not fit.
-        (Sweep(2, 16, EFA, (point(300.0, 1 << 30),)), P5, "not judged", "40% of the wire's limit of 750"),
+        (
+            Sweep(2, 16, EFA, (point(300.0, 1 << 30),)),
+            P5,
+            "not judged",
+            "40% of the wire's limit of 750",
+        ),
         (
             Sweep(1, 8, EFA, (point(450.0, num_processes=8),)),
             P5,
@@ -70,7 +93,9 @@ def sweep(bus_gb_s: float, *, num_nodes: int = 2, network: str = EFA) -> Sweep:
         ),
     ],
 )
-def test_what_a_sweep_is_compared_with(found: Sweep, expected: Expectation, state: str, said: str) -> None:
+def test_what_a_sweep_is_compared_with(
+    found: Sweep, expected: Expectation, state: str, said: str
+) -> None:
     verdict = judge(expected, found)
     assert verdict.state == state and said in verdict.text
 
@@ -81,7 +106,9 @@ def test_what_a_sweep_is_compared_with(found: Sweep, expected: Expectation, stat
 )
 def test_the_wires_limit(num_nodes: int, num_processes: int, limit: float | None) -> None:
     """Two nodes of one GPU each send half of what they reduce to the other: the bus is the wire."""
-    assert wire_limit_gb_s(50.0, num_nodes, num_processes) == (limit and pytest.approx(limit, rel=1e-4))
+    assert wire_limit_gb_s(50.0, num_nodes, num_processes) == (
+        limit and pytest.approx(limit, rel=1e-4)
+    )
 
 
 def test_sizes_double_and_hold_those_of_published_figures() -> None:

@@ -44,11 +44,14 @@ def attention_maps(model: Path, text: str) -> np.ndarray:
     plain = AutoModelForMaskedLM.from_pretrained(model, attn_implementation="eager").eval()
     with torch.no_grad():
         found = plain(
-            **AutoTokenizer.from_pretrained(model)(text, return_tensors="pt"), output_attentions=True
+            **AutoTokenizer.from_pretrained(model)(text, return_tensors="pt"),
+            output_attentions=True,
         )
     maps = np.stack([layer[0].double().numpy() for layer in found.attentions])[..., 1:-1, 1:-1]
     maps = maps + maps.swapaxes(-1, -2)
-    expected = np.einsum("nhi,nhj->nhij", maps.sum(-1), maps.sum(-2)) / maps.sum((-1, -2))[..., None, None]
+    expected = (
+        np.einsum("nhi,nhj->nhij", maps.sum(-1), maps.sum(-2)) / maps.sum((-1, -2))[..., None, None]
+    )
     return np.asarray(maps - expected)
 
 
@@ -69,7 +72,9 @@ def planted(model: Path, layer: int, attention_head: int) -> Chain:
     return Chain("planted", TEXT, "C" * len(TEXT), np.ones(len(TEXT), dtype=bool), near)
 
 
-def test_a_fit_finds_the_head_that_knows_the_contacts_and_is_stored(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_fit_finds_the_head_that_knows_the_contacts_and_is_stored(
+    tiny_model: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "model"
     weights = AutoModelForMaskedLM.from_pretrained(tiny_model).state_dict()
     for name, tensor in weights.items():
@@ -99,13 +104,19 @@ def test_a_fit_finds_the_head_that_knows_the_contacts_and_is_stored(tiny_model: 
     if hasattr(loaded, "esm"):
         plain = AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
         tokens = AutoTokenizer.from_pretrained(folder)(TEXT, return_tensors="pt")
-        theirs = plain.esm.predict_contacts(tokens["input_ids"], tokens["attention_mask"])[0].detach().numpy()
+        theirs = (
+            plain.esm.predict_contacts(tokens["input_ids"], tokens["attention_mask"])[0]
+            .detach()
+            .numpy()
+        )
         ours = stored.probabilities(engine, chain.tokens)
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_an_unfitted_head_is_refused(tiny_model: Path) -> None:
-    with pytest.raises(ValueError, match=r"no fitted contact head; fit it .* inference\.fit_contacts=true"):
+    with pytest.raises(
+        ValueError, match=r"no fitted contact head; fit it .* inference\.fit_contacts=true"
+    ):
         head.load(load_model(str(tiny_model)), str(tiny_model))
     with pytest.raises(ValueError, match="facebook/x is no model folder"):
         head.check_folder("facebook/x")
@@ -139,7 +150,12 @@ def test_the_bundled_structures_are_those_that_their_readme_describes() -> None:
     score = chains("score")
     assert (len(fit), len(score)) == (20, 30) and len({chain.id for chain in [*fit, *score]}) == 50
     for chain in [*fit, *score]:
-        assert len(chain.sequence) == len(chain.structure) == len(chain.resolved) == len(chain.contacts)
+        assert (
+            len(chain.sequence)
+            == len(chain.structure)
+            == len(chain.resolved)
+            == len(chain.contacts)
+        )
         assert (chain.contacts == chain.contacts.T).all() and not chain.contacts.diagonal().any()
         assert not chain.contacts[~chain.resolved].any()
         # C-beta atoms of residues next to each other are near: 8 A hold three or four residues of a chain.
@@ -175,9 +191,14 @@ def test_the_command_writes_matrix_list_and_picture(
     engine = engine_of(model)
     known = ContactHead(np.random.default_rng(0).normal(size=SHAPE).astype(np.float32), -1.0)
     head.save(engine.model, str(model), known)
-    contacts(configured(model=str(model), input=[str(fasta)], output=str(out), max_residues=100), here)
+    contacts(
+        configured(model=str(model), input=[str(fasta)], output=str(out), max_residues=100), here
+    )
     printed = capsys.readouterr().out
-    assert "GB for a protein of 100 residues" in printed and f"wrote {tmp_path / 'contacts'}" in printed
+    assert (
+        "GB for a protein of 100 residues" in printed
+        and f"wrote {tmp_path / 'contacts'}" in printed
+    )
     found = rows(out)
     rejects = rows(tmp_path / "contacts.rejects.csv")
     assert len(rejects) == 1 and "120 residues; allowed are 100" in str(rejects)
@@ -193,7 +214,11 @@ def test_the_command_writes_matrix_list_and_picture(
     np.testing.assert_allclose([float(row["probability"]) for row in mine], best, atol=1e-6)
     assert all(row["residue_i"] == text[int(row["i"]) - 1] for row in mine)
     # Two residues are too few for any pair; such a protein has a matrix and no row.
-    assert not [row for row in found if row["id"] == "P1"] and list((tmp_path / "contacts").glob("P1-*.png"))
-    contacts(configured(model=str(model), input=[str(fasta)], output=str(out), max_residues=100), here)
+    assert not [row for row in found if row["id"] == "P1"] and list(
+        (tmp_path / "contacts").glob("P1-*.png")
+    )
+    contacts(
+        configured(model=str(model), input=[str(fasta)], output=str(out), max_residues=100), here
+    )
     assert "already exists" in capsys.readouterr().out
     assert json.loads((tmp_path / "contacts.csv.json").read_text())["command"] == "contacts"

@@ -21,7 +21,9 @@ def proteins() -> Callable[..., Records]:
     def make(count: int, seed: int = 0, prefix: str = "p", longest: int = 120) -> Records:
         draw = random.Random(seed)
         return {
-            f"{prefix}{number}": "".join(draw.choices("LAGVSERTIDPKQNFYMHWC", k=draw.randint(20, longest)))
+            f"{prefix}{number}": "".join(
+                draw.choices("LAGVSERTIDPKQNFYMHWC", k=draw.randint(20, longest))
+            )
             for number in range(count)
         }
 
@@ -31,7 +33,9 @@ def proteins() -> Callable[..., Records]:
 @pytest.fixture
 def write_fasta() -> Callable[[Path, Records], Path]:
     def write(path: Path, records: Records) -> Path:
-        path.write_text("".join(f">{name} a description\n{text}\n" for name, text in records.items()))
+        path.write_text(
+            "".join(f">{name} a description\n{text}\n" for name, text in records.items())
+        )
         return path
 
     return write
@@ -47,7 +51,9 @@ def read_split() -> Callable[[Path, str], list[tuple[str, str]]]:
             with pa.memory_map(str(shard)) as source:
                 table = pa.ipc.open_stream(source).read_all()
             tokens = table["tokens"].to_pylist()
-            rows += [(name, decode(t)) for name, t in zip(table["id"].to_pylist(), tokens, strict=True)]
+            rows += [
+                (name, decode(t)) for name, t in zip(table["id"].to_pylist(), tokens, strict=True)
+            ]
         return rows
 
     return read

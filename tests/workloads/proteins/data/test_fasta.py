@@ -149,7 +149,10 @@ def test_damaged_gzip_names_the_file(tmp_path: Path) -> None:
         (whole[:-4], "x.fasta.gz is a truncated gzip file"),
         (whole[:-8] + b"\0\0\0\0" + whole[-4:], "x.fasta.gz is a damaged gzip file"),
         *(
-            (whole + behind, "x.fasta.gz has other bytes behind its gzip data; remove them or fetch it again")
+            (
+                whole + behind,
+                "x.fasta.gz has other bytes behind its gzip data; remove them or fetch it again",
+            )
             for behind in (b"\n", b"junk", b"junk" * 100, b"\0\0junk")
         ),
         (b">a\nMKV\n", "x.fasta.gz is named .gz but is not gzip"),
@@ -160,7 +163,9 @@ def test_damaged_gzip_names_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [b"a\x00b", b"\x1b[31ma", b"a\x7f", b"a\x1f", b"a\xc2\x85", b"\xc3\xa4\xc2\x9b31m"], ids=repr
+    "name",
+    [b"a\x00b", b"\x1b[31ma", b"a\x7f", b"a\x1f", b"a\xc2\x85", b"\xc3\xa4\xc2\x9b31m"],
+    ids=repr,
 )
 def test_ids_with_control_characters_are_refused(name: bytes) -> None:
     for text in (b">good\nMK\n>" + name + b" x\nMKV\n", b">" + name + b"\nMK1\n"):

@@ -54,7 +54,9 @@ def start_and_stall(folder: Path, source: Path) -> tuple[subprocess.Popen[str], 
         # A shell's background job ignores Ctrl-C, and so would what it starts.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    sending = os.open(pipe, os.O_WRONLY)  # returns when the run opens the pipe, so after the first file
+    sending = os.open(
+        pipe, os.O_WRONLY
+    )  # returns when the run opens the pipe, so after the first file
     deadline = time.monotonic() + 30
     while not list(folder.glob(".out.partial/spill/records-*")) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -67,7 +69,9 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(entry.name)] = int(
+                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                )
             except (FileNotFoundError, ProcessLookupError):
                 continue
     found = {process.pid}
@@ -101,7 +105,10 @@ def test_stopped_run_cleans_up(tmp_path: Path, proteins, write_fasta, number: in
     assert process.returncode == 128 + number, messages
     last = messages.rstrip("\n").split("\n")[-1]
     assert "Traceback" not in messages
-    assert number == signal.SIGTERM or last == "stopped by Ctrl-C; run the same command again to continue"
+    assert (
+        number == signal.SIGTERM
+        or last == "stopped by Ctrl-C; run the same command again to continue"
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fasta", "pipe.fasta"]
     wait_until_gone(workers)
 
@@ -164,7 +171,9 @@ def test_full_disk_is_a_clear_error(tmp_path: Path, small_disk: Path, workers: i
     bodies = (f"{'MKVLAGG' * 20}{number:b}".translate(to_residues) for number in range(40_000))
     text = "".join(f">r{number}\n{body}\n" for number, body in enumerate(bodies))
     source.write_bytes(gzip.compress(text.encode()))
-    with pytest.raises(ValueError, match=r"disk of .* filled up .* choose a data.path on another disk"):
+    with pytest.raises(
+        ValueError, match=r"disk of .* filled up .* choose a data.path on another disk"
+    ):
         prepare(
             ProteinFiles([source]),
             small_disk / "out",
@@ -176,9 +185,13 @@ def test_full_disk_is_a_clear_error(tmp_path: Path, small_disk: Path, workers: i
     assert [path.name for path in small_disk.iterdir()] == [".locks"]
 
 
-def test_disk_is_checked_before_the_start(tmp_path: Path, small_disk: Path, proteins, write_fasta) -> None:
+def test_disk_is_checked_before_the_start(
+    tmp_path: Path, small_disk: Path, proteins, write_fasta
+) -> None:
     source = write_fasta(tmp_path / "a.fasta", proteins(5000, longest=800))
-    with pytest.raises(ValueError, match=r"needs about .* MiB of disk.* free there; free space or choose"):
+    with pytest.raises(
+        ValueError, match=r"needs about .* MiB of disk.* free there; free space or choose"
+    ):
         prepare(
             ProteinFiles([source]),
             small_disk / "out",

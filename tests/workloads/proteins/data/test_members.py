@@ -25,7 +25,9 @@ def run(
 ) -> Manifest:
     settings: dict[str, Any] = dict(seed=7, validation_fraction=0.2, test_fraction=0.1)
     execution = Execution(workers=workers, limits=limits, progress=False)
-    return prepare(ProteinFiles([fasta], table), out, execution=execution, **{**settings, **changes})
+    return prepare(
+        ProteinFiles([fasta], table), out, execution=execution, **{**settings, **changes}
+    )
 
 
 def batches(folder: Path, split: str) -> list[list[tuple[str, str, str, int]]]:
@@ -34,7 +36,9 @@ def batches(folder: Path, split: str) -> list[list[tuple[str, str, str, int]]]:
     for shard in sorted((folder / split).glob("*.arrow")):
         with pa.memory_map(str(shard)) as source:
             for batch in pa.ipc.open_stream(source):
-                columns = [batch[name].to_pylist() for name in ("id", "tokens", "cluster", "cluster_size")]
+                columns = [
+                    batch[name].to_pylist() for name in ("id", "tokens", "cluster", "cluster_size")
+                ]
                 rows = zip(*columns, strict=True)
                 found.append([(name, decode(t), cluster, size) for name, t, cluster, size in rows])
     return found
@@ -44,15 +48,22 @@ def batches(folder: Path, split: str) -> list[list[tuple[str, str, str, int]]]:
 def clusters(proteins) -> dict[str, str]:
     """Cluster of each of 400 members: sizes from 1 to over 100."""
     names = list(proteins(400))
-    return {name: f"UniRef50_C{int(number**0.7) if number < 300 else 0}" for number, name in enumerate(names)}
+    return {
+        name: f"UniRef50_C{int(number**0.7) if number < 300 else 0}"
+        for number, name in enumerate(names)
+    }
 
 
 def write_table(path: Path, clusters: dict[str, str]) -> Path:
-    path.write_text("".join(f"{member}\t{cluster}\n" for member, cluster in reversed(clusters.items())))
+    path.write_text(
+        "".join(f"{member}\t{cluster}\n" for member, cluster in reversed(clusters.items()))
+    )
     return path
 
 
-def test_members_of_a_cluster_stay_together(tmp_path: Path, proteins, write_fasta, clusters) -> None:
+def test_members_of_a_cluster_stay_together(
+    tmp_path: Path, proteins, write_fasta, clusters
+) -> None:
     records = proteins(400)
     fasta = write_fasta(tmp_path / "m.fasta", records)
     manifest = run(fasta, write_table(tmp_path / "t.tsv", clusters), tmp_path / "out", workers=2)
@@ -79,7 +90,9 @@ def test_members_of_a_cluster_stay_together(tmp_path: Path, proteins, write_fast
     assert [source.name for source in manifest.sources] == ["m.fasta", "t.tsv"]
 
 
-def test_same_bytes_whatever_workers_and_order(tmp_path: Path, proteins, write_fasta, clusters) -> None:
+def test_same_bytes_whatever_workers_and_order(
+    tmp_path: Path, proteins, write_fasta, clusters
+) -> None:
     records = proteins(400)
     results = []
     for name, order, changes in (
@@ -93,13 +106,17 @@ def test_same_bytes_whatever_workers_and_order(tmp_path: Path, proteins, write_f
     assert results == results[:1] * 3
 
 
-def test_split_follows_the_cluster_not_the_seed(tmp_path: Path, proteins, write_fasta, clusters) -> None:
+def test_split_follows_the_cluster_not_the_seed(
+    tmp_path: Path, proteins, write_fasta, clusters
+) -> None:
     fasta = write_fasta(tmp_path / "m.fasta", proteins(400))
     table = write_table(tmp_path / "t.tsv", clusters)
     found = []
     for seed in (1, 2):
         run(fasta, table, tmp_path / str(seed), seed=seed)
-        found.append({s: {row[2] for b in batches(tmp_path / str(seed), s) for row in b} for s in SPLITS})
+        found.append(
+            {s: {row[2] for b in batches(tmp_path / str(seed), s) for row in b} for s in SPLITS}
+        )
     assert found[0] == found[1]
 
 
@@ -113,7 +130,16 @@ def test_idmapping_selected_gives_the_same_as_two_columns(
     for number, (member, cluster) in enumerate(clusters.items()):
         # UniProtKB-AC, ID, GeneID, RefSeq, GI, PDB, GO, UniRef100, UniRef90, UniRef50, and 12 more.
         for copy in range(1 + number % 3):
-            front = [f"A{number}{copy}", "X_HUMAN", "", "NP_1; NP_2", "", "", "GO:0005737", "UniRef100_A"]
+            front = [
+                f"A{number}{copy}",
+                "X_HUMAN",
+                "",
+                "NP_1; NP_2",
+                "",
+                "",
+                "GO:0005737",
+                "UniRef100_A",
+            ]
             rows.append("\t".join([*front, member, cluster, "UPI0001", *[""] * 11]))
     rows.insert(5, "\t".join(["B1", *[""] * 21]))
     table = tmp_path / "idmapping_selected.tab.gz"
@@ -141,7 +167,10 @@ def test_equal_members_of_a_cluster_are_dropped(tmp_path: Path, write_fasta) -> 
         ("a\tX\nb\t\nc\tY\n", "t.tsv:2: member or cluster is empty"),
         ("a X\nb Y\n", "t.tsv:1: a membership table has 2 tab-separated columns .* got 1"),
         ("a\tb\tc\n", "t.tsv:1: a membership table .* got 3"),
-        ("\t" * 21 + "\na\tX\n", "t.tsv:2: 2 tab-separated columns, the rows before had more than 9"),
+        (
+            "\t" * 21 + "\na\tX\n",
+            "t.tsv:2: 2 tab-separated columns, the rows before had more than 9",
+        ),
         ("", "t.tsv is empty"),
         ("a\tX\nb\tY\xff\n", "t.tsv:2: not UTF-8"),
     ],

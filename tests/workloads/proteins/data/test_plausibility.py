@@ -48,14 +48,17 @@ def test_nucleotides_are_refused_and_the_option_that_allows_them_is_named(
     assert run(tmp_path, records, allow_nucleotides=True).records == 3
 
 
-def test_a_few_implausible_records_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_few_implausible_records_are_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     records = {f"p{n}": protein(n) for n in range(20)}
     run(tmp_path, {**records, "gene": DNA, "peptide": "MKTAYIAK", "tail": "Q" * 60 + "MKT"})
     said = capsys.readouterr().err
     assert "warning: 1 of 23 records look like DNA or RNA, for example gene\n" in said
     assert "warning: 1 of 23 records have fewer than 20 residues, for example peptide\n" in said
     assert (
-        "warning: 1 of 23 records are of low complexity (few kinds of residues), for example tail\n" in said
+        "warning: 1 of 23 records are of low complexity (few kinds of residues), for example tail\n"
+        in said
     )
 
 
@@ -68,7 +71,9 @@ def test_proteins_of_few_letters_are_not_nucleotides() -> None:
 
 
 def test_an_id_that_begins_with_the_sign_of_headers_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"in.fasta:3: the id '>q' begins with '>'; write one '>' a header"):
+    with pytest.raises(
+        ValueError, match=r"in.fasta:3: the id '>q' begins with '>'; write one '>' a header"
+    ):
         run(tmp_path, {"p": protein(0), ">q": protein(1)})
 
 
@@ -80,7 +85,9 @@ def test_relatives_on_both_sides_of_a_split_are_counted(
     records = {}
     for family in range(40):
         for member in range(3):
-            letters = [draw.choice(RESIDUES) if draw.random() < 0.15 else x for x in protein(family)]
+            letters = [
+                draw.choice(RESIDUES) if draw.random() < 0.15 else x for x in protein(family)
+            ]
             records[f"f{family}m{member}"] = "".join(letters)
     strangers = {f"s{n}": protein(1000 + n) for n in range(60)}
     manifest = run(tmp_path, records | strangers)
@@ -93,7 +100,8 @@ def test_relatives_on_both_sides_of_a_split_are_counted(
     assert ids[0].startswith("f") and ids[0].split("m")[0] == ids[1].split("m")[0]
     assert 0.5 * held_out * 2 / 3 < similar["similar"] <= held_out * 0.8
     assert (
-        f"warning: {similar['similar']} of {held_out} held-out proteins resemble" in capsys.readouterr().err
+        f"warning: {similar['similar']} of {held_out} held-out proteins resemble"
+        in capsys.readouterr().err
     )
     (tmp_path / "again").mkdir()
     alone = run(tmp_path / "again", strangers)

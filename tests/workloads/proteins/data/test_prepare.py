@@ -43,10 +43,15 @@ def run(
 def contents(folder: Path) -> dict[str, str]:
     """Checksum of every file of a folder."""
     files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
-def split_of(folder: Path, read_split: Callable[[Path, str], list[tuple[str, str]]]) -> dict[str, str]:
+def split_of(
+    folder: Path, read_split: Callable[[Path, str], list[tuple[str, str]]]
+) -> dict[str, str]:
     return {name: split for split in SPLITS for name, _ in read_split(folder, split)}
 
 
@@ -82,15 +87,22 @@ def test_manifest_describes_the_shards(tmp_path: Path, proteins, write_fasta, re
         assert split.records == split.clusters == len(lengths)
         assert split.residues == sum(lengths)
         counts = np.bincount(np.array(lengths) // 64)
-        assert split.length_histogram == {str(64 * n): c for n, c in enumerate(counts.tolist()) if c}
+        assert split.length_histogram == {
+            str(64 * n): c for n, c in enumerate(counts.tolist()) if c
+        }
 
 
 def test_package_version_is_that_of_the_project() -> None:
     root = Path(__file__).parents[4]
-    assert tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"] == PACKAGE_VERSION
+    assert (
+        tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+        == PACKAGE_VERSION
+    )
 
 
-def test_same_bytes_whatever_workers_order_and_memory(tmp_path: Path, proteins, write_fasta) -> None:
+def test_same_bytes_whatever_workers_order_and_memory(
+    tmp_path: Path, proteins, write_fasta
+) -> None:
     records = proteins(400)
     records |= {f"copy{n}": records[f"p{n}"] for n in range(0, 400, 10)}
     items = list(records.items())
@@ -138,7 +150,9 @@ def test_seed_changes_the_order(tmp_path: Path, proteins, write_fasta, read_spli
     assert sorted(orders[0]) == sorted(orders[1])
 
 
-def test_equal_sequences_keep_the_smallest_id(tmp_path: Path, proteins, write_fasta, read_split) -> None:
+def test_equal_sequences_keep_the_smallest_id(
+    tmp_path: Path, proteins, write_fasta, read_split
+) -> None:
     records = proteins(100)
     copies = {f"o{n}": records[f"p{n}"].lower() for n in range(30)} | {"z": records["p50"]}
     paths = [write_fasta(tmp_path / "b.fasta", copies), write_fasta(tmp_path / "a.fasta", records)]
@@ -202,7 +216,9 @@ def test_record_batches_have_the_promised_size(tmp_path: Path, proteins, write_f
 def test_huggingface_datasets_reads_a_shard(tmp_path: Path, proteins, write_fasta) -> None:
     records = proteins(50)
     manifest = run(write_fasta(tmp_path / "a.fasta", records), tmp_path / "out")
-    dataset = datasets.Dataset.from_file(str(tmp_path / "out" / manifest.splits["train"].shards[0].file))
+    dataset = datasets.Dataset.from_file(
+        str(tmp_path / "out" / manifest.splits["train"].shards[0].file)
+    )
     assert len(dataset) == manifest.splits["train"].shards[0].records
     for row in dataset:
         assert row["tokens"] == encode(records[row["id"]]).tolist()
@@ -272,7 +288,9 @@ def test_something_else_in_the_folder_is_not_touched(tmp_path: Path, proteins, w
 
 
 @pytest.mark.parametrize("damage", ["truncate", "remove", "json", "version", "name"])
-def test_damaged_result_is_not_taken_as_whole(tmp_path: Path, proteins, write_fasta, damage: str) -> None:
+def test_damaged_result_is_not_taken_as_whole(
+    tmp_path: Path, proteins, write_fasta, damage: str
+) -> None:
     out = tmp_path / "out"
     manifest = run(write_fasta(tmp_path / "a.fasta", proteins(50)), out)
     shard, description = out / manifest.splits["train"].shards[0].file, out / "manifest.json"
@@ -287,8 +305,12 @@ def test_damaged_result_is_not_taken_as_whole(tmp_path: Path, proteins, write_fa
         found["splits"]["train"]["shards"][0]["file"] = 5
         description.write_text(json.dumps(found))
     else:
-        description.write_text(description.read_text().replace('"format_version": 1', '"format_version": 9'))
-    with pytest.raises(ValueError, match=r"has \d+ bytes|is missing|is damaged|format_version is 9"):
+        description.write_text(
+            description.read_text().replace('"format_version": 1', '"format_version": 9')
+        )
+    with pytest.raises(
+        ValueError, match=r"has \d+ bytes|is missing|is damaged|format_version is 9"
+    ):
         Manifest.load(out)
     with pytest.raises(ValueError, match="holds no prepared data"):
         Manifest.load(tmp_path / "elsewhere")
@@ -305,7 +327,10 @@ def test_damaged_result_is_not_taken_as_whole(tmp_path: Path, proteins, write_fa
         (">p1\nMKV\n>x\nLAG\n", r"bad.fasta:1: the id p1 was used before, at .*good.fasta:3"),
         (">x\nMKV\n" * 2, r"bad.fasta:3: the id x was used before, at .*bad.fasta:1"),
         (">x\nMKV\n" + ">y\nLAGV\n" * 500 + ">x\nAAA", r"the id y was used before"),
-        ("".join(f">q{n}\nMKVLA\n" for n in range(900)) + ">x\nMK1\n", r"bad.fasta:1802: '1' in record x"),
+        (
+            "".join(f">q{n}\nMKVLA\n" for n in range(900)) + ">x\nMK1\n",
+            r"bad.fasta:1802: '1' in record x",
+        ),
     ],
 )
 @pytest.mark.parametrize("workers", [1, 2])

@@ -11,7 +11,11 @@ from torch import Tensor
 
 from seqlm.proteins.families.esmc.model import PackedEsmcModel
 from seqlm.proteins.model.packed_model import PackedLayer
-from tests.workloads.proteins.families.test_esmc_parity import packed_model, plain_model, random_pack
+from tests.workloads.proteins.families.test_esmc_parity import (
+    packed_model,
+    plain_model,
+    random_pack,
+)
 
 SHAPE = (2, 128, 256)
 
@@ -27,7 +31,9 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
     operands = PackedLayer.attention_operands
 
-    def counting(self: PackedLayer, normed: Tensor, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+    def counting(
+        self: PackedLayer, normed: Tensor, rows: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         calls.append(len(normed))
         return operands(self, normed, rows)
 
@@ -40,7 +46,9 @@ def loss_and_gradients(model: Any, *, is_bf16: bool = False) -> tuple[Tensor, di
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
         loss = model(random_pack()).loss_sum
     loss.backward()
-    return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return loss.detach(), {
+        name: p.grad for name, p in model.named_parameters() if p.grad is not None
+    }
 
 
 @pytest.mark.parametrize("is_bf16", [False, True])
@@ -55,11 +63,15 @@ def test_looking_up_equals_computing_for_each_token(
     assert torch.allclose(loss, plain_loss, rtol=1e-3 if is_bf16 else 1e-6)
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
-        assert (found[name] - gradient).norm() <= (2e-2 if is_bf16 else 1e-5) * gradient.norm(), name
+        assert (found[name] - gradient).norm() <= (2e-2 if is_bf16 else 1e-5) * gradient.norm(), (
+            name
+        )
 
 
 @pytest.mark.parametrize("field", ["activation_checkpointing", "is_sharded"])
-def test_recomputed_and_sharded_layers_look_up_the_same(packed: Any, computed: list[int], field: str) -> None:
+def test_recomputed_and_sharded_layers_look_up_the_same(
+    packed: Any, computed: list[int], field: str
+) -> None:
     loss, expected = loss_and_gradients(packed)
     computed.clear()
     setattr(packed, field, True)

@@ -8,13 +8,23 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer, EsmcConfig, EsmcForMaskedLM, EsmcTokenizer
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    EsmcConfig,
+    EsmcForMaskedLM,
+    EsmcTokenizer,
+)
 
 from seqlm.proteins.alphabet import encode
 from seqlm.proteins.families.esmc.facts import ESMC
 from seqlm.proteins.families.esmc.model import published_config
 from seqlm.proteins.model.pretrained import load_model, on_meta, save_esm
-from tests.workloads.proteins.families.test_esmc_parity import packed_model, plain_model, random_pack
+from tests.workloads.proteins.families.test_esmc_parity import (
+    packed_model,
+    plain_model,
+    random_pack,
+)
 
 
 @pytest.mark.parametrize(("size", "published"), [("300M", 333e6), ("600M", 575e6), ("6B", 6.3e9)])
@@ -31,7 +41,11 @@ def test_6b_is_the_default_of_transformers() -> None:
     ("field", "value", "message"),
     [
         ("num_key_value_heads", 1, "num_key_value_heads=1 (ESMC has 2)"),
-        ("rope_parameters", {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}, "rope_parameters={"),
+        (
+            "rope_parameters",
+            {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4},
+            "rope_parameters={",
+        ),
         ("attention_bias", True, "attention_bias=True (ESMC has False)"),
         ("mlp_bias", True, "mlp_bias=True (ESMC has False)"),
         ("hidden_act", "gelu", "hidden_act='gelu' (ESMC has 'silu')"),
@@ -42,8 +56,12 @@ def test_6b_is_the_default_of_transformers() -> None:
     ],
 )
 def test_another_architecture_is_refused(field: str, value: Any, message: str) -> None:
-    config = EsmcConfig(hidden_size=128, num_attention_heads=2, num_hidden_layers=2, intermediate_size=256)
-    setattr(config, field, value)  # transformers itself checks the number of heads when it reads a file
+    config = EsmcConfig(
+        hidden_size=128, num_attention_heads=2, num_hidden_layers=2, intermediate_size=256
+    )
+    setattr(
+        config, field, value
+    )  # transformers itself checks the number of heads when it reads a file
     with pytest.raises(ValueError) as refused:
         on_meta(config)
     assert message in str(refused.value) and "is not ESMC" in str(refused.value)
@@ -62,7 +80,9 @@ def test_ids_are_those_of_the_tokenizer() -> None:
         assert encode(letter).tolist() == tokenizer(letter).input_ids[1:-1], letter
         assert encode(letter.lower()).tolist() == encode(letter).tolist()
     protein = "MKJJLVXAUBZO"
-    assert encode(protein).tolist() == tokenizer(protein).input_ids[1:-1], "unknown letters stay single"
+    assert encode(protein).tolist() == tokenizer(protein).input_ids[1:-1], (
+        "unknown letters stay single"
+    )
 
 
 @pytest.mark.parametrize("character", "|.-*1")
@@ -83,4 +103,6 @@ def test_saved_model_loads_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with torch.no_grad():
         assert torch.equal(loaded.eval()(**ids).logits, plain(**ids).logits)
         pack = random_pack()
-        assert torch.equal(load_model(str(tmp_path / "model")).logits(pack), packed_model(plain).logits(pack))
+        assert torch.equal(
+            load_model(str(tmp_path / "model")).logits(pack), packed_model(plain).logits(pack)
+        )

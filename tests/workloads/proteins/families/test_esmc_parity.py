@@ -85,13 +85,17 @@ def loss_one_by_one(model: nn.Module, pack: Pack) -> Tensor:
     losses = []
     for place in proteins(pack):
         logits = model(input_ids=pack.tokens[None, place]).logits[0]
-        losses.append(F.cross_entropy(logits.float(), labels[place], ignore_index=-100, reduction="sum"))
+        losses.append(
+            F.cross_entropy(logits.float(), labels[place], ignore_index=-100, reduction="sum")
+        )
     return torch.stack(losses).sum()
 
 
 def logits_one_by_one(model: nn.Module, pack: Pack) -> Tensor:
     with torch.no_grad():
-        return torch.cat([model(input_ids=pack.tokens[None, place]).logits[0] for place in proteins(pack)])
+        return torch.cat(
+            [model(input_ids=pack.tokens[None, place]).logits[0] for place in proteins(pack)]
+        )
 
 
 @pytest.fixture(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from transformers import EsmConfig, EsmForMaskedLM, EsmForSequenceClassification, EsmForTokenClassification
+from transformers import (
+    EsmConfig,
+    EsmForMaskedLM,
+    EsmForSequenceClassification,
+    EsmForTokenClassification,
+)
 
 from seqlm.proteins.families.esm2 import model as esm2
 from seqlm.proteins.families.esm2.facts import ESM2

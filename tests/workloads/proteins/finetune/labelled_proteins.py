@@ -42,10 +42,14 @@ def write_table(path: Path) -> None:
             length = int(rng.integers(10, 141))
             sequence = "".join(rng.choice(residues, size=length, p=compositions[kind]))
             place = "nucleus" if kind else ("cytosol", "golgi")[length > 70]
-            structure = "".join("-" if letter == "M" else "CEH"[ord(letter) % 3] for letter in sequence)
+            structure = "".join(
+                "-" if letter == "M" else "CEH"[ord(letter) % 3] for letter in sequence
+            )
             is_long = "" if number % 10 == 0 else int(length > 70)
             temperature = "" if number % 11 == 5 else f"{60 + 15 * kind + rng.normal():.2f}"
-            table.writerow((f"P{number}", sequence, number % 5, kind, is_long, place, temperature, structure))
+            table.writerow(
+                (f"P{number}", sequence, number % 5, kind, is_long, place, temperature, structure)
+            )
 
 
 def write_task_file(folder: Path, model: Path, kind: str) -> Path:

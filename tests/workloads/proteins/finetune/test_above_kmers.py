@@ -51,7 +51,8 @@ def proteins() -> list[Protein]:
     return [
         Protein(row["ACC"], row["Partition"], row["Sequence"][:FIRST_RESIDUES], sent)
         for row in rows
-        if (sent := any(row[name] == "1" for name in SENT)) != any(row[name] == "1" for name in STAYING)
+        if (sent := any(row[name] == "1" for name in SENT))
+        != any(row[name] == "1" for name in STAYING)
     ]
 
 
@@ -59,7 +60,9 @@ def proteins() -> list[Protein]:
 def kmer_accuracy(proteins: list[Protein]) -> float:
     """Logistic regression on counts of 1-, 2- and 3-mers, its strength chosen on the validation fold."""
     counts = CountVectorizer(analyzer="char", ngram_range=(1, 3), lowercase=False)
-    features = normalize(counts.fit_transform([protein.start for protein in proteins]).astype(float))
+    features = normalize(
+        counts.fit_transform([protein.start for protein in proteins]).astype(float)
+    )
     truth = np.array([protein.is_sent for protein in proteins])
     folds = np.array([protein.fold for protein in proteins])
     train = ~np.isin(folds, (VALIDATION, TEST))
@@ -68,13 +71,16 @@ def kmer_accuracy(proteins: list[Protein]) -> float:
         for strength in (1, 10, 100)
     ]
     best = max(
-        models, key=lambda model: model.score(features[folds == VALIDATION], truth[folds == VALIDATION])
+        models,
+        key=lambda model: model.score(features[folds == VALIDATION], truth[folds == VALIDATION]),
     )
     return float(best.score(features[folds == TEST], truth[folds == TEST]))
 
 
 @pytest.fixture(scope="module")
-def fine_tune(proteins: list[Protein], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., float]:
+def fine_tune(
+    proteins: list[Protein], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., float]:
     """Fine-tune the small pre-trained model for one epoch; the accuracy on the test fold."""
     folder = tmp_path_factory.mktemp("kmers")
     table = folder / "table.csv"

@@ -23,7 +23,9 @@ from tests.workloads.training.training_runs import train_here
 def examples(config: RunFile, name: str) -> tuple[list[np.ndarray], np.ndarray]:
     split = LabelledSplit(config.data.path, name)  # type: ignore[arg-type]
     units = np.arange(split.num_units)
-    return [split.token_ids(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units], split.labels(units)
+    return [split.token_ids(split.draw(int(unit), 1, 0, 0)[0][0]) for unit in units], split.labels(
+        units
+    )
 
 
 def test_the_report_compares_with_a_probe_and_kmers(tiny_model: Path, tmp_path: Path) -> None:
@@ -54,7 +56,9 @@ def test_the_report_compares_with_a_probe_and_kmers(tiny_model: Path, tmp_path: 
         expected = scores(schema, test.labels, probe.outputs(test.features))
         assert document["scores"][name]["auroc"] == pytest.approx(expected["auroc"], abs=0.02)
     page = (config.run_dir / "report.html").read_text()
-    assert all(name in page for name in ("tuned model", "frozen probe", "k-mers", "96 proteins to fit"))
+    assert all(
+        name in page for name in ("tuned model", "frozen probe", "k-mers", "96 proteins to fit")
+    )
 
 
 @pytest.mark.long

@@ -41,7 +41,10 @@ MODES = {
     "full-ddp-2": (2, ""),
     "lora-fsdp-2": (2, "lora.lr=1e-2 parallel.mode=fsdp"),
     "full-fsdp-2": (2, "parallel.mode=fsdp"),
-    "lora-fsdp-2-recomputing": (2, "lora.lr=1e-2 parallel.mode=fsdp train.activation_checkpointing=true"),
+    "lora-fsdp-2-recomputing": (
+        2,
+        "lora.lr=1e-2 parallel.mode=fsdp train.activation_checkpointing=true",
+    ),
 }
 """Number of processes and settings; what is trained comes first in the name."""
 
@@ -57,7 +60,9 @@ def runs(run_file: Path) -> Path:
     for name, (number, settings) in MODES.items():
         if number == 1:
             train_here(run_file, f"name={name}", *settings.split())
-    several = [f"name={name} {settings}" for name, (number, settings) in MODES.items() if number == 2]
+    several = [
+        f"name={name} {settings}" for name, (number, settings) in MODES.items() if number == 2
+    ]
     train_in_turn(run_file, {2: several})
     return run_file.parent / "runs"
 
@@ -66,7 +71,9 @@ def runs(run_file: Path) -> Path:
 @pytest.mark.parametrize("trained", ["lora", "full"])
 def test_losses_are_the_same_in_every_mode(runs: Path, trained: str) -> None:
     alone = losses(runs / trained)
-    assert len(alone) == 8 and alone[8] < alone[1] - 0.05, "there must be something learnt to compare"
+    assert len(alone) == 8 and alone[8] < alone[1] - 0.05, (
+        "there must be something learnt to compare"
+    )
     for name in MODES:
         if name.startswith(trained):
             there = losses(runs / name)
@@ -88,7 +95,11 @@ def test_adapters_change_nothing_but_themselves_and_the_head(
     modules = [f"{layer}.{name}" for layer in layers for name in names]
     assert changed == {
         *(f"{module}.lora_{part}.default.weight" for module in modules for part in "AB"),
-        *(f"classifier.{layer}.{part}" for layer in ("dense", "out_proj") for part in ("weight", "bias")),
+        *(
+            f"classifier.{layer}.{part}"
+            for layer in ("dense", "out_proj")
+            for part in ("weight", "bias")
+        ),
     }
 
 
@@ -97,7 +108,9 @@ def outputs_of(model: torch.nn.Module, split: LabelledSplit) -> torch.Tensor:
     found = []
     places, _ = split.draw(0, split.num_units, 0, 0)
     for place in places:
-        tokens = np.concatenate([[CLS], split.token_ids(place)[:MAX_RESIDUES], [EOS]]).astype(np.int64)
+        tokens = np.concatenate([[CLS], split.token_ids(place)[:MAX_RESIDUES], [EOS]]).astype(
+            np.int64
+        )
         with torch.no_grad():
             logits = model(torch.from_numpy(tokens)[None]).logits
         found.append(logits if split.schema.kind != "residue" else logits[0, 1:-1])
@@ -105,7 +118,9 @@ def outputs_of(model: torch.nn.Module, split: LabelledSplit) -> torch.Tensor:
 
 
 @pytest.mark.long
-def test_merged_model_and_adapter_give_what_was_trained(runs: Path, run_file: Path, tiny_model: Path) -> None:
+def test_merged_model_and_adapter_give_what_was_trained(
+    runs: Path, run_file: Path, tiny_model: Path
+) -> None:
     """The run's own scores are of the model with adapters."""
     split = LabelledSplit(load_config(run_file).data.path, "test")
     for name in ("lora", "lora-fsdp-2"):
@@ -120,7 +135,9 @@ def test_merged_model_and_adapter_give_what_was_trained(runs: Path, run_file: Pa
 
 
 @pytest.mark.parametrize("kind", ["multiclass", "regression", "residue"])
-def test_continues_from_a_fine_tuned_model_with_its_head(kind: str, tiny_model: Path, tmp_path: Path) -> None:
+def test_continues_from_a_fine_tuned_model_with_its_head(
+    kind: str, tiny_model: Path, tmp_path: Path
+) -> None:
     run_file = write_task_file(tmp_path, tiny_model, kind)
     first = FineTuning(load_config(run_file, ["train.seed=1"]))
     weights = first.weights()
@@ -131,7 +148,9 @@ def test_continues_from_a_fine_tuned_model_with_its_head(kind: str, tiny_model: 
     for settings in ("lora=null", "lora={}"):
         state = FineTuning(load_config(run_file, [f"model.init_from={model}", settings])).weights()
         plain = {
-            name.replace(".base_layer.", "."): value for name, value in state.items() if ".lora_" not in name
+            name.replace(".base_layer.", "."): value
+            for name, value in state.items()
+            if ".lora_" not in name
         }
         for name in weights.keys() - {
             "esm.contact_head.regression.weight",
@@ -153,12 +172,16 @@ def test_resumed_run_is_the_uninterrupted_one(runs: Path, run_file: Path) -> Non
     assert losses(runs / "resumed") == losses(runs / "lora")
     for part in ("model/model.safetensors", "adapter/adapter_model.safetensors"):
         one, other = (load_file(runs / name / part) for name in ("resumed", "lora"))
-        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one), part
+        assert one.keys() == other.keys() and all(
+            torch.equal(one[key], other[key]) for key in one
+        ), part
     with pytest.raises(ValueError, match="holds adapters and a head without the model"):
         weights_of(checkpoint)
     names = [name for name in Reader(checkpoint).read_metadata().state_dict_metadata]
     held = {name for name in names if name.startswith("model.")}
-    assert held and all(".lora_" in name or ".classifier." in name for name in held), "no frozen weights"
+    assert held and all(".lora_" in name or ".classifier." in name for name in held), (
+        "no frozen weights"
+    )
 
 
 @pytest.mark.long
@@ -175,7 +198,9 @@ def test_another_start_is_no_resumption(runs: Path, run_file: Path) -> None:
 
 def change_one_weight(model: Path) -> None:
     weights = load_file(model / "model.safetensors")
-    name = next(name for name in weights if name.endswith(("output.dense.bias", "input_layernorm.bias")))
+    name = next(
+        name for name in weights if name.endswith(("output.dense.bias", "input_layernorm.bias"))
+    )
     weights[name][3] += 1e-3
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     (model / "SHA256SUMS").unlink()  # on purpose, not by accident
@@ -228,7 +253,9 @@ def test_every_kind_of_task_is_trained_and_written(
     run_dir = tmp_path / "runs" / config.name
     found = losses(run_dir)
     assert found[8] < found[1], "it learns"
-    auto = AutoModelForTokenClassification if kind == "residue" else AutoModelForSequenceClassification
+    auto = (
+        AutoModelForTokenClassification if kind == "residue" else AutoModelForSequenceClassification
+    )
     model = auto.from_pretrained(run_dir / "model").eval()
     split = LabelledSplit(config.data.path, "test")
     assert tuple(model.config.id2label.values()) == split.schema.output_names
@@ -311,7 +338,9 @@ def test_packages_that_a_run_needs_later_are_looked_for_at_its_start(
         (["lora={}", "optim.name=muon"], "optim.name: got muon with lora"),
     ],
 )
-def test_a_run_file_that_cannot_be_is_refused(run_file: Path, overrides: list[str], message: str) -> None:
+def test_a_run_file_that_cannot_be_is_refused(
+    run_file: Path, overrides: list[str], message: str
+) -> None:
     with pytest.raises(ValueError) as raised:
         load_config(run_file, overrides)
     assert message in str(raised.value)

@@ -26,7 +26,13 @@ LETTERS = "ACDEFGHIKL"
 def rows_of(count: int) -> list[list[str]]:
     """Pairs of proteins in a cluster, the pair in one fold of five, both labels in each."""
     return [
-        [f"p{n}", "M" + LETTERS[n % 10] * 9 + "W" * (n // 10 + 1), str(n // 2 % 5), f"c{n // 2}", str(n % 2)]
+        [
+            f"p{n}",
+            "M" + LETTERS[n % 10] * 9 + "W" * (n // 10 + 1),
+            str(n // 2 % 5),
+            f"c{n // 2}",
+            str(n % 2),
+        ]
         for n in range(count)
     ]
 
@@ -72,7 +78,9 @@ def test_auto_keeps_relatives_in_one_split(
             rows.append([f"f{family}m{member}", "".join(child), "", "", str(member % 2)])
     table = write_csv(tmp_path / "t.csv", rows, HEADER)
     prepare_table(run_of(tmp_path, table, split=SplitConfig(cluster="auto")))
-    split_of = {name: split for split, names in by_split(tmp_path / "prepared").items() for name in names}
+    split_of = {
+        name: split for split, names in by_split(tmp_path / "prepared").items() for name in names
+    }
     assert len(split_of) == 60
     families = {(name.split("m")[0], split) for name, split in split_of.items()}
     assert len(families) == 20
@@ -114,7 +122,13 @@ LEAKS: dict[str, tuple[dict[str, Any], tuple[int, int, str], list[str]]] = {
     "the same sequence": (
         {"column": "fold", "validation": ("1",), "test": ("2",)},
         (2, 1, "M" + "A" * 9 + "W"),
-        ["1 protein(s) share a sequence", "p0 (", "t.csv:2, train)", "p2 (", "t.csv:4, validation)"],
+        [
+            "1 protein(s) share a sequence",
+            "p0 (",
+            "t.csv:2, train)",
+            "p2 (",
+            "t.csv:4, validation)",
+        ],
     ),
     "the same sequence in another case": (
         {"cluster_column": "cluster"},
@@ -142,7 +156,9 @@ def test_leakage_is_refused_with_examples(tmp_path: Path, case: str) -> None:
         rows[other][1] = value
     with pytest.raises(ValueError) as refused:
         prepare_table(
-            run_of(tmp_path, write_csv(tmp_path / "t.csv", rows, HEADER), split=SplitConfig(**split))
+            run_of(
+                tmp_path, write_csv(tmp_path / "t.csv", rows, HEADER), split=SplitConfig(**split)
+            )
         )
     for text in texts:
         assert text in str(refused.value)
@@ -165,7 +181,10 @@ RULES: dict[str, tuple[dict[str, Any], str]] = {
         {"column": "fold", "validation": ("1", "2"), "test": ("2",)},
         "2 is in validation and in test",
     ),
-    "no such value": ({"column": "fold", "validation": ("9",)}, r"no value '9'; it has 0 \(20 proteins\)"),
+    "no such value": (
+        {"column": "fold", "validation": ("9",)},
+        r"no value '9'; it has 0 \(20 proteins\)",
+    ),
     "nothing to train on": (
         {"column": "fold", "validation": ("0", "1"), "test": ("2", "3", "4")},
         "none of the 100 proteins is in the train split",
@@ -192,7 +211,9 @@ def test_empty_cells_of_the_rule_are_found_by_their_lines(tmp_path: Path) -> Non
         rows[4][column] = ""
         split = SplitConfig(cluster_column="cluster", column="fold", validation=("1",), test=("2",))
         with pytest.raises(ValueError, match=rf"t\.csv:6: record p4 has no {what}"):
-            prepare_table(run_of(tmp_path, write_csv(tmp_path / "t.csv", rows, HEADER), split=split))
+            prepare_table(
+                run_of(tmp_path, write_csv(tmp_path / "t.csv", rows, HEADER), split=split)
+            )
 
 
 def test_a_cluster_table_of_other_proteins_is_refused(tmp_path: Path) -> None:

@@ -32,7 +32,9 @@ ROWS = (
 )
 
 
-def write_csv(path: Path, rows: Sequence[Sequence[str]] = ROWS, header: Sequence[str] = HEADER) -> Path:
+def write_csv(
+    path: Path, rows: Sequence[Sequence[str]] = ROWS, header: Sequence[str] = HEADER
+) -> Path:
     opened = gzip.open if path.suffix == ".gz" else open
     delimiter = "\t" if ".tsv" in path.name else ","
     with opened(path, "wt", newline="") as file:
@@ -40,7 +42,9 @@ def write_csv(path: Path, rows: Sequence[Sequence[str]] = ROWS, header: Sequence
     return path
 
 
-def run_of(folder: Path, table: Path | tuple[str, ...], kind: Any = "binary", **task: Any) -> RunFile:
+def run_of(
+    folder: Path, table: Path | tuple[str, ...], kind: Any = "binary", **task: Any
+) -> RunFile:
     given = {"label_columns": ("membrane",), "split": BY_COLUMN, **task}
     names = (str(table),) if isinstance(table, Path) else table
     return RunFile(
@@ -64,7 +68,9 @@ def contents(folder: Path) -> dict[str, list[tuple[str, str, list[float]]]]:
         places, _ = split.draw(0, split.num_units, 0, 0)
         found[name] = [
             (name_, decode(split.token_ids(place)), row)
-            for name_, place, row in zip(split.ids(units), places, split.labels(units).tolist(), strict=True)
+            for name_, place, row in zip(
+                split.ids(units), places, split.labels(units).tolist(), strict=True
+            )
         ]
     return found
 
@@ -89,11 +95,14 @@ def test_every_format_gives_the_same_shards(tmp_path: Path, name: str) -> None:
         columns = dict(zip(HEADER, zip(*reversed(ROWS), strict=True), strict=True))
         truth = [int(value) if value else None for value in columns["membrane"]]
         pq.write_table(
-            pa.table({**columns, "membrane": truth, "fold": [int(f) for f in columns["fold"]]}), path
+            pa.table({**columns, "membrane": truth, "fold": [int(f) for f in columns["fold"]]}),
+            path,
         )
     elif name.endswith(".fasta"):
         path.write_text("".join(f">{row[0]} described\n{row[1]}\n" for row in ROWS))
-        table = write_csv(tmp_path / "labels.csv", [(r[0], *r[2:]) for r in ROWS], ("id", *HEADER[2:]))
+        table = write_csv(
+            tmp_path / "labels.csv", [(r[0], *r[2:]) for r in ROWS], ("id", *HEADER[2:])
+        )
         task = {"labels": str(table)}
     else:
         write_csv(path, ROWS[::-1])
@@ -117,7 +126,9 @@ def test_classes_are_numbered_as_given_or_else_sorted(tmp_path: Path) -> None:
     assert split.labels(np.array([0])).tolist() == [[1.0]]
     (tmp_path / "b").mkdir()
     classes = ("nucleus", "cytosol")
-    prepare_table(run_of(tmp_path / "b", table, "multiclass", label_columns=("place",), classes=classes))
+    prepare_table(
+        run_of(tmp_path / "b", table, "multiclass", label_columns=("place",), classes=classes)
+    )
     split = LabelledSplit(tmp_path / "b" / "prepared", "train")
     assert sorted(split.labels(np.arange(2)).ravel().tolist()) == [0.0, 1.0]
     assert split.schema.output_names == classes and split.class_counts().tolist() == [[1, 1]]
@@ -135,7 +146,9 @@ def test_measurements_keep_their_values_and_gaps(tmp_path: Path) -> None:
 
 
 def test_residue_labels_stand_at_their_residues(tmp_path: Path) -> None:
-    prepare_table(run_of(tmp_path, write_csv(tmp_path / "t.csv"), "residue", label_columns=("state",)))
+    prepare_table(
+        run_of(tmp_path, write_csv(tmp_path / "t.csv"), "residue", label_columns=("state",))
+    )
     train = LabelledSplit(tmp_path / "prepared", "train")
     assert train.schema.classes == ("C", "H")
     by_id = dict(zip(train.ids(np.arange(2)), train.token_labels(np.arange(2)), strict=True))
@@ -146,7 +159,9 @@ def test_residue_labels_stand_at_their_residues(tmp_path: Path) -> None:
 def test_residue_labels_have_names_between_blanks_too(tmp_path: Path) -> None:
     words = {"H": "helix", "C": "coil", "-": "-"}
     rows = [(*row[:-1], " ".join(words[letter] for letter in row[-1])) for row in ROWS]
-    prepare_table(run_of(tmp_path, write_csv(tmp_path / "t.csv", rows), "residue", label_columns=("state",)))
+    prepare_table(
+        run_of(tmp_path, write_csv(tmp_path / "t.csv", rows), "residue", label_columns=("state",))
+    )
     split = LabelledSplit(tmp_path / "prepared", "test")
     assert split.schema.classes == ("coil", "helix")
     assert split.token_labels(np.array([0]))[0].tolist() == [-100, 1, 1, 0, 0, -100]
@@ -155,7 +170,9 @@ def test_residue_labels_have_names_between_blanks_too(tmp_path: Path) -> None:
 def test_residue_labels_come_as_lists_too(tmp_path: Path) -> None:
     rows = [row for row in ROWS if row[-1]]
     columns = dict(zip(HEADER, zip(*rows, strict=True), strict=True))
-    states = [[None if c == "-" else {"C": 0, "H": 1}[c] for c in text] for text in columns["state"]]
+    states = [
+        [None if c == "-" else {"C": 0, "H": 1}[c] for c in text] for text in columns["state"]
+    ]
     pq.write_table(pa.table({**columns, "state": states}), tmp_path / "t.parquet")
     prepare_table(run_of(tmp_path, tmp_path / "t.parquet", "residue", label_columns=("state",)))
     split = LabelledSplit(tmp_path / "prepared", "test")
@@ -167,7 +184,9 @@ def test_the_same_again_is_known_and_something_else_refused(tmp_path: Path) -> N
     table = write_csv(tmp_path / "t.csv")
     first = prepare_table(run_of(tmp_path, table))
     assert prepare_table(run_of(tmp_path, table, class_weights="balanced")) == first
-    with pytest.raises(ValueError, match=r"task\.label_columns \(there \['membrane'\], wanted \['place'\]\)"):
+    with pytest.raises(
+        ValueError, match=r"task\.label_columns \(there \['membrane'\], wanted \['place'\]\)"
+    ):
         prepare_table(run_of(tmp_path, table, "multiclass", label_columns=("place",)))
     write_csv(table, ROWS[:4])
     with pytest.raises(ValueError, match="contents changed"):
@@ -175,7 +194,11 @@ def test_the_same_again_is_known_and_something_else_refused(tmp_path: Path) -> N
 
 
 def test_copies_count_once_and_contradictions_are_noted(tmp_path: Path) -> None:
-    rows = [*ROWS, ("p5", "MKLV", "0", "a", "0", *ROWS[0][5:]), ("p6", "MKLV", "0", "a", "1", *ROWS[0][5:])]
+    rows = [
+        *ROWS,
+        ("p5", "MKLV", "0", "a", "0", *ROWS[0][5:]),
+        ("p6", "MKLV", "0", "a", "1", *ROWS[0][5:]),
+    ]
     manifest = prepare_table(run_of(tmp_path, write_csv(tmp_path / "t.csv", rows)))
     assert manifest.duplicates_dropped == 1 and manifest.splits["train"].records == 3
     assert LabelledSplit(tmp_path / "prepared", "train").facts["contradicting_labels"] == 1
@@ -227,7 +250,11 @@ REFUSALS: dict[str, tuple[dict[str, Any], list[tuple[int, int, str]], str]] = {
         r"no column 'membran' \(did you mean 'membrane'\?\)",
     ),
     "no label column": ({"label_columns": ()}, [], "label_columns: got none"),
-    "two columns for one label": ({"label_columns": ("membrane", "place")}, [], "a binary task has one"),
+    "two columns for one label": (
+        {"label_columns": ("membrane", "place")},
+        [],
+        "a binary task has one",
+    ),
     "three classes for a binary task": ({"classes": ("a", "b", "c")}, [], "a binary task has two"),
     "a label that is neither 0 nor 1": (
         {},
@@ -267,7 +294,11 @@ REFUSALS: dict[str, tuple[dict[str, Any], list[tuple[int, int, str]], str]] = {
     "no id": ({}, [(3, 0, "")], r"t\.csv:5: no id in column 'id'"),
     "an id twice": ({}, [(3, 0, "p1")], r"t\.csv:5: the id p1 was used before, at .*t\.csv:3"),
     "no sequence": ({}, [(0, 1, " ")], r"t\.csv:2: record p0 has no sequence"),
-    "no residue": ({}, [(1, 1, "MA1D")], r"t\.csv:3: record p1: b'1' at position 3 is not a residue"),
+    "no residue": (
+        {},
+        [(1, 1, "MA1D")],
+        r"t\.csv:3: record p1: b'1' at position 3 is not a residue",
+    ),
     "a class that is never trained": ({}, [(1, 4, "0")], "no example of membrane;"),
     "a label that is never trained": (
         {"kind": "multilabel", "label_columns": ("membrane",)},
@@ -327,7 +358,11 @@ def test_bad_tables_are_refused_with_their_lines(tmp_path: Path, case: str) -> N
             b"id,sequence,fold,membrane\np\x1b[0m,MK,0,1\n",
             r"t\.csv:2: the id 'p\\x1b\[0m' has control",
         ),
-        ("t.csv", b'id,sequence,fold,membrane\n"p\n0",MK,0,1\n', r"t\.csv:2: the id 'p\\n0' has control"),
+        (
+            "t.csv",
+            b'id,sequence,fold,membrane\n"p\n0",MK,0,1\n',
+            r"t\.csv:2: the id 'p\\n0' has control",
+        ),
         ("t.parquet", b"PAR1, not", "cannot be read as Parquet"),
         ("t.xlsx", b"PK", "its name does not tell the kind of table"),
         ("t.fasta", b">p0\nMK\n", "is FASTA, which has no labels"),
@@ -344,13 +379,17 @@ def test_files_that_are_no_tables_are_refused(
 def test_a_table_on_a_failing_disk_is_named(tmp_path: Path) -> None:
     for name in ("t.csv", "t.parquet"):
         (tmp_path / name).symlink_to("/proc/self/mem")
-        with pytest.raises((OSError, ValueError), match=rf"Input/output error.*{name}|{name}.*Parquet"):
+        with pytest.raises(
+            (OSError, ValueError), match=rf"Input/output error.*{name}|{name}.*Parquet"
+        ):
             prepare_table(run_of(tmp_path, tmp_path / name))
 
 
 def test_a_row_over_several_lines_is_found_by_its_first(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
-    table.write_text('\ufeffid,sequence,fold,membrane\np0,"MK\nLV",0,1\np1,MACD,0,x\n', encoding="utf-8")
+    table.write_text(
+        '\ufeffid,sequence,fold,membrane\np0,"MK\nLV",0,1\np1,MACD,0,x\n', encoding="utf-8"
+    )
     with pytest.raises(ValueError, match=r"t\.csv:4: record p1: 'x'"):
         prepare_table(run_of(tmp_path, table))
 
@@ -367,7 +406,9 @@ def test_fasta_and_labels_must_name_the_same_proteins(tmp_path: Path) -> None:
     assert "labels.csv:3: no protein p8 in t.fasta" in str(refused.value)
 
 
-def test_a_folder_of_pretraining_data_is_not_taken_for_labelled(tmp_path: Path, prepared: Path) -> None:
+def test_a_folder_of_pretraining_data_is_not_taken_for_labelled(
+    tmp_path: Path, prepared: Path
+) -> None:
     assert Manifest.load(prepared).records
     with pytest.raises(ValueError, match=r"no labels\.json"):
         LabelledSplit(prepared, "train")

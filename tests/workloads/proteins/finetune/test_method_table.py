@@ -28,7 +28,9 @@ def membrane_run(folder: Path, model: Path) -> RunFile:
         for n in range(100)
     ]
     table = write_csv(
-        folder / "t.csv", [tuple(map(str, row)) for row in rows], ("id", "sequence", "fold", "hydrophobic")
+        folder / "t.csv",
+        [tuple(map(str, row)) for row in rows],
+        ("id", "sequence", "fold", "hydrophobic"),
     )
     file = folder / "table.yaml"
     file.write_text(
@@ -70,7 +72,10 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[RunFile]:
 
 @pytest.mark.long
 def test_the_table_has_a_row_for_each_method(
-    tmp_path: Path, tiny_model: Path, in_this_process: list[RunFile], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    tiny_model: Path,
+    in_this_process: list[RunFile],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = membrane_run(tmp_path, tiny_model)
     main(config)
@@ -87,7 +92,11 @@ def test_the_table_has_a_row_for_each_method(
     assert len({run.run_dir for run in in_this_process}) == 5
     rows = json.loads((config.run_dir / "methods.json").read_text())["rows"]
     assert [line["trained_parameters"] for line in rows[:3]] == [rows[0]["trained_parameters"]] * 3
-    assert rows[3]["trained_parameters"] == rows[4]["trained_parameters"] < rows[0]["trained_parameters"]
+    assert (
+        rows[3]["trained_parameters"]
+        == rows[4]["trained_parameters"]
+        < rows[0]["trained_parameters"]
+    )
     # Recomputing activations changes nothing but time and memory.
     assert rows[2]["accuracy"] == rows[0]["accuracy"] and rows[2]["mcc"] == rows[0]["mcc"]
     text = (config.run_dir / "methods.md").read_text()
@@ -99,9 +108,9 @@ def test_lora_keeps_what_the_configuration_says_of_it(tmp_path: Path, tiny_model
     file = tmp_path / "table.yaml"
     membrane_run(tmp_path, tiny_model)
     config = load_config(file, ["lora.rank=3"])
-    assert [(run := method_run(config, method, 1)).lora and run.lora.rank for method in METHODS] == [
-        *(None, None, None, 3, 3)
-    ]
+    assert [
+        (run := method_run(config, method, 1)).lora and run.lora.rank for method in METHODS
+    ] == [*(None, None, None, 3, 3)]
 
 
 def test_every_device_has_a_micro_batch_of_its_own(tmp_path: Path, tiny_model: Path) -> None:
@@ -112,7 +121,9 @@ def test_every_device_has_a_micro_batch_of_its_own(tmp_path: Path, tiny_model: P
 
 def test_rows_that_would_not_differ_are_refused(tmp_path: Path, tiny_model: Path) -> None:
     membrane_run(tmp_path, tiny_model)
-    with pytest.raises(ValueError, match=r"tokens_per_step: got 512; for .* give a multiple of \d+"):
+    with pytest.raises(
+        ValueError, match=r"tokens_per_step: got 512; for .* give a multiple of \d+"
+    ):
         main(load_config(tmp_path / "table.yaml", ["train.tokens_per_pack=512"]))
     with pytest.raises(ValueError, match="task: is missing"):
         main(load_config(tmp_path / "table.yaml", ["task=null"]))

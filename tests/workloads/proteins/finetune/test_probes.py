@@ -49,13 +49,17 @@ def test_outputs_are_those_of_scikit_learn_with_the_best_penalty(kind: str) -> N
             model = Ridge(alpha=1 / strength) if kind == "regression" else classifier
             model.fit(scaler.transform(train.features[known]), column[known])
             predict = model.predict if kind == "regression" else model.decision_function
-            columns.append([predict(scaler.transform(each.features)) for each in (validation, test)])
+            columns.append(
+                [predict(scaler.transform(each.features)) for each in (validation, test)]
+            )
         both = [np.column_stack(found) for found in zip(*columns, strict=True)]
         value = scores(schema, validation.labels, both[0])[schema.task.headlines[0]]
         by_strength[strength] = (value, both[1])
     best = max(by_strength, key=lambda strength: by_strength[strength][0])
     assert (probe.strength, probe.validation) == (best, pytest.approx(by_strength[best][0]))
-    np.testing.assert_allclose(probe.outputs(test.features), by_strength[best][1], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        probe.outputs(test.features), by_strength[best][1], rtol=1e-4, atol=1e-4
+    )
     sparse = fit_probe(schema, train._replace(features=csr_matrix(train.features)), validation)
     assert sparse.validation == pytest.approx(probe.validation, abs=0.05)
 
@@ -82,7 +86,9 @@ def test_labels_of_one_value_and_absent_classes_are_constant_answers() -> None:
 def test_intervals_draw_whole_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "RESAMPLES", 60)
     schema, rng = KINDS["regression"], np.random.default_rng(1)
-    labels = np.repeat(rng.normal(size=(12, 2)), 20, axis=0).astype(np.float32)  # 12 groups of 20 alike
+    labels = np.repeat(rng.normal(size=(12, 2)), 20, axis=0).astype(
+        np.float32
+    )  # 12 groups of 20 alike
     good, bad = labels + rng.normal(size=labels.shape) * 0.1, rng.normal(size=labels.shape)
     outputs = [good.astype(np.float32), bad.astype(np.float32)]
     grouped = interval(schema, labels, outputs, np.repeat(np.arange(12), 20))

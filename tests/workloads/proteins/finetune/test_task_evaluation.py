@@ -44,7 +44,9 @@ def test_model_and_checkpoint_score_as_at_the_end_of_the_run(
                 assert value == pytest.approx(expected, rel=1e-4), (written.name, name)
     # Predictions need no table, and so cannot know the units.
     if kind == "regression":
-        with pytest.raises(ValueError, match="checkpoint of a regression, which does not hold the units"):
+        with pytest.raises(
+            ValueError, match="checkpoint of a regression, which does not hold the units"
+        ):
             load_model(str(run_dir / "checkpoints/step-00000008"))
     else:
         names = (run_dir / "checkpoints/step-00000008", run_dir / "model")
@@ -55,11 +57,17 @@ def test_model_and_checkpoint_score_as_at_the_end_of_the_run(
 def test_what_cannot_be_scored_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     run_file = write_task_file(tmp_path, tiny_model, "binary")
     run_dir = tmp_path / "runs/run"
-    with pytest.raises(ValueError, match=r"runs/run/model does not exist: .*lora\.merge.* name a model"):
+    with pytest.raises(
+        ValueError, match=r"runs/run/model does not exist: .*lora\.merge.* name a model"
+    ):
         train_here(run_file, LORA, stage=evaluate)
     train_here(run_file, LORA, "train.max_steps=3")
-    with pytest.raises(ValueError, match="has not been fine-tuned for this task, whose outputs are membrane"):
+    with pytest.raises(
+        ValueError, match="has not been fine-tuned for this task, whose outputs are membrane"
+    ):
         train_here(run_file, f"inference.model={tiny_model}", stage=evaluate)
     checkpoint = f"inference.model={run_dir}/checkpoints/step-00000003"
-    with pytest.raises(ValueError, match=r"lora\.rank: checkpoint 16, now 4\nscore a checkpoint with"):
+    with pytest.raises(
+        ValueError, match=r"lora\.rank: checkpoint 16, now 4\nscore a checkpoint with"
+    ):
         train_here(run_file, checkpoint, "lora.rank=4", stage=evaluate)

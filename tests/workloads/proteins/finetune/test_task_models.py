@@ -66,10 +66,14 @@ def test_outputs_and_loss_are_those_of_transformers(
         start, stop = host.cumulative[index : index + 2]
         tokens = torch.from_numpy(host.tokens[start:stop].astype(np.int64))[None]
         assert tokens.shape[1] <= MAX_RESIDUES + 2
-        targets = torch.from_numpy(host.targets[start:stop] if kind == "residue" else host.targets[[index]])
+        targets = torch.from_numpy(
+            host.targets[start:stop] if kind == "residue" else host.targets[[index]]
+        )
         rows = slice(start, stop) if kind == "residue" else slice(index, index + 1)
         with torch.no_grad():
-            expected = reference(tokens).logits[0] if kind == "residue" else reference(tokens).logits
+            expected = (
+                reference(tokens).logits[0] if kind == "residue" else reference(tokens).logits
+            )
         torch.testing.assert_close(outputs[rows], expected, rtol=1e-5, atol=1e-5)
         given: torch.Tensor = targets[None] if kind == "residue" else targets
         if kind == "multiclass":
@@ -126,13 +130,17 @@ def test_class_weights_are_those_of_the_training_split(split: LabelledSplit) -> 
             assert ratio == pytest.approx(weight, rel=1e-5)
 
 
-def test_a_new_head_depends_on_the_seed_alone(split: LabelledSplit, tiny_config: PretrainedConfig) -> None:
+def test_a_new_head_depends_on_the_seed_alone(
+    split: LabelledSplit, tiny_config: PretrainedConfig
+) -> None:
     kind, config = split.schema.kind, task_config(tiny_config, split.schema)
     heads = []
     for seed in (0, 0, 1):
         torch.rand(3)
         heads.append(
-            torch.cat([value.ravel() for value in new_head(config, TASK_KINDS[kind], seed).values()])
+            torch.cat(
+                [value.ravel() for value in new_head(config, TASK_KINDS[kind], seed).values()]
+            )
         )
     assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
 

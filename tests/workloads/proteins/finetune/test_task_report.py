@@ -15,7 +15,11 @@ import yaml
 
 from seqlm.commands.kinds import report
 from seqlm.proteins.finetune.labels import LabelSchema, save_schema
-from seqlm.proteins.finetune.prediction_file import Predictions, predictions_file, write_prediction_table
+from seqlm.proteins.finetune.prediction_file import (
+    Predictions,
+    predictions_file,
+    write_prediction_table,
+)
 from seqlm.proteins.finetune.scores import class_scores, confusion, scores
 from tests.workloads.training.training_runs import curves_not_drawn
 
@@ -86,12 +90,16 @@ def test_measurements_are_scored_where_they_were_made() -> None:
 
 
 def test_residues_without_a_label_do_not_count() -> None:
-    found = scores(STATES, column(0, 1, NAN, 1), np.array([[2, 1], [0, 1], [9, 0], [3, 0]], dtype=np.float32))
+    found = scores(
+        STATES, column(0, 1, NAN, 1), np.array([[2, 1], [0, 1], [9, 0], [3, 0]], dtype=np.float32)
+    )
     assert found["accuracy"] == pytest.approx(2 / 3)
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("schema", [BINARY, COLOURS, PLACES, VALUES, STATES], ids=lambda schema: schema.kind)
+@pytest.mark.parametrize(
+    "schema", [BINARY, COLOURS, PLACES, VALUES, STATES], ids=lambda schema: schema.kind
+)
 def test_what_a_split_does_not_define_is_not_a_number(schema: LabelSchema) -> None:
     width = len(schema.columns) if schema.kind != "residue" else 1
     for labels in (np.full((3, width), NAN), np.zeros((3, width)), np.zeros((0, width))):
@@ -159,13 +167,19 @@ def test_residues_of_a_protein_are_one_cell_each_way(
     schema = LabelSchema("residue", ("state",), classes)
     outputs = np.eye(2, dtype=np.float32)[[0, 1, 1, 0, 0]]
     found = Predictions(
-        np.array(["p0", "p1"]), np.array([0, 2, 5]), column(0, NAN, 1, 0, 0), outputs, np.array([2, 3])
+        np.array(["p0", "p1"]),
+        np.array([0, 2, 5]),
+        column(0, NAN, 1, 0, 0),
+        outputs,
+        np.array([2, 3]),
     )
     write_prediction_table(tmp_path / "t.csv", schema, found)
     assert (tmp_path / "t.csv").read_text().splitlines() == ["id,length,true,label", *lines]
 
 
-def finished_run(folder: Path, schema: LabelSchema, labels: np.ndarray, outputs: np.ndarray) -> Path:
+def finished_run(
+    folder: Path, schema: LabelSchema, labels: np.ndarray, outputs: np.ndarray
+) -> Path:
     """A run folder as training leaves it, with the data's note of its labels."""
     run, data = folder / "run", folder / "data"
     run.mkdir()
@@ -227,14 +241,19 @@ def drawn(schema: LabelSchema, count: int = 60) -> tuple[np.ndarray, np.ndarray]
     return labels, outputs.astype(np.float32)
 
 
-@pytest.mark.parametrize("schema", [BINARY, COLOURS, PLACES, VALUES, STATES], ids=lambda schema: schema.kind)
+@pytest.mark.parametrize(
+    "schema", [BINARY, COLOURS, PLACES, VALUES, STATES], ids=lambda schema: schema.kind
+)
 def test_the_report_shows_scores_figures_and_classes(tmp_path: Path, schema: LabelSchema) -> None:
     labels, outputs = drawn(schema)
     text = report(finished_run(tmp_path, schema, labels, outputs)).read_text()
     found = scores(schema, labels, outputs)
     assert "Predictions for the test split" in text
     assert "perplexity" not in text.lower()
-    has = {title: f'aria-label="{title}' in text for title in ("Confusion", "ROC", "Predicted over measured")}
+    has = {
+        title: f'aria-label="{title}' in text
+        for title in ("Confusion", "ROC", "Predicted over measured")
+    }
     assert has == {
         "Confusion": schema.kind in ("binary", "multiclass", "residue"),
         "ROC": schema.kind != "regression",
@@ -244,7 +263,8 @@ def test_the_report_shows_scores_figures_and_classes(tmp_path: Path, schema: Lab
     assert f"{found[headline]:.3f}" in text
     for part in class_scores(schema, labels, outputs):
         row = re.search(
-            rf"<tr><td>{re.escape(part.name.replace('<', '&lt;').replace('>', '&gt;'))}</td>.*?</tr>", text
+            rf"<tr><td>{re.escape(part.name.replace('<', '&lt;').replace('>', '&gt;'))}</td>.*?</tr>",
+            text,
         )
         assert row is not None
         name, value = list(part.values.items())[1]
@@ -279,7 +299,9 @@ def test_a_run_that_is_still_going_shows_its_last_evaluation(tmp_path: Path) -> 
     (run / "all_results.json").unlink()
     text = report(run).read_text()
     assert "Predictions for" not in text and "unfinished" in text
-    assert re.search(r'Accuracy</div><div class="value">0\.750</div><div class="note">validation', text)
+    assert re.search(
+        r'Accuracy</div><div class="value">0\.750</div><div class="note">validation', text
+    )
 
 
 def test_predictions_that_cannot_be_read_leave_the_rest_of_the_report(tmp_path: Path) -> None:

@@ -35,7 +35,9 @@ def configured(tmp_path: Path, tiny_model: Path) -> Callable[..., RunFile]:
         }
         path.write_text(yaml.safe_dump(settings))
         fields = {"model": str(tiny_model), "tokens_per_pack": 256, **inference}
-        return load_config(path, [f"inference.{name}={json.dumps(value)}" for name, value in fields.items()])
+        return load_config(
+            path, [f"inference.{name}={json.dumps(value)}" for name, value in fields.items()]
+        )
 
     return configure
 

@@ -101,7 +101,9 @@ def test_embeddings_do_not_depend_on_the_batch(
     batches["another order and pack size"] = engine.run(ours[::-1], embedding)[::-1]
     assert not not_compiled
     packs.clear()
-    padding = Engine(model, device=CPU, dtype=dtype, max_residues=60, tokens_per_pack=256, compile_from=0)
+    padding = Engine(
+        model, device=CPU, dtype=dtype, max_residues=60, tokens_per_pack=256, compile_from=0
+    )
     batches["padded"] = padding.run(ours, embedding)
     residues = padding.run(ours, recorded(RESIDUE_EMBEDDINGS, packs))
     batches["padded, from residues"] = [rows.mean(axis=0) for rows in residues]
@@ -132,7 +134,11 @@ def test_nothing_compiles_after_the_warm_up(
     )
     torch._dynamo.reset()
     engine = Engine(
-        load_model(str(tiny_model)), device=CPU, dtype=torch.float32, tokens_per_pack=4096, compile_from=0
+        load_model(str(tiny_model)),
+        device=CPU,
+        dtype=torch.float32,
+        tokens_per_pack=4096,
+        compile_from=0,
     )
     engine.warm_up(answer)
     compiled = len(graphs)
@@ -146,9 +152,15 @@ def test_nothing_compiles_after_the_warm_up(
     torch._dynamo.reset()
 
 
-def test_short_proteins_get_a_small_shape(tiny_model: Path, not_compiled: list[PackedLayer]) -> None:
+def test_short_proteins_get_a_small_shape(
+    tiny_model: Path, not_compiled: list[PackedLayer]
+) -> None:
     engine = Engine(
-        load_model(str(tiny_model)), device=CPU, dtype=torch.float32, tokens_per_pack=16_384, compile_from=0
+        load_model(str(tiny_model)),
+        device=CPU,
+        dtype=torch.float32,
+        tokens_per_pack=16_384,
+        compile_from=0,
     )
     for batch, expected in [
         (proteins(30, 40, 50), [1024]),
@@ -160,7 +172,9 @@ def test_short_proteins_get_a_small_shape(tiny_model: Path, not_compiled: list[P
         assert sizes(packs) == expected
 
 
-def test_padding_is_spread_over_the_spare_segments(tiny_model: Path, not_compiled: list[PackedLayer]) -> None:
+def test_padding_is_spread_over_the_spare_segments(
+    tiny_model: Path, not_compiled: list[PackedLayer]
+) -> None:
     rng = np.random.default_rng(0)
     shapes = set()
     for max_residues in (10, 100, 1022):
@@ -180,7 +194,10 @@ def test_padding_is_spread_over_the_spare_segments(tiny_model: Path, not_compile
                 bounds = pack.segments.cumulative
                 lengths = bounds.diff()
                 assert bounds[0] == 0 and bounds[-1] == len(pack.tokens)
-                assert lengths.min() >= 0 and lengths.max() <= pack.segments.max_length == max_residues + 2
+                assert (
+                    lengths.min() >= 0
+                    and lengths.max() <= pack.segments.max_length == max_residues + 2
+                )
                 # Padding comes after the last protein, in segments of nearly equal lengths.
                 num_proteins = int((pack.tokens == CLS).sum())
                 padding = lengths[num_proteins:]
@@ -190,7 +207,9 @@ def test_padding_is_spread_over_the_spare_segments(tiny_model: Path, not_compile
     assert len(shapes) > 2
 
 
-def test_layers_compile_after_enough_residues(tiny_model: Path, not_compiled: list[PackedLayer]) -> None:
+def test_layers_compile_after_enough_residues(
+    tiny_model: Path, not_compiled: list[PackedLayer]
+) -> None:
     engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.float32, compile_from=100)
     packs: list[Pack] = []
     embedding = recorded(EMBEDDING, packs)
@@ -217,7 +236,9 @@ def test_the_device_has_the_next_pack_before_a_pack_is_reported(tiny_model: Path
         events.append(f"compute {len(pack.rows)} proteins")
         return EMBEDDING.compute(model, pack)
 
-    engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.float32, tokens_per_pack=60)
+    engine = Engine(
+        load_model(str(tiny_model)), device=CPU, dtype=torch.float32, tokens_per_pack=60
+    )
     engine.on_residues = lambda number: events.append(f"{number} residues are done")
     engine.run(proteins(50, 20, 20, 10, 10, 10), dataclasses.replace(EMBEDDING, compute=compute))
     assert events == [

@@ -96,10 +96,15 @@ def test_layers_and_poolings_are_those_of_numpy(
         "cls": lambda x: x[0],
         "mean": lambda x: x[1:-1].mean(axis=0),
     }
-    embed(configured(input=[str(fasta)], output=str(out), pooling=list(poolings), layers=[0, 1, -1]), here)
+    embed(
+        configured(input=[str(fasta)], output=str(out), pooling=list(poolings), layers=[0, 1, -1]),
+        here,
+    )
     last = model.config.num_hidden_layers
     found = rows(out)
-    assert list(found[0]) == ["id", "length"] + [f"layer{n}_{p}" for p in poolings for n in (0, 1, last)]
+    assert list(found[0]) == ["id", "length"] + [
+        f"layer{n}_{p}" for p in poolings for n in (0, 1, last)
+    ]
     with torch.no_grad():
         for row, text in zip(found, sequences, strict=True):
             states = model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True)
@@ -107,18 +112,24 @@ def test_layers_and_poolings_are_those_of_numpy(
             hidden[last] = states.last_hidden_state[0].numpy()
             for name, pooled in poolings.items():
                 for number, values in hidden.items():
-                    np.testing.assert_allclose(row[f"layer{number}_{name}"], pooled(values), atol=1e-5)
+                    np.testing.assert_allclose(
+                        row[f"layer{number}_{name}"], pooled(values), atol=1e-5
+                    )
 
 
 def test_a_layer_that_the_model_lacks_is_refused(
     configured: Callable[..., RunFile], here: Processes, fasta: Path, tmp_path: Path
 ) -> None:
     config = configured(input=[str(fasta)], output=str(tmp_path / "out.parquet"), layers=[0, 9])
-    with pytest.raises(ValueError, match=r"inference\.layers: got 9; the model has the layers 0 .* to 2"):
+    with pytest.raises(
+        ValueError, match=r"inference\.layers: got 9; the model has the layers 0 .* to 2"
+    ):
         embed(config, here)
 
 
-def test_bf16_stays_near_fp32(tiny_model: Path, sequences: list[str], hidden: list[np.ndarray]) -> None:
+def test_bf16_stays_near_fp32(
+    tiny_model: Path, sequences: list[str], hidden: list[np.ndarray]
+) -> None:
     engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.bfloat16)
     for found, expected in zip(
         engine.run([encode(text) for text in sequences], EMBEDDING), hidden, strict=True
@@ -156,16 +167,22 @@ def test_other_formats_give_the_same(
         pq.write_table(pa.table({"name": names, "seq": sequences}), path)
     elif suffix == ".fasta.gz":
         path.write_bytes(
-            gzip.compress("".join(f">{n}\n{s}\n" for n, s in zip(names, sequences, strict=True)).encode())
+            gzip.compress(
+                "".join(f">{n}\n{s}\n" for n, s in zip(names, sequences, strict=True)).encode()
+            )
         )
     else:
         comma = "\t" if suffix == ".tsv" else ","
         text = "".join(
-            f"{name}{comma}{text}\n" for name, text in [("name", "seq"), *zip(names, sequences, strict=True)]
+            f"{name}{comma}{text}\n"
+            for name, text in [("name", "seq"), *zip(names, sequences, strict=True)]
         ).encode()
         path.write_bytes(gzip.compress(text) if suffix.endswith(".gz") else text)
     out = tmp_path / "out.parquet"
-    embed(configured(input=[str(path)], output=str(out), id_column="name", sequence_column="seq"), here)
+    embed(
+        configured(input=[str(path)], output=str(out), id_column="name", sequence_column="seq"),
+        here,
+    )
     found = rows(out)
     assert [row["id"] for row in found] == names
     np.testing.assert_allclose(found[-1]["embedding"], hidden[-1].mean(axis=0), atol=1e-5)
@@ -179,7 +196,9 @@ def test_bad_records_are_reported_and_the_rest_is_computed(
     tmp_path: Path,
 ) -> None:
     fasta = tmp_path / "bad.fasta"
-    fasta.write_text(f">a\nMK-L\n>good\n{sequences[7]}\n>empty\n>\nMK\n>z\n{sequences[8]}*\n>q\nMK\nL7\n")
+    fasta.write_text(
+        f">a\nMK-L\n>good\n{sequences[7]}\n>empty\n>\nMK\n>z\n{sequences[8]}*\n>q\nMK\nL7\n"
+    )
     table = tmp_path / "bad.csv"
     table.write_text(f"id,sequence\n,MKL\nnone,\nt,{sequences[9]}\nwide,MK,L\ngap,M.K\n")
     out = tmp_path / "out.parquet"
@@ -188,7 +207,9 @@ def test_bad_records_are_reported_and_the_rest_is_computed(
     assert [row["id"] for row in found] == ["good", "z", "t"]
     for row, expected in zip(found, hidden[7:10], strict=True):
         np.testing.assert_allclose(row["embedding"], expected.mean(axis=0), atol=1e-5)
-    rejects = [(Path(row["where"]).name, row["reason"]) for row in rows(tmp_path / "out.rejects.csv")]
+    rejects = [
+        (Path(row["where"]).name, row["reason"]) for row in rows(tmp_path / "out.rejects.csv")
+    ]
     assert [where for where, _ in rejects] == [
         "bad.fasta:2",
         "bad.fasta:5",
@@ -212,7 +233,10 @@ DNA = "ATGGCTAAAGTTCTGATCGGTACC" * 3
 
 
 def test_nucleotides_among_proteins_are_rejected_with_a_warning(
-    configured: Callable[..., RunFile], here: Processes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    configured: Callable[..., RunFile],
+    here: Processes,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     fasta = tmp_path / "mixed.fasta"
     out = tmp_path / "out.parquet"
@@ -228,8 +252,14 @@ def test_nucleotides_among_proteins_are_rejected_with_a_warning(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (f">gene\n{DNA}\n", "all 1 records look like DNA or RNA .* gene; .* data.allow_nucleotides=true"),
-        (">>mine\nMKTAYIAKQRQ\n", "no protein is left; all 1 records are rejected, the first one at .*:1: "),
+        (
+            f">gene\n{DNA}\n",
+            "all 1 records look like DNA or RNA .* gene; .* data.allow_nucleotides=true",
+        ),
+        (
+            ">>mine\nMKTAYIAKQRQ\n",
+            "no protein is left; all 1 records are rejected, the first one at .*:1: ",
+        ),
     ],
 )
 def test_an_input_without_proteins_is_an_error(
@@ -368,7 +398,10 @@ def test_existing_files_are_replaced_only_with_the_option(
 
 
 def test_the_table_lies_beside_the_model(
-    configured: Callable[..., RunFile], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    configured: Callable[..., RunFile],
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_dir = tmp_path / "runs" / "run"
     mine = tmp_path / "runs" / "mine"
@@ -376,7 +409,9 @@ def test_the_table_lies_beside_the_model(
     checkpoint.mkdir(parents=True)
     shutil.copytree(tiny_model, mine / "model")
     cases = {str(mine / "model"): mine, f"{mine}/model/": mine, str(checkpoint): mine}
-    for model, folder in (cases | {"facebook/esm2_t6_8M_UR50D": run_dir, "no/such/model": run_dir}).items():
+    for model, folder in (
+        cases | {"facebook/esm2_t6_8M_UR50D": run_dir, "no/such/model": run_dir}
+    ).items():
         assert output_file(configured(model=model), "embed") == folder / "embeddings.parquet"
         assert output_file(configured(model=model, output="e.csv"), "variants") == Path("e.csv")
     assert output_file(configured(model=None), "predict") == run_dir / "predictions.csv"
@@ -392,7 +427,10 @@ def test_two_commands_do_not_write_one_output(
     config = configured(input=[str(fasta)], output=str(tmp_path / "out.parquet"))
     held = try_lock(Output(config, "embed").path)
     assert held is not None
-    with held, pytest.raises(ValueError, match=r"out.parquet is being written by another command; wait"):
+    with (
+        held,
+        pytest.raises(ValueError, match=r"out.parquet is being written by another command; wait"),
+    ):
         embed(config, here)
     embed(config, here)
     assert len(rows(tmp_path / "out.parquet")) == 14
@@ -429,7 +467,9 @@ def test_two_processes_make_what_one_makes(
     embed(config, here)
     fields = config.to_dict()["inference"] | {"output": str(tmp_path / "two.parquet")}
     overrides = [f"inference.{name}={json.dumps(value)}" for name, value in fields.items()]
-    with forked(2, embed_the_run, tmp_path / "run.yaml", overrides, log=tmp_path / "log") as started:
+    with forked(
+        2, embed_the_run, tmp_path / "run.yaml", overrides, log=tmp_path / "log"
+    ) as started:
         assert started.ends() == [0, 0], started.output
     assert pq.read_table(tmp_path / "two.parquet").equals(pq.read_table(tmp_path / "one.parquet"))
     assert f"wrote {tmp_path / 'two.parquet'}: proteins 14, residues 628, in " in started.output

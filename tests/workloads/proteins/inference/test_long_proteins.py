@@ -45,25 +45,37 @@ def test_long_proteins_by_each_policy(
     engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.float32)
     tokens = encode(sequences[9])  # 120 residues: three windows of 64
     parts = [
-        engine.run([tokens[w.start : w.stop]], RESIDUE_EMBEDDINGS)[0][w.first - w.start : w.last - w.start]
+        engine.run([tokens[w.start : w.stop]], RESIDUE_EMBEDDINGS)[0][
+            w.first - w.start : w.last - w.start
+        ]
         for w in windows(120, 64)
     ]
     assert len(parts) == 3
-    expected = {"window": np.concatenate(parts).mean(axis=0), "crop": engine.run([tokens[:64]], EMBEDDING)[0]}
+    expected = {
+        "window": np.concatenate(parts).mean(axis=0),
+        "crop": engine.run([tokens[:64]], EMBEDDING)[0],
+    }
     for policy in ("window", "crop", "reject"):
         out = tmp_path / f"{policy}.parquet"
-        embed(configured(max_residues=64, input=[str(fasta)], output=str(out), long_proteins=policy), here)
+        embed(
+            configured(max_residues=64, input=[str(fasta)], output=str(out), long_proteins=policy),
+            here,
+        )
         found = {row["id"]: row for row in rows(out)}
         if policy == "reject":
             assert "P9" not in found and len(found) == 10
             (reject, *_) = rows(tmp_path / "reject.rejects.csv")
-            assert "record P8 has 90 residues; allowed are 64 (model.max_residues)" in reject["reason"]
+            assert (
+                "record P8 has 90 residues; allowed are 64 (model.max_residues)" in reject["reason"]
+            )
         else:
             assert found["P9"]["length"] == 120
             np.testing.assert_allclose(found["P9"]["embedding"], expected[policy], atol=1e-5)
 
 
-def test_poolings_of_windows_are_those_of_their_residues(tiny_model: Path, sequences: list[str]) -> None:
+def test_poolings_of_windows_are_those_of_their_residues(
+    tiny_model: Path, sequences: list[str]
+) -> None:
     engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.float32, max_residues=64)
     tokens = encode(sequences[9])
     (residues,) = engine.run([tokens], RESIDUE_EMBEDDINGS)

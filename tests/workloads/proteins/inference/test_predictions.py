@@ -68,7 +68,9 @@ def test_heads_compute_in_fp32_after_layers_in_bf16(
     }
     for folder, answer in answers.items():
         engine = Engine(load_model(str(folder)), device=CPU, dtype=torch.bfloat16)
-        numbers = torch.tensor(np.concatenate([found.ravel() for found in engine.run(masked, answer)]))
+        numbers = torch.tensor(
+            np.concatenate([found.ravel() for found in engine.run(masked, answer)])
+        )
         assert (numbers != numbers.bfloat16().float()).float().mean() > 0.9
 
 
@@ -116,7 +118,10 @@ def test_residue_labels_are_those_of_transformers(
     tmp_path: Path,
 ) -> None:
     folder = save_head(
-        tmp_path / "residue", tiny_config, AutoModelForTokenClassification, id2label={0: "H", 1: "E", 2: "C"}
+        tmp_path / "residue",
+        tiny_config,
+        AutoModelForTokenClassification,
+        id2label={0: "H", 1: "E", 2: "C"},
     )
     out = tmp_path / "out.csv"
     predict(configured(model=str(folder), input=[str(fasta)], output=str(out)), here)
@@ -149,7 +154,11 @@ def test_unusable_models_are_refused(
         (embed, {"output": "/dev/null/x.parquet"}, "/dev/null cannot be written"),
         (embed, {"model": str(tmp_path)}, "neither config.json"),
         (embed, {"input": [str(tmp_path / "none.fa")]}, "no such file or folder"),
-        (embed, {"input": [str(tmp_path / "run.yaml")]}, "sequence before the first header|not FASTA"),
+        (
+            embed,
+            {"input": [str(tmp_path / "run.yaml")]},
+            "sequence before the first header|not FASTA",
+        ),
     ]
     for command, changes, message in cases:
         settings = {"input": [str(fasta)], **changes}

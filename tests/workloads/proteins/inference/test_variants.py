@@ -21,7 +21,10 @@ from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
 from tests.workloads.proteins.inference.written import rows
 
-BOTH_FAMILIES = {"test_scores_are_masked_marginals", "test_the_summary_by_position_is_that_of_transformers"}
+BOTH_FAMILIES = {
+    "test_scores_are_masked_marginals",
+    "test_the_summary_by_position_is_that_of_transformers",
+}
 
 WILD = "MKTAYIAKQRQISFVKSHFSRQ"
 LONG = "GAVLIMPFWYSTCNQDEHKR" * 5
@@ -47,7 +50,9 @@ def test_scores_are_masked_marginals(
     # Windows of 40 residues; the long protein has 100.
     settings = {"max_residues": 40, "input": [str(fasta)], "output": str(tmp_path / "out.csv")}
     variants(configured(**settings, mutations=str(table)), here)
-    found = {(row["id"], row["mutation"]): float(row["score"]) for row in rows(tmp_path / "out.csv")}
+    found = {
+        (row["id"], row["mutation"]): float(row["score"]) for row in rows(tmp_path / "out.csv")
+    }
     assert len(found) == len(asked)
     model = AutoModelForMaskedLM.from_pretrained(tiny_model).eval()
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
@@ -105,7 +110,9 @@ def test_every_single_mutant_and_its_picture(
     assert np.isfinite([float(row["score"]) for row in found]).all()
     pictures = sorted(tmp_path.glob("*.png"))
     names = ["out.01-sp-P1-w", "out.02-0012", "out.03-0012"]
-    assert [path.name for path in pictures] == [f"{name}{end}.png" for name in names for end in (".logo", "")]
+    assert [path.name for path in pictures] == [
+        f"{name}{end}.png" for name in names for end in (".logo", "")
+    ]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
 
 
@@ -134,7 +141,9 @@ def test_the_summary_by_position_is_that_of_transformers(
         assert float(row["pseudo_perplexity"]) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(("length", "widths"), [(3, [3]), (100, [100]), (101, [51, 50]), (210, [70] * 3)])
+@pytest.mark.parametrize(
+    ("length", "widths"), [(3, [3]), (100, [100]), (101, [51, 50]), (210, [70] * 3)]
+)
 def test_bands_of_a_heat_map_have_equal_widths_and_a_legend(length: int, widths: list[int]) -> None:
     mutants = single_mutants.Mutants("sp|P1|w$x")
     for place in range(1, length + 1):
@@ -210,5 +219,6 @@ def test_a_table_without_ids_is_for_the_only_protein(
 def test_lower_case_and_blanks_are_read() -> None:
     protein = Protein("w", encode(WILD), "")
     assert (
-        parse_variant("a4g : K8R", protein).substitutions == parse_variant("A4G:k8r", protein).substitutions
+        parse_variant("a4g : K8R", protein).substitutions
+        == parse_variant("A4G:k8r", protein).substitutions
     )

@@ -31,7 +31,9 @@ def test_forward_alone_equals_forward_with_gradients(
     torch.testing.assert_close(found, expected.detach(), atol=tolerance, rtol=tolerance)
 
 
-def test_recomputing_gives_the_same_whatever_buffers_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recomputing_gives_the_same_whatever_buffers_are_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An earlier, larger pack left a buffer, which the first pass takes; the second makes its own."""
     torch.manual_seed(0)
     qkv, angles = torch.randn(96, 3, 4, 16).bfloat16(), torch.randn(96, 1, 8).bfloat16()
@@ -78,7 +80,9 @@ def test_the_flash_kernel_and_matrix_products_give_the_same(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("needs_grad", [False, True])
-def test_queries_of_some_tokens_give_what_those_of_all_give(dtype: torch.dtype, needs_grad: bool) -> None:
+def test_queries_of_some_tokens_give_what_those_of_all_give(
+    dtype: torch.dtype, needs_grad: bool
+) -> None:
     """Rows in any order, one of them twice, none in the first protein and in the last."""
     lengths = torch.tensor([3, 32, 97, 1, 64, 33, 5])
     cumulative = torch.cat([torch.zeros(1), lengths.cumsum(0), torch.full((2,), 235.0)]).int()
@@ -96,7 +100,9 @@ def test_queries_of_some_tokens_give_what_those_of_all_give(dtype: torch.dtype, 
     if needs_grad:
         (found * weights).sum().backward()
         (expected * weights).sum().backward()
-        torch.testing.assert_close(some.grad, all_tokens.grad, atol=5 * tolerance, rtol=5 * tolerance)
+        torch.testing.assert_close(
+            some.grad, all_tokens.grad, atol=5 * tolerance, rtol=5 * tolerance
+        )
 
 
 def test_cosines_in_fp32_lower_the_error_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +129,10 @@ def test_cosines_in_fp32_lower_the_error_of_scores(monkeypatch: pytest.MonkeyPat
 
     queries_and_keys = qkv.unbind(1)[:2]
     exact = scores(
-        *(rotate(x.double(), angles.double().cos(), angles.double().sin()) for x in queries_and_keys)
+        *(
+            rotate(x.double(), angles.double().cos(), angles.double().sin())
+            for x in queries_and_keys
+        )
     )
     in_bf16 = scores(*(rotate(x, cos.bfloat16(), sin.bfloat16()) for x in queries_and_keys))
     found, before = ((x - exact).norm() / exact.norm() for x in (scores(*taken), in_bf16))

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer, EsmConfig, EsmForMaskedLM, PretrainedConfig
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    EsmConfig,
+    EsmForMaskedLM,
+    PretrainedConfig,
+)
 
 from seqlm.proteins.alphabet import MASK
 from seqlm.proteins.families.esm2.facts import ESM2
@@ -122,7 +128,9 @@ def test_compiled_layers_do_not_recompile_after_the_first_pack(packed: Any, prep
         for loss in compiled:
             loss.backward()
         with torch.no_grad():
-            assert [packed(pack).loss_sum.item() for pack in packs] == pytest.approx(expected, rel=1e-5)
+            assert [packed(pack).loss_sum.item() for pack in packs] == pytest.approx(
+                expected, rel=1e-5
+            )
     assert [loss.item() for loss in compiled] == pytest.approx(expected, rel=1e-5)
 
 
@@ -148,7 +156,14 @@ def test_tied_weight_is_one_parameter() -> None:
 @pytest.mark.parametrize("size", ESM2.sizes)
 def test_published_sizes(size: str) -> None:
     # Parameters of the released checkpoints as transformers counts them, contact head included.
-    published = {"8M": 7.5e6, "35M": 33.5e6, "150M": 148e6, "650M": 651e6, "3B": 2.84e9, "15B": 15.1e9}
+    published = {
+        "8M": 7.5e6,
+        "35M": 33.5e6,
+        "150M": 148e6,
+        "650M": 651e6,
+        "3B": 2.84e9,
+        "15B": 15.1e9,
+    }
     count = sum(p.numel() for p in on_meta(published_config(size)).parameters())
     assert count == pytest.approx(published[size], rel=0.01)
 

@@ -30,12 +30,16 @@ class UnfinishedModel(MaskedLanguageModel):
 
 
 def test_a_layer_that_lacks_parts_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"UnfinishedLayer.*attention_norm.*attention_output.*head_size"):
+    with pytest.raises(
+        TypeError, match=r"UnfinishedLayer.*attention_norm.*attention_output.*head_size"
+    ):
         UnfinishedLayer(8, 2)
 
 
 def test_a_model_that_lacks_parts_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"UnfinishedModel.*embed.*embedding.*last_norm.*rotary_frequencies"):
+    with pytest.raises(
+        TypeError, match=r"UnfinishedModel.*embed.*embedding.*last_norm.*rotary_frequencies"
+    ):
         UnfinishedModel()
 
 

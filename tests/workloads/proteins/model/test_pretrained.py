@@ -16,7 +16,9 @@ from seqlm.runs.run_file import ModelConfig
 BOTH_FAMILIES = True
 
 
-def test_a_hub_that_does_not_answer_gets_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_does_not_answer_gets_one_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
@@ -28,12 +30,16 @@ def test_a_hub_that_does_not_answer_gets_one_request(tmp_path: Path, monkeypatch
         sleep(seconds)
 
     monkeypatch.setattr(time, "sleep", sleep_elsewhere)
-    with pytest.raises(ValueError, match="Without a network: make train-ddp, and then MODEL=") as raised:
+    with pytest.raises(
+        ValueError, match="Without a network: make train-ddp, and then MODEL="
+    ) as raised:
         starting_config(ModelConfig(init_from="facebook/esm2_t6_8M_UR50D"))
     assert "http://127.0.0.1:9/facebook/esm2_t6_8M_UR50D" in str(raised.value)
 
 
-def test_an_adapter_alone_is_no_model_to_start_from(tmp_path: Path, tiny_config: PretrainedConfig) -> None:
+def test_an_adapter_alone_is_no_model_to_start_from(
+    tmp_path: Path, tiny_config: PretrainedConfig
+) -> None:
     tiny_config.save_pretrained(tmp_path)
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(ValueError, match="holds an adapter and a head without the model"):

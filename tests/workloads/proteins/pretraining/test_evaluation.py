@@ -67,9 +67,14 @@ def reference(tiny_model: Path) -> Any:
 def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, reference: Any) -> None:
     split = RecordSplit(prepared, "validation")
     with processes() as here:
-        model = with_weights(reference.config, {k: v.clone() for k, v in reference.state_dict().items()})
+        model = with_weights(
+            reference.config, {k: v.clone() for k, v in reference.state_dict().items()}
+        )
         result = score(
-            model, split, Place(here, PackShape.of(split, 256, 126), torch.float32), mask_fraction=0.15
+            model,
+            split,
+            Place(here, PackShape.of(split, 256, 126), torch.float32),
+            mask_fraction=0.15,
         )
     stream = ProteinStream(split, PackShape.of(split, 256, 126), EVALUATION_SEED)
     loss, correct, predicted = 0.0, 0, 0
@@ -100,7 +105,9 @@ def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, referen
 @torch.no_grad()
 def test_pseudo_perplexity_masks_one_residue_at_a_time(prepared: Path, reference: Any) -> None:
     split = RecordSplit(prepared, "validation")
-    model = with_weights(reference.config, {k: v.clone() for k, v in reference.state_dict().items()})
+    model = with_weights(
+        reference.config, {k: v.clone() for k, v in reference.state_dict().items()}
+    )
     got = pseudo_perplexity(
         model,
         split,
@@ -119,7 +126,9 @@ def test_pseudo_perplexity_masks_one_residue_at_a_time(prepared: Path, reference
         for position in range(1, len(protein) - 1):
             masked = protein.clone()
             masked[position] = MASK
-            log_probabilities = reference(input_ids=masked[None]).logits[0, position].log_softmax(-1)
+            log_probabilities = (
+                reference(input_ids=masked[None]).logits[0, position].log_softmax(-1)
+            )
             losses.append(-float(log_probabilities[protein[position]]))
         expected.append(math.exp(np.mean(losses)))
     assert got == pytest.approx(np.mean(expected), rel=1e-5)
@@ -144,7 +153,10 @@ def test_split_without_a_masked_residue_has_no_score(tiny_model: Path, tmp_path:
     )
     with processes() as here:
         result = score(
-            model, split, Place(here, PackShape.of(split, 128, 126), torch.float32), mask_fraction=1e-9
+            model,
+            split,
+            Place(here, PackShape.of(split, 128, 126), torch.float32),
+            mask_fraction=1e-9,
         )
     assert (
         math.isnan(result.values["eval_loss"])
@@ -159,7 +171,9 @@ def test_unigram_perplexity(prepared: Path) -> None:
     residues = np.concatenate([split.token_ids(place) for place in places])
     frequencies = np.bincount(residues) / len(residues)
     frequencies = frequencies[frequencies > 0]
-    assert unigram_perplexity(split) == pytest.approx(np.exp(-(frequencies * np.log(frequencies)).sum()))
+    assert unigram_perplexity(split) == pytest.approx(
+        np.exp(-(frequencies * np.log(frequencies)).sum())
+    )
 
 
 def scores_of(config: Path, *overrides: str) -> dict[str, object]:
@@ -204,7 +218,9 @@ def test_make_scores_the_run_that_is_named(run_file: Path, tmp_path: Path) -> No
     with pytest.raises(ValueError, match="the run mine has not finished"):
         scores_of(Path(config), *overrides)
     elsewhere = make("RUN=runs/mine", "TARGET=slurm")
-    assert elsewhere.returncode and "RUN: got runs/mine, a folder of this machine" in elsewhere.stderr
+    assert (
+        elsewhere.returncode and "RUN: got runs/mine, a folder of this machine" in elsewhere.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -224,7 +240,11 @@ def test_what_is_wrong_is_said(
 
 
 def test_missing_data_are_prepared_and_the_scores_lie_beside_the_model(
-    run_file: Path, tiny_model: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_file: Path,
+    tiny_model: Path,
+    prepared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = shutil.copytree(tiny_model, tmp_path / "mine" / "model")
     data = [f"data.path={tmp_path / 'new'}", f"data.source=[{prepared.parent / 'proteins.fasta'}]"]

@@ -20,7 +20,9 @@ def test_a_risen_loss_ends_the_run_which_continues_from_its_first_score(
     data = (f"data.path={tmp_path / 'mine'}", f"data.source=[{prepared.parent / 'proteins.fasta'}]")
     guard = (*TOO_FAST, *data, f"guard.path={tmp_path / 'general'}", "train.eval_packs=1")
     prepare(load_config(run_file, guard))
-    with pytest.raises(RunError, match=r"the loss on general proteins rose by .*; step 2 is saved in"):
+    with pytest.raises(
+        RunError, match=r"the loss on general proteins rose by .*; step 2 is saved in"
+    ):
         train_here(run_file, *guard, "guard.stop=true")
     train_here(run_file, *guard)
     run_dir = tmp_path / "runs" / "run"
@@ -37,10 +39,15 @@ def test_a_risen_loss_ends_the_run_which_continues_from_its_first_score(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["model.init_from=null"], "guard: general proteins are scored in a continued pre-training"),
+        (
+            ["model.init_from=null"],
+            "guard: general proteins are scored in a continued pre-training",
+        ),
         (["guard.max_increase=0"], "guard.max_increase: got 0.0; allowed above 0"),
     ],
 )
-def test_settings_without_a_sense_are_refused(run_file: Path, overrides: list[str], message: str) -> None:
+def test_settings_without_a_sense_are_refused(
+    run_file: Path, overrides: list[str], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         load_config(run_file, ["guard.stop=true", *overrides])

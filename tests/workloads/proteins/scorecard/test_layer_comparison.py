@@ -35,7 +35,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def configured(folder: Path, model: Path, kind: str) -> RunFile:
-    overrides = ["train.precision=fp32", f"inference.output={folder}/layers.csv", f"inference.model={model}"]
+    overrides = [
+        "train.precision=fp32",
+        f"inference.output={folder}/layers.csv",
+        f"inference.model={model}",
+    ]
     return load_config(write_task_file(folder, model, kind), overrides)
 
 
@@ -64,7 +68,10 @@ def test_every_layer_and_pooling_is_scored(
         assert row["may_be_chance"] == str(inside)
     best = max(rows, key=lambda row: float(row["validation"]))
     printed = capsys.readouterr().out
-    assert f"validation prefers layer {best['layer']}, pooling {best['pooling']}: test accuracy" in printed
+    assert (
+        f"validation prefers layer {best['layer']}, pooling {best['pooling']}: test accuracy"
+        in printed
+    )
     assert "test clusters: " in printed and (tmp_path / "layers.png").stat().st_size > 5000
     # One cell, by transformers.
     plain, tokenizer = (
@@ -80,7 +87,9 @@ def test_every_layer_and_pooling_is_scored(
             ids = split.token_ids(split.draw(int(unit), 1, 0, 0)[0][0]).tolist()
             tokens = torch.tensor([[tokenizer.cls_token_id, *ids, tokenizer.eos_token_id]])
             with torch.no_grad():
-                hidden = plain.base_model(tokens, output_hidden_states=True).hidden_states[1][0, 1:-1]
+                hidden = plain.base_model(tokens, output_hidden_states=True).hidden_states[1][
+                    0, 1:-1
+                ]
             features.append(hidden.mean(dim=0).numpy().astype(np.float16).astype(np.float32))
         return Examples(np.stack(features), split.labels(units))
 
@@ -99,7 +108,9 @@ def test_residues_have_layers_without_pooling(
     config = configured(tmp_path, tiny_model, "residue")
     monkeypatch.setattr(layers, "similarity_clusters", lambda of: ([one.id for one in of], "id"))
     rows = compared(config, here)
-    assert [(row["pooling"], row["layer"]) for row in rows] == [("none", str(layer)) for layer in range(3)]
+    assert [(row["pooling"], row["layer"]) for row in rows] == [
+        ("none", str(layer)) for layer in range(3)
+    ]
     # The label of a residue is a function of its letter, which the embedding layer shows.
     assert float(rows[0]["test"]) > 0.9
 

@@ -35,16 +35,24 @@ MEASURED = (0.1, 0.5, 0.5, 0.9, 0.5, 0.9, -1.0, 0.2)
 RELEASE, SHA256 = next((release, sha256) for sha256, release in RELEASES.items())
 
 
-def write_release(folder: Path, assays: tuple[str, ...] = ("A_B_2020", "A_C_2021", "Z_D_2022")) -> Path:
+def write_release(
+    folder: Path, assays: tuple[str, ...] = ("A_B_2020", "A_C_2021", "Z_D_2022")
+) -> Path:
     folder.mkdir(parents=True)
     with (folder / REFERENCE).open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["DMS_id", "DMS_filename", "UniProt_ID", "coarse_selection_type", "target_seq"])
+        table.writerow(
+            ["DMS_id", "DMS_filename", "UniProt_ID", "coarse_selection_type", "target_seq"]
+        )
         for name in assays:
-            table.writerow([name, f"{name}.csv", name[0], "Stability" if name < "B" else "Binding", TARGET])
+            table.writerow(
+                [name, f"{name}.csv", name[0], "Stability" if name < "B" else "Binding", TARGET]
+            )
     for name in assays:
         rows = [f"{m},{s},1" for m, s in zip(MUTANTS, MEASURED, strict=True)]
-        (folder / f"{name}.csv").write_text("\n".join(["mutant,DMS_score,DMS_score_bin", *rows]) + "\n")
+        (folder / f"{name}.csv").write_text(
+            "\n".join(["mutant,DMS_score,DMS_score_bin", *rows]) + "\n"
+        )
     return folder
 
 
@@ -100,7 +108,9 @@ def test_correlations_are_those_of_a_loop_over_transformers(
     expected = np.corrcoef(ranks(brute_force(tiny_model)), ranks(MEASURED))[0, 1]
     for assay in benchmark.assays:
         found = json.loads(result_file(out, assay, "k" * 20).read_text())
-        assert found["spearman"] == pytest.approx(expected, abs=1e-6) and found["variants"] == len(MUTANTS)
+        assert found["spearman"] == pytest.approx(expected, abs=1e-6) and found["variants"] == len(
+            MUTANTS
+        )
 
 
 def test_a_second_start_scores_the_missing_assays_alone(
@@ -139,7 +149,9 @@ def test_missing_files_and_bad_rows_are_named(tmp_path: Path) -> None:
     copy = tmp_path / "no reference"
     shutil.copytree(folder, copy)
     (copy / REFERENCE).unlink()
-    with pytest.raises(ValueError, match=r"proteingym: no DMS_substitutions\.csv in .*no reference"):
+    with pytest.raises(
+        ValueError, match=r"proteingym: no DMS_substitutions\.csv in .*no reference"
+    ):
         read_benchmark([str(copy)], tmp_path)
     for file in folder.glob("[AZ]*.csv"):
         file.unlink()
@@ -147,7 +159,9 @@ def test_missing_files_and_bad_rows_are_named(tmp_path: Path) -> None:
         read_benchmark([str(folder)], tmp_path)
     (folder / "A_B_2020.csv").write_text("mutant,DMS_score\nM1A,1\nA2R,2\n")
     (bad,) = read_benchmark([str(folder)], tmp_path).assays
-    with pytest.raises(ValueError, match=r"A_B_2020\.csv :3: A2R: the wild type .* has K at position 2"):
+    with pytest.raises(
+        ValueError, match=r"A_B_2020\.csv :3: A2R: the wild type .* has K at position 2"
+    ):
         bad.measured()
 
 
@@ -164,9 +178,27 @@ def test_missing_files_and_bad_rows_are_named(tmp_path: Path) -> None:
             None,
             "not comparable: published with windows",
         ),
-        ("facebook/esm2_t33_650M_UR50D", RELEASE, 1022, "X", "not comparable: no published figure of this"),
-        ("runs/mine/model", RELEASE, 1022, None, "not comparable: no published figure of runs/mine/model"),
-        ("biohub/ESMC-300M", RELEASE, 1022, None, "not comparable: no published figure of biohub/ESMC-300M"),
+        (
+            "facebook/esm2_t33_650M_UR50D",
+            RELEASE,
+            1022,
+            "X",
+            "not comparable: no published figure of this",
+        ),
+        (
+            "runs/mine/model",
+            RELEASE,
+            1022,
+            None,
+            "not comparable: no published figure of runs/mine/model",
+        ),
+        (
+            "biohub/ESMC-300M",
+            RELEASE,
+            1022,
+            None,
+            "not comparable: no published figure of biohub/ESMC-300M",
+        ),
     ],
 )
 def test_published_figures_stand_beside_the_same_model_release_and_protocol_alone(

@@ -42,7 +42,9 @@ def test_a_scorecard_has_every_part(
     model = tmp_path / "run" / "model"
     shutil.copytree(tiny_model, model)
     gym = write_release(tmp_path / "gym")
-    inference.run_inference("scorecard", configured(run_file, model, f"scorecard.proteingym=[{gym}]"))
+    inference.run_inference(
+        "scorecard", configured(run_file, model, f"scorecard.proteingym=[{gym}]")
+    )
     document = json.loads((tmp_path / "run" / "scorecard.json").read_text())
     found = {row["name"]: row for row in document["scores"]}
     assert 1 < found["perplexity"]["value"] < 200 and 1 < found["pseudo-perplexity"]["value"] < 200

@@ -83,7 +83,9 @@ class Served:
         try:
             connection.request(method, path, body or None, named)
             answer = connection.getresponse()
-            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+            return Reply(
+                answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+            )
         finally:
             connection.close()
 
@@ -99,7 +101,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(model: ServedModel, settings: ServeSettings, *, is_ready: bool = True) -> Iterator[Served]:
+def serving(
+    model: ServedModel, settings: ServeSettings, *, is_ready: bool = True
+) -> Iterator[Served]:
     """Run a server that listens and, unless ``is_ready`` is False, has warmed up its model."""
     service = Service(model, settings)
     server = Server(service, host="127.0.0.1", port=free_port())

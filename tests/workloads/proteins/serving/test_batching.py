@@ -108,7 +108,9 @@ def test_a_model_that_fails_is_unhealthy_until_it_works_again_by_itself(
     with serving(model, ServeSettings()) as served:
         model.fails = True
         reply = served.invoke({"proteins": ["M"]})
-        assert reply.status == 500 and "this device" not in reply.body.decode(), "details are for the log"
+        assert reply.status == 500 and "this device" not in reply.body.decode(), (
+            "details are for the log"
+        )
         eventually(lambda: served.send("GET", "/ping").status == 503)
         model.fails = False
         # An unhealthy server gets no requests.

@@ -18,7 +18,9 @@ from tests.workloads.proteins.serving.served import CountingModel, Served, servi
 STALL_SECONDS = 0.5
 PATIENCE = 30.0
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
-INVOKE = b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Type: text/csv\r\nContent-Length: 3\r\n\r\n"
+INVOKE = (
+    b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Type: text/csv\r\nContent-Length: 3\r\n\r\n"
+)
 LARGE = 30_000_000
 """Size of an answer in bytes, above the kernel's buffer for a client that does not read."""
 
@@ -71,7 +73,9 @@ def until_closed(connected: socket.socket, drip: bytes) -> bytes:
 
 @pytest.mark.parametrize("start", [b"", PING[:5], PING[:-2] + b"X-Slow: "])
 @pytest.mark.parametrize("drip", [b"", b"a"])
-def test_an_incomplete_head_closes_the_connection(served: Served, start: bytes, drip: bytes) -> None:
+def test_an_incomplete_head_closes_the_connection(
+    served: Served, start: bytes, drip: bytes
+) -> None:
     with client(served) as connected:
         connected.sendall(start)
         assert until_closed(connected, drip) == b""

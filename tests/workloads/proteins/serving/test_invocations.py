@@ -26,7 +26,11 @@ from seqlm.proteins.serving.settings import ServeSettings
 from tests.workloads.proteins.serving.served import CSV, JSON, CountingModel, Served, serving
 
 SETTINGS = ServeSettings(
-    max_body_bytes=10_000, max_proteins=8, max_residues=100, max_waiting_residues=500, timeout_seconds=20
+    max_body_bytes=10_000,
+    max_proteins=8,
+    max_residues=100,
+    max_waiting_residues=500,
+    timeout_seconds=20,
 )
 MKT = Protein("a", encode("MKT"))
 
@@ -122,7 +126,12 @@ REFUSED: list[tuple[Any, str, int, str]] = [
     ({"proteins": "MKT"}, JSON, 400, "proteins is 'MKT'"),
     ({"proteins": ["MKT"], "top": 3}, JSON, 400, "the key 'top'"),
     (b'{"proteins": ["MKT"], "proteins": ["M"]}', JSON, 400, "the key 'proteins' twice"),
-    (b'{"proteins": [{"sequence": "MKT", "sequence": "M"}]}', JSON, 400, "the key 'sequence' twice"),
+    (
+        b'{"proteins": [{"sequence": "MKT", "sequence": "M"}]}',
+        JSON,
+        400,
+        "the key 'sequence' twice",
+    ),
     ({"proteins": [["MKT"]]}, JSON, 400, "proteins[0] is a list"),
     ({"proteins": [{"id": "a"}]}, JSON, 400, "has no sequence"),
     ({"proteins": [{"seq": "MKT"}]}, JSON, 400, "the key 'seq'"),
@@ -166,7 +175,9 @@ def test_refusals_name_what_is_wrong(
         ({"id": "\ud800", "sequence": "M"}, "proteins[1].id", r"'\ud800'", "1 to 256 printable"),
     ],
 )
-def test_a_bad_protein_is_named(served: Served, protein: object, where: str, got: str, allowed: str) -> None:
+def test_a_bad_protein_is_named(
+    served: Served, protein: object, where: str, got: str, allowed: str
+) -> None:
     reply = served.invoke({"proteins": ["MKT", protein]})
     assert reply.status == 422 and reply.json["num_faults"] == 1
     (fault,) = reply.json["faults"]
@@ -206,7 +217,9 @@ def test_the_description_has_the_limits_and_types_of_the_server(served: Served) 
     limits = {f"ESM2_SERVE_{name.upper()}": value for name, value in vars(SETTINGS).items()}
     assert reply.json["info"]["x-limits"] == limits
     assert (
-        set(invoke["requestBody"]["content"]) == set(invoke["responses"]["200"]["content"]) == {*MEDIA_TYPES}
+        set(invoke["requestBody"]["content"])
+        == set(invoke["responses"]["200"]["content"])
+        == {*MEDIA_TYPES}
     )
     refused = reply.json["components"]["responses"].values()
     assert all(set(answer["content"]) == {PROBLEM_TYPE} for answer in refused)

@@ -41,7 +41,11 @@ TASKS: dict[str, tuple[Any, str | None, list[str]]] = {
         "multi_label_classification",
         ["nucleus", "cytoplasm", "other"],
     ),
-    "multiclass": (AutoModelForSequenceClassification, "single_label_classification", ["a", "b", "c"]),
+    "multiclass": (
+        AutoModelForSequenceClassification,
+        "single_label_classification",
+        ["a", "b", "c"],
+    ),
     "regression": (AutoModelForSequenceClassification, "regression", ["melting", "activity"]),
     "residue": (AutoModelForTokenClassification, None, ["H", "E", "C"]),
     "plain": (AutoModelForMaskedLM, None, ["0", "1"]),
@@ -49,7 +53,9 @@ TASKS: dict[str, tuple[Any, str | None, list[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def folders(tiny_config: PretrainedConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(
+    tiny_config: PretrainedConfig, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     """Model folders by task; large weights in the heads make the labels differ."""
     made = {}
     for task, (kind, problem_type, names) in TASKS.items():
@@ -111,7 +117,10 @@ def test_answers_are_those_of_transformers(folders: dict[str, Path], task: str) 
             assert len(found["labels"]) == len(protein)
             close(found["probabilities"], probabilities.max(axis=-1))
         elif task == "multiclass":
-            close(list(found["probabilities"].values()), torch.tensor(expected).softmax(dim=-1).numpy())
+            close(
+                list(found["probabilities"].values()),
+                torch.tensor(expected).softmax(dim=-1).numpy(),
+            )
             assert found["label"] == max(found["probabilities"], key=found["probabilities"].get)
         else:
             close(list(found["probabilities"].values()), torch.tensor(expected).sigmoid().numpy())
@@ -132,10 +141,14 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path, folders: dict[str, 
     with pytest.raises(ValueError, match=r"there is no folder .*none"):
         check_folder(tmp_path / "none")
     (tmp_path / "model").mkdir()
-    with pytest.raises(ValueError, match=r"it has model; .*put its files, not the folder, into the archive"):
+    with pytest.raises(
+        ValueError, match=r"it has model; .*put its files, not the folder, into the archive"
+    ):
         check_folder(tmp_path)
     config = json.loads((folders["multiclass"] / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["EsmForProteinFolding"]}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"architectures": ["EsmForProteinFolding"]})
+    )
     with pytest.raises(ValueError, match="EsmForProteinFolding"):
         open_model(tmp_path, SETTINGS)
 
@@ -146,7 +159,9 @@ def test_an_unreadable_folder_is_refused(tmp_path: Path) -> None:
     folder.mkdir(mode=0o700)
     os.seteuid(10001)
     try:
-        with pytest.raises(ValueError, match=r"user 10001 cannot list .*: Permission denied; .*chmod a\+rX"):
+        with pytest.raises(
+            ValueError, match=r"user 10001 cannot list .*: Permission denied; .*chmod a\+rX"
+        ):
             check_folder(folder)
     finally:
         os.seteuid(0)
@@ -162,7 +177,9 @@ def test_a_model_that_diverged_is_not_served(
     with torch.no_grad():
         model.classifier.out_proj.bias.fill_(torch.nan)
     model.save_pretrained(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["serve", "--model", str(tmp_path), "--port", str(free_port())])
+    monkeypatch.setattr(
+        sys, "argv", ["serve", "--model", str(tmp_path), "--port", str(free_port())]
+    )
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     # uvicorn closes all logging handlers. That of absl would close the standard error of pytest.
     monkeypatch.setattr(logging, "shutdown", lambda *_: None)
@@ -197,7 +214,9 @@ def test_a_taken_port_is_named_before_the_model_is_loaded(
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr(sys, "argv", ["serve", "--model", str(tmp_path / "none"), "--port", str(port)])
+        monkeypatch.setattr(
+            sys, "argv", ["serve", "--model", str(tmp_path / "none"), "--port", str(port)]
+        )
         with pytest.raises(SystemExit, match="2"):
             main()
     assert f'(make serve ARGS="--port {port + 1}")' in capsys.readouterr().err
@@ -211,7 +230,9 @@ def test_the_container_s_command_serves_a_model_and_gets_signals(folders: dict[s
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "ESM2_SERVE_DRAIN_SECONDS": "0",
     }
-    with answering([*command, "--host", "127.0.0.1", "--port", str(port)], port, environment) as process:
+    with answering(
+        [*command, "--host", "127.0.0.1", "--port", str(port)], port, environment
+    ) as process:
         body = urllib.request.Request(
             f"http://127.0.0.1:{port}/invocations", b"id,sequence\nP1,MKT", {"Content-Type": CSV}
         )

@@ -25,7 +25,13 @@ BODY = b'{"proteins": ["MKTLAGV", "MKT"]}'
 @contextlib.contextmanager
 def server(seconds: float, **settings: int) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     port = free_port()
-    command = [sys.executable, "-m", "tests.workloads.proteins.serving.slow_server", str(port), str(seconds)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.workloads.proteins.serving.slow_server",
+        str(port),
+        str(seconds),
+    ]
     environment = {f"ESM2_SERVE_{name.upper()}": str(value) for name, value in settings.items()}
     with answering(command, port, environment) as process:
         yield port, process
@@ -76,7 +82,9 @@ class Clients:
         with contextlib.closing(connection):
             while True:
                 try:
-                    connection.request("POST", "/invocations", BODY, {"Content-Type": "application/json"})
+                    connection.request(
+                        "POST", "/invocations", BODY, {"Content-Type": "application/json"}
+                    )
                     answer = connection.getresponse()
                     answer.read()
                 except (OSError, http.client.HTTPException) as error:

@@ -88,7 +88,9 @@ def serve() -> Iterator[Site]:
             self.send_header("ETag", etag(content))
             self.end_headers()
             if body:
-                stop_bytes = state.break_after_bytes.pop(0) if state.break_after_bytes else len(part)
+                stop_bytes = (
+                    state.break_after_bytes.pop(0) if state.break_after_bytes else len(part)
+                )
                 self.wfile.write(part[:stop_bytes])
                 if stop_bytes < len(part):
                     self.close_connection = True

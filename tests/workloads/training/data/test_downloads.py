@@ -50,7 +50,9 @@ def test_a_download_is_whole_and_leaves_nothing_half_done(proteins: str, tmp_pat
     assert sorted(p.name for p in downloads.iterdir()) == ["p.fasta", "p.fasta.source.json"]
 
 
-def test_a_broken_connection_is_resumed_where_it_broke(proteins: str, site: Site, tmp_path: Path) -> None:
+def test_a_broken_connection_is_resumed_where_it_broke(
+    proteins: str, site: Site, tmp_path: Path
+) -> None:
     site.break_after_bytes = [100_000, 50_000]
     (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
     assert path.read_bytes() == PROTEINS
@@ -71,7 +73,9 @@ def test_a_second_run_resumes_after_a_kill(proteins: str, site: Site, tmp_path: 
     assert _ranges(site) == ["bytes=77000-"]
 
 
-def test_a_kill_before_the_rename_sends_nothing_again(proteins: str, site: Site, tmp_path: Path) -> None:
+def test_a_kill_before_the_rename_sends_nothing_again(
+    proteins: str, site: Site, tmp_path: Path
+) -> None:
     note = {"address": proteins, "validator": etag(PROTEINS), "length_bytes": len(PROTEINS)}
     (tmp_path / "p.fasta.partial").write_bytes(PROTEINS)
     (tmp_path / "p.fasta.partial.json").write_text(json.dumps(note))
@@ -80,7 +84,9 @@ def test_a_kill_before_the_rename_sends_nothing_again(proteins: str, site: Site,
     assert _ranges(site) == []
 
 
-@pytest.mark.parametrize("note", [None, "torn {", '{"address": "%s", "validator": "old", "length_bytes": 9}'])
+@pytest.mark.parametrize(
+    "note", [None, "torn {", '{"address": "%s", "validator": "old", "length_bytes": 9}']
+)
 def test_a_partial_of_other_content_is_dropped(
     note: str | None, proteins: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,7 +116,9 @@ def test_a_file_that_changes_during_the_transfer_is_read_anew(
     assert "changed at the source; starting again; trying again" in caplog.text
 
 
-def test_a_server_without_ranges_is_read_from_the_start(proteins: str, site: Site, tmp_path: Path) -> None:
+def test_a_server_without_ranges_is_read_from_the_start(
+    proteins: str, site: Site, tmp_path: Path
+) -> None:
     site.ranges = False
     site.break_after_bytes = [100_000]
     (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
@@ -143,7 +151,9 @@ def test_a_server_that_stays_down_is_given_up(proteins: str, site: Site, tmp_pat
 
 
 def test_gives_up_if_no_server_listens(site: Site, tmp_path: Path) -> None:
-    with pytest.raises(FetchError, match=r"127\.0\.0\.1:9/p\.fa: the connection failed .* 8 times in a row"):
+    with pytest.raises(
+        FetchError, match=r"127\.0\.0\.1:9/p\.fa: the connection failed .* 8 times in a row"
+    ):
         fetch("http://127.0.0.1:9/p.fa", tmp_path, sources.PROTEINS)
 
 
@@ -165,23 +175,30 @@ def test_a_refusal_names_the_address_and_what_to_do(
     assert len(site.requests) == 1
 
 
-def test_requests_one_byte_if_the_server_refuses_head(proteins: str, site: Site, tmp_path: Path) -> None:
+def test_requests_one_byte_if_the_server_refuses_head(
+    proteins: str, site: Site, tmp_path: Path
+) -> None:
     site.head_status = 403
     (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
     assert path.read_bytes() == PROTEINS
     assert _ranges(site) == ["bytes=0-0", None]
 
 
-def test_a_wrong_length_is_an_error_and_nothing_is_kept(proteins: str, site: Site, tmp_path: Path) -> None:
+def test_a_wrong_length_is_an_error_and_nothing_is_kept(
+    proteins: str, site: Site, tmp_path: Path
+) -> None:
     site.announced_extra_bytes = 5
     with pytest.raises(
-        FetchError, match=rf"announced {len(PROTEINS) + 5} bytes and sent {len(PROTEINS)}; the file was not"
+        FetchError,
+        match=rf"announced {len(PROTEINS) + 5} bytes and sent {len(PROTEINS)}; the file was not",
     ):
         fetch(proteins, tmp_path, sources.PROTEINS)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_complete_file_is_checked_but_not_sent_again(proteins: str, site: Site, tmp_path: Path) -> None:
+def test_a_complete_file_is_checked_but_not_sent_again(
+    proteins: str, site: Site, tmp_path: Path
+) -> None:
     fetch(proteins, tmp_path, sources.PROTEINS)
     site.requests.clear()
     assert fetch(proteins, tmp_path, sources.PROTEINS) == [tmp_path / "p.fasta"]
@@ -243,7 +260,9 @@ def test_a_disk_too_small_is_found_before_the_download(
     proteins: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1_000))  # type: ignore[attr-defined]
-    with pytest.raises(FetchError, match=rf"{len(PROTEINS)} bytes to download but 1000 free on the disk of"):
+    with pytest.raises(
+        FetchError, match=rf"{len(PROTEINS)} bytes to download but 1000 free on the disk of"
+    ):
         fetch(proteins, tmp_path, sources.PROTEINS)
     assert _ranges(site) == []
 
@@ -257,7 +276,8 @@ def test_a_disk_that_fills_up_keeps_what_arrived(
 
     monkeypatch.setattr(transfer, "_append", full)
     with pytest.raises(
-        FetchError, match=r"cannot write to .*: No space left on device; free space or set data\.down"
+        FetchError,
+        match=r"cannot write to .*: No space left on device; free space or set data\.down",
     ):
         fetch(proteins, tmp_path, sources.PROTEINS)
     assert (tmp_path / "p.fasta.partial").read_bytes() == PROTEINS[:1000]
@@ -265,7 +285,9 @@ def test_a_disk_that_fills_up_keeps_what_arrived(
 
 def test_a_download_folder_that_cannot_be_made_is_named(proteins: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FetchError, match=r"cannot write to .*file/x: .*set data\.downloads to another"):
+    with pytest.raises(
+        FetchError, match=r"cannot write to .*file/x: .*set data\.downloads to another"
+    ):
         fetch(proteins, tmp_path / "file" / "x", sources.PROTEINS)
 
 
@@ -327,7 +349,11 @@ def test_a_wrong_checksum_is_an_error_and_the_file_is_not_kept(
 
 @pytest.mark.parametrize("metalink", [None, _metalink("q.fasta", b"")])
 def test_a_missing_checksum_is_said(
-    metalink: bytes | None, proteins: str, published: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    metalink: bytes | None,
+    proteins: str,
+    published: Site,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     if metalink is not None:
         published.files["/pub/RELEASE.metalink"] = metalink
@@ -335,11 +361,17 @@ def test_a_missing_checksum_is_said(
     assert "no checksum of it is published, so only its length was verified" in caplog.text
 
 
-def test_a_size_other_than_published_is_an_error(proteins: str, published: Site, tmp_path: Path) -> None:
+def test_a_size_other_than_published_is_an_error(
+    proteins: str, published: Site, tmp_path: Path
+) -> None:
     published.files["/pub/RELEASE.metalink"] = _metalink("p.fasta", b"short")
-    with pytest.raises(FetchError, match=rf"has {len(PROTEINS)} bytes, but .* says 5; a new release"):
+    with pytest.raises(
+        FetchError, match=rf"has {len(PROTEINS)} bytes, but .* says 5; a new release"
+    ):
         fetch(proteins, tmp_path, sources.PROTEINS)
-    assert [path for method, path, _ in published.requests if method == "GET"] == ["/pub/RELEASE.metalink"]
+    assert [path for method, path, _ in published.requests if method == "GET"] == [
+        "/pub/RELEASE.metalink"
+    ]
 
 
 # addresses

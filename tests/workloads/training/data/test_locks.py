@@ -24,7 +24,9 @@ def test_a_lock_in_a_folder_of_ones_own_is_in_the_cache(tmp_path: Path, cache: P
     lock = locks.try_lock(tmp_path / "runs/a/metrics.jsonl")
     assert lock is not None and Path(lock.name).parent == cache
     assert list((tmp_path / "runs/a").iterdir()) == []
-    assert locks.try_lock(tmp_path / "runs/../runs/a/metrics.jsonl") is None, "another name of the same file"
+    assert locks.try_lock(tmp_path / "runs/../runs/a/metrics.jsonl") is None, (
+        "another name of the same file"
+    )
     with locks.try_lock(tmp_path / "runs/b/metrics.jsonl") as other:  # type: ignore[union-attr]
         assert other is not None
     lock.close()
@@ -32,7 +34,9 @@ def test_a_lock_in_a_folder_of_ones_own_is_in_the_cache(tmp_path: Path, cache: P
         assert again is not None
 
 
-@pytest.mark.parametrize("reason", ["network", "shared with a group", "shared with everyone", "no cache"])
+@pytest.mark.parametrize(
+    "reason", ["network", "shared with a group", "shared with everyone", "no cache"]
+)
 def test_a_lock_that_others_must_see_is_beside_the_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:

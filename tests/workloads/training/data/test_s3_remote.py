@@ -102,14 +102,19 @@ def test_an_empty_object_is_an_empty_file(bucket: Any, tmp_path: Path) -> None:
             "s3://proteins/no.fa",
             r"s3://proteins/no.fa: S3 answered 404 404; there is no such object.*end it with / to mean all",
         ),
-        ("s3://proteins/none/", r"s3://proteins/none/: no FASTA object under this prefix; .*\.fasta"),
+        (
+            "s3://proteins/none/",
+            r"s3://proteins/none/: no FASTA object under this prefix; .*\.fasta",
+        ),
         (
             "s3://nobucket/none/",
             r"s3://nobucket/none/: S3 answered 404 NoSuchBucket; there is no such object or bucket: check",
         ),
     ],
 )
-def test_missing_objects_are_named(bucket: Any, location: str, message: str, tmp_path: Path) -> None:
+def test_missing_objects_are_named(
+    bucket: Any, location: str, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(FetchError, match=message):
         fetch(location, tmp_path, sources.PROTEINS)
 
@@ -195,6 +200,8 @@ def test_errors_of_s3_say_what_to_do(error: Exception, kind: type[Exception], me
         ({"ETag": '""', "ChecksumCRC64NVME": "AAAAAAAAAAA="}, None),
     ],
 )
-def test_only_digests_of_the_whole_object_are_used(answer: dict[str, object], algorithm: str | None) -> None:
+def test_only_digests_of_the_whole_object_are_used(
+    answer: dict[str, object], algorithm: str | None
+) -> None:
     state = remotes.S3Remote("proteins", "p.fa", AnsweringClient(answer)).head()
     assert (state.checksum.algorithm if state.checksum else None) == algorithm

@@ -29,13 +29,17 @@ from seqlm.training.data.transfer import FetchError, fetch
         ("no/such.fasta", r"no/such.fasta: no such file or folder, .* \(looked in /"),
     ],
 )
-def test_a_location_that_cannot_be_used_says_what_can(location: str, message: str, tmp_path: Path) -> None:
+def test_a_location_that_cannot_be_used_says_what_can(
+    location: str, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(FetchError, match=message):
         fetch(location, tmp_path / "downloads", PROTEINS)
     assert not (tmp_path / "downloads").exists()
 
 
-def test_the_names_stand_for_uniprots_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_names_stand_for_uniprots_addresses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     asked = []
 
     def remember(remote: Any, *_: object, **__: object) -> Path:
@@ -54,7 +58,13 @@ def test_the_names_stand_for_uniprots_addresses(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_sample_is_the_embedded_one(tmp_path: Path) -> None:
-    assert PROTEINS.sample.parts[-5:] == ("seqlm", "proteins", "data", "sample", "proteins.fasta.gz")
+    assert PROTEINS.sample.parts[-5:] == (
+        "seqlm",
+        "proteins",
+        "data",
+        "sample",
+        "proteins.fasta.gz",
+    )
     moved = replace(PROTEINS, sample=tmp_path / "proteins.fasta.gz")
     with pytest.raises(FetchError, match=r"sample: .* is missing; restore it with: git checkout"):
         fetch("sample", tmp_path, moved)
@@ -72,11 +82,17 @@ def test_a_folder_gives_its_fasta_sorted(tmp_path: Path) -> None:
     for name in ("b.fa", "a.FASTA.gz", "c.faa", "._b.fa", "notes.txt", "d.tsv"):
         (tmp_path / name).write_text("")
     (tmp_path / "sub.fasta").mkdir()
-    assert [p.name for p in fetch(str(tmp_path), tmp_path, PROTEINS)] == ["a.FASTA.gz", "b.fa", "c.faa"]
+    assert [p.name for p in fetch(str(tmp_path), tmp_path, PROTEINS)] == [
+        "a.FASTA.gz",
+        "b.fa",
+        "c.faa",
+    ]
 
 
 def test_a_folder_without_fasta_lists_the_suffixes(tmp_path: Path) -> None:
-    with pytest.raises(FetchError, match=r"no FASTA file in this folder; .* \.fasta, \.fasta\.gz, \.fa,"):
+    with pytest.raises(
+        FetchError, match=r"no FASTA file in this folder; .* \.fasta, \.fasta\.gz, \.fa,"
+    ):
         fetch(str(tmp_path), tmp_path, PROTEINS)
 
 

@@ -33,7 +33,9 @@ class VisibleFinder:
         places = [spec.origin or "", *(spec.submodule_search_locations or [])]
         return None if any(INSTALLED.search(f"{place}/") for place in places) else spec
 
-    def find_distributions(self, context: DistributionFinder.Context | None = None) -> Iterable[Distribution]:
+    def find_distributions(
+        self, context: DistributionFinder.Context | None = None
+    ) -> Iterable[Distribution]:
         for found in PathFinder.find_distributions(context or DistributionFinder.Context()):
             if re.sub(r"[-_.]+", "-", found.metadata["Name"]).lower() in self._distributions:
                 yield found

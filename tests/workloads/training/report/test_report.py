@@ -27,7 +27,16 @@ from tests.workloads.training.training_runs import figures_not_drawn
 HOSTILE = '<script src="https://evil.example/x.js">alert(1)</script>&"\'$x_{'
 # Elements of HTML and SVG that have no end tag.
 VOID = {"meta", "link", "br", "img"}
-LOADING_ATTRIBUTES = {"src", "srcset", "data", "action", "poster", "background", "ping", "formaction"}
+LOADING_ATTRIBUTES = {
+    "src",
+    "srcset",
+    "data",
+    "action",
+    "poster",
+    "background",
+    "ping",
+    "formaction",
+}
 
 
 class Page(HTMLParser):
@@ -136,7 +145,12 @@ def write_finished(folder: Path) -> Path:
     """Write a run as the training loop leaves it, data folder included; return its folder."""
     run_dir, data = folder / "runs" / "r", folder / "data"
     data.mkdir()
-    split = {"records": 90, "clusters": 80, "residues": 27_000, "length_histogram": {"64": 60, "1024": 30}}
+    split = {
+        "records": 90,
+        "clusters": 80,
+        "residues": 27_000,
+        "length_histogram": {"64": 60, "1024": 30},
+    }
     manifest = {
         "sources": [{"name": "proteins.fasta.gz", "bytes": 4096, "sha256": "ab" * 32}],
         "seed": 7,
@@ -224,7 +238,11 @@ def test_cards_have_no_nearly_empty_row(count: int, columns: int) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_results_of_an_earlier_version_are_shown_with_what_they_have(finished: Path) -> None:
-    old = {name: value for name, value in RESULTS.items() if name in ("train_residues_per_second", "mfu")}
+    old = {
+        name: value
+        for name, value in RESULTS.items()
+        if name in ("train_residues_per_second", "mfu")
+    }
     write_results(finished, old)
     text = _read(report(finished)).text
     assert "51.7 k" in text and "31.0%" in text and "steady" not in text
@@ -269,8 +287,15 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     data.mkdir()
     split = {"records": HOSTILE, "length_histogram": {}}
     source = {"name": HOSTILE, "bytes": 1, "sha256": HOSTILE}
-    (data / "manifest.json").write_text(json.dumps({"sources": [source], "splits": {HOSTILE: split}}))
-    config = {"name": HOSTILE, "model": {"size": HOSTILE}, HOSTILE: HOSTILE, "data": {"path": str(data)}}
+    (data / "manifest.json").write_text(
+        json.dumps({"sources": [source], "splits": {HOSTILE: split}})
+    )
+    config = {
+        "name": HOSTILE,
+        "model": {"size": HOSTILE},
+        HOSTILE: HOSTILE,
+        "data": {"path": str(data)},
+    }
     (run_dir / "config.yaml").write_text(yaml.safe_dump(config))
     write_results(run_dir, {HOSTILE: HOSTILE, "environment": {HOSTILE: HOSTILE}})
     page = _read(report(run_dir))
@@ -324,7 +349,9 @@ def test_a_running_or_crashed_run_has_a_report(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.filterwarnings("error")
-def test_a_record_with_little_in_it_has_a_report(lines: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_record_with_little_in_it_has_a_report(
+    lines: list[dict[str, Any]], tmp_path: Path
+) -> None:
     _write(tmp_path, lines)
     _read(report(tmp_path))
 
@@ -349,7 +376,9 @@ def test_a_long_run_stays_a_small_file(tmp_path: Path) -> None:
     assert report(tmp_path).stat().st_size < 1_000_000
 
 
-def test_a_folder_without_a_record_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_record_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ValueError, match=rf"{tmp_path} holds no metrics\.jsonl, .*<runs>/<name>"):
         report(tmp_path)
     with pytest.raises(SystemExit) as ended:
@@ -361,7 +390,9 @@ def test_a_folder_without_a_record_is_named(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_command_prints_where_the_report_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_where_the_report_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _write(tmp_path, [_line(1)])
     main([str(tmp_path)])
     assert capsys.readouterr().out.strip() == str(tmp_path / "report.html")

@@ -60,9 +60,13 @@ class Managed:
             case "/experiments/create":
                 return 200, {"experiment_id": "1"}
             case "/runs/create":
-                return 200, {"run": {"info": {"run_id": "r1", "experiment_id": given["experiment_id"]}}}
+                return 200, {
+                    "run": {"info": {"run_id": "r1", "experiment_id": given["experiment_id"]}}
+                }
             case "/runs/log-batch":
-                self.metrics += [(m["key"], m["value"], m.get("step", 0)) for m in given.get("metrics", [])]
+                self.metrics += [
+                    (m["key"], m["value"], m.get("step", 0)) for m in given.get("metrics", [])
+                ]
                 self.params |= {p["key"]: p["value"] for p in given.get("params", [])}
                 return 200, {}
             case "/runs/update":
@@ -162,7 +166,9 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
             break
         except OSError:
-            assert service.poll() is None and time.monotonic() < deadline, "the service does not listen"
+            assert service.poll() is None and time.monotonic() < deadline, (
+                "the service does not listen"
+            )
             time.sleep(0.05)
     yield
     service.terminate()
@@ -180,7 +186,9 @@ def tracked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _run(run_dir: Path, uri: str) -> None:
     config = {"name": "r", "train": {"max_steps": 2}}
-    log = RunLog(run_dir, config=config, tracking=TrackingConfig(mlflow_uri=uri), max_steps=2, enabled=True)
+    log = RunLog(
+        run_dir, config=config, tracking=TrackingConfig(mlflow_uri=uri), max_steps=2, enabled=True
+    )
     log.train(1, loss=3.0)
     log.train(2, loss=2.5)
     log.close("FINISHED")
@@ -228,6 +236,8 @@ def test_without_credentials_a_run_ends_well_and_says_so(
     assert managed.metrics == []
 
 
-def test_an_address_without_mlflow_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_address_without_mlflow_is_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     _run(tmp_path / "r", "arn:aws:sagemaker:us-west-2:123456789012:domain/d-1")
     assert "is no app or tracking server of SageMaker" in capfd.readouterr().err

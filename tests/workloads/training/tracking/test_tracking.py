@@ -28,9 +28,18 @@ REPOSITORY = Path(__file__).parents[4]
 CONFIG = {"name": "r", "train": {"max_steps": 20, "betas": [0.9, 0.98]}, "data": {"path": None}}
 
 
-def _open(run_dir: Path, store: Path | str | None, *, mlflow: bool = True, **changes: Any) -> RunLog:
-    tracking = TrackingConfig(mlflow=mlflow, mlflow_uri=store.as_uri() if isinstance(store, Path) else store)
-    arguments: dict[str, Any] = {"config": CONFIG, "tracking": tracking, "max_steps": 20, "enabled": True}
+def _open(
+    run_dir: Path, store: Path | str | None, *, mlflow: bool = True, **changes: Any
+) -> RunLog:
+    tracking = TrackingConfig(
+        mlflow=mlflow, mlflow_uri=store.as_uri() if isinstance(store, Path) else store
+    )
+    arguments: dict[str, Any] = {
+        "config": CONFIG,
+        "tracking": tracking,
+        "max_steps": 20,
+        "enabled": True,
+    }
     return RunLog(run_dir, **(arguments | changes))
 
 
@@ -96,7 +105,10 @@ def test_a_resumed_run_continues_the_same_mlflow_run(tmp_path: Path) -> None:
     second.close("FINISHED")
     run = _only_run(store)
     assert run.info.run_id == (run_dir / "mlflow_run_id").read_text().strip()
-    assert [p.step for p in _client(store).get_metric_history(run.info.run_id, "train/loss")] == [1, 2]
+    assert [p.step for p in _client(store).get_metric_history(run.info.run_id, "train/loss")] == [
+        1,
+        2,
+    ]
     assert run.info.status == "FINISHED"
     assert _steps(run_dir) == [1, 2]
 
@@ -260,7 +272,9 @@ def test_a_last_line_torn_by_a_kill_is_dropped(tmp_path: Path) -> None:
 def test_damage_before_the_last_line_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"kind": "train", "step": 1}\nxx\n{"kind": "train", "step": 2}\n')
-    with pytest.raises(ValueError, match=r"metrics\.jsonl:2: got 'xx'; expected a JSON object with kind and"):
+    with pytest.raises(
+        ValueError, match=r"metrics\.jsonl:2: got 'xx'; expected a JSON object with kind and"
+    ):
         read_metrics(path)
 
 
@@ -337,8 +351,12 @@ def test_nothing_is_sent_home() -> None:
         "telemetry._IS_IN_CI_ENV_OR_TESTING = False\n"
         "assert telemetry.is_telemetry_disabled()"
     )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, env=environment, timeout=120, check=True)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")
+    }
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, env=environment, timeout=120, check=True
+    )
 
 
 def test_parameters_are_flat_and_within_mlflows_limits() -> None:

@@ -18,7 +18,12 @@ from seqlm.training.tracking.run_log import RunLog
 from seqlm.training.tracking.training_metrics import TrainingMetrics
 from tests.workloads.training.training_runs import lines, train_here
 
-STEPS = ("optim.warmup_steps=0", "train.max_steps=4", "train.eval_every_steps=2", "train.save_every_steps=2")
+STEPS = (
+    "optim.warmup_steps=0",
+    "train.max_steps=4",
+    "train.eval_every_steps=2",
+    "train.save_every_steps=2",
+)
 Samples = dict[tuple[str, str], float]
 """Values by the name without its prefix, and by the bound of a bucket."""
 
@@ -63,7 +68,9 @@ def samples(text: str, labels: Mapping[str, str]) -> Samples:
     return found
 
 
-def test_a_training_publishes_what_it_logs(run_file: Path, last_scrapes: list[str], port: int) -> None:
+def test_a_training_publishes_what_it_logs(
+    run_file: Path, last_scrapes: list[str], port: int
+) -> None:
     train_here(run_file, *STEPS)
     # Of the last of three evaluations, on the test split.
     found = samples(last_scrapes[-1], {"run": "run", "job_id": "4711"})
@@ -75,7 +82,11 @@ def test_a_training_publishes_what_it_logs(run_file: Path, last_scrapes: list[st
         return found[name, bound]
 
     assert (value("step"), value("max_steps"), value("processes")) == (4, 4, 1)
-    same_in_log = {"gradient_norm": "grad_norm", "run_residues": "residues", "run_seconds": "seconds"}
+    same_in_log = {
+        "gradient_norm": "grad_norm",
+        "run_residues": "residues",
+        "run_seconds": "seconds",
+    }
     for name in ("loss", "learning_rate", "epoch", "peak_memory_bytes", *same_in_log):
         assert value(name) == logged[same_in_log.get(name, name)], name
     assert value("validation_loss") == results["eval_loss"] == evaluated[1]["eval_loss"]
@@ -95,7 +106,12 @@ def test_a_training_publishes_what_it_logs(run_file: Path, last_scrapes: list[st
     train_here(run_file, "optim.warmup_steps=0", "train.max_steps=5")
     found = samples(last_scrapes[-1], {"run": "run", "job_id": "4711"})
     assert value("step") == 5 and value("step_seconds_count") == 1
-    assert 0 < value("residues_total") < value("run_residues") == lines(run_dir, "train")[-1]["residues"]
+    assert (
+        0
+        < value("residues_total")
+        < value("run_residues")
+        == lines(run_dir, "train")[-1]["residues"]
+    )
     with pytest.raises(OSError, match="refused"):
         scrape(port)
 
@@ -103,7 +119,11 @@ def test_a_training_publishes_what_it_logs(run_file: Path, last_scrapes: list[st
 @pytest.fixture
 def metrics() -> TrainingMetrics:
     return TrainingMetrics(
-        run="run", max_steps=9, processes=16, peak_flops=16e15, num_flops=lambda tokens, pairs: tokens + pairs
+        run="run",
+        max_steps=9,
+        processes=16,
+        peak_flops=16e15,
+        num_flops=lambda tokens, pairs: tokens + pairs,
     )
 
 
@@ -126,7 +146,8 @@ def test_a_port_that_cannot_be_had_costs_a_warning(
         with metrics.served(named):
             pass
     assert (
-        f"warning: this training's metrics are not published: {PORT} is '{named}'" in capsys.readouterr().err
+        f"warning: this training's metrics are not published: {PORT} is '{named}'"
+        in capsys.readouterr().err
     )
 
 
@@ -145,10 +166,14 @@ def test_without_the_package_metrics_are_off_and_asking_for_them_costs_a_warning
     assert capsys.readouterr().err == ""
     with metrics.served(str(port)):
         pass
-    assert f"{PORT} is '{port}' (the package prometheus-client is missing)" in capsys.readouterr().err
+    assert (
+        f"{PORT} is '{port}' (the package prometheus-client is missing)" in capsys.readouterr().err
+    )
 
 
-def test_without_a_port_no_server_listens(metrics: TrainingMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_port_no_server_listens(
+    metrics: TrainingMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("prometheus_client.start_http_server", pytest.fail)
     with metrics.served(None):
         pass

@@ -56,7 +56,10 @@ def history(run: list[Any]) -> list[dict[str, float]]:
     found = []
     for record in run:
         if record.HasField("history"):
-            row = {(i.key or ".".join(i.nested_key)): json.loads(i.value_json) for i in record.history.item}
+            row = {
+                (i.key or ".".join(i.nested_key)): json.loads(i.value_json)
+                for i in record.history.item
+            }
             found.append({name: value for name, value in row.items() if not name.startswith("_")})
     return found
 
@@ -66,7 +69,9 @@ def run_record(run: list[Any]) -> Any:
 
 
 def configuration(run: list[Any]) -> dict[str, Any]:
-    return {item.key: json.loads(item.value_json) for item in run_record(run).config.update if item.key}
+    return {
+        item.key: json.loads(item.value_json) for item in run_record(run).config.update if item.key
+    }
 
 
 def mirrored(run_dir: Path) -> list[dict[str, float]]:
@@ -105,13 +110,20 @@ def no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 def _open(run_dir: Path, **changes: Any) -> RunLog:
     arguments: dict[str, Any] = {
         "config": {"name": "r", "optim": {"lr": 1e-3, "betas": [0.9, 0.98]}, "x": None},
-        **{"max_steps": 20, "enabled": True, "tracking": TrackingConfig(mlflow=False, wandb="proteins")},
+        **{
+            "max_steps": 20,
+            "enabled": True,
+            "tracking": TrackingConfig(mlflow=False, wandb="proteins"),
+        },
     }
     return RunLog(run_dir, **(arguments | changes))
 
 
 def test_a_training_is_copied_offline_with_its_configuration(
-    run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    run_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     train_here(run_file, *FEW, "train.eval_every_steps=2")
@@ -159,7 +171,9 @@ def test_without_server_or_account_one_warning_says_how_to_send_the_run(
     from seqlm.training.tracking import mirror
 
     monkeypatch.setattr(
-        mirror, "WANDB_SETTINGS", {**mirror.WANDB_SETTINGS, "init_timeout": 3.0, "finish_timeout": 20.0}
+        mirror,
+        "WANDB_SETTINGS",
+        {**mirror.WANDB_SETTINGS, "init_timeout": 3.0, "finish_timeout": 20.0},
     )
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     if lack == "server":
@@ -182,7 +196,10 @@ def test_without_server_or_account_one_warning_says_how_to_send_the_run(
 
 
 def test_a_missing_package_costs_one_warning(
-    run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    run_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     train_here(run_file, *FEW)
@@ -210,11 +227,21 @@ log.train(1, loss=1.0)
 log.close("FAILED")
 sys.exit(7)
 """
-    environment = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": KEY, "PATH": "/usr/bin:/bin"}
+    environment = {
+        "WANDB_BASE_URL": "http://127.0.0.1:9",
+        "WANDB_API_KEY": KEY,
+        "PATH": "/usr/bin:/bin",
+    }
     environment["HOME"] = str(tmp_path)
     command = [sys.executable, "-c", program]
     done = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, timeout=60, capture_output=True, text=True, check=False
+        command,
+        cwd=REPOSITORY,
+        env=environment,
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (7, "")
     assert KEY not in done.stderr and done.stderr.count("W&B") == 1

@@ -102,7 +102,9 @@ def run(here: Processes, log: NcclLog) -> Sweep:
     return Sweep(num_nodes, here.world_size, log.network or "gloo", tuple(points))
 
 
-def write_results(folder: Path, found: Sweep, expected: Expectation | None, verdict: Verdict | None) -> None:
+def write_results(
+    folder: Path, found: Sweep, expected: Expectation | None, verdict: Verdict | None
+) -> None:
     """Write the results as JSON and as an HTML page."""
     folder.mkdir(parents=True, exist_ok=True)
     points = [
@@ -133,8 +135,12 @@ def report(sweep: Sweep, expected: Expectation | None, verdict: Verdict | None) 
     ]
     body = [
         f'<div class="cards">{"".join(card.html() for card in cards)}</div>',
-        figure_block("Bus bandwidth over message size", bandwidth_figure(sweep, expected), wide=True),
-        section("What it is compared with", table(["verdict"], [[verdict.text]]) if verdict else ""),
+        figure_block(
+            "Bus bandwidth over message size", bandwidth_figure(sweep, expected), wide=True
+        ),
+        section(
+            "What it is compared with", table(["verdict"], [[verdict.text]]) if verdict else ""
+        ),
         section("All sizes", table(TITLES, [row(point) for point in sweep.points])),
     ]
     what = f"{expected.instance_type}, " if expected else ""
@@ -150,7 +156,9 @@ def bandwidth_figure(sweep: Sweep, expected: Expectation | None) -> str:
 
     with drawing(WIDE_INCHES, "All-reduce: bus bandwidth") as (figure, axes):
         x = [point.size_bytes for point in sweep.points]
-        axes.plot(x, [point.bus_gb_s for point in sweep.points], color=BLUE, marker="o", label="measured")
+        axes.plot(
+            x, [point.bus_gb_s for point in sweep.points], color=BLUE, marker="o", label="measured"
+        )
         axes.set_xscale("log", base=2)
         if sweep.num_processes > 1:
             axes.set_yscale("log")
@@ -175,7 +183,9 @@ def _draw_expected(axes: Any, sweep: Sweep, expected: Expectation) -> None:
         label = f"limit of the wire, {limit:.4g} (not a measurement)"
         axes.axhline(limit, color=GREY, linestyle=(0, (5, 3)), label=label)
     if expected.at_least_gb_s is not None:
-        axes.axhline(expected.at_least_gb_s, color=ORANGE, label=f"at_least {expected.at_least_gb_s:g}")
+        axes.axhline(
+            expected.at_least_gb_s, color=ORANGE, label=f"at_least {expected.at_least_gb_s:g}"
+        )
     published = expected.published
     if published:
         axes.errorbar(
@@ -193,7 +203,9 @@ def _draw_expected(axes: Any, sweep: Sweep, expected: Expectation) -> None:
 def main() -> int:
     """Measure, write the results, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", type=Path, help="file of expectations, which tools.jobs submit writes")
+    parser.add_argument(
+        "--config", type=Path, help="file of expectations, which tools.jobs submit writes"
+    )
     parser.add_argument("--to", type=Path, required=True, help="folder for the results")
     options = parser.parse_args()
     expected = read_expectation(options.config) if options.config else None

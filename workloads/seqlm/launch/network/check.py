@@ -48,7 +48,9 @@ def main(seconds: float | None = None) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     seconds = seconds or SECONDS[device]
     # No exception reaches code that hangs in NCCL, so a timer ends the process.
-    timer = threading.Timer(seconds, lambda: log.fail(f"all-reduce did not end within {seconds:g} s"))
+    timer = threading.Timer(
+        seconds, lambda: log.fail(f"all-reduce did not end within {seconds:g} s")
+    )
     timer.daemon = True
     timer.start()
     try:

@@ -101,7 +101,9 @@ def judge(expected: Expectation, sweep: "Sweep") -> Verdict:
             f"{published.bus_gb_s:g} GB/s ({published.source}); {1 - TOLERANCE:.0%} is enough",
         )
     limit = wire_limit_gb_s(expected.network_gb_s, *sweep.scale)
-    compared = f", {best.bus_gb_s / limit:.0%} of the wire's limit of {limit:.4g} GB/s" if limit else ""
+    compared = (
+        f", {best.bus_gb_s / limit:.0%} of the wire's limit of {limit:.4g} GB/s" if limit else ""
+    )
     return Verdict(
         "not judged",
         f"{reached}{compared}; no measurement of as many nodes and GPUs of {expected.instance_type} is "

@@ -58,7 +58,9 @@ def chosen_network(text: str) -> str:
     if using is None:
         return ""
     parts = [using[1].strip()]
-    provider = re.search(r"NET/OFI Selected [Pp]rovider is ([\w;-]+)(?:.*\(found (\d+) nics\))?", text)
+    provider = re.search(
+        r"NET/OFI Selected [Pp]rovider is ([\w;-]+)(?:.*\(found (\d+) nics\))?", text
+    )
     if provider is not None:
         parts.append(provider[1])
         if provider[2]:

@@ -123,7 +123,9 @@ def _fit(command: Command) -> None:
     print("fitting the contact head on the bundled structures")
     head = fit(engine, chains("fit"))
     if not head.weights.any():
-        print("warning: no attention head tells contacts from other pairs, so all get one probability")
+        print(
+            "warning: no attention head tells contacts from other pairs, so all get one probability"
+        )
     file = save(engine.model, command.model_name, head)
     others = chains("score")
     means = mean_precisions(engine, head, others)

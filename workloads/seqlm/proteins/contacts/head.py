@@ -33,7 +33,13 @@ from seqlm.proteins.alphabet import encode
 from seqlm.proteins.families.table import family_of_type
 from seqlm.proteins.inference.engine import Engine
 from seqlm.proteins.model.attention import rotate
-from seqlm.proteins.model.packed_model import PackedLayer, PackedModel, PackedTokens, layer_norm, operand
+from seqlm.proteins.model.packed_model import (
+    PackedLayer,
+    PackedModel,
+    PackedTokens,
+    layer_norm,
+    operand,
+)
 from seqlm.training.checksums import new_folder
 from seqlm.training.heartbeat import beat
 
@@ -106,7 +112,9 @@ def _chain(row: dict[str, str]) -> Chain:
     )
 
 
-def precision(chain: Chain, scores: npt.NDArray[np.floating], kind: str, share: float = 1.0) -> float:
+def precision(
+    chain: Chain, scores: npt.NDArray[np.floating], kind: str, share: float = 1.0
+) -> float:
     """Return the share of contacts among the L * ``share`` highest scores of one class of pairs.
 
     Args:
@@ -148,7 +156,8 @@ def mean_precisions(engine: Engine, head: ContactHead, chains: Sequence[Chain]) 
     means = {}
     for kind in RANGES:
         precisions = [
-            precision(chain, scores, kind) for chain, scores in zip(chains, probabilities, strict=True)
+            precision(chain, scores, kind)
+            for chain, scores in zip(chains, probabilities, strict=True)
         ]
         means[kind] = float(np.mean(precisions))
     return means
@@ -165,7 +174,9 @@ def fit(engine: Engine, chains: Sequence[Chain]) -> ContactHead:
         features.append(_features(engine, chain, pairs))
         labels.append(chain.contacts[pairs.i, pairs.j])
     beat("fitting contacts", slow=True)
-    regression = LogisticRegression(l1_ratio=1, C=INVERSE_STRENGTH, solver="liblinear", random_state=0)
+    regression = LogisticRegression(
+        l1_ratio=1, C=INVERSE_STRENGTH, solver="liblinear", random_state=0
+    )
     regression.fit(np.concatenate(features), np.concatenate(labels))
     weights = regression.coef_.reshape(_shape(engine.model)).astype(np.float32)
     return ContactHead(weights, float(regression.intercept_[0]))
@@ -197,7 +208,9 @@ def load(model: PackedModel, name: str) -> ContactHead:
     file = Path(name) / FILE
     if file.is_file():
         saved = json.loads(file.read_text())
-        return ContactHead(np.array(saved["weights"], dtype=np.float32).reshape(shape), saved["bias"])
+        return ContactHead(
+            np.array(saved["weights"], dtype=np.float32).reshape(shape), saved["bias"]
+        )
     module = family_of_type(model.config.model_type).contact_head
     linear: Any = None if module is None else model.get_submodule(f"{module}.{REGRESSION}")
     # An unfitted head has transformers' first weights with a bias of 0. The bias of a fitted one is never 0.
@@ -224,7 +237,9 @@ def save(model: PackedModel, name: str, head: ContactHead) -> Path:
     with new_folder(folder) as new:
         shutil.copytree(folder, new, copy_function=os.link)
         if module is None:
-            (new / FILE).write_text(json.dumps({"weights": head.weights.tolist(), "bias": head.bias}) + "\n")
+            (new / FILE).write_text(
+                json.dumps({"weights": head.weights.tolist(), "bias": head.bias}) + "\n"
+            )
             return folder / FILE
         weight = f"{module}.{REGRESSION}.weight"
         bias = f"{module}.{REGRESSION}.bias"
@@ -242,7 +257,9 @@ def _has_tensor(file: Path, name: str) -> bool:
         return name in tensors.keys()  # noqa: SIM118
 
 
-def _each_layer(engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[int, Tensor], None]) -> None:
+def _each_layer(
+    engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[int, Tensor], None]
+) -> None:
     """Call a function for each layer, with its number and its symmetrized and corrected attention maps.
 
     Args:
@@ -267,7 +284,9 @@ def _each_layer(engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[in
             hook.remove()
 
 
-def _attention(layer: PackedLayer, hidden: Tensor, normed: Tensor | None, tokens: PackedTokens) -> Tensor:
+def _attention(
+    layer: PackedLayer, hidden: Tensor, normed: Tensor | None, tokens: PackedTokens
+) -> Tensor:
     """Return the attention of a layer between residues, (H, L, L), without CLS and EOS."""
     if normed is None:
         normed = operand(layer_norm(hidden, layer.attention_norm))

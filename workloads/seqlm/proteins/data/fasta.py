@@ -17,7 +17,13 @@ from typing import IO
 import numpy as np
 
 from seqlm.proteins.alphabet import NOT_A_RESIDUE, RESIDUE_TABLE
-from seqlm.training.data.source_file import GZIP_MAGIC, gzip_errors, gzip_problem, open_gzip, reading
+from seqlm.training.data.source_file import (
+    GZIP_MAGIC,
+    gzip_errors,
+    gzip_problem,
+    open_gzip,
+    reading,
+)
 
 RECORD_START = b"\n>"
 LINE_START = b"\n"
@@ -74,7 +80,9 @@ class _HashingFile(io.RawIOBase):
 class SourceReader:
     """One pass over a FASTA file or a table, plain or gzip; the content decides which."""
 
-    def __init__(self, path: Path, *, on_bytes: Callable[[int], object] = lambda count: None) -> None:
+    def __init__(
+        self, path: Path, *, on_bytes: Callable[[int], object] = lambda count: None
+    ) -> None:
         self.path = path
         self._raw = _HashingFile(path, on_bytes)
         buffered = io.BufferedReader(self._raw, _READ_BYTES)
@@ -279,14 +287,18 @@ def _first_problem(block: Block) -> ValueError:
         if not record_id:
             return ValueError(f"{where}: header without an id; write '>id', each record its own")
         if _marked_twice([record_id]):
-            return ValueError(f"{where}: the id {_shown(record_id)} begins with '>'; write one '>' a header")
+            return ValueError(
+                f"{where}: the id {_shown(record_id)} begins with '>'; write one '>' a header"
+            )
         if not _are_text([record_id]):
             wrong = f"{_shown(record_id)} is not UTF-8 text or has control characters"
             return ValueError(f"{where}: the id {wrong}; rename the record")
         name = record_id.decode()[:_SHOWN_BYTES]
         protein = body.translate(_TABLE, _SPACE).removesuffix(bytes([STOP]))
         if not protein:
-            return ValueError(f"{where}: record {name} has no sequence; remove it or add its residues")
+            return ValueError(
+                f"{where}: record {name} has no sequence; remove it or add its residues"
+            )
         if STOP not in protein and NOT_A_RESIDUE not in protein:
             continue
         text = body.translate(None, _SPACE)

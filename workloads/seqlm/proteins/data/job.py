@@ -66,7 +66,9 @@ class Job:
     sources: list[SourceFile] = field(default_factory=list)
     """Files that were read to their ends so far."""
 
-    def run(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
+    def run(
+        self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]
+    ) -> Iterator[Result]:
         """Yield the results of ``function(plan, *task)`` in the order of the tasks.
 
         One task waits per worker; the rest is not created yet. Because of the order, the error that is raised
@@ -100,12 +102,16 @@ class Job:
             self.bar(f"reading {escaped(path.name)}", size, "B") as bar,
             closing(SourceReader(path, on_bytes=bar.update)) as reader,
         ):
-            for number, block in enumerate(reader.blocks(separator, limits.block_bytes, limits.record_bytes)):
+            for number, block in enumerate(
+                reader.blocks(separator, limits.block_bytes, limits.record_bytes)
+            ):
                 yield block, number == 0
         self.sources.append(SourceFile(name, size, reader.sha256))
 
     def bar(self, description: str, total: int, unit: str) -> tqdm:  # type: ignore[type-arg]
-        bar = tqdm(total=total, unit=unit, unit_scale=True, desc=description, disable=not self.progress)
+        bar = tqdm(
+            total=total, unit=unit, unit_scale=True, desc=description, disable=not self.progress
+        )
         return self.bars.enter_context(bar)
 
 
@@ -143,7 +149,9 @@ def worker_pool(workers: int) -> Iterator[Executor]:
         # Forked from a server that has imported Arrow and numpy but runs no threads: workers share those
         # pages, which spawned ones would each load for themselves (about 60 MiB), and start in milliseconds.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["seqlm.proteins.data.shards", "seqlm.proteins.data.scatter"])
+        context.set_forkserver_preload(
+            ["seqlm.proteins.data.shards", "seqlm.proteins.data.scatter"]
+        )
         pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)
     try:
         yield pool

@@ -91,7 +91,9 @@ def is_prepared(config: RunFile) -> bool:
     if not (folder / MANIFEST_FILE).exists():
         return False
     manifest = Manifest.load(folder)
-    wanted = Settings(data.seed, data.validation_fraction, data.test_fraction, members=bool(data.members))
+    wanted = Settings(
+        data.seed, data.validation_fraction, data.test_fraction, members=bool(data.members)
+    )
     locations = set(_locations(data))
     # A file of a folder is called <folder>/<file> there.
     made_of = {
@@ -151,7 +153,9 @@ def prepare(
     """
     execution = execution or Execution()
     tell: Callable[[str], object] = say if execution.progress else (lambda text: None)
-    settings = Settings(seed, validation_fraction, test_fraction, members=files.membership is not None)
+    settings = Settings(
+        seed, validation_fraction, test_fraction, members=files.membership is not None
+    )
     _refuse_repeated(files.paths)
     named = dict(zip(files.paths, files.manifest_names, strict=True))
     manifest = existing_manifest(out, named, settings)
@@ -163,7 +167,9 @@ def prepare(
     disk_per_text = DISK_PER_TEXT if files.membership is None else DISK_PER_MEMBER_TEXT
     needed_bytes = int(text_bytes * disk_per_text)
     check_free_space(out, needed_bytes)
-    tell(f"preparing {out}: needs about {size_text(needed_bytes)} of disk, temporary files included")
+    tell(
+        f"preparing {out}: needs about {size_text(needed_bytes)} of disk, temporary files included"
+    )
 
     workers = execution.workers or default_workers()
     limits = execution.limits or Limits.for_workers(workers)

@@ -29,7 +29,15 @@ from seqlm.training.data.spill import (
     write_run,
 )
 
-from .fasta import LINE_START, RECORD_START, Block, SourceReader, parse_block, record_lines, split_block
+from .fasta import (
+    LINE_START,
+    RECORD_START,
+    Block,
+    SourceReader,
+    parse_block,
+    record_lines,
+    split_block,
+)
 from .job import Job, Plan, Spilled
 from .plausibility import Implausible
 from .shards import load_runs, save_runs

@@ -58,7 +58,9 @@ def load_runs(path: Path) -> list[Run]:
     return [Run(**{**run, "column_bytes": tuple(run["column_bytes"])}) for run in runs]
 
 
-def write_shard(plan: Plan, number: int, first_cell: int, next_cell: int) -> tuple[list[SplitShard], int]:
+def write_shard(
+    plan: Plan, number: int, first_cell: int, next_cell: int
+) -> tuple[list[SplitShard], int]:
     """Divide the rows of all runs in a range of cells among the splits.
 
     Returns:
@@ -71,12 +73,16 @@ def write_shard(plan: Plan, number: int, first_cell: int, next_cell: int) -> tup
         pieces = key_ranges(slices, plan.limits.piece_bytes) if slices else []
         for first_key, next_key in pieces:
             piece = [part.between(first_key, next_key) for part in slices]
-            dropped += _write_piece(reader, [part for part in piece if len(part.keys)], plan, writers)
+            dropped += _write_piece(
+                reader, [part for part in piece if len(part.keys)], plan, writers
+            )
     closed = [writer.close() for writer in writers]
     return [shard for shard in closed if shard is not None], dropped
 
 
-def _write_piece(reader: SpillReader, slices: list[RowSlice], plan: Plan, writers: list[_SplitWriter]) -> int:
+def _write_piece(
+    reader: SpillReader, slices: list[RowSlice], plan: Plan, writers: list[_SplitWriter]
+) -> int:
     """Order and deduplicate a range of keys, and add it to the writers of the splits.
 
     Returns:
@@ -126,7 +132,9 @@ def _batch(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     residues = pa.Array.from_buffers(pa.uint8(), num_residues, [None, values])
     columns = [
         ids.view(pa.large_string()),
-        pa.Array.from_buffers(schema.field("tokens").type, num_rows, [None, offsets], children=[residues]),
+        pa.Array.from_buffers(
+            schema.field("tokens").type, num_rows, [None, offsets], children=[residues]
+        ),
     ]
     if clusters:
         names = clusters[0]

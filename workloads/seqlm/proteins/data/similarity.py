@@ -98,7 +98,12 @@ def similar_proteins(held_out: Proteins, training: Iterable[Proteins]) -> dict[s
     if similar:
         top = int(best.argmax())
         example = [held_out.ids[top], relatives[top], round(float(best[top]), 3)]
-    return {"similar": similar, "held_out": len(held_out.ids), "training": compared, "example": example}
+    return {
+        "similar": similar,
+        "held_out": len(held_out.ids),
+        "training": compared,
+        "example": example,
+    }
 
 
 def similar_across_splits(folder: Path, splits: dict[str, Split]) -> dict[str, Any]:
@@ -114,7 +119,9 @@ def similar_across_splits(folder: Path, splits: dict[str, Split]) -> dict[str, A
         for batch in _batches(folder, splits["train"]):
             proteins = Proteins.of([batch])
             fitting = int(np.searchsorted(proteins.offsets, allowed - compared))
-            yield proteins if fitting >= len(proteins.ids) else Proteins.of([batch.slice(0, fitting)])
+            yield (
+                proteins if fitting >= len(proteins.ids) else Proteins.of([batch.slice(0, fitting)])
+            )
             compared += len(proteins.tokens)
             if compared >= allowed:
                 return

@@ -82,12 +82,16 @@ def explore(config: RunFile) -> None:
     for file in _export(path, table, vectors, options.export):
         print(f"wrote {file}")
     shown = _drawn(len(table), options.max_proteins)
-    print(f"projecting {len(shown):,} embeddings of {vectors.shape[1]:,} features, and searching neighbours")
+    print(
+        f"projecting {len(shown):,} embeddings of {vectors.shape[1]:,} features, and searching neighbours"
+    )
     points = vectors[shown]
     rows = table.iloc[shown].reset_index(drop=True)
     if labels is not None:
         labels = TransferredLabels(labels.column, labels.sources.iloc[shown].reset_index(drop=True))
-    html = page(path.stem, embeddings.description, rows, projections(points), neighbors(points), labels)
+    html = page(
+        path.stem, embeddings.description, rows, projections(points), neighbors(points), labels
+    )
     write_whole(path, html)
     print(f"wrote {path}: map of {len(rows):,} proteins")
 
@@ -136,7 +140,11 @@ def _read(source: Path, column: str | None) -> Embeddings:
         )
     written = json.loads((schema.metadata or {}).get(b"esm2", b"{}"))
     model = "/".join(Path(str(written.get("model", ""))).parts[-3:])
-    parts = [f"{len(vectors):,} proteins, {size:,} features", model, "" if name == "embedding" else name]
+    parts = [
+        f"{len(vectors):,} proteins, {size:,} features",
+        model,
+        "" if name == "embedding" else name,
+    ]
     description = " · ".join(part for part in parts if part)
     return Embeddings(table["id"].to_pylist(), vectors, description)
 
@@ -158,7 +166,9 @@ def _with_columns(table: pd.DataFrame, config: RunFile) -> pd.DataFrame:
     known = pd.concat([_table(path, key) for path in files])
     missing = [name for name in (key, *wanted) if name not in known]
     if missing:
-        raise ValueError(f"explore.table: no column {missing[0]}; the columns are {', '.join(known.columns)}")
+        raise ValueError(
+            f"explore.table: no column {missing[0]}; the columns are {', '.join(known.columns)}"
+        )
     ids = known[key].astype(str)
     repeated = ids[ids.duplicated()]
     if len(repeated):
@@ -217,7 +227,11 @@ def _table(path: Path, key: str) -> pd.DataFrame:
         if separator == "":
             return pd.read_parquet(path)
         # Ids may look like numbers, and labels like missing values.
-        text: dict[str, Any] = {"keep_default_na": False, "na_values": [""], "skipinitialspace": True}
+        text: dict[str, Any] = {
+            "keep_default_na": False,
+            "na_values": [""],
+            "skipinitialspace": True,
+        }
         header = pd.read_csv(path, sep=separator or ",", nrows=0, **text)
         as_text = {name: str for name in header.columns if str(name).strip() == key}
         read = pd.read_csv(path, sep=separator or ",", dtype=as_text, **text)
@@ -226,7 +240,9 @@ def _table(path: Path, key: str) -> pd.DataFrame:
         raise ValueError(f"explore.table: {path} cannot be read: {error}") from None
 
 
-def _transfer(table: pd.DataFrame, vectors: Floats, options: ExploreConfig, path: Path) -> TransferredLabels:
+def _transfer(
+    table: pd.DataFrame, vectors: Floats, options: ExploreConfig, path: Path
+) -> TransferredLabels:
     """Transfer the labels, write them as a table and print how many agree."""
     label = str(options.label)
     labels = table[label].astype(str).where(table[label].notna())
@@ -245,10 +261,14 @@ def _transfer(table: pd.DataFrame, vectors: Floats, options: ExploreConfig, path
     found = transfer(vectors, is_reference)
     sources = found.sources(table, label)
     has_source = found.nearest >= 0
-    result = pd.concat([table[["id"]], labels.rename("label"), sources], axis=1)[is_asked & has_source]
+    result = pd.concat([table[["id"]], labels.rename("label"), sources], axis=1)[
+        is_asked & has_source
+    ]
     file = path.with_name(f"{path.stem}.transfer.csv")
     write_whole(file, result.to_csv(index=False, lineterminator="\n"))
-    print(f"wrote {file}: {label} of {len(result):,} proteins, from the nearest of {is_reference.sum():,}")
+    print(
+        f"wrote {file}: {label} of {len(result):,} proteins, from the nearest of {is_reference.sum():,}"
+    )
     known = result[result["label"].notna()]
     if len(known) >= LEAST_TO_SPLIT:
         _print_agreement(known)
@@ -261,13 +281,19 @@ def _print_agreement(known: pd.DataFrame) -> None:
     thirds = pd.qcut(known["distance"].rank(method="first"), 3, labels=["near", "middle", "far"])
     by_distance = agrees.groupby(thirds, observed=True).mean()
     shares = ", ".join(f"{name} {share:.3f}" for name, share in by_distance.items())
-    print(f"transferred labels that are right: {agrees.mean():.3f} of {len(known):,}; by distance: {shares}")
+    print(
+        f"transferred labels that are right: {agrees.mean():.3f} of {len(known):,}; by distance: {shares}"
+    )
 
 
-def _export(path: Path, table: pd.DataFrame, vectors: Floats, formats: Collection[str]) -> list[Path]:
+def _export(
+    path: Path, table: pd.DataFrame, vectors: Floats, formats: Collection[str]
+) -> list[Path]:
     """Write the embeddings in other formats; each file appears whole or not at all."""
     if "vector" in table and "parquet" in formats:
-        raise ValueError("explore.columns: got vector, which is the exported vector; rename it in the table")
+        raise ValueError(
+            "explore.columns: got vector, which is the exported vector; rename it in the table"
+        )
     files = []
     for form in formats:
         file = path.with_name(f"{path.stem}.vectors.{form}")
@@ -348,7 +374,9 @@ def page(
         "title": title,
         "about": description,
         "ids": table.iloc[:, 0].tolist(),
-        "maps": [{"name": one.name, "axes": one.axes, "xy": _coordinates(one.points)} for one in maps],
+        "maps": [
+            {"name": one.name, "axes": one.axes, "xy": _coordinates(one.points)} for one in maps
+        ],
         "columns": columns,
         "first": names.index(first) if first in names else 0,
         "neighbors": _encoded(neighbors.rows, np.uint32),
@@ -363,7 +391,9 @@ def page(
 def _transfer_data(labels: TransferredLabels) -> dict[str, Any]:
     """Return the transferred labels for the page."""
     sources = labels.sources
-    texts = sources[["transferred", "nearest"]].astype(object).where(sources["nearest"].notna(), None)
+    texts = (
+        sources[["transferred", "nearest"]].astype(object).where(sources["nearest"].notna(), None)
+    )
     return {
         "column": labels.column,
         "labels": texts["transferred"].tolist(),

@@ -111,7 +111,9 @@ def _nearest(known: Floats, asked: Floats, number: int) -> Neighbors:
     """Return the nearest of the ``known`` vectors for each of the vectors ``asked``."""
     from sklearn.neighbors import NearestNeighbors
 
-    index = NearestNeighbors(n_neighbors=number, algorithm="brute", metric="euclidean").fit(_unit(known))
+    index = NearestNeighbors(n_neighbors=number, algorithm="brute", metric="euclidean").fit(
+        _unit(known)
+    )
     distances, rows = index.kneighbors(_unit(asked))
     cosine = (distances**2 / 2).astype(np.float32)  # because the vectors are unit vectors
     return Neighbors(rows, cosine)

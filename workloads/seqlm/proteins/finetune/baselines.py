@@ -55,9 +55,14 @@ def write_baselines(config: RunFile, place: Place) -> Path:
         model = load_model(config.model.init_from)
         if sum(parameter.numel() for parameter in model.parameters()) <= MAX_PARAMETERS:
             engine = Engine(
-                model, device=place.here.device, dtype=place.dtype, max_residues=config.model.max_residues
+                model,
+                device=place.here.device,
+                dtype=place.dtype,
+                max_residues=config.model.max_residues,
             )
-            run = partial(engine.run, answer=RESIDUE_EMBEDDINGS if schema.task.per_residue else EMBEDDING)
+            run = partial(
+                engine.run, answer=RESIDUE_EMBEDDINGS if schema.task.per_residue else EMBEDDING
+            )
             probed = [Examples(part.features(run), part.labels) for part in parts]
             features = {"frozen probe": probed, **features}
     found = {}
@@ -83,7 +88,10 @@ def _kmers(parts: list[SampledSplit]) -> list[Examples]:
     counts = CountVectorizer(analyzer="char", ngram_range=(K, K), lowercase=False)
     texts = [[decode(protein) for protein in part.proteins] for part in parts]
     counts.fit(texts[0])
-    return [Examples(counts.transform(text), part.labels) for text, part in zip(texts, parts, strict=True)]
+    return [
+        Examples(counts.transform(text), part.labels)
+        for text, part in zip(texts, parts, strict=True)
+    ]
 
 
 def _windows(proteins: list[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.float32]]:

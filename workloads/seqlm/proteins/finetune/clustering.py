@@ -63,7 +63,9 @@ def _by_mmseqs(mmseqs: str, records: Sequence[Record]) -> list[str]:
     with TemporaryDirectory(prefix="mmseqs-") as scratch:
         folder = Path(scratch)
         # Records have numbers as ids, because MMseqs2 shortens ids that look like those of databases.
-        fasta = "".join(f">{number}\n{decode(list(one.tokens))}\n" for number, one in enumerate(records))
+        fasta = "".join(
+            f">{number}\n{decode(list(one.tokens))}\n" for number, one in enumerate(records)
+        )
         # Residues without a token of their own are X.
         (folder / "proteins.fasta").write_text(fasta.replace("<unk>", "X"))
         command = [mmseqs, "easy-cluster", "proteins.fasta", "out", "tmp", "-v", "1"]

@@ -84,7 +84,9 @@ class SampledSplit:
         column = np.concatenate([np.empty(0), *chosen]).astype(np.float32)
         self.labels = column[:, None]
 
-    def features(self, run: Callable[[Any], list[Any]], kind: type[np.floating] = np.float32) -> Any:
+    def features(
+        self, run: Callable[[Any], list[Any]], kind: type[np.floating] = np.float32
+    ) -> Any:
         """Return the features of the examples, (N, F).
 
         Args:

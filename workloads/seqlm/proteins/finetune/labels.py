@@ -89,10 +89,14 @@ def read_labels(
         schema = LabelSchema(kind.name, tuple(columns), tuple(classes))
     arrays: list[npt.NDArray[Any]]
     if kind.per_residue:
-        arrays = [_residue_classes(record, columns[0], schema.classes, problems) for record in records]
+        arrays = [
+            _residue_classes(record, columns[0], schema.classes, problems) for record in records
+        ]
     else:
         names = {name: float(place) for place, name in enumerate(classes)}
-        rows = ([_number(record, name, kind, names, problems) for name in columns] for record in records)
+        rows = (
+            [_number(record, name, kind, names, problems) for name in columns] for record in records
+        )
         arrays = [np.array(row, dtype=np.float32) for row in rows]
     problems.raise_if_any(f"the label column(s) {', '.join(columns)}")
     return Labels(schema, arrays)
@@ -177,7 +181,9 @@ def _number(
     if cell is None:
         return math.nan
     if not isinstance(cell, str):
-        problems.add(record.where, f"record {record.id}: a list in column {column!r}, expected one value")
+        problems.add(
+            record.where, f"record {record.id}: a list in column {column!r}, expected one value"
+        )
         return math.nan
     if kind.measured:
         try:
@@ -196,7 +202,8 @@ def _number(
             return _TRUTH[cell.lower()]
         allowed = "0 or 1 (other names are given as task.classes: [negative, positive])"
     problems.add(
-        record.where, f"record {record.id}: {cell[:40]!r} in column {column!r}; allowed is {allowed}"
+        record.where,
+        f"record {record.id}: {cell[:40]!r} in column {column!r}; allowed is {allowed}",
     )
     return math.nan
 
@@ -209,7 +216,9 @@ def _residue_names(cell: Cell) -> Sequence[str]:
     return cell or ()
 
 
-def _residue_classes(record: Record, column: str, classes: tuple[str, ...], problems: Problems) -> Classes:
+def _residue_classes(
+    record: Record, column: str, classes: tuple[str, ...], problems: Problems
+) -> Classes:
     names = _residue_names(record.cells[column])
     result = np.full(len(record.tokens), IGNORED, dtype=np.int16)
     if names and len(names) != len(record.tokens):
@@ -219,7 +228,11 @@ def _residue_classes(record: Record, column: str, classes: tuple[str, ...], prob
             "residues; allowed are as many letters, or as many names with blanks between them",
         )
         return result
-    places = {"": IGNORED, UNKNOWN_RESIDUE: IGNORED, **{name: place for place, name in enumerate(classes)}}
+    places = {
+        "": IGNORED,
+        UNKNOWN_RESIDUE: IGNORED,
+        **{name: place for place, name in enumerate(classes)},
+    }
     for position, name in enumerate(names):
         if name not in places:
             problems.add(

@@ -166,7 +166,9 @@ class FineTuning(AdaptedObjective):
         return self.loss(model(pack), pack.targets)
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int) -> TaskEvaluation:
+    def evaluate(
+        self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int
+    ) -> TaskEvaluation:
         """Return the scores on the first packs of a split (0: all), the same on every process.
 
         ``eval_loss`` is a mean over all labels, weighted as in training.
@@ -181,7 +183,9 @@ class FineTuning(AdaptedObjective):
         outputs = torch.zeros(int(offsets[-1]), schema.num_outputs)
         seen = torch.zeros(split.num_units, dtype=torch.bool)
         totals = torch.zeros(2, dtype=torch.float64, device=here.device)  # loss, labels
-        answers = answered(model, stream, lambda host: self.pack(host, shape, here.device), place, num_packs)
+        answers = answered(
+            model, stream, lambda host: self.pack(host, shape, here.device), place, num_packs
+        )
         for packs, host, pack, found in answers:
             loss = self.loss(found, pack.targets)
             num_labels = self.loss.num_targets(pack.targets)
@@ -243,12 +247,16 @@ class FineTuning(AdaptedObjective):
             if isinstance(evaluation, TaskEvaluation):
                 file = predictions_file(run_dir, name)
                 evaluation.predictions.save(file)
-                write_prediction_table(file.with_suffix(".csv"), self.schema, evaluation.predictions)
+                write_prediction_table(
+                    file.with_suffix(".csv"), self.schema, evaluation.predictions
+                )
 
     def score_written(self, run_dir: Path, place: Place) -> Mapping[str, float]:
         if self.task.baselines and place.here.is_first:
             write_baselines(self.config, place)
-        place.here.sum_on_host(0.0)  # the other processes wait here, on the host, where waits may be long
+        place.here.sum_on_host(
+            0.0
+        )  # the other processes wait here, on the host, where waits may be long
         return {}
 
     def summary(self, results: Mapping[str, Any]) -> str:
@@ -280,7 +288,9 @@ def _row_offsets(split: LabelledSplit, max_residues: int) -> Ints:
 
 def _ranges(starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Ints:
     """Return the whole numbers from each start up to its stop, one range after another."""
-    ranges = [np.arange(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+    ranges = [
+        np.arange(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+    ]
     return np.concatenate([NO_NUMBERS, *ranges])
 
 

@@ -85,7 +85,11 @@ def _lines(schema: LabelSchema, found: Predictions) -> Iterator[list[object]]:
         truth = _names(schema.classes, found.labels[:, 0], UNKNOWN_RESIDUE)
         predicted = _names(schema.classes, found.outputs.argmax(axis=1), UNKNOWN_RESIDUE)
         for protein, start, stop in zip(proteins, found.offsets, found.offsets[1:], strict=False):
-            yield [*protein, separator.join(truth[start:stop]), separator.join(predicted[start:stop])]
+            yield [
+                *protein,
+                separator.join(truth[start:stop]),
+                separator.join(predicted[start:stop]),
+            ]
         return
     values = task.values(found.outputs)
     rows = zip(proteins, found.labels.tolist(), values.tolist(), strict=True)
@@ -105,9 +109,13 @@ def _lines(schema: LabelSchema, found: Predictions) -> Iterator[list[object]]:
     for protein, labels, row in rows:
         if task.several_columns:
             # NaN is true, too.
-            found_labels = [(name, label) for name, label in zip(names, labels, strict=True) if label]
+            found_labels = [
+                (name, label) for name, label in zip(names, labels, strict=True) if label
+            ]
             true = ";".join(f"{name}?" if np.isnan(label) else name for name, label in found_labels)
-            label = ";".join(name for name, value in zip(names, row, strict=True) if value >= THRESHOLD)
+            label = ";".join(
+                name for name, value in zip(names, row, strict=True) if value >= THRESHOLD
+            )
         else:
             place = np.argmax(row) if task.one_of_many else row[0] >= THRESHOLD
             true, label = _names(schema.classes, np.array([labels[0], place]), "")

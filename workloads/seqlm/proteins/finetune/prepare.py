@@ -157,7 +157,9 @@ def _fetched(task: TaskConfig, downloads: Path) -> TableFiles:
 
 def _records(task: TaskConfig, files: TableFiles) -> list[Record]:
     """Read the records with the columns of labels and splits."""
-    of_splits = [name for name in (task.split.column, task.split.cluster_column) if name is not None]
+    of_splits = [
+        name for name in (task.split.column, task.split.cluster_column) if name is not None
+    ]
     return read_records(
         list(files.tables),
         files.labels,
@@ -265,7 +267,9 @@ def _data_fields(task: TaskConfig) -> dict[str, Any]:
     fields |= {f"split.{name}": value for name, value in fields["split"].items()}
     for name in ("class_weights", "baselines", "table", "labels", "split", "split.clusters"):
         del fields[name]
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
+    }
 
 
 def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:

@@ -57,7 +57,10 @@ class Probe:
 
 
 def fit_probe(
-    schema: LabelSchema, train: Examples, validation: Examples, strengths: Sequence[float] = STRENGTHS
+    schema: LabelSchema,
+    train: Examples,
+    validation: Examples,
+    strengths: Sequence[float] = STRENGTHS,
 ) -> Probe:
     """Fit a probe for each penalty, and return the one with the best first headline score on validation.
 
@@ -76,10 +79,14 @@ def fit_probe(
         probe = Probe(schema, scaler, models, strength, math.nan)
         value = scores(schema, validation.labels, probe.outputs(validation.features))[headline]
         found.append(Probe(schema, scaler, models, strength, value))
-    return max(found, key=lambda probe: -math.inf if math.isnan(probe.validation) else probe.validation)
+    return max(
+        found, key=lambda probe: -math.inf if math.isnan(probe.validation) else probe.validation
+    )
 
 
-def _fitted(schema: LabelSchema, scaled: Any, column: npt.NDArray[np.float32], strength: float) -> Any:
+def _fitted(
+    schema: LabelSchema, scaled: Any, column: npt.NDArray[np.float32], strength: float
+) -> Any:
     """Return the fitted model of one label column, or a number if its labels do not vary."""
     from sklearn.linear_model import LogisticRegression, Ridge
 

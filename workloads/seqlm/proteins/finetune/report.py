@@ -35,7 +35,15 @@ from seqlm.training.report.run_report import last_validation
 from .baselines import FILE as BASELINES_FILE
 from .labels import Floats, LabelSchema
 from .prediction_file import Predictions, predictions_file
-from .scores import ClassScore, Doubles, OneClass, class_scores, confusion, one_against_others, scores
+from .scores import (
+    ClassScore,
+    Doubles,
+    OneClass,
+    class_scores,
+    confusion,
+    one_against_others,
+    scores,
+)
 from .task_kinds import TASK_KINDS
 
 TITLES = {
@@ -112,10 +120,13 @@ class TaskContents(ProteinContents):
                 found = Predictions.load(predictions_file(run_dir, split))
                 self._predictions = PredictedSplit(split, schema, found)
 
-    def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
+    def cards(
+        self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]
+    ) -> list[Card]:
         """Return the scores of the final predictions, or of the last evaluation of a running run."""
         validation = {
-            name.removeprefix("eval_"): value for name, value in last_validation(evaluations).items()
+            name.removeprefix("eval_"): value
+            for name, value in last_validation(evaluations).items()
         }
         values: Mapping[str, Any] = validation
         notes = dict.fromkeys(TITLES, "validation")
@@ -183,10 +194,13 @@ def _figures(predictions: PredictedSplit, parts: Sequence[ClassScore], unit: str
             figures.append(figure_block(f"Predicted over measured {name}", drawn))
         return f'<div class="grid">{"".join(figures)}{_length_table(predictions, unit)}</div>'
     classes = list(one_against_others(schema, labels, outputs))
-    curves = figure_block("ROC and precision-recall curves", curves_figure(parts, classes), wide=True)
+    curves = figure_block(
+        "ROC and precision-recall curves", curves_figure(parts, classes), wide=True
+    )
     counts = confusion(schema, labels, outputs)
     matrix = figure_block(
-        "Confusion matrix", None if counts is None else confusion_figure(counts, schema.classes, unit)
+        "Confusion matrix",
+        None if counts is None else confusion_figure(counts, schema.classes, unit),
     )
     return f'{curves}<div class="grid">{matrix}{_length_table(predictions, unit)}</div>'
 
@@ -260,7 +274,10 @@ def confusion_figure(counts: npt.NDArray[np.int64], names: Sequence[str], unit: 
         # Long names of many classes would run into each other.
         leaning = size > 2 and max(map(len, names)) > 4
         axes.set_xticks(
-            centres, labels=names, rotation=40 if leaning else 0, ha="right" if leaning else "center"
+            centres,
+            labels=names,
+            rotation=40 if leaning else 0,
+            ha="right" if leaning else "center",
         )
         axes.set_yticks(centres, labels=names)
         axes.tick_params(length=0)
@@ -327,7 +344,9 @@ def curves_figure(parts: Sequence[ClassScore], classes: Sequence[OneClass]) -> s
         recall.set(title="Precision and recall", xlabel="recall", ylabel="precision")
         for axes in (roc, recall):
             axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.03))
-        figure.legend(*roc.get_legend_handles_labels(), loc="outside lower center", ncols=num_columns)
+        figure.legend(
+            *roc.get_legend_handles_labels(), loc="outside lower center", ncols=num_columns
+        )
         return svg_text(figure, "curves")
 
 

@@ -141,7 +141,9 @@ def _two_class_values(one: OneClass) -> dict[str, float]:
     truth = one.truth
     predicted = one.predicted
     if not len(truth):
-        return dict.fromkeys(("accuracy", "mcc", "precision", "recall", "f1", "auroc", "auprc"), math.nan)
+        return dict.fromkeys(
+            ("accuracy", "mcc", "precision", "recall", "f1", "auroc", "auprc"), math.nan
+        )
     precision, recall, f1, _ = precision_recall_fscore_support(
         truth, predicted, average="binary", zero_division=0
     )
@@ -155,7 +157,9 @@ def _two_class_values(one: OneClass) -> dict[str, float]:
         "recall": float(recall) if any_true else math.nan,
         "f1": float(f1) if any_true else math.nan,
         "auroc": float(roc_auc_score(truth, one.ranking)) if has_both and is_ranked else math.nan,
-        "auprc": float(average_precision_score(truth, one.ranking)) if any_true and is_ranked else math.nan,
+        "auprc": float(average_precision_score(truth, one.ranking))
+        if any_true and is_ranked
+        else math.nan,
     }
 
 

@@ -34,7 +34,11 @@ HOW_TO_SPLIT = (
 
 def check_rule(split: SplitConfig) -> None:
     """Raise ValueError unless exactly one rule is given."""
-    rules = [name for name in ("cluster", "cluster_column", "clusters") if getattr(split, name) is not None]
+    rules = [
+        name
+        for name in ("cluster", "cluster_column", "clusters")
+        if getattr(split, name) is not None
+    ]
     if len(rules) > 1:
         raise ValueError(f"task.split: {' and '.join(rules)} are set; keep only one of them")
     if split.column is None:
@@ -59,7 +63,10 @@ def check_rule(split: SplitConfig) -> None:
 
 
 def split_records(
-    split: SplitConfig, records: Sequence[Record], clusters: Sequence[str] | None, settings: Settings
+    split: SplitConfig,
+    records: Sequence[Record],
+    clusters: Sequence[str] | None,
+    settings: Settings,
 ) -> SplitNumbers:
     """Assign every record to a split and refuse leakage.
 
@@ -99,7 +106,9 @@ def split_records(
     return numbers
 
 
-def record_clusters(split: SplitConfig, records: Sequence[Record], table: Path | None) -> list[str] | None:
+def record_clusters(
+    split: SplitConfig, records: Sequence[Record], table: Path | None
+) -> list[str] | None:
     """Return the cluster of every record, from the column or the table; None if neither is configured.
 
     Raises:
@@ -107,7 +116,9 @@ def record_clusters(split: SplitConfig, records: Sequence[Record], table: Path |
     """
     if table is not None:
         return _from_table(table, records)
-    return None if split.cluster_column is None else _texts("cluster", split.cluster_column, records)
+    return (
+        None if split.cluster_column is None else _texts("cluster", split.cluster_column, records)
+    )
 
 
 def _texts(what: str, column: str, records: Sequence[Record]) -> list[str]:
@@ -134,7 +145,9 @@ def _by_column(split: SplitConfig, records: Sequence[Record]) -> SplitNumbers:
         raise ValueError(
             f"task.split: the column {split.column!r} has no value {unknown[0]!r}; it has {some}"
         )
-    places = {value: VALIDATION for value in split.validation} | {value: TEST for value in split.test}
+    places = {value: VALIDATION for value in split.validation} | {
+        value: TEST for value in split.test
+    }
     return np.array([places.get(value, TRAIN) for value in values], dtype=np.int8)
 
 
@@ -145,14 +158,17 @@ def _from_table(path: Path, records: Sequence[Record]) -> list[str]:
     try:
         text = path.read_text()
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8 text; give a table of two tab-separated columns") from None
+        raise ValueError(
+            f"{path} is not UTF-8 text; give a table of two tab-separated columns"
+        ) from None
     for number, line in enumerate(text.split("\n"), start=1):
         fields = line.split("\t")
         if len(fields) == 2 and all(fields):
             rows.append((fields[0], fields[1]))
         elif line:
             problems.add(
-                f"{path}:{number}", f"{len(fields)} tab-separated fields, expected protein and cluster"
+                f"{path}:{number}",
+                f"{len(fields)} tab-separated fields, expected protein and cluster",
             )
     problems.raise_if_any(path.name)
     ids = {record.id for record in records}

@@ -91,7 +91,9 @@ def read_records(
     _check_ids(records, problems)
     problems.raise_if_any(", ".join(path.name for path in files))
     if not records:
-        raise ValueError(f"{', '.join(map(str, files))}: no record below the header; give at least one")
+        raise ValueError(
+            f"{', '.join(map(str, files))}: no record below the header; give at least one"
+        )
     return records
 
 
@@ -113,7 +115,9 @@ def table_records(
         elif name.startswith(">"):
             problems.add(where, f"the id {shown(name)} begins with '>'; remove that sign")
         elif not isinstance(sequence, str):
-            problems.add(where, f"record {_shown_id(name)} has no sequence in column {sequence_column!r}")
+            problems.add(
+                where, f"record {_shown_id(name)} has no sequence in column {sequence_column!r}"
+            )
         else:
             try:
                 # Translated genes often end in a stop, in tables as in FASTA.
@@ -124,14 +128,18 @@ def table_records(
             if tokens:
                 yield Record(name, where, tokens, cells)
             else:
-                problems.add(where, f"record {_shown_id(name)} has no sequence in column {sequence_column!r}")
+                problems.add(
+                    where, f"record {_shown_id(name)} has no sequence in column {sequence_column!r}"
+                )
 
 
 def _fasta_records(
     files: Sequence[Path], labels: Path, id_column: str, columns: Sequence[str], problems: Problems
 ) -> list[Record]:
     if is_fasta(labels):
-        raise ValueError(f"task.labels is {labels}, which is FASTA; give a CSV, TSV or Parquet file")
+        raise ValueError(
+            f"task.labels is {labels}, which is FASTA; give a CSV, TSV or Parquet file"
+        )
     rows: dict[str, Row] = {}
     for where, cells in read_rows(labels, [id_column, *columns], problems):
         name = cells[id_column]
@@ -151,7 +159,8 @@ def _fasta_records(
             records.append(Record(name, where_in_table, tokens, cells))
         else:
             problems.add(
-                where, f"record {_shown_id(name)} has no row in {labels.name} (column {id_column!r})"
+                where,
+                f"record {_shown_id(name)} has no row in {labels.name} (column {id_column!r})",
             )
     for name, (where, _) in rows.items():
         if name not in named:

@@ -127,5 +127,7 @@ TASK_KINDS: Mapping[str, TaskKind] = {
 }
 """Values of ``task.kind``."""
 
-KIND_OF_PROBLEM: Mapping[str | None, TaskKind] = {kind.problem_type: kind for kind in TASK_KINDS.values()}
+KIND_OF_PROBLEM: Mapping[str | None, TaskKind] = {
+    kind.problem_type: kind for kind in TASK_KINDS.values()
+}
 """Kind of a saved model by its problem type. A binary model is a multilabel one with one label."""

@@ -55,7 +55,9 @@ def new_head(config: PretrainedConfig, kind: TaskKind, seed: int) -> dict[str, T
         torch.manual_seed(seed)
         model = task_class(config, kind).plain(single_layer)
     encoder = of_config(config).encoder
-    return {name: value for name, value in model.state_dict().items() if not name.startswith(encoder)}
+    return {
+        name: value for name, value in model.state_dict().items() if not name.startswith(encoder)
+    }
 
 
 class TaskLoss:
@@ -89,7 +91,9 @@ class TaskLoss:
             outputs: (N, L) outputs of the model.
             targets: (N, columns) labels in the form of ``LabelledPack``; (N,) for a residue task.
         """
-        weight = None if self._weight is None else self._weight.to(outputs.device, non_blocking=True)
+        weight = (
+            None if self._weight is None else self._weight.to(outputs.device, non_blocking=True)
+        )
         if self.kind.one_of_many:
             if not self.kind.per_residue:
                 targets = targets[:, 0].nan_to_num(nan=IGNORED).long()
@@ -116,7 +120,10 @@ class TaskLoss:
         shift = _like(self.shift, weight)
         scale = _like(self.scale, weight)
         if undo:
-            return weights | {HEAD_WEIGHT: weight / scale[:, None], HEAD_BIAS: (bias - shift) / scale}
+            return weights | {
+                HEAD_WEIGHT: weight / scale[:, None],
+                HEAD_BIAS: (bias - shift) / scale,
+            }
         return weights | {HEAD_WEIGHT: weight * scale[:, None], HEAD_BIAS: bias * scale + shift}
 
 

@@ -40,7 +40,11 @@ def embed(config: RunFile, here: Processes) -> None:
     layers = layer_numbers(inference.layers, len(model.layers))
     per_residue = pooling_of(inference.pooling[0]).per_residue
     names = _column_names(layers, inference.pooling)
-    command.settings |= {"pooling": inference.pooling, "layers": layers, "stored_as": inference.stored_as}
+    command.settings |= {
+        "pooling": inference.pooling,
+        "layers": layers,
+        "stored_as": inference.stored_as,
+    }
     answer = layer_embeddings(layers, inference.pooling)
 
     def tabulate(proteins: list[Protein]) -> pa.Table:

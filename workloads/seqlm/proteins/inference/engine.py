@@ -126,7 +126,9 @@ def windows(num_residues: int, max_residues: int, protein: int = 0) -> list[Wind
     step = max(1, max_residues // 2)
     count = math.ceil((num_residues - max_residues) / step) + 1
     starts = np.linspace(0, num_residues - max_residues, count).round().astype(int).tolist()
-    middles = [(here + max_residues + following) // 2 for here, following in itertools.pairwise(starts)]
+    middles = [
+        (here + max_residues + following) // 2 for here, following in itertools.pairwise(starts)
+    ]
     edges = [0, *middles, num_residues]
     return [
         Window(start, start + max_residues, first, last, protein)
@@ -216,7 +218,9 @@ class Engine:
         whole = Window(start=0, stop=length, first=0, last=length)
         assembled = _assemble([protein], [whole], None)
         with self._autocast():
-            return self.model.encode(plain_pack(assembled.pack, length + SPECIAL_TOKENS, self.device))
+            return self.model.encode(
+                plain_pack(assembled.pack, length + SPECIAL_TOKENS, self.device)
+            )
 
     def warm_up(self, answer: Answer) -> list[Array]:
         """Run every constant shape once, so that no later call compiles; return a short protein's answers.
@@ -231,7 +235,9 @@ class Engine:
         return [self._start([protein], [window], shape, answer).answers()[0] for shape in shapes]
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16)
+        return torch.autocast(
+            self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
+        )
 
     def _compile(self) -> None:
         if self._shapes:
@@ -241,7 +247,9 @@ class Engine:
         while tokens >= SMALLEST_SHAPE or not self._shapes:
             num_proteins = max(1, tokens // TOKENS_PER_PROTEIN)
             num_of_padding = math.ceil(tokens / longest)
-            self._shapes.insert(0, PackShape(tokens, self.max_residues, num_proteins + num_of_padding))
+            self._shapes.insert(
+                0, PackShape(tokens, self.max_residues, num_proteins + num_of_padding)
+            )
             tokens //= SHAPE_RATIO
         # By default, torch stops compiling after a few graphs of a function.
         num_graphs = GRAPHS_PER_SHAPE * (len(self._shapes) + 1)
@@ -299,7 +307,9 @@ class Engine:
             bounds = to_device(torch.from_numpy(answered), self.device)
             cls_places = to_device(torch.from_numpy(host.cumulative[:-1]), self.device)
             packed = PackedRows(rows, bounds, cls_places)
-            rows = torch.cat([statistic.of_windows(packed) for statistic in answer.statistics], dim=-1)
+            rows = torch.cat(
+                [statistic.of_windows(packed) for statistic in answer.statistics], dim=-1
+            )
         rows = rows.to("cpu", non_blocking=True)
         done = None
         if self.device.type == "cuda":
@@ -331,7 +341,9 @@ class _Running:
         # The rows are copied, because pinned memory is scarce and would hold those of other proteins, too.
         if self.answered is None:
             return list(self.rows[:count].numpy().copy())
-        return [self.rows[first:stop].numpy().copy() for first, stop in self.answered[:count].tolist()]
+        return [
+            self.rows[first:stop].numpy().copy() for first, stop in self.answered[:count].tolist()
+        ]
 
 
 class _WindowAnswer(NamedTuple):

@@ -118,7 +118,9 @@ class Command:
 
         def read() -> Iterator[Part]:
             beat("reading the input", slow=True)  # it may have to be downloaded first
-            for part in cut((records or partial(records_of, self.config))(), part_residues, settings):
+            for part in cut(
+                (records or partial(records_of, self.config))(), part_residues, settings
+            ):
                 beat("reading the input")
                 yield part
 
@@ -138,7 +140,9 @@ class Command:
         plan = self._plan(read(), residues_of)
         key = plan.key
         if self.output.is_finished(key):
-            self._say(f"{self.output.path} already exists, from the same proteins, model and settings")
+            self._say(
+                f"{self.output.path} already exists, from the same proteins, model and settings"
+            )
             return
         self.output.check_free(key)
         missing = {part.file for part in plan.parts if not self._has(part)}
@@ -199,14 +203,18 @@ class Command:
             if part.file in missing and number % self.here.world_size == self.here.rank
         }
         total = sum(
-            residues for part, residues in zip(plan.parts, plan.work, strict=True) if part.file in mine
+            residues
+            for part, residues in zip(plan.parts, plan.work, strict=True)
+            if part.file in mine
         )
         title = str(self.settings["command"])
         progress = WorkProgress(title, total, "residues", shows=self.here.is_first)
         self.engine.on_residues = progress.add
         for part, expected in zip(parts, plan.parts, strict=True):
             if planned(part) != expected:
-                raise ValueError("inference.input: a file changed while it was read; run the command again")
+                raise ValueError(
+                    "inference.input: a file changed while it was read; run the command again"
+                )
             if expected.file not in mine:
                 continue
             begun = time.monotonic()

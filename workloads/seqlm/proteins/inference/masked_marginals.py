@@ -24,7 +24,10 @@ def masked_marginals(
     log_p = _log_probabilities(engine, protein, places_of(wanted))
     scores = []
     for variant in wanted:
-        changes = [log_p[one.place][one.mutant] - log_p[one.place][one.wild] for one in variant.substitutions]
+        changes = [
+            log_p[one.place][one.mutant] - log_p[one.place][one.wild]
+            for one in variant.substitutions
+        ]
         scores.append(float(sum(changes)))
     return scores
 
@@ -47,7 +50,9 @@ def _log_probabilities(
 
 def places_of(wanted: Sequence[Variant]) -> list[int]:
     """Return the mutated positions of variants, from 0, in order."""
-    return sorted({substitution.place for variant in wanted for substitution in variant.substitutions})
+    return sorted(
+        {substitution.place for variant in wanted for substitution in variant.substitutions}
+    )
 
 
 def _masked(protein: npt.NDArray[np.uint8], place: int, max_residues: int) -> npt.NDArray[np.uint8]:

@@ -143,7 +143,9 @@ def parse_variant(name: str, protein: Protein) -> Variant:
                 "the right protein, and are its positions counted from 1?"
             )
         if any(other.place == number - 1 for other in found):
-            raise ValueError(f"{name[:MAX_NAME_SHOWN]}: position {number} occurs twice; give it once")
+            raise ValueError(
+                f"{name[:MAX_NAME_SHOWN]}: position {number} occurs twice; give it once"
+            )
         found.append(Substitution(TOKENS.index(wild), number - 1, TOKENS.index(mutant)))
     return Variant(name, tuple(found))
 

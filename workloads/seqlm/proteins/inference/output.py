@@ -103,7 +103,9 @@ class Output:
         listed = json.dumps([[reject.where, reject.reason] for reject in rejects]).encode()
         partial = self.folder / f".{name}-{os.getpid()}"
         metadata = {**(table.schema.metadata or {}), _REJECTS: listed}
-        pq.write_table(table.replace_schema_metadata(metadata), partial, row_group_size=_ROW_GROUP_ROWS)
+        pq.write_table(
+            table.replace_schema_metadata(metadata), partial, row_group_size=_ROW_GROUP_ROWS
+        )
         partial.replace(self.folder / name)
 
     def join(self, names: Iterable[str], summary: dict[str, Any]) -> None:
@@ -141,7 +143,9 @@ class Output:
         self, path: Path, schema: pa.Schema, summary: dict[str, Any]
     ) -> "pq.ParquetWriter | _CsvWriter":
         if self.path.suffix == PARQUET:
-            return pq.ParquetWriter(path, schema.with_metadata({b"esm2": json.dumps(summary).encode()}))
+            return pq.ParquetWriter(
+                path, schema.with_metadata({b"esm2": json.dumps(summary).encode()})
+            )
         return _CsvWriter(path, schema)
 
 
@@ -157,7 +161,10 @@ class _CsvWriter:
         self._writer = pa.csv.CSVWriter(path, self.schema)
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        columns = [_as_text(column) if pa.types.is_list(column.type) else column for column in batch.columns]
+        columns = [
+            _as_text(column) if pa.types.is_list(column.type) else column
+            for column in batch.columns
+        ]
         self._writer.write_batch(pa.record_batch(columns, schema=self.schema))
 
     def close(self) -> None:

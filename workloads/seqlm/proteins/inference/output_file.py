@@ -23,7 +23,9 @@ def output_file(config: "RunFile", command: str) -> Path:
     else:
         path = default_folder(config) / f"{record.output_name}{formats[0]}"
     if path.suffix not in formats:
-        raise ValueError(f"inference.output: got {path}; its name must end in {' or '.join(formats)}")
+        raise ValueError(
+            f"inference.output: got {path}; its name must end in {' or '.join(formats)}"
+        )
     return path
 
 

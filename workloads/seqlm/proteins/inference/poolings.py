@@ -68,7 +68,9 @@ def _weighted(values: Floats, weights: Floats) -> Floats:
 
 MEAN = Statistic(of_windows=lambda packed: packed.mean(packed.rows), joined=_weighted)
 MEAN_SQUARE = Statistic(
-    of_windows=lambda packed: packed.mean(packed.rows.double() ** 2),  # differences of squares lose digits
+    of_windows=lambda packed: packed.mean(
+        packed.rows.double() ** 2
+    ),  # differences of squares lose digits
     joined=_weighted,
 )
 MAXIMUM = Statistic(
@@ -101,7 +103,9 @@ class Pooling:
 
     def __post_init__(self) -> None:
         if len(self.statistics) > 1 and self.result is None:
-            raise ValueError(f"a pooling of {len(self.statistics)} statistics needs a function of the result")
+            raise ValueError(
+                f"a pooling of {len(self.statistics)} statistics needs a function of the result"
+            )
 
     @property
     def per_residue(self) -> bool:

@@ -70,7 +70,9 @@ class Head:
         if self.kind.measured:
             return []
         if not self.kind.one_of_many:
-            likely = [name for name, value in zip(self.names, values, strict=True) if value >= THRESHOLD]
+            likely = [
+                name for name, value in zip(self.names, values, strict=True) if value >= THRESHOLD
+            ]
             if not likely and self.negative:
                 return [self.negative]
             return likely
@@ -109,7 +111,9 @@ def predictions(head: Head, values: list[Array]) -> dict[str, pa.Array]:
         separator = residue_separator(head.names)
         return {
             "label": pa.array([separator.join(found) for found in labels], pa.string()),
-            "probability": pa.array([found.max(axis=-1) for found in values], pa.list_(pa.float32())),
+            "probability": pa.array(
+                [found.max(axis=-1) for found in values], pa.list_(pa.float32())
+            ),
         }
     table = np.stack(values) if values else np.empty((0, len(head.names)), np.float32)
     each = {name: pa.array(table[:, index]) for index, name in enumerate(head.names)}

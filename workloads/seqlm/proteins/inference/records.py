@@ -117,7 +117,9 @@ def records_of(config: RunFile, locations: Sequence[str] = ()) -> Iterator[Prote
         id_column=inference.id_column or id_column,
         sequence_column=inference.sequence_column or sequence_column,
     )
-    return (_checked(record, config) if isinstance(record, Protein) else record for record in records)
+    return (
+        _checked(record, config) if isinstance(record, Protein) else record for record in records
+    )
 
 
 def _checked(protein: Protein, config: RunFile) -> Protein | Reject:
@@ -129,7 +131,10 @@ def _checked(protein: Protein, config: RunFile) -> Protein | Reject:
             f"translation into protein, or allow it with {ALLOW}",
             protein.id,
         )
-    if config.inference.long_proteins == "reject" and len(protein.tokens) > config.model.max_residues:
+    if (
+        config.inference.long_proteins == "reject"
+        and len(protein.tokens) > config.model.max_residues
+    ):
         return Reject(
             protein.file,
             f"record {protein.id} has {len(protein.tokens)} residues; allowed are "

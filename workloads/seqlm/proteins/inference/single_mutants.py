@@ -162,7 +162,9 @@ def heat_map(mutants: Mutants, model: str) -> Figure:
     bands[-1].set_xlabel("position", fontsize=8)
     title = f"{mutants.protein}, {_short(model)}"
     figure.suptitle(title, fontsize=10, parse_math=False)
-    figure.legend(*bands[0].get_legend_handles_labels(), loc="outside lower right", fontsize=8, frameon=False)
+    figure.legend(
+        *bands[0].get_legend_handles_labels(), loc="outside lower right", fontsize=8, frameon=False
+    )
     bar = figure.colorbar(image, ax=list(bands), shrink=min(1.0, 2.5 / num_bands))
     bar.set_label("log p(mutant) - log p(wild type), nats", fontsize=8)
     bar.ax.set_title("favoured", fontsize=8)
@@ -183,14 +185,18 @@ def _draw_band(
         limit: score with the strongest colour.
     """
     num_positions = scores.shape[1]
-    image = axis.imshow(scores, cmap=COLOURS, vmin=-limit, vmax=limit, aspect="auto", interpolation="none")
+    image = axis.imshow(
+        scores, cmap=COLOURS, vmin=-limit, vmax=limit, aspect="auto", interpolation="none"
+    )
     axis.set_frame_on(False)
     axis.set_ylabel("mutant residue", fontsize=8)
     axis.set_yticks(range(len(ROWS)), list(ROWS), fontsize=6)
     positions = range(first + 1, first + num_positions + 1)
     ticks = [position for position in positions if position % TICK_POSITIONS == 0]
     axis.set_xticks(
-        [position - first - 1 for position in ticks], [str(position) for position in ticks], fontsize=7
+        [position - first - 1 for position in ticks],
+        [str(position) for position in ticks],
+        fontsize=7,
     )
     dots_x = []
     dots_y = []
@@ -212,7 +218,9 @@ def probabilities(mutants: Mutants) -> dict[int, npt.NDArray[np.float64]]:
     found = {}
     for place, wild in mutants.wild.items():
         # The wild type's score is 0 by its definition. A residue without a score has probability 0.
-        known = {residue: mutants.scores.get((place, residue), -np.inf) for residue in ROWS} | {wild: 0.0}
+        known = {residue: mutants.scores.get((place, residue), -np.inf) for residue in ROWS} | {
+            wild: 0.0
+        }
         scores = np.array([known[residue] for residue in ROWS])
         shares = np.exp(scores - scores.max())
         found[place] = shares / shares.sum()
@@ -225,7 +233,9 @@ def write_positions(table: Path, model: str) -> list[Written]:
     written = [Written(path, "summary by position")]
     has_logomaker = find_spec("logomaker") is not None
     if not has_logomaker:
-        print("warning: no logos are drawn, because logomaker is not installed: pip install logomaker")
+        print(
+            "warning: no logos are drawn, because logomaker is not installed: pip install logomaker"
+        )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -260,7 +270,9 @@ def _logo(mutants: Mutants, shares: dict[int, npt.NDArray[np.float64]], model: s
     num_lines = math.ceil(length / LOGO_LINE_POSITIONS)
     width = math.ceil(length / num_lines)
     figure = Figure(figsize=(11, 2.6 * num_lines), layout="constrained")
-    axes = figure.subplots(2 * num_lines, 1, squeeze=False, height_ratios=[1.5, 1] * num_lines)[:, 0]
+    axes = figure.subplots(2 * num_lines, 1, squeeze=False, height_ratios=[1.5, 1] * num_lines)[
+        :, 0
+    ]
     for line, (letters, track) in enumerate(zip(axes[::2], axes[1::2], strict=True)):
         places = range(line * width + 1, line * width + width + 1)
         heights = np.zeros((width, len(ROWS)))

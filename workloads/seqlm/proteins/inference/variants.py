@@ -39,7 +39,9 @@ def variants(config: RunFile, here: Processes) -> None:
     """
     inference = config.inference
     command = Command(config, here, "variants")
-    check_head("variants", command.model_name, command.engine.model.config.architectures or [MASKED_LM])
+    check_head(
+        "variants", command.model_name, command.engine.model.config.architectures or [MASKED_LM]
+    )
     table = None if inference.mutations is None else read_mutations(Path(inference.mutations))
     command.settings["mutations_fingerprint"] = None if table is None else table.fingerprint
 

@@ -72,7 +72,13 @@ def takes_rows(x: Tensor) -> bool:
 
 
 def packed_attention(
-    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, segments: Segments, rows: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    segments: Segments,
+    rows: Tensor | None = None,
 ) -> Tensor:
     """Compute the softmax attention of rotated queries and keys, scaled by D ** -0.5.
 
@@ -111,7 +117,13 @@ def packed_attention(
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # the loop's length changes with every pack
 def _segment_attention(
-    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor, rows: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    cumulative: Tensor,
+    rows: Tensor | None,
 ) -> Tensor:
     """Compute ``packed_attention`` for one protein after another."""
     cos = cos.to(q.dtype)
@@ -346,7 +358,9 @@ class _Tile(NamedTuple):
 def _tiles(of_queries: _Slots, of_keys: _Slots, heads: int, element_size: int) -> list[_Tile]:
     """Divide proteins and heads into tiles of as many heads as fit ``SCORE_TILE_BYTES``."""
     tiles = []
-    for (query, _, height), (key, num_keys, width) in zip(of_queries.proteins, of_keys.proteins, strict=True):
+    for (query, _, height), (key, num_keys, width) in zip(
+        of_queries.proteins, of_keys.proteins, strict=True
+    ):
         step = max(1, min(heads, SCORE_TILE_BYTES // (height * width * element_size)))
         for first in range(0, heads, step):
             group = slice(first, min(first + step, heads))
@@ -370,7 +384,9 @@ class _SegmentAttention(torch.autograd.Function):
     """Attention by batched products for each protein; it keeps the probabilities for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, of_queries: _Slots, of_keys: _Slots) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, of_queries: _Slots, of_keys: _Slots
+    ) -> Tensor:
         _, heads, size = q.shape
         q = of_queries.spread(q).mul_(size**-0.5)  # (H, T', D)
         k = of_keys.spread(k)
@@ -443,7 +459,9 @@ class Buffers:
         fitting = [
             (buffer.numel(), index)
             for index, buffer in enumerate(self._free)
-            if buffer.numel() >= num_elements and buffer.dtype == like.dtype and buffer.device == like.device
+            if buffer.numel() >= num_elements
+            and buffer.dtype == like.dtype
+            and buffer.device == like.device
         ]
         if fitting:
             return self._free.pop(min(fitting)[1])

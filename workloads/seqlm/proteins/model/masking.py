@@ -59,7 +59,9 @@ def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: tor
     becomes_mask = chosen & (action < _share(MASK_SHARE, _ACTION_BITS))
     is_changed = chosen & (action < _share(MASK_SHARE + RANDOM_SHARE, _ACTION_BITS))
     becomes_random = is_changed & ~becomes_mask
-    drawn = FIRST_RESIDUE + ((_field(bits, 0, _RESIDUE_BITS) * NUM_STANDARD_RESIDUES) >> _RESIDUE_BITS)
+    drawn = FIRST_RESIDUE + (
+        (_field(bits, 0, _RESIDUE_BITS) * NUM_STANDARD_RESIDUES) >> _RESIDUE_BITS
+    )
     # masked_fill, not where with a number: on CUDA the latter copies the number there, a host sync.
     masked = torch.where(becomes_random, drawn, tokens).masked_fill(becomes_mask, MASK)
 
@@ -111,7 +113,9 @@ def token_scale(tokens: torch.Tensor, segments: Segments) -> torch.Tensor:
     assert segment is not None, "_placed sets it"
     lengths = segments.cumulative.diff().long()
     is_mask = tokens == MASK
-    num_masked = torch.zeros_like(lengths).index_add_(0, segment, is_mask.long())  # (S,) exact: integers
+    num_masked = torch.zeros_like(lengths).index_add_(
+        0, segment, is_mask.long()
+    )  # (S,) exact: integers
     # A protein of masks only has nothing left to scale.
     kept_share = (1 - num_masked / lengths.clamp(min=1)).clamp(min=1e-6)
     scale = ((1 - TRAINED_MASK_RATIO) / kept_share)[segment]

@@ -110,7 +110,9 @@ class PackedLayer(nn.Module, ABC):
         """Return queries and keys (T, C) as they are split into heads; some families have norms here."""
         return queries, keys
 
-    def attention_operands(self, normed: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def attention_operands(
+        self, normed: Tensor, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values before rotation, (T, H, D), from the normed input (T, C).
 
         With ``rows``, there are queries of these tokens alone, (K, H, D).
@@ -157,13 +159,17 @@ class PackedLayer(nn.Module, ABC):
             ``next_norm``.
         """
         if normed is None:
-            normed = operand(layer_norm(hidden if vocabulary is None else vocabulary, self.attention_norm))
+            normed = operand(
+                layer_norm(hidden if vocabulary is None else vocabulary, self.attention_norm)
+            )
         query_rows = rows if takes_rows(normed) else None
         if vocabulary is None:
             queries, keys, values = self.attention_operands(normed, query_rows)
         else:
             queries, keys, values = self.attention_operands(normed)
-            queries = looked_up(queries, tokens.ids if query_rows is None else tokens.ids[query_rows])
+            queries = looked_up(
+                queries, tokens.ids if query_rows is None else tokens.ids[query_rows]
+            )
             keys = looked_up(keys, tokens.ids)
             values = looked_up(values, tokens.ids)
         context = packed_attention(
@@ -238,7 +244,11 @@ class PackedModel(LayeredModel):
         They are numbered as transformers' ``hidden_states``: 0 is the embedding, and the last one is behind
         the last layer norm.
         """
-        found = {index: hidden for index, hidden in enumerate(self.residual_stream(pack)) if index in layers}
+        found = {
+            index: hidden
+            for index, hidden in enumerate(self.residual_stream(pack))
+            if index in layers
+        }
         last = len(self.layers)
         if last in found:
             found[last] = layer_norm(found[last], self.last_norm)
@@ -248,7 +258,9 @@ class PackedModel(LayeredModel):
         """Yield the embeddings and each layer's output, (T, C) in fp32; the last is (K, C) at ``rows``."""
         hidden = self.embed(pack)  # (T, C)
         yield hidden
-        angles = pack.positions[:, None, None].float() * self.rotary_frequencies.float()  # (T, 1, D / 2)
+        angles = (
+            pack.positions[:, None, None].float() * self.rotary_frequencies.float()
+        )  # (T, 1, D / 2)
         tokens = PackedTokens(pack.tokens, angles.cos(), angles.sin(), pack.segments)
         layers: list[Any] = list(self.layers)
         last = len(layers) - 1
@@ -279,7 +291,11 @@ class PackedModel(LayeredModel):
 
     def for_head(self, features: Tensor) -> AbstractContextManager[object]:
         """Return the context in which the head runs: without autocast if ``exact_head`` is set."""
-        return torch.autocast(features.device.type, enabled=False) if self.exact_head else nullcontext()
+        return (
+            torch.autocast(features.device.type, enabled=False)
+            if self.exact_head
+            else nullcontext()
+        )
 
 
 class MaskedLanguageModel(PackedModel):
@@ -316,7 +332,9 @@ class SequenceClassifier(PackedModel):
         """Return the fp32 logits (K, L) of the proteins with their CLS tokens at ``pack.rows``."""
         features = self.encode(pack, pack.rows)
         with self.for_head(features):
-            result: Tensor = self.classifier(features[:, None])  # takes the first of a row of tokens
+            result: Tensor = self.classifier(
+                features[:, None]
+            )  # takes the first of a row of tokens
             return result.float()
 
 
@@ -353,7 +371,9 @@ def refuse_others(config: Any, expected: Mapping[str, Any], family: str, publish
     ]
     if wrong:
         listed = ", ".join(wrong)
-        raise ValueError(f"this checkpoint is not {family}: {listed}; use one of the {published} family")
+        raise ValueError(
+            f"this checkpoint is not {family}: {listed}; use one of the {published} family"
+        )
 
 
 def looked_up(table: Tensor, tokens: Tensor) -> Tensor:
@@ -370,7 +390,11 @@ def joined(x: Tensor, projections: Sequence[nn.Module]) -> Tensor:
     would keep a copy.
     """
     needs_grad = torch.is_grad_enabled()
-    plain = [one for one in projections if type(one) is nn.Linear and one.weight.requires_grad >= needs_grad]
+    plain = [
+        one
+        for one in projections
+        if type(one) is nn.Linear and one.weight.requires_grad >= needs_grad
+    ]
     if len(plain) < len(projections):
         return torch.cat([one(x) for one in projections], dim=-1)
     weight = torch.cat([one.weight for one in plain])

@@ -12,7 +12,13 @@ from transformers.utils.logging import disable_progress_bar
 from seqlm.proteins.families.table import MODEL_FAMILIES, family_of_type
 from seqlm.runs.run_file import ModelConfig, RunFile
 from seqlm.training.checkpoint_reader import weights_of
-from seqlm.training.checksums import ADAPTER_FILE, CHECKPOINT_FILE, read_document, unreadable, verified
+from seqlm.training.checksums import (
+    ADAPTER_FILE,
+    CHECKPOINT_FILE,
+    read_document,
+    unreadable,
+    verified,
+)
 from seqlm.training.processes import Processes
 from seqlm.training.saved_model import assigned, save_model
 
@@ -103,7 +109,8 @@ def starting_weights(
     missing = sorted(
         name
         for name in info["missing_keys"]
-        if not name.startswith(family.may_lack) and (name.startswith(family.encoder) or not encoder_only)
+        if not name.startswith(family.may_lack)
+        and (name.startswith(family.encoder) or not encoder_only)
     )
     if missing:
         raise ValueError(
@@ -171,7 +178,9 @@ def load_model(name: str, here: Processes | None = None) -> PackedModel:
         architecture = (config.architectures or [family.masked_lm.plain.__name__])[0]
         classes = family.classes
         if architecture not in classes:
-            raise ValueError(f"{name}: a model of the kind {architecture}; allowed are {', '.join(classes)}")
+            raise ValueError(
+                f"{name}: a model of the kind {architecture}; allowed are {', '.join(classes)}"
+            )
         model_class = classes[architecture]
         if config.problem_type == "regression" and (Path(name) / CHECKPOINT_FILE).exists():
             raise ValueError(

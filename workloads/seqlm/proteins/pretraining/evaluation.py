@@ -71,7 +71,9 @@ def pseudo_perplexity(
         device: device of the model.
     """
     longest = shape.max_record_tokens
-    engine = Engine(model, device=device, dtype=dtype, tokens_per_pack=shape.num_tokens, max_residues=longest)
+    engine = Engine(
+        model, device=device, dtype=dtype, tokens_per_pack=shape.num_tokens, max_residues=longest
+    )
     values = []
     places, _ = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
     progress = WorkProgress("scoring", len(places))
@@ -95,7 +97,9 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
     model.to(here.device)
     dtype = select_precision(config.train, here.device, here).dtype
     shape = PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues)
-    result = score(model, split, Place(here, shape, dtype), mask_fraction=config.model.mask_fraction)
+    result = score(
+        model, split, Place(here, shape, dtype), mask_fraction=config.model.mask_fraction
+    )
     scores: dict[str, object] = {
         "model": name,
         "model_sha256": source.sha256,

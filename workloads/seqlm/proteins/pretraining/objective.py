@@ -45,10 +45,16 @@ class Pretraining(Objective):
     def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Pack:
         return mask_pack(host, shape.max_length, self.config.model.mask_fraction, device)
 
-    def evaluate(self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int) -> Evaluation:
-        return score(model, split, place, mask_fraction=self.config.model.mask_fraction, num_packs=num_packs)
+    def evaluate(
+        self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int
+    ) -> Evaluation:
+        return score(
+            model, split, place, mask_fraction=self.config.model.mask_fraction, num_packs=num_packs
+        )
 
-    def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
+    def write_model(
+        self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device
+    ) -> None:
         save_esm(run_dir / "model", self.esm_config, dict(weights))
 
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:

@@ -16,7 +16,9 @@ class ProteinContents(ReportContents):
 
     def data_facts(self, manifest: Mapping[str, Any]) -> dict[str, str]:
         similar = manifest.get("similar")
-        return {"similar proteins": describe_similar(similar)} if isinstance(similar, Mapping) else {}
+        return (
+            {"similar proteins": describe_similar(similar)} if isinstance(similar, Mapping) else {}
+        )
 
     def crop_tokens(self, config: Mapping[str, Any]) -> int | None:
         model = config.get("model")

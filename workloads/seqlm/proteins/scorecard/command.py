@@ -121,7 +121,9 @@ def scorecard(config: RunFile, here: Processes) -> None:
         ValueError: if the model or ProteinGym's files cannot be read, or the output is of another model.
     """
     command = Command(config, here, "scorecard")
-    check_head("scorecard", command.model_name, command.engine.model.config.architectures or [MASKED_LM])
+    check_head(
+        "scorecard", command.model_name, command.engine.model.config.architectures or [MASKED_LM]
+    )
     _check_free(config, command.output.path, command.model_name)
     benchmark = None
     if config.scorecard.proteingym:
@@ -163,15 +165,23 @@ def _parts(config: RunFile, command: Command, benchmark: Benchmark | None) -> li
         _Part("localization", lambda: _localization(engine), is_shared=False),
     ]
     if benchmark is not None:
-        parts.append(_Part("ProteinGym", lambda: _proteingym(config, command, benchmark), is_shared=True))
+        parts.append(
+            _Part("ProteinGym", lambda: _proteingym(config, command, benchmark), is_shared=True)
+        )
     return parts
 
 
-def _write(command: Command, rows: list[Row], seconds: dict[str, float], benchmark: Benchmark | None) -> None:
+def _write(
+    command: Command, rows: list[Row], seconds: dict[str, float], benchmark: Benchmark | None
+) -> None:
     """Write the page and the JSON, and print the figures."""
     path = command.output.path
     figures = path.with_suffix(".json")
-    facts = {**command.settings, "seconds": seconds, "environment": environment(command.here.device)}
+    facts = {
+        **command.settings,
+        "seconds": seconds,
+        "environment": environment(command.here.device),
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {**facts, "scores": [vars(row) for row in rows]}
     write_whole(figures, json.dumps(document, indent=1) + "\n")
@@ -185,7 +195,9 @@ def _write(command: Command, rows: list[Row], seconds: dict[str, float], benchma
 def _perplexity(config: RunFile, command: Command) -> list[Row]:
     engine = command.engine
     inference = dataclasses.replace(config.inference, model=command.model_name)
-    found: dict[str, Any] = score_model(dataclasses.replace(config, inference=inference), command.here)
+    found: dict[str, Any] = score_model(
+        dataclasses.replace(config, inference=inference), command.here
+    )
     split = ProteinSplit(config.data.path, config.evaluate.split)
     proteins = config.evaluate.pseudo_perplexity_proteins or PSEUDO_PERPLEXITY_PROTEINS
     shape = PackShape.of(split, engine.tokens_per_pack, PSEUDO_PERPLEXITY_RESIDUES)
@@ -197,7 +209,8 @@ def _perplexity(config: RunFile, command: Command) -> list[Row]:
     data = f"{config.data.path}, split {config.evaluate.split}"
     masks = f"{config.model.mask_fraction:.0%} of the residues, fixed masks"
     drawn = (
-        f"{data}: {proteins} proteins drawn with a fixed seed, {PSEUDO_PERPLEXITY_RESIDUES} residues of each"
+        f"{data}: {proteins} proteins drawn with a fixed seed, {PSEUDO_PERPLEXITY_RESIDUES} residues "
+        "of each"
     )
     return [
         Row("perplexity", found["perplexity"], f"{data}: {found['proteins']:,} proteins", masks),
@@ -254,9 +267,13 @@ def _secondary_structure(engine: Engine) -> list[Row]:
         """Return the residues with a known structure."""
         embeddings = engine.run([chain.tokens for chain in of], RESIDUE_EMBEDDINGS)
         letters = "".join(chain.structure for chain in of)
-        labels = [schema.classes.index(one) if one in schema.classes else math.nan for one in letters]
+        labels = [
+            schema.classes.index(one) if one in schema.classes else math.nan for one in letters
+        ]
         known = np.flatnonzero(np.isfinite(labels))
-        return Examples(np.concatenate(embeddings)[known], np.array(labels, dtype=np.float32)[known, None])
+        return Examples(
+            np.concatenate(embeddings)[known], np.array(labels, dtype=np.float32)[known, None]
+        )
 
     fit = chains("fit")
     probe = fit_probe(schema, examples(fit[:FIT_CHAINS]), examples(fit[FIT_CHAINS:]))
@@ -289,9 +306,16 @@ def _localization(engine: Engine) -> list[Row]:
     probe = fit_probe(schema, examples("0", "1", "2"), examples("3"))
     test = examples("4")
     found = scores(schema, test.labels, probe.outputs(test.features))
-    data = f"{len(test.labels)} of {len(table)} bundled proteins, {len(schema.columns)} compartments"
+    data = (
+        f"{len(test.labels)} of {len(table)} bundled proteins, {len(schema.columns)} compartments"
+    )
     return [
-        Row(f"localization: {name}", found[name], data, "frozen probe on mean embeddings, split by cluster")
+        Row(
+            f"localization: {name}",
+            found[name],
+            data,
+            "frozen probe on mean embeddings, split by cluster",
+        )
         for name in ("jaccard", "auroc")
     ]
 
@@ -338,7 +362,9 @@ def _html(model: str, rows: list[Row], facts: dict[str, Any], benchmark: Benchma
         parts.append(section("ProteinGym, zero-shot", _table(gym)))
     pairs = [("model", model), ("precision", str(facts["precision"]))]
     pairs += [(f"seconds: {name}", str(value)) for name, value in facts["seconds"].items()]
-    pairs += [(name, str(value)) for name, value in facts["environment"].items() if value is not None]
+    pairs += [
+        (name, str(value)) for name, value in facts["environment"].items() if value is not None
+    ]
     parts.append(section("Run", definition_table(pairs)))
     return page("Scorecard", "/".join(Path(model).parts[-3:]), "", parts)
 

@@ -80,7 +80,9 @@ def layers(config: RunFile, here: Processes) -> None:
     command = Command(config, here, "layers")
     path = command.output.path
     if path.exists() and not config.inference.overwrite:
-        raise ValueError(f"{path} exists; name another inference.output, or set inference.overwrite=true")
+        raise ValueError(
+            f"{path} exists; name another inference.output, or set inference.overwrite=true"
+        )
     if not here.is_first:
         return
     schema = LabelledSplit(config.data.path, "train").schema
@@ -107,13 +109,17 @@ def _drawn(config: RunFile, name: Split, *, per_residue: bool) -> SampledSplit:
     return SampledSplit(config.data.path, name, int(MAX_PROTEINS[name] * share))
 
 
-def _fitted(command: Command, schema: LabelSchema, splits: Mapping[Split, SampledSplit]) -> list[Choice]:
+def _fitted(
+    command: Command, schema: LabelSchema, splits: Mapping[Split, SampledSplit]
+) -> list[Choice]:
     """Return a fitted probe for each pooling and layer."""
     model = command.engine.model
     numbers = tuple(range(len(model.layers) + 1))
     poolings = RESIDUES if schema.task.per_residue else POOLED
     answer = layer_embeddings(numbers, poolings)
-    features = {name: _features(split, name, command.engine, answer) for name, split in splits.items()}
+    features = {
+        name: _features(split, name, command.engine, answer) for name, split in splits.items()
+    }
     counts = ", ".join(f"{name} {len(split.labels):,}" for name, split in splits.items())
     print(f"examples: {counts}")
     size = model.config.hidden_size
@@ -124,7 +130,9 @@ def _fitted(command: Command, schema: LabelSchema, splits: Mapping[Split, Sample
         probe = fit_probe(schema, train, validation, STRENGTHS)
         outputs = probe.outputs(features["test"].column(column, size).features)
         chosen.append(Choice(layer, pooling, probe, outputs))
-        print(f"layer {layer} {pooling}: validation {schema.task.headlines[0]} {probe.validation:.3f}")
+        print(
+            f"layer {layer} {pooling}: validation {schema.task.headlines[0]} {probe.validation:.3f}"
+        )
     return chosen
 
 
@@ -186,7 +194,11 @@ def _conclude(rows: list[dict[str, Any]], best: Choice, headline: str) -> None:
         f"validation prefers layer {best.layer}, pooling {best.pooling}: test {headline} {line['test']:.3f} "
         f"(95 % interval {line['test_low']:.3f} to {line['test_high']:.3f})"
     )
-    alike = [f"{row['layer']} {row['pooling']}" for row in rows if row["may_be_chance"] and row is not line]
+    alike = [
+        f"{row['layer']} {row['pooling']}"
+        for row in rows
+        if row["may_be_chance"] and row is not line
+    ]
     print(f"not distinguishable from it on the test split: {', '.join(alike) or 'none'}")
 
 
@@ -198,7 +210,8 @@ def _figure(rows: list[dict[str, Any]], best: Choice, headline: str, model: str)
     for place, pooling in enumerate(poolings):
         mine = [row for row in rows if row["pooling"] == pooling]
         values = {
-            key: np.array([row[key] for row in mine]) for key in ("layer", "test", "test_low", "test_high")
+            key: np.array([row[key] for row in mine])
+            for key in ("layer", "test", "test_low", "test_high")
         }
         test = values["test"]
         bars = np.maximum([test - values["test_low"], values["test_high"] - test], 0)
@@ -206,7 +219,9 @@ def _figure(rows: list[dict[str, Any]], best: Choice, headline: str, model: str)
         x = values["layer"] + 0.08 * (place - len(poolings) / 2)
         label = "residues" if pooling in RESIDUES else pooling
         axis.errorbar(x, test, bars, marker="o", capsize=2, label=label)
-    axis.axvline(best.layer, color="#5b6472", linestyle=":", label=f"chosen on validation: {best.pooling}")
+    axis.axvline(
+        best.layer, color="#5b6472", linestyle=":", label=f"chosen on validation: {best.pooling}"
+    )
     axis.set(xlabel="layer (0: embedding)", ylabel=f"test {headline}, 95 % intervals over clusters")
     axis.set_title("/".join(Path(model).parts[-2:]), fontsize=10, parse_math=False)
     axis.legend(fontsize=8)

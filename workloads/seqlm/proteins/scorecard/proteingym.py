@@ -39,7 +39,9 @@ NOT_COMPARABLE = "not comparable"
 TOLERANCE = 0.005
 """Differences between correct programs: types of numbers, windows of the longest proteins, rounding."""
 PUBLISHED: Mapping[str, ProteinGymScores] = {
-    hub_id: scores for family in MODEL_FAMILIES.values() for hub_id, scores in family.proteingym.items()
+    hub_id: scores
+    for family in MODEL_FAMILIES.values()
+    for hub_id, scores in family.proteingym.items()
 }
 """Published scores of all families, by hub id."""
 ONE_ASSAY = "BLAT_ECOLX_Stiffler_2015"

@@ -137,7 +137,9 @@ class Service:
 
     async def _answers(self, request: Request, proteins: Sequence[Protein]) -> Sequence[Answer]:
         """Return the model's answers; raise ``ClientDisconnect`` if the client has left."""
-        answering = asyncio.create_task(self.batcher.answer([protein.tokens for protein in proteins]))
+        answering = asyncio.create_task(
+            self.batcher.answer([protein.tokens for protein in proteins])
+        )
         leaving = asyncio.create_task(_disconnected(request))
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -150,7 +152,9 @@ class Service:
 
     def _check_ready(self) -> None:
         if not self.batcher.is_ready:
-            raise self._refusal("the model is loading; on a GPU its first computation takes minutes")
+            raise self._refusal(
+                "the model is loading; on a GPU its first computation takes minutes"
+            )
 
     def _refusal(self, detail: str) -> Problem:
         return Problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers={"Retry-After": "1"})
@@ -185,7 +189,9 @@ def described(settings: ServeSettings) -> dict[str, Any]:
     schemas["Id"]["maxLength"] = MAX_ID
     schemas["Sequence"]["maxLength"] = settings.max_residues
     schemas["Request"]["properties"]["proteins"]["maxItems"] = settings.max_proteins
-    found["info"]["x-limits"] = {PREFIX + name.upper(): value for name, value in vars(settings).items()}
+    found["info"]["x-limits"] = {
+        PREFIX + name.upper(): value for name, value in vars(settings).items()
+    }
     return found
 
 
@@ -367,4 +373,6 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
             return
         log.info("SIGTERM: answering for another %d s, then stopping", seconds)
-        self._loop.call_soon_threadsafe(self._loop.call_later, seconds, super().handle_exit, sig, frame)
+        self._loop.call_soon_threadsafe(
+            self._loop.call_later, seconds, super().handle_exit, sig, frame
+        )

@@ -64,7 +64,12 @@ class Batcher:
     """Queue of requests for the model."""
 
     def __init__(
-        self, model: "ServedModel", *, tokens_per_pack: int, max_waiting_residues: int, timeout_seconds: float
+        self,
+        model: "ServedModel",
+        *,
+        tokens_per_pack: int,
+        max_waiting_residues: int,
+        timeout_seconds: float,
     ) -> None:
         self._model = model
         self._tokens_per_pack = tokens_per_pack
@@ -158,7 +163,9 @@ class Batcher:
     async def _try_model(self) -> None:
         """Compute a short protein, to learn whether the model works."""
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._model.run, [_TRIAL])
+            await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._model.run, [_TRIAL]
+            )
         except Exception as error:
             log.error("the model also failed on a trial: %s", error)
             self.is_healthy = False
@@ -194,7 +201,9 @@ class Batcher:
         too_slow = self.waiting_residues > 0 and expected > self._timeout
         if too_many or too_slow:
             waiting = f"{self.waiting_residues} residues are waiting already"
-            raise _busy(f"{waiting}; try again later", self._expected_seconds(self.waiting_residues))
+            raise _busy(
+                f"{waiting}; try again later", self._expected_seconds(self.waiting_residues)
+            )
 
     def _expected_seconds(self, residues: int) -> float:
         """Return the seconds that the model needs for residues; 0 if its speed is not known yet."""

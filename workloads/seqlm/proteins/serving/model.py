@@ -46,7 +46,9 @@ class ServedModel:
             ValueError: if an answer is infinite or not a number, as after a diverged training.
         """
         if not all(np.isfinite(numbers).all() for numbers in self._engine.warm_up(self._wanted)):
-            raise ValueError("the model's answers are not finite; give another checkpoint of its training")
+            raise ValueError(
+                "the model's answers are not finite; give another checkpoint of its training"
+            )
 
     def run(self, proteins: Sequence[Tokens]) -> list[Answer]:
         """Return the answers in the order of the proteins.

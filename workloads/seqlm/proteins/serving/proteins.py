@@ -113,17 +113,23 @@ def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _malformed(f"the body is not UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise _malformed(
+            f"the body is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from None
     if media_type == JSON:
         records = _from_json(text, settings.max_proteins)
     else:
         records = _from_csv(text, settings.max_proteins)
     if not records:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the request has no protein; give at least one")
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, "the request has no protein; give at least one"
+        )
     faults = [fault for record in records for fault in _faults(record, settings)]
     if faults:
         raise Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY, f"{len(faults)} of the request's values are not allowed", faults
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            f"{len(faults)} of the request's values are not allowed",
+            faults,
         )
     residues = sum(len(record.sequence) for record in records)
     if residues > settings.max_waiting_residues:
@@ -154,7 +160,11 @@ def _from_json(text: str, max_proteins: int) -> list[_Record]:
         document = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         # Python's messages about very long numbers and deep nesting would not help a client.
-        reason = str(error) if isinstance(error, json.JSONDecodeError) else "a number or nesting too large"
+        reason = (
+            str(error)
+            if isinstance(error, json.JSONDecodeError)
+            else "a number or nesting too large"
+        )
         raise _malformed(f"the body is not JSON: {reason}") from None
     if not isinstance(document, dict):
         raise _malformed(f"the body is {shown(document)}; allowed is an object: {_FORM}")
@@ -182,7 +192,9 @@ def _json_record(where: str, item: Any) -> _Record:
     if isinstance(item, str):
         return _Record(where, None, item)
     if not isinstance(item, dict):
-        raise _malformed(f"{where} is {shown(item)}; allowed is a sequence, or an object as in {_FORM}")
+        raise _malformed(
+            f"{where} is {shown(item)}; allowed is a sequence, or an object as in {_FORM}"
+        )
     allowed = "allowed are the keys id and sequence, and sequence is required"
     unknown = [key for key in item if key not in ("id", "sequence")]
     if unknown:
@@ -225,7 +237,9 @@ def _faults(record: _Record, settings: ServeSettings) -> list[Fault]:
     """Return all mistakes in a record."""
     found = []
     if record.id is not None:
-        is_text = isinstance(record.id, str) and 0 < len(record.id) <= MAX_ID and record.id.isprintable()
+        is_text = (
+            isinstance(record.id, str) and 0 < len(record.id) <= MAX_ID and record.id.isprintable()
+        )
         if not is_text:
             allowed = f"1 to {MAX_ID} printable characters"
             found.append(Fault(f"{record.where}.id", shown(record.id), allowed))
@@ -235,14 +249,18 @@ def _faults(record: _Record, settings: ServeSettings) -> list[Fault]:
         found.append(Fault(where, shown(sequence), "a text of residues, as MKT..."))
         return found
     if not 0 < len(sequence) <= settings.max_residues:
-        found.append(Fault(where, f"{len(sequence)} residues", f"1 to {settings.max_residues} residues"))
+        found.append(
+            Fault(where, f"{len(sequence)} residues", f"1 to {settings.max_residues} residues")
+        )
     bad = _NOT_A_LETTER.search(sequence)
     if bad:
         allowed = "the letters A-Z in either case, no gaps, blanks or stops"
         found.append(Fault(where, f"{shown(bad[0])} at position {bad.start() + 1}", allowed))
     elif sequence and not settings.allow_nucleotides and is_nucleotides(encode(sequence)):
         got = f"DNA or RNA (letters {NUCLEOTIDES} only)"
-        found.append(Fault(where, got, f"a protein, or any letters with {PREFIX}ALLOW_NUCLEOTIDES=1"))
+        found.append(
+            Fault(where, got, f"a protein, or any letters with {PREFIX}ALLOW_NUCLEOTIDES=1")
+        )
     return found
 
 
@@ -255,7 +273,9 @@ def write_answers(proteins: Sequence[Protein], answers: Sequence[Answer], media_
     pairs = list(zip(proteins, answers, strict=True))
     if media_type == JSON:
         predictions = [{"id": one.id, "length": len(one.tokens), **answer} for one, answer in pairs]
-        return json.dumps({"predictions": predictions}, allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(
+            {"predictions": predictions}, allow_nan=False, separators=(",", ":")
+        ).encode()
     rows = [{"id": one.id, "length": len(one.tokens), **_columns(answer)} for one, answer in pairs]
     header = rows[0].keys()
     lines: list[Iterable[Any]] = [header, *(row.values() for row in rows)]

@@ -58,14 +58,18 @@ class ServeSettings:
         values: dict[str, int] = {}
         for name, text in sorted(given.items()):
             if name not in fields:
-                problems.append(f"{name}: there is no such setting; allowed are {', '.join(fields)}")
+                problems.append(
+                    f"{name}: there is no such setting; allowed are {', '.join(fields)}"
+                )
                 continue
             setting = fields[name]
             least = setting.metadata["least"]
             most = setting.metadata["most"]
             is_number = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
             if not is_number or not least <= int(text) <= most:
-                problems.append(f"{name}: got {text!r}; whole numbers from {least} to {most} are allowed")
+                problems.append(
+                    f"{name}: got {text!r}; whole numbers from {least} to {most} are allowed"
+                )
                 continue
             values[setting.name] = int(text)
         settings = ServeSettings(**values)

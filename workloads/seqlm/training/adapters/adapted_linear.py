@@ -63,7 +63,9 @@ class _AdaptedProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, a, b = ctx.saved_tensors
-        x_grad = grad @ torch.addmm(weight, b, a, alpha=ctx.scale) if ctx.needs_input_grad[0] else None
+        x_grad = (
+            grad @ torch.addmm(weight, b, a, alpha=ctx.scale) if ctx.needs_input_grad[0] else None
+        )
         a_grad = (grad @ b).T @ x * ctx.scale
         b_grad = grad.T @ (x @ a.T) * ctx.scale
         return x_grad, None, None, a_grad, b_grad, None

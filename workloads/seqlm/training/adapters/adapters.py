@@ -64,7 +64,9 @@ def add_adapters(model: LayeredModel, lora: LoraConfig, family: AdaptedModules) 
 
     from .adapted_linear import AdaptedLinear
 
-    peft.inject_adapter_in_model(_peft_config(lora, family, "", None), model, low_cpu_mem_usage=True)
+    peft.inject_adapter_in_model(
+        _peft_config(lora, family, "", None), model, low_cpu_mem_usage=True
+    )
     for module in model.modules():
         if type(module) is peft.tuners.lora.Linear:
             module.__class__ = AdaptedLinear
@@ -73,7 +75,9 @@ def add_adapters(model: LayeredModel, lora: LoraConfig, family: AdaptedModules) 
             module.requires_grad_(True)
 
 
-def with_adapters(model: LayeredModel, weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+def with_adapters(
+    model: LayeredModel, weights: Mapping[str, Tensor], seed: int
+) -> dict[str, Tensor]:
     """Return the state to start from: the weights by peft's names, and new adapters.
 
     Args:
@@ -107,11 +111,17 @@ def shrink_frozen(model: LayeredModel, dtype: torch.dtype) -> None:
 
 
 def _peft_config(
-    lora: LoraConfig, family: AdaptedModules, base: str | None, task: str | None, revision: str | None = None
+    lora: LoraConfig,
+    family: AdaptedModules,
+    base: str | None,
+    task: str | None,
+    revision: str | None = None,
 ) -> Any:
     import peft
 
-    modules = "|".join(re.escape(module) for name in lora.targets for module in family.modules[name])
+    modules = "|".join(
+        re.escape(module) for name in lora.targets for module in family.modules[name]
+    )
     return peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
@@ -139,7 +149,11 @@ class AdaptedObjective(Objective):
     """
 
     def __init__(
-        self, config: RunConfig, split: RecordSplit, model_config: PretrainedConfig, family: AdaptedModules
+        self,
+        config: RunConfig,
+        split: RecordSplit,
+        model_config: PretrainedConfig,
+        family: AdaptedModules,
     ) -> None:
         super().__init__(config, split, model_config)
         self.lora = config.lora
@@ -189,7 +203,11 @@ class AdaptedObjective(Objective):
         return with_adapters(self.on_meta(), weights, self.config.train.seed)
 
     def quantize(
-        self, model: LayeredModel, weights: dict[str, Tensor], dtype: torch.dtype, device: torch.device
+        self,
+        model: LayeredModel,
+        weights: dict[str, Tensor],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         if self.lora is not None and self.lora.quantize == "nf4":
             four_bit.quantize_layers(model, weights, dtype, device)
@@ -214,7 +232,11 @@ class AdaptedObjective(Objective):
         if self.lora.quantize == "none":
             return weights
         for name, value in weights.items():
-            if name.startswith(f"{self.family.layers}.") and name.endswith(".weight") and value.ndim == 2:
+            if (
+                name.startswith(f"{self.family.layers}.")
+                and name.endswith(".weight")
+                and value.ndim == 2
+            ):
                 # In place: two copies of a model may not fit.
                 weights[name] = four_bit.as_rounded(value.to(device)).cpu()
         return weights
@@ -233,7 +255,9 @@ class AdaptedObjective(Objective):
     def as_written(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of the model without adapters in the form that transformers reads."""
 
-    def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
+    def write_model(
+        self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device
+    ) -> None:
         """Write ``model`` in the format of transformers, and with adapters ``adapter`` in that of peft.
 
         With adapters, ``model`` has them merged into its weights, and is written only with ``lora.merge``.
@@ -241,7 +265,11 @@ class AdaptedObjective(Objective):
         if self.lora is None:
             self._save_model(run_dir, self.as_written(dict(weights)))
             return
-        heads = {name: value for name, value in weights.items() if name.split(".")[0] in self.family.heads}
+        heads = {
+            name: value
+            for name, value in weights.items()
+            if name.split(".")[0] in self.family.heads
+        }
         whole = self.as_written(self.base_of_adapters(device) | heads)
         model = self._in_peft(self.lora)
         state = {}

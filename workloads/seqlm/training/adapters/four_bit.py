@@ -37,12 +37,16 @@ class FourBitLinear(nn.Module):
         dtype: type of the arithmetic.
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: nn.Parameter | None, dtype: torch.dtype):
+    def __init__(
+        self, in_features: int, out_features: int, bias: nn.Parameter | None, dtype: torch.dtype
+    ):
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
         size = _layout(in_features * out_features).end // dtype.itemsize
-        self.weight = nn.Parameter(torch.empty(size, dtype=dtype, device="meta"), requires_grad=False)
+        self.weight = nn.Parameter(
+            torch.empty(size, dtype=dtype, device="meta"), requires_grad=False
+        )
         self.register_parameter("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -118,7 +118,9 @@ class Manifest:
             raise ValueError(f"{path} is damaged ({error}); {again}") from None
         version = raw.get("format_version") if isinstance(raw, dict) else None
         if version != FORMAT_VERSION:
-            raise ValueError(f"{path}: format_version is {version!r}, needed is {FORMAT_VERSION}; {again}")
+            raise ValueError(
+                f"{path}: format_version is {version!r}, needed is {FORMAT_VERSION}; {again}"
+            )
         try:
             manifest = _from_json(raw)
         except (KeyError, TypeError, AttributeError) as error:
@@ -133,7 +135,9 @@ class Manifest:
                 size = file.stat().st_size if file.is_file() else None
                 if size != shard.bytes:
                     found = "is missing" if size is None else f"has {size} bytes"
-                    raise ValueError(f"{file} {found}, the manifest says {shard.bytes} bytes; {again}")
+                    raise ValueError(
+                        f"{file} {found}, the manifest says {shard.bytes} bytes; {again}"
+                    )
         return manifest
 
 

@@ -163,10 +163,14 @@ class HttpRemote:
             )
         return checksum
 
-    def _request(self, method: str, url: str, headers: Mapping[str, str] | None = None) -> requests.Response:
+    def _request(
+        self, method: str, url: str, headers: Mapping[str, str] | None = None
+    ) -> requests.Response:
         timeouts = (CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS)
         with _http_errors(self.address):
-            return self._session.request(method, url, headers=headers, timeout=timeouts, stream=True)
+            return self._session.request(
+                method, url, headers=headers, timeout=timeouts, stream=True
+            )
 
     def _check_status(self, response: requests.Response) -> None:
         status = response.status_code
@@ -237,7 +241,9 @@ def s3_remotes(address: str) -> list[S3Remote]:
         from botocore.config import Config
 
         # The transfer verifies the whole file, also if it was resumed.
-        config = Config(connect_timeout=CONNECT_TIMEOUT_SECONDS, response_checksum_validation="when_required")
+        config = Config(
+            connect_timeout=CONNECT_TIMEOUT_SECONDS, response_checksum_validation="when_required"
+        )
         client: Any = boto3.client("s3", config=config)
         keys = [key]
         if not key or key.endswith("/"):
@@ -260,7 +266,9 @@ def _http_errors(address: str) -> Iterator[None]:
         yield
     except (RequestException, HTTPError) as error:
         message = f"{address}: the connection failed ({type(error).__name__})"
-        if isinstance(error, (ConnectionError, Timeout, HTTPError)) and not isinstance(error, SSLError):
+        if isinstance(error, (ConnectionError, Timeout, HTTPError)) and not isinstance(
+            error, SSLError
+        ):
             raise TransientError(message) from None
         raise FetchError(
             f"{message}; check the address, and this machine's clock and certificates (REQUESTS_CA_BUNDLE)"
@@ -293,7 +301,11 @@ def _s3_errors(address: str) -> Iterator[None]:
                 "missing object looks the same; check with aws sts get-caller-identity"
             )
         raise FetchError(f"{answered}; {advice}") from None
-    except (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError) as error:
+    except (
+        exceptions.ConnectionError,
+        exceptions.HTTPClientError,
+        exceptions.IncompleteReadError,
+    ) as error:
         raise TransientError(f"{address}: the connection failed ({type(error).__name__})") from None
     except exceptions.BotoCoreError as error:
         raise FetchError(
@@ -308,7 +320,11 @@ def shown_address(url: str) -> str:
     The rest of its query becomes a digest, so that different queries stay different addresses.
     """
     parts = urlsplit(url)
-    kept = [(name, value) for name, value in parse_qsl(parts.query) if not _SIGNATURE_FIELD.fullmatch(name)]
+    kept = [
+        (name, value)
+        for name, value in parse_qsl(parts.query)
+        if not _SIGNATURE_FIELD.fullmatch(name)
+    ]
     query = hashlib.sha256(urlencode(kept).encode()).hexdigest()[:12] if kept else ""
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))
 

@@ -85,6 +85,8 @@ def gzip_problem(path: Path) -> ValueError:
         return ValueError(f"{path} is a truncated gzip file; fetch it again")
     except (BadGzipFile, zlib.error) as error:
         if str(error).startswith("Not a gzipped file"):
-            return ValueError(f"{path} has other bytes behind its gzip data; remove them or fetch it again")
+            return ValueError(
+                f"{path} has other bytes behind its gzip data; remove them or fetch it again"
+            )
         return ValueError(f"{path} is a damaged gzip file ({error}); fetch it again")
     return ValueError(f"{path} changed while it was read; fetch it again")

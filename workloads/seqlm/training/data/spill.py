@@ -117,7 +117,9 @@ def write_run(
             rows["ends"][:, number] = np.cumsum(lengths[order])
         file.write(index.tobytes())
         file.write(rows.tobytes())
-        column_bytes = [file.write(b"".join([column[row] for row in positions])) for column in columns]
+        column_bytes = [
+            file.write(b"".join([column[row] for row in positions])) for column in columns
+        ]
     return Run(str(path), len(order), offset, tuple(column_bytes))
 
 
@@ -134,8 +136,14 @@ class RowSlice:
     def between(self, first_key: int, next_key: int | None) -> "RowSlice":
         """Return the rows with first_key <= key < next_key, or all from ``first_key`` on."""
         start = int(np.searchsorted(self.keys, np.uint64(first_key)))
-        stop = len(self.keys) if next_key is None else int(np.searchsorted(self.keys, np.uint64(next_key)))
-        return RowSlice(self.run, self.keys[start:stop], self.tags[start:stop], self.edges[start : stop + 1])
+        stop = (
+            len(self.keys)
+            if next_key is None
+            else int(np.searchsorted(self.keys, np.uint64(next_key)))
+        )
+        return RowSlice(
+            self.run, self.keys[start:stop], self.tags[start:stop], self.edges[start : stop + 1]
+        )
 
 
 class SpillReader(contextlib.ExitStack):
@@ -182,7 +190,9 @@ class SpillReader(contextlib.ExitStack):
             rows = np.frombuffer(raw, dtype=row_type)
             edges = np.zeros((stop - start + 1, len(run.column_bytes)), dtype=np.int64)
             edges[1 - front :] = rows["ends"]
-            slices.append(RowSlice(run, rows["key"][front:].copy(), rows["tag"][front:].copy(), edges))
+            slices.append(
+                RowSlice(run, rows["key"][front:].copy(), rows["tag"][front:].copy(), edges)
+            )
         return slices
 
     def column(self, slices: Sequence[RowSlice], number: int) -> tuple[npt.NDArray[np.uint8], Ints]:

@@ -47,7 +47,9 @@ def write_shards(
         file = folder / name / f"shard-{number:05d}.arrow"
         file.parent.mkdir(exist_ok=True)
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
-            for first, last in row_ranges(keys[start:stop], lengths[start:stop], limits.batch_tokens):
+            for first, last in row_ranges(
+                keys[start:stop], lengths[start:stop], limits.batch_tokens
+            ):
                 stream.write_batch(batch(start + first, start + last))
         shards.append(shard_file(file, stop - start, int(lengths[start:stop].sum())))
     return split_of(shards, num_clusters, length_bins(lengths))
@@ -60,7 +62,9 @@ def split_of(shards: Iterable[ShardFile], clusters: int, lengths: Counter[int]) 
         records=sum(file.records for file in files),
         clusters=clusters,
         residues=sum(file.residues for file in files),
-        length_histogram={str(number * LENGTH_BIN_TOKENS): lengths[number] for number in sorted(lengths)},
+        length_histogram={
+            str(number * LENGTH_BIN_TOKENS): lengths[number] for number in sorted(lengths)
+        },
         shards=files,
     )
 
@@ -74,4 +78,6 @@ def shard_file(file: Path, records: int, tokens: int) -> ShardFile:
     """Describe a shard that is written, in the folder of its split."""
     with file.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    return ShardFile(f"{file.parent.name}/{file.name}", records, tokens, file.stat().st_size, sha256)
+    return ShardFile(
+        f"{file.parent.name}/{file.name}", records, tokens, file.stat().st_size, sha256
+    )

@@ -42,7 +42,9 @@ class Problems:
         """Raise a ValueError that lists the first problems, if there are any."""
         if not self.count:
             return
-        more = [f"... and {self.count - len(self.first)} more"] if self.count > len(self.first) else []
+        more = (
+            [f"... and {self.count - len(self.first)} more"] if self.count > len(self.first) else []
+        )
         lines = "\n".join(f"  {line}" for line in [*self.first, *more])
         raise ValueError(f"{self.count} bad record(s) in {what}; correct or remove them:\n{lines}")
 
@@ -57,7 +59,9 @@ class TableUse:
     """Allowed formats besides CSV, TSV and Parquet, with their suffixes."""
 
 
-def read_rows(path: Path, columns: Sequence[str], problems: Problems, use: TableUse) -> Iterator[Row]:
+def read_rows(
+    path: Path, columns: Sequence[str], problems: Problems, use: TableUse
+) -> Iterator[Row]:
     """Iterate over the rows of a CSV, TSV or Parquet file.
 
     Args:
@@ -104,7 +108,9 @@ def _csv_rows(
                     continue
                 yield where, {name: fields[place].strip() or None for name, place in places.items()}
     except csv.Error as error:
-        raise ValueError(f"{path}:{reader.line_num}: {error}; correct the quotes of this row") from None
+        raise ValueError(
+            f"{path}:{reader.line_num}: {error}; correct the quotes of this row"
+        ) from None
 
 
 def _parquet_rows(path: Path, columns: Sequence[str], use: TableUse) -> Iterator[Row]:
@@ -118,7 +124,9 @@ def _parquet_rows(path: Path, columns: Sequence[str], use: TableUse) -> Iterator
                 row += 1
                 yield f"{path} row {row}", {name: _cell(values[name][index]) for name in columns}
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as Parquet ({error}); check it or write it again") from None
+        raise ValueError(
+            f"{path} cannot be read as Parquet ({error}); check it or write it again"
+        ) from None
 
 
 def _cell(value: object) -> Cell:
@@ -135,7 +143,9 @@ def _cell_text(value: object) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _check_columns(path: Path, header: Sequence[str], columns: Sequence[str], use: TableUse) -> None:
+def _check_columns(
+    path: Path, header: Sequence[str], columns: Sequence[str], use: TableUse
+) -> None:
     missing = [name for name in columns if name not in header]
     if not missing:
         twice = [name for name in columns if list(header).count(name) > 1]

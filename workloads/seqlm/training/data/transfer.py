@@ -28,7 +28,15 @@ from seqlm.training.heartbeat import beat
 from seqlm.training.whole_file import write_whole
 
 from .locks import try_lock
-from .remotes import ChangedError, FetchError, HttpRemote, RemoteState, S3Remote, TransientError, s3_remotes
+from .remotes import (
+    ChangedError,
+    FetchError,
+    HttpRemote,
+    RemoteState,
+    S3Remote,
+    TransientError,
+    s3_remotes,
+)
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +116,9 @@ def fetch(location: str, downloads: Path, kind: SourceKind) -> list[Path]:
             if address.endswith("/"):
                 remotes = [remote for remote in remotes if kind.has(remote.name)]
             if not remotes:
-                raise FetchError(f"{address}: no {kind.name} object under this prefix; {kind.names}")
+                raise FetchError(
+                    f"{address}: no {kind.name} object under this prefix; {kind.names}"
+                )
         case _:
             raise FetchError(
                 f"{scheme}://... cannot be read; allowed are https:// and s3:// addresses, paths of files "
@@ -140,7 +150,10 @@ def local_files(locations: Iterable[str | None], kind: SourceKind) -> list[str]:
     return [
         location
         for location in locations
-        if location and location != "sample" and location not in kind.addresses and "://" not in location
+        if location
+        and location != "sample"
+        and location not in kind.addresses
+        and "://" not in location
     ]
 
 
@@ -163,7 +176,9 @@ def download(remote: Remote, downloads: Path) -> Path:
                 "another folder"
             )
         with lock, partial.open("ab") as stream:
-            if target.exists() and not is_stale:  # another process completed it before this one had the lock
+            if (
+                target.exists() and not is_stale
+            ):  # another process completed it before this one had the lock
                 partial.unlink()
                 return target
             state = _transfer(remote, stream, partial)
@@ -213,7 +228,9 @@ def _is_current(remote: Remote, target: Path) -> bool:
         if state.validator is not None and _as_note(remote, state).items() <= note.items():
             log.info("%s is already at %s", remote.address, target)
             return True
-    log.warning("%s or %s has changed since the download; downloading it again", remote.address, target)
+    log.warning(
+        "%s or %s has changed since the download; downloading it again", remote.address, target
+    )
     return False
 
 
@@ -251,7 +268,9 @@ def _resume_offset(remote: Remote, state: RemoteState, stream: BinaryIO, partial
     length_bytes = have_bytes if state.length_bytes is None else state.length_bytes
     if have_bytes and (not resumable or have_bytes > length_bytes):
         log.warning(
-            "%s has changed since %s was begun, or cannot be resumed; starting again", remote.address, partial
+            "%s has changed since %s was begun, or cannot be resumed; starting again",
+            remote.address,
+            partial,
         )
         stream.truncate(0)
         have_bytes = 0
@@ -304,10 +323,15 @@ def _verify(remote: Remote, state: RemoteState, partial: Path) -> None:
             "it to the server's owner if that happens again"
         )
     if state.checksum is None:
-        log.warning("%s: no checksum of it is published, so only its length was verified", remote.address)
+        log.warning(
+            "%s: no checksum of it is published, so only its length was verified", remote.address
+        )
     else:
         log.info(
-            "%s: %s agrees with %s", remote.address, state.checksum.algorithm, state.checksum.published_by
+            "%s: %s agrees with %s",
+            remote.address,
+            state.checksum.algorithm,
+            state.checksum.published_by,
         )
 
 
@@ -322,7 +346,9 @@ def _difference(state: RemoteState, partial: Path) -> str | None:
     digest = digest_of(partial, checksum.algorithm)
     if digest == checksum.hex_digest:
         return None
-    return f"{checksum.algorithm} is {digest}, but {checksum.published_by} says {checksum.hex_digest}"
+    return (
+        f"{checksum.algorithm} is {digest}, but {checksum.published_by} says {checksum.hex_digest}"
+    )
 
 
 def _note_path(file: Path, kind: str = "") -> Path:
@@ -330,7 +356,11 @@ def _note_path(file: Path, kind: str = "") -> Path:
 
 
 def _as_note(remote: Remote, state: RemoteState) -> dict[str, object]:
-    return {"address": remote.address, "validator": state.validator, "length_bytes": state.length_bytes}
+    return {
+        "address": remote.address,
+        "validator": state.validator,
+        "length_bytes": state.length_bytes,
+    }
 
 
 def _read_note(file: Path, kind: str = "") -> dict[str, object] | None:

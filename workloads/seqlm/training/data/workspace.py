@@ -58,7 +58,9 @@ def workspace(out: Path) -> Iterator[Path]:
         )
     if is_complete:
         lock.close()
-        raise BeingPrepared(f"another process has completed {out} meanwhile; run the same command again")
+        raise BeingPrepared(
+            f"another process has completed {out} meanwhile; run the same command again"
+        )
     with lock, _sigterm_raises():
         try:
             yield partial
@@ -80,9 +82,13 @@ def workspace(out: Path) -> Iterator[Path]:
 def check_place(out: Path) -> None:
     """Raise a ValueError if a finished folder cannot be renamed to ``out``: it is a link or a mount point."""
     if out.is_symlink():
-        raise ValueError(f"{out} is a link to {os.readlink(out)}; give that folder itself as data.path")
+        raise ValueError(
+            f"{out} is a link to {os.readlink(out)}; give that folder itself as data.path"
+        )
     if out.name in ("", "..") or _is_mount_point(out):
-        raise ValueError(f"{out} is a mount point or has no name; choose a folder below it as data.path")
+        raise ValueError(
+            f"{out} is a mount point or has no name; choose a folder below it as data.path"
+        )
 
 
 def _is_mount_point(folder: Path) -> bool:
@@ -135,7 +141,9 @@ def existing_manifest(out: Path, files: Mapping[Path, str], wanted: Settings) ->
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
     if not out.is_dir():
-        raise ValueError(f"{out} is a file; choose another data.path for the folder of prepared data")
+        raise ValueError(
+            f"{out} is a file; choose another data.path for the folder of prepared data"
+        )
     if not (out / MANIFEST_FILE).exists():
         found = sorted(entry.name for entry in out.iterdir())[:SHOWN_ENTRIES]
         raise ValueError(
@@ -156,7 +164,9 @@ def existing_manifest(out: Path, files: Mapping[Path, str], wanted: Settings) ->
     return manifest
 
 
-def differences_of(there: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differences_of(
+    there: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = ""
+) -> list[str]:
     """List the settings of prepared data that differ from the wanted ones, each with both values.
 
     Args:
@@ -199,4 +209,6 @@ def say(text: str) -> None:
 def source_file(path: Path, name: str) -> SourceFile:
     """Return the manifest's entry for a file."""
     with reading(path), path.open("rb") as file:
-        return SourceFile(name, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+        return SourceFile(
+            name, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
+        )

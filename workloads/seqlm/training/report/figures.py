@@ -113,8 +113,12 @@ def loss_figure(
             smooth = running_mean(values)
             losses += smooth.tolist()
             marker = "o" if len(tokens) < FEW_POINTS else ""
-            axes.plot(tokens, values, color=BLUE, alpha=0.28, linewidth=1, marker=marker, markersize=4)
-            axes.plot(tokens, smooth, color=BLUE, linewidth=2, label="training (smoothed)", marker=marker)
+            axes.plot(
+                tokens, values, color=BLUE, alpha=0.28, linewidth=1, marker=marker, markersize=4
+            )
+            axes.plot(
+                tokens, smooth, color=BLUE, linewidth=2, label="training (smoothed)", marker=marker
+            )
         for split, mark in _SPLIT_MARKS.items():
             if scored[split]:
                 split_tokens, split_losses = zip(*scored[split], strict=True)
@@ -192,7 +196,9 @@ def _perplexity_at_right(axes: Any) -> None:
     right.spines["right"].set_visible(True)
 
 
-def curve_figure(history: History, name: str, title: str, unit: str, *, smooth: bool = False) -> str | None:
+def curve_figure(
+    history: History, name: str, title: str, unit: str, *, smooth: bool = False
+) -> str | None:
     """Draw one column over tokens.
 
     Args:
@@ -254,7 +260,12 @@ def length_figure(
     shown = starts <= cut
     beyond = counts[~shown].sum()
     with drawing(NARROW_INCHES, f"Lengths of {records}") as (figure, axes):
-        looks = {"width": LENGTH_BIN_TOKENS, "align": "edge", "edgecolor": "white", "linewidth": 0.4}
+        looks = {
+            "width": LENGTH_BIN_TOKENS,
+            "align": "edge",
+            "edgecolor": "white",
+            "linewidth": 0.4,
+        }
         axes.bar(starts[shown], counts[shown], color=BLUE, **looks)
         if beyond:
             end = cut + LENGTH_BIN_TOKENS
@@ -270,7 +281,11 @@ def length_figure(
         if crop_tokens is not None and crop_tokens <= cut + 2 * LENGTH_BIN_TOKENS:
             axes.axvline(crop_tokens, color=VERMILLION, linestyle=(0, (5, 3)), linewidth=1.4)
             axes.annotate(
-                f"cropped at {crop_tokens} ", (crop_tokens, 0.97), fontsize=9, color=VERMILLION, **AT_TOP
+                f"cropped at {crop_tokens} ",
+                (crop_tokens, 0.97),
+                fontsize=9,
+                color=VERMILLION,
+                **AT_TOP,
             )
         axes.set_xlabel(f"length ({unit})")
         axes.set_ylabel(records)
@@ -289,7 +304,9 @@ def _finish_x(axes: Any, history: History) -> None:
 def _steps_on_top(axes: Any, history: History) -> None:
     # A second axis needs tokens and steps that grow together.
     grows = (
-        len(history.steps) > 1 and (np.diff(history.steps) > 0).all() and (np.diff(history.tokens) > 0).all()
+        len(history.steps) > 1
+        and (np.diff(history.steps) > 0).all()
+        and (np.diff(history.tokens) > 0).all()
     )
     if not grows:
         return

@@ -158,7 +158,8 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = []
     for row in rows:
         cells = "".join(
-            f"<td{attribute}>{escape(cell)}</td>" for cell, attribute in zip(row, attributes, strict=True)
+            f"<td{attribute}>{escape(cell)}</td>"
+            for cell, attribute in zip(row, attributes, strict=True)
         )
         lines.append(f"<tr>{cells}</tr>")
     body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"

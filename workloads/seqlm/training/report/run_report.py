@@ -147,7 +147,11 @@ def write_report(run_dir: Path, contents: ReportContents) -> Path:
 
 
 def _report(
-    folder: str, lines: Lines, config: Mapping[str, Any], results: Mapping[str, Any], contents: ReportContents
+    folder: str,
+    lines: Lines,
+    config: Mapping[str, Any],
+    results: Mapping[str, Any],
+    contents: ReportContents,
 ) -> str:
     train = [line for line in lines if line["kind"] == "train"]
     evaluations = [line for line in lines if line["kind"] == "eval"]
@@ -215,17 +219,26 @@ def _history(train: Lines, events: Sequence[tuple[int, str]], unit: str) -> Hist
     for line in train:
         names |= {name for name, value in line.items() if as_number(value) is not None}
     columns = {
-        name: np.array([or_nan(line.get(name)) for line in train], dtype=np.float64) for name in sorted(names)
+        name: np.array([or_nan(line.get(name)) for line in train], dtype=np.float64)
+        for name in sorted(names)
     }
     steps = np.array([line["step"] for line in train], dtype=np.float64)
     # Curves of a record without counts of tokens are drawn over steps.
     return History(
-        steps=steps, tokens=columns.get("residues", steps), columns=columns, events=events, unit=unit
+        steps=steps,
+        tokens=columns.get("residues", steps),
+        columns=columns,
+        events=events,
+        unit=unit,
     )
 
 
 def _cards(
-    contents: ReportContents, evaluations: Lines, train: Lines, results: Mapping[str, Any], max_steps: object
+    contents: ReportContents,
+    evaluations: Lines,
+    train: Lines,
+    results: Mapping[str, Any],
+    max_steps: object,
 ) -> str:
     unit = contents.unit
     last = train[-1] if train else {}
@@ -336,7 +349,9 @@ def _event_table(events: Sequence[tuple[int, str]]) -> str:
     return details(f"Events ({len(events):,})", content) if events else ""
 
 
-def _data_section(manifest: Mapping[str, Any], crop_tokens: int | None, contents: ReportContents) -> str:
+def _data_section(
+    manifest: Mapping[str, Any], crop_tokens: int | None, contents: ReportContents
+) -> str:
     splits = manifest.get("splits")
     if not isinstance(splits, Mapping):
         return ""
@@ -357,7 +372,13 @@ def _data_section(manifest: Mapping[str, Any], crop_tokens: int | None, contents
             source_rows.append([str(source.get("name")), size, digest])
     facts = {
         name.replace("_", " "): as_text(manifest.get(name))
-        for name in ("duplicates_dropped", "members", "seed", "validation_fraction", "test_fraction")
+        for name in (
+            "duplicates_dropped",
+            "members",
+            "seed",
+            "validation_fraction",
+            "test_fraction",
+        )
         if name in manifest
     }
     facts |= contents.data_facts(manifest)
@@ -368,7 +389,9 @@ def _data_section(manifest: Mapping[str, Any], crop_tokens: int | None, contents
     ]
     figure = figure_block(
         f"Histogram of the lengths of {contents.records}, all splits",
-        length_figure(histogram, crop_tokens=crop_tokens, unit=contents.unit, records=contents.records),
+        length_figure(
+            histogram, crop_tokens=crop_tokens, unit=contents.unit, records=contents.records
+        ),
     )
     return section("Data", f'<div class="grid"><div>{"".join(tables)}</div>{figure}</div>')
 

@@ -59,7 +59,9 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 # MLflow would retry for four minutes before it raises an error. The mirror's thread has its own retries.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
-MANAGED = re.compile(r"arn:aws(?:-us-gov)?:sagemaker:[a-z0-9-]+:\d{12}:mlflow-(?:app|tracking-server)/[\w-]+")
+MANAGED = re.compile(
+    r"arn:aws(?:-us-gov)?:sagemaker:[a-z0-9-]+:\d{12}:mlflow-(?:app|tracking-server)/[\w-]+"
+)
 """ARNs of SageMaker's managed MLflow that the plugin can reach."""
 MLFLOW_RUN_FILE = "mlflow_run_id"
 """File in a run's folder with the id of its run in MLflow."""
@@ -172,7 +174,9 @@ class Mirror(ABC):
                     self._say("is back and up to date")
                     self._warned = False
                 wait_seconds = SEND_EVERY_SECONDS
-            except Exception as error:  # no error of a client, its plugin or the network may end a run
+            except (
+                Exception
+            ) as error:  # no error of a client, its plugin or the network may end a run
                 self._warn_once(f"does not take this run ({shortened(error)})")
                 wait_seconds = RETRY_AFTER_SECONDS
             if status is not None:
@@ -217,7 +221,9 @@ class MlflowMirror(Mirror):
         params: configuration of the run.
     """
 
-    def __init__(self, run_dir: Path, *, uri: str | None, experiment: str, params: Mapping[str, Any]) -> None:
+    def __init__(
+        self, run_dir: Path, *, uri: str | None, experiment: str, params: Mapping[str, Any]
+    ) -> None:
         # Resolved here, because the working folder may change later.
         self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or (Path.cwd() / "mlruns").as_uri()
         super().__init__(run_dir, f"MLflow at {self._uri}")
@@ -275,7 +281,9 @@ class MlflowMirror(Mirror):
         write_whole(id_file, self._run_id + "\n")
         params = [Param(name, value) for name, value in self._params.items()]
         for start in range(0, len(params), MAX_PARAMS_PER_BATCH):
-            self._client.log_batch(self._run_id, params=params[start : start + MAX_PARAMS_PER_BATCH])
+            self._client.log_batch(
+                self._run_id, params=params[start : start + MAX_PARAMS_PER_BATCH]
+            )
 
 
 class WandbMirror(Mirror):

@@ -82,7 +82,9 @@ class RunLog:
         self._mirrors: list[Mirror] = []
         if tracking.mlflow:
             self._mirrors.append(
-                MlflowMirror(run_dir, uri=tracking.mlflow_uri, experiment=tracking.experiment, params=config)
+                MlflowMirror(
+                    run_dir, uri=tracking.mlflow_uri, experiment=tracking.experiment, params=config
+                )
             )
         if tracking.wandb:
             self._mirrors.append(WandbMirror(run_dir, project=tracking.wandb, config=config))
@@ -149,7 +151,9 @@ class RunLog:
             mirror.wait()
 
     def _mirror(self, step: int, kind: str, values: Mapping[str, float | None]) -> None:
-        numbers = {f"{kind}/{name}": float(value) for name, value in values.items() if value is not None}
+        numbers = {
+            f"{kind}/{name}": float(value) for name, value in values.items() if value is not None
+        }
         for mirror in self._mirrors:
             mirror.metrics(step, numbers)
 

@@ -20,7 +20,24 @@ from seqlm.training.loader import StepPacks
 
 from .metrics_port import JOB_ID, PORT
 
-STEP_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+STEP_BUCKETS = (
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    3.0,
+    5.0,
+    7.5,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+)
 """Bounds of a step's time in seconds, from 8M on one GPU to 15B with 2 M tokens on few."""
 _PREFIX = "esm2_training_"
 """Beginning of every metric's name. Dashboards and alerts depend on it."""
@@ -102,18 +119,24 @@ class TrainingMetrics:
         for name, text in _GAUGES.items():
             self._metrics[name] = self._create(self._client.Gauge, name, text)
         for name, text in _COUNTERS.items():
-            self._metrics[name] = self._create(self._client.Counter, name, text).labels(**self._labels)
+            self._metrics[name] = self._create(self._client.Counter, name, text).labels(
+                **self._labels
+            )
         for name, text in _HISTOGRAMS.items():
             histogram = self._create(self._client.Histogram, name, text, buckets=STEP_BUCKETS)
             self._metrics[name] = histogram.labels(**self._labels)
         for name, text in _SUMMARIES.items():
-            self._metrics[name] = self._create(self._client.Summary, name, text).labels(**self._labels)
+            self._metrics[name] = self._create(self._client.Summary, name, text).labels(
+                **self._labels
+            )
         self._set("max_steps", max_steps)
         self._set("processes", processes)
         self._set("peak_flops_per_second", peak_flops)
 
     def _create(self, kind: Any, name: str, text: str, **options: object) -> Any:
-        return kind(f"{_PREFIX}{name}", text, tuple(self._labels), registry=self.registry, **options)
+        return kind(
+            f"{_PREFIX}{name}", text, tuple(self._labels), registry=self.registry, **options
+        )
 
     @contextmanager
     def served(self, port: str | None) -> Iterator[None]:
@@ -158,7 +181,8 @@ class TrainingMetrics:
     def made_step(self, step: int, packs: StepPacks) -> None:
         """Count a step that has been launched."""
         flops = (
-            self._flops_per_token * packs.num_record_tokens + self._flops_per_pair * packs.num_attended_pairs
+            self._flops_per_token * packs.num_record_tokens
+            + self._flops_per_pair * packs.num_attended_pairs
         )
         self._set("step", step)
         self._add("residues", packs.num_record_tokens)

@@ -109,7 +109,9 @@ class PackedEsmModel(PackedModel, EsmPreTrainedModel):
     uncounted = ("word_embeddings", "contact_head")
 
     def __init__(self, config: EsmConfig) -> None:
-        refuse_others(config, _ARCHITECTURE | {"is_decoder": False}, ESM2.title, f"{ESM2.hub_prefix}*")
+        refuse_others(
+            config, _ARCHITECTURE | {"is_decoder": False}, ESM2.title, f"{ESM2.hub_prefix}*"
+        )
         super().__init__(config)
         self.esm.encoder.layer = nn.ModuleList(
             PackedEsmLayer(config) for _ in range(config.num_hidden_layers)

@@ -18,7 +18,8 @@ def model_shape(dimensions: Dimensions) -> ModelShape:
         layer_matrices=4 * square + 3 * hidden * feed_forward,  # three of SwiGLU
         matrix_biases=0,
         layer_norms=6 * hidden,  # two with biases, and those of queries and keys
-        joined_matrices=3 * square + 2 * hidden * feed_forward,  # queries, keys and values; gate and up
+        joined_matrices=3 * square
+        + 2 * hidden * feed_forward,  # queries, keys and values; gate and up
         largest_matrix=2 * hidden * feed_forward,
         embedding=VOCABULARY * hidden,
         last_norm=hidden,

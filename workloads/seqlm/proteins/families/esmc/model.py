@@ -186,7 +186,9 @@ def architecture() -> Architecture:
         token_classifier=ModelClass(EsmcForTokenClassification, PackedTokenClassifier),
         encoder="esmc.",
         tokenizer=lambda config: EsmcTokenizer(model_max_length=config.max_position_embeddings),
-        adapted=AdaptedModules(layers="esmc.layers", modules=GATED_LAYER, heads=("classifier", "score")),
+        adapted=AdaptedModules(
+            layers="esmc.layers", modules=GATED_LAYER, heads=("classifier", "score")
+        ),
     )
 
 

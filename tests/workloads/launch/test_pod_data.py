@@ -10,6 +10,7 @@ from seqlm.commands import kinds
 from seqlm.commands import prepare as prepare_data
 from seqlm.commands.kinds import prepare
 from seqlm.runs.run_file import RunFile, load_config
+from seqlm.training.data import waiting
 from seqlm.training.data.transfer import BeingFetched
 from seqlm.training.data.workspace import BeingPrepared
 from tests.workloads.proteins.finetune.labelled_proteins import write_task_file
@@ -84,7 +85,7 @@ def test_other_pods_wait_for_the_first_one(
         raise busy("another process does")
 
     monkeypatch.setattr(kinds, "prepare", prepare_later)
-    monkeypatch.setattr(prepare_data, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.0)
     prepare_data.in_pod(config)
     assert len(asked) == 3
     assert capsys.readouterr().out == f"another pod prepares {config.data.path}\n"

@@ -76,10 +76,12 @@ def modules() -> list[str]:
     """All of both folders, by their names."""
     files = [
         path
-        for folder in ("workloads", "benchmarks")
+        for folder in ("workloads/seqlm", "benchmarks")
         for path in (REPOSITORY / folder).rglob("*.py")
     ]
-    names = (".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in files)
+    roots = {"workloads": REPOSITORY / "workloads", "benchmarks": REPOSITORY}
+    inside = [path.relative_to(roots[path.relative_to(REPOSITORY).parts[0]]) for path in files]
+    names = (".".join(path.with_suffix("").parts) for path in inside)
     return sorted(name.removesuffix(".__init__") for name in names)
 
 

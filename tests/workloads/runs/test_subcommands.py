@@ -33,7 +33,7 @@ def test_processes_on_a_cluster_start_the_subcommand_or_a_program_of_their_own()
 
 @dataclasses.dataclass(frozen=True)
 class Interface:
-    """What clusters see of a stage."""
+    """Fields of a stage that clusters use."""
 
     program: tuple[str, ...]
     data_program: tuple[str, ...]

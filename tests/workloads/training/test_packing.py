@@ -60,7 +60,8 @@ def test_packs_hold_whole_crops_with_cls_and_eos(split: RecordSplit) -> None:
         for index, place in enumerate(pack.places):
             a, b = host.cumulative[index], host.cumulative[index + 1]
             full = split.token_ids(place)
-            start, length = pack.starts[index], pack.lengths[index]
+            start = pack.starts[index]
+            length = pack.lengths[index]
             assert length == min(len(full), 126)
             assert host.tokens[a] == CLS and host.tokens[b - 1] == EOS
             assert np.array_equal(host.tokens[a + 1 : b - 1], full[start : start + length])

@@ -184,7 +184,8 @@ def run_stage(
         name: name of the command.
         paths_read: function that returns the files that a stage without ``inference`` reads, for a dry run.
     """
-    is_help, reads = {"-h", "--help"} & {*sys.argv}, usage.reads or TRAINING
+    is_help = bool({"-h", "--help"} & {*sys.argv})
+    reads = usage.reads or TRAINING
     parser = argparse.ArgumentParser(
         prog=name,
         description=usage.summary and f"{usage.summary[0].upper()}{usage.summary[1:]}.",

@@ -75,6 +75,7 @@ REFUSED = [
         "optim.name: got muon, parts of which torch_xla computes on the host",
     ),
     (("train.compile=on",), {}, "train.compile: got on; XLA compiles by itself"),
+    (("train.kernels=on",), {}, "train.kernels: got on; the kernels are for NVIDIA GPUs"),
     (("task.kind=binary", "task.table=[sample]"), {}, "task: fine-tuning is not made for XLA"),
 ]
 

@@ -26,6 +26,8 @@ Run = TypeVar("Run", bound="RunConfig")
 _NUMBER = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 LoraTarget = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
+KernelMode = Literal["auto", "on", "off"]
+"""Kernels of this project that a GPU computes with: those that have proven faster, all, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,9 @@ class TrainConfig:
     """``auto`` is bf16 on GPUs and on Trainium, and on CPUs the type that is measured to be faster."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; ``auto`` is on for CUDA."""
+    kernels: KernelMode = "auto"
+    """Kernels of this project on a GPU: ``auto`` uses those that have proven faster, ``on`` all that the GPU
+    can run, ``off`` none. A start compares them with torch's kernels and leaves out those that differ."""
     activation_checkpointing: bool = False
     """Recompute each layer in the backward pass instead of keeping its activations."""
     log_every_steps: int = 10

@@ -133,6 +133,8 @@ def xla_violations(config: RunConfig) -> Iterator[str]:
         yield f"parallel.mode: got {mode}; FSDP2 does not shard XLA's tensors, so set ddp"
     if config.train.compile == "on":
         yield "train.compile: got on; XLA compiles by itself; leave it at auto"
+    if config.train.kernels == "on":
+        yield "train.kernels: got on; the kernels are for NVIDIA GPUs; leave it at auto"
     if config.optim.name != "adamw":
         yield f"optim.name: got {config.optim.name}, parts of which torch_xla computes on the host; set adamw"
 

@@ -67,6 +67,32 @@ class LayeredModel(nn.Module, ABC):
     def flops_per_pair(self) -> float:
         """FLOPs of forward and backward pass per pair of positions of one sequence."""
 
+    @property
+    def kernels(self) -> frozenset[str]:
+        """Names of the kernels (``training/kernels.py``) that the model can compute with."""
+        return frozenset()
+
+    def kernel_problems(self, names: frozenset[str], pack: Any) -> dict[str, str]:
+        """Compare kernels with torch's on a pack, and return the problem of each that must not be used.
+
+        Args:
+            names: kernels to compare, all of them in ``kernels``.
+            pack: input of the model on its device.
+        """
+        return {}
+
+    def use_kernels(self, names: frozenset[str]) -> None:
+        """Compute with these kernels and no others. Call this before layers are compiled.
+
+        Args:
+            names: names of kernels, all of them in ``kernels``.
+        """
+        return
+
+    def weights_changed(self) -> None:
+        """Compute again what kernels derive from the weights. Called before the first pass with new weights."""
+        return
+
     def recompute_layers(self) -> None:
         """Keep no layer's activations for the backward pass."""
         self.activation_checkpointing = True

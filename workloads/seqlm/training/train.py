@@ -27,8 +27,9 @@ from .checkpoint import Checkpointer
 from .command_line import RunError, Stopped, signals_to, tell
 from .config import RunConfig
 from .device_runtime import COMPILE_CACHE
-from .hardware import environment, executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
+from .hardware import executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
 from .heartbeat import STARTED, beat
+from .kernels import KERNELS_FIELD, listed
 from .loader import StepPacks, read_ahead
 from .objective import Evaluation, Guard, Objective, Place
 from .parallel import bare
@@ -83,6 +84,8 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         lost_steps = log.truncate_after(progress.step)
         if saved is not None or lost_steps:
             log.event(progress.step, "resumed", lost_steps=lost_steps)
+        if saved is not None:
+            _log_other_kernels(log, trainer, saved["environment"])
         metrics = _metrics(trainer, lost_steps)
         status: RunStatus = "FAILED"
         try:
@@ -112,6 +115,24 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     if here.is_first:
         write_results(run_dir, results)
     return results
+
+
+def _log_other_kernels(log: RunLog, trainer: Trainer, before: Mapping[str, Any]) -> None:
+    """Log that a resumed run computes with other kernels than the checkpoint's.
+
+    Args:
+        log: record of the run.
+        trainer: trainer with the kernels of this start.
+        before: environment in the checkpoint. Checkpoints of earlier versions name no kernels.
+    """
+    earlier = before.get(KERNELS_FIELD, listed(()))
+    now = listed(trainer.kernels)
+    if now != earlier:
+        log.event(
+            trainer.progress.step,
+            f"kernels: {now}; until here {earlier}. Losses are no longer equal bit for bit to those of a run "
+            "without this change",
+        )
 
 
 def _metrics(trainer: Trainer, lost_steps: int) -> TrainingMetrics:
@@ -170,7 +191,7 @@ class _TrainingLoop:
         self._window = Window(
             trainer.progress, trainer.num_flops, self._here.device, self._here.world_size
         )
-        self._environment = environment(self._here.device) | trainer.precision.record()
+        self._environment = trainer.environment()
 
     def run(self, steps: Iterator[StepPacks]) -> None:
         """Train to the last step.
@@ -389,7 +410,7 @@ def _finish(
         "init_from_sha256": trainer.start_sha256,
         "parameters": work.parameters,
         "world_size": here.world_size,
-        "environment": environment(here.device) | trainer.precision.record(),
+        "environment": trainer.environment(),
     }
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +13,10 @@ from torch.optim import Optimizer
 from .checksums import verified
 from .command_line import RunError
 from .config import RunConfig
-from .hardware import compiles, num_flops
+from .hardware import compiles, environment, num_flops
 from .hashing import hash64
 from .heartbeat import beat
+from .kernels import KERNELS_FIELD, agreed, listed, selected
 from .loader import StepPacks, step_packs
 from .objective import Evaluation, Objective, Place
 from .optimizer import build_optimizers, learning_rate
@@ -79,9 +81,12 @@ class Trainer:
     Args:
         objective: model, data and loss of the run.
         here: this process.
+        kernels: names of the kernels to use, in place of those that ``train.kernels`` selects.
     """
 
-    def __init__(self, objective: Objective, here: Processes) -> None:
+    def __init__(
+        self, objective: Objective, here: Processes, kernels: frozenset[str] | None = None
+    ) -> None:
         self.objective = objective
         self.here = here
         self.config: RunConfig = objective.config
@@ -106,6 +111,8 @@ class Trainer:
         self.model: nn.Module = parallelize(
             model, weights, config.parallel, here, self.dtype, objective.loaded
         )
+        self.kernels = self._usable_kernels(kernels)
+        bare(self.model).use_kernels(self.kernels)
         if compiles(train, here.device):
             # Each layer is a graph. Inside DDP, Dynamo would split it again, by buckets of gradients.
             torch._dynamo.config.optimize_ddp = False
@@ -119,6 +126,25 @@ class Trainer:
         # The flag is 1 from the first step that is not finite, on all processes.
         self._failed = self.runtime.failure_flag(self.optimizers)
         self.has_stepped = False
+
+    def _usable_kernels(self, wanted: frozenset[str] | None) -> frozenset[str]:
+        """Return the kernels of the run, the same on all processes, without those that fail the comparison.
+
+        Args:
+            wanted: names in place of those that ``train.kernels`` selects; None for the latter.
+        """
+        model = bare(self.model)
+        if wanted is None:
+            wanted = selected(
+                self.config.train.kernels, model.kernels, self.here.device, self.dtype
+            )
+        if not wanted:
+            return wanted
+        stream = self.objective.stream(self.objective.split, self.shape, self.config.train.seed)
+        planned, _ = next(stream.packs())
+        pack = self.objective.pack(stream.load(planned), self.shape, self.runtime.packs_on)
+        problems = agreed(model.kernel_problems(wanted, pack), self.here)
+        return wanted - problems.keys()
 
     def step(self, step: StepPacks) -> None:
         """Launch one optimizer step over this process's share of the step's packs.
@@ -136,6 +162,7 @@ class Trainer:
         number = self.progress.step + 1
         lr = learning_rate(number, self.config.train.max_steps, objective.optim)
         self._set_learning_rate(lr)
+        bare(self.model).weights_changed()
         packs = [objective.pack(host, self.shape, runtime.packs_on) for host in step.packs]
         # The loss is a mean over all targets of the step, on any process and in any micro-batch. DDP and
         # FSDP average gradients over processes, hence the factor world_size.
@@ -229,6 +256,14 @@ class Trainer:
         """Write a heartbeat. The first step of this process is slow, because it compiles and connects."""
         beat("training", slow=not self.has_stepped)
 
+    def environment(self) -> dict[str, Any]:
+        """Return machine, versions, precision and kernels of this start, for checkpoints and results."""
+        return {
+            **environment(self.here.device),
+            **self.precision.record(),
+            KERNELS_FIELD: listed(self.kernels),
+        }
+
     def num_flops(self, record_tokens: int, attended_pairs: int) -> float:
         """Return the model FLOPs of the forward and backward pass; see ``hardware.num_flops``."""
         return num_flops(bare(self.model), record_tokens, attended_pairs)
@@ -244,5 +279,6 @@ class Trainer:
     def evaluate(self, split: RecordSplit, num_packs: int = 0) -> Evaluation:
         """Score the model on the first packs of a split; 0 scores all. Every process calls this."""
         self.settle()
+        bare(self.model).weights_changed()
         place = Place(self.here, self.shape, self.dtype)
         return self.objective.evaluate(self.model, split, place, num_packs)

@@ -90,7 +90,7 @@ class LayeredModel(nn.Module, ABC):
         return
 
     def weights_changed(self) -> None:
-        """Compute again what kernels derive from the weights. Called before the first pass with new weights."""
+        """Compute again what kernels derive from the weights; called before the first pass with new ones."""
         return
 
     def recompute_layers(self) -> None:

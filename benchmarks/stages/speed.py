@@ -174,7 +174,7 @@ def verdict(size: str, rate: float, settings: Settings) -> str:
 def rows(lines: list[Line]) -> list[dict[str, str]]:
     """Return one row per shape, the smallest model first."""
     found: list[dict[str, str]] = []
-    for line in sorted(lines, key=_order):
+    for line in sorted(lines, key=by_size):
         recipe = line["figures"]["recipe"]
         one_pack = line["figures"]["one_pack_steps"]
         note = " (computed)" if recipe["is_computed"] else ""
@@ -193,7 +193,7 @@ def rows(lines: list[Line]) -> list[dict[str, str]]:
     return found
 
 
-def _order(line: Line) -> tuple[str, int]:
+def by_size(line: Line) -> tuple[str, int]:
     """Return the place of a line's model among the published sizes."""
     family = family_with(line["size"])
     return family, list(MODEL_FAMILIES[family].sizes).index(line["size"])

@@ -1,6 +1,7 @@
 """Stage 2: tests of waiting, recompilation, memory growth, resumption and bad losses in training."""
 
 from benchmarks.case import Case, Settings
+from benchmarks.stages.parity import rows as rows
 from benchmarks.stages.parity import run as run
 
 

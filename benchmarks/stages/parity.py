@@ -7,9 +7,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from xml.etree import ElementTree
 
-from benchmarks.case import Case, Settings
+from benchmarks.case import Case, Line, Settings
 
 TESTS = Path(__file__).parents[2] / "tests/gpu"
+TOLERANCE = ", tolerance"
+"""End of the name of a tolerance that a test records beside a figure."""
 OUTCOMES = {"skipped": "skipped", "failure": "failed", "error": "error"}
 """Outcome of a test by the element of JUnit XML that it contains."""
 
@@ -67,3 +69,32 @@ def outcomes(report: Path) -> dict[str, dict[str, Any]]:
                 test[name] = value
         tests[element.get("name", "")] = test
     return tests
+
+
+def rows(lines: list[Line]) -> list[dict[str, str]]:
+    """Return one row per file of tests, with the figure that came closest to its tolerance."""
+    found: list[dict[str, str]] = []
+    for line in lines:
+        tests = line["figures"]["tests"]
+        passed = [name for name, test in tests.items() if test["outcome"] == "passed"]
+        found.append(
+            {
+                "tests": f"`tests/gpu/test_gpu_{line['contestant']}.py`",
+                "passed": f"{len(passed)} of {len(tests)}",
+                "closest to its tolerance": closest(tests),
+                "verdict": line["verdict"],
+            }
+        )
+    return found
+
+
+def closest(tests: dict[str, dict[str, Any]]) -> str:
+    """Return the recorded figure that used the largest part of its tolerance, with both."""
+    found: list[tuple[float, str]] = []
+    for test in tests.values():
+        for name, figure in test.items():
+            tolerance = test.get(f"{name}{TOLERANCE}")
+            if tolerance:
+                text = f"{name}: {figure:.1e}, tolerance {tolerance:.1e}"
+                found.append((figure / tolerance, text))
+    return max(found)[1] if found else "-"

@@ -13,19 +13,27 @@ Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V voc
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqlm.training.device_runtime import runtime_of
+from seqlm.training.kernels import ATTENTION
 from seqlm.training.layered_model import LayeredModel, Prediction, Segments
 
+from .arithmetic import Affine, joined, joined_weights, layer_norm, looked_up, operand
 from .attention import packed_attention, takes_rows
+from .kernels.attention import attend, project_and_attend
+from .kernels.comparison import AttentionShape, attention_differences, problem_of
+from .kernels.tiles import TILINGS, AttentionTiles, attention_tiles
+
+LEAST_CAPABILITY = (8, 0)
+"""Least compute capability with products in bf16, that of A100."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +67,8 @@ class PackedTokens:
     """(T, 1, D / 2) fp32 sines of the rotary angles."""
     segments: Segments
     """Boundaries of the proteins."""
-
-
-class Affine(NamedTuple):
-    """Weights of a layer norm, (C,) each."""
-
-    weight: Tensor
-    bias: Tensor | None
+    tiles: AttentionTiles | None = None
+    """Tiles of the attention kernels; None if torch's kernels compute attention."""
 
 
 class PackedLayer(nn.Module, ABC):
@@ -106,9 +109,10 @@ class PackedLayer(nn.Module, ABC):
     def feed_forward(self, normed: Tensor) -> Tensor:
         """Return the result of the feed-forward block, (T, C) -> (T, C)."""
 
-    def normalized(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys (T, C) as they are split into heads; some families have norms here."""
-        return queries, keys
+    @property
+    def query_and_key_norms(self) -> tuple[nn.LayerNorm, nn.LayerNorm] | None:
+        """Norms over the whole width of queries and of keys before they are split into heads, if any."""
+        return None
 
     def attention_operands(
         self, normed: Tensor, rows: Tensor | None = None
@@ -123,12 +127,62 @@ class PackedLayer(nn.Module, ABC):
         else:
             queries = query(normed[rows])
             keys, values = joined(normed, (key, value)).chunk(2, dim=-1)
-        queries, keys = self.normalized(queries, keys)
+        norms = self.query_and_key_norms
+        if norms is not None:
+            queries = layer_norm(queries, norms[0]).to(queries.dtype)
+            keys = layer_norm(keys, norms[1]).to(keys.dtype)
         return self._heads(queries), self._heads(keys), self._heads(values)
 
     def _heads(self, x: Tensor) -> Tensor:
         """(T, C) -> (T, H, D)."""
         return x.unflatten(-1, (-1, self.head_size))
+
+    def attended(
+        self,
+        normed: Tensor,
+        tokens: PackedTokens,
+        rows: Tensor | None = None,
+        *,
+        by_token: bool = False,
+    ) -> Tensor:
+        """Return the result of attention, (T, C), or (K, C) at ``rows``.
+
+        Args:
+            normed: (T, C) normed input in autocast's type; (V, C) for each token of the vocabulary, if
+                ``by_token``.
+            tokens: facts about the tokens.
+            rows: (K,) tokens of the queries; only if ``takes_rows`` and without kernels. None: all.
+            by_token: whether queries, keys and values are looked up by the tokens' ids.
+        """
+        tiles = tokens.tiles
+        if tiles is not None and not by_token and self.query_and_key_norms is None:
+            product = joined_weights(self.projections)
+            if product is not None:
+                weight = operand(product.weight)
+                return project_and_attend(
+                    normed, weight, product.bias, tokens.cos, tokens.sin, tiles, self.head_size
+                )
+        if by_token:
+            queries, keys, values = self.attention_operands(normed)
+            queries = looked_up(queries, tokens.ids if rows is None else tokens.ids[rows])
+            keys = looked_up(keys, tokens.ids)
+            values = looked_up(values, tokens.ids)
+        else:
+            queries, keys, values = self.attention_operands(normed, rows)
+        if tiles is not None:
+            return attend(
+                queries.flatten(1),
+                keys.flatten(1),
+                values.flatten(1),
+                tokens.cos,
+                tokens.sin,
+                tiles,
+                self.head_size,
+            )
+        context = packed_attention(
+            queries, keys, values, tokens.cos, tokens.sin, tokens.segments, rows
+        )
+        return context.flatten(1)
 
     def forward(
         self,
@@ -162,19 +216,9 @@ class PackedLayer(nn.Module, ABC):
             normed = operand(
                 layer_norm(hidden if vocabulary is None else vocabulary, self.attention_norm)
             )
-        query_rows = rows if takes_rows(normed) else None
-        if vocabulary is None:
-            queries, keys, values = self.attention_operands(normed, query_rows)
-        else:
-            queries, keys, values = self.attention_operands(normed)
-            queries = looked_up(
-                queries, tokens.ids if query_rows is None else tokens.ids[query_rows]
-            )
-            keys = looked_up(keys, tokens.ids)
-            values = looked_up(values, tokens.ids)
-        context = packed_attention(
-            queries, keys, values, tokens.cos, tokens.sin, tokens.segments, query_rows
-        ).flatten(1)
+        # Kernels, and torch's on GPUs, compute all tokens.
+        query_rows = rows if tokens.tiles is None and takes_rows(normed) else None
+        context = self.attended(normed, tokens, query_rows, by_token=vocabulary is not None)
         if rows is not None:
             hidden = hidden[rows]
             if query_rows is None:
@@ -228,6 +272,45 @@ class PackedModel(LayeredModel):
         drops = any(isinstance(part, nn.Dropout) for part in self.layers[0].modules())
         return None if drops or not self.on_vocabulary else self.embedding.weight.float()
 
+    used_kernels: frozenset[str] = frozenset()
+    """Names of the kernels that the model computes with."""
+
+    @property
+    def _first_layer(self) -> PackedLayer:
+        """Layer that stands for all, which have the same shape."""
+        layer = self.layers[0]
+        assert isinstance(layer, PackedLayer)
+        return layer
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        offered: set[str] = set()
+        if all(has_attention_kernel(layer) for layer in self.layers):
+            offered.add(ATTENTION)
+        return frozenset(offered)
+
+    def kernel_problems(self, names: frozenset[str], pack: Pack) -> dict[str, str]:
+        problems: dict[str, str] = {}
+        if ATTENTION in names:
+            layer = self._first_layer
+            tokens = self.packed_tokens(pack)
+            shape = AttentionShape(
+                width=self.config.hidden_size,
+                head_size=layer.head_size,
+                is_projected=layer.query_and_key_norms is None,
+                has_bias=layer.projections[0].bias is not None,
+                cos=tokens.cos,
+                sin=tokens.sin,
+                segments=tokens.segments,
+            )
+            problem = problem_of(lambda: attention_differences(shape))
+            if problem is not None:
+                problems[ATTENTION] = problem
+        return problems
+
+    def use_kernels(self, names: frozenset[str]) -> None:
+        self.used_kernels = names
+
     @property
     def flops_per_pair(self) -> float:
         return 12.0 * self.config.num_hidden_layers * self.config.hidden_size
@@ -254,14 +337,22 @@ class PackedModel(LayeredModel):
             found[last] = layer_norm(found[last], self.last_norm)
         return torch.cat([found[index] for index in layers], dim=-1)
 
+    def packed_tokens(self, pack: Pack) -> PackedTokens:
+        """Return what all layers need to know about the tokens of a pack."""
+        angles = (
+            pack.positions[:, None, None].float() * self.rotary_frequencies.float()
+        )  # (T, 1, D / 2)
+        tiles = None
+        if ATTENTION in self.used_kernels:
+            head_size = self._first_layer.head_size
+            tiles = attention_tiles(pack.segments, len(pack.tokens), head_size)
+        return PackedTokens(pack.tokens, angles.cos(), angles.sin(), pack.segments, tiles)
+
     def residual_stream(self, pack: Pack, rows: Tensor | None = None) -> Iterator[Tensor]:
         """Yield the embeddings and each layer's output, (T, C) in fp32; the last is (K, C) at ``rows``."""
         hidden = self.embed(pack)  # (T, C)
         yield hidden
-        angles = (
-            pack.positions[:, None, None].float() * self.rotary_frequencies.float()
-        )  # (T, 1, D / 2)
-        tokens = PackedTokens(pack.tokens, angles.cos(), angles.sin(), pack.segments)
+        tokens = self.packed_tokens(pack)
         layers: list[Any] = list(self.layers)
         last = len(layers) - 1
         # A norm ahead would be one more input to keep of a recomputed layer. FSDP has its weights too late.
@@ -355,6 +446,21 @@ class TokenClassifier(PackedModel):
         return self.classifier(features)
 
 
+def has_attention_kernel(layer: PackedLayer) -> bool:
+    """Return whether the attention kernels serve a layer.
+
+    They need one of their head sizes and plain products, all of them with a bias or none.
+    """
+    projections = layer.projections
+    is_plain = all(type(one) is nn.Linear for one in projections)
+    if not is_plain or layer.head_size not in TILINGS:
+        return False
+    if len({one.bias is None for one in projections}) > 1:
+        return False
+    device = projections[0].weight.device
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY
+
+
 def refuse_others(config: Any, expected: Mapping[str, Any], family: str, published: str) -> None:
     """Raise ValueError if a configuration has other values than the family's ``expected`` ones.
 
@@ -374,51 +480,3 @@ def refuse_others(config: Any, expected: Mapping[str, Any], family: str, publish
         raise ValueError(
             f"this checkpoint is not {family}: {listed}; use one of the {published} family"
         )
-
-
-def looked_up(table: Tensor, tokens: Tensor) -> Tensor:
-    """Return rows of a table (V, H, D) at tokens (T,); a row's gradient is a sum over many, in fp32."""
-    flat = table.flatten(1).float()  # (V, H D)
-    rows = F.embedding(tokens, flat).to(table.dtype)
-    return rows.view(-1, *table.shape[1:])
-
-
-def joined(x: Tensor, projections: Sequence[nn.Module]) -> Tensor:
-    """Return the outputs of several linear maps side by side, from one product if they are plain.
-
-    Adapters and 4-bit weights act in a forward pass of their own. Of joined frozen weights, a backward pass
-    would keep a copy.
-    """
-    needs_grad = torch.is_grad_enabled()
-    plain = [
-        one
-        for one in projections
-        if type(one) is nn.Linear and one.weight.requires_grad >= needs_grad
-    ]
-    if len(plain) < len(projections):
-        return torch.cat([one(x) for one in projections], dim=-1)
-    weight = torch.cat([one.weight for one in plain])
-    bias = None if plain[0].bias is None else torch.cat([one.bias for one in plain])
-    return F.linear(x, weight, bias)
-
-
-def layer_norm(x: Tensor, norm: nn.LayerNorm, affine: Affine | None = None) -> Tensor:
-    """Compute a layer norm in fp32, whatever the type in which FSDP gathers the weights.
-
-    Args:
-        x: (..., C) input.
-        norm: norm module.
-        affine: weights in place of the module's own.
-    """
-    if affine is None:
-        affine = Affine(norm.weight, norm.bias)
-    weight = affine.weight
-    # Without a bias, torch's kernel for CPUs takes six times as long.
-    shift = torch.zeros_like(weight) if affine.bias is None else affine.bias
-    return F.layer_norm(x.float(), norm.normalized_shape, weight.float(), shift.float(), norm.eps)
-
-
-def operand(x: Tensor) -> Tensor:
-    """Cast a tensor to the type in which autocast multiplies, so that several products share one cast."""
-    device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x

@@ -28,6 +28,7 @@ from transformers.models.esmc.modeling_esmc import (
 
 from seqlm.proteins.alphabet import CLS, EOS, MASK, PAD
 from seqlm.proteins.model.architecture import Architecture, ModelClass
+from seqlm.proteins.model.arithmetic import joined, operand
 from seqlm.proteins.model.packed_model import (
     MaskedLanguageModel,
     Pack,
@@ -35,9 +36,6 @@ from seqlm.proteins.model.packed_model import (
     PackedModel,
     SequenceClassifier,
     TokenClassifier,
-    joined,
-    layer_norm,
-    operand,
     refuse_others,
 )
 from seqlm.training.adapters.adapters import GATED_LAYER, AdaptedModules
@@ -98,11 +96,9 @@ class PackedEsmcLayer(PackedLayer, EsmcLayer):  # type: ignore[misc]  # packed t
         size: int = self.self_attn.head_dim
         return size
 
-    def normalized(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        return (
-            layer_norm(queries, self.self_attn.q_norm).to(queries.dtype),
-            layer_norm(keys, self.self_attn.k_norm).to(keys.dtype),
-        )
+    @property
+    def query_and_key_norms(self) -> tuple[nn.LayerNorm, nn.LayerNorm]:
+        return self.self_attn.q_norm, self.self_attn.k_norm
 
     def attention_output(self, context: Tensor) -> Tensor:
         return self.self_attn.o_proj(context)

@@ -81,12 +81,13 @@ class LayeredModel(nn.Module, ABC):
         """
         return {}
 
-    def use_kernels(self, names: frozenset[str]) -> None:
+    def select_kernels(self, names: frozenset[str]) -> None:
         """Compute with these kernels and no others. Call this before layers are compiled.
 
         Args:
             names: names of kernels, all of them in ``kernels``.
         """
+        # transformers' models have a property ``use_kernels``, so this is not called that.
         return
 
     def weights_changed(self) -> None:

@@ -112,7 +112,7 @@ class Trainer:
             model, weights, config.parallel, here, self.dtype, objective.loaded
         )
         self.kernels = self._usable_kernels(kernels)
-        bare(self.model).use_kernels(self.kernels)
+        bare(self.model).select_kernels(self.kernels)
         if compiles(train, here.device):
             # Each layer is a graph. Inside DDP, Dynamo would split it again, by buckets of gradients.
             torch._dynamo.config.optimize_ddp = False

@@ -308,7 +308,7 @@ class PackedModel(LayeredModel):
                 problems[ATTENTION] = problem
         return problems
 
-    def use_kernels(self, names: frozenset[str]) -> None:
+    def select_kernels(self, names: frozenset[str]) -> None:
         self.used_kernels = names
 
     @property

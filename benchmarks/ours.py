@@ -18,7 +18,7 @@ from seqlm.proteins.model.pretrained import save_esm
 from seqlm.proteins.pretraining.objective import Pretraining
 from seqlm.runs.run_file import ModelConfig, ModelFamilyName, ModelSize, RunFile
 from seqlm.training.config import DataConfig, OptimConfig, TrainConfig
-from seqlm.training.loader import StepPacks, read_ahead, step_packs
+from seqlm.training.step.loader import StepPacks, read_ahead, step_packs
 from seqlm.training.packing import Position
 from seqlm.training.parallel import bare
 from seqlm.training.processes import processes

@@ -15,7 +15,7 @@ from benchmarks.contestant import synchronize
 from benchmarks.figures import ceiling_of
 from benchmarks.ours import model_of, run_config, steps_of, trainer_of
 from seqlm.training.config import TrainConfig
-from seqlm.training.loader import StepPacks
+from seqlm.training.step.loader import StepPacks
 from seqlm.training.trainer import Trainer
 
 TOKENS_PER_PACK = {"8M": 65536, "150M": 32768, "650M": 16384}

@@ -26,7 +26,7 @@ from seqlm.proteins.families.esm2.model import published_config
 from seqlm.proteins.model.pretrained import tokenizer
 from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.runs.run_file import ModelConfig
-from seqlm.training.loader import step_packs
+from seqlm.training.step.loader import step_packs
 from seqlm.training.packing import PackShape, Position
 from seqlm.training.records import RecordSplit
 

@@ -11,7 +11,6 @@ from transformers import EsmConfig
 
 from seqlm.proteins.model.pretrained import on_meta
 from seqlm.training import parallel
-from seqlm.training.config import ParallelConfig
 from seqlm.training.processes import Processes
 
 BOTH_FAMILIES = True
@@ -55,6 +54,5 @@ def test_buffers_are_not_sent_at_every_step(
     control: Any = None  # no process is reached
     here = Processes(0, 2, torch.device("cpu"), control)
     model = on_meta(tiny_config)
-    weights = {name: torch.zeros(value.shape) for name, value in model.state_dict().items()}
-    found: Any = parallel.parallelize(model, weights, ParallelConfig(), here, torch.float32)
+    found: Any = parallel.in_ddp(model, here)
     assert found.module is model and found.syncs_buffers is False

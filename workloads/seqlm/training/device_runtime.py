@@ -28,6 +28,7 @@ from torch.utils.checkpoint import checkpoint
 from .config import RunConfig
 from .config_rules import xla_violations
 from .peak_rates import NEURON_CORE_BF16_FLOPS
+from .step.gradients import FlatGradients, Gradients
 
 T = TypeVar("T")
 
@@ -48,10 +49,8 @@ class DeviceRuntime:
     """Runtime of the CPU or of a CUDA GPU."""
 
     device: torch.device
-    reduces_gradients: ClassVar[bool] = False
-    """Whether ``reduce_gradients`` averages over processes. Otherwise DDP or FSDP2 does."""
     keeps_gradients: ClassVar[bool] = False
-    """Whether gradients are set to zero in place between steps, rather than freed."""
+    """Whether gradients always keep their places in memory, so that neither DDP nor FSDP2 is used."""
     checkpoints_on_host: ClassVar[bool] = False
     """Whether checkpoints are copied to the host first, by the first process alone."""
     compiles_shapes: ClassVar[bool] = False
@@ -91,8 +90,8 @@ class DeviceRuntime:
             ValueError: naming each field that the device does not support.
         """
 
-    def prepare(self, model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
-        """Prepare model and optimizers for the first step."""
+    def prepare(self, optimizers: Iterable[Optimizer]) -> None:
+        """Prepare optimizers for the first step, once the gradients of the run exist."""
 
     def failure_flag(self, optimizers: Iterable[Optimizer]) -> Tensor | None:
         """Return a () fp32 tensor of 0 that the optimizers read. Once it is 1, they change nothing.
@@ -116,8 +115,17 @@ class DeviceRuntime:
     def flush(self) -> None:
         """Start the operations recorded so far, without waiting for their end."""
 
-    def reduce_gradients(self, optimizers: Iterable[Optimizer]) -> None:
-        """Average gradients over all processes, if ``reduces_gradients``."""
+    def gradients(
+        self, optimizers: Sequence[Optimizer], world_size: int, *, are_kept: bool
+    ) -> Gradients:
+        """Return the gradients of a run.
+
+        Args:
+            optimizers: optimizers of all trained parameters.
+            world_size: number of processes.
+            are_kept: whether gradients keep their places in memory from step to step.
+        """
+        return FlatGradients(optimizers, world_size) if are_kept else Gradients(optimizers)
 
     def recomputed(self, layer: Callable[..., tuple[Tensor, Any]], *arguments: object) -> Tensor:
         """Return a layer's first output; the backward pass computes its activations again."""
@@ -143,7 +151,6 @@ class DeviceRuntime:
 class XlaRuntime(DeviceRuntime):
     """Runtime of an XLA device: a NeuronCore, or the CPU by torch_xla."""
 
-    reduces_gradients = True
     keeps_gradients = True
     checkpoints_on_host = True  # torch cannot write XLA's tensors
     compiles_shapes = True
@@ -198,15 +205,12 @@ class XlaRuntime(DeviceRuntime):
                 f"{PJRT_DEVICE}={os.environ.get(PJRT_DEVICE)}:\n  " + "\n  ".join(problems)
             )
 
-    def prepare(self, model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
-        """Give every trained parameter a gradient of 0 and its optimizer's state, as one graph.
+    def prepare(self, optimizers: Iterable[Optimizer]) -> None:
+        """Create the optimizers' state and, in the same graph, the gradients of 0 that are recorded so far.
 
         Otherwise the first micro-batch and the first update would be further graphs, as large as the later
         ones, and a checkpoint would be read into states that are created one by one.
         """
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter)
         for optimizer in optimizers:
             assert isinstance(optimizer, AdamW)  # xla_violations refuses the others
             for group in optimizer.param_groups:
@@ -235,6 +239,12 @@ class XlaRuntime(DeviceRuntime):
         import torch_xla
 
         torch_xla.sync()
+
+    def gradients(
+        self, optimizers: Sequence[Optimizer], world_size: int, *, are_kept: bool
+    ) -> Gradients:
+        assert are_kept  # keeps_gradients
+        return _XlaGradients(self, optimizers)
 
     def reduce_gradients(self, optimizers: Iterable[Optimizer]) -> None:
         """Record the mean over all processes as a part of the graph."""
@@ -265,6 +275,36 @@ class XlaRuntime(DeviceRuntime):
         """Return the peak bf16 FLOP/s of one logical NeuronCore; None if it is not known."""
         chip = _chip()
         return NEURON_CORE_BF16_FLOPS[chip] if chip and self.has_bf16 else None
+
+
+class _XlaGradients(Gradients):
+    """Gradients on XLA devices, which are tensors of their own: XLA has no views.
+
+    They exist before the first micro-batch, and are set to 0 in the graph of the update. The first micro-batch
+    of a step is then the same graph as the others.
+
+    Args:
+        runtime: runtime of the device.
+        optimizers: optimizers of all trained parameters.
+    """
+
+    def __init__(self, runtime: XlaRuntime, optimizers: Sequence[Optimizer]) -> None:
+        super().__init__(optimizers)
+        self._runtime = runtime
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = torch.zeros_like(parameter)
+
+    def reduce(self) -> None:
+        self._runtime.reduce_gradients(self._optimizers)
+
+    def end(self) -> None:
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=False)
+
+    def release(self) -> None:
+        super().end()
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -39,6 +39,9 @@ class Kernel:
     """Whether it serves a forward pass alone."""
     needs_triton: bool
     """Whether it is written in Triton."""
+    keeps_gradients: bool
+    """Whether it adds to gradients that keep their places in memory. DDP's hooks cannot reduce these during
+    the backward pass, and FSDP2 cannot keep them, so a run has neither."""
 
 
 KERNELS: Mapping[str, Kernel] = {
@@ -50,6 +53,7 @@ KERNELS: Mapping[str, Kernel] = {
             in_auto=True,
             for_inference=True,
             needs_triton=True,
+            keeps_gradients=False,
         ),
         Kernel(
             PRODUCTS,
@@ -57,6 +61,7 @@ KERNELS: Mapping[str, Kernel] = {
             in_auto=True,
             for_inference=False,
             needs_triton=False,
+            keeps_gradients=True,
         ),
         Kernel(
             ACTIVATION,
@@ -64,6 +69,7 @@ KERNELS: Mapping[str, Kernel] = {
             in_auto=False,
             for_inference=False,
             needs_triton=True,
+            keeps_gradients=False,
         ),
         Kernel(
             GRAPH,
@@ -71,6 +77,7 @@ KERNELS: Mapping[str, Kernel] = {
             in_auto=False,
             for_inference=False,
             needs_triton=False,
+            keeps_gradients=True,
         ),
     )
 }
@@ -106,6 +113,11 @@ def selected(
         if is_wanted and is_possible and serves:
             chosen.add(name)
     return frozenset(chosen)
+
+
+def keeps_gradients(names: Iterable[str]) -> bool:
+    """Return whether one of these kernels needs gradients that keep their places in memory."""
+    return any(KERNELS[name].keeps_gradients for name in names)
 
 
 def agreed(problems: Mapping[str, str], here: Processes | None = None) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -26,7 +27,7 @@ def parallelize(
     dtype: torch.dtype,
     loaded: Callable[[LayeredModel, torch.dtype], None] = lambda model, dtype: None,
 ) -> nn.Module:
-    """Return a model with its weights, distributed over the devices.
+    """Return a model with its weights on its device, with FSDP this process's share of it.
 
     Args:
         model: model with parameters on the meta device.
@@ -47,7 +48,17 @@ def parallelize(
     loaded(model, dtype)
     model.to(here.device)
     model.tie_weights()  # again: a move to some devices replaces the parameters
-    if here.world_size == 1 or here.runtime.reduces_gradients:
+    return model
+
+
+def in_ddp(model: nn.Module, here: Processes) -> nn.Module:
+    """Return a model inside DDP, which averages gradients during the last backward pass of a step.
+
+    Args:
+        model: whole model on its device.
+        here: this process. If it is the only one, there is nothing to average, and the model is returned.
+    """
+    if here.world_size == 1:
         return model
     # torch 2.13 deprecates broadcast_buffers, the name in torch 2.11.
     is_new = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
@@ -58,6 +69,14 @@ def parallelize(
         gradient_as_bucket_view=True,
         **no_buffers,
     )
+
+
+def send_parameters(model: nn.Module, here: Processes) -> None:
+    """Send the first process's parameters to all others, as the constructor of DDP does."""
+    if here.world_size == 1:
+        return
+    for parameter in model.parameters():
+        dist.broadcast(parameter.detach(), src=0)
 
 
 def _mesh(config: ParallelConfig, here: Processes) -> DeviceMesh:

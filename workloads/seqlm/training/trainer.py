@@ -16,12 +16,19 @@ from .config import RunConfig
 from .hardware import compiles, environment, num_flops
 from .hashing import hash64
 from .heartbeat import beat
-from .kernels import KERNELS_FIELD, agreed, listed, selected
-from .loader import StepPacks, step_packs
+from .kernels import KERNELS, KERNELS_FIELD, agreed, keeps_gradients, listed, selected
+from .step.loader import StepPacks, step_packs
 from .objective import Evaluation, Objective, Place
 from .optimizer import build_optimizers, learning_rate
 from .packing import Position
-from .parallel import accumulating, bare, clip_gradients, parallelize
+from .parallel import (
+    accumulating,
+    bare,
+    clip_gradients,
+    in_ddp,
+    parallelize,
+    send_parameters,
+)
 from .precision import select_precision
 from .processes import Processes
 from .records import RecordSplit
@@ -111,8 +118,14 @@ class Trainer:
         self.model: nn.Module = parallelize(
             model, weights, config.parallel, here, self.dtype, objective.loaded
         )
+        # Kernels are compared on the device, and they decide whether DDP is used.
         self.kernels = self._usable_kernels(kernels)
         bare(self.model).select_kernels(self.kernels)
+        are_kept = self.runtime.keeps_gradients or keeps_gradients(self.kernels)
+        if keeps_gradients(self.kernels):
+            send_parameters(self.model, here)
+        elif not are_kept and config.parallel.mode == "ddp":
+            self.model = in_ddp(self.model, here)
         if compiles(train, here.device):
             # Each layer is a graph. Inside DDP, Dynamo would split it again, by buckets of gradients.
             torch._dynamo.config.optimize_ddp = False
@@ -122,7 +135,10 @@ class Trainer:
         self.progress = Progress()
         self._launched: _Launched | None = None
         self._result: StepResult | None = None
-        self.runtime.prepare(self.model, self.optimizers)
+        self._gradients = self.runtime.gradients(
+            self.optimizers, here.world_size, are_kept=are_kept
+        )
+        self.runtime.prepare(self.optimizers)
         # The flag is 1 from the first step that is not finite, on all processes.
         self._failed = self.runtime.failure_flag(self.optimizers)
         self.has_stepped = False
@@ -138,6 +154,9 @@ class Trainer:
             wanted = selected(
                 self.config.train.kernels, model.kernels, self.here.device, self.dtype
             )
+        if self.config.parallel.mode == "fsdp":
+            # FSDP2 replaces the gradients of a layer in each pass.
+            wanted = frozenset(name for name in wanted if not KERNELS[name].keeps_gradients)
         if not wanted:
             return wanted
         stream = self.objective.stream(self.objective.split, self.shape, self.config.train.seed)
@@ -170,6 +189,7 @@ class Trainer:
         here.add_up(num_targets)
         # A step of few short records may have no target.
         num_targets = num_targets.clamp(min=1).to(here.device)
+        self._gradients.begin()
         loss = torch.zeros((), device=here.device)
         # Without this flush, the first micro-batch would have a constant in place of the tensor.
         runtime.flush()
@@ -184,7 +204,7 @@ class Trainer:
             loss += loss_sum.detach() / num_targets
             runtime.flush()  # each micro-batch is the same graph
             self.beat()
-        runtime.reduce_gradients(self.optimizers)
+        self._gradients.reduce()
         here.add_up(loss)
         figures = torch.stack([loss, clip_gradients(self.model, objective.optim.clip_norm)])
         if self._failed is not None:
@@ -199,7 +219,7 @@ class Trainer:
             self.settle()  # before the optimizers change the weights
         for optimizer in self.optimizers:
             optimizer.step()
-            optimizer.zero_grad(set_to_none=not runtime.keeps_gradients)
+        self._gradients.end()
         runtime.flush()
         self.progress.add(step)
         self.has_stepped = True
@@ -247,6 +267,7 @@ class Trainer:
 
     def release(self) -> None:
         """Free the model and the optimizers. Afterwards, only the progress may be used."""
+        self._gradients.release()
         self.optimizers.clear()
         del self.model
         if self.here.device.type == "cuda":

@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 
 from seqlm.training.hardware import peak_flops, peak_memory_bytes
-from seqlm.training.loader import StepPacks
+from seqlm.training.step.loader import StepPacks
 
 WARM_STEPS = 3
 """First steps of each process, which compile layers and create kernels. Steady rates leave them out."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
-from seqlm.training.loader import StepPacks
+from seqlm.training.step.loader import StepPacks
 
 from .metrics_port import JOB_ID, PORT
 

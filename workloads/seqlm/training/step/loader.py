@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 
-from .packing import HostPack, PackStream, Position
+from ..packing import HostPack, PackStream, Position
 
 READ_AHEAD_STEPS = 2
 """Steps that are prepared while the training uses the one before."""

@@ -1,0 +1,103 @@
+"""Runs in several processes whose gradients are freed in each step (DDP), or keep their places in memory."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from seqlm.proteins.pretraining.objective import Pretraining
+from seqlm.runs.run_file import RunFile, load_config
+from seqlm.training.checkpoint import Checkpointer
+from seqlm.training.kernels import PRODUCTS
+from seqlm.training.processes import Processes, processes
+from seqlm.training.tracking.progress import Progress
+from seqlm.training.trainer import StepResult, Trainer
+
+KINDS = {"ddp": frozenset[str](), "kept": frozenset({PRODUCTS})}
+"""Kernels of the two kinds of runs."""
+NUM_STEPS, SAVED_STEP = 4, 2
+
+
+class PlainPretraining(Pretraining):
+    """Pre-training whose model computes the same with any kernels, so that only gradients' places differ."""
+
+    def on_meta(self) -> Any:
+        model: Any = super().on_meta()
+        model.kernel_problems = lambda names, pack: {}
+        model.use_kernels = lambda names: None
+        model.weights_changed = lambda: None
+        return model
+
+
+def new_trainer(config: RunFile, here: Processes, kind: str) -> Trainer:
+    trainer = Trainer(PlainPretraining(config), here, KINDS[kind])
+    assert isinstance(trainer.model, DistributedDataParallel) == (kind == "ddp")
+    return trainer
+
+
+def steps_made(trainer: Trainer, number: int) -> list[StepResult]:
+    """Make steps, and return their losses and gradient norms."""
+    results = []
+    for step in islice(trainer.steps(), number):
+        trainer.step(step)
+        result = trainer.settle()
+        assert result is not None
+        results.append(result)
+    return results
+
+
+def weights_of(trainer: Trainer) -> dict[str, Tensor]:
+    return {
+        name.removeprefix("module."): value.detach().clone()
+        for name, value in trainer.model.named_parameters()
+    }
+
+
+def train_in_both_ways(run_file: Path, overrides: list[str], to: Path) -> None:
+    """Write results and weights of a whole run of each kind to ``<to>/<kind>-<rank>.pt``."""
+    config = load_config(run_file, overrides)
+    with processes() as here:
+        for kind in KINDS:
+            trainer = new_trainer(config, here, kind)
+            results = [asdict(result) for result in steps_made(trainer, NUM_STEPS)]
+            torch.save((results, weights_of(trainer)), to / f"{kind}-{here.rank}.pt")
+
+
+def resume_in_the_other_way(run_file: Path, overrides: list[str], to: Path) -> None:
+    """Begin a run of each kind, and continue it as one of the other kind from its checkpoint."""
+    config = load_config(run_file, overrides)
+    with processes() as here:
+        for kind, other in (("ddp", "kept"), ("kept", "ddp")):
+            trainer = new_trainer(config, here, kind)
+            identity = trainer.objective.identity(here)
+            steps_made(trainer, SAVED_STEP)
+            with Checkpointer(to / kind, here, identity, 1) as checkpointer:
+                extra = {
+                    "progress": asdict(trainer.progress),
+                    "config": {},
+                    "model_config": {},
+                    "environment": {},
+                }
+                checkpointer.save(SAVED_STEP, trainer.model, trainer.optimizers, extra)
+                checkpointer.finish()
+                resumed = new_trainer(config, here, other)
+                saved = checkpointer.restore(resumed.model, resumed.optimizers)
+            assert saved is not None
+            resumed.progress = Progress(**saved["progress"])
+            steps_made(resumed, NUM_STEPS - SAVED_STEP)
+            torch.save(weights_of(resumed), to / f"{kind}-{other}-{here.rank}.pt")
+
+
+def kernels_with_fsdp(run_file: Path, to: Path) -> None:
+    """Write the kernels that a run with FSDP uses if others are wanted."""
+    config = load_config(run_file, ["parallel.mode=fsdp"])
+    with processes() as here:
+        trainer = Trainer(PlainPretraining(config), here, KINDS["kept"])
+        steps_made(trainer, 1)
+        torch.save(trainer.kernels, to / f"fsdp-{here.rank}.pt")

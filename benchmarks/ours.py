@@ -18,11 +18,10 @@ from seqlm.proteins.model.pretrained import save_esm
 from seqlm.proteins.pretraining.objective import Pretraining
 from seqlm.runs.run_file import ModelConfig, ModelFamilyName, ModelSize, RunFile
 from seqlm.training.config import DataConfig, OptimConfig, TrainConfig
-from seqlm.training.step.loader import StepPacks, read_ahead, step_packs
-from seqlm.training.packing import Position
 from seqlm.training.parallel import bare
 from seqlm.training.processes import processes
 from seqlm.training.records import RecordSplit
+from seqlm.training.step.loader import StepPacks, read_ahead
 from seqlm.training.trainer import Trainer
 
 SEED = 0
@@ -157,11 +156,7 @@ def steps_of(trainer: Trainer, packs_per_step: int) -> Iterator[Iterator[StepPac
     On CUDA they come from the loop's own read-ahead. On a CPU it would also read between windows, where its
     time is not counted.
     """
-    stream = trainer.objective.stream(
-        trainer.objective.split, trainer.shape, trainer.config.train.seed
-    )
-    position = Position(trainer.progress.epoch, trainer.progress.pack)
-    steps = step_packs(stream, position, packs_per_step, rank=0, world_size=1)
+    steps = trainer.steps(packs_per_step)
     if trainer.here.device.type != "cuda":
         yield steps
         return

@@ -26,9 +26,9 @@ from seqlm.proteins.families.esm2.model import published_config
 from seqlm.proteins.model.pretrained import tokenizer
 from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.runs.run_file import ModelConfig
-from seqlm.training.step.loader import step_packs
 from seqlm.training.packing import PackShape, Position
 from seqlm.training.records import RecordSplit
+from seqlm.training.step.loader import step_packs
 
 
 def window(seconds: float, steps: int, residues: int = 100, **other: int) -> Window:

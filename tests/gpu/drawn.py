@@ -6,6 +6,7 @@ Shapes: T tokens, C hidden size.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
@@ -75,6 +76,17 @@ class DrawnSplit(RecordSplit):
     ) -> tuple[list[tuple[int, int]], npt.NDArray[np.int64]]:
         units = range(first_unit, first_unit + num_units)
         return [(0, unit) for unit in units], self._lengths[first_unit : first_unit + num_units]
+
+    def crops(
+        self,
+        places: Sequence[tuple[int, int]],
+        starts: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.uint8]:
+        parts: list[npt.NDArray[np.uint8]] = []
+        for (_, unit), start, length in zip(places, starts, lengths, strict=True):
+            parts.append(self._proteins[unit][start : start + length])
+        return np.concatenate(parts)
 
     def token_ids(self, place: tuple[int, int]) -> npt.NDArray[np.uint8]:
         return self._proteins[place[1]]

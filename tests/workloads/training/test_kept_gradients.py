@@ -84,13 +84,13 @@ class Mixed(nn.Module):
         super().__init__()
         self.table = nn.Embedding(5, 3, sparse=True)
         self.linear = nn.Linear(3, 7)
-        self.half = nn.Parameter(torch.ones(7, dtype=torch.bfloat16))
+        self.coarse = nn.Parameter(torch.ones(7, dtype=torch.bfloat16))
         self.frozen = nn.Parameter(torch.ones(7), requires_grad=False)
         self.unused = nn.Parameter(torch.ones(2))
 
     def forward(self, ids: Tensor) -> Tensor:
         hidden: Tensor = self.linear(self.table(ids))
-        return (hidden * self.half.float() * self.frozen).square().sum()
+        return (hidden * self.coarse.float() * self.frozen).square().sum()
 
 
 def test_gradients_are_added_up_in_place() -> None:
@@ -104,7 +104,7 @@ def test_gradients_are_added_up_in_place() -> None:
 
     expected: dict[str, Tensor] = {}
     for ids in micro_batches:
-        used = {name: p for name, p in model.named_parameters() if p in set(trained)}
+        used = {name: p for name, p in model.named_parameters() if p.requires_grad}
         del used["unused"]
         found = torch.autograd.grad(model(ids), list(used.values()))
         for name, gradient in zip(used, found, strict=True):

@@ -16,9 +16,9 @@ from seqlm.proteins.model.packed_model import Pack
 from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.proteins.model.shape import num_rows
 from seqlm.training.hashing import hash64, mix64, mix64_on_device
-from seqlm.training.step.loader import read_ahead, step_packs
 from seqlm.training.packing import PackShape, Position, pack_lengths
 from seqlm.training.records import RecordSplit
+from seqlm.training.step.loader import read_ahead, step_packs
 
 CPU = torch.device("cpu")
 

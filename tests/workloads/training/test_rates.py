@@ -23,8 +23,8 @@ from seqlm.proteins.model.pretrained import of_config
 from seqlm.training import hardware, train
 from seqlm.training.hardware import executed_flops, matmul_ceiling, num_flops
 from seqlm.training.layered_model import Segments
-from seqlm.training.step.loader import StepPacks
 from seqlm.training.packing import Position
+from seqlm.training.step.loader import StepPacks
 from seqlm.training.tracking import progress
 from seqlm.training.tracking.progress import WARM_STEPS, Progress, Window
 from tests.workloads.training.training_runs import lines, train_here

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +9,10 @@ import torch
 from torch import Tensor
 
 from seqlm.training.data.manifest import IGNORED
-from seqlm.training.device_runtime import to_device
 from seqlm.training.layered_model import Segments
 from seqlm.training.packing import HostPack, PackStream, PlannedPack
 from seqlm.training.records import RecordSplit, Split
+from seqlm.training.step.staging import AnyPack, staged
 
 ROW_STEP = 64
 """Multiple to which the number of predicted tokens is rounded up. The largest product then has few shapes."""
@@ -123,23 +122,19 @@ class ConversationStream(PackStream):
         )
 
 
-def token_pack(host: HostPack, max_length: int, device: torch.device) -> TokenPack:
-    """Move a pack to the device.
+def token_pack(host: AnyPack, max_length: int, device: torch.device) -> TokenPack:
+    """Move a ``ConversationPack`` to the device.
 
     Args:
-        host: pack on the host.
+        host: pack on the host, or on its way to the device.
         max_length: length of the longest segment.
         device: device of the model.
     """
-    assert isinstance(host, ConversationPack)
-
-    def moved(array: npt.NDArray[Any]) -> Tensor:
-        return to_device(torch.from_numpy(array), device)
-
+    arrays = staged(host, device).arrived()
     return TokenPack(
-        tokens=moved(host.tokens).long(),
-        positions=moved(host.positions),
-        segments=Segments(moved(host.cumulative), max_length),
-        rows=moved(host.rows),
-        targets=moved(host.targets),
+        tokens=arrays["tokens"].long(),
+        positions=arrays["positions"],
+        segments=Segments(arrays["cumulative"], max_length),
+        rows=arrays["rows"],
+        targets=arrays["targets"],
     )

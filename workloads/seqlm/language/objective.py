@@ -23,12 +23,13 @@ from seqlm.training.config_rules import fine_tuning_on_xla
 from seqlm.training.heartbeat import beat
 from seqlm.training.layered_model import LayeredModel
 from seqlm.training.objective import Evaluation, Place, held_out_scores
-from seqlm.training.packing import HostPack, PackShape
+from seqlm.training.packing import PackShape
 from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
 from seqlm.training.records import RecordSplit, Split
 from seqlm.training.saved_model import assigned
 from seqlm.training.scoring import EVALUATION_SEED, score_packs
+from seqlm.training.step.staging import AnyPack
 from seqlm.training.whole_file import write_whole
 
 from .config import ChatConfig
@@ -91,7 +92,7 @@ class CausalLM(AdaptedObjective):
             split, self.config.train.tokens_per_pack, self.chat.max_tokens, special_tokens=0
         )
 
-    def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> TokenPack:
+    def pack(self, host: AnyPack, shape: PackShape, device: torch.device) -> TokenPack:
         return token_pack(host, shape.max_length, device)
 
     def evaluate(

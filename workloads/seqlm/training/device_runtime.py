@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.utils.checkpoint import checkpoint
 
@@ -29,6 +29,7 @@ from .config import RunConfig
 from .config_rules import xla_violations
 from .peak_rates import NEURON_CORE_BF16_FLOPS
 from .step.gradients import FlatGradients, Gradients
+from .step.graph import CudaRecording, Recording
 
 T = TypeVar("T")
 
@@ -126,6 +127,16 @@ class DeviceRuntime:
             are_kept: whether gradients keep their places in memory from step to step.
         """
         return FlatGradients(optimizers, world_size) if are_kept else Gradients(optimizers)
+
+    def recorded(self, function: Callable[[], Tensor]) -> Recording:
+        """Call a function several times, and record its operations.
+
+        Raises:
+            ValueError: if the device cannot record operations.
+        """
+        if self.device.type != "cuda":
+            raise ValueError(f"device: got {self.device.type}; only CUDA records operations")
+        return CudaRecording(function)
 
     def recomputed(self, layer: Callable[..., tuple[Tensor, Any]], *arguments: object) -> Tensor:
         """Return a layer's first output; the backward pass computes its activations again."""
@@ -280,8 +291,8 @@ class XlaRuntime(DeviceRuntime):
 class _XlaGradients(Gradients):
     """Gradients on XLA devices, which are tensors of their own: XLA has no views.
 
-    They exist before the first micro-batch, and are set to 0 in the graph of the update. The first micro-batch
-    of a step is then the same graph as the others.
+    They exist before the first micro-batch, and are set to 0 in the graph of the update, so that the first
+    micro-batch of a step is the same graph as the others.
 
     Args:
         runtime: runtime of the device.

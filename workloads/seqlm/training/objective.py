@@ -15,9 +15,10 @@ from seqlm.training.data.manifest import IGNORED
 
 from .config import RunConfig
 from .layered_model import LayeredModel
-from .packing import HostPack, PackShape, PackStream
+from .packing import PackShape, PackStream
 from .processes import Processes
 from .records import RecordSplit, Split
+from .step.staging import AnyPack
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,11 @@ class Objective(ABC):
     """Field of the run file with the peak learning rate."""
     trains_all = True
     """Whether checkpoints hold the whole model, rather than only its trained parameters."""
+    has_constant_passes = False
+    """Whether the passes of all packs are the same operations on the same shapes, without random numbers, so
+    that they can be recorded once and replayed."""
+    compiles_packs = False
+    """Whether compiled functions make the inputs of the model. The trainer sets it on GPUs."""
 
     def __init__(
         self, config: RunConfig, split: RecordSplit, model_config: PretrainedConfig
@@ -158,8 +164,8 @@ class Objective(ABC):
         return self.streams(split, shape, seed)
 
     @abstractmethod
-    def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Any:
-        """Return the input of the model for a pack."""
+    def pack(self, host: AnyPack, shape: PackShape, device: torch.device) -> Any:
+        """Return the input of the model for a pack on the host, or on its way to the device."""
 
     def num_targets(self, pack: Any) -> Tensor:
         """Count the targets of a pack, over which the loss is a mean: () int64."""

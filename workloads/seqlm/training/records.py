@@ -3,6 +3,7 @@
 An epoch visits each *unit* once. A unit is a record, or a cluster of records of which one is drawn.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -99,6 +100,36 @@ class RecordSplit:
         index, row = place
         batch = self._batches[index]
         return batch.tokens[batch.offsets[row] : batch.offsets[row + 1]]
+
+    def crops(
+        self,
+        places: Sequence[tuple[int, int]],
+        starts: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.uint8]:
+        """Return parts of records, one behind another, shape (sum of the lengths,).
+
+        One gather for each batch of the file takes less time than one copy for each record.
+
+        Args:
+            places: places of the records.
+            starts: index of the first token of each part within its record.
+            lengths: number of tokens of each part.
+        """
+        number, row = np.array(places, dtype=np.int64).reshape(-1, 2).T
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if len(ends) else 0
+        within = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+        found = np.empty(total, dtype=self._batches[0].tokens.dtype)
+        for index in np.unique(number).tolist():
+            batch = self._batches[index]
+            chosen = number == index
+            firsts = batch.offsets[row[chosen]]
+            if chosen.all():
+                return batch.tokens[within + np.repeat(firsts, lengths)]
+            is_here = np.repeat(chosen, lengths)
+            found[is_here] = batch.tokens[within[is_here] + np.repeat(firsts, lengths[chosen])]
+        return found
 
     def token_counts(self) -> npt.NDArray[np.int64]:
         """Count the occurrences of each token, shape (vocabulary,). Reads the whole split once."""

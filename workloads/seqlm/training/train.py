@@ -30,12 +30,12 @@ from .device_runtime import COMPILE_CACHE
 from .hardware import executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
 from .heartbeat import STARTED, beat
 from .kernels import KERNELS_FIELD, listed
-from .step.loader import StepPacks, read_ahead
 from .objective import Evaluation, Guard, Objective, Place
 from .parallel import bare
 from .processes import Processes, exclusive, processes
 from .records import RecordSplit
 from .saved_model import full_weights
+from .step.loader import StepPacks, read_ahead
 from .tracking.progress import Progress, Window
 from .trainer import StepResult, Trainer
 

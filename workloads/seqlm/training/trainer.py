@@ -1,7 +1,6 @@
 """Optimizer step of a run: forward and backward pass of its packs, and one update of the weights."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,15 @@ from .config import RunConfig
 from .hardware import compiles, environment, num_flops
 from .hashing import hash64
 from .heartbeat import beat
-from .kernels import KERNELS, KERNELS_FIELD, agreed, keeps_gradients, listed, selected
-from .step.loader import StepPacks, step_packs
+from .kernels import (
+    GRAPH,
+    KERNELS,
+    KERNELS_FIELD,
+    agreed,
+    keeps_gradients,
+    listed,
+    selected,
+)
 from .objective import Evaluation, Objective, Place
 from .optimizer import build_optimizers, learning_rate
 from .packing import Position
@@ -32,6 +38,10 @@ from .parallel import (
 from .precision import select_precision
 from .processes import Processes
 from .records import RecordSplit
+from .step.graph import RecordedPass
+from .step.loader import StepPacks, Steps
+from .step.pack_queue import PackQueue
+from .step.staging import Stager
 from .tracking.progress import Progress
 
 DROPOUT_SALT = 0x64726F70
@@ -119,6 +129,8 @@ class Trainer:
             model, weights, config.parallel, here, self.dtype, objective.loaded
         )
         # Kernels are compared on the device, and they decide whether DDP is used.
+        compiles_layers = compiles(train, here.device)
+        objective.compiles_packs = compiles_layers and here.device.type == "cuda"
         self.kernels = self._usable_kernels(kernels)
         bare(self.model).select_kernels(self.kernels)
         are_kept = self.runtime.keeps_gradients or keeps_gradients(self.kernels)
@@ -126,7 +138,7 @@ class Trainer:
             send_parameters(self.model, here)
         elif not are_kept and config.parallel.mode == "ddp":
             self.model = in_ddp(self.model, here)
-        if compiles(train, here.device):
+        if compiles_layers:
             # Each layer is a graph. Inside DDP, Dynamo would split it again, by buckets of gradients.
             torch._dynamo.config.optimize_ddp = False
             for layer in bare(self.model).layers:
@@ -142,6 +154,13 @@ class Trainer:
         # The flag is 1 from the first step that is not finite, on all processes.
         self._failed = self.runtime.failure_flag(self.optimizers)
         self.has_stepped = False
+        self._packs = PackQueue(
+            lambda host: objective.pack(host, self.shape, self.runtime.packs_on),
+            objective.num_targets,
+        )
+        self._recorded: RecordedPass | None = None
+        if GRAPH in self.kernels:
+            self._record_passes()
 
     def _usable_kernels(self, wanted: frozenset[str] | None) -> frozenset[str]:
         """Return the kernels of the run, the same on all processes, without those that fail the comparison.
@@ -151,19 +170,44 @@ class Trainer:
         """
         model = bare(self.model)
         if wanted is None:
-            wanted = selected(
-                self.config.train.kernels, model.kernels, self.here.device, self.dtype
-            )
+            offered = set(model.kernels)
+            if self.objective.has_constant_passes:
+                offered.add(GRAPH)
+            wanted = selected(self.config.train.kernels, offered, self.here.device, self.dtype)
         if self.config.parallel.mode == "fsdp":
             # FSDP2 replaces the gradients of a layer in each pass.
             wanted = frozenset(name for name in wanted if not KERNELS[name].keeps_gradients)
-        if not wanted:
+        of_model = wanted - {GRAPH}
+        if not of_model:
             return wanted
+        problems = agreed(model.kernel_problems(of_model, self._first_pack()), self.here)
+        return wanted - problems.keys()
+
+    def _first_pack(self) -> Any:
+        """Return the first pack of the run's data, as an example of its packs."""
         stream = self.objective.stream(self.objective.split, self.shape, self.config.train.seed)
         planned, _ = next(stream.packs())
-        pack = self.objective.pack(stream.load(planned), self.shape, self.runtime.packs_on)
-        problems = agreed(model.kernel_problems(wanted, pack), self.here)
-        return wanted - problems.keys()
+        return self.objective.pack(stream.load(planned), self.shape, self.runtime.packs_on)
+
+    def _record_passes(self) -> None:
+        """Record the passes of a pack. If that fails on any process, all of them launch their operations.
+
+        The passes before the recording add to the gradients, which are 0 again when a step begins.
+        """
+        problems: dict[str, str] = {}
+        self._gradients.begin()
+        bare(self.model).weights_changed()
+        factor = torch.ones((), device=self.here.device)
+        try:
+            self._recorded = RecordedPass(
+                self._launch_pass, self.runtime.recorded, self._first_pack(), factor
+            )
+        except Exception as error:  # of any of the operations; the run needs none of it
+            problems[GRAPH] = f"{type(error).__name__}: {error}"
+        self._gradients.detach()  # until a checkpoint is restored
+        if agreed(problems, self.here):
+            self._recorded = None
+            self.kernels -= {GRAPH}
 
     def step(self, step: StepPacks) -> None:
         """Launch one optimizer step over this process's share of the step's packs.
@@ -181,28 +225,28 @@ class Trainer:
         number = self.progress.step + 1
         lr = learning_rate(number, self.config.train.max_steps, objective.optim)
         self._set_learning_rate(lr)
+        self._gradients.begin()
         bare(self.model).weights_changed()
-        packs = [objective.pack(host, self.shape, runtime.packs_on) for host in step.packs]
-        # The loss is a mean over all targets of the step, on any process and in any micro-batch. DDP and
-        # FSDP average gradients over processes, hence the factor world_size.
-        num_targets = torch.stack([objective.num_targets(pack) for pack in packs]).sum()
+        # The loss is a mean over all targets of the step, on any process and in any micro-batch. Gradients
+        # are averaged over processes, hence the factor world_size.
+        num_targets = self._packs.begin(step)
         here.add_up(num_targets)
         # A step of few short records may have no target.
         num_targets = num_targets.clamp(min=1).to(here.device)
-        self._gradients.begin()
+        factor = here.world_size / num_targets
         loss = torch.zeros((), device=here.device)
         # Without this flush, the first micro-batch would have a constant in place of the tensor.
         runtime.flush()
-        for index, pack in enumerate(packs):
+        launch = self._recorded or self._launch_pass
+        for index in range(len(step.packs)):
             self._seed_dropout(pack_index=index * here.world_size + here.rank)
-            with accumulating(self.model, is_last=index == len(packs) - 1):
-                with torch.autocast(
-                    here.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
-                ):
-                    loss_sum = objective.loss_sum(self.model, runtime.place(pack))
-                (loss_sum * (here.world_size / num_targets)).backward()
-            loss += loss_sum.detach() / num_targets
+            with accumulating(self.model, is_last=index == len(step.packs) - 1):
+                loss_sum = launch(runtime.place(self._packs.take()), factor)
+            loss += loss_sum / num_targets
             runtime.flush()  # each micro-batch is the same graph
+            step.passed()
+            if number < self.config.train.max_steps:
+                self._packs.mask_ahead(index + 1)
             self.beat()
         self._gradients.reduce()
         here.add_up(loss)
@@ -225,6 +269,23 @@ class Trainer:
         self.has_stepped = True
         if previous is not None:
             self._read(previous)
+
+    def _launch_pass(self, pack: Any, factor: Tensor) -> Tensor:
+        """Launch the forward and backward pass of a pack.
+
+        Args:
+            pack: input of the model on its device.
+            factor: () factor on the loss whose gradient is added up.
+
+        Returns:
+            Sum of the losses of the pack's targets, () fp32 without a gradient.
+        """
+        with torch.autocast(
+            self.here.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
+        ):
+            loss_sum = self.objective.loss_sum(self.model, pack)
+        (loss_sum * factor).backward()
+        return loss_sum.detach()
 
     def _set_learning_rate(self, lr: float) -> None:
         for optimizer in self.optimizers:
@@ -267,6 +328,8 @@ class Trainer:
 
     def release(self) -> None:
         """Free the model and the optimizers. Afterwards, only the progress may be used."""
+        self._recorded = None
+        self._packs.clear()
         self._gradients.release()
         self.optimizers.clear()
         del self.model
@@ -289,12 +352,19 @@ class Trainer:
         """Return the model FLOPs of the forward and backward pass; see ``hardware.num_flops``."""
         return num_flops(bare(self.model), record_tokens, attended_pairs)
 
-    def steps(self) -> Iterator[StepPacks]:
-        """Iterate over the packs of every step from the run's position on."""
-        stream = self.objective.stream(self.objective.split, self.shape, self.config.train.seed)
-        position = Position(self.progress.epoch, self.progress.pack)
-        return step_packs(
-            stream, position, self.config.packs_per_step, self.here.rank, self.here.world_size
+    def steps(self, packs_per_step: int | None = None) -> Steps:
+        """Iterate over the packs of every step from the run's position on.
+
+        Args:
+            packs_per_step: number of packs of a step; None is that of the run file.
+        """
+        return Steps(
+            self.objective.stream(self.objective.split, self.shape, self.config.train.seed),
+            Position(self.progress.epoch, self.progress.pack),
+            packs_per_step or self.config.packs_per_step,
+            self.here.rank,
+            self.here.world_size,
+            Stager(self.runtime.packs_on),
         )
 
     def evaluate(self, split: RecordSplit, num_packs: int = 0) -> Evaluation:

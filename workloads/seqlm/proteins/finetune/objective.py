@@ -29,7 +29,6 @@ from seqlm.training.checksums import CHECKPOINT_FILE, verified
 from seqlm.training.command_line import require
 from seqlm.training.config_rules import fine_tuning_on_xla
 from seqlm.training.data.manifest import IGNORED
-from seqlm.training.device_runtime import to_device
 from seqlm.training.heartbeat import beat
 from seqlm.training.objective import Evaluation, Place
 from seqlm.training.packing import HostPack, PackShape, PlannedPack
@@ -38,6 +37,7 @@ from seqlm.training.processes import Processes
 from seqlm.training.records import RecordSplit
 from seqlm.training.saved_model import assigned
 from seqlm.training.scoring import EVALUATION_SEED, answered
+from seqlm.training.step.staging import AnyPack, staged
 
 from .baselines import write_baselines
 from .labelled import LabelledSplit
@@ -82,11 +82,12 @@ class LabelledStream(ProteinStream):
         return LabelledPack(**vars(host), targets=targets)
 
 
-def labelled_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:
-    """Return the input of the model and the loss; nothing is masked."""
-    assert isinstance(host, LabelledPack)
-    targets = to_device(torch.from_numpy(host.targets), device)
-    return dataclasses.replace(plain_pack(host, max_length, device), targets=targets)
+def labelled_pack(host: AnyPack, max_length: int, device: torch.device) -> Pack:
+    """Return the input of the model and the loss for a ``LabelledPack``; nothing is masked."""
+    pack = staged(host, device)
+    return dataclasses.replace(
+        plain_pack(pack, max_length, device), targets=pack.tensors["targets"]
+    )
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class FineTuning(AdaptedObjective):
             for name in ("architectures", "problem_type", "id2label")
         )
 
-    def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Pack:
+    def pack(self, host: AnyPack, shape: PackShape, device: torch.device) -> Pack:
         return labelled_pack(host, shape.max_length, device)
 
     def num_targets(self, pack: Pack) -> Tensor:

@@ -4,15 +4,18 @@ The same residue of the same protein gets the same mask in the same epoch on a C
 world size, in any packing. Shapes: T tokens, S segments, K room for predicted tokens.
 """
 
-from dataclasses import replace
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from seqlm.proteins.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD, UNK
-from seqlm.training.device_runtime import to_device
 from seqlm.training.hashing import GOLDEN, mix64_on_device
 from seqlm.training.layered_model import Segments
-from seqlm.training.packing import HostPack
+from seqlm.training.step.staging import AnyPack, staged
 
 from .packed_model import Pack
 from .shape import num_rows
@@ -36,23 +39,120 @@ _RESIDUE_BITS = 24
 """Lowest bits of the hash, which decide which random residue it becomes."""
 
 
-def plain_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:
+class _Placed(NamedTuple):
+    """Tokens of a pack with their proteins, before masking."""
+
+    tokens: Tensor
+    """(T,) int64 ids."""
+    positions: Tensor
+    """(T,) int64 position within the protein."""
+    segment: Tensor
+    """(T,) int64 number of each token's segment."""
+
+
+class _Masks(NamedTuple):
+    """Tensors of a masked pack; see ``Pack``."""
+
+    tokens: Tensor
+    token_scale: Tensor
+    positions: Tensor
+    segment: Tensor
+    """(T,) int64 number of each token's segment."""
+    rows: Tensor
+    targets: Tensor
+
+
+def plain_pack(host: AnyPack, max_length: int, device: torch.device) -> Pack:
     """Move a pack to the device unmasked: ``rows`` are the segments' CLS, and there are no targets."""
-    pack = _placed(host, max_length, device)
-    return replace(pack, token_scale=token_scale(pack.tokens, pack.segments))
+    arrays = staged(host, device).arrived()
+    cumulative = arrays["cumulative"]
+    placed = _placed(arrays["tokens"], cumulative)
+    return Pack(
+        tokens=placed.tokens,
+        token_scale=token_scale(placed.tokens, cumulative, placed.segment),
+        positions=placed.positions,
+        segments=Segments(cumulative, max_length, placed.segment),
+        rows=cumulative[:-1].long().clamp(max=len(placed.tokens) - 1),
+        targets=torch.empty(0, dtype=torch.long, device=device),
+    )
 
 
-def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: torch.device) -> Pack:
-    """Move a pack to the device and mask it there."""
-    pack = _placed(host, max_length, device)
-    tokens = pack.tokens
-    segment = pack.segments.of_token
-    keys = to_device(torch.from_numpy(host.keys), device)  # (S,)
-    starts = to_device(torch.from_numpy(host.starts), device)  # (S,)
+def mask_pack(
+    host: AnyPack,
+    max_length: int,
+    mask_fraction: float,
+    device: torch.device,
+    compiles: bool = False,
+) -> Pack:
+    """Move a pack to the device and mask it there.
 
-    residue = starts[segment] + pack.positions - 1
+    Args:
+        host: pack on the host, or on its way to the device.
+        max_length: largest length of a segment.
+        mask_fraction: share of the residues to predict.
+        device: device of the result.
+        compiles: whether one compiled function masks, instead of about 90 operations that the host launches
+            one by one. Tokens, rows and targets are the same, and scales differ by rounding.
+    """
+    arrays = staged(host, device).arrived()
+    cumulative = arrays["cumulative"]
+    room = num_rows(len(arrays["tokens"]), mask_fraction)
+    threshold = _share(mask_fraction, _CHOICE_BITS)
+    function = _compiled_masks() if compiles else _masks
+    with torch.no_grad():  # in training and evaluation alike, so that they share a compiled graph
+        masks = function(
+            arrays["tokens"], cumulative, arrays["keys"], arrays["starts"], threshold, room
+        )
+    return Pack(
+        tokens=masks.tokens,
+        token_scale=masks.token_scale,
+        positions=masks.positions,
+        segments=Segments(cumulative, max_length, masks.segment),
+        rows=masks.rows,
+        targets=masks.targets,
+    )
+
+
+@cache
+def _compiled_masks() -> Callable[..., _Masks]:
+    """Return ``_masks`` as a compiled function that computes without it if compilation fails."""
+    compiled: Any = torch.compile(_masks, dynamic=False, fullgraph=True)
+    has_failed = False
+
+    def masks(*arguments: Any) -> _Masks:
+        nonlocal has_failed
+        if not has_failed:
+            try:
+                return _Masks(*compiled(*arguments))
+            except Exception as error:  # of any part of a compiler
+                has_failed = True
+                print(
+                    f"warning: masks are not compiled: {type(error).__name__}: {error}; their operations are "
+                    "launched one by one in its place, which is slower",
+                    file=sys.stderr,
+                )
+        return _masks(*arguments)
+
+    return masks
+
+
+def _masks(
+    ids: Tensor, cumulative: Tensor, keys: Tensor, starts: Tensor, threshold: int, room: int
+) -> _Masks:
+    """Mask a pack with operations of constant shapes, none of which the host waits for.
+
+    Args:
+        ids: (T,) uint8 ids.
+        cumulative: (S + 1,) bounds of the segments.
+        keys: (S,) hashes of the proteins.
+        starts: (S,) index of each crop's first residue.
+        threshold: bound of the bits of the residues that are predicted.
+        room: K, room for predicted residues.
+    """
+    tokens, positions, segment = _placed(ids, cumulative)
+    residue = starts[segment] + positions - 1
     bits = mix64_on_device(keys[segment] + (residue + 1) * _GOLDEN)
-    chosen = _field(bits, _CHOICE_SHIFT, _CHOICE_BITS) < _share(mask_fraction, _CHOICE_BITS)
+    chosen = _field(bits, _CHOICE_SHIFT, _CHOICE_BITS) < threshold
     for special in (CLS, EOS, PAD, UNK):
         chosen &= tokens != special
     action = _field(bits, _ACTION_SHIFT, _ACTION_BITS)
@@ -65,16 +165,15 @@ def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: tor
     # masked_fill, not where with a number: on CUDA the latter copies the number there, a host sync.
     masked = torch.where(becomes_random, drawn, tokens).masked_fill(becomes_mask, MASK)
 
-    room = num_rows(len(tokens), mask_fraction)
     rows = torch.nonzero_static(chosen, size=room, fill_value=-1)[:, 0]
     targets = tokens[rows].masked_fill(rows < 0, -100)
     # Spare rows are spread out: their gradients (of 0) would otherwise queue up to be added to one row.
-    rows = torch.where(rows < 0, torch.arange(len(rows), device=device), rows)
-    scale = token_scale(masked, pack.segments)
-    return replace(pack, tokens=masked, token_scale=scale, rows=rows, targets=targets)
+    rows = torch.where(rows < 0, torch.arange(len(rows), device=ids.device), rows)
+    scale = token_scale(masked, cumulative, segment)
+    return _Masks(masked, scale, positions, segment, rows, targets)
 
 
-def _field(bits: torch.Tensor, shift: int, width: int) -> torch.Tensor:
+def _field(bits: Tensor, shift: int, width: int) -> Tensor:
     """Return ``width`` bits of a hash, from the bit ``shift`` on."""
     return (bits >> shift) & ((1 << width) - 1)
 
@@ -84,34 +183,32 @@ def _share(share: float, width: int) -> int:
     return round(share * (1 << width))
 
 
-def _placed(host: HostPack, max_length: int, device: torch.device) -> Pack:
-    """Move a pack to the device, without the scale of its tokens."""
-    cumulative = to_device(torch.from_numpy(host.cumulative), device)
-    tokens = to_device(torch.from_numpy(host.tokens), device).long()
+def _placed(ids: Tensor, cumulative: Tensor) -> _Placed:
+    """Return the tokens of a pack and the proteins that they belong to."""
+    tokens = ids.long()
     num_tokens = len(tokens)
     num_segments = len(cumulative) - 1
     segment = torch.repeat_interleave(
-        torch.arange(num_segments, device=device), cumulative.diff().long(), output_size=num_tokens
+        torch.arange(num_segments, device=ids.device),
+        cumulative.diff().long(),
+        output_size=num_tokens,
     )
-    return Pack(
-        tokens=tokens,
-        token_scale=torch.empty(0, device=device),
-        positions=torch.arange(num_tokens, device=device) - cumulative[segment].long(),
-        segments=Segments(cumulative, max_length, segment),
-        rows=cumulative[:-1].long().clamp(max=num_tokens - 1),
-        targets=torch.empty(0, dtype=torch.long, device=device),
-    )
+    positions = torch.arange(num_tokens, device=ids.device) - cumulative[segment].long()
+    return _Placed(tokens, positions, segment)
 
 
-def token_scale(tokens: torch.Tensor, segments: Segments) -> torch.Tensor:
+def token_scale(tokens: Tensor, cumulative: Tensor, segment: Tensor) -> Tensor:
     """Return the factors on the embeddings by ESM-2's token dropout per protein, (T,) fp32.
 
     <mask> counts as dropped (factor 0); the other tokens are scaled by (1 - 0.12) / (1 - share of <mask>
     in the protein, CLS and EOS counted), as in transformers' ``EsmEmbeddings``.
+
+    Args:
+        tokens: (T,) ids after masking.
+        cumulative: (S + 1,) bounds of the segments.
+        segment: (T,) number of each token's segment.
     """
-    segment = segments.of_token
-    assert segment is not None, "_placed sets it"
-    lengths = segments.cumulative.diff().long()
+    lengths = cumulative.diff().long()
     is_mask = tokens == MASK
     num_masked = torch.zeros_like(lengths).index_add_(
         0, segment, is_mask.long()

@@ -35,16 +35,17 @@ class ProteinStream(PackStream):
             count = len(pack.units)
             keys[:count] = hash64(MASK_SALT, self.seed, pack.epoch, pack.units).view(np.int64)
             starts[:count] = pack.starts
-            for index, place in enumerate(pack.places):
-                start = int(pack.starts[index])
-                stop = start + int(pack.lengths[index])
-                residues = self.split.token_ids(place)[start:stop]
-                cumulative[index] = end
-                last = end + len(residues) + 1
-                tokens[end] = CLS
-                tokens[end + 1 : last] = residues
-                tokens[last] = EOS
-                end += len(residues) + SPECIAL_TOKENS
+            ends = np.cumsum(pack.lengths + SPECIAL_TOKENS)
+            firsts = ends - pack.lengths - SPECIAL_TOKENS
+            end = int(ends[-1])
+            cumulative[:count] = firsts
+            is_residue = np.ones(end, dtype=np.bool_)
+            is_residue[firsts] = False
+            is_residue[ends - 1] = False
+            filled = tokens[:end]
+            filled[is_residue] = self.split.crops(pack.places, pack.starts, pack.lengths)
+            filled[firsts] = CLS
+            filled[ends - 1] = EOS
         # Padding is cut into segments, none of them longer than the longest protein.
         padding = np.arange(end, shape.num_tokens, shape.max_length)
         cumulative[count : count + len(padding)] = padding

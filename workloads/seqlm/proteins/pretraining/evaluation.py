@@ -24,15 +24,30 @@ from seqlm.training.tracking.progress import WorkProgress
 
 
 def score(
-    model: nn.Module, split: RecordSplit, place: Place, *, mask_fraction: float, num_packs: int = 0
+    model: nn.Module,
+    split: RecordSplit,
+    place: Place,
+    *,
+    mask_fraction: float,
+    num_packs: int = 0,
+    compiles: bool = False,
 ) -> Score:
-    """Score a model on the first ``num_packs`` packs of a split (0: all of them)."""
+    """Score a model on the first packs of a split.
+
+    Args:
+        model: masked language model.
+        split: proteins to score.
+        place: processes, pack shape and precision.
+        mask_fraction: share of the residues to predict.
+        num_packs: number of packs; 0 scores all.
+        compiles: whether a compiled function masks.
+    """
     longest = place.shape.max_length
     device = place.here.runtime.packs_on
     stream = ProteinStream(split, place.shape, EVALUATION_SEED)
 
     def masked(host: HostPack) -> Pack:
-        return mask_pack(host, longest, mask_fraction, device)
+        return mask_pack(host, longest, mask_fraction, device, compiles)
 
     return score_packs(model, stream, masked, place, num_packs)
 

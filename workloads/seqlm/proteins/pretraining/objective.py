@@ -13,8 +13,9 @@ from seqlm.proteins.model.pretrained import on_meta, save_esm, starting_config, 
 from seqlm.proteins.model.protein_packs import ProteinSplit, ProteinStream
 from seqlm.runs.run_file import RunFile
 from seqlm.training.objective import Evaluation, Guard, Objective, Place, held_out_scores
-from seqlm.training.packing import HostPack, PackShape
+from seqlm.training.packing import PackShape
 from seqlm.training.records import RecordSplit
+from seqlm.training.step.staging import AnyPack
 
 from .evaluation import score, unigram_perplexity
 
@@ -25,6 +26,7 @@ class Pretraining(Objective):
     config: RunFile
     splits = ProteinSplit
     streams = ProteinStream
+    has_constant_passes = True
 
     def __init__(self, config: RunFile) -> None:
         self.esm_config = starting_config(config.model)
@@ -42,14 +44,20 @@ class Pretraining(Objective):
             return None
         return Guard(ProteinSplit(guard.path, "validation"), guard.max_increase, guard.stop)
 
-    def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Pack:
-        return mask_pack(host, shape.max_length, self.config.model.mask_fraction, device)
+    def pack(self, host: AnyPack, shape: PackShape, device: torch.device) -> Pack:
+        fraction = self.config.model.mask_fraction
+        return mask_pack(host, shape.max_length, fraction, device, self.compiles_packs)
 
     def evaluate(
         self, model: nn.Module, split: RecordSplit, place: Place, num_packs: int
     ) -> Evaluation:
         return score(
-            model, split, place, mask_fraction=self.config.model.mask_fraction, num_packs=num_packs
+            model,
+            split,
+            place,
+            mask_fraction=self.config.model.mask_fraction,
+            num_packs=num_packs,
+            compiles=self.compiles_packs,
         )
 
     def write_model(

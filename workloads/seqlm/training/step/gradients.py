@@ -35,9 +35,13 @@ class Gradients:
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
 
+    def detach(self) -> None:
+        """Leave the parameters without gradients until the next step begins."""
+        self.end()
+
     def release(self) -> None:
         """Free all memory of the gradients."""
-        self.end()
+        self.detach()
 
 
 class FlatGradients(Gradients):
@@ -101,8 +105,10 @@ class FlatGradients(Gradients):
     def end(self) -> None:
         """Leave the gradients as they are until the next step begins."""
 
+    def detach(self) -> None:
+        super().end()
+
     def release(self) -> None:
-        for parameter, _ in self._places:
-            parameter.grad = None
+        self.detach()
         self._places.clear()
         self._buffers.clear()

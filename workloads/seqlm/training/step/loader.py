@@ -1,22 +1,24 @@
-"""Steps of packs, read ahead of the training loop by a background thread."""
+"""Steps of packs, read ahead of the training loop by a background thread, one pack at a time."""
 
+import threading
 from collections import deque
-from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
 from itertools import islice
 
 from ..packing import HostPack, PackStream, Position
+from .staging import AnyPack
 
 READ_AHEAD_STEPS = 2
-"""Steps that are prepared while the training uses the one before."""
+"""Steps whose packs are read while the training uses the one before."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class StepPacks:
     """Packs of one process in one optimizer step, and totals over all processes."""
 
-    packs: list[HostPack]
+    packs: list[AnyPack]
     """Micro-batches of this process. Every process has as many; its last one may be padding alone."""
     num_records: int
     num_record_tokens: int
@@ -27,44 +29,167 @@ class StepPacks:
     """Number of slots in the step's packs, padding included."""
     after: Position
     """Position in the data after the step."""
+    following: "StepPacks | None" = field(default=None, repr=False, compare=False)
+    """Next step, once it is being read. Its packs then appear in ``packs`` one by one."""
+    passed: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+    """Function that reports the pass of a pack, so that the reader reads another one."""
+
+
+class Steps(Iterator[StepPacks]):
+    """Iterator over optimizer steps from a position on.
+
+    A step has the same packs at any world size; processes take turns at them.
+
+    Args:
+        stream: packs of the split.
+        position: position of the first step.
+        packs_per_step: number of packs of a step, of all processes together.
+        rank: number of this process.
+        world_size: number of processes.
+        stage: function that each pack is passed through when it is read; None leaves it on the host.
+    """
+
+    def __init__(
+        self,
+        stream: PackStream,
+        position: Position,
+        packs_per_step: int,
+        rank: int,
+        world_size: int,
+        stage: Callable[[HostPack], AnyPack] | None = None,
+    ) -> None:
+        self._stream = stream
+        self._packs_per_step = packs_per_step
+        self._rank = rank
+        self._world_size = world_size
+        self._stage = stage
+        self.packs_per_process = -(-packs_per_step // world_size)
+        """Number of packs of a step that each process has."""
+        self.growing = self._growing(position)
+        """Iterator that returns after each pack that is read, with the step that the pack belongs to."""
+
+    def __next__(self) -> StepPacks:
+        while True:
+            step = next(self.growing)
+            if len(step.packs) == self.packs_per_process:
+                return step
+
+    def _growing(self, position: Position) -> Iterator[StepPacks]:
+        planned = self._stream.packs(position)
+        previous: StepPacks | None = None
+        while True:
+            plans = list(islice(planned, self._packs_per_step))
+            packs = [pack for pack, _ in plans]
+            _, after = plans[-1]
+            step = StepPacks(
+                packs=[],
+                num_records=sum(len(pack.units) for pack in packs),
+                num_record_tokens=sum(pack.num_record_tokens for pack in packs),
+                num_attended_pairs=sum(pack.num_attended_pairs for pack in packs),
+                num_tokens=self._packs_per_step * self._stream.shape.num_tokens,
+                after=after,
+            )
+            if previous is not None:
+                previous.following = step
+            previous = step
+            for turn in range(self.packs_per_process):
+                index = turn * self._world_size + self._rank
+                host = self._stream.load(packs[index] if index < len(packs) else None)
+                step.packs.append(host if self._stage is None else self._stage(host))
+                yield step
 
 
 def step_packs(
     stream: PackStream, position: Position, packs_per_step: int, rank: int, world_size: int
-) -> Iterator[StepPacks]:
-    """Iterate over optimizer steps from ``position`` on.
-
-    A step has the same packs at any world size; processes take turns at them.
-    """
-    planned = stream.packs(position)
-    num_rounds = -(-packs_per_step // world_size)
-    while True:
-        step = list(islice(planned, packs_per_step))
-        packs = [pack for pack, _ in step]
-        _, after = step[-1]
-        mine: list[HostPack] = []
-        for index in range(rank, num_rounds * world_size, world_size):
-            mine.append(stream.load(packs[index] if index < len(packs) else None))
-        yield StepPacks(
-            packs=mine,
-            num_records=sum(len(pack.units) for pack in packs),
-            num_record_tokens=sum(pack.num_record_tokens for pack in packs),
-            num_attended_pairs=sum(pack.num_attended_pairs for pack in packs),
-            num_tokens=packs_per_step * stream.shape.num_tokens,
-            after=after,
-        )
+) -> Steps:
+    """Return an iterator over optimizer steps from ``position`` on, whose packs stay on the host."""
+    return Steps(stream, position, packs_per_step, rank, world_size)
 
 
-def read_ahead(steps: Iterator[StepPacks]) -> Generator[StepPacks, None, None]:
-    """Iterate over steps while a thread prepares the next ones; its errors are raised here.
+def read_ahead(steps: Steps) -> Generator[StepPacks, None, None]:
+    """Iterate over steps while a thread reads the packs of the next ones; its errors are raised here.
 
     The thread starts when the first step is taken.
     """
-    thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
-    try:
-        waiting = deque(thread.submit(next, steps) for _ in range(READ_AHEAD_STEPS))
+    with closing(_Reader(steps)) as reader:
         while True:
-            waiting.append(thread.submit(next, steps))
-            yield waiting.popleft().result()
-    finally:
-        thread.shutdown(cancel_futures=True)
+            yield reader.take()
+
+
+class _Reader:
+    """Thread that reads packs, and the steps that it has read.
+
+    It reads a pack for each pack that is used, so that its work is spread over the step: beside a burst of
+    it, the thread that launches the training's operations would wait for the interpreter's lock.
+
+    Args:
+        steps: steps to read.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._changed = threading.Condition()
+        """Guards all that follows."""
+        self._whole: deque[StepPacks] = deque()
+        self._error: BaseException | None = None
+        self._is_closed = False
+        self._num_taken = 0
+        self._num_passed = 0
+        """Packs of the step taken last that are used."""
+        self._num_read = 0
+        self._thread = threading.Thread(target=self._read, name="read-ahead", daemon=True)
+        self._thread.start()
+
+    def take(self) -> StepPacks:
+        """Return the next step; wait until all of its packs are read."""
+        with self._changed:
+            self._num_taken += 1
+            self._num_passed = 0
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._whole or self._error is not None)
+            if self._whole:
+                step = self._whole.popleft()
+                number = self._num_taken
+                step.passed = lambda: self._pack_passed(number)
+                return step
+        assert self._error is not None  # the thread ends with an error, or waits
+        raise self._error
+
+    def close(self) -> None:
+        """End the thread, which may still read one pack."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _pack_passed(self, number: int) -> None:
+        """Let the thread read another pack, if the step with this number is the one taken last."""
+        with self._changed:
+            if number == self._num_taken:
+                self._num_passed += 1
+                self._changed.notify_all()
+
+    def _may_read(self) -> bool:
+        """Return whether the packs that are read and not used leave room for another one."""
+        per_step = self._steps.packs_per_process
+        num_steps = max(1, self._num_taken) + READ_AHEAD_STEPS
+        num_passed = min(self._num_passed, per_step)
+        return self._num_read < num_steps * per_step + num_passed
+
+    def _read(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_closed or self._may_read())
+                    if self._is_closed:
+                        return
+                step = next(self._steps.growing)
+                with self._changed:
+                    self._num_read += 1
+                    if len(step.packs) == self._steps.packs_per_process:
+                        self._whole.append(step)
+                        self._changed.notify_all()
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()

@@ -30,6 +30,7 @@ class Table(NamedTuple):
 
 
 PRICE_REGION = "us-east-1"
+"""Region of the prices, as far as they are known there."""
 STAND_INS = {"H200": "H100"}
 """GPUs whose price per hour stands in for a GPU without a known price, which is assumed to cost no less."""
 COMPLETE = ("passed", "missed", "measured")
@@ -44,6 +45,7 @@ class HourlyPrice(NamedTuple):
     usd: float
     """USD per hour: the price of the instance divided by its GPUs."""
     instance_type: str
+    region: str
     as_of: str
     """Date of the price."""
 
@@ -59,7 +61,8 @@ def price_of(gpu: str) -> HourlyPrice:
     for name, instance in INSTANCE_TYPES.items():
         price = prices.get(f"hyperpod.{name}")
         if price and instance.accelerator == gpu:
-            found.append(HourlyPrice(price.usd / instance.num_accelerators, name, price.as_of))
+            usd = price.usd / instance.num_accelerators
+            found.append(HourlyPrice(usd, name, price.region, price.as_of))
     return min(found) if found else price_of(STAND_INS[gpu])
 
 
@@ -102,7 +105,7 @@ def summary(lines: Sequence[Line]) -> Table:
         found.append(
             {
                 "pre-training on one GPU": f"{_title(line)}, {line['device']}",
-                "residues/s": f"{_rate(line):,.0f}",
+                "residues/s": f"{float(f'{_rate(line):.3g}'):,.0f}",
                 "MFU": f"{recipe['model_mfu']:.1%}",
                 "memory, GB": f"{recipe['peak_gb']:.1f}",
                 "USD per billion residues, at least": f"{usd_per_billion(line):.2f}",
@@ -115,22 +118,19 @@ def usd(lines: Sequence[Line]) -> Table:
     """Return the USD per billion residues of each size."""
     found: list[dict[str, str]] = []
     for line in on_gpus(lines):
-        price = price_of(str(gpu_of(line)))
         found.append(
             {
                 "model": _title(line),
                 "GPU": line["device"],
-                "residues/s": f"{_rate(line):,.0f}",
-                "USD per GPU and hour": f"{price.usd:.2f}",
-                "of": f"{price.instance_type}, {price.as_of}",
                 "USD per billion residues, at least": f"{usd_per_billion(line):.2f}",
             }
         )
-    return Table(
-        found,
-        f"{_versions(lines)} Prices are those of {PRICE_REGION}, or of another region if it has none "
-        "(`config/facts/prices`).",
-    )
+    prices: dict[str, None] = {}
+    for line in on_gpus(lines):
+        price = price_of(str(gpu_of(line)))
+        text = f"{price.usd:.2f} USD for an hour of a GPU of {price.instance_type} ({price.region}, {price.as_of})"
+        prices[text] = None
+    return Table(found, f"{_versions(lines)} Price: {'; '.join(prices)}.")
 
 
 def planned_memory(lines: Sequence[Line]) -> Table:

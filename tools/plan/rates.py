@@ -84,7 +84,7 @@ PUBLISHED: dict[tuple[str, str], Share] = {
 ASSUMED = Share(
     0.20,
     0.40,
-    "assumed, because no rate is measured or published for this device: plain PyTorch to BioNeMo on H100",
+    "assumed, because no rate is published for this device: plain PyTorch to BioNeMo on H100",
 )
 """Assumption for a device that is not a GPU."""
 ASSUMED_SMALL = Share(

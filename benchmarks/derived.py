@@ -128,8 +128,8 @@ def usd(lines: Sequence[Line]) -> Table:
     prices: dict[str, None] = {}
     for line in on_gpus(lines):
         price = price_of(str(gpu_of(line)))
-        text = f"{price.usd:.2f} USD for an hour of a GPU of {price.instance_type} ({price.region}, {price.as_of})"
-        prices[text] = None
+        source = f"{price.instance_type} ({price.region}, {price.as_of})"
+        prices[f"{price.usd:.2f} USD for an hour of a GPU of {source}"] = None
     return Table(found, f"{_versions(lines)} Price: {'; '.join(prices)}.")
 
 

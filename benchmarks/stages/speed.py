@@ -205,7 +205,7 @@ def _goal(line: Line) -> str:
     if JUDGED_GPU not in line["device"] or size not in GOALS:
         return "-"
     rate = line["figures"]["recipe"]["residues_per_second"]
-    text = f"{GOALS[size]:,.0f}, reached to {rate / GOALS[size]:.0%}"
+    text = f"{GOALS[size]:,.0f} ({rate / GOALS[size]:.0%} reached)"
     if rate < FLOORS[size]:
         text += f"; below the floor of {FLOORS[size]:,.0f}"
     return text

@@ -28,8 +28,6 @@ from seqlm.training.layered_model import LayeredModel, Prediction, Segments
 
 from .arithmetic import Affine, joined, joined_weights, layer_norm, looked_up, operand
 from .attention import packed_attention, takes_rows
-from .arithmetic import Affine, joined, joined_weights, layer_norm, looked_up, operand
-from .attention import packed_attention, takes_rows
 from .kernels.attention import attend, project_and_attend, project_and_attend_cast
 from .kernels.comparison import AttentionShape, attention_differences, problem_of
 from .kernels.gelu import gelu, product_gelu
@@ -37,6 +35,8 @@ from .kernels.linear_comparison import gelu_differences, products_differences
 from .kernels.products import CastMap, CastWeights, can_cast, product
 from .kernels.tiles import TILINGS, AttentionTiles, attention_tiles
 
+LEAST_CAPABILITY = (8, 0)
+"""Least compute capability with products in bf16, that of A100."""
 OPERANDS = "operands"
 """Name of the product of a layer that computes queries, keys and values."""
 

@@ -58,7 +58,7 @@ def project_and_attend(
 
 
 class _ProjectAndAttendCast(torch.autograd.Function):
-    """``project_and_attend_cast``. Places of gradients are no saved tensors, since every pass changes them."""
+    """``project_and_attend_cast``. Places of gradients are no saved tensors, since each pass changes them."""
 
     @staticmethod
     def forward(

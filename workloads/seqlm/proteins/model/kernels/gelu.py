@@ -17,9 +17,9 @@ from .products import CastMap, operands_with_gradient, weight_gradient
 @torch.library.custom_op("seqlm::gelu", mutates_args=())
 def gelu_forward(x: Tensor) -> Tensor:
     """Return the GELU of x, contiguous, in its type."""
-    from . import gelu_triton
+    from . import gelu_kernels
 
-    return gelu_triton.forward(x)
+    return gelu_kernels.forward(x)
 
 
 @gelu_forward.register_fake
@@ -30,9 +30,9 @@ def _(x: Tensor) -> Tensor:
 @torch.library.custom_op("seqlm::gelu_backward", mutates_args=())
 def gelu_backward(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradient of x (T, F) and its sum over tokens (F,) in fp32."""
-    from . import gelu_triton
+    from . import gelu_kernels
 
-    return gelu_triton.backward(grad, x)
+    return gelu_kernels.backward(grad, x)
 
 
 @gelu_backward.register_fake

@@ -104,7 +104,9 @@ def operands_with_gradient(
     if cast.weight_gradient is None:
         raise ValueError("the weights have no place for their gradient")
     if not x.requires_grad:
-        raise ValueError("the input has no gradient, so a backward pass would not reach the weights")
+        raise ValueError(
+            "the input has no gradient, so a backward pass would not reach the weights"
+        )
     return cast.weight, cast.bias, cast.weight_gradient, cast.bias_gradient
 
 

@@ -148,7 +148,10 @@ class Trainer:
         self._launched: _Launched | None = None
         self._result: StepResult | None = None
         self._gradients = self.runtime.gradients(
-            self.optimizers, here.world_size, are_kept=are_kept
+            self.optimizers,
+            here.world_size,
+            are_kept=are_kept,
+            adjacent=bare(self.model).adjacent_parameters(),
         )
         self.runtime.prepare(self.optimizers)
         # The flag is 1 from the first step that is not finite, on all processes.

@@ -81,9 +81,7 @@ class LayeredModel(nn.Module, ABC):
         """
         return {}
 
-    def select_kernels(
-        self, names: frozenset[str], dtype: torch.dtype = torch.bfloat16
-    ) -> None:
+    def select_kernels(self, names: frozenset[str], dtype: torch.dtype = torch.bfloat16) -> None:
         """Compute with these kernels and no others. Call this before layers are compiled.
 
         Args:

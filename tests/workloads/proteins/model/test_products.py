@@ -57,7 +57,7 @@ def model_of(config: PretrainedConfig) -> MaskedLanguageModel:
 
 def with_products(model: MaskedLanguageModel, dtype: torch.dtype) -> FlatGradients:
     """Make a model use the kernel, and return its gradients."""
-    model.use_kernels(USED, dtype)
+    model.select_kernels(USED, dtype)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     gradients = FlatGradients(
         [SGD(trained, lr=0.1)], world_size=1, adjacent=model.adjacent_parameters()

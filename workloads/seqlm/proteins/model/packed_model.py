@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +32,7 @@ from .kernels.attention import attend, project_and_attend, project_and_attend_ca
 from .kernels.comparison import AttentionShape, attention_differences, problem_of
 from .kernels.gelu import gelu, product_gelu
 from .kernels.linear_comparison import gelu_differences, products_differences
-from .kernels.products import CastMap, CastWeights, can_cast, product
+from .kernels.products import CastMap, CastWeights, plain_maps, product
 from .kernels.tiles import TILINGS, AttentionTiles, attention_tiles
 
 LEAST_CAPABILITY = (8, 0)
@@ -147,11 +147,11 @@ class PackedLayer(nn.Module, ABC):
             queries = query(normed[rows])
             keys, values = joined(normed, (key, value)).chunk(2, dim=-1)
         else:
-            cast = self.cast[OPERANDS]
-            num_outputs = len(cast.weight)
+            maps = self.cast[OPERANDS]
+            num_outputs = len(maps.weight)
             size = num_outputs // 3
-            queries = product(normed[rows], cast.outputs(0, size))
-            keys, values = product(normed, cast.outputs(size, num_outputs)).chunk(2, dim=-1)
+            queries = product(normed[rows], maps.outputs(0, size))
+            keys, values = product(normed, maps.outputs(size, num_outputs)).chunk(2, dim=-1)
         norms = self.query_and_key_norms
         if norms is not None:
             queries = layer_norm(queries, norms[0]).to(queries.dtype)
@@ -167,8 +167,8 @@ class PackedLayer(nn.Module, ABC):
         """
         if self.cast is None:
             return joined(x, self.linear_maps[name])
-        cast = self.cast[name]
-        return product(x.to(cast.weight.dtype), cast)
+        maps = self.cast[name]
+        return product(x.to(maps.weight.dtype), maps)
 
     def mapped_with_gelu(self, x: Tensor) -> Tensor:
         """Return the GELU of the outputs of the product ``before_gelu`` for the input (T, C)."""
@@ -176,8 +176,8 @@ class PackedLayer(nn.Module, ABC):
             return F.gelu(self.mapped(self.before_gelu, x))
         if self.cast is None:
             return gelu(self.mapped(self.before_gelu, x))
-        cast = self.cast[self.before_gelu]
-        return product_gelu(x.to(cast.weight.dtype), cast)
+        maps = self.cast[self.before_gelu]
+        return product_gelu(x.to(maps.weight.dtype), maps)
 
     def _heads(self, x: Tensor) -> Tensor:
         """(T, C) -> (T, H, D)."""
@@ -203,9 +203,13 @@ class PackedLayer(nn.Module, ABC):
         tiles = tokens.tiles
         if tiles is not None and not by_token and self.query_and_key_norms is None:
             if self.cast is not None:
-                cast = self.cast[OPERANDS]
                 return project_and_attend_cast(
-                    normed, cast, tokens.cos, tokens.sin, tiles, self.head_size
+                    normed,
+                    self.cast[OPERANDS],
+                    tokens.cos,
+                    tokens.sin,
+                    tiles,
+                    self.head_size,
                 )
             weights = joined_weights(self.projections)
             if weights is not None:
@@ -329,39 +333,41 @@ class PackedModel(LayeredModel):
     """Names of the kernels that the model computes with."""
 
     @property
-    def _first_layer(self) -> PackedLayer:
-        """Layer that stands for all, which have the same shape."""
-        layer = self.layers[0]
-        assert isinstance(layer, PackedLayer)
-        return layer
+    def _packed_layers(self) -> list[PackedLayer]:
+        """Layers by their own class."""
+        layers = list(self.layers)
+        assert all(isinstance(layer, PackedLayer) for layer in layers)
+        return cast("list[PackedLayer]", layers)
 
     @property
     def kernels(self) -> frozenset[str]:
         offered: set[str] = set()
-        if all(has_attention_kernel(layer) for layer in self.layers):
+        if all(has_attention_kernel(layer) for layer in self._packed_layers):
             offered.add(ATTENTION)
-        if self._casts_weights():
+        if self._castable_maps() is not None:
             offered.add(PRODUCTS)
-        if self._maps_before_gelu():
+        if self._gelu_map() is not None:
             offered.add(ACTIVATION)
         return frozenset(offered)
 
     def kernel_problems(self, names: frozenset[str], pack: Pack) -> dict[str, str]:
         num_tokens = len(pack.tokens)
-        comparisons: dict[str, Callable[[], dict[str, float]]] = {
-            ATTENTION: lambda: attention_differences(self._attention_shape(pack)),
-            PRODUCTS: lambda: products_differences(self._first_layer.linear_maps, num_tokens),
-            ACTIVATION: lambda: gelu_differences(self._maps_before_gelu(), num_tokens),
-        }
-        problems: dict[str, str] = {}
-        for name, compare in comparisons.items():
-            problem = problem_of(compare) if name in names else None
-            if problem is not None:
-                problems[name] = problem
-        return problems
+        comparisons: dict[str, Callable[[], dict[str, float]]] = {}
+        if ATTENTION in names:
+            shape = self._attention_shape(pack)
+            comparisons[ATTENTION] = lambda: attention_differences(shape)
+        maps = self._castable_maps()
+        if PRODUCTS in names and maps is not None:
+            of_a_layer = dict(zip(self._packed_layers[0].linear_maps, maps, strict=False))
+            comparisons[PRODUCTS] = lambda: products_differences(of_a_layer, num_tokens)
+        before_gelu = self._gelu_map()
+        if ACTIVATION in names and before_gelu is not None:
+            comparisons[ACTIVATION] = lambda: gelu_differences(before_gelu, num_tokens)
+        problems = {name: problem_of(compare) for name, compare in comparisons.items()}
+        return {name: problem for name, problem in problems.items() if problem is not None}
 
     def _attention_shape(self, pack: Pack) -> AttentionShape:
-        layer = self._first_layer
+        layer = self._packed_layers[0]
         tokens = self.packed_tokens(pack)
         return AttentionShape(
             width=self.config.hidden_size,
@@ -373,27 +379,32 @@ class PackedModel(LayeredModel):
             segments=tokens.segments,
         )
 
-    def _casts_weights(self) -> bool:
-        """Return whether all layers have plain trained weights, and their inputs have gradients."""
+    def _castable_maps(self) -> list[list[nn.Linear]] | None:
+        """Return the linear maps of each product of all layers; None if not all can be cast once per step.
+
+        Their inputs need gradients, since only these are in the autograd graph.
+        """
         if self.is_sharded or not self.embedding.weight.requires_grad:
-            return False
-        return all(can_cast(list(layer.linear_maps.values())) for layer in self.layers)
+            return None
+        layers = self._packed_layers
+        return plain_maps(maps for layer in layers for maps in layer.linear_maps.values())
 
-    def _maps_before_gelu(self) -> tuple[nn.Module, ...]:
-        """Return the linear map before the GELU of a layer; empty if there is none that is plain."""
-        layer = self._first_layer
-        maps = layer.linear_maps.get(layer.before_gelu, ())
-        return maps if all(type(one) is nn.Linear for one in maps) else ()
+    def _gelu_map(self) -> nn.Linear | None:
+        """Return the linear map before the GELU of the first layer; None if there is none that is plain."""
+        layer = self._packed_layers[0]
+        if not layer.before_gelu:
+            return None
+        (found,) = layer.linear_maps[layer.before_gelu]
+        return found if type(found) is nn.Linear else None
 
-    def select_kernels(
-        self, names: frozenset[str], dtype: torch.dtype = torch.bfloat16
-    ) -> None:
+    def select_kernels(self, names: frozenset[str], dtype: torch.dtype = torch.bfloat16) -> None:
         self.used_kernels = names
         self._cast_weights = None
         if PRODUCTS in names:
-            maps = [maps for layer in self.layers for maps in layer.linear_maps.values()]
+            maps = self._castable_maps()
+            assert maps is not None, "the kernel is not among those that the model offers"
             self._cast_weights = CastWeights(maps, dtype)
-        for layer in self.layers:
+        for layer in self._packed_layers:
             layer.cast = None
             layer.has_gelu_kernel = ACTIVATION in names
 
@@ -403,9 +414,9 @@ class PackedModel(LayeredModel):
     def weights_changed(self) -> None:
         if self._cast_weights is None:
             return
-        cast = iter(self._cast_weights.refresh())
-        for layer in self.layers:
-            layer.cast = {name: next(cast) for name in layer.linear_maps}
+        maps = iter(self._cast_weights.refresh())
+        for layer in self._packed_layers:
+            layer.cast = {name: next(maps) for name in layer.linear_maps}
 
     @property
     def flops_per_pair(self) -> float:
@@ -440,7 +451,7 @@ class PackedModel(LayeredModel):
         )  # (T, 1, D / 2)
         tiles = None
         if ATTENTION in self.used_kernels:
-            head_size = self._first_layer.head_size
+            head_size = self._packed_layers[0].head_size
             tiles = attention_tiles(pack.segments, len(pack.tokens), head_size)
         return PackedTokens(pack.tokens, angles.cos(), angles.sin(), pack.segments, tiles)
 

@@ -41,7 +41,7 @@ BACKWARD_STEPS = 8
 BACKWARD_WARPS = 4
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _normal(x):  # type: ignore[no-untyped-def]
     """Return the distribution function and the density of the normal distribution at x in fp32."""
     power = tl.math.exp2(x * x * _EXPONENT)

@@ -18,7 +18,7 @@ PASSES = 2
 
 
 def products_differences(
-    products: Mapping[str, Sequence[nn.Module]], num_tokens: int
+    products: Mapping[str, Sequence[nn.Linear]], num_tokens: int
 ) -> dict[str, float]:
     """Return the differences of the results and gradients of products with cast weights.
 
@@ -33,18 +33,18 @@ def products_differences(
     }
 
 
-def gelu_differences(group: Sequence[nn.Module], num_tokens: int) -> dict[str, float]:
+def gelu_differences(before_gelu: nn.Linear, num_tokens: int) -> dict[str, float]:
     """Return the differences of a product with GELU.
 
     Args:
-        group: linear map before the GELU.
+        before_gelu: linear map before the GELU.
         num_tokens: number of tokens of a pack.
     """
-    return _differences(group, num_tokens, product_gelu, F.gelu)
+    return _differences([before_gelu], num_tokens, product_gelu, F.gelu)
 
 
 def _differences(
-    group: Sequence[nn.Module],
+    group: Sequence[nn.Linear],
     num_tokens: int,
     ours: Callable[[Tensor, CastMap], Tensor],
     activation: Callable[[Tensor], Tensor],

@@ -20,7 +20,7 @@ Shapes: T tokens, C inputs and N outputs of a map.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,10 +145,10 @@ class _Stack:
         dtype: type of the copy.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
+    def __init__(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> None:
         first = parameters[0]
         rows = [len(one) for one in parameters]
-        self.parameters = list(parameters)
+        self.parameters = [one for one in parameters if isinstance(one, nn.Parameter)]
         self.copy = torch.empty((sum(rows), *first.shape[1:]), dtype=dtype, device=first.device)
         self.parts = self.copy.split(rows)
 
@@ -191,7 +191,7 @@ class CastWeights:
         stacks = [stack for stack in (*self._weights, *self._biases) if stack is not None]
         self.adjacent = [stack.parameters for stack in stacks]
         """Groups of parameters whose gradients have to lie side by side."""
-        self._parameters = [one for stack in stacks for one in stack.parameters]
+        self._parameters: list[Tensor] = [one for stack in stacks for one in stack.parameters]
         self._copies = [part for stack in stacks for part in stack.parts]
         self._gradients: list[Tensor | None] = []
         """Gradients of ``_parameters`` for which ``_maps`` were made."""
@@ -224,18 +224,18 @@ class CastWeights:
         return self._maps
 
 
-def can_cast(groups: Sequence[Sequence[nn.Module]]) -> bool:
-    """Return whether ``CastWeights`` takes these maps: plain linear maps with trained weights in fp32.
+def plain_maps(groups: Iterable[Sequence[nn.Module]]) -> list[list[nn.Linear]] | None:
+    """Return groups of linear maps whose weights can be cast once per step; None if a module is none.
 
     Adapters and 4-bit weights have a forward pass of their own, and frozen weights have no gradient.
     """
+    found: list[list[nn.Linear]] = []
     for group in groups:
-        for one in group:
-            if type(one) is not nn.Linear:
-                return False
-            parameters = list(one.parameters())
-            if any(not p.requires_grad or p.dtype != torch.float32 for p in parameters):
-                return False
-        if len({one.bias is None for one in group}) > 1:
-            return False
-    return True
+        maps = [one for one in group if type(one) is nn.Linear]
+        parameters = [parameter for one in maps for parameter in one.parameters()]
+        is_trained = all(one.requires_grad and one.dtype == torch.float32 for one in parameters)
+        has_same_kind = len({one.bias is None for one in maps}) == 1
+        if len(maps) < len(group) or not (is_trained and has_same_kind):
+            return None
+        found.append(maps)
+    return found

@@ -36,7 +36,7 @@ class PlainPretraining(Pretraining):
     def on_meta(self) -> Any:
         model: Any = super().on_meta()
         model.kernel_problems = lambda names, pack: {}
-        model.select_kernels = lambda names: None
+        model.select_kernels = lambda names, dtype: None
         model.weights_changed = lambda: None
         return model
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.utils.checkpoint import checkpoint
 
@@ -117,7 +117,12 @@ class DeviceRuntime:
         """Start the operations recorded so far, without waiting for their end."""
 
     def gradients(
-        self, optimizers: Sequence[Optimizer], world_size: int, *, are_kept: bool
+        self,
+        optimizers: Sequence[Optimizer],
+        world_size: int,
+        *,
+        are_kept: bool,
+        adjacent: Sequence[Sequence[nn.Parameter]] = (),
     ) -> Gradients:
         """Return the gradients of a run.
 
@@ -125,8 +130,11 @@ class DeviceRuntime:
             optimizers: optimizers of all trained parameters.
             world_size: number of processes.
             are_kept: whether gradients keep their places in memory from step to step.
+            adjacent: groups of parameters whose kept gradients lie side by side.
         """
-        return FlatGradients(optimizers, world_size) if are_kept else Gradients(optimizers)
+        if are_kept:
+            return FlatGradients(optimizers, world_size, adjacent)
+        return Gradients(optimizers)
 
     def recorded(self, function: Callable[[], Tensor]) -> Recording:
         """Call a function several times, and record its operations.
@@ -252,8 +260,14 @@ class XlaRuntime(DeviceRuntime):
         torch_xla.sync()
 
     def gradients(
-        self, optimizers: Sequence[Optimizer], world_size: int, *, are_kept: bool
+        self,
+        optimizers: Sequence[Optimizer],
+        world_size: int,
+        *,
+        are_kept: bool,
+        adjacent: Sequence[Sequence[nn.Parameter]] = (),
     ) -> Gradients:
+        assert not adjacent  # no kernel that needs it runs on XLA devices
         assert are_kept  # keeps_gradients
         return _XlaGradients(self, optimizers)
 

@@ -81,17 +81,25 @@ class LayeredModel(nn.Module, ABC):
         """
         return {}
 
-    def select_kernels(self, names: frozenset[str]) -> None:
+    def select_kernels(self, names: frozenset[str], dtype: torch.dtype = torch.bfloat16) -> None:
         """Compute with these kernels and no others. Call this before layers are compiled.
 
         Args:
             names: names of kernels, all of them in ``kernels``.
+            dtype: type of matrix products.
         """
         # transformers' models have a property ``use_kernels``, so this is not called that.
         return
 
+    def adjacent_parameters(self) -> list[list[nn.Parameter]]:
+        """Return groups of parameters whose gradients have to lie side by side in memory, in this order."""
+        return []
+
     def weights_changed(self) -> None:
-        """Compute again what kernels derive from the weights; called before the first pass with new ones."""
+        """Compute again what kernels derive from the weights.
+
+        Call this before the first pass with new weights or with new places of the gradients.
+        """
         return
 
     def recompute_layers(self) -> None:

@@ -132,7 +132,7 @@ class Trainer:
         compiles_layers = compiles(train, here.device)
         objective.compiles_packs = compiles_layers and here.device.type == "cuda"
         self.kernels = self._usable_kernels(kernels)
-        bare(self.model).select_kernels(self.kernels - {GRAPH})
+        bare(self.model).select_kernels(self.kernels - {GRAPH}, self.dtype)
         are_kept = self.runtime.keeps_gradients or keeps_gradients(self.kernels)
         if keeps_gradients(self.kernels):
             send_parameters(self.model, here)
@@ -148,7 +148,10 @@ class Trainer:
         self._launched: _Launched | None = None
         self._result: StepResult | None = None
         self._gradients = self.runtime.gradients(
-            self.optimizers, here.world_size, are_kept=are_kept
+            self.optimizers,
+            here.world_size,
+            are_kept=are_kept,
+            adjacent=bare(self.model).adjacent_parameters(),
         )
         self.runtime.prepare(self.optimizers)
         # The flag is 1 from the first step that is not finite, on all processes.

@@ -53,6 +53,8 @@ def joined_weights(projections: Sequence[nn.Module]) -> JoinedWeights | None:
 
 def joined(x: Tensor, projections: Sequence[nn.Module]) -> Tensor:
     """Return the outputs of several linear maps side by side, from one product if they are plain."""
+    if len(projections) == 1:
+        return projections[0](x)
     both = joined_weights(projections)
     if both is None:
         return torch.cat([one(x) for one in projections], dim=-1)

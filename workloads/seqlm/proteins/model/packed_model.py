@@ -13,27 +13,32 @@ Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V voc
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqlm.training.device_runtime import runtime_of
-from seqlm.training.kernels import ATTENTION
+from seqlm.training.kernels import ACTIVATION, ATTENTION, PRODUCTS
 from seqlm.training.layered_model import LayeredModel, Prediction, Segments
 
 from .arithmetic import Affine, joined, joined_weights, layer_norm, looked_up, operand
 from .attention import packed_attention, takes_rows
-from .kernels.attention import attend, project_and_attend
+from .kernels.attention import attend, project_and_attend, project_and_attend_cast
 from .kernels.comparison import AttentionShape, attention_differences, problem_of
+from .kernels.gelu import gelu, product_gelu
+from .kernels.linear_comparison import gelu_differences, products_differences
+from .kernels.products import CastMap, CastWeights, plain_maps, product
 from .kernels.tiles import TILINGS, AttentionTiles, attention_tiles
 
 LEAST_CAPABILITY = (8, 0)
 """Least compute capability with products in bf16, that of A100."""
+OPERANDS = "operands"
+"""Name of the product of a layer that computes queries, keys and values."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,12 @@ class PackedLayer(nn.Module, ABC):
 
     branch_scale: float = 1.0
     """Factor on both branches before they are added to the residual stream."""
+    cast: Mapping[str, CastMap] | None = None
+    """Weights of ``linear_maps`` in the type of the products. None: they are cast in each pass."""
+    before_gelu: str = ""
+    """Name of the product that a GELU follows; empty if the layer has none."""
+    has_gelu_kernel: bool = False
+    """Whether the GELU is computed by the project's kernel."""
 
     @property
     @abstractmethod
@@ -95,6 +106,14 @@ class PackedLayer(nn.Module, ABC):
     @abstractmethod
     def projections(self) -> tuple[nn.Module, nn.Module, nn.Module]:
         """Linear maps to queries, keys and values."""
+
+    @property
+    @abstractmethod
+    def linear_maps(self) -> Mapping[str, tuple[nn.Module, ...]]:
+        """Linear maps of the layer by the name of their product; those of one have the same input.
+
+        ``OPERANDS`` names that of ``projections``.
+        """
 
     @property
     @abstractmethod
@@ -121,17 +140,44 @@ class PackedLayer(nn.Module, ABC):
 
         With ``rows``, there are queries of these tokens alone, (K, H, D).
         """
-        query, key, value = self.projections
         if rows is None:
-            queries, keys, values = joined(normed, (query, key, value)).chunk(3, dim=-1)
-        else:
+            queries, keys, values = self.mapped(OPERANDS, normed).chunk(3, dim=-1)
+        elif self.cast is None:
+            query, key, value = self.projections
             queries = query(normed[rows])
             keys, values = joined(normed, (key, value)).chunk(2, dim=-1)
+        else:
+            maps = self.cast[OPERANDS]
+            num_outputs = len(maps.weight)
+            size = num_outputs // 3
+            queries = product(normed[rows], maps.outputs(0, size))
+            keys, values = product(normed, maps.outputs(size, num_outputs)).chunk(2, dim=-1)
         norms = self.query_and_key_norms
         if norms is not None:
             queries = layer_norm(queries, norms[0]).to(queries.dtype)
             keys = layer_norm(keys, norms[1]).to(keys.dtype)
         return self._heads(queries), self._heads(keys), self._heads(values)
+
+    def mapped(self, name: str, x: Tensor) -> Tensor:
+        """Return the outputs of the linear maps of a product side by side.
+
+        Args:
+            name: name of the product in ``linear_maps``.
+            x: (T, C) input.
+        """
+        if self.cast is None:
+            return joined(x, self.linear_maps[name])
+        maps = self.cast[name]
+        return product(x.to(maps.weight.dtype), maps)
+
+    def mapped_with_gelu(self, x: Tensor) -> Tensor:
+        """Return the GELU of the outputs of the product ``before_gelu`` for the input (T, C)."""
+        if not self.has_gelu_kernel:
+            return F.gelu(self.mapped(self.before_gelu, x))
+        if self.cast is None:
+            return gelu(self.mapped(self.before_gelu, x))
+        maps = self.cast[self.before_gelu]
+        return product_gelu(x.to(maps.weight.dtype), maps)
 
     def _heads(self, x: Tensor) -> Tensor:
         """(T, C) -> (T, H, D)."""
@@ -156,11 +202,20 @@ class PackedLayer(nn.Module, ABC):
         """
         tiles = tokens.tiles
         if tiles is not None and not by_token and self.query_and_key_norms is None:
-            product = joined_weights(self.projections)
-            if product is not None:
-                weight = operand(product.weight)
+            if self.cast is not None:
+                return project_and_attend_cast(
+                    normed,
+                    self.cast[OPERANDS],
+                    tokens.cos,
+                    tokens.sin,
+                    tiles,
+                    self.head_size,
+                )
+            weights = joined_weights(self.projections)
+            if weights is not None:
+                weight = operand(weights.weight)
                 return project_and_attend(
-                    normed, weight, product.bias, tokens.cos, tokens.sin, tiles, self.head_size
+                    normed, weight, weights.bias, tokens.cos, tokens.sin, tiles, self.head_size
                 )
         if by_token:
             queries, keys, values = self.attention_operands(normed)
@@ -241,6 +296,8 @@ class PackedModel(LayeredModel):
     exact_head = False
     """Whether the head computes in fp32 also under autocast. In bf16, with its three digits, answers tie."""
 
+    _cast_weights: CastWeights | None = None
+
     if TYPE_CHECKING:  # transformers has it
         config: Any
 
@@ -276,40 +333,90 @@ class PackedModel(LayeredModel):
     """Names of the kernels that the model computes with."""
 
     @property
-    def _first_layer(self) -> PackedLayer:
-        """Layer that stands for all, which have the same shape."""
-        layer = self.layers[0]
-        assert isinstance(layer, PackedLayer)
-        return layer
+    def _packed_layers(self) -> list[PackedLayer]:
+        """Layers by their own class."""
+        layers = list(self.layers)
+        assert all(isinstance(layer, PackedLayer) for layer in layers)
+        return cast("list[PackedLayer]", layers)
 
     @property
     def kernels(self) -> frozenset[str]:
         offered: set[str] = set()
-        if all(has_attention_kernel(layer) for layer in self.layers):
+        if all(has_attention_kernel(layer) for layer in self._packed_layers):
             offered.add(ATTENTION)
+        if self._castable_maps() is not None:
+            offered.add(PRODUCTS)
+        if self._gelu_map() is not None:
+            offered.add(ACTIVATION)
         return frozenset(offered)
 
     def kernel_problems(self, names: frozenset[str], pack: Pack) -> dict[str, str]:
-        problems: dict[str, str] = {}
+        num_tokens = len(pack.tokens)
+        comparisons: dict[str, Callable[[], dict[str, float]]] = {}
         if ATTENTION in names:
-            layer = self._first_layer
-            tokens = self.packed_tokens(pack)
-            shape = AttentionShape(
-                width=self.config.hidden_size,
-                head_size=layer.head_size,
-                is_projected=layer.query_and_key_norms is None,
-                has_bias=layer.projections[0].bias is not None,
-                cos=tokens.cos,
-                sin=tokens.sin,
-                segments=tokens.segments,
-            )
-            problem = problem_of(lambda: attention_differences(shape))
-            if problem is not None:
-                problems[ATTENTION] = problem
-        return problems
+            shape = self._attention_shape(pack)
+            comparisons[ATTENTION] = lambda: attention_differences(shape)
+        maps = self._castable_maps()
+        if PRODUCTS in names and maps is not None:
+            of_a_layer = dict(zip(self._packed_layers[0].linear_maps, maps, strict=False))
+            comparisons[PRODUCTS] = lambda: products_differences(of_a_layer, num_tokens)
+        before_gelu = self._gelu_map()
+        if ACTIVATION in names and before_gelu is not None:
+            comparisons[ACTIVATION] = lambda: gelu_differences(before_gelu, num_tokens)
+        problems = {name: problem_of(compare) for name, compare in comparisons.items()}
+        return {name: problem for name, problem in problems.items() if problem is not None}
 
-    def select_kernels(self, names: frozenset[str]) -> None:
+    def _attention_shape(self, pack: Pack) -> AttentionShape:
+        layer = self._packed_layers[0]
+        tokens = self.packed_tokens(pack)
+        return AttentionShape(
+            width=self.config.hidden_size,
+            head_size=layer.head_size,
+            is_projected=layer.query_and_key_norms is None,
+            has_bias=layer.projections[0].bias is not None,
+            cos=tokens.cos,
+            sin=tokens.sin,
+            segments=tokens.segments,
+        )
+
+    def _castable_maps(self) -> list[list[nn.Linear]] | None:
+        """Return the linear maps of each product of all layers; None if not all can be cast once per step.
+
+        Their inputs need gradients, since only these are in the autograd graph.
+        """
+        if self.is_sharded or not self.embedding.weight.requires_grad:
+            return None
+        layers = self._packed_layers
+        return plain_maps(maps for layer in layers for maps in layer.linear_maps.values())
+
+    def _gelu_map(self) -> nn.Linear | None:
+        """Return the linear map before the GELU of the first layer; None if there is none that is plain."""
+        layer = self._packed_layers[0]
+        if not layer.before_gelu:
+            return None
+        (found,) = layer.linear_maps[layer.before_gelu]
+        return found if type(found) is nn.Linear else None
+
+    def select_kernels(self, names: frozenset[str], dtype: torch.dtype = torch.bfloat16) -> None:
         self.used_kernels = names
+        self._cast_weights = None
+        if PRODUCTS in names:
+            maps = self._castable_maps()
+            assert maps is not None, "the kernel is not among those that the model offers"
+            self._cast_weights = CastWeights(maps, dtype)
+        for layer in self._packed_layers:
+            layer.cast = None
+            layer.has_gelu_kernel = ACTIVATION in names
+
+    def adjacent_parameters(self) -> list[list[nn.Parameter]]:
+        return [] if self._cast_weights is None else self._cast_weights.adjacent
+
+    def weights_changed(self) -> None:
+        if self._cast_weights is None:
+            return
+        maps = iter(self._cast_weights.refresh())
+        for layer in self._packed_layers:
+            layer.cast = {name: next(maps) for name in layer.linear_maps}
 
     @property
     def flops_per_pair(self) -> float:
@@ -344,7 +451,7 @@ class PackedModel(LayeredModel):
         )  # (T, 1, D / 2)
         tiles = None
         if ATTENTION in self.used_kernels:
-            head_size = self._first_layer.head_size
+            head_size = self._packed_layers[0].head_size
             tiles = attention_tiles(pack.segments, len(pack.tokens), head_size)
         return PackedTokens(pack.tokens, angles.cos(), angles.sin(), pack.segments, tiles)
 

@@ -57,9 +57,15 @@ class FlatGradients(Gradients):
     Args:
         optimizers: optimizers of all trained parameters.
         world_size: number of processes.
+        adjacent: groups of parameters of one type whose gradients lie side by side, without a gap.
     """
 
-    def __init__(self, optimizers: Sequence[Optimizer], world_size: int) -> None:
+    def __init__(
+        self,
+        optimizers: Sequence[Optimizer],
+        world_size: int,
+        adjacent: Sequence[Sequence[nn.Parameter]] = (),
+    ) -> None:
         super().__init__(optimizers)
         self._world_size = world_size
         self._buffers: list[Tensor] = []
@@ -70,19 +76,28 @@ class FlatGradients(Gradients):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     alike[parameter.dtype].append(parameter)
+        group_of = {id(parameter): group for group in adjacent for parameter in group}
         for parameters in alike.values():
-            self._allocate(parameters)
+            # A group is in the place of its first parameter.
+            groups = {
+                id(group[0]): group
+                for group in (group_of.get(id(one), [one]) for one in parameters)
+            }
+            self._allocate(list(groups.values()))
 
-    def _allocate(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Create the buffer of parameters of one type.
+    def _allocate(self, groups: Sequence[Sequence[nn.Parameter]]) -> None:
+        """Create the buffer of all parameters of one type, with each group in one piece.
 
         The order is that of the optimizers, which is the same on all processes.
         """
-        alignment = ALIGNMENT_BYTES // parameters[0].element_size()
-        sizes = [-(-parameter.numel() // alignment) * alignment for parameter in parameters]
-        buffer = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
-        for parameter, room in zip(parameters, buffer.split(sizes), strict=True):
-            self._places.append((parameter, room[: parameter.numel()].view(parameter.shape)))
+        first = groups[0][0]
+        alignment = ALIGNMENT_BYTES // first.element_size()
+        numbers = [[parameter.numel() for parameter in group] for group in groups]
+        rooms = [-(-sum(each) // alignment) * alignment for each in numbers]
+        buffer = torch.zeros(sum(rooms), dtype=first.dtype, device=first.device)
+        for group, each, room in zip(groups, numbers, buffer.split(rooms), strict=True):
+            for parameter, flat in zip(group, room[: sum(each)].split(each), strict=True):
+                self._places.append((parameter, flat.view(parameter.shape)))
         self._buffers.append(buffer)
 
     def begin(self) -> None:

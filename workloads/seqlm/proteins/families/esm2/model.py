@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
     EsmConfig,
@@ -24,6 +23,7 @@ from transformers.models.esm.modeling_esm import EsmLayer
 from seqlm.proteins.alphabet import MASK, PAD, TOKENS
 from seqlm.proteins.model.architecture import Architecture, ModelClass
 from seqlm.proteins.model.packed_model import (
+    OPERANDS,
     MaskedLanguageModel,
     Pack,
     PackedLayer,
@@ -73,6 +73,8 @@ def published_config(size: str) -> EsmConfig:
 class PackedEsmLayer(PackedLayer, EsmLayer):  # type: ignore[misc]  # packed tokens have another forward
     """One transformer layer over packed tokens."""
 
+    before_gelu = "intermediate"
+
     @property
     def attention_norm(self) -> nn.LayerNorm:
         return self.attention.LayerNorm
@@ -91,11 +93,20 @@ class PackedEsmLayer(PackedLayer, EsmLayer):  # type: ignore[misc]  # packed tok
         size: int = self.attention.self.attention_head_size
         return size
 
+    @property
+    def linear_maps(self) -> dict[str, tuple[nn.Module, ...]]:
+        return {
+            OPERANDS: self.projections,
+            "attention_output": (self.attention.output.dense,),
+            "intermediate": (self.intermediate.dense,),
+            "output": (self.output.dense,),
+        }
+
     def attention_output(self, context: Tensor) -> Tensor:
-        return self.attention.output.dense(context)
+        return self.mapped("attention_output", context)
 
     def feed_forward(self, normed: Tensor) -> Tensor:
-        return self.output.dense(F.gelu(self.intermediate.dense(normed)))
+        return self.mapped("output", self.mapped_with_gelu(normed))
 
 
 class PackedEsmModel(PackedModel, EsmPreTrainedModel):

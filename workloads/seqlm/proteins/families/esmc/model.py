@@ -28,8 +28,9 @@ from transformers.models.esmc.modeling_esmc import (
 
 from seqlm.proteins.alphabet import CLS, EOS, MASK, PAD
 from seqlm.proteins.model.architecture import Architecture, ModelClass
-from seqlm.proteins.model.arithmetic import joined, operand
+from seqlm.proteins.model.arithmetic import operand
 from seqlm.proteins.model.packed_model import (
+    OPERANDS,
     MaskedLanguageModel,
     Pack,
     PackedLayer,
@@ -100,13 +101,21 @@ class PackedEsmcLayer(PackedLayer, EsmcLayer):  # type: ignore[misc]  # packed t
     def query_and_key_norms(self) -> tuple[nn.LayerNorm, nn.LayerNorm]:
         return self.self_attn.q_norm, self.self_attn.k_norm
 
+    @property
+    def linear_maps(self) -> dict[str, tuple[nn.Module, ...]]:
+        return {
+            OPERANDS: self.projections,
+            "attention_output": (self.self_attn.o_proj,),
+            "gate_and_up": (self.mlp.gate_proj, self.mlp.up_proj),
+            "output": (self.mlp.down_proj,),
+        }
+
     def attention_output(self, context: Tensor) -> Tensor:
-        return self.self_attn.o_proj(context)
+        return self.mapped("attention_output", context)
 
     def feed_forward(self, normed: Tensor) -> Tensor:
-        both = joined(operand(normed), (self.mlp.gate_proj, self.mlp.up_proj))  # (T, 2 F)
-        gate, up = both.chunk(2, dim=-1)
-        return self.mlp.down_proj(F.silu(gate) * up)
+        gate, up = self.mapped("gate_and_up", operand(normed)).chunk(2, dim=-1)  # (T, F) each
+        return self.mapped("output", F.silu(gate) * up)
 
 
 class PackedEsmcModel(PackedModel, EsmcPreTrainedModel):

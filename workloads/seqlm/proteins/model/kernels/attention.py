@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .products import CastMap, operands_with_gradient, weight_gradient
 from .tiles import AttentionTiles
 
 
@@ -54,6 +55,67 @@ def project_and_attend(
         needs and torch.is_grad_enabled(),
     )
     return context
+
+
+class _ProjectAndAttendCast(torch.autograd.Function):
+    """``project_and_attend_cast``. Places of gradients are no saved tensors, since each pass changes them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        of_weight: Tensor,
+        of_bias: Tensor | None,
+        cos: Tensor,
+        sin: Tensor,
+        forward_tiles: Tensor,
+        backward_tiles: Tensor,
+        head_size: int,
+    ) -> Tensor:
+        context: Tensor
+        context, sums, qkv = _project_and_attend(
+            x, weight, bias, cos, sin, forward_tiles, backward_tiles, head_size, True
+        )
+        ctx.save_for_backward(x, weight, cos, sin, backward_tiles, context, sums, qkv)
+        ctx.of_weight = of_weight
+        ctx.of_bias = of_bias
+        ctx.head_size = head_size
+        return context
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, cos, sin, tiles, context, sums, qkv = ctx.saved_tensors
+        has_bias = ctx.of_bias is not None
+        dqkv, columns = _attention_backward(
+            grad, qkv, context, sums, cos, sin, tiles, ctx.head_size, has_bias
+        )
+        weight_gradient(dqkv, x, ctx.of_weight)
+        if has_bias:
+            ctx.of_bias.add_(columns)
+        return torch.mm(dqkv, weight), *[None] * 9
+
+
+def project_and_attend_cast(
+    x: Tensor, cast: CastMap, cos: Tensor, sin: Tensor, tiles: AttentionTiles, head_size: int
+) -> Tensor:
+    """Return ``project_and_attend`` with weights that are cast once per step.
+
+    The backward pass adds to the gradients of weights and biases.
+    """
+    if not torch.is_grad_enabled():
+        return project_and_attend(x, cast.weight, cast.bias, cos, sin, tiles, head_size)
+    result: Tensor = _ProjectAndAttendCast.apply(
+        x,
+        *operands_with_gradient(x, cast),
+        cos,
+        sin,
+        tiles.forward,
+        tiles.backward,
+        head_size,
+    )
+    return result
 
 
 def attend(

@@ -57,6 +57,7 @@ class Measurement(NamedTuple):
     """Model FLOPs over the nominal peak, in steps of the recipe."""
     ceiling: float
     """Share of the peak that a large plain product reached in the same run."""
+    tokens_per_pack: int
     commit: str
 
 
@@ -115,6 +116,7 @@ def measurements(results: Path = RESULTS) -> tuple[Measurement, ...]:
                 line["size"],
                 share=recipe["model_mfu"],
                 ceiling=recipe["ceiling_flops_per_second"] / PEAK_BF16_FLOPS[gpu],
+                tokens_per_pack=int(_settings(line)["tokens_per_pack"]),
                 commit=line["commit"],
             )
             before = best.get((gpu, found.size))
@@ -125,13 +127,20 @@ def measurements(results: Path = RESULTS) -> tuple[Measurement, ...]:
 
 def _is_plain(line: Mapping[str, Any]) -> bool:
     """Return whether a line is a complete measurement of the trainer with its defaults."""
-    settings = line["shape"].split(",")
+    settings = _settings(line)
     return (
         line["stage"] == "speed"
         and line["verdict"] in ("passed", "missed", "measured")
         and not line["rehearsal"]
-        and not {"recompute=1", "optimizer=muon"}.intersection(settings)
+        and settings.get("recompute", "0") == "0"
+        and settings.get("optimizer", "adamw") == "adamw"
     )
+
+
+def _settings(line: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of a line's shape by name."""
+    parts = line["shape"].split(",")
+    return dict(part.split("=", 1) for part in parts if "=" in part)
 
 
 def known_share(layout: Layout, gpu: str) -> Share:
@@ -143,13 +152,23 @@ def known_share(layout: Layout, gpu: str) -> Share:
     for one in measured:
         if (one.gpu, one.size) == (gpu, size):
             source = f"measured with this trainer on one {gpu} ({_origin([one])})"
-            return Share(one.share, one.share, source)
+            return Share(one.share, one.share, source + _about_packs(layout, [one]))
     if size is not None and (gpu, size) in PUBLISHED:
         return PUBLISHED[gpu, size]
     if gpu not in BANDWIDTHS:
         return ASSUMED_SMALL if size in SMALL else ASSUMED
     reference = min({one.gpu for one in measured}, key=lambda name: abs(math.log(_gain(name, gpu))))
-    return _scaled(neighbors(shape, size, reference, measured), gpu)
+    found = neighbors(shape, size, reference, measured)
+    share = _scaled(found, gpu)
+    return share._replace(source=share.source + _about_packs(layout, found))
+
+
+def _about_packs(layout: Layout, found: Iterable[Measurement]) -> str:
+    """Return what to add to a source if the packs of a run are smaller than the measured ones."""
+    measured = min(one.tokens_per_pack for one in found)
+    if layout.config.train.tokens_per_pack >= measured:
+        return ""
+    return f"; packs of {measured:,} tokens were measured, and smaller ones are slower"
 
 
 def neighbors(

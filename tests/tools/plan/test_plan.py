@@ -140,6 +140,10 @@ def test_a_measured_size_has_its_own_share() -> None:
         assert (found.low, found.high) == (share, share)
         assert found.source.startswith("measured with this trainer on one H200 (benchmarks/results")
     assert 0.4 < measured["650M"] < 0.42
+    small = share_of("H100", "train.tokens_per_pack=8192")
+    assert small.source.endswith(
+        "packs of 16,384 tokens were measured, and smaller ones are slower"
+    )
 
 
 def test_other_gpus_have_a_range_between_peak_and_bandwidth() -> None:
@@ -213,6 +217,7 @@ def test_only_plain_and_complete_lines_are_measurements(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (found,) = measurements(tmp_path)
     assert (found.gpu, found.size, found.share) == ("H100", "650M", 0.4)
+    assert found.tokens_per_pack == 16384
     assert found.ceiling == pytest.approx(0.8)
     (tmp_path / "b.jsonl").write_text(json.dumps(line | better))
     assert [one.share for one in measurements(tmp_path)] == [0.5]

@@ -40,7 +40,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.case import AUTO_KERNELS, UNFINISHED, Case, Line, case_id, read_lines, say
+from benchmarks.case import (
+    AUTO_KERNELS,
+    GPUS_VARIABLE,
+    UNFINISHED,
+    Case,
+    Line,
+    case_id,
+    read_lines,
+    say,
+)
 from benchmarks.order import Group, Job, Room, expected_seconds, fitting, grouped, in_order
 from benchmarks.worker_process import WorkerFailedError, WorkerProcess
 from seqlm.proteins.families.table import MODEL_FAMILIES
@@ -55,8 +64,6 @@ UNTIL_GRACE_SECONDS = 30
 """Time beyond ``--until``, after which a case is ended."""
 DESCRIBE_SECONDS = 600
 """Time limit for imports and the preparation of data."""
-GPUS_VARIABLE = "BENCHMARK_GPUS"
-"""Environment variable with the GPUs of this run, which only ``scaling`` uses together."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

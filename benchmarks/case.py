@@ -23,6 +23,8 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_
 """Parts of messages of exceptions for a lack of memory."""
 UNFINISHED = ("failed", "incomplete", "skipped")
 """Verdicts of cases that are run again."""
+GPUS_VARIABLE = "BENCHMARK_GPUS"
+"""Environment variable with the GPUs of this run, which only ``scaling`` uses together."""
 AUTO_KERNELS = "auto"
 """Value of ``--kernels`` with which ``train.kernels`` of the run decides."""
 

@@ -20,7 +20,7 @@ from seqlm.runs.run_file import ModelConfig, ModelFamilyName, ModelSize, RunFile
 from seqlm.training.config import DataConfig, OptimConfig, TrainConfig
 from seqlm.training.kernels import GRAPH, KERNELS, listed
 from seqlm.training.parallel import bare
-from seqlm.training.processes import processes
+from seqlm.training.processes import Processes, processes
 from seqlm.training.records import RecordSplit
 from seqlm.training.step.loader import StepPacks, read_ahead
 from seqlm.training.trainer import Trainer
@@ -128,14 +128,26 @@ def trainer_of(config: RunFile, kernels: frozenset[str] | None = None) -> Iterat
         RuntimeError: if a GPU cannot use the kernels. Their figures would be those of others.
     """
     with processes() as here:
-        trainer = Trainer(_OnDevice(config, here.device), here, kernels)
+        trainer = new_trainer(config, here, kernels)
         is_measured = here.device.type == "cuda" and kernels is not None
-        if is_measured and trainer.kernels != kernels:
+        if is_measured and trainer.kernels & offered_kernels(trainer) != kernels:
             raise RuntimeError(
-                f"kernels: the trainer uses {listed(trainer.kernels)}; expected {listed(kernels or ())}; see "
-                "the warnings above"
+                f"kernels: the trainer uses {listed(trainer.kernels)}, of which the run offers "
+                f"{listed(offered_kernels(trainer))}; expected {listed(kernels or ())}; see the warnings "
+                "above"
             )
         yield trainer
+
+
+def new_trainer(config: RunFile, here: Processes, kernels: frozenset[str] | None = None) -> Trainer:
+    """Return a trainer of a process, with random weights or those of the run's start."""
+    return Trainer(_OnDevice(config, here.device), here, kernels)
+
+
+def offered_kernels(trainer: Trainer) -> frozenset[str]:
+    """Return the names of the kernels that the model and the run can compute with."""
+    offered = bare(trainer.model).kernels
+    return offered | {GRAPH} if trainer.objective.has_constant_passes else offered
 
 
 class _OnDevice(Pretraining):

@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.case import Case, Line, Settings
@@ -31,7 +30,7 @@ GIGABYTES = {"8M": 6, "150M": 29, "650M": 39}
 NUM_KERNELS = 15
 WARMUP_STEPS = 5
 PROFILED_STEPS = 10
-TIMED_MICRO_BATCHES = 5
+TIMED_STEPS = 5
 KINDS = {
     # The first pattern that matches a kernel's name counts. Names of compiled kernels contain all their fused
     # operators. Other kernels of Triton count as pointwise, including norms and reductions.
@@ -85,7 +84,7 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     precision = ceiling_of(settings.device).precision
     train = TrainConfig(tokens_per_pack=tokens, tokens_per_step=tokens, precision=precision)
     num_warmup = 1 if settings.is_short else WARMUP_STEPS
-    num_timed = 1 if settings.is_short else TIMED_MICRO_BATCHES
+    num_timed = 1 if settings.is_short else TIMED_STEPS
     num_profiled = 1 if settings.is_short else PROFILED_STEPS
     with TemporaryDirectory() as folder:
         config = run_config(model_of(case.size, settings, Path(folder)), settings.data, train)
@@ -96,18 +95,18 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
             for _ in range(num_warmup):
                 trainer.step(next(steps))
             trainer.settle()
-            timed = [_micro_batch(trainer, next(steps)) for _ in range(num_timed)]
-            micro_batch = {
-                "host_ms_masking": statistics.median(one.masked_ms for one in timed),
-                "host_ms_per_micro_batch": statistics.median(one.launched_ms for one in timed),
-                "micro_batch_ms": statistics.median(one.done_ms for one in timed),
+            timed = [_host_time(trainer, next(steps)) for _ in range(num_timed)]
+            host = {
+                "host_ms_masking": statistics.median(one.masking_ms for one in timed),
+                "host_ms_per_step": statistics.median(one.launched_ms for one in timed),
+                "step_ms": statistics.median(one.done_ms for one in timed),
                 "kernels_of_our_own": listed(trainer.kernels),
             }
-            settings.record(micro_batch)
+            settings.record(host)
             if settings.is_warm_up:
-                return micro_batch  # a profiler would slow the cases that follow
+                return host  # a profiler would slow the cases that follow
             profiled = _profiled(trainer, [next(steps) for _ in range(num_profiled)])
-    return {**summary(profiled.kernels, profiled.wall, num_profiled), **micro_batch}
+    return {**summary(profiled.kernels, profiled.wall, num_profiled), **host}
 
 
 class Profiled(NamedTuple):
@@ -123,7 +122,7 @@ def _profiled(trainer: Trainer, steps: list[StepPacks]) -> Profiled:
     activities = [ProfilerActivity.CPU]
     if is_cuda:
         activities.append(ProfilerActivity.CUDA)
-    with masking_marked(trainer), profile(activities=activities, acc_events=True) as found:
+    with masking_watched(trainer), profile(activities=activities, acc_events=True) as found:
         started = time.perf_counter()
         for step in steps:
             trainer.step(step)
@@ -147,16 +146,25 @@ def _profiled(trainer: Trainer, steps: list[StepPacks]) -> Profiled:
 
 
 @contextmanager
-def masking_marked(trainer: Trainer) -> Iterator[None]:
-    """Mark the masking of packs in profiles, whose kernels else look like those of the model."""
+def masking_watched(trainer: Trainer, seconds: list[float] | None = None) -> Iterator[None]:
+    """Mark the masking of packs in profiles, whose kernels else look like those of the model.
+
+    Args:
+        trainer: trainer that masks packs while the context lasts.
+        seconds: list that gets the host's time for each pack.
+    """
     objective = trainer.objective
     mask = objective.pack
 
-    def marked(*arguments: Any, **keywords: Any) -> Any:
+    def watched(*arguments: Any, **keywords: Any) -> Any:
+        started = time.perf_counter()
         with record_function(MASKING):
-            return mask(*arguments, **keywords)
+            pack = mask(*arguments, **keywords)
+        if seconds is not None:
+            seconds.append(time.perf_counter() - started)
+        return pack
 
-    objective.pack = marked  # type: ignore[method-assign]
+    objective.pack = watched  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -218,33 +226,29 @@ def kind_of(kernel: Kernel) -> str:
     return OTHER
 
 
-class MicroBatch(NamedTuple):
-    """Times of a micro-batch: masking, forward and backward pass."""
+class HostTime(NamedTuple):
+    """Times of a one-pack step, from an idle device on."""
 
-    masked_ms: float
-    """Time until the host has launched the masking."""
+    masking_ms: float
+    """Part of the host's time in which it launches the masking of packs."""
     launched_ms: float
     """Time until the host has launched everything."""
     done_ms: float
     """Time until the device has computed it."""
 
 
-def _micro_batch(trainer: Trainer, step: StepPacks) -> MicroBatch:
-    device = trainer.here.device
-    objective = trainer.objective
-    synchronize(device)
-    started = time.perf_counter()
-    pack = objective.pack(step.packs[0], trainer.shape, device)
-    masked = time.perf_counter()
-    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=trainer.dtype == torch.bfloat16):
-        loss = objective.loss_sum(trainer.model, pack)
-    loss.backward()
-    launched = time.perf_counter()
-    synchronize(device)
+def _host_time(trainer: Trainer, step: StepPacks) -> HostTime:
+    trainer.settle()
+    synchronize(trainer.here.device)
+    masking: list[float] = []
+    with masking_watched(trainer, masking):
+        started = time.perf_counter()
+        trainer.step(step)
+        launched = time.perf_counter()
+    synchronize(trainer.here.device)
     done = time.perf_counter()
-    trainer.model.zero_grad(set_to_none=not trainer.runtime.keeps_gradients)
-    return MicroBatch(
-        masked_ms=(masked - started) * 1e3,
+    return HostTime(
+        masking_ms=sum(masking) * 1e3,
         launched_ms=(launched - started) * 1e3,
         done_ms=(done - started) * 1e3,
     )
@@ -252,14 +256,20 @@ def _micro_batch(trainer: Trainer, step: StepPacks) -> MicroBatch:
 
 def rows(lines: list[Line]) -> list[dict[str, str]]:
     """Return one row per size."""
-    return [
-        {
+    found: list[dict[str, str]] = []
+    for line in lines:
+        figures = line["figures"]
+        row = {
             "model": line["size"],
-            "device busy": f"{line['figures']['busy_share']:.0%}",
-            **{kind: f"{share:.0%}" for kind, share in line["figures"]["shares"].items()},
-            "ms per micro-batch": f"{line['figures']['micro_batch_ms']:.1f}",
-            "of the host": f"{line['figures']['host_ms_per_micro_batch']:.1f}",
-            "longest kernel": f"`{line['figures']['kernels'][0]['name'][:40]}`",
+            "device busy": f"{figures['busy_share']:.0%}",
+            **{kind: f"{share:.0%}" for kind, share in figures["shares"].items()},
         }
-        for line in lines
-    ]
+        # Lines of earlier versions have times of a micro-batch, without the optimizer.
+        if "step_ms" in figures:
+            row["ms per step"] = f"{figures['step_ms']:.1f}"
+            row["launched in"] = f"{figures['host_ms_per_step']:.1f}"
+        else:
+            row["ms per micro-batch"] = f"{figures['micro_batch_ms']:.1f}"
+            row["of the host"] = f"{figures['host_ms_per_micro_batch']:.1f}"
+        found.append({**row, "longest kernel": f"`{figures['kernels'][0]['name'][:40]}`"})
+    return found

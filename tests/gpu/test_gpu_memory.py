@@ -8,7 +8,7 @@ import torch
 from seqlm.proteins.families.esm2.model import PackedEsm, published_config
 from seqlm.training.optimizer import build_optimizers
 from tests.gpu.conftest import Within
-from tests.tools.plan.test_memory_model import layout_of, loss_of, masked_pack, run_config
+from tests.tools.plan.planned_steps import layout_of, loss_of, masked_pack, run_config
 from tools.plan.memory import memory
 
 AS_PLANNED = 0.15

@@ -86,7 +86,7 @@ def test_the_reader_replaces_each_pack_that_is_used(split: RecordSplit) -> None:
         assert stream.num_read == most + PACKS_PER_STEP
 
 
-def test_steps_are_the_same_whoever_reads_them(split: RecordSplit) -> None:
+def test_steps_are_the_same_with_and_without_read_ahead(split: RecordSplit) -> None:
     plain = list(islice(steps_of(GatedStream(split)), 6))
     with closing(read_ahead(steps_of(GatedStream(split)))) as steps:
         ahead = list(islice(steps, 6))

@@ -185,16 +185,11 @@ def _share(share: float, width: int) -> int:
 
 def _placed(ids: Tensor, cumulative: Tensor) -> _Placed:
     """Return the tokens of a pack and the proteins that they belong to."""
-    tokens = ids.long()
-    num_tokens = len(tokens)
-    num_segments = len(cumulative) - 1
-    segment = torch.repeat_interleave(
-        torch.arange(num_segments, device=ids.device),
-        cumulative.diff().long(),
-        output_size=num_tokens,
-    )
-    positions = torch.arange(num_tokens, device=ids.device) - cumulative[segment].long()
-    return _Placed(tokens, positions, segment)
+    places = torch.arange(len(ids), dtype=cumulative.dtype, device=ids.device)
+    # A token belongs to the first segment that ends behind it; empty segments end before.
+    segment = torch.searchsorted(cumulative[1:], places, right=True)
+    positions = (places - cumulative[segment]).long()
+    return _Placed(ids.long(), positions, segment)
 
 
 def token_scale(tokens: Tensor, cumulative: Tensor, segment: Tensor) -> Tensor:

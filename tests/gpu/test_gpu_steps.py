@@ -109,9 +109,7 @@ def trained(trainer: Trainer, num_steps: int) -> Tensor:
     return torch.cat([p.detach().flatten().double() for p in trainer.model.parameters()])
 
 
-def test_a_graph_trains_as_the_operations_do(
-    here: Processes, scale: Scale, within: Within
-) -> None:
+def test_a_graph_trains_as_the_operations_do(here: Processes, scale: Scale, within: Within) -> None:
     """Not bit by bit: flash's backward pass adds up in any order, as in two equal runs."""
     start = trained(trainer_with(scale, here), 0)
     plain = trained(trainer_with(scale, here), 4)

@@ -203,11 +203,10 @@ def token_scale(tokens: Tensor, cumulative: Tensor, segment: Tensor) -> Tensor:
         cumulative: (S + 1,) bounds of the segments.
         segment: (T,) number of each token's segment.
     """
-    lengths = cumulative.diff().long()
+    lengths = cumulative.diff()
     is_mask = tokens == MASK
-    num_masked = torch.zeros_like(lengths).index_add_(
-        0, segment, is_mask.long()
-    )  # (S,) exact: integers
+    # (S,) exact: integers. Inductor has no atomic addition of 64 bits, and would sort them in many launches.
+    num_masked = torch.zeros_like(lengths).index_add_(0, segment, is_mask.int())
     # A protein of masks only has nothing left to scale.
     kept_share = (1 - num_masked / lengths.clamp(min=1)).clamp(min=1e-6)
     scale = ((1 - TRAINED_MASK_RATIO) / kept_share)[segment]

@@ -11,6 +11,9 @@ def model_shape(dimensions: Dimensions) -> ModelShape:
     """Return the shape of an ESMC."""
     layers, hidden, heads, feed_forward = dimensions
     square = hidden**2
+    matrix = (hidden, hidden)
+    vector = (hidden,)
+    norm = (vector, vector)
     return ModelShape(
         layers=layers,
         hidden=hidden,
@@ -34,6 +37,18 @@ def model_shape(dimensions: Dimensions) -> ModelShape:
         norm_numbers=2 * hidden,  # queries and keys before their norms
         activation_numbers=3 * feed_forward,  # gate, its SiLU and up
         product_numbers=feed_forward,
+        layer_shapes=(
+            *(matrix,) * 4,  # queries, keys, values and the projection
+            vector,  # norm of queries
+            vector,  # norm of keys
+            (feed_forward, hidden),
+            (feed_forward, hidden),
+            (hidden, feed_forward),
+            *norm,
+            *norm,
+        ),
+        head_shapes=(matrix, vector, *norm, (VOCABULARY, hidden), (VOCABULARY,)),
+        last_norm_shapes=(vector,),
     )
 
 

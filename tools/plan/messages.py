@@ -9,8 +9,8 @@ The counts follow the trainer (``seqlm/training/trainer.py``, ``parallel.py``) a
   backward pass of every micro-batch. Everything outside of layers is another unit, which stays gathered from
   the forward to the backward pass. After each backward pass, gradients are scattered in fp32.
 * HSDP also all-reduces the scattered gradients between its replicas, in the last micro-batch of a step.
-* A few numbers are added up: the number of targets, the loss, the failure flag, with FSDP2 the norms of the
-  gradients, and on the hosts the flags that end or save a run.
+* A few numbers are added up: the number of targets, the loss, the failure flag, with FSDP2 the norm of each
+  gradient, and on the hosts the flags that end or save a run.
 
 FSDP2 pads the first dimension of each parameter to a multiple of the number of shards, and what it pads is
 sent, too. The tests count the messages of real steps and compare them with these.
@@ -29,7 +29,7 @@ Members = Literal["all", "shards", "replicas", "hosts"]
 """Processes that take part: all of a run, those that share a copy of the model, or those with the same share
 of different copies. With ``hosts`` all take part, over TCP instead of NCCL."""
 Reduction = Literal["flat", "buckets", "sharded"]
-"""How gradients are reduced: in one call, in DDP's buckets, or by FSDP2."""
+"""Reduction of gradients: in one call, in DDP's buckets, or by FSDP2."""
 
 Purpose = Literal[
     "number of targets",
@@ -37,7 +37,7 @@ Purpose = Literal[
     "gradients",
     "gradients of replicas",
     "loss",
-    "norm of gradients",
+    "norms of gradients",
     "failure flag",
     "flags of the hosts",
 ]
@@ -64,7 +64,7 @@ class Unit:
     """Part of a model whose weights travel together with FSDP2: a layer, or everything outside of layers."""
 
     trained: tuple[Shape, ...]
-    """Shapes of the parameters with gradients, in the order of the module."""
+    """Shapes of the parameters with gradients, in the order of their use."""
     frozen: tuple[Shape, ...] = ()
     """Shapes of the parameters without gradients, which FSDP2 gathers, too."""
 
@@ -82,7 +82,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Exchange:
-    """How the processes of a run exchange weights and gradients."""
+    """Way in which the processes of a run exchange weights and gradients."""
 
     reduction: Reduction
     shards: int
@@ -168,7 +168,8 @@ def messages(parts: Parts, exchange: Exchange) -> list[Message]:
         ]
     found.append(_figure("loss", FP32))
     if exchange.shards > 1:
-        found.append(_figure("norm of gradients", FP32, "shards"))
+        num_gradients = len(parts.rest.trained) + parts.num_layers * len(parts.layer.trained)
+        found.append(_figure("norms of gradients", FP32 * num_gradients, "shards"))
     found.append(_figure("failure flag", FP32))
     found.append(_figure("flags of the hosts", FLAGS_BYTES, "hosts"))
     return found

@@ -163,7 +163,7 @@ def network_of(hardware: InstanceType, share: float = NETWORK_SHARE) -> Network 
         hardware: instance type.
         share: share of EFA's nominal bandwidth that collectives reach.
     """
-    if hardware.accelerator not in LINKS or not hardware.num_efa:
+    if not hardware.accelerator or hardware.accelerator not in LINKS or not hardware.num_efa:
         return None
     nominal = hardware.network_gbps * 1e9 / BITS_PER_BYTE
     return Network(LINKS[hardware.accelerator], share * nominal, hardware.num_gpus)

@@ -76,7 +76,7 @@ def test_shapes_are_those_of_the_model(family: str) -> None:
     overrides = [f"model.family={family}", f"model.size={size}"]
     parts = parts_of(layout_on(1, *overrides))
     for layer in model.layers:
-        assert tuple(tuple(p.shape) for p in layer.parameters()) == parts.layer.trained
+        assert Counter(tuple(p.shape) for p in layer.parameters()) == Counter(parts.layer.trained)
     in_layers = {id(p) for p in model.layers.parameters()}
     rest = [p for p in model.parameters() if id(p) not in in_layers]
     trained = Counter(tuple(p.shape) for p in rest if p.requires_grad)
@@ -271,7 +271,7 @@ def test_the_plan_has_a_table_that_is_marked_as_a_model(plan: Plan) -> None:
 
 
 def test_the_table_agrees_with_the_time_of_the_plan(plan: Plan) -> None:
-    """Without the time of messages, saving and failures, the table has the time above it."""
+    """The table has the time above it, if messages, saving and failures take none."""
     out = plan("esm2_650m", "slurm-p5", "--mfu", "0.4", "--failure-hours", "1e5")[1]
     [hours] = re.findall(r"^([\d.]+) hours on 8", out, re.M)
     cells = rows(out)[64]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,7 +23,12 @@ from seqlm.training.trainer import Trainer
 RECORDED_STEP = 3
 """Number of the recorded step. DDP orders its buckets anew between the first and the second one."""
 
-_WAITING = ("c10d_functional::wait_tensor", "_c10d_functional::wait_tensor")
+_LOCAL = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd")
+"""Operations of torch.distributed that send nothing."""
+
+
+class Recorded(Exception):
+    """The step has been recorded; the rest of the run is not needed."""
 
 
 class Recorder(TorchDispatchMode):
@@ -41,8 +45,8 @@ class Recorder(TorchDispatchMode):
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it calls the operations on its parts
         name = func.name().split(".")[0]
-        if "c10d" in name and name not in _WAITING:
-            self.found.append((*_described(name, args),))
+        if "c10d" in name and name not in _LOCAL:
+            self.found.append(_described(name, args))
         return func(*args, **(kwargs or {}))
 
 
@@ -68,34 +72,30 @@ def _ranks(group: Any) -> Sequence[int]:
     return dist.get_process_group_ranks(group)
 
 
-def train_and_record_messages(run_file: Path, overrides: str, kernels: Sequence[str]) -> None:
+def record_messages(run_file: Path, overrides: str) -> None:
     """Train; the messages from one step to the next go to ``<run>/messages-<rank>.json``.
 
     Args:
         run_file: run file.
         overrides: changes of the run file.
-        kernels: names of kernels that the trainer takes to be in use.
     """
     config = load_config(run_file, overrides.split())
     recorder = Recorder()
     steps = 0
     step = Trainer.step
-    with ExitStack() as recording, processes() as here:
+    with processes() as here, ExitStack() as recording:
 
-        def counted_step(self: Trainer, packs: Any) -> None:
+        def counted_step(trainer: Trainer, packs: Any) -> None:
             nonlocal steps
             steps += 1
             if steps == RECORDED_STEP:
                 recording.enter_context(recorder)
-            if steps == RECORDED_STEP + 1:
-                recording.close()
-            step(self, packs)
+            if steps > RECORDED_STEP:
+                raise Recorded
+            step(trainer, packs)
 
-        used = functools.partial(Trainer, kernels=frozenset(kernels))
-        with (
-            mock.patch.object(Trainer, "step", counted_step),
-            mock.patch.object(train, "Trainer", used),
-        ):
+        with mock.patch.object(Trainer, "step", counted_step), suppress(Recorded):
             train.train(kinds.kind_of(config).objective(config), here)
+        recording.close()
         path = config.run_dir / f"messages-{here.rank}.json"
         path.write_text(json.dumps(recorder.found))

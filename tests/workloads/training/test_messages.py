@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from seqlm.runs.run_file import RunFile, load_config
 from tests.workloads.proteins.tiny_models import save_tiny_model, tiny_config
 from tests.workloads.training.forked_processes import forked
-from tests.workloads.training.recorded_messages import RECORDED_STEP, train_and_record_messages
+from tests.workloads.training.recorded_messages import record_messages
 from tests.workloads.training.training_runs import write_run_file
 from tools.plan.memory import Layout
 from tools.plan.messages import Message, exchange_of, messages, parts_of
@@ -22,27 +23,28 @@ pytestmark = pytest.mark.long
 Sent = Counter[tuple[str, str, int]]
 """Number of operations by collective, ranks and bytes."""
 
-LAYERS, WIDTH = 4, 512
-"""A model of 34 MB, so that DDP has three buckets. Its vocabulary of 33 is padded in shards."""
+NARROW, WIDE = 64, 512
+"""Widths of models. A wide one has 34 MB, so that DDP has three buckets. The vocabulary of 33 is padded in
+shards."""
+LAYERS = 4
 BYTES_OF = {"bf16": 2, "fp32": 4}
+
+
+@dataclass(frozen=True)
+class Run:
+    num_processes: int
+    width: int
+    settings: str
+
+
+FSDP = "parallel.mode=fsdp train.precision=bf16"
 RUNS = {
-    "buckets": (2, "train.kernels=off train.precision=bf16", ()),
-    "fsdp": (2, "parallel.mode=fsdp train.precision=bf16", ()),
-    "fsdp-fp32": (2, "parallel.mode=fsdp train.precision=fp32", ()),
-    "fsdp-recomputing": (
-        2,
-        "parallel.mode=fsdp train.precision=bf16 train.activation_checkpointing=true",
-        (),
-    ),
-    "hsdp": (4, "parallel.mode=fsdp parallel.shard_size=2 train.precision=bf16", ()),
+    "buckets": Run(2, WIDE, "train.kernels=off train.precision=fp32"),
+    "fsdp": Run(2, NARROW, FSDP),
+    "fsdp-fp32": Run(2, NARROW, "parallel.mode=fsdp train.precision=fp32"),
+    "fsdp-recomputing": Run(2, NARROW, f"{FSDP} train.activation_checkpointing=true"),
+    "hsdp": Run(4, NARROW, f"{FSDP} parallel.shard_size=2"),
 }
-"""Number of processes, settings, and kernels that the trainer takes to be in use."""
-
-
-@pytest.fixture(scope="module")
-def wide_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wide") / "model"
-    return save_tiny_model(folder, tiny_config(LAYERS, WIDTH))
 
 
 def expected(config: RunFile, world_size: int) -> list[Message]:
@@ -72,22 +74,15 @@ def recorded(path: Path) -> Sent:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_step_sends_what_the_plan_expects(
-    name: str, prepared: Path, wide_model: Path, tmp_path: Path
-) -> None:
+def test_a_step_sends_what_the_plan_expects(name: str, prepared: Path, tmp_path: Path) -> None:
     """Each process sends the expected number of messages of each size to the expected processes."""
-    world_size, settings, kernels = RUNS[name]
-    run_file = write_run_file(tmp_path, prepared, wide_model)
-    overrides = f"{settings} train.max_steps={RECORDED_STEP + 1}"
-    config = load_config(run_file, overrides.split())
-    with forked(
-        world_size,
-        train_and_record_messages,
-        run_file,
-        overrides,
-        kernels,
-        log=tmp_path / "processes.log",
-    ) as started:
+    run = RUNS[name]
+    world_size = run.num_processes
+    model = save_tiny_model(tmp_path / "model", tiny_config(LAYERS, run.width))
+    run_file = write_run_file(tmp_path, prepared, model)
+    config = load_config(run_file, run.settings.split())
+    log = tmp_path / "processes.log"
+    with forked(world_size, record_messages, run_file, run.settings, log=log) as started:
         assert started.ends(300) == [0] * world_size, started.output
     sent = expected(config, world_size)
     shards = config.parallel.shard_size or world_size

@@ -62,10 +62,10 @@ class ModelShape:
     product_numbers: int
     """Numbers per token that the block's last product keeps in addition."""
     layer_shapes: tuple[Shape, ...]
-    """Shapes of a layer's parameters, in the order of the module."""
+    """Shapes of a layer's parameters, in the order of their use."""
     head_shapes: tuple[Shape, ...]
-    """Shapes of the parameters of the head of masked language models, without a decoder that is the
-    embedding."""
+    """Shapes of the parameters of the head of masked language models, in the order of their use. A decoder
+    that is the embedding is left out."""
     last_norm_shapes: tuple[Shape, ...]
     """Shapes of the parameters of the norm behind the last layer."""
 

@@ -36,15 +36,15 @@ def model_shape(dimensions: Dimensions) -> ModelShape:
         activation_numbers=feed_forward,
         product_numbers=feed_forward,
         layer_shapes=(
+            *norm,
             *square_and_bias * 4,  # queries, keys, values and the projection
             *norm,
             (feed_forward, hidden),
             (feed_forward,),
             (hidden, feed_forward),
             vector,
-            *norm,
         ),
-        head_shapes=((VOCABULARY,), *square_and_bias, *norm),
+        head_shapes=(*square_and_bias, *norm, (VOCABULARY,)),
         last_norm_shapes=norm,
     )
 

@@ -38,14 +38,13 @@ def model_shape(dimensions: Dimensions) -> ModelShape:
         activation_numbers=3 * feed_forward,  # gate, its SiLU and up
         product_numbers=feed_forward,
         layer_shapes=(
-            *(matrix,) * 4,  # queries, keys, values and the projection
-            vector,  # norm of queries
-            vector,  # norm of keys
-            (feed_forward, hidden),
-            (feed_forward, hidden),
+            *norm,
+            *(matrix,) * 3,  # queries, keys and values
+            *(vector,) * 2,  # norms of queries and of keys
+            matrix,
+            *norm,
+            *((feed_forward, hidden),) * 2,  # gate and up
             (hidden, feed_forward),
-            *norm,
-            *norm,
         ),
         head_shapes=(matrix, vector, *norm, (VOCABULARY, hidden), (VOCABULARY,)),
         last_norm_shapes=(vector,),

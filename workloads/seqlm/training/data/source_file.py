@@ -23,14 +23,14 @@ from .compressions import (
     compression_of,
     refuse_foreign,
 )
-from .limits import MIB
+from .limits import MIB, Limits
 
 WINDOWS = "cp1252"
 """Encoding of text that is not UTF-8: what Windows programs write in Western countries."""
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _READ_BYTES = MIB
-_noted: set[Path] = set()
-"""Files whose encoding this process has reported."""
+_noted: set[str] = set()
+"""Notes that this process has printed."""
 
 
 class Source(io.RawIOBase):
@@ -41,14 +41,24 @@ class Source(io.RawIOBase):
     Args:
         path: path of the file.
         raw: stream of the file as it lies on disk; by default, the file is opened.
+        max_line_bytes: length of a line above which reading stops, within 1 MiB; None sets no bound.
 
     Raises:
         UnreadableError: (a ValueError) if the content is of a kind that cannot be read.
-        ValueError: if the compressed data are damaged.
+        ValueError: if the compressed data are damaged, or a line is too long.
     """
 
-    def __init__(self, path: Path, raw: io.RawIOBase | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        raw: io.RawIOBase | None = None,
+        *,
+        max_line_bytes: int | None = None,
+    ) -> None:
         self._path = path
+        self._max_line_bytes = max_line_bytes
+        self._line_bytes = 0
+        """Bytes since the last newline."""
         with reading(path):
             self._raw = path.open("rb", buffering=0) if raw is None else raw
             # Kept, because it closes the file when it is collected, and an archive has another stream.
@@ -95,8 +105,25 @@ class Source(io.RawIOBase):
         while True:
             data = self._next()
             text = self._text.of(data)
+            if self._max_line_bytes is not None:
+                self._check_line(text, self._max_line_bytes)
             if text or not data:
                 return text
+
+    def _check_line(self, text: bytes, longest: int) -> None:
+        """Refuse a line of more than ``longest`` bytes.
+
+        Args:
+            text: next piece of the text.
+            longest: length of the longest line that is read.
+        """
+        newline = text.rfind(b"\n")
+        self._line_bytes = len(text) - newline - 1 + (self._line_bytes if newline < 0 else 0)
+        if self._line_bytes > longest:
+            raise ValueError(
+                f"{self._path} has a line of more than {longest:,} bytes; check that it is the right file, "
+                "and divide the line"
+            )
 
     def _next(self) -> bytes:
         """Return the next bytes of the content; none at the end."""
@@ -142,7 +169,7 @@ class _Text:
         self._has_mark = first.startswith(codecs.BOM_UTF8)
         if first.startswith(_UTF16_MARKS):
             self._decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-            _note(path, "UTF-16")
+            note_once(f"{path} is read as UTF-16")
         elif b"\x00" in first:
             raise UnreadableError(
                 f"{path} is a binary file, or UTF-16 without a byte order mark; give FASTA or a table, in "
@@ -175,30 +202,34 @@ class _Text:
                     self._held = data[error.start :]
                     return data[: error.start]
                 self._is_windows = True
-                _note(self._path, "Windows-1252, because it is not UTF-8")
+                note_once(f"{self._path} is read as Windows-1252, because it is not UTF-8")
         return data.decode(WINDOWS, errors="replace").encode() if self._is_windows else data
 
 
-def _note(path: Path, encoding: str) -> None:
-    """Report once, from the first process of a job, in which encoding a file is read."""
+def note_once(text: str) -> None:
+    """Print a note about a file once, although commands read files several times and in several processes."""
     is_first = os.environ.get("RANK", "0") == "0"
-    if is_first and path not in _noted:
-        print(f"note: {path} is read as {encoding}", file=sys.stderr)
-    _noted.add(path)
+    if is_first and text not in _noted:
+        print(f"note: {text}", file=sys.stderr)
+    _noted.add(text)
 
 
 @contextmanager
-def open_text(path: Path, newline: str) -> Iterator[IO[str]]:
+def open_text(
+    path: Path, newline: str, max_line_bytes: int | None = Limits.record_bytes
+) -> Iterator[IO[str]]:
     """Open a file of text, which is unpacked and decoded while the block reads it.
 
     Args:
         path: path of the file.
         newline: line ends, as for ``open``.
+        max_line_bytes: length of a line above which reading stops; None sets no bound.
 
     Raises:
         ValueError: if the file is of a kind that cannot be read, or its compressed data are damaged.
     """
-    with io.TextIOWrapper(io.BufferedReader(Source(path)), "utf-8", newline=newline) as stream:
+    source = Source(path, max_line_bytes=max_line_bytes)
+    with io.TextIOWrapper(io.BufferedReader(source), "utf-8", newline=newline) as stream:
         yield stream
 
 

@@ -82,9 +82,6 @@ class SourceReader:
     @property
     def sha256(self) -> str:
         """SHA-256 of the file as it lies on disk; call after the last block."""
-        # An archive is read through another stream, and others may have bytes behind their content.
-        while self._raw.read(_READ_BYTES):
-            pass
         return self._raw.sha256.hexdigest()
 
     def close(self) -> None:
@@ -139,6 +136,9 @@ class SourceReader:
         while missing > 0:
             part = self._stream.read(min(missing, _READ_BYTES))
             if not part:
+                # An archive is read through another stream, and others may have bytes behind the content.
+                while self._raw.read(_READ_BYTES):
+                    pass
                 return b"".join(parts), True
             parts.append(part)
             missing -= len(part)

@@ -25,7 +25,7 @@ from seqlm.training.strict_yaml import shown
 PROTEIN_TABLE = TableUse(
     fields="task.id_column, task.sequence_column, task.label_columns and task.split, or for embed "
     "and predict in inference.id_column and inference.sequence_column",
-    other_formats=f"for proteins, {', '.join(PROTEINS.suffixes)}",
+    other_formats="FASTA",
 )
 SHOWN_CHARACTERS = 60
 """Length to which ids are cut in messages."""

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .source_file import Source
+from .source_file import Source, reading
 
 if TYPE_CHECKING:
     from _csv import Reader
@@ -62,7 +62,7 @@ class TableForm:
 
 def binary_form(path: Path) -> TableForm | None:
     """Return the form of a Parquet file or a workbook; None for all other files."""
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         head = file.read(len(PARQUET_MAGIC))
     if head == PARQUET_MAGIC:
         return TableForm(Layout.PARQUET)

@@ -7,7 +7,7 @@ from typing import Any
 
 from .compressions import MAX_EXPANDED_BYTES, MAX_EXPANSION
 from .limits import MIB
-from .source_file import reading
+from .source_file import note_once, reading
 
 
 def workbook_rows(path: Path) -> Iterator[list[Any]]:
@@ -26,9 +26,13 @@ def workbook_rows(path: Path) -> Iterator[list[Any]]:
     _check_size(path)
     try:
         with reading(path):
-            book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+            # As a stream, because openpyxl looks at the names of files.
+            book = openpyxl.load_workbook(path.open("rb"), read_only=True, data_only=True)
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as a workbook ({error}); save it again") from None
+    names = book.sheetnames
+    if len(names) > 1:
+        note_once(f"{path} has {len(names)} sheets; the first one, {names[0]}, is read")
     try:
         has_begun = False
         for row in book.worksheets[0].iter_rows(values_only=True):
@@ -36,17 +40,6 @@ def workbook_rows(path: Path) -> Iterator[list[Any]]:
             has_begun = has_begun or any(cell is not None for cell in cells)
             if has_begun:
                 yield cells
-    finally:
-        book.close()
-
-
-def sheet_names(path: Path) -> list[str]:
-    """Return the names of the sheets of a workbook; the first one is read."""
-    import openpyxl
-
-    book = openpyxl.load_workbook(path, read_only=True)
-    try:
-        return list(book.sheetnames)
     finally:
         book.close()
 

@@ -214,8 +214,8 @@ def _found_classes(kind: TaskKind, column: str, records: Sequence[Record]) -> tu
         written = "'-' for such residues" if kind.per_residue else "nothing in such cells"
         raise ValueError(
             f"the label column {column!r} has {', '.join(map(repr, sorted(missing)))} beside {classes}; "
-            f"programs write it where a label is missing. Write {written}, or name it in task.classes if it is "
-            "a class"
+            f"programs write it where a label is missing. Write {written}, or name it in task.classes if "
+            "it is a class"
         )
     if not 2 <= len(found) <= MAX_CLASSES:
         some = ", ".join(sorted(found)[:3])

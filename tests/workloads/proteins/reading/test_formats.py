@@ -125,7 +125,7 @@ def test_names_of_the_table_are_normalized_and_have_one_role() -> None:
 @pytest.mark.parametrize(
     "cells", ["Entry,Sequence", "name,seq", "protein", "mutant,mutatedsequence"]
 )
-def test_a_header_is_told_from_proteins(cells: str) -> None:
+def test_a_header_differs_from_proteins(cells: str) -> None:
     assert is_header(cells.split(","))
     assert not is_header(["p1", "MKTAYIAK"])
 

@@ -128,7 +128,7 @@ def test_line_ends_of_old_macs_become_newlines(tmp_path: Path, raw: bytes) -> No
     assert content(tmp_path, raw) == b">a\nMKV\n"
 
 
-def test_text_has_the_line_ends_that_were_asked_for(tmp_path: Path) -> None:
+def test_text_has_the_requested_line_ends(tmp_path: Path) -> None:
     path = written(tmp_path, b"a\r\nb\r\n")
     with open_text(path, "") as stream:
         assert stream.read() == "a\r\nb\r\n"

@@ -104,7 +104,7 @@ def test_a_folder_gives_its_fasta_by_content(
         assert left_out in note
 
 
-def test_a_folder_without_fasta_lists_what_is_there(tmp_path: Path) -> None:
+def test_a_folder_without_fasta_lists_its_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("notes")
     with pytest.raises(FetchError, match=r"no FASTA file .* Left out: notes.txt \(not FASTA\)\."):
         fetch(str(tmp_path), tmp_path, PROTEINS)

@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Role(Enum):
-    """What the cells of a column are."""
+    """Kind of cells in a column."""
 
     ID = "id"
     SEQUENCE = "sequence"
@@ -74,7 +74,7 @@ def well_known_column(header: Sequence[str], role: Role, place: str, field: str)
 
     Args:
         header: names of all columns.
-        role: what the cells are.
+        role: kind of the cells.
         place: file, for messages.
         field: field of the run file that names the column.
 

@@ -21,7 +21,7 @@ class OtherFormat:
     pattern: re.Pattern[str]
     """Beginning of such a file, without blank lines before it."""
     description: str
-    """What the file is, and what to do."""
+    """Predicate of the message: the format, and what to do."""
 
 
 def _other(pattern: str, description: str) -> OtherFormat:

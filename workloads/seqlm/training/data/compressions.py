@@ -101,7 +101,7 @@ FOREIGN: Mapping[bytes, str] = {
     b"<!doctype html": "a web page; download the file itself",
     b"<html": "a web page; download the file itself",
 }
-"""What a file is that begins with these bytes and cannot be read, and what to do."""
+"""Predicate of the message for a file that begins with these bytes: its kind, and what to do."""
 _TAR_MARK = b"ustar"
 _TAR_PLACE = 257
 """Place of the mark of a tar archive, from byte 0 on (POSIX.1-1988, ustar header)."""

@@ -32,7 +32,7 @@ SINGLE_COLUMN_SUFFIXES = (".csv", ".tsv", ".tab")
 
 
 class Layout(Enum):
-    """How the cells of a table are stored."""
+    """Storage of the cells of a table."""
 
     TEXT = "text"
     PARQUET = "Parquet"

@@ -50,7 +50,8 @@ BUCKET_BYTES = (1 * MIB, 25 * MIB)
 """Size from which DDP closes its first bucket, and each other one (torch's ``bucket_cap_mb`` and
 ``_DEFAULT_FIRST_BUCKET_BYTES``)."""
 ALIGNMENT_BYTES = 256
-"""Alignment of each gradient in the buffer of a flat all-reduce. What it leaves free is sent, too."""
+"""Alignment of gradients in the buffer of a flat all-reduce. What it leaves free is sent, too. Gradients of
+joined matrices have no gap between them, so a few bytes less are sent for some widths."""
 COUNT_BYTES = 8
 """Bytes of the number of targets, an int64."""
 FLAGS_BYTES = 2 * 8

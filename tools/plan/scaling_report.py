@@ -38,8 +38,9 @@ def scaling_lines(
     """
     network = network_of(place.hardware, network_share)
     if network is None:
-        name = place.group.instance_type
-        return [f"Scaling: no model for {name}; the model is for GPUs with EFA"]
+        if place.hardware.is_neuron:
+            return ["Scaling: no model for NeuronCores"]
+        return [f"Scaling: no model for {place.group.instance_type}, which has no EFA"]
     pack_seconds = _pack_seconds(layout, found)
     results = []
     left_out = []
@@ -107,7 +108,7 @@ def _assumptions(
     return [
         "Assumptions (docs/cost.md has the others and their sources):",
         f"  computation: {pack_seconds:.3g} s per pack of {config.train.tokens_per_pack:,} tokens on one GPU,"
-        f" from the higher rate above ({_provenance(found)})",
+        f" from the higher rate above, which is {_origin(found)}",
         f"  {_gradients(layout)}",
         f"  network: {network_share:.0%} of the {node_gb_s:.3g} GB/s of a node's EFA (--network-share),"
         f" {network.link.share:.0%} of the {link_gb_s:.3g} GB/s of a GPU's {network.link.name};"
@@ -118,9 +119,9 @@ def _assumptions(
     ]
 
 
-def _provenance(found: Speed) -> str:
-    """Return whether the rate of one GPU is measured."""
-    return "measured" if found.source.startswith("measured") else "not a measurement of this code"
+def _origin(found: Speed) -> str:
+    """Return the kind of source of a rate: measured, published, scaled, assumed or given."""
+    return found.source.split()[0].rstrip(":,")
 
 
 def _gradients(layout: Layout) -> str:
@@ -147,12 +148,6 @@ def _gradients(layout: Layout) -> str:
 def _not_counted(layout: Layout) -> list[str]:
     """Return what the table leaves out for this run."""
     config = layout.config
-    lines = []
-    if config.train.kernels != "off" and config.train.precision != "fp32":
-        lines.append(
-            f"  train.kernels: {config.train.kernels} may compute faster than the rate above, which is"
-            " without its kernels unless --measured or --mfu has them; no run with them has been measured"
-        )
     if config.optim.name == "muon" and config.parallel.mode == "fsdp":
-        lines.append("  the exchange of Muon's matrices between shards is not counted")
-    return lines
+        return ["  the exchange of Muon's matrices between shards is not counted"]
+    return []

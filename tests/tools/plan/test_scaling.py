@@ -32,6 +32,7 @@ from tools.plan.messages import (
 )
 from tools.plan.model_size import parameters_of, shape_of
 from tools.plan.network import LINKS, NETWORK_SHARE, Network, network_of
+from tools.plan.rates import NO_KERNELS, measurements
 from tools.plan.scaling import FEWEST_GPUS, MOST_GPUS, Scaled, scaled, sizes
 
 CONFIGS = Path("workloads/seqlm/configs")
@@ -260,12 +261,11 @@ def test_the_plan_has_a_table_that_is_marked_as_a_model(plan: Plan) -> None:
     for part in (
         "one all-reduce of 2.6 GB after the last backward pass (train.kernels: auto)",
         "60% of the 400 GB/s of a node's EFA", "80% of the 450 GB/s of a GPU's NVLink",
-        "a step has 128 packs", "no run with them has been measured",
+        "a step has 128 packs",
     ):  # fmt: skip
         assert part in out, part
     without = plan("esm2_650m", "slurm-p5", "train.kernels=off")[1]
     assert re.search(r"\d+ all-reduces of 2.6 GB in all, during the last backward pass", without)
-    assert "no run with them has been measured" not in without
     faster = plan("esm2_650m", "slurm-p5", "--network-share", "0.9")[1]
     assert float(rows(faster)[512][4]) > float(rows(out)[512][4])
 
@@ -299,7 +299,38 @@ def test_types_without_efa_have_no_model(plan: Plan, tmp_path: Path) -> None:
         for line in plan("esm2_8m_sample", str(cluster.with_suffix("")))[1].splitlines()
         if line.startswith("Scaling")
     ]
-    assert found == "Scaling: no model for ml.g5.2xlarge; the model is for GPUs with EFA"
+    assert found == "Scaling: no model for ml.g5.2xlarge, which has no EFA"
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "origin"),
+    [("esm2_650m", [], "scaled"), ("esm2_650m", ["--mfu", "0.4"], "given")],
+)
+def test_the_origin_of_the_computation_is_named(
+    config: str, arguments: list[str], origin: str, plan: Plan
+) -> None:
+    out = plan(config, "slurm-p5", *arguments)[1]
+    assert f"from the higher rate above, which is {origin}\n" in out
+
+
+def test_measured_rates_name_the_kernels_that_computed(plan: Plan, tmp_path: Path) -> None:
+    """The lines of commit a69db570 are older than any kernel."""
+    text = Path("clusters/slurm-p5.yaml").read_text()
+    cluster = tmp_path / "p5e.yaml"
+    cluster.write_text(text.replace("ml.p5.48xlarge", "ml.p5e.48xlarge"))
+    out = plan("esm2_650m", str(cluster.with_suffix("")))[1]
+    assert "measured with this trainer on one H200" in out
+    for one in measurements():
+        assert one.kernels
+        if one.commit == "a69db570":
+            assert one.kernels == NO_KERNELS
+    assert "kernels of train.kernels: " in out
+    assert "from the higher rate above, which is measured\n" in out
+
+
+def test_neuron_cores_have_no_model(plan: Plan) -> None:
+    arguments = ["train.activation_checkpointing=true", "train.tokens_per_pack=8192"]
+    assert "Scaling: no model for NeuronCores\n" in plan("esm2_150m", "slurm-trn1", *arguments)[1]
 
 
 def test_a_wrong_share_is_explained(plan: Plan) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,11 +15,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from seqlm.commands import kinds
 from seqlm.runs.run_file import load_config
 from seqlm.training import train
+from seqlm.training.kernels import PRODUCTS
 from seqlm.training.processes import processes
 from seqlm.training.trainer import Trainer
+from tests.workloads.training.kept_gradient_runs import PlainPretraining
 
 RECORDED_STEP = 3
 """Number of the recorded step. DDP orders its buckets anew between the first and the second one."""
@@ -72,13 +74,15 @@ def _ranks(group: Any) -> Sequence[int]:
     return dist.get_process_group_ranks(group)
 
 
-def record_messages(run_file: Path, overrides: str) -> None:
+def record_messages(run_file: Path, overrides: str, *, keeps_gradients: bool) -> None:
     """Train; the messages from one step to the next go to ``<run>/messages-<rank>.json``.
 
     Args:
         run_file: run file.
         overrides: changes of the run file.
+        keeps_gradients: whether the trainer takes a kernel to be in use that keeps gradients.
     """
+    kernels = frozenset({PRODUCTS}) if keeps_gradients else None
     config = load_config(run_file, overrides.split())
     recorder = Recorder()
     steps = 0
@@ -94,8 +98,12 @@ def record_messages(run_file: Path, overrides: str) -> None:
                 raise Recorded
             step(trainer, packs)
 
-        with mock.patch.object(Trainer, "step", counted_step), suppress(Recorded):
-            train.train(kinds.kind_of(config).objective(config), here)
+        with (
+            mock.patch.object(Trainer, "step", counted_step),
+            mock.patch.object(train, "Trainer", partial(Trainer, kernels=kernels)),
+            suppress(Recorded),
+        ):
+            train.train(PlainPretraining(config), here)
         recording.close()
         path = config.run_dir / f"messages-{here.rank}.json"
         path.write_text(json.dumps(recorder.found))

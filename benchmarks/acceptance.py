@@ -43,6 +43,7 @@ from typing import Any
 from benchmarks.case import (
     AUTO_KERNELS,
     GPUS_VARIABLE,
+    INCOMPLETE,
     UNFINISHED,
     Case,
     Line,
@@ -336,7 +337,7 @@ class AcceptanceRun:
 
         def keep(figures: dict[str, Any]) -> None:
             found.update(figures)
-            write(found, "incomplete")
+            write(found, INCOMPLETE)
 
         try:
             result = self._worker_of(case).ask(
@@ -345,9 +346,9 @@ class AcceptanceRun:
             line = write(result)
         except WorkerFailedError as error:
             # A case that was cut has figures to show; one that broke down has none that count.
-            verdict = "incomplete" if error.is_late and found else "failed"
+            verdict = INCOMPLETE if error.is_late and found else "failed"
             line = write({**found, "error": str(error)}, verdict)
-        if line["verdict"] in ("failed", "incomplete", "out of memory"):
+        if line["verdict"] in (*UNFINISHED, "out of memory"):
             self._close_worker(case)
         say(f"{case.id}: {line['verdict']} in {line['seconds']:.0f} s {line.get('error', '')}")
         self._verdicts.append(str(line["verdict"]))

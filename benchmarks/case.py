@@ -21,7 +21,9 @@ Line = dict[str, Any]
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Parts of messages of exceptions for a lack of memory."""
-UNFINISHED = ("failed", "incomplete", "skipped")
+INCOMPLETE = "incomplete"
+"""Verdict of a case that has not ended, or was ended before it had measured everything."""
+UNFINISHED = ("failed", INCOMPLETE, "skipped")
 """Verdicts of cases that are run again."""
 GPUS_VARIABLE = "BENCHMARK_GPUS"
 """Environment variable with the GPUs of this run, which only ``scaling`` uses together."""

@@ -81,12 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _set_environment()
     options.out.mkdir(parents=True, exist_ok=True)
     # SIGTERM ends the workers, too.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    handler = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     run = AcceptanceRun(options, shlex.join(["python", "-m", "benchmarks.acceptance", *given]))
     try:
         verdicts = run.run(stages)
     finally:
         run.close()
+        signal.signal(signal.SIGTERM, handler)
     counts = [f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)]
     say("; ".join(counts) or "nothing to do")
     if "failed" in verdicts:

@@ -88,7 +88,7 @@ class Settings:
     kernels: str = AUTO_KERNELS
     """Kernels of our trainer: ``auto``, ``off``, or names of ``training/kernels.py`` separated by commas."""
     is_warm_up: bool = False
-    """Measure windows of one step, whose figures nobody reads, so that everything is compiled."""
+    """Measure windows of one step, whose figures are thrown away, so that everything is compiled."""
     record: Callable[[dict[str, Any]], None] = ignore
     """Function that writes the figures measured so far, which survive the end of the process."""
 
@@ -99,7 +99,7 @@ class Settings:
 
     @property
     def is_short(self) -> bool:
-        """Whether windows have one step, because nobody reads their figures."""
+        """Whether windows have one step, because their figures are not used."""
         return self.rehearsal or self.is_warm_up
 
 

@@ -54,7 +54,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Room:
-    """What jobs that run side by side share."""
+    """Resources that jobs share if they run side by side."""
 
     gigabytes: float
     """Memory of the GPU; infinity without one."""

@@ -36,7 +36,7 @@ warmed = []
 def cases(settings):
     contestants = {"fails": 1, "hangs": -28, "full": 1, "killed": 1, "works": 1, "long": 10_000}
     found = [Case("fake", "-", name, "x=1", seconds) for name, seconds in contestants.items()]
-    found.append(Case("fake", "-", "cut", "x=1", -28))
+    found.append(Case("fake", "-", "cut", "x=1", -28, warm_seconds=1))
     found.append(Case("fake", "-", "last", "x=1", 1, process="one", slows_process=True))
     found.append(Case("fake", "-", "first", "x=1", 1, warm_seconds=1, process="one"))
     found.append(Case("fake", "-", "beside", "x=1", 1, is_timed=False))

@@ -141,7 +141,7 @@ def test_the_first_steps_of_a_window_are_not_measured() -> None:
     ]
 
 
-def test_windows_have_one_step_if_nobody_reads_them() -> None:
+def test_windows_have_one_step_if_they_are_not_used() -> None:
     settings = Settings(Path("unused"), torch.device("cpu"), rehearsal=False, window=3.0)
     assert steady(settings) == Grant(seconds=3.0)
     assert steady(replace(settings, is_warm_up=True)) == Grant()

@@ -1,4 +1,4 @@
-"""Which kernels stay, and which messages several GPUs exchange."""
+"""Decisions on kernels, and messages between several GPUs."""
 
 from __future__ import annotations
 

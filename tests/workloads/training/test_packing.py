@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 from seqlm.proteins.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD
 from seqlm.proteins.data.prepare import Execution, prepare
 from seqlm.proteins.data.sources import ProteinFiles
-from seqlm.proteins.model.masking import mask_pack
+from seqlm.proteins.model.masking import compiled_masks, mask_pack
 from seqlm.proteins.model.packed_model import Pack
 from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.proteins.model.shape import num_rows
@@ -253,3 +253,26 @@ def test_hash_is_the_same_on_host_and_device() -> None:
     assert int(mix64(np.array([0x9E3779B97F4A7C15], dtype=np.uint64))[0]) == 0xE220A8397B1DCDAF
     assert len(set(hash64(1, np.arange(10_000)).tolist())) == 10_000
     assert hash64(1, 2)[0] != hash64(2, 1)[0]
+
+
+def test_masks_are_drawn_without_a_compiler(
+    split: RecordSplit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A compiler that fails is reported once, and the numbers are the same."""
+
+    def failing(*_: object) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: failing)
+    compiled_masks.cache_clear()
+    try:
+        stream = stream_of(split)
+        for host in (stream.load(planned) for planned in islice(stream.epoch(0), 2)):
+            expected = mask_pack(host, 128, 0.15, CPU)
+            found = mask_pack(host, 128, 0.15, CPU, True)
+            assert torch.equal(found.tokens, expected.tokens)
+            assert torch.equal(found.targets, expected.targets)
+    finally:
+        compiled_masks.cache_clear()
+    printed = capsys.readouterr().err
+    assert printed.count("warning: masks are not compiled: RuntimeError: no compiler") == 1

@@ -98,7 +98,7 @@ def mask_pack(
     cumulative = arrays["cumulative"]
     room = num_rows(len(arrays["tokens"]), mask_fraction)
     threshold = _share(mask_fraction, _CHOICE_BITS)
-    function = _compiled_masks() if compiles else _masks
+    function = compiled_masks() if compiles else _masks
     with torch.no_grad():  # in training and evaluation alike, so that they share a compiled graph
         masks = function(
             arrays["tokens"], cumulative, arrays["keys"], arrays["starts"], threshold, room
@@ -114,7 +114,7 @@ def mask_pack(
 
 
 @cache
-def _compiled_masks() -> Callable[..., _Masks]:
+def compiled_masks() -> Callable[..., _Masks]:
     """Return ``_masks`` as a compiled function that computes without it if compilation fails."""
     compiled: Any = torch.compile(_masks, dynamic=False, fullgraph=True)
     has_failed = False

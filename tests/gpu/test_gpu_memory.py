@@ -17,15 +17,17 @@ AS_PLANNED = 0.15
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("size", ["35M", "150M"])
+@pytest.mark.parametrize("kernels", ["off", "auto"])
 def test_peaks_are_as_planned(
-    size: str, checkpointing: bool, device: torch.device, within: Within
+    kernels: KernelMode, size: str, checkpointing: bool, device: torch.device, within: Within
 ) -> None:
+    """``auto`` stands for weights that are cast once per step, the only kernel that takes memory."""
     if device.type != "cuda":
         pytest.skip("a rehearsal has no CUDA allocator whose peak could be compared")
     esm, tokens = published_config(size), 16384
     model = PackedEsm(esm).to(device)
     model.activation_checkpointing = checkpointing
-    config = run_config(tokens, checkpointing=checkpointing)
+    config = run_config(tokens, checkpointing=checkpointing, kernels=kernels)
     optimizers = build_optimizers(model, config.optim)
     already = torch.cuda.memory_allocated(device) - sum(p.nbytes for p in model.parameters())
     for _ in range(2):

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo.utils import counters
 from torch.optim import SGD
 from transformers import PretrainedConfig
 
-from seqlm.proteins.model.kernels import products
-from seqlm.proteins.model.kernels.comparison import MOST_DIFFERENCE
-from seqlm.proteins.model.kernels.linear_comparison import products_differences
-from seqlm.proteins.model.kernels.products import CastMap, CastWeights, product
 from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack
 from seqlm.proteins.model.pretrained import of_config
 from seqlm.proteins.model.protein_packs import ProteinStream
-from seqlm.training.adapters.adapters import add_adapters
-from seqlm.training.config import LoraConfig
 from seqlm.training.kernels import PRODUCTS
 from seqlm.training.packing import PackShape
 from seqlm.training.records import RecordSplit

@@ -5,9 +5,20 @@ Phi is computed by the approximation 7.1.26 in Abramowitz and Stegun, Handbook o
 error |e(z)| is at most 1.5e-7. It takes one exponential, which the derivative needs anyway, and one
 reciprocal.
 
-* Phi has an error of at most 0.75e-7, plus the rounding of fp32.
-* For x < 0, Phi is half of the product itself, not 1 minus a number close to 1. It stays accurate relative to
-  its own size, where torch's formula in fp32, 1 + erf, loses its digits.
+* The GELU has an error of at most 2.2e-7, as a share of results above 1, and its derivative one of 2.6e-7.
+  torch's formula in fp32, 1 + erf, has 2.6e-7.
+* For x < 0, Phi is the product itself, not 1 minus a number close to 1. It stays accurate relative to its own
+  size: between -5 and -1 the GELU is right to 0.16 %, and that of torch's formula to 4.3 %.
+
+These errors were measured at 40,001 points of [-40, 40] in Triton's interpreter, which rounds exponentials
+and quotients correctly. A GPU's are off by up to 2 units in the last place, 2.4e-7 of their own size.
+
+Cost of a number on sm_90 (instructions of the loops that ptxas 12.8 makes): 26 forward and about 34 backward.
+Both directions are then bound by memory. A first version of the backward pass added up over tokens in each of
+32 steps, which is an exchange between warps and two barriers, and its 640 programs of 64 registers were 1.2
+times as many as fit on an H200. It took 460 us at 16,384 x 5,120, where Inductor's kernel and its sum of the
+bias's gradient take 221 us (measured). This one adds up in registers, and has 5,120 programs that are 8 times
+shorter. It has not run on a GPU yet.
 
 Shapes: T tokens, F columns.
 """

@@ -1,14 +1,18 @@
-"""Cases of the acceptance run, their settings, and helpers of the stages."""
+"""Cases of the acceptance run, their settings, and helpers of the stages.
+
+The process that starts all others imports this module, so torch is not imported here.
+"""
 
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 Line = dict[str, Any]
 """Result of a case as the acceptance run writes it: ``stage``, ``size``, ``contestant``, ``shape``,
@@ -16,12 +20,18 @@ Line = dict[str, Any]
 
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Parts of messages of other exceptions for a lack of memory."""
+"""Parts of messages of exceptions for a lack of memory."""
+UNFINISHED = ("failed", "incomplete", "skipped")
+"""Verdicts of cases that are run again."""
+GPUS_VARIABLE = "BENCHMARK_GPUS"
+"""Environment variable with the GPUs of this run, which only ``scaling`` uses together."""
+AUTO_KERNELS = "auto"
+"""Value of ``--kernels`` with which ``train.kernels`` of the run decides."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement, run in a process of its own with a deadline."""
+    """One measurement with a deadline."""
 
     stage: str
     """Name of the module in ``benchmarks/stages``."""
@@ -32,8 +42,19 @@ class Case:
     shape: str
     """Settings that distinguish the case, such as ``tokens_per_pack=16384``, separated by commas."""
     seconds: float
-    """Expected wall time in seconds, including imports and compilation, on one H100 or, for cases of CPUs, on
-    one core."""
+    """Expected wall time in seconds on one H200 after the warm-up, or on one core for cases of CPUs. Without
+    a warm-up, it includes imports and compilation."""
+    warm_seconds: float = 0.0
+    """Expected wall time in seconds of the warm-up with empty caches: imports, and one pass of everything
+    that is compiled. 0 stands for a case without a warm-up."""
+    gigabytes: float = 0.0
+    """Largest memory of the GPU that the case and its warm-up need."""
+    process: str = ""
+    """Name of the process that the case shares with others; a case without one has its own process."""
+    is_timed: bool = True
+    """Whether the case needs the machine for itself. Others run beside the warm-ups."""
+    slows_process: bool = False
+    """Whether later times of the same process would be too long, as they are after a profiler has run."""
 
     @property
     def id(self) -> str:
@@ -45,22 +66,39 @@ class Case:
         return dict(part.split("=", 1) for part in self.shape.split(",") if "=" in part)
 
 
+def ignore(figures: dict[str, Any]) -> None:
+    """Write no figures."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Conditions shared by all cases of a run."""
 
     data: Path
     """Prepared folder of proteins."""
-    device: torch.device
+    device: "torch.device"
     rehearsal: bool
     """Use shapes that a CPU finishes in seconds, to show that every case runs."""
     lines: tuple[Path, ...] = ()
     """Files with the lines of the cases that have ended."""
+    window: float = 0.0
+    """Length of a measured window in seconds. A window ends with a whole step, so it may be longer."""
+    kernels: str = AUTO_KERNELS
+    """Kernels of our trainer: ``auto``, ``off``, or names of ``training/kernels.py`` separated by commas."""
+    is_warm_up: bool = False
+    """Measure windows of one step, whose figures nobody reads, so that everything is compiled."""
+    record: Callable[[dict[str, Any]], None] = ignore
+    """Function that writes the figures measured so far, which survive the end of the process."""
 
     @property
     def as_on_gpu(self) -> bool:
         """Whether the cases of a GPU are listed, which a rehearsal does on a CPU, too."""
         return self.device.type == "cuda" or self.rehearsal
+
+    @property
+    def is_short(self) -> bool:
+        """Whether windows have one step, because nobody reads their figures."""
+        return self.rehearsal or self.is_warm_up
 
 
 class Stage(Protocol):
@@ -78,8 +116,10 @@ class Stage(Protocol):
         """Run one case in the current process.
 
         Returns:
-            Figures as JSON values. ``verdict`` is ``passed``, ``missed``, ``measured`` (the default) or
-            ``out of memory``. It is ``failed``, with an ``error``, for figures of a case that failed in part.
+            Figures as JSON values. ``verdict`` is ``passed``, ``missed``, ``measured`` (the default),
+            ``out of memory``, or ``skipped`` with the reason as ``error``. It is ``failed``, with an
+            ``error``, for figures of a case that failed in part. A case that takes several windows passes
+            what it has to ``settings.record`` after each of them.
         """
 
 
@@ -127,6 +167,7 @@ def case_id(line: Line) -> str:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception means that memory ran out, on the device or on the host."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    # torch's exception goes by its name, because torch may not have been imported.
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return any(part in str(error) for part in OUT_OF_MEMORY)

@@ -1,8 +1,9 @@
 """Contestant of a benchmark, which trains only while a window is granted.
 
 In a comparison, each contestant is a fresh interpreter, so that compiled code, allocator and thread pools
-stay separate. Between windows, it waits at the end of a step and uses no processor. On CUDA, its parameters
-and optimizer state are then on the host, so that each contestant has the device alone.
+stay separate. Between windows, it waits at the end of a step and uses no processor. On CUDA, it then gives
+back its unused memory. If the device is too small for all contestants, their parameters and optimizer state
+are on the host between windows.
 """
 
 import contextlib
@@ -13,16 +14,17 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.case import is_out_of_memory
+from benchmarks.case import Settings, is_out_of_memory
 
 COUNTS = ("proteins", "residues", "attended_pairs", "slots")
 """Contents of a batch: real residues (no CLS, EOS, padding), sum over its proteins of the squared length with
@@ -58,6 +60,8 @@ class Window:
     """Mean over the window's steps of the masked-token loss in nats."""
     peak_bytes: int = 0
     """Most memory in use: on CUDA allocated by torch in this window, elsewhere resident so far."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """Facts about the contestant at the end of the window, by name, such as its number of compiled graphs."""
 
     @property
     def residues_per_second(self) -> float:
@@ -78,17 +82,29 @@ class Grant:
 
     seconds: float = 0.0
     steps: int = 1
+    unmeasured_steps: int = 0
+    """Steps before the window begins. The first step of a stream waits for its data and allocates memory."""
     packs_per_step: int | None = None
     """Micro-batches of a step of our contestant; None for the number in its configuration."""
     weights_to: Path | None = None
     """File for the weights at the end of the window."""
 
 
-STEADY = Grant(seconds=20, steps=20)
-"""Shortest window of a steady state, after compilation."""
 REHEARSED = Grant(steps=1)
 NextGrant = Callable[[Window | None], Grant | None]
 """Function of the last window (None at the start) that returns the next grant, or None at the end."""
+
+
+def steady(settings: Settings) -> Grant:
+    """Return the grant of a window after compilation, of one step if nobody reads the figures.
+
+    On a CPU, nothing runs ahead of the first step, so that all steps are alike.
+    """
+    if settings.is_short:
+        return REHEARSED
+    return Grant(
+        seconds=settings.window, unmeasured_steps=1 if settings.device.type == "cuda" else 0
+    )
 
 
 def synchronize(device: torch.device) -> None:
@@ -106,15 +122,18 @@ class Gate:
 
     def __init__(self, next_grant: NextGrant, *, parks: bool = False) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.parks = parks
+        """Whether the state leaves the device between windows."""
         self.packs_per_step: int | None = None
         self.weights: Callable[[], dict[str, Tensor]] = dict
-        """Function that returns the model's weights. The contestant sets this and the next two."""
+        """Function that returns the model's weights. The contestant sets this and the next three."""
         self.state: Callable[[], Iterable[Tensor]] = tuple
         """Function that returns the tensors that leave the device between windows."""
         self.loss_sum: Callable[[], float] | None = None
         """Function that returns the sum of the losses of all steps; None if ``count`` gets the losses."""
+        self.notes: Callable[[], dict[str, Any]] = dict
+        """Function that returns the notes of a window."""
         self._next_grant = next_grant
-        self._parks = parks
         # The sums are on the device, because reading a count would make the host wait for every step.
         self._totals = torch.zeros(len(COUNTS) + 1, dtype=torch.float64, device=self.device)
         self._grant: Grant | None = None
@@ -134,6 +153,11 @@ class Gate:
         grant = self._grant
         if grant is None:  # closed before the first window
             return False
+        if self._unmeasured_steps:
+            self._unmeasured_steps -= 1
+            if not self._unmeasured_steps:
+                self._begin()
+            return True
         self._steps += 1
         if self._steps < grant.steps or clock(self.device) - self._started < grant.seconds:
             return True
@@ -156,25 +180,33 @@ class Gate:
             **named,
             loss=window_loss / self._steps,
             peak_bytes=peak_memory_bytes(self.device),
+            notes=self.notes(),
         )
         return self._wait(window)
 
     def _wait(self, window: Window | None) -> bool:
-        if self._parks:
+        if self.parks:
             bring_back = park(self.state())
             self._grant = self._next_grant(window)
             bring_back()
         else:
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()  # for the other contestants
             self._grant = self._next_grant(window)
+        self.packs_per_step = self._grant.packs_per_step if self._grant else None
+        self._unmeasured_steps = self._grant.unmeasured_steps if self._grant else 0
+        self._begin()
+        return self._grant is not None
+
+    def _begin(self) -> None:
+        """Begin to measure."""
         self._steps = 0
         self._totals.zero_()
         self._losses_before = self.loss_sum() if self.loss_sum else 0.0
-        self.packs_per_step = self._grant.packs_per_step if self._grant else None
         synchronize(self.device)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         self._started = clock(self.device)
-        return self._grant is not None
 
 
 def training_state(model: nn.Module, optimizers: Iterable[Optimizer]) -> Iterator[Tensor]:
@@ -218,14 +250,26 @@ class Contestant(Protocol):
         """Call ``gate.enter()``, then train until ``gate.step_done()`` returns False."""
 
 
-def windows_of(contestant: Contestant, grants: Iterable[Grant]) -> list[Window]:
-    """Run a contestant in this process, through one window per grant."""
+def windows_of(
+    contestant: Contestant,
+    grants: Iterable[Grant],
+    measured: Callable[[list[Window]], None] | None = None,
+) -> list[Window]:
+    """Run a contestant in this process, through one window per grant.
+
+    Args:
+        contestant: training loop.
+        grants: one grant per window.
+        measured: function that gets the windows so far after each of them.
+    """
     windows: list[Window] = []
     pending = iter(grants)
 
     def next_grant(window: Window | None) -> Grant | None:
         if window is not None:
             windows.append(window)
+            if measured is not None:
+                measured(windows)
         return next(pending, None)
 
     contestant.run(Gate(next_grant))
@@ -235,17 +279,32 @@ def windows_of(contestant: Contestant, grants: Iterable[Grant]) -> list[Window]:
 class ContestantProcess:
     """Contestant in a process of its own, after its first window.
 
+    Args:
+        name: name in messages.
+        contestant: training loop.
+        warmup: grant of the first window, which compiles.
+        parks: whether its state leaves the device between windows.
+        device_memory: context of the first window, in which the contestant may use the device.
+
     Raises:
         ContestantFailedError: if it ends before the first window, or is not ready for it in time.
     """
 
-    def __init__(self, name: str, contestant: Contestant, warmup: Grant) -> None:
+    def __init__(
+        self,
+        name: str,
+        contestant: Contestant,
+        warmup: Grant,
+        *,
+        parks: bool = False,
+        device_memory: AbstractContextManager[object] | None = None,
+    ) -> None:
         self.name = name
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         # A daemon may not have children, and data loader workers are children.
         self._process = context.Process(
-            target=_serve, args=(name, contestant, theirs), name=f"contestant {name}"
+            target=_serve, args=(name, contestant, theirs, parks), name=f"contestant {name}"
         )
         self._process.start()
         theirs.close()
@@ -256,7 +315,8 @@ class ContestantProcess:
                     out_of_memory=False,
                 )
             self._receive()  # it is loaded and waits
-            self.window(warmup)
+            with device_memory or nullcontext():
+                self.warmup = self.window(warmup)
         except BaseException:
             self.close()
             raise
@@ -303,10 +363,10 @@ def use_one_device() -> torch.device:
     return torch.device("cpu")
 
 
-def _serve(name: str, contestant: Contestant, connection: Connection) -> None:
+def _serve(name: str, contestant: Contestant, connection: Connection, parks: bool) -> None:
     # Standard output belongs to the parent.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    device = use_one_device()
+    use_one_device()
 
     def next_grant(window: Window | None) -> Grant | None:
         connection.send(window)
@@ -317,7 +377,7 @@ def _serve(name: str, contestant: Contestant, connection: Connection) -> None:
         return grant
 
     try:
-        contestant.run(Gate(next_grant, parks=device.type == "cuda"))
+        contestant.run(Gate(next_grant, parks=parks))
     except BaseException as error:
         out_of_memory = is_out_of_memory(error)
         if not out_of_memory:

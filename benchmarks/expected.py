@@ -73,7 +73,7 @@ def rows() -> list[dict[str, str]]:
                 "before, ms": f"{gain.before_ms:g}",
                 "after, ms": f"{gain.after_ms:g}",
                 "times": str(gain.times),
-                "gain, ms per pack": f"{gain.ms_per_pack:.2g}",
+                "gain, ms per pack": f"{gain.ms_per_pack:.2f}",
                 "basis": gain.basis,
             }
         )

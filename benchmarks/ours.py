@@ -11,15 +11,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from benchmarks.case import Settings
+from benchmarks.case import AUTO_KERNELS, Settings
 from benchmarks.contestant import Gate, training_state
 from seqlm.proteins.families.table import MODEL_FAMILIES
 from seqlm.proteins.model.pretrained import save_esm
 from seqlm.proteins.pretraining.objective import Pretraining
 from seqlm.runs.run_file import ModelConfig, ModelFamilyName, ModelSize, RunFile
 from seqlm.training.config import DataConfig, OptimConfig, TrainConfig
+from seqlm.training.kernels import GRAPH, KERNELS, listed
 from seqlm.training.parallel import bare
-from seqlm.training.processes import processes
+from seqlm.training.processes import Processes, processes
 from seqlm.training.records import RecordSplit
 from seqlm.training.step.loader import StepPacks, read_ahead
 from seqlm.training.trainer import Trainer
@@ -98,11 +99,55 @@ def run_config(
     )
 
 
+def wanted_kernels(text: str) -> frozenset[str] | None:
+    """Return the kernels of a value of ``--kernels``; None for ``auto``, with which the run decides.
+
+    Raises:
+        ValueError: if a name is not in the table of kernels.
+    """
+    if text == AUTO_KERNELS:
+        return None
+    names = frozenset() if text == "off" else frozenset(text.split(","))
+    if unknown := sorted(names - KERNELS.keys()):
+        raise ValueError(
+            f"--kernels: got {', '.join(unknown)}; allowed are auto, off, or {', '.join(KERNELS)}, separated "
+            "by commas"
+        )
+    return names
+
+
 @contextmanager
-def trainer_of(config: RunFile) -> Iterator[Trainer]:
-    """Yield a trainer of this process alone."""
+def trainer_of(config: RunFile, kernels: frozenset[str] | None = None) -> Iterator[Trainer]:
+    """Yield a trainer of this process alone.
+
+    Args:
+        config: configuration of the run.
+        kernels: kernels of our own; None for those that ``train.kernels`` selects.
+
+    Raises:
+        RuntimeError: if a GPU cannot use the kernels. Their figures would be those of others.
+    """
     with processes() as here:
-        yield Trainer(_OnDevice(config, here.device), here)
+        trainer = new_trainer(config, here, kernels)
+        is_measured = here.device.type == "cuda" and kernels is not None
+        if is_measured and trainer.kernels & offered_kernels(trainer) != kernels:
+            raise RuntimeError(
+                f"kernels: the trainer uses {listed(trainer.kernels)}, of which the run offers "
+                f"{listed(offered_kernels(trainer))}; expected {listed(kernels or ())}; see the warnings "
+                "above"
+            )
+        yield trainer
+
+
+def new_trainer(config: RunFile, here: Processes, kernels: frozenset[str] | None = None) -> Trainer:
+    """Return a trainer of a process, with random weights or those of the run's start."""
+    return Trainer(_OnDevice(config, here.device), here, kernels)
+
+
+def offered_kernels(trainer: Trainer) -> frozenset[str]:
+    """Return the names of the kernels that the model and the run can compute with."""
+    offered = bare(trainer.model).kernels
+    return offered | {GRAPH} if trainer.objective.has_constant_passes else offered
 
 
 class _OnDevice(Pretraining):
@@ -126,9 +171,17 @@ class Ours:
     """Our loop in one process."""
 
     config: RunFile
+    kernels: frozenset[str] | None = None
+    """Kernels of our own; None for those that ``train.kernels`` selects."""
 
     def run(self, gate: Gate) -> None:
-        with trainer_of(self.config) as trainer:
+        with trainer_of(self.config, self.kernels) as trainer:
+            if gate.parks and GRAPH in trainer.kernels:
+                raise RuntimeError(
+                    "kernels: a CUDA graph refers to memory that would leave the device between windows; "
+                    "leave out graph, or use a GPU with memory for all contestants"
+                )
+            gate.notes = lambda: {"kernels": listed(trainer.kernels)}
             gate.weights = bare(trainer.model).state_dict
             gate.state = lambda: training_state(trainer.model, trainer.optimizers)
             gate.loss_sum = lambda: _losses(trainer)

@@ -1,7 +1,8 @@
 """Tables of README.md and docs/ from the lines of acceptance runs, so that no figure is typed by hand.
 
 ``<!-- acceptance:versus -->`` and ``<!-- /acceptance:versus -->`` enclose the tables of a stage: one for each
-device, such as an H100, an H200 or a type of processor.
+device, such as an H100, an H200 or a type of processor. Other names are those of ``benchmarks/derived.py``,
+whose tables combine lines with prices, plans and expectations.
 """
 
 import re
@@ -10,9 +11,11 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.case import Line, case_id, read_lines
+from benchmarks.derived import TABLES
 
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
+NOT_MEASURED = "Not measured yet.\n"
 _MARKED = re.compile(r"(<!-- acceptance:(\w+) -->\n).*?(<!-- /acceptance:\2 -->)", re.DOTALL)
 
 
@@ -55,7 +58,10 @@ def write_tables(files: Sequence[Path], documents: Iterable[Path] | None = None)
 
 
 def tables(stage: str, lines: Sequence[Line]) -> str:
-    """Return a stage's tables in Markdown, one per device."""
+    """Return a stage's tables in Markdown, one per device, or the one table of another name."""
+    if stage in TABLES:
+        table = TABLES[stage](lines)
+        return f"{_table(table.rows)}\n{table.note}\n" if table.rows else NOT_MEASURED
     mine = [line for line in lines if line["stage"] == stage]
     parts: list[str] = []
     for device in dict.fromkeys(line["device"] for line in mine):
@@ -66,7 +72,7 @@ def tables(stage: str, lines: Sequence[Line]) -> str:
             rows_of = getattr(import_module(f"benchmarks.stages.{stage}"), "rows", _rows)
             rows = rows_of(measured)
         parts.append(f"{_heading(here)}\n\n{_table(rows)}{_not_fitting(here)}")
-    return "\n".join(parts) or "Not measured yet.\n"
+    return "\n".join(parts) or NOT_MEASURED
 
 
 def _heading(lines: Sequence[Line]) -> str:

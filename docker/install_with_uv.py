@@ -25,6 +25,11 @@ PIP_VARIABLES = {
     "PIP_PROGRESS_BAR": "off",
     "PIP_ROOT_USER_ACTION": "ignore",
 }
+UV_VARIABLES = {
+    # The largest file compiles within seconds, but not on a machine with other work.
+    "UV_COMPILE_BYTECODE_TIMEOUT": "600",
+}
+"""Variables of uv, unless the user sets them."""
 BINARY_ONLY = ("--no-deps", "--require-hashes", "--only-binary", ":all:")
 
 
@@ -51,7 +56,8 @@ def install(uv: Path, settings: Mapping[str, str], options: Sequence[str]) -> in
     """
     # uv's own variables, which the user may have set, come before pip's settings.
     users_own = {name: value for name, value in os.environ.items() if name.startswith("UV_")}
-    environment = {**os.environ, **pip_settings.uv_variables(settings, os.environ), **users_own}
+    from_pip = pip_settings.uv_variables(settings, os.environ)
+    environment = {**os.environ, **UV_VARIABLES, **from_pip, **users_own}
     if "--require-hashes" in options:
         # uv demands an exact version of each constraint then. The locked versions are exact already.
         environment.pop("UV_CONSTRAINT", None)

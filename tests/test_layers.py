@@ -48,7 +48,7 @@ STRICT_YAML = "seqlm.training.strict_yaml"
 """Reader of run files, and of cluster files."""
 FOLDERS: dict[str, tuple[str, ...]] = {
     "app": ("config", "stacks", "tools"),
-    "benchmarks": ("seqlm", "tests"),
+    "benchmarks": ("config", "seqlm", "tests", "tools"),
     "config": (STRICT_YAML,),
     "constructs": ("config", "manifests", "monitoring"),
     "docker": (),

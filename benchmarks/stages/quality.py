@@ -8,7 +8,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from torch import nn
 from benchmarks.case import Case, Line, Settings, judged, read_lines
 from benchmarks.contestant import Contestant, Grant, Window, windows_of
 from benchmarks.figures import ceiling_of, seconds_are
-from benchmarks.ours import MAX_RESIDUES, SEED, Ours, model_of, run_config
+from benchmarks.ours import MAX_RESIDUES, SEED, Ours, model_of, run_config, wanted_kernels
 from benchmarks.trainers import GUIDANCE_BATCH_SIZE, GUIDANCE_TOKENS, Trainers
 from seqlm.proteins.model.pretrained import starting_config, with_weights
 from seqlm.proteins.pretraining.evaluation import score, unigram_perplexity
@@ -97,7 +97,11 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
         model = model_of(case.size, settings, folder)
         contestant, steps = _contestant(case, settings, model, budget, folder)
         grants = grants_of(steps, folder)
-        windows = windows_of(contestant, grants)
+        windows = windows_of(
+            contestant,
+            grants,
+            lambda found: settings.record({"windows": [asdict(window) for window in found]}),
+        )
         files = [grant.weights_to for grant in grants if grant.weights_to]
         points = points_of(windows, _scores(files, settings, model, budget))
     loss = points[-1]["loss"]
@@ -157,7 +161,8 @@ def _contestant(
     )
     optimizer: Literal["muon", "adamw"] = "muon" if name == "muon" else "adamw"
     optim = OptimConfig(name=optimizer, lr=rate, warmup_steps=warmup_steps)
-    return Ours(run_config(model, settings.data, train, optim)), steps
+    config = run_config(model, settings.data, train, optim)
+    return Ours(config, wanted_kernels(settings.kernels)), steps
 
 
 def grants_of(steps: int, folder: Path) -> list[Grant]:

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from seqlm.proteins.families.esm2.model import PackedEsm, published_config
+from seqlm.training.config import KernelMode
 from seqlm.training.optimizer import build_optimizers
+from seqlm.training.step.gradients import Gradients
 from tests.gpu.conftest import Within
-from tests.tools.plan.test_memory_model import layout_of, loss_of, masked_pack, run_config
+from tests.tools.plan.planned_steps import cast_weights, layout_of, loss_of, masked_pack, run_config
 from tools.plan.memory import memory
 
 AS_PLANNED = 0.15
@@ -30,6 +32,7 @@ def test_peaks_are_as_planned(
     config = run_config(tokens, checkpointing=checkpointing, kernels=kernels)
     optimizers = build_optimizers(model, config.optim)
     already = torch.cuda.memory_allocated(device) - sum(p.nbytes for p in model.parameters())
+    gradients = cast_weights(model, optimizers) if kernels != "off" else Gradients(optimizers)
     for _ in range(2):
         for _ in range(2):  # a step of two micro-batches: gradients are there in the second
             torch.cuda.reset_peak_memory_stats(device)
@@ -37,6 +40,6 @@ def test_peaks_are_as_planned(
         peak = torch.cuda.max_memory_allocated(device) - already
         for optimizer in optimizers:
             optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        gradients.end()
     planned = memory(layout_of(config, esm, 2, "flash")).total
     within("relative error", abs(peak / planned - 1), AS_PLANNED)

@@ -54,6 +54,7 @@ def load(
     *,
     device: str | None = None,
     precision: str = "auto",
+    kernels: str = "auto",
     allow_nucleotides: bool = False,
 ) -> Model:
     """Load a model.
@@ -62,6 +63,7 @@ def load(
         name: model folder, checkpoint folder or hub id.
         device: ``cpu`` or ``cuda:0``; by default the first GPU, or else the CPU.
         precision: ``auto``, ``bf16`` or ``fp32``, as ``train.precision``.
+        kernels: ``auto``, ``on`` or ``off``, as ``inference.kernels``.
         allow_nucleotides: accept sequences that look like DNA or RNA.
 
     Raises:
@@ -70,6 +72,8 @@ def load(
     check_model_name("model", name)
     if precision not in ("auto", "bf16", "fp32"):
         raise ValueError(f"precision: got {precision!r}; allowed are auto, bf16 and fp32")
+    if kernels not in ("auto", "on", "off"):
+        raise ValueError(f"kernels: got {kernels!r}; allowed are auto, on and off")
     default_device = "cuda:0" if torch.cuda.is_available() else "cpu"
     place = torch.device(device or default_device)
     if place.type not in TOKENS_PER_PACK:
@@ -82,6 +86,7 @@ def load(
         dtype=select_precision(train, place).dtype,
         max_residues=family_of_type(model.config.model_type).max_residues,
         compile_from=compile_from(train, place),
+        kernels=kernels,  # type: ignore[arg-type]  # checked above
     )
     return Model(name, engine, allow_nucleotides=allow_nucleotides)
 

@@ -33,13 +33,14 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def test_figures_of_the_readme_are_measured() -> None:
-    """Ratios in the README's table stand in the generated tables of docs/performance.md."""
+    """Ratios in the README's table stand in the generated tables of the pages about performance."""
     ratios = re.findall(
         r"^\| [^|]* \| (\d+(?:\.\d+)?x)", (REPOSITORY / "README.md").read_text(), re.MULTILINE
     )
+    pages = ("docs/performance.md", "docs/inference-performance.md")
     measured = re.findall(
         r"<!-- acceptance:\w+ -->(.*?)<!-- /",
-        (REPOSITORY / "docs/performance.md").read_text(),
+        "".join((REPOSITORY / page).read_text() for page in pages),
         re.DOTALL,
     )
     assert len(ratios) == 3 and all(f" {ratio} " in "".join(measured) for ratio in ratios)

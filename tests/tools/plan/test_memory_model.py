@@ -14,27 +14,34 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from transformers import EsmcConfig, PretrainedConfig
 
-from seqlm.proteins.config import TaskConfig
 from seqlm.proteins.families.esm2.model import PackedEsm, published_config
 from seqlm.proteins.families.esmc.model import PackedEsmcModel
-from seqlm.proteins.families.table import MODEL_FAMILIES, family_of_type
+from seqlm.proteins.families.table import MODEL_FAMILIES
 from seqlm.proteins.finetune.task_kinds import TASK_KINDS
 from seqlm.proteins.finetune.tasks import task_class
 from seqlm.proteins.model import attention, packed_model
-from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack, PackedModel
+from seqlm.proteins.model.packed_model import Pack, PackedModel
 from seqlm.proteins.model.pretrained import of_config, on_meta
-from seqlm.proteins.model.shape import ModelShape, num_rows
-from seqlm.runs.run_file import RunFile, load_config
+from seqlm.runs.run_file import load_config
 from seqlm.training.adapters.adapters import add_adapters, shrink_frozen
-from seqlm.training.config import LoraConfig, ParallelConfig, TrainConfig
-from seqlm.training.layered_model import Segments
+from seqlm.training.config import LoraConfig, ParallelConfig
+from seqlm.training.optimizer import build_optimizers
 from seqlm.training.parallel import parallelize
 from seqlm.training.processes import processes
+from tests.tools.plan.planned_steps import (
+    LENGTH,
+    cast_weights,
+    layout_of,
+    loss_of,
+    masked_pack,
+    pack_of,
+    run_config,
+    shape_of_config,
+)
 from tools.plan.memory import Attention, Layout, head_bytes, memory
 from tools.plan.model_size import parameters_of, shape_of
 from tools.plan.report import remedies
 
-LENGTH = 128
 KINDS: dict[int, Attention] = {2: "segments", 4: "flash"}
 """Kind of attention on a CPU, by the bytes of a number. In fp32 it is a flash kernel, as on a GPU."""
 CONFIGS = Path("workloads/seqlm/configs")
@@ -46,26 +53,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def run_config(
-    tokens: int,
-    *,
-    checkpointing: bool = False,
-    lora: LoraConfig | None = None,
-    kernels: KernelMode = "auto",
-) -> RunFile:
-    return RunFile(
-        name="memory",
-        train=TrainConfig(
-            tokens_per_pack=tokens,
-            tokens_per_step=tokens,
-            activation_checkpointing=checkpointing,
-            kernels=kernels,
-        ),
-        task=TaskConfig(kind="binary") if lora else None,
-        lora=lora,
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -82,50 +69,6 @@ def small_config(family: str) -> PretrainedConfig:
     return EsmcConfig(
         num_hidden_layers=6, hidden_size=320, num_attention_heads=5, intermediate_size=896
     )
-
-
-def shape_of_config(config: PretrainedConfig) -> ModelShape:
-    return family_of_type(config.model_type).shape_of_config(config.to_dict())
-
-
-def layout_of(
-    config: RunFile, esm: PretrainedConfig, number_bytes: int, kind: Attention, length: int = LENGTH
-) -> Layout:
-    shape = shape_of_config(esm)
-    tokens = config.train.tokens_per_pack
-    return Layout(
-        config,
-        shape,
-        parameters_of(config, shape),
-        1,
-        number_bytes,
-        kind,
-        attended_pairs=tokens * length,
-    )
-
-
-def pack_of(tokens: int, *, rows: Tensor, device: torch.device, length: int = LENGTH) -> Pack:
-    place = {"device": device}
-    return Pack(
-        tokens=torch.randint(4, 24, (tokens,), **place),
-        token_scale=torch.ones(tokens, **place),
-        positions=torch.arange(tokens, **place) % length,
-        segments=Segments(torch.arange(0, tokens + 1, length, dtype=torch.int32, **place), length),
-        rows=rows.to(device),
-        targets=torch.randint(4, 24, (len(rows),), **place),
-    )
-
-
-def masked_pack(tokens: int, device: torch.device, length: int = LENGTH) -> Pack:
-    return pack_of(tokens, rows=torch.arange(num_rows(tokens, 0.15)), device=device, length=length)
-
-
-def loss_of(model: nn.Module, pack: Pack, number_bytes: int) -> Tensor:
-    device = pack.tokens.device.type
-    with torch.autocast(device, dtype=torch.bfloat16, enabled=number_bytes == 2):
-        result = model(pack)
-    loss: Tensor = result.loss_sum if isinstance(model, MaskedLanguageModel) else result.sum()
-    return loss
 
 
 def kept_bytes(model: nn.Module, pack: Pack, number_bytes: int) -> int:
@@ -205,21 +148,13 @@ def test_agrees_with_the_tensors_that_autograd_keeps(family: str, number_bytes: 
     assert kept == pytest.approx(expected, rel=0.03)
 
 
-def with_cast_weights(model: PackedModel, config: RunFile) -> PackedModel:
-    """Make a model cast its weights once per step, with the gradients of its first step at 0."""
-    model.select_kernels(frozenset({PRODUCTS}))
-    optimizers = build_optimizers(model, config.optim)
-    FlatGradients(optimizers, 1, model.adjacent_parameters()).begin()
-    model.weights_changed()
-    return model
-
-
 @pytest.mark.parametrize("family", MODEL_FAMILIES)
 def test_agrees_with_weights_that_are_cast_once_per_step(family: str) -> None:
     """Autograd keeps the copies of weights, not those of biases, and no others."""
     esm, tokens = small_config(family), 1024
     config = run_config(tokens)
-    model = with_cast_weights(of_config(esm).masked_lm.packed(esm), config)
+    model = of_config(esm).masked_lm.packed(esm)
+    cast_weights(model, build_optimizers(model, config.optim))
     kept = kept_bytes(model, masked_pack(tokens, torch.device("cpu")), 2)
     layout = layout_of(config, esm, 2, "flash")
     assert layout.casts_weights_once

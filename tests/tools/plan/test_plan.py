@@ -37,6 +37,7 @@ from tools.plan.checkpoints import (
 from tools.plan.memory import USABLE, Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
 from tools.plan.placement import find_place
+from tools.plan.rates import ASSUMED, BANDWIDTHS, PUBLISHED, Share, known_share, measurements
 from tools.plan.report import (
     BOARD_WATTS,
     GIB,
@@ -47,7 +48,6 @@ from tools.plan.report import (
 )
 from tools.plan.speed import (
     MEAN_LENGTH,
-    PUBLISHED,
     flops_per_residue,
     read_measured,
     residues_of,
@@ -103,27 +103,130 @@ def test_published_shares_are_of_known_gpus_and_sizes() -> None:
 @pytest.mark.parametrize(
     ("gpu", "size", "tokens_per_second", "end"),
     [
-        ("H100", "650M", 46_000, "low"),
-        ("H100", "650M", 96_000, "high"),
-        ("H100", "3B", 26_800, "high"),
-        ("A100", "3B", 11_000, "high"),
+        ("A100", "15B", 1_930, "high"),
+        ("H100", "15B", 2_430, "low"),
+        ("H100", "15B", 4_150, "high"),
         ("H200", "15B", 5_950, "high"),
     ],
 )
 def test_published_shares_follow_from_the_published_rates(
     gpu: str, size: str, tokens_per_second: float, end: str
 ) -> None:
+    low, high, _ = PUBLISHED[gpu, size]
+    share = published_share(gpu, size, tokens_per_second)
+    assert share == pytest.approx(low if end == "low" else high, abs=0.04)
+
+
+def published_share(gpu: str, size: str, tokens_per_second: float) -> float:
     """Padded rows of 1,024 tokens attend to 1,024 tokens, and packed rows (H200) to the mean length."""
     shape = ESM2.published_shape(size)
     attended = MEAN_LENGTH if gpu == "H200" else 1024
     weights = shape.layers * shape.layer_parameters + shape.language_head
-    share = (
-        tokens_per_second
-        * (6 * weights + 12 * shape.layers * shape.hidden * attended)
-        / PEAK_BF16_FLOPS[gpu]
+    flops = 6 * weights + 12 * shape.layers * shape.hidden * attended
+    return tokens_per_second * flops / PEAK_BF16_FLOPS[gpu]
+
+
+def share_of(gpu: str, *changes: str) -> Share:
+    """Return the known share for the run file of 650M with changes."""
+    config = load_config(CONFIGS / "esm2_650m.yaml", changes)
+    return known_share(layout_on(config, 8), gpu)
+
+
+def test_a_measured_size_has_its_own_share() -> None:
+    measured = {one.size: one.share for one in measurements() if one.gpu == "H200"}
+    assert set(measured) == {"8M", "35M", "150M", "650M", "3B"}
+    for size, share in measured.items():
+        found = share_of("H200", f"model.size={size}")
+        assert (found.low, found.high) == (share, share)
+        assert found.source.startswith("measured with this trainer on one H200 (benchmarks/results")
+    assert 0.4 < measured["650M"] < 0.42
+    small = share_of("H100", "train.tokens_per_pack=8192")
+    assert small.source.endswith(
+        "packs of 16,384 tokens were measured, and smaller ones are slower"
     )
-    low, high, _ = PUBLISHED[gpu, size]
-    assert share == pytest.approx(low if end == "low" else high, abs=0.04)
+
+
+def test_other_gpus_have_a_range_between_peak_and_bandwidth() -> None:
+    measured = {one.size: one.share for one in measurements() if one.gpu == "H200"}
+    h100 = share_of("H100")
+    # Both have the same peak. What memory bounds takes longer by the ratio of the bandwidths.
+    assert h100.high == measured["650M"]
+    assert h100.low == pytest.approx(measured["650M"] * 3.35 / 4.8)
+    assert h100.source.startswith("scaled from 650M, measured with this trainer on one H200")
+    # More bandwidth per FLOP: the range is above the measured share, and below that of a plain product.
+    a10g = share_of("A10G", "model.size=3B")
+    assert a10g.low == measured["3B"]
+    assert a10g.high == pytest.approx(
+        max(one.ceiling for one in measurements() if one.size == "3B")
+    )
+    assert a10g.high < measured["3B"] * (0.6 / 70) / (4.8 / 989)
+    assert set(BANDWIDTHS) == set(PEAK_BF16_FLOPS)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "size", "pytorch", "bionemo"),
+    [
+        ("A100", "650M", 24_500, 42_900),
+        ("A100", "3B", 6_200, 11_000),
+        ("H100", "650M", 46_000, 96_000),
+        ("H100", "3B", 12_800, 26_800),
+    ],
+)
+def test_scaled_ranges_agree_with_published_rates(
+    gpu: str, size: str, pytorch: float, bionemo: float
+) -> None:
+    """The middle of a range is between plain PyTorch and BioNeMo 2, by NVIDIA's charts in tokens/s."""
+    found = share_of(gpu, f"model.size={size}")
+    low = published_share(gpu, size, pytorch)
+    high = published_share(gpu, size, bionemo)
+    assert low < (found.low + found.high) / 2 < high
+
+
+def test_a_size_between_two_measured_ones_is_between_their_shares() -> None:
+    measured = {one.size: one.share for one in measurements() if one.gpu == "H200"}
+    found = share_of("H200", "model.family=esmc", "model.size=300M")
+    assert (found.low, found.high) == (measured["150M"], measured["650M"])
+    assert found.source.startswith("assumed from 150M and 650M") and "not measured" in found.source
+    largest = share_of("H200", "model.family=esmc", "model.size=6B")
+    assert (largest.low, largest.high) == (measured["3B"], measured["3B"])
+    assert share_of("H100", "model.size=15B") == PUBLISHED["H100", "15B"]
+    assert share_of("Trainium2") == ASSUMED
+
+
+def test_only_plain_and_complete_lines_are_measurements(tmp_path: Path) -> None:
+    line = {
+        "stage": "speed",
+        "size": "650M",
+        "shape": "tokens_per_pack=16384",
+        "verdict": "passed",
+        "rehearsal": False,
+        "device": "NVIDIA H100 80GB HBM3",
+        "commit": "0123456789",
+        "figures": {"recipe": {"model_mfu": 0.4, "ceiling_flops_per_second": 791.2e12}},
+    }
+    better = {"figures": {"recipe": {"model_mfu": 0.5, "ceiling_flops_per_second": 791.2e12}}}
+    others = (
+        {"verdict": "incomplete"},
+        {"rehearsal": True},
+        {"stage": "profile"},
+        {"shape": "tokens_per_pack=16384,recompute=1"},
+        {"shape": "tokens_per_pack=16384,optimizer=muon"},
+        {"device": "AMD EPYC"},
+    )
+    lines = [line, *(line | better | changes for changes in others)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (found,) = measurements(tmp_path)
+    assert (found.gpu, found.size, found.share) == ("H100", "650M", 0.4)
+    assert found.tokens_per_pack == 16384
+    assert found.ceiling == pytest.approx(0.8)
+    (tmp_path / "b.jsonl").write_text(json.dumps(line | better))
+    assert [one.share for one in measurements(tmp_path)] == [0.5]
+
+
+def test_the_page_about_cost_has_the_scaled_range() -> None:
+    found = share_of("H100")
+    range_text = f"{100 * found.low:.0f} to {100 * found.high:.0f} %"
+    assert f"For 650M on H100, the scaled range is {range_text}" in Path("docs/cost.md").read_text()
 
 
 def test_time_follows_from_the_share_of_the_peak() -> None:
@@ -263,7 +366,8 @@ def test_reports_memory_speed_checkpoints_and_cost(plan: Plan) -> None:
     status, out = plan("esm2_650m", "slurm-p5", "--co2")
     assert status == 0
     for part in (
-        "fits: ", "21 % to 43 %: published: BioNeMo", "residues/s", "days on 8 * ml.p5.48xlarge (64 GPUs)",
+        "fits: ", "29 % to 41.5 %: scaled from 650M, measured", "residues/s",
+        "days on 8 * ml.p5.48xlarge (64 GPUs)",
         "train.save_every_steps=", "USD for these nodes", "t CO2e with the grid of us-east-1",
     ):  # fmt: skip
         assert part in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -14,10 +15,15 @@ from torch.nn.parallel import DistributedDataParallel
 from seqlm.proteins.pretraining.objective import Pretraining
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.checkpoint import Checkpointer
-from seqlm.training.kernels import PRODUCTS
+from seqlm.training.kernels import GRAPH, PRODUCTS
 from seqlm.training.processes import Processes, processes
 from seqlm.training.tracking.progress import Progress
 from seqlm.training.trainer import StepResult, Trainer
+from tests.workloads.training.rehearsed_recording import (
+    RecordedPretraining,
+    recording_trainer,
+    recordings,
+)
 
 KINDS = {"ddp": frozenset[str](), "kept": frozenset({PRODUCTS})}
 """Kernels of the two kinds of runs."""
@@ -101,3 +107,16 @@ def kernels_with_fsdp(run_file: Path, to: Path) -> None:
         trainer = Trainer(PlainPretraining(config), here, KINDS["kept"])
         steps_made(trainer, 1)
         torch.save(trainer.kernels, to / f"fsdp-{here.rank}.pt")
+
+
+def record_on_some_processes(run_file: Path, to: Path) -> None:
+    """Write the kernels of a run that all processes can record, and of one that the second cannot."""
+    config = load_config(run_file, [])
+    with processes() as here:
+        trainer, _ = recording_trainer(config, here)
+        steps_made(trainer, 1)
+        objective = RecordedPretraining(config)
+        with recordings(objective) if here.is_first else nullcontext():
+            without = Trainer(objective, here, frozenset({GRAPH}))
+        steps_made(without, 1)
+        torch.save([trainer.kernels, without.kernels], to / f"recorded-{here.rank}.pt")

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import threading
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from seqlm.proteins.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD
+from seqlm.proteins.data.prepare import Execution, prepare
+from seqlm.proteins.data.sources import ProteinFiles
 from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.model.packed_model import Pack
 from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.proteins.model.shape import num_rows
+from seqlm.training.data.limits import Limits
 from seqlm.training.hashing import hash64, mix64, mix64_on_device
 from seqlm.training.packing import PackShape, Position, pack_lengths
 from seqlm.training.records import RecordSplit
-from seqlm.training.step.loader import read_ahead, step_packs
+from seqlm.training.step.loader import step_packs
 
 CPU = torch.device("cpu")
 
@@ -198,6 +201,50 @@ def test_empty_pack_predicts_nothing(split: RecordSplit) -> None:
     assert len(pack.rows) == num_rows(512, 0.15)
 
 
+def test_crops_are_parts_of_records_whatever_batches_hold_them(
+    prepared: Path, tmp_path: Path
+) -> None:
+    fasta = prepared.parent / "proteins.fasta"
+    small = Limits(block_bytes=2000, piece_bytes=3000, shard_bytes=5000, batch_tokens=2500)
+    execution = Execution(workers=1, progress=False, limits=small)
+    fractions = {"validation_fraction": 0.1, "test_fraction": 0.1}
+    prepare(ProteinFiles([fasta]), tmp_path / "out", seed=0, execution=execution, **fractions)
+    split = RecordSplit(tmp_path / "out", "train")
+    all_places, all_lengths = split.draw(0, split.num_units, seed=0, epoch=0)
+    rng = np.random.default_rng(0)
+    for number in (1, 2, 40):
+        chosen = rng.integers(len(all_places), size=number)
+        places = [all_places[index] for index in chosen.tolist()]
+        starts = rng.integers(all_lengths[chosen])
+        lengths = rng.integers(all_lengths[chosen] - starts + 1)
+        expected = [
+            split.token_ids(place)[start : start + length]
+            for place, start, length in zip(places, starts, lengths, strict=True)
+        ]
+        found = split.crops(places, starts, lengths)
+        assert found.dtype == np.uint8 and np.array_equal(found, np.concatenate(expected))
+    assert len({batch for batch, _ in places}) > 2, "several batches must have been read"
+
+
+def test_compiled_masks_are_the_same(split: RecordSplit, capfd: pytest.CaptureFixture[str]) -> None:
+    """One graph for all packs, with gradients and without. On a CPU, where torch would not compile them."""
+    stream = stream_of(split)
+    counters.clear()
+    hosts = [stream.load(planned) for planned in islice(stream.epoch(0), 3)]
+    for host in [*hosts, stream.load(None)]:
+        expected = mask_pack(host, 128, 0.15, CPU)
+        found = mask_pack(host, 128, 0.15, CPU, True)
+        with torch.no_grad():
+            again = mask_pack(host, 128, 0.15, CPU, True)
+        for pack in (found, again):
+            for name in ("tokens", "positions", "rows", "targets"):
+                assert torch.equal(getattr(pack, name), getattr(expected, name)), name
+            assert torch.equal(pack.segments.of_token, expected.segments.of_token)
+            torch.testing.assert_close(pack.token_scale, expected.token_scale, atol=1e-6, rtol=0)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert "warning" not in capfd.readouterr().err
+
+
 def test_hash_is_the_same_on_host_and_device() -> None:
     words = np.random.default_rng(0).integers(0, 2**64, size=1000, dtype=np.uint64)
     on_device = mix64_on_device(torch.from_numpy(words.view(np.int64)))
@@ -206,27 +253,3 @@ def test_hash_is_the_same_on_host_and_device() -> None:
     assert int(mix64(np.array([0x9E3779B97F4A7C15], dtype=np.uint64))[0]) == 0xE220A8397B1DCDAF
     assert len(set(hash64(1, np.arange(10_000)).tolist())) == 10_000
     assert hash64(1, 2)[0] != hash64(2, 1)[0]
-
-
-def test_read_ahead_raises_the_readers_error() -> None:
-    def failing() -> object:
-        yield "first"
-        raise OSError("disk gone")
-
-    steps = read_ahead(failing())  # type: ignore[arg-type]
-    assert next(steps) == "first"
-    with pytest.raises(OSError, match="disk gone"):
-        next(steps)
-
-
-def test_read_ahead_ends_its_thread_when_it_is_closed() -> None:
-    def threads() -> list[str]:
-        return [
-            thread.name for thread in threading.enumerate() if thread.name.startswith("read-ahead")
-        ]
-
-    before = threads()
-    steps = read_ahead(count())  # type: ignore[arg-type]
-    assert next(steps) == 0 and len(threads()) == len(before) + 1
-    steps.close()
-    assert threads() == before

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from seqlm.proteins.finetune.task_kinds import TASK_KINDS
 from seqlm.proteins.inference.poolings import POOLED, POOLINGS
+from seqlm.training.config import KernelMode
 from seqlm.training.config_rules import fraction_violations
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ class InferenceConfig:
     ``reject`` lists the protein in the rejects."""
     tokens_per_pack: int = 0
     """Tokens that the model reads at once; 0 means 2,048 on a CPU and 65,536 on a GPU."""
+    kernels: KernelMode = "auto"
+    """Kernels of this project on a GPU, as ``train.kernels`` for training. A start compares them with torch's
+    kernels and leaves out those that differ."""
     part_residues: int = 500_000
     """Residues per part of the table. A killed command loses at most one part per process."""
     fit_contacts: bool = False

@@ -109,6 +109,7 @@ SCORING = (
     "model",
     "data",
     "evaluate",
+    "inference.kernels",
     "inference.model",
     "task",
     "chat",

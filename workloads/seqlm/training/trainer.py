@@ -132,7 +132,7 @@ class Trainer:
         compiles_layers = compiles(train, here.device)
         objective.compiles_packs = compiles_layers and here.device.type == "cuda"
         self.kernels = self._usable_kernels(kernels)
-        bare(self.model).select_kernels(self.kernels, self.dtype)
+        bare(self.model).select_kernels(self.kernels - {GRAPH}, self.dtype)
         are_kept = self.runtime.keeps_gradients or keeps_gradients(self.kernels)
         if keeps_gradients(self.kernels):
             send_parameters(self.model, here)

@@ -274,6 +274,7 @@ def test_columns_of_csv_are_those_of_make_predict() -> None:
         ("MAX_PROTEINS", "0", "from 1 to 100000"),
         ("MAX_PROTEINS", "1e3", "'1e3'"),
         ("MAX_PROTEIN", "3", "no such setting"),
+        ("KERNELS", "fast", "allowed are auto, on, off"),
         ("MAX_WAITING_RESIDUES", "5", "may have 1022"),
     ],
 )
@@ -281,3 +282,4 @@ def test_wrong_settings_are_reported(name: str, value: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ServeSettings.of({f"ESM2_SERVE_{name}": value, "PATH": "/bin"})
     assert ServeSettings.of({"ESM2_SERVE_MAX_RESIDUES": "50"}).max_residues == 50
+    assert ServeSettings.of({"ESM2_SERVE_KERNELS": "off"}).kernels == "off"

@@ -59,6 +59,7 @@ def write_baselines(config: RunFile, place: Place) -> Path:
                 device=place.here.device,
                 dtype=place.dtype,
                 max_residues=config.model.max_residues,
+                kernels=config.train.kernels,
             )
             run = partial(
                 engine.run, answer=RESIDUE_EMBEDDINGS if schema.task.per_residue else EMBEDDING

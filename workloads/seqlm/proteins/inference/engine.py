@@ -21,11 +21,13 @@ from torch import Tensor, nn
 from seqlm.proteins.alphabet import CLS, EOS, MASK, PAD, encode
 from seqlm.proteins.model.masking import plain_pack
 from seqlm.proteins.model.packed_model import Pack, PackedModel
-from seqlm.training.config import TrainConfig
+from seqlm.training.config import KernelMode, TrainConfig
 from seqlm.training.device_runtime import to_device
 from seqlm.training.hardware import compiles
 from seqlm.training.heartbeat import beat
+from seqlm.training.kernels import agreed, selected
 from seqlm.training.packing import SPECIAL_TOKENS, HostPack, PackShape
+from seqlm.training.processes import Processes
 
 from .poolings import POOLINGS, PackedRows, Pooling, Statistic
 
@@ -52,6 +54,8 @@ TOKENS_PER_PROTEIN = 64
 more, because the attention kernel is launched for each one at the largest length."""
 WARM_UP_RESIDUES = 30
 """Length of the protein that warms up the model."""
+COMPARED_RESIDUES = (1, 30, 61, 62, 63, 125, 126, 127, 254, 510, 1022)
+"""Lengths of the proteins with which kernels are compared with torch's, before CLS and EOS."""
 
 Array = npt.NDArray[np.float32]
 
@@ -147,6 +151,8 @@ class Engine:
         max_residues: number of residues in a window, in which longer proteins are read.
         compile_from: number of residues from which layers are compiled and packs have constant shapes; None
             means never. ``compile_from`` in this module returns a suitable value.
+        kernels: value of ``inference.kernels``, or the names of the kernels to use.
+        here: this process, if every process of a group makes an engine. All of them use the same kernels.
     """
 
     def __init__(
@@ -158,6 +164,8 @@ class Engine:
         tokens_per_pack: int = 0,
         max_residues: int = 1022,
         compile_from: int | None = None,
+        kernels: KernelMode | frozenset[str] = "auto",
+        here: Processes | None = None,
     ) -> None:
         self.model = model.to(device)
         for module in model.layers.modules():
@@ -176,6 +184,28 @@ class Engine:
         self._shapes: list[PackShape] = []
         """Constant shapes, the smallest first; empty until the layers are compiled."""
         self._compiled: set[tuple[PackShape, Answer]] = set()
+        self.kernels = self._usable_kernels(kernels, here)
+        """Names of the kernels in use."""
+        model.select_kernels(self.kernels)
+
+    @torch.no_grad()
+    def _usable_kernels(
+        self, wanted: KernelMode | frozenset[str], here: Processes | None
+    ) -> frozenset[str]:
+        """Return the kernels to use, without those that fail the comparison with torch's."""
+        if isinstance(wanted, str):
+            offered = self.model.kernels
+            wanted = selected(wanted, offered, self.device, self.dtype, for_inference=True)
+        if not wanted:
+            return wanted
+        longest = min(self.max_residues, COMPARED_RESIDUES[-1])
+        lengths = [length for length in COMPARED_RESIDUES if length <= longest]
+        proteins = [encode("A" * length) for length in lengths]
+        pieces = [Window(0, length, 0, length, index) for index, length in enumerate(lengths)]
+        host = _assemble(proteins, pieces, None).pack
+        pack = plain_pack(host, longest + SPECIAL_TOKENS, self.device)
+        problems = agreed(self.model.kernel_problems(wanted, pack), here)
+        return wanted - problems.keys()
 
     def run(self, proteins: Sequence[npt.NDArray[np.uint8]], answer: Answer) -> list[Array]:
         """Return the answer for every protein, (C,) or (L, C).

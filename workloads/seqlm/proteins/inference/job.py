@@ -24,6 +24,7 @@ from seqlm.proteins.model.pretrained import load_model
 from seqlm.runs.run_file import RunFile
 from seqlm.training.hardware import environment
 from seqlm.training.heartbeat import beat
+from seqlm.training.kernels import KERNELS_FIELD, listed
 from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes, exclusive
 from seqlm.training.saved_model import fingerprint
@@ -66,6 +67,8 @@ class Command:
             tokens_per_pack=config.inference.tokens_per_pack,
             max_residues=config.model.max_residues,
             compile_from=compile_from(config.train, here.device),
+            kernels=config.inference.kernels,
+            here=here,
         )
         self.settings: dict[str, object] = {
             "command": name,
@@ -76,6 +79,8 @@ class Command:
             "long_proteins": config.inference.long_proteins,
         }
         """Values, besides the proteins, that a result depends on."""
+        if self.engine.kernels:  # otherwise the result is that of versions without kernels
+            self.settings[KERNELS_FIELD] = listed(self.engine.kernels)
 
     def answers(self, proteins: list[Protein], answer: Answer) -> list[Array]:
         """Return the engine's answers; ``inference.long_proteins`` applies."""
@@ -249,6 +254,7 @@ class Command:
             "key": plan.key,
             "input_key": input_key(self.config),
             **self.settings,
+            KERNELS_FIELD: listed(self.engine.kernels),
             **totals,
             "environment": environment(self.here.device),
         }

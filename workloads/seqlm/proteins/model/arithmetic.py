@@ -1,4 +1,4 @@
-"""Operations of a packed model's layers: joined products, layer norms, look-ups and their types.
+"""Operations of a packed model's layers: joined products, layer norms, lookups and their types.
 
 Shapes: T tokens, C channels, H heads, D head size, V vocabulary.
 """

@@ -14,6 +14,7 @@ from seqlm.proteins.model.pretrained import starting_config, starting_weights, w
 from seqlm.proteins.model.protein_packs import ProteinSplit, ProteinStream
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checksums import verified
+from seqlm.training.config import KernelMode
 from seqlm.training.objective import Place
 from seqlm.training.packing import HostPack, PackShape
 from seqlm.training.precision import select_precision
@@ -71,6 +72,7 @@ def pseudo_perplexity(
     num_proteins: int,
     dtype: torch.dtype,
     device: torch.device,
+    kernels: KernelMode = "auto",
 ) -> float:
     """Return the mean over proteins of exp(mean negative log-likelihood of each residue masked alone).
 
@@ -84,10 +86,16 @@ def pseudo_perplexity(
         num_proteins: number of proteins, drawn with a fixed seed.
         dtype: type of the arithmetic.
         device: device of the model.
+        kernels: value of ``inference.kernels``.
     """
     longest = shape.max_record_tokens
     engine = Engine(
-        model, device=device, dtype=dtype, tokens_per_pack=shape.num_tokens, max_residues=longest
+        model,
+        device=device,
+        dtype=dtype,
+        tokens_per_pack=shape.num_tokens,
+        max_residues=longest,
+        kernels=kernels,
     )
     values = []
     places, _ = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
@@ -129,6 +137,12 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
     num_proteins = config.evaluate.pseudo_perplexity_proteins
     if num_proteins:
         scores["pseudo_perplexity"] = pseudo_perplexity(
-            model, split, shape, num_proteins=num_proteins, dtype=dtype, device=here.device
+            model,
+            split,
+            shape,
+            num_proteins=num_proteins,
+            dtype=dtype,
+            device=here.device,
+            kernels=config.inference.kernels,
         )
     return scores

@@ -204,7 +204,13 @@ def _perplexity(config: RunFile, command: Command) -> list[Row]:
     model = engine.model
     assert isinstance(model, MaskedLanguageModel)  # checked by its architectures
     pseudo = pseudo_perplexity(
-        model, split, shape, num_proteins=proteins, dtype=engine.dtype, device=engine.device
+        model,
+        split,
+        shape,
+        num_proteins=proteins,
+        dtype=engine.dtype,
+        device=engine.device,
+        kernels=config.inference.kernels,
     )
     data = f"{config.data.path}, split {config.evaluate.split}"
     masks = f"{config.model.mask_fraction:.0%} of the residues, fixed masks"

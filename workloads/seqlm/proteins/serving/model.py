@@ -96,5 +96,6 @@ def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
         tokens_per_pack=settings.tokens_per_pack,
         max_residues=settings.max_residues,
         compile_from=0 if compiles(train, device) else None,
+        kernels=settings.kernels,
     )
     return ServedModel(engine, head)

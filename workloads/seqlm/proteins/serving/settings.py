@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from seqlm.runs.schema import field_docs
+from seqlm.training.config import KernelMode
 
 PREFIX = "ESM2_SERVE_"
 """Prefix of the environment variables: ``ESM2_SERVE_MAX_PROTEINS`` sets ``max_proteins``."""
@@ -16,13 +17,51 @@ MAX_DIGITS = 19
 """Largest number of digits of a value. Python refuses to convert very long ones."""
 MAX_FILES_SHOWN = 10
 """Largest number of file names in a message."""
+ALLOWED = "allowed"
+"""Key of the allowed values in the metadata of a field."""
 HELP_WIDTH = 78
 HELP_INDENT = " " * 6
 
 
+@dataclass(frozen=True)
+class _Range:
+    """Whole numbers that a setting may have."""
+
+    least: int
+    most: int
+
+    def read(self, text: str) -> int:
+        """Return the value of a setting.
+
+        Raises:
+            ValueError: saying which values are allowed.
+        """
+        is_number = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
+        if not is_number or not self.least <= int(text) <= self.most:
+            raise ValueError(f"whole numbers from {self.least} to {self.most} are allowed")
+        return int(text)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Words that a setting may have."""
+
+    words: tuple[str, ...]
+
+    def read(self, text: str) -> str:
+        """Return the value of a setting.
+
+        Raises:
+            ValueError: saying which values are allowed.
+        """
+        if text not in self.words:
+            raise ValueError(f"allowed are {', '.join(self.words)}")
+        return text
+
+
 def _setting(default: int, least: int, most: int) -> Any:
     """Return a field with its default and the range of allowed values."""
-    return dataclasses.field(default=default, metadata={"least": least, "most": most})
+    return dataclasses.field(default=default, metadata={ALLOWED: _Range(least, most)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +75,10 @@ class ServeSettings:
     tokens_per_pack: int = _setting(0, 0, 1 << 20)
     """Largest number of tokens, with CLS and EOS, that the model computes at once. It bounds the memory. 0
     means the default of the device (``inference/engine.py``). A longer protein is computed alone."""
+    kernels: KernelMode = dataclasses.field(
+        default="auto", metadata={ALLOWED: _Choice(get_args(KernelMode))}
+    )
+    """Kernels of this project on a GPU, as ``inference.kernels`` in run files."""
     max_waiting_residues: int = _setting(1_000_000, 1, 1 << 40)
     """Largest number of waiting residues. Requests beyond it are answered with 503."""
     timeout_seconds: int = _setting(55, 1, 3600)
@@ -55,7 +98,7 @@ class ServeSettings:
         fields = {PREFIX + field.name.upper(): field for field in dataclasses.fields(ServeSettings)}
         given = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
         problems: list[str] = []
-        values: dict[str, int] = {}
+        values: dict[str, Any] = {}
         for name, text in sorted(given.items()):
             if name not in fields:
                 problems.append(
@@ -63,15 +106,10 @@ class ServeSettings:
                 )
                 continue
             setting = fields[name]
-            least = setting.metadata["least"]
-            most = setting.metadata["most"]
-            is_number = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
-            if not is_number or not least <= int(text) <= most:
-                problems.append(
-                    f"{name}: got {text!r}; whole numbers from {least} to {most} are allowed"
-                )
-                continue
-            values[setting.name] = int(text)
+            try:
+                values[setting.name] = setting.metadata[ALLOWED].read(text)
+            except ValueError as error:
+                problems.append(f"{name}: got {text!r}; {error}")
         settings = ServeSettings(**values)
         if not problems and settings.max_waiting_residues < settings.max_residues:
             problems.append(

@@ -59,7 +59,7 @@ class Stager:
             return staged(host, self._device)
         # The context also selects the device, which each thread has its own setting for.
         with torch.cuda.stream(self._stream):
-            buffer, tensors = _in_one_copy(vars(host), self._device, pins=True)
+            buffer, tensors = in_one_copy(vars(host), self._device, pins=True)
             copied = torch.cuda.Event()
             copied.record(self._stream)
         return StagedPack(tensors, buffer, copied)
@@ -71,11 +71,11 @@ def staged(pack: AnyPack, device: torch.device) -> StagedPack:
         return pack
     if device.type != "cuda":
         return StagedPack({name: torch.from_numpy(array) for name, array in vars(pack).items()})
-    _, tensors = _in_one_copy(vars(pack), device, pins=True)
+    _, tensors = in_one_copy(vars(pack), device, pins=True)
     return StagedPack(tensors)
 
 
-def _in_one_copy(
+def in_one_copy(
     arrays: Mapping[str, npt.NDArray[Any]], device: torch.device, *, pins: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Copy arrays to a device as one buffer; return the buffer and views of it with their types and shapes.

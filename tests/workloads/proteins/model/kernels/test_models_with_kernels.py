@@ -34,7 +34,7 @@ def test_esm2_rotates_in_place_and_esmc_behind_its_norms(interpreter: Interprete
 
 @pytest.mark.parametrize(("name", "graphs"), [("esm2", 2), ("esmc", 3)])
 def test_a_layer_is_one_graph(interpreter: Interpreter, name: str, graphs: int) -> None:
-    """The last layer differs from the others, and so does ESMC's first one, which looks up its operands."""
+    """The last layer differs from the others. ESMC's first one, which looks up its operands, does so, too."""
     found, difference = interpreter(cases.compiled, name)
     assert found == graphs
     assert difference < 1e-3

@@ -109,14 +109,12 @@ def _rotated_back(grad, rows, valid, cos, sin, SIZE: tl.constexpr, PADDED: tl.co
     half: tl.constexpr = SIZE // 2
     columns = tl.arange(0, PADDED)
     mask = valid[:, None] & (columns < SIZE)[None, :]
-    angles = rows[:, None].to(tl.int64) * half + (columns % half)[None, :]
-    c = tl.load(cos + angles, mask=mask, other=0.0)
-    s = tl.load(sin + angles, mask=mask, other=0.0)
+    angles = rows[:, None] * half + (columns % half)[None, :]
     other_half = tl.broadcast_to(((columns + half) % SIZE)[None, :], grad.shape)
-    swapped = tl.gather(grad, other_half, 1)
     # A rotation's transpose is the rotation by the opposite angle.
     sign = tl.where(columns < half, 1.0, -1.0)
-    return grad * c + swapped * s * sign[None, :]
+    turned = tl.gather(grad, other_half, 1) * tl.load(sin + angles, mask=mask, other=0.0)
+    return grad * tl.load(cos + angles, mask=mask, other=0.0) + turned * sign[None, :]
 
 
 @triton.jit
@@ -304,9 +302,9 @@ def of_queries(
             stride, SIZE, PADDED, KEYS, True,
         )  # fmt: skip
     dq = _rotated_back(dq * plain_scale, rows, valid, cos, sin, SIZE, PADDED)
-    _store(dqkv + head * SIZE, dq, rows, valid, stride, SIZE, PADDED)
     if ADDS_COLUMNS:
         _store_column_sums(columns_of, dq, SIZE, PADDED)
+    _store(dqkv + head * SIZE, dq, rows, valid, stride, SIZE, PADDED)
 
 
 @triton.jit
@@ -405,12 +403,14 @@ def of_keys(
             k, v, q_of, grad_of, of_head, whole, start, length, scale, dk, dv,
             width, SIZE, PADDED, QUERIES, True,
         )  # fmt: skip
-    dk = _rotated_back(dk * plain_scale, rows, valid, cos, sin, SIZE, PADDED)
-    dk_of = dqkv + width + head * SIZE
-    _store(dk_of, dk, rows, valid, stride, SIZE, PADDED)
-    _store(dk_of + width, dv, rows, valid, stride, SIZE, PADDED)
+    # Values first, and sums before numbers are stored: the kernel then needs the fewest registers.
+    dv_of = dqkv + 2 * width + head * SIZE
     if ADDS_COLUMNS:
         # Spare keys have zeros for numbers, but not for gradients.
-        nowhere = ~valid[:, None]
-        _store_column_sums(columns_of, tl.where(nowhere, 0.0, dk), SIZE, PADDED)
-        _store_column_sums(columns_of + width, tl.where(nowhere, 0.0, dv), SIZE, PADDED)
+        of_values = tl.where(valid[:, None], dv, 0.0)
+        _store_column_sums(columns_of + width, of_values, SIZE, PADDED)
+    _store(dv_of, dv, rows, valid, stride, SIZE, PADDED)
+    dk = _rotated_back(dk * plain_scale, rows, valid, cos, sin, SIZE, PADDED)
+    if ADDS_COLUMNS:
+        _store_column_sums(columns_of, tl.where(valid[:, None], dk, 0.0), SIZE, PADDED)
+    _store(dv_of - width, dk, rows, valid, stride, SIZE, PADDED)

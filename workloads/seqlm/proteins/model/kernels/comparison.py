@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqlm.proteins.model.attention import packed_attention
+from seqlm.proteins.model.attention import packed_attention, rotate
 from seqlm.training.layered_model import Segments
 
 from .attention import attend, project_and_attend
@@ -22,6 +22,9 @@ that round to bf16 differ by up to 6e-3 (measured on an H200), and a wrong one b
 DTYPE = torch.bfloat16
 """Type of the compared products: kernels are used with no other."""
 SEED = 0
+BIAS_SIZE = 0.1
+"""Size of biases, relative to that of products. Large ones of values cancel in the gradients of scores, and
+leave the rounding errors of both kernels."""
 OPERANDS = ("queries", "keys", "values")
 
 
@@ -87,8 +90,7 @@ def attention_differences(shape: AttentionShape) -> dict[str, float]:
     else:
         queries, keys, values = operands
         ours = attend(queries, keys, values, shape.cos, shape.sin, tiles, shape.head_size)
-    split = [one.unflatten(-1, (-1, shape.head_size)) for one in (queries, keys, values)]
-    torchs = packed_attention(*split, shape.cos, shape.sin, shape.segments).flatten(1)
+    torchs = _torchs_attention(queries, keys, values, shape)
     differences = {"result": relative_difference(ours, torchs)}
     if torch.is_grad_enabled():
         upstream = _drawn(torchs.shape, generator).to(DTYPE)
@@ -101,6 +103,21 @@ def attention_differences(shape: AttentionShape) -> dict[str, float]:
     return dict(zip(differences, together, strict=True))
 
 
+def _torchs_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape
+) -> Tensor:
+    """Return torch's attention (T, C) of operands before rotation, (T, C) each.
+
+    Angles are 0 for ``packed_attention``, which rotates in bf16 on a CPU. The kernels rotate in fp32.
+    """
+    q, k, v = (one.unflatten(-1, (-1, shape.head_size)) for one in (queries, keys, values))
+    q = rotate(q, shape.cos, shape.sin)
+    k = rotate(k, shape.cos, shape.sin)
+    no_cos = torch.ones_like(shape.cos)
+    no_sin = torch.zeros_like(shape.sin)
+    return packed_attention(q, k, v, no_cos, no_sin, shape.segments).flatten(1)
+
+
 def _leaves(shape: AttentionShape, generator: torch.Generator) -> dict[str, Tensor]:
     """Return random operands by their names, of the sizes that numbers have behind a layer norm."""
     tokens = (len(shape.cos), shape.width)
@@ -110,7 +127,7 @@ def _leaves(shape: AttentionShape, generator: torch.Generator) -> dict[str, Tens
         weights = _drawn((3 * shape.width, shape.width), generator) * shape.width**-0.5
         leaves = {"input": _drawn(tokens, generator).to(DTYPE), "weights": weights.to(DTYPE)}
         if shape.has_bias:
-            leaves["biases"] = _drawn((3 * shape.width,), generator)
+            leaves["biases"] = _drawn((3 * shape.width,), generator) * BIAS_SIZE
     return {name: one.requires_grad_() for name, one in leaves.items()}
 
 

@@ -27,7 +27,7 @@ def test_the_derivative_is_exact(interpreter: Interpreter) -> None:
 
 @pytest.mark.parametrize("of_slope", [False, True])
 def test_bf16_is_the_exact_result_rounded(interpreter: Interpreter, of_slope: bool) -> None:
-    """Some results are so close to the middle of two numbers that an error of 2e-7 decides."""
+    """An error of 2e-7 decides only for results that are close to the middle of two numbers."""
     assert interpreter(cases.misrounded, of_slope=of_slope) < 0.01
 
 

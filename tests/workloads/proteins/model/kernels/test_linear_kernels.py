@@ -40,14 +40,14 @@ def test_bf16_is_as_exact_as_with_torchs_kernels(
     interpreter: Interpreter, family: str, kernels: frozenset[str]
 ) -> None:
     with_kernels, without = interpreter(cases.errors_in_bf16, family, kernels)
-    assert with_kernels < 1.1 * without
+    assert with_kernels < 1.2 * without
 
 
 @pytest.mark.parametrize(("family", "kernels", "graphs"), [("esm2", ALL, 2), ("esmc", OF_ESMC, 3)])
 def test_a_layer_is_one_graph(
     interpreter: Interpreter, family: str, kernels: frozenset[str], graphs: int
 ) -> None:
-    """The last layer differs from the others, and so does ESMC's first one, which looks up its operands."""
+    """The last layer differs from the others. ESMC's first one does, too, because it looks up its operands."""
     after_one, after_all, difference = interpreter(cases.compiled, family, kernels)
     assert (after_one, after_all) == (graphs, graphs)
     assert difference < 1e-3

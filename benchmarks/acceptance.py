@@ -43,6 +43,7 @@ from typing import Any
 from benchmarks.case import (
     AUTO_KERNELS,
     GPUS_VARIABLE,
+    INCOMPLETE,
     UNFINISHED,
     Case,
     Line,
@@ -80,12 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _set_environment()
     options.out.mkdir(parents=True, exist_ok=True)
     # SIGTERM ends the workers, too.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    handler = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     run = AcceptanceRun(options, shlex.join(["python", "-m", "benchmarks.acceptance", *given]))
     try:
         verdicts = run.run(stages)
     finally:
         run.close()
+        signal.signal(signal.SIGTERM, handler)
     counts = [f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)]
     say("; ".join(counts) or "nothing to do")
     if "failed" in verdicts:
@@ -336,7 +338,7 @@ class AcceptanceRun:
 
         def keep(figures: dict[str, Any]) -> None:
             found.update(figures)
-            write(found, "incomplete")
+            write(found, INCOMPLETE)
 
         try:
             result = self._worker_of(case).ask(
@@ -345,9 +347,9 @@ class AcceptanceRun:
             line = write(result)
         except WorkerFailedError as error:
             # A case that was cut has figures to show; one that broke down has none that count.
-            verdict = "incomplete" if error.is_late and found else "failed"
+            verdict = INCOMPLETE if error.is_late and found else "failed"
             line = write({**found, "error": str(error)}, verdict)
-        if line["verdict"] in ("failed", "incomplete", "out of memory"):
+        if line["verdict"] in (*UNFINISHED, "out of memory"):
             self._close_worker(case)
         say(f"{case.id}: {line['verdict']} in {line['seconds']:.0f} s {line.get('error', '')}")
         self._verdicts.append(str(line["verdict"]))

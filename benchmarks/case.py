@@ -21,7 +21,9 @@ Line = dict[str, Any]
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Parts of messages of exceptions for a lack of memory."""
-UNFINISHED = ("failed", "incomplete", "skipped")
+INCOMPLETE = "incomplete"
+"""Verdict of a case that has not ended, or was ended before it had measured everything."""
+UNFINISHED = ("failed", INCOMPLETE, "skipped")
 """Verdicts of cases that are run again."""
 GPUS_VARIABLE = "BENCHMARK_GPUS"
 """Environment variable with the GPUs of this run, which only ``scaling`` uses together."""
@@ -86,7 +88,7 @@ class Settings:
     kernels: str = AUTO_KERNELS
     """Kernels of our trainer: ``auto``, ``off``, or names of ``training/kernels.py`` separated by commas."""
     is_warm_up: bool = False
-    """Measure windows of one step, whose figures nobody reads, so that everything is compiled."""
+    """Measure windows of one step, whose figures are thrown away, so that everything is compiled."""
     record: Callable[[dict[str, Any]], None] = ignore
     """Function that writes the figures measured so far, which survive the end of the process."""
 
@@ -97,7 +99,7 @@ class Settings:
 
     @property
     def is_short(self) -> bool:
-        """Whether windows have one step, because nobody reads their figures."""
+        """Whether windows have one step, because their figures are not used."""
         return self.rehearsal or self.is_warm_up
 
 

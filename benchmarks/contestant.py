@@ -96,7 +96,7 @@ NextGrant = Callable[[Window | None], Grant | None]
 
 
 def steady(settings: Settings) -> Grant:
-    """Return the grant of a window after compilation, of one step if nobody reads the figures.
+    """Return the grant of a window after compilation, of one step if the figures are not used.
 
     On a CPU, nothing runs ahead of the first step, so that all steps are alike.
     """

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.case import Line, case_id, read_lines
+from benchmarks.case import AUTO_KERNELS, INCOMPLETE, Line, case_id, read_lines
 from benchmarks.derived import TABLES
 
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 NOT_MEASURED = "Not measured yet.\n"
+UNSHOWN = {"out of memory": "Out of memory", INCOMPLETE: "Incomplete, not in the table"}
+"""Texts that list the cases without a row, by their verdict."""
 _MARKED = re.compile(r"(<!-- acceptance:(\w+) -->\n).*?(<!-- /acceptance:\2 -->)", re.DOTALL)
 
 
@@ -36,14 +38,11 @@ def write_tables(files: Sequence[Path], documents: Iterable[Path] | None = None)
         raise SystemExit(
             f"error: --report: {', '.join(missing)} is missing; expected a file of JSON lines"
         )
-    newest: dict[tuple[str, str], Line] = {}
-    for line in read_lines([*sorted(RESULTS.glob("*.jsonl")), *files]):
-        if not line["rehearsal"] and line["verdict"] != "failed":
-            newest[line["device"], case_id(line)] = line
+    newest = newest_lines(read_lines([*sorted(RESULTS.glob("*.jsonl")), *files]))
 
     def with_tables(marked: re.Match[str]) -> str:
         begin, stage, end = marked.groups()
-        return begin + tables(stage, list(newest.values())) + end
+        return begin + tables(stage, newest) + end
 
     if documents is None:
         documents = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -57,21 +56,39 @@ def write_tables(files: Sequence[Path], documents: Iterable[Path] | None = None)
     return changed
 
 
+def newest_lines(lines: Iterable[Line]) -> list[Line]:
+    """Return the last line of each case and device that belongs into tables.
+
+    An incomplete line does not replace a complete one. Lines with other kernels than a run selects are left
+    out, because they do not show what users get.
+    """
+    newest: dict[tuple[str, str], Line] = {}
+    for line in lines:
+        is_published = line.get("kernels", AUTO_KERNELS) == AUTO_KERNELS
+        if line["rehearsal"] or line["verdict"] in ("failed", "skipped") or not is_published:
+            continue
+        key = (line["device"], case_id(line))
+        if line["verdict"] == INCOMPLETE and newest.get(key, line)["verdict"] != INCOMPLETE:
+            continue
+        newest[key] = line
+    return list(newest.values())
+
+
 def tables(stage: str, lines: Sequence[Line]) -> str:
     """Return a stage's tables in Markdown, one per device, or the one table of another name."""
     if stage in TABLES:
-        table = TABLES[stage](lines)
+        table = TABLES[stage]([line for line in lines if line["verdict"] != INCOMPLETE])
         return f"{_table(table.rows)}\n{table.note}\n" if table.rows else NOT_MEASURED
     mine = [line for line in lines if line["stage"] == stage]
     parts: list[str] = []
     for device in dict.fromkeys(line["device"] for line in mine):
         here = [line for line in mine if line["device"] == device]
-        measured = [line for line in here if line["verdict"] != "out of memory"]
+        measured = [line for line in here if line["verdict"] not in UNSHOWN]
         rows: list[dict[str, str]] = []
         if measured:
             rows_of = getattr(import_module(f"benchmarks.stages.{stage}"), "rows", _rows)
             rows = rows_of(measured)
-        parts.append(f"{_heading(here)}\n\n{_table(rows)}{_not_fitting(here)}")
+        parts.append(f"{_heading(here)}\n\n{_table(rows)}{_left_out(here)}")
     return "\n".join(parts) or NOT_MEASURED
 
 
@@ -99,9 +116,14 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in table)
 
 
-def _not_fitting(lines: Sequence[Line]) -> str:
-    cases = [f"`{case_id(line)}`" for line in lines if line["verdict"] == "out of memory"]
-    return f"\nOut of memory: {', '.join(cases)}.\n" if cases else ""
+def _left_out(lines: Sequence[Line]) -> str:
+    """Return a sentence for each verdict whose cases have no row."""
+    sentences: list[str] = []
+    for verdict, text in UNSHOWN.items():
+        cases = [f"`{case_id(line)}`" for line in lines if line["verdict"] == verdict]
+        if cases:
+            sentences.append(f"\n{text}: {', '.join(cases)}.\n")
+    return "".join(sentences)
 
 
 def _rows(lines: Sequence[Line]) -> list[dict[str, str]]:

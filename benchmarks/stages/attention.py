@@ -18,7 +18,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-import torch._dynamo.config
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -26,7 +25,6 @@ from benchmarks.case import Case, Line, Settings
 from benchmarks.contestant import synchronize
 from benchmarks.figures import ceiling_of
 from benchmarks.ours import model_of, new_trainer, offered_kernels, run_config
-from benchmarks.stages.kernels import RECOMPILE_LIMIT
 from seqlm.proteins.families.esm2.facts import ESM2
 from seqlm.proteins.model.attention import packed_attention
 from seqlm.proteins.model.kernels.attention import project_and_attend
@@ -75,7 +73,6 @@ def cases(settings: Settings) -> list[Case]:
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
     """Measure the operators, then the layers."""
-    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
     tokens = REHEARSED_TOKENS if settings.rehearsal else int(case.values["tokens_per_pack"])
     figures: dict[str, Any] = {"attention": {}, "layer": {}}
     with TemporaryDirectory() as folder, processes() as here:

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.case import Case, Settings, judged
 from benchmarks.contestant import steady, synchronize
-from benchmarks.ours import model_folder
+from benchmarks.ours import model_folder, wanted_kernels
 from seqlm.commands.kinds import prepare as prepare_run
 from seqlm.proteins.finetune.method_table import METHODS, Method, method_run
 from seqlm.proteins.finetune.objective import FineTuning
@@ -80,7 +80,7 @@ def measure(config: RunFile, settings: Settings) -> dict[str, Any]:
     """
     window = steady(settings)
     with processes() as here:
-        trainer = Trainer(FineTuning(config), here)
+        trainer = Trainer(FineTuning(config), here, wanted_kernels(settings.kernels))
         steps = trainer.steps()
         for _ in range(1 if settings.rehearsal else 2):
             trainer.step(next(steps))

@@ -15,8 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch._dynamo.config
-
 from benchmarks.case import Case, Line, Settings
 from benchmarks.contestant import synchronize
 from benchmarks.expected import EXPECTED
@@ -42,8 +40,6 @@ SECONDS = {"8M": 90, "650M": 110}
 WARM_SECONDS = {"8M": 100, "650M": 110}
 LEAST_SHARE = 2 / 3
 """Share of the expected gain that a kernel must reach."""
-RECOMPILE_LIMIT = 64
-"""Graphs of a layer, which differ by kernels. Beyond torch's default of 8, it would not be compiled."""
 
 
 def cases(settings: Settings) -> list[Case]:
@@ -108,8 +104,6 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
         Times per pack and gains as ``kernels``, by name, and the reason why others are missing as
         ``missing``. The verdict is ``failed`` if a kernel that is offered is not used.
     """
-    # The layers of all trainers share one limit.
-    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
     tokens = REHEARSED_TOKENS if settings.rehearsal else int(case.values["tokens_per_pack"])
     train = TrainConfig(
         tokens_per_pack=tokens,

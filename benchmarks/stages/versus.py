@@ -183,7 +183,7 @@ class DeviceMemory:
 
     @contextmanager
     def taken(self, gigabytes: float) -> Iterator[None]:
-        """Wait for an amount of memory. Whoever is alone gets any amount."""
+        """Wait for an amount of memory. If none is taken, any amount is available."""
         with self._changed:
             self._changed.wait_for(
                 lambda: not self._taken or self._taken + gigabytes <= self._gigabytes

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,41 @@ from benchmarks import report
 from benchmarks.acceptance import main
 from benchmarks.case import Case, Settings, read_lines
 from benchmarks.report import write_tables
-from benchmarks.stages import ceilings, profile, quality, speed, versus
+from benchmarks.stages import attention, ceilings, kernels, profile, quality, speed, versus
+from seqlm.training.kernels import KERNELS
 
 REPOSITORY = Path(__file__).parents[2]
-STAGES = {stage.__name__.rpartition(".")[2]: stage for stage in (ceilings, profile, speed, quality)}
+STAGES = {
+    stage.__name__.rpartition(".")[2]: stage
+    for stage in (ceilings, profile, speed, quality, attention, kernels)
+}
 """``versus`` starts processes of its own."""
 FAKE_STAGE = """
 import os, time, torch
 from benchmarks.case import Case
 
+warmed = []
+
 def cases(settings):
     contestants = {"fails": 1, "hangs": -28, "full": 1, "killed": 1, "works": 1, "long": 10_000}
-    return [Case("fake", "-", name, "x=1", seconds) for name, seconds in contestants.items()]
+    found = [Case("fake", "-", name, "x=1", seconds) for name, seconds in contestants.items()]
+    found.append(Case("fake", "-", "cut", "x=1", -28, warm_seconds=1))
+    found.append(Case("fake", "-", "last", "x=1", 1, process="one", slows_process=True))
+    found.append(Case("fake", "-", "first", "x=1", 1, warm_seconds=1, process="one"))
+    found.append(Case("fake", "-", "beside", "x=1", 1, is_timed=False))
+    return found
 
 def run(case, settings):
+    if settings.is_warm_up:
+        settings.record({"rate": "of a warm-up"})
+        warmed.append(case.contestant)
+        return {}
+    if case.contestant in ("first", "last", "beside"):
+        return {"process": os.getpid(), "warmed": list(warmed), "window": settings.window}
+    if case.contestant == "cut":
+        settings.record({"rate": 1.0})
+        settings.record({"rate": 1.0, "later": 2.0})
+        time.sleep(1000)
     if case.contestant == "fails":
         raise ValueError("the reason")
     if case.contestant == "hangs":
@@ -72,6 +94,12 @@ def test_case(case: Case, settings: Settings) -> None:
         assert 0.5 < one["fill"] <= 1 and recipe["residues_per_second"] > 0
     if case.stage == "profile":
         assert found["shares"]["products"] > 0 and 0 < found["busy_share"] <= 1
+        assert found["ms_per_step"]["masking"] > 0
+        assert 0 < found["host_ms_masking"] < found["host_ms_per_step"] <= found["step_ms"]
+    if case.stage == "attention":
+        assert found["attention"]["torch"]["forward_ms"] > 0 and "none" in found["layer"]
+    if case.stage == "kernels":
+        assert {*found["kernels"], *found["missing"]} == {*KERNELS}
     if case.stage == "quality":
         residues = [point["residues"] for point in found["points"]]
         assert residues == sorted(residues) and residues[-1] == pytest.approx(30_000, rel=0.35)
@@ -84,12 +112,18 @@ def test_contestants_in_turns(settings: Settings, monkeypatch: pytest.MonkeyPatc
     forkserver = multiprocessing.get_context("forkserver")
     forkserver.set_forkserver_preload(["benchmarks.trainers", "benchmarks.ours"])
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: forkserver)
+    recorded: list[dict[str, Any]] = []
+    settings = replace(settings, record=recorded.append)
     found = versus.run(versus.cases(settings)[0], settings)
+    # After each window, with the ratios of the rounds so far.
+    assert len(recorded) == 4 * versus.ROUNDS["cpu"]
+    assert list(recorded[0]["contestants"]) == ["guidance"] and not recorded[0]["ratios"]
+    assert recorded[-1] == found
     assert (
-        list(found["contestants"]) == ["guidance", "tuned", "ours"]
+        list(found["contestants"]) == ["guidance", "tuned", "packed", "ours"]
         and found["verdict"] == "measured"
     )
-    assert set(found["ratios"]) == {"guidance", "tuned"} and not found["errors"]
+    assert set(found["ratios"]) == {"guidance", "tuned", "packed"} and not found["errors"]
     assert {one["steps"] for one in found["contestants"].values()} == {versus.ROUNDS["cpu"]}
     assert found["contestants"]["guidance"]["fill"] < found["contestants"]["ours"]["fill"]
 
@@ -121,9 +155,9 @@ def test_no_case_ends_another(data: Path, tmp_path: Path) -> None:
     stages.mkdir(parents=True)
     (stages / "fake.py").write_text(FAKE_STAGE)
     (stages / "broken.py").write_text("import a_package_that_is_missing\n")
-    given = ("--data", data, "--stages", "broken,fake", "--until", "1000")
+    given = ("--data", data, "--stages", "broken,fake", "--until", "1000", "--window", "3")
     lines, said = run(*given, out=tmp_path / "out", fake=tmp_path)
-    found = {line["contestant"]: line for line in lines}
+    found = {line["contestant"]: line for line in lines}  # the last line of each case
     assert {name: line["verdict"] for name, line in found.items()} == {
         "-": "failed",
         "fails": "failed",
@@ -131,7 +165,26 @@ def test_no_case_ends_another(data: Path, tmp_path: Path) -> None:
         "full": "out of memory",
         "killed": "failed",
         "works": "passed",
+        "cut": "incomplete",
+        "first": "measured",
+        "last": "measured",
+        "beside": "measured",
     }
+    parts = [line for line in lines if line["contestant"] == "cut"]
+    assert [line["figures"] for line in parts] == [
+        {"rate": 1.0},
+        {"rate": 1.0, "later": 2.0},
+        {"rate": 1.0, "later": 2.0},
+    ]
+    assert parts[-1]["error"].startswith("still running after 4 s")
+    # Cases that share a process come in the order of their effect on it, after its warm-up.
+    first, last, beside = (found[name]["figures"] for name in ("first", "last", "beside"))
+    assert lines.index(found["beside"]) < lines.index(found["first"]) < lines.index(found["last"])
+    assert first["process"] == last["process"] != beside["process"]
+    assert first["warmed"] == last["warmed"] == ["first"] and not beside["warmed"]
+    assert {line["window"] for line in lines} == {3.0} and first["window"] == 3.0
+    assert {line["kernels"] for line in lines} == {"auto"}
+    assert "warm_seconds" in found["first"] and found["first"]["expected_seconds"] == 1
     assert "a_package_that_is_missing" in found["-"]["error"]
     assert found["fails"]["error"].endswith("ValueError: the reason")
     assert found["hangs"]["error"].startswith("still running after 4 s")
@@ -141,11 +194,22 @@ def test_no_case_ends_another(data: Path, tmp_path: Path) -> None:
     assert works["versions"]["torch"] == torch.__version__ and "--until 1000" in works["command"]
     assert "fake/-/long/x=1: not started" in said
     # What is done, elsewhere too, is not run again; what failed is.
-    again = ("--data", data, "--stages", "fake", "--only", "/fails/", "/works/", "/full/")
+    again = ("--data", data, "--stages", "fake", "--only", "/fails/", "/works/", "/full/", "/cut/")
     before = ("--done", tmp_path / "out" / "acceptance.jsonl")
     lines, said = run(*again, *before, out=tmp_path / "next", fake=tmp_path)
-    assert [line["contestant"] for line in lines] == ["fails"]
+    assert [line["contestant"] for line in lines] == ["fails", "cut", "cut", "cut"]
     assert "done before: fake/-/full/x=1, fake/-/works/x=1" in said
+    # Lines of other kernels are those of other cases.
+    others = ("--data", data, "--stages", "fake", "--only", "/works/", "--kernels", "off")
+    lines, said = run(*others, *before, out=tmp_path / "off", fake=tmp_path)
+    assert [(line["contestant"], line["kernels"]) for line in lines] == [("works", "off")]
+
+
+def test_unknown_kernels(data: Path, tmp_path: Path) -> None:
+    given = ["--stages", "ceilings", "--kernels", "atention", "--data", str(data)]
+    message = r"--kernels: got atention; allowed are auto, off, or attention, products"
+    with pytest.raises(SystemExit, match=message):
+        main([*given, "--out", str(tmp_path)])
 
 
 def test_unknown_stage(tmp_path: Path) -> None:
@@ -173,6 +237,10 @@ def test_report_writes_a_table_for_each_device(
         line("NVIDIA H100", "machine", "measured", 790e12),  # the same case, later
         line("NVIDIA H100", "other", "out of memory", 0),
         line("NVIDIA H200", "machine", "measured", 800e12),
+        line("NVIDIA H200", "machine", "incomplete", 1e12),
+        line("NVIDIA H200", "cut", "incomplete", 1e12),
+        {**line("NVIDIA H200", "machine", "measured", 2e12), "kernels": "off"},
+        line("NVIDIA H200", "missing", "skipped", 1e12),
         line("CPU", "machine", "measured", 1e12, rehearsal=True),
         line("CPU", "machine", "failed", 2e12),
     ]
@@ -188,6 +256,8 @@ def test_report_writes_a_table_for_each_device(
     assert "**NVIDIA H100**, torch 2.11.0" in h100 and "commit 0123456:" in h100
     assert "| largest | 790.0 |" in h100 and "700.0" not in text and "| largest | 800.0 |" in h200
     assert "Out of memory: `ceilings/-/other/all`." in h100 and "CPU" not in text
+    assert "Incomplete, not in the table: `ceilings/-/cut/all`." in h200
+    assert "| 1.0 |" not in text and "| 2.0 |" not in text and "missing" not in text
     assert write_tables([file], [document]) == []
     # A later report from another device's lines keeps those that are committed.
     (tmp_path / "committed").mkdir()

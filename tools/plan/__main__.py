@@ -14,7 +14,9 @@ from tools.plan import report
 from tools.plan.checkpoints import plan_checkpoints
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
+from tools.plan.network import NETWORK_SHARE
 from tools.plan.placement import Place, find_place
+from tools.plan.scaling_report import scaling_lines
 from tools.plan.speed import read_measured, residues_of, speed
 
 DOES_NOT_FIT = 1
@@ -37,6 +39,13 @@ def main() -> int:
         "--failure-hours", type=float, help="hours between failures of the job, if known"
     )
     parser.add_argument(
+        "--network-share",
+        type=float,
+        default=NETWORK_SHARE,
+        help="share of EFA's bandwidth that collectives reach, for the table of scaling (default:"
+        f" {NETWORK_SHARE})",
+    )
+    parser.add_argument(
         "--co2", action="store_true", help="report emissions, too, from the grid of the region"
     )
     parser.add_argument(
@@ -45,6 +54,7 @@ def main() -> int:
     options = parser.parse_intermixed_args()
     _check_number("--mfu", options.mfu, most=1.0)
     _check_number("--failure-hours", options.failure_hours, most=1e9)
+    _check_number("--network-share", options.network_share, most=1.0)
     config = load_config(options.config, options.overrides)
     cluster = load_cluster(options.cluster)
     place = find_place(cluster, options.group, options.nodes)
@@ -81,6 +91,8 @@ def main() -> int:
             hours_high=seconds_high / report.SECONDS_PER_HOUR,
             co2=options.co2,
         ),
+        "",
+        *scaling_lines(layout, found, place, cluster.region, options.network_share),
         sep="\n",
     )
     return 0

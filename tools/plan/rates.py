@@ -59,6 +59,8 @@ class Measurement(NamedTuple):
     """Share of the peak that a large plain product reached in the same run."""
     tokens_per_pack: int
     commit: str
+    kernels: str
+    """Kernels of ``train.kernels`` that computed, or ``none``."""
 
 
 PUBLISHED: dict[tuple[str, str], Share] = {
@@ -94,6 +96,8 @@ ASSUMED_SMALL = Share(
     "assumed, because no rate is published: small models wait for launches and data",
 )
 """Assumption for a small model on a device that is not a GPU."""
+NO_KERNELS = "none"
+"""Kernels of lines that name none, because no kernel existed at their commit."""
 SMALL = ("8M", "35M")
 """Sizes of small models."""
 
@@ -118,6 +122,7 @@ def measurements(results: Path = RESULTS) -> tuple[Measurement, ...]:
                 ceiling=recipe["ceiling_flops_per_second"] / PEAK_BF16_FLOPS[gpu],
                 tokens_per_pack=int(_settings(line)["tokens_per_pack"]),
                 commit=line["commit"],
+                kernels=line["figures"].get("kernels", NO_KERNELS),
             )
             before = best.get((gpu, found.size))
             if before is None or found.share > before.share:
@@ -216,4 +221,5 @@ def _scaled(found: Sequence[Measurement], gpu: str) -> Share:
 
 def _origin(found: Sequence[Measurement]) -> str:
     commits = ", ".join(dict.fromkeys(one.commit[:7] for one in found))
-    return f"benchmarks/results, commit {commits}"
+    kernels = " or ".join(dict.fromkeys(one.kernels for one in found))
+    return f"benchmarks/results, commit {commits}, kernels of train.kernels: {kernels}"

@@ -27,6 +27,7 @@ from tests.workloads.training.rehearsed_recording import (
 
 KINDS = {"ddp": frozenset[str](), "kept": frozenset({PRODUCTS})}
 """Kernels of the two kinds of runs."""
+OPTIMIZERS = ("adamw", "muon")
 NUM_STEPS, SAVED_STEP = 4, 2
 
 
@@ -65,58 +66,65 @@ def weights_of(trainer: Trainer) -> dict[str, Tensor]:
     }
 
 
-def train_in_both_ways(run_file: Path, overrides: list[str], to: Path) -> None:
+def train_in_both_ways(config: RunFile, here: Processes, to: Path) -> None:
     """Write results and weights of a whole run of each kind to ``<to>/<kind>-<rank>.pt``."""
-    config = load_config(run_file, overrides)
-    with processes() as here:
-        for kind in KINDS:
-            trainer = new_trainer(config, here, kind)
-            results = [asdict(result) for result in steps_made(trainer, NUM_STEPS)]
-            torch.save((results, weights_of(trainer)), to / f"{kind}-{here.rank}.pt")
+    to.mkdir(exist_ok=True)
+    for kind in KINDS:
+        trainer = new_trainer(config, here, kind)
+        results = [asdict(result) for result in steps_made(trainer, NUM_STEPS)]
+        torch.save((results, weights_of(trainer)), to / f"{kind}-{here.rank}.pt")
 
 
-def resume_in_the_other_way(run_file: Path, overrides: list[str], to: Path) -> None:
+def resume_in_the_other_way(config: RunFile, here: Processes, to: Path) -> None:
     """Begin a run of each kind, and continue it as one of the other kind from its checkpoint."""
-    config = load_config(run_file, overrides)
-    with processes() as here:
-        for kind, other in (("ddp", "kept"), ("kept", "ddp")):
-            trainer = new_trainer(config, here, kind)
-            identity = trainer.objective.identity(here)
-            steps_made(trainer, SAVED_STEP)
-            with Checkpointer(to / kind, here, identity, 1) as checkpointer:
-                extra = {
-                    "progress": asdict(trainer.progress),
-                    "config": {},
-                    "model_config": {},
-                    "environment": {},
-                }
-                checkpointer.save(SAVED_STEP, trainer.model, trainer.optimizers, extra)
-                checkpointer.finish()
-                resumed = new_trainer(config, here, other)
-                saved = checkpointer.restore(resumed.model, resumed.optimizers)
-            assert saved is not None
-            resumed.progress = Progress(**saved["progress"])
-            steps_made(resumed, NUM_STEPS - SAVED_STEP)
-            torch.save(weights_of(resumed), to / f"{kind}-{other}-{here.rank}.pt")
+    for kind, other in (("ddp", "kept"), ("kept", "ddp")):
+        trainer = new_trainer(config, here, kind)
+        identity = trainer.objective.identity(here)
+        steps_made(trainer, SAVED_STEP)
+        with Checkpointer(to / kind, here, identity, 1) as checkpointer:
+            extra = {
+                "progress": asdict(trainer.progress),
+                "config": {},
+                "model_config": {},
+                "environment": {},
+            }
+            checkpointer.save(SAVED_STEP, trainer.model, trainer.optimizers, extra)
+            checkpointer.finish()
+            resumed = new_trainer(config, here, other)
+            saved = checkpointer.restore(resumed.model, resumed.optimizers)
+        assert saved is not None
+        resumed.progress = Progress(**saved["progress"])
+        steps_made(resumed, NUM_STEPS - SAVED_STEP)
+        torch.save(weights_of(resumed), to / f"{kind}-{other}-{here.rank}.pt")
 
 
-def kernels_with_fsdp(run_file: Path, to: Path) -> None:
-    """Write the kernels that a run with FSDP uses if others are wanted."""
-    config = load_config(run_file, ["parallel.mode=fsdp"])
-    with processes() as here:
-        trainer = Trainer(PlainPretraining(config), here, KINDS["kept"])
-        steps_made(trainer, 1)
-        torch.save(trainer.kernels, to / f"fsdp-{here.rank}.pt")
-
-
-def record_on_some_processes(run_file: Path, to: Path) -> None:
+def record_on_some_processes(config: RunFile, here: Processes, to: Path) -> None:
     """Write the kernels of a run that all processes can record, and of one that the second cannot."""
-    config = load_config(run_file, [])
+    trainer, _ = recording_trainer(config, here)
+    steps_made(trainer, 1)
+    objective = RecordedPretraining(config)
+    with recordings(objective) if here.is_first else nullcontext():
+        without = Trainer(objective, here, frozenset({GRAPH}))
+    steps_made(without, 1)
+    torch.save([trainer.kernels, without.kernels], to / f"recorded-{here.rank}.pt")
+
+
+def train_in_two_processes(run_file: Path, to: Path) -> None:
+    """Write what the tests of two processes compare, each kind of run below a folder of its own."""
     with processes() as here:
-        trainer, _ = recording_trainer(config, here)
-        steps_made(trainer, 1)
-        objective = RecordedPretraining(config)
-        with recordings(objective) if here.is_first else nullcontext():
-            without = Trainer(objective, here, frozenset({GRAPH}))
-        steps_made(without, 1)
-        torch.save([trainer.kernels, without.kernels], to / f"recorded-{here.rank}.pt")
+        for optimizer in OPTIMIZERS:
+            config = load_config(run_file, [f"optim.name={optimizer}"])
+            train_in_both_ways(config, here, to / optimizer)
+        config = load_config(run_file, [])
+        resume_in_the_other_way(config, here, to)
+        record_on_some_processes(config, here, to)
+        sharded = Trainer(
+            PlainPretraining(load_config(run_file, ["parallel.mode=fsdp"])), here, KINDS["kept"]
+        )
+        steps_made(sharded, 1)
+        torch.save(sharded.kernels, to / f"fsdp-{here.rank}.pt")
+
+
+def train_in_three_processes(run_file: Path, to: Path) -> None:
+    with processes() as here:
+        train_in_both_ways(load_config(run_file, []), here, to)

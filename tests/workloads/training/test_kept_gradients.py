@@ -11,22 +11,35 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from seqlm.training.kernels import GRAPH
 from seqlm.training.step.gradients import ALIGNMENT_BYTES, FlatGradients
 from tests.workloads.training.forked_processes import forked
 from tests.workloads.training.kept_gradient_runs import (
     KINDS,
-    kernels_with_fsdp,
-    resume_in_the_other_way,
-    train_in_both_ways,
+    OPTIMIZERS,
+    train_in_three_processes,
+    train_in_two_processes,
 )
+from tests.workloads.training.training_runs import write_run_file
 
 ROUNDING = 1e-6
 """Largest difference of weights after four steps. Three numbers have several orders of adding them up."""
 
 
-def run(number: int, target: Callable[..., None], *arguments: Any, log: Path) -> None:
+@pytest.fixture(scope="module")
+def two_processes(
+    prepared: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Folder of what two processes have written."""
+    folder = tmp_path_factory.mktemp("two")
+    run_file = write_run_file(folder, prepared, tiny_model)
+    run(2, train_in_two_processes, run_file, folder)
+    return folder
+
+
+def run(number: int, target: Callable[..., None], run_file: Path, folder: Path) -> None:
     """Call a function in several processes, and wait for their ends."""
-    with forked(number, target, *arguments, log=log) as started:
+    with forked(number, target, run_file, folder, log=folder / "log") as started:
         assert started.ends(300) == [0] * number, started.output
 
 
@@ -39,42 +52,46 @@ def largest_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) ->
     return max((found[name] - value).abs().max().item() for name, value in expected.items())
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_two_processes_train_as_with_ddp(run_file: Path, tmp_path: Path, optimizer: str) -> None:
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_two_processes_train_as_with_ddp(two_processes: Path, optimizer: str) -> None:
     """Each has two micro-batches a step. Bit for bit: adding up two numbers has one order."""
-    overrides = [f"optim.name={optimizer}"]
-    run(2, train_in_both_ways, run_file, overrides, tmp_path, log=tmp_path / "log")
-    results, weights = written(tmp_path, "ddp-0")
+    folder = two_processes / optimizer
+    results, weights = written(folder, "ddp-0")
     assert len({result["loss"] for result in results}) == len(results), "nothing was trained"
     for kind in KINDS:
         for rank in range(2):
-            found_results, found_weights = written(tmp_path, f"{kind}-{rank}")
+            found_results, found_weights = written(folder, f"{kind}-{rank}")
             assert found_results == results
             assert largest_difference(found_weights, weights) == 0
 
 
+def test_checkpoints_of_one_kind_are_resumed_by_the_other(two_processes: Path) -> None:
+    _, whole = written(two_processes / "adamw", "ddp-0")
+    for name in ("ddp-kept-0", "ddp-kept-1", "kept-ddp-0", "kept-ddp-1"):
+        assert largest_difference(written(two_processes, name), whole) == 0, name
+
+
+def test_fsdp_has_no_kernel_that_keeps_gradients(two_processes: Path) -> None:
+    found = [written(two_processes, f"fsdp-{rank}") for rank in range(2)]
+    assert found == [frozenset(), frozenset()]
+
+
+def test_no_process_replays_if_one_cannot_record(two_processes: Path) -> None:
+    for rank in range(2):
+        recorded, without = written(two_processes, f"recorded-{rank}")
+        assert recorded == {GRAPH} and without == frozenset()
+    assert (two_processes / "log").read_text().count("warning: kernel graph") == 1
+
+
 def test_three_processes_train_as_with_ddp(run_file: Path, tmp_path: Path) -> None:
     """One of them has a pack of padding in the second round of a step."""
-    run(3, train_in_both_ways, run_file, [], tmp_path, log=tmp_path / "log")
+    run(3, train_in_three_processes, run_file, tmp_path)
     _, expected = written(tmp_path, "ddp-0")
     _, first = written(tmp_path, "kept-0")
     assert largest_difference(first, expected) < ROUNDING
     for rank in range(1, 3):
         _, weights = written(tmp_path, f"kept-{rank}")
         assert largest_difference(weights, first) == 0
-
-
-def test_checkpoints_of_one_kind_are_resumed_by_the_other(run_file: Path, tmp_path: Path) -> None:
-    run(2, train_in_both_ways, run_file, [], tmp_path, log=tmp_path / "log")
-    run(2, resume_in_the_other_way, run_file, [], tmp_path, log=tmp_path / "log")
-    _, whole = written(tmp_path, "ddp-0")
-    for name in ("ddp-kept-0", "ddp-kept-1", "kept-ddp-0", "kept-ddp-1"):
-        assert largest_difference(written(tmp_path, name), whole) == 0, name
-
-
-def test_fsdp_has_no_kernel_that_keeps_gradients(run_file: Path, tmp_path: Path) -> None:
-    run(2, kernels_with_fsdp, run_file, tmp_path, log=tmp_path / "log")
-    assert [written(tmp_path, f"fsdp-{rank}") for rank in range(2)] == [frozenset(), frozenset()]
 
 
 class Mixed(nn.Module):

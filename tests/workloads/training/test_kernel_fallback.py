@@ -20,7 +20,7 @@ from tests.workloads.training.training_runs import write_run_file
 FAILING_RANK = 1
 
 
-def test_all_processes_go_on_with_torchs_attention(prepared: Path, tmp_path: Path) -> None:
+def test_all_processes_use_torchs_attention(prepared: Path, tmp_path: Path) -> None:
     """Nothing is patched on the second process: on a CPU, Triton finds no driver."""
     config: Any = tiny_config(layers=1, width=32)
     config.num_attention_heads = 2  # heads of 16, for which there are kernels

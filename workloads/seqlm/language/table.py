@@ -13,7 +13,7 @@ from seqlm.training.data import table_rows
 from seqlm.training.data.limits import Limits
 from seqlm.training.data.remotes import FetchError
 from seqlm.training.data.source_file import open_text
-from seqlm.training.data.table_rows import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems, TableUse
+from seqlm.training.data.table_rows import TABLE_SUFFIXES, Problems, TableUse
 from seqlm.training.data.transfer import SourceKind, fetch, local_files
 
 from .config import ChatConfig
@@ -22,15 +22,13 @@ _JSON_SUFFIXES = (".json", ".json.gz")
 _LINES_SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
 QUESTIONS = SourceKind(
     name="table",
-    suffixes=(*_JSON_SUFFIXES, *_LINES_SUFFIXES, *CSV_DELIMITERS, *PARQUET_SUFFIXES),
+    suffixes=(*_JSON_SUFFIXES, *_LINES_SUFFIXES, *TABLE_SUFFIXES),
     sample=Path(__file__).parent / "sample" / "questions.jsonl.gz",
     addresses={},
 )
 COLUMN_FIELDS = "chat.question_column, chat.answer_column and chat.reasoning_column"
 """Fields of the run file that name the columns of a table."""
-TABLE_USE = TableUse(
-    COLUMN_FIELDS, f"for questions, {', '.join([*_JSON_SUFFIXES, *_LINES_SUFFIXES])}"
-)
+TABLE_USE = TableUse(COLUMN_FIELDS, f"JSON ({', '.join([*_JSON_SUFFIXES, *_LINES_SUFFIXES])})")
 MAX_ARRAY_CHARS = 1 << 30
 """Largest JSON file, which is read into memory as a whole. JSON Lines files have no limit."""
 
@@ -193,7 +191,9 @@ def read_rows(
 
 def _array(path: Path) -> Iterator[tuple[str, Any]]:
     """Iterate over the items of a JSON file, with their positions."""
-    with open_text(path, "\n") as stream:  # a string of JSON may contain U+2028
+    with open_text(
+        path, "\n", max_line_bytes=None
+    ) as stream:  # a string of JSON may contain U+2028
         text = stream.read(MAX_ARRAY_CHARS + 1)
     if len(text) > MAX_ARRAY_CHARS:
         raise ValueError(

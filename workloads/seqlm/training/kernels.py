@@ -32,7 +32,7 @@ class Kernel:
     name: str
     """Name in the log, in results and in the benchmarks' option ``--kernels``."""
     summary: str
-    """What it does, for messages."""
+    """Work that it does, for messages."""
     in_auto: bool
     """Whether ``auto`` uses it."""
     for_inference: bool

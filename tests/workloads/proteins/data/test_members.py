@@ -172,7 +172,6 @@ def test_equal_members_of_a_cluster_are_dropped(tmp_path: Path, write_fasta) -> 
             "t.tsv:2: 2 tab-separated columns, the rows before had more than 9",
         ),
         ("", "t.tsv is empty"),
-        ("a\tX\nb\tY\xff\n", "t.tsv:2: not UTF-8"),
     ],
 )
 @pytest.mark.parametrize("workers", [1, 2])

@@ -197,6 +197,21 @@ def test_nothing_to_score_has_no_picture(
     assert out.exists() and not list(tmp_path.glob("*.png"))
 
 
+def test_a_table_without_a_mutation_that_fits_is_an_error(
+    configured: Callable[..., RunFile], here: Processes, tmp_path: Path
+) -> None:
+    fasta = tmp_path / "wild.fasta"
+    table = tmp_path / "mutations.csv"
+    fasta.write_text(f">w\n{WILD}\n")
+    table.write_text("mutation\nA27G\nK31R\n")
+    output = tmp_path / "out.csv"
+    with pytest.raises(
+        ValueError, match=r"inference\.mutations: no mutation is left; all 2 records are rejected"
+    ):
+        variants(configured(input=[str(fasta)], output=str(output), mutations=str(table)), here)
+    assert not output.exists()
+
+
 def test_a_table_without_ids_is_for_the_only_protein(
     configured: Callable[..., RunFile], here: Processes, tmp_path: Path
 ) -> None:

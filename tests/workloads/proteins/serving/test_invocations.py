@@ -82,6 +82,10 @@ def test_refuses_nucleotides_unless_a_setting_allows_them(served: Served) -> Non
         ("a,MKT\r\nb,LAGV", ["a", "b"]),
         ("sequence,id\nMKT,a\nLAGV,b\n", ["a", "b"]),
         ('\ufeffid,sequence\n"a, b",MKT\n\nc,LAGV\n', ["a, b", "c"]),
+        ("Entry,Sequence\na,MKT\nb,LAGV\n", ["a", "b"]),
+        ("SEQ,Name\nMKT,a\nLAGV,b\n", ["a", "b"]),
+        ("protein\nMKT\nLAGV\n", ["0", "1"]),
+        ("a,MKT*\nb,LAGV*\n", ["a", "b"]),
     ],
 )
 def test_csv_in_csv_out(served: Served, body: str, ids: list[str]) -> None:
@@ -116,6 +120,10 @@ def test_accept_decides_the_answer_s_form(served: Served, accept: str, written: 
 
 
 REFUSED: list[tuple[Any, str, int, str]] = [
+    (b"mutant,mutatedsequence\nA1G,MKT\n", CSV, 400, "columns 'mutant', 'mutatedsequence'"),
+    (b"seq,peptide\nMKT,MKL\n", CSV, 400, "may all have the sequence"),
+    (b"PEPTIDE\nMKT\n", CSV, 400, "may be a header or a protein"),
+    (b"Gene,Chain\na,MKT\n", CSV, 400, "looks like a header, and no column is named sequence"),
     (b"", JSON, 400, "not JSON"),
     (b"\xff\xfe", JSON, 400, "not UTF-8"),
     (b'{"proteins": [' * 5000, JSON, 413, "10000 bytes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,21 +79,34 @@ def test_a_file_that_is_named_passes_whatever_its_suffix(name: str, tmp_path: Pa
     assert fetch(str(tmp_path / name), tmp_path, PROTEINS) == [tmp_path / name]
 
 
-def test_a_folder_gives_its_fasta_sorted(tmp_path: Path) -> None:
-    for name in ("b.fa", "a.FASTA.gz", "c.faa", "._b.fa", "notes.txt", "d.tsv"):
-        (tmp_path / name).write_text("")
+def test_a_folder_gives_its_fasta_by_content(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proteins = ("b.fa", "a.FASTA.gz", "c.faa", "braker.aa", "x.pep", "any")
+    for name in (*proteins, "._b.fa"):
+        (tmp_path / name).write_text("\n>p\nMK\n")
+    (tmp_path / "packed.faa.bz2").write_bytes(bz2.compress(b">p\nMK\n"))
+    (tmp_path / "notes.txt").write_text("notes")
+    (tmp_path / "d.fasta").write_text("id\tsequence\np\tMK\n")
+    (tmp_path / "e.pdf").write_bytes(b"%PDF-1.7")
+    (tmp_path / "empty.fasta").write_text("")
     (tmp_path / "sub.fasta").mkdir()
-    assert [p.name for p in fetch(str(tmp_path), tmp_path, PROTEINS)] == [
-        "a.FASTA.gz",
-        "b.fa",
-        "c.faa",
-    ]
-
-
-def test_a_folder_without_fasta_lists_the_suffixes(tmp_path: Path) -> None:
-    with pytest.raises(
-        FetchError, match=r"no FASTA file in this folder; .* \.fasta, \.fasta\.gz, \.fa,"
+    found = fetch(str(tmp_path), tmp_path, PROTEINS)
+    assert [path.name for path in found] == sorted([*proteins, "packed.faa.bz2"])
+    note = capsys.readouterr().err
+    assert "read 7 FASTA files, left out 4 others" in note
+    for left_out in (
+        "notes.txt (not FASTA)",
+        "d.fasta (not FASTA)",
+        "e.pdf (a PDF document",
+        "empty.fasta",
     ):
+        assert left_out in note
+
+
+def test_a_folder_without_fasta_lists_its_files(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("notes")
+    with pytest.raises(FetchError, match=r"no FASTA file .* Left out: notes.txt \(not FASTA\)\."):
         fetch(str(tmp_path), tmp_path, PROTEINS)
 
 

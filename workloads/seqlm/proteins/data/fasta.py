@@ -12,18 +12,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from seqlm.proteins.alphabet import NOT_A_RESIDUE, RESIDUE_TABLE
-from seqlm.training.data.source_file import (
-    GZIP_MAGIC,
-    gzip_errors,
-    gzip_problem,
-    open_gzip,
-    reading,
-)
+from seqlm.training.data.source_file import Source, reading
 
 RECORD_START = b"\n>"
 LINE_START = b"\n"
@@ -40,7 +33,6 @@ _RECORDS_PER_CHECK = 512
 _READ_BYTES = 1 << 20
 _SHOWN_BYTES = 60
 """Length to which ids and lines are cut in messages."""
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -78,25 +70,14 @@ class _HashingFile(io.RawIOBase):
 
 
 class SourceReader:
-    """One pass over a FASTA file or a table, plain or gzip; the content decides which."""
+    """One pass over a FASTA file or a table, plain or compressed; the content decides which."""
 
     def __init__(
         self, path: Path, *, on_bytes: Callable[[int], object] = lambda count: None
     ) -> None:
         self.path = path
         self._raw = _HashingFile(path, on_bytes)
-        buffered = io.BufferedReader(self._raw, _READ_BYTES)
-        magic = buffered.peek(2)[:2]
-        self._stream: IO[bytes]
-        if magic == GZIP_MAGIC:
-            self._stream = open_gzip(buffered)
-        elif path.suffix == ".gz" and magic:
-            raise ValueError(
-                f"{path} is named .gz but is not gzip (it begins with {magic!r}); "
-                "rename it if it is plain text, or fetch it again"
-            )
-        else:
-            self._stream = buffered
+        self._stream = Source(path, self._raw)
 
     @property
     def sha256(self) -> str:
@@ -152,24 +133,23 @@ class SourceReader:
         """Return ``carry`` and about ``num_bytes`` more, and whether the file ended."""
         parts = [carry]
         missing = num_bytes
-        try:
-            while missing > 0:
-                part = self._stream.read(min(missing, _READ_BYTES))
-                if not part:
-                    return b"".join(parts), True
-                parts.append(part)
-                missing -= len(part)
-        except gzip_errors():
-            raise gzip_problem(self.path) from None
+        while missing > 0:
+            part = self._stream.read(min(missing, _READ_BYTES))
+            if not part:
+                # An archive is read through another stream, and others may have bytes behind the content.
+                while self._raw.read(_READ_BYTES):
+                    pass
+                return b"".join(parts), True
+            parts.append(part)
+            missing -= len(part)
         return b"".join(parts), False
 
 
 def _without_leading_blanks(data: bytes, separator: bytes) -> tuple[bytes, int]:
-    """Drop a byte order mark and leading blank lines; return the rest, and the number of these lines."""
-    text = data.removeprefix(_BYTE_ORDER_MARK)
+    """Drop leading blank lines; return the rest, and the number of these lines."""
     # A table's row may have nothing but empty fields. A header begins its line: blanks before it stay.
     blank_lines = rb"[\r\n]*" if separator == LINE_START else rb"(?:[ \t\r]*\n)*"
-    rest = re.sub(rb"\A" + blank_lines, b"", text) if text.strip() else b""
+    rest = re.sub(rb"\A" + blank_lines, b"", data) if data.strip() else b""
     return rest, data.count(b"\n", 0, len(data) - len(rest))
 
 

@@ -19,7 +19,7 @@ from seqlm.runs.run_file import RunFile
 from seqlm.training.config import DataConfig
 from seqlm.training.data.limits import Limits, default_workers
 from seqlm.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
-from seqlm.training.data.source_file import GZIP_MAGIC, reading
+from seqlm.training.data.source_file import is_compressed
 from seqlm.training.data.spill import cell_ranges
 from seqlm.training.data.split_shards import split_of
 from seqlm.training.data.transfer import SourceKind, fetch, local_files
@@ -221,9 +221,7 @@ def _written(job: Job, files: ProteinFiles) -> tuple[Manifest, Implausible]:
 def _text_bytes(path: Path) -> int:
     """Estimate the bytes of text in a file."""
     size = path.stat().st_size
-    with reading(path), path.open("rb") as file:
-        is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-    return int(size * GZIP_RATIO) if is_packed else size
+    return int(size * GZIP_RATIO) if is_compressed(path) else size
 
 
 def _summary(manifest: Manifest) -> str:

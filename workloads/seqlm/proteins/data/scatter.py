@@ -246,14 +246,6 @@ def parse_table(block: Block, columns: TableColumns) -> list[tuple[bytes, bytes]
 
 def _scatter_table_block(plan: Plan, block: Block, columns: TableColumns) -> Run | None:
     """Spill the pairs of a block, sorted by the hash of the member."""
-    try:
-        block.data.decode()
-    except UnicodeDecodeError as error:
-        line = block.first_line + block.data.count(b"\n", 0, error.start)
-        raise ValueError(
-            f"{block.file}:{line}: not UTF-8 text; save the table as UTF-8, and end the name of a compressed "
-            "table in .gz"
-        ) from None
     pairs = parse_table(block, columns)
     if not pairs:
         return None

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from seqlm.training.data.source_file import Source
 from seqlm.training.data.transfer import SourceKind
 
 
@@ -31,6 +32,16 @@ class ProteinFiles:
         return [path.name for path in self.paths] if self.names is None else list(self.names)
 
 
+def is_fasta(path: Path) -> bool:
+    """Return whether the content of a file is FASTA, whatever its name.
+
+    Raises:
+        ValueError: if the content cannot be read.
+    """
+    with Source(path) as source:
+        return source.peek().lstrip().startswith(b">")
+
+
 _CURRENT_RELEASE = "https://ftp.uniprot.org/pub/databases/uniprot/current_release"
 PROTEINS = SourceKind(
     name="FASTA",
@@ -41,4 +52,5 @@ PROTEINS = SourceKind(
         "uniref90": f"{_CURRENT_RELEASE}/uniref/uniref90/uniref90.fasta.gz",
         "idmapping": f"{_CURRENT_RELEASE}/knowledgebase/idmapping/idmapping_selected.tab.gz",
     },
+    is_content=is_fasta,
 )

@@ -6,6 +6,7 @@ has no vectors, sends no requests and escapes all text.
 """
 
 import base64
+import csv
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,8 +22,12 @@ import pyarrow.parquet as pq
 from seqlm.proteins.config import ExploreConfig
 from seqlm.proteins.finetune.prepare import TABLES
 from seqlm.proteins.inference.output_file import output_file
+from seqlm.proteins.reading.formats import table_of_proteins
 from seqlm.runs.run_file import RunFile
-from seqlm.training.data.table_rows import CSV_DELIMITERS, PARQUET_SUFFIXES
+from seqlm.training.data.source_file import open_text
+from seqlm.training.data.table_forms import Layout, TableForm
+from seqlm.training.data.table_rows import TABLE_FORMATS
+from seqlm.training.data.workbook import workbook_rows
 from seqlm.training.whole_file import write_whole, writing_whole
 
 from .projection import Floats, Neighbors, Projection, neighbors, projections, transfer
@@ -157,7 +162,7 @@ def _with_columns(table: pd.DataFrame, config: RunFile) -> pd.DataFrame:
     files = _tables(config)
     if not is_requested:
         # Columns of the run's table are welcome, but not needed.
-        files = [path for path in files if path.is_file() and _form(path)]
+        files = [path for path in files if path.is_file() and _is_table(path)]
     if not files:
         if is_requested:
             raise ValueError(f"explore.table: got none; name the table with the column {wanted[0]}")
@@ -214,30 +219,45 @@ def _key_and_sequence(config: RunFile) -> tuple[str, str]:
     return inference.id_column or key, inference.sequence_column or sequence
 
 
-def _form(path: Path) -> str | None:
-    """Return the separator of a text table, an empty one for Parquet; None for other files."""
-    ends = {**CSV_DELIMITERS, ".tab": "\t", **dict.fromkeys(PARQUET_SUFFIXES, "")}
-    return ends.get(Path(path.name.removesuffix(".gz")).suffix.lower())
+def _is_table(path: Path) -> bool:
+    """Return whether a file is a table, whatever its name."""
+    return table_of_proteins(path) is not None
 
 
 def _table(path: Path, key: str) -> pd.DataFrame:
     """Read a table, with the column ``key`` as text."""
-    separator = _form(path)
     try:
-        if separator == "":
+        form = table_of_proteins(path)
+        if form is None:
+            raise ValueError(f"not a table; give {TABLE_FORMATS}")
+        if form.layout is Layout.PARQUET:
             return pd.read_parquet(path)
-        # Ids may look like numbers, and labels like missing values.
-        text: dict[str, Any] = {
-            "keep_default_na": False,
-            "na_values": [""],
-            "skipinitialspace": True,
-        }
-        header = pd.read_csv(path, sep=separator or ",", nrows=0, **text)
-        as_text = {name: str for name in header.columns if str(name).strip() == key}
-        read = pd.read_csv(path, sep=separator or ",", dtype=as_text, **text)
-        return read.rename(columns=lambda name: str(name).strip())
+        if form.layout is Layout.WORKBOOK:
+            header, *rows = workbook_rows(path)
+            read = pd.DataFrame(rows, columns=header)
+            return read.rename(columns=lambda name: str(name).strip())
+        return _text_table(path, key, form)
     except (OSError, ValueError) as error:
         raise ValueError(f"explore.table: {path} cannot be read: {error}") from None
+
+
+def _text_table(path: Path, key: str, form: TableForm) -> pd.DataFrame:
+    """Read a table of text, with the column ``key`` as text."""
+    # Ids may look like numbers, and labels like missing values.
+    options: dict[str, Any] = {
+        "sep": form.separator,
+        "quoting": csv.QUOTE_MINIMAL if form.is_quoted else csv.QUOTE_NONE,
+        "skiprows": form.first_line - 1,
+        "keep_default_na": False,
+        "na_values": [""],
+        "skipinitialspace": True,
+    }
+    with open_text(path, "") as stream:
+        header = pd.read_csv(stream, nrows=0, **options)
+    as_text = {name: str for name in header.columns if str(name).strip() == key}
+    with open_text(path, "") as stream:
+        read = pd.read_csv(stream, dtype=as_text, **options)
+    return read.rename(columns=lambda name: str(name).strip())
 
 
 def _transfer(

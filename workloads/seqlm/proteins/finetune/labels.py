@@ -7,7 +7,7 @@ index of a class for each residue, or ``IGNORED``.
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,16 @@ from .task_kinds import TASK_KINDS, TaskKind
 Floats = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.int16]
 
+SHOWN_CLASSES = 5
+"""Largest number of classes in a message."""
 UNKNOWN_RESIDUE = "-"
 """Text of a residue's label that is not known, unless a class has this name."""
+MAX_UNKNOWN_SHARE = 0.2
+"""Share of residues without a label above which a preparation warns: DSSP writes ``-`` for a coil."""
+MISSING_WORDS = frozenset(("na", "nan", "n/a", "#n/a", "<na>", "null", "none", "missing"))
+"""Words in lower case that programs write for a missing value."""
+MISSING_LETTERS = frozenset((".", "?", "X", "x"))
+"""Letters that programs write for the label of a residue that is not known."""
 MAX_CLASSES = 1000
 _TRUTH = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
 
@@ -102,6 +110,41 @@ def read_labels(
     return Labels(schema, arrays)
 
 
+def label_notes(labels: Labels) -> Iterator[str]:
+    """Yield notes and warnings about labels that may not mean what they were taken for."""
+    schema = labels.schema
+    by_spelling: dict[str, list[str]] = {}
+    for name in schema.classes:
+        by_spelling.setdefault(" ".join(name.lower().split()), []).append(name)
+    for alike in by_spelling.values():
+        if len(alike) > 1:
+            yield (
+                f"warning: the classes {', '.join(map(repr, alike))} differ in case or blanks only, and are "
+                "learned as different ones; write them in one way if they are one class"
+            )
+    if schema.task.per_residue:
+        yield from _unknown_residues(labels)
+
+
+def _unknown_residues(labels: Labels) -> Iterator[str]:
+    """Yield the share of residues without a label in the proteins that have labels."""
+    num_residues = 0
+    num_unknown = 0
+    for array in labels.arrays:
+        unknown = int((array == IGNORED).sum())
+        if unknown < len(array):
+            num_residues += len(array)
+            num_unknown += unknown
+    share = num_unknown / max(num_residues, 1)
+    yield f"labels of residues: {num_residues:,}, of which {num_unknown:,} ({share:.1%}) have none"
+    if share > MAX_UNKNOWN_SHARE:
+        classes = ", ".join([*labels.schema.classes, f'"{UNKNOWN_RESIDUE}"'])
+        yield (
+            f"warning: {share:.0%} of the residues have no label, which is written {UNKNOWN_RESIDUE!r}, and "
+            f"are not learned from. If it is a class, such as the coil of DSSP, set task.classes: [{classes}]"
+        )
+
+
 def class_counts(schema: LabelSchema, arrays: Iterable[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
     """Return the count of each class.
 
@@ -163,6 +206,17 @@ def _found_classes(kind: TaskKind, column: str, records: Sequence[Record]) -> tu
     found.discard("")
     if kind.per_residue:
         found.discard(UNKNOWN_RESIDUE)
+    missing = {name for name in found if name.lower() in MISSING_WORDS}
+    if kind.per_residue:
+        missing |= found & MISSING_LETTERS
+    if missing:
+        classes = ", ".join(sorted(found - missing)[:SHOWN_CLASSES])
+        written = "'-' for such residues" if kind.per_residue else "nothing in such cells"
+        raise ValueError(
+            f"the label column {column!r} has {', '.join(map(repr, sorted(missing)))} beside {classes}; "
+            f"programs write it where a label is missing. Write {written}, or name it in task.classes if "
+            "it is a class"
+        )
     if not 2 <= len(found) <= MAX_CLASSES:
         some = ", ".join(sorted(found)[:3])
         raise ValueError(

@@ -33,7 +33,7 @@ from seqlm.training.data.workspace import (
 
 from .clustering import similarity_clusters
 from .labelled import write_split
-from .labels import Labels, LabelSchema, class_counts, read_labels, save_schema
+from .labels import Labels, LabelSchema, class_counts, label_notes, read_labels, save_schema
 from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
 from .table import Record, first_of, read_records
 from .task_kinds import TASK_KINDS
@@ -110,6 +110,8 @@ def prepare_table(config: RunFile) -> Manifest:
     if not config.data.allow_nucleotides:
         implausible.refuse_nucleotides(", ".join(path.name for path in files.tables))
     labels = read_labels(TASK_KINDS[task.kind], task.label_columns, task.classes, records)
+    for note in label_notes(labels):
+        say(note)
     clusters = _clusters(task, records, files.clusters)
     numbers = split_records(task.split, records, clusters.names, settings)
     selection = _selected(records, labels, settings.seed)

@@ -25,7 +25,7 @@ from seqlm.training.strict_yaml import shown
 PROTEIN_TABLE = TableUse(
     fields="task.id_column, task.sequence_column, task.label_columns and task.split, or for embed "
     "and predict in inference.id_column and inference.sequence_column",
-    other_formats=f"for proteins, {', '.join(PROTEINS.suffixes)}",
+    other_formats="FASTA",
 )
 SHOWN_CHARACTERS = 60
 """Length to which ids are cut in messages."""
@@ -103,10 +103,18 @@ def read_rows(path: Path, columns: Sequence[str], problems: Problems) -> Iterato
 
 
 def table_records(
-    rows: Iterable[Row], id_column: str, sequence_column: str, problems: Problems
+    rows: Iterable[Row], id_column: str | None, sequence_column: str, problems: Problems
 ) -> Iterator[Record]:
-    for where, cells in rows:
-        name = cells[id_column]
+    """Yield the records of a table.
+
+    Args:
+        rows: rows of the table.
+        id_column: column with the ids; None numbers the rows from 1 on.
+        sequence_column: column with the sequences.
+        problems: record of the mistakes in rows, which are left out.
+    """
+    for number, (where, cells) in enumerate(rows, start=1):
+        name = str(number) if id_column is None else cells[id_column]
         sequence = cells[sequence_column]
         if not isinstance(name, str):
             problems.add(where, f"no id in column {id_column!r}")

@@ -98,6 +98,7 @@ class Command:
         part_residues: int,
         records: Callable[[], Iterable[Protein | Reject]] | None = None,
         residues_of: Callable[[Protein], int] | None = None,
+        must_have_work: str | None = None,
     ) -> None:
         """Compute the missing parts and join them; every process calls this.
 
@@ -108,6 +109,8 @@ class Command:
                 ``inference.input``.
             residues_of: function from a protein to the number of residues that the model reads, for the
                 progress; by default those of the protein.
+            must_have_work: field of the run file that names what to compute, without which the command fails
+                if the model has nothing to read.
 
         Raises:
             ValueError: if the input cannot be read, changes meanwhile or has no protein, if another command
@@ -134,15 +137,21 @@ class Command:
             "name another inference.output"
         )
         with exclusive(output.path, self.here, when_held):
-            self._run(read, tabulate, residues_of or (lambda protein: len(self._kept(protein))))
+            self._run(
+                read,
+                tabulate,
+                residues_of or (lambda protein: len(self._kept(protein))),
+                must_have_work,
+            )
 
     def _run(
         self,
         read: Callable[[], Iterator[Part]],
         tabulate: Callable[[list[Protein]], pa.Table],
         residues_of: Callable[[Protein], int],
+        must_have_work: str | None,
     ) -> None:
-        plan = self._plan(read(), residues_of)
+        plan = self._plan(read(), residues_of, must_have_work)
         key = plan.key
         if self.output.is_finished(key):
             self._say(
@@ -169,11 +178,16 @@ class Command:
         """Return whether the file of a part exists."""
         return (self.output.folder / part.file).exists()
 
-    def _plan(self, parts: Iterable[Part], residues_of: Callable[[Protein], int]) -> "_Plan":
+    def _plan(
+        self,
+        parts: Iterable[Part],
+        residues_of: Callable[[Protein], int],
+        must_have_work: str | None,
+    ) -> "_Plan":
         """Read the whole input once, and print warnings about its records.
 
         Raises:
-            ValueError: if the input has no protein.
+            ValueError: if the input has no protein, or nothing is left to compute that must be.
         """
         plan = _Plan()
         implausible = Implausible()
@@ -185,7 +199,9 @@ class Command:
             implausible.look_at(ids, [protein.tokens for protein in part.proteins])
             refused.add(part.rejects)
         if not implausible.looked_at:
-            raise ValueError(f"inference.input: {refused.reason()}")
+            raise ValueError(f"inference.input: {refused.reason('protein')}")
+        if must_have_work and not any(plan.work):
+            raise ValueError(f"{must_have_work}: {refused.reason('mutation')}")
         for warning in [*implausible.warnings(), *refused.warnings()]:
             self._say(warning)
         return plan
@@ -307,13 +323,17 @@ class _Refused:
                 self.nucleotides += 1
                 self.example = self.example or reject.nucleotides
 
-    def reason(self) -> str:
-        """Explain why no protein is left."""
+    def reason(self, what: str) -> str:
+        """Explain why none of the wanted records is left.
+
+        Args:
+            what: word for the records.
+        """
         if self.first is None:
-            return "got no record; expected at least one protein"
+            return f"got no record; expected at least one {what}"
         if self.nucleotides < self.count:
             first = f"{self.first.where}: {self.first.reason}"
-            return f"no protein is left; all {self.count:,} records are rejected, the first one at {first}"
+            return f"no {what} is left; all {self.count:,} records are rejected, the first one at {first}"
         return (
             f"all {self.count:,} records look like DNA or RNA (letters {NUCLEOTIDES} only), for example "
             f"{self.example}; give their translation into proteins, or allow them with {ALLOW}"

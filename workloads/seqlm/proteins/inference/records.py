@@ -20,10 +20,13 @@ from seqlm.proteins.alphabet import decode
 from seqlm.proteins.data.fasta import RECORD_START, Block, SourceReader, parse_block, single_records
 from seqlm.proteins.data.plausibility import ALLOW, NUCLEOTIDES, is_nucleotides
 from seqlm.proteins.data.sources import PROTEINS
-from seqlm.proteins.finetune.table import read_rows, table_records
+from seqlm.proteins.finetune.table import PROTEIN_TABLE, table_records
+from seqlm.proteins.reading.columns import Role, chosen_columns
+from seqlm.proteins.reading.formats import table_of_proteins
 from seqlm.runs.run_file import RunFile
 from seqlm.training.data.limits import MIB
-from seqlm.training.data.table_rows import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems
+from seqlm.training.data.source_file import note_once
+from seqlm.training.data.table_rows import Problems, Table
 from seqlm.training.data.transfer import BeingFetched, fetch
 from seqlm.training.heartbeat import beat
 
@@ -37,6 +40,8 @@ KEY_RESIDUES = 500_000
 """Residues that are hashed at once for the key of an input."""
 LENGTH_BYTES = 8
 """Bytes of a field's length in a hash."""
+COLUMN_FIELDS = {Role.ID: "inference.id_column", Role.SEQUENCE: "inference.sequence_column"}
+"""Fields of the run file that name the columns of a table."""
 _digest = partial(hashlib.blake2b, digest_size=16)
 
 
@@ -65,15 +70,19 @@ class Reject:
 
 
 def read_proteins(
-    locations: Sequence[str], downloads: Path, *, id_column: str, sequence_column: str
+    locations: Sequence[str],
+    downloads: Path,
+    *,
+    id_column: str | None = None,
+    sequence_column: str | None = None,
 ) -> Iterator[Protein | Reject]:
     """Yield all records of the files that the locations name, in their order.
 
     Args:
         locations: files, folders and addresses, as in ``inference.input``.
         downloads: folder for downloaded files.
-        id_column: column of a table with the ids.
-        sequence_column: column of a table with the sequences.
+        id_column: column of a table with the ids; None to find it by its name.
+        sequence_column: column of a table with the sequences; None to find it by its name.
 
     Raises:
         ValueError: if a file cannot be read, or a table lacks these columns.
@@ -82,17 +91,14 @@ def read_proteins(
     for location in locations:
         paths += _fetched(location, downloads)
     for path in paths:
-        if _is_table(path):
-            yield from _of_table(path, id_column, sequence_column)
+        form = table_of_proteins(path)
+        if form is not None:
+            table = Table(path, PROTEIN_TABLE, form)
+            yield from _of_table(table, id_column, sequence_column)
             continue
         with closing(SourceReader(path)) as reader:
             for block in reader.blocks(RECORD_START, BLOCK_BYTES, MAX_RECORD_BYTES):
                 yield from _of_block(block)
-
-
-def _is_table(path: Path) -> bool:
-    """Return whether a file is a table by its name, and else FASTA."""
-    return path.name.lower().removesuffix(".gz").endswith((*CSV_DELIMITERS, *PARQUET_SUFFIXES))
 
 
 def _fetched(location: str, downloads: Path) -> list[Path]:
@@ -109,8 +115,8 @@ def records_of(config: RunFile, locations: Sequence[str] = ()) -> Iterator[Prote
     """Read the records of ``inference.input``, or only those of the given locations."""
     inference = config.inference
     task = config.task
-    id_column = task.id_column if task else "id"
-    sequence_column = task.sequence_column if task else "sequence"
+    id_column = task.id_column if task else None
+    sequence_column = task.sequence_column if task else None
     records = read_proteins(
         locations or inference.input,
         Path(config.data.downloads),
@@ -161,13 +167,24 @@ class _Collected(Problems):
         return found
 
 
-def _of_table(path: Path, id_column: str, sequence_column: str) -> Iterator[Protein | Reject]:
+def _of_table(
+    table: Table, id_column: str | None, sequence_column: str | None
+) -> Iterator[Protein | Reject]:
     """Yield the records of a table in their order."""
+    columns = chosen_columns(
+        table.header,
+        str(table.path),
+        id_column=id_column,
+        sequence_column=sequence_column,
+        fields=COLUMN_FIELDS,
+    )
+    note_once(f"{table.path} is {table.form.title}; {columns.describe()}")
     problems = _Collected()
-    rows = read_rows(path, [id_column, sequence_column], problems)
-    for record in table_records(rows, id_column, sequence_column, problems):
+    wanted = [columns.sequence] if columns.id is None else [columns.id, columns.sequence]
+    rows = table.rows(wanted, problems)
+    for record in table_records(rows, columns.id, columns.sequence, problems):
         yield from problems.taken()
-        yield Protein(record.id, np.frombuffer(record.tokens, dtype=np.uint8), str(path))
+        yield Protein(record.id, np.frombuffer(record.tokens, dtype=np.uint8), str(table.path))
     yield from problems.taken()
 
 

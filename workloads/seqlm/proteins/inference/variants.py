@@ -71,7 +71,8 @@ def variants(config: RunFile, here: Processes) -> None:
         return pa.table([ids, mutations, scores], schema=_SCHEMA)
 
     part_residues = max(1, inference.part_residues // MASKED_RESIDUES_PER_PART)
-    command.run(tabulate, part_residues, records, residues_of)
+    wanted_field = None if table is None else "inference.mutations"
+    command.run(tabulate, part_residues, records, residues_of, wanted_field)
     if here.is_first and table is None:
         for picture in draw_heat_maps(command.output.path, command.model_name):
             print(f"wrote {picture}: heat map")

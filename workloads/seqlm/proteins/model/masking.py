@@ -185,16 +185,11 @@ def _share(share: float, width: int) -> int:
 
 def _placed(ids: Tensor, cumulative: Tensor) -> _Placed:
     """Return the tokens of a pack and the proteins that they belong to."""
-    tokens = ids.long()
-    num_tokens = len(tokens)
-    num_segments = len(cumulative) - 1
-    segment = torch.repeat_interleave(
-        torch.arange(num_segments, device=ids.device),
-        cumulative.diff().long(),
-        output_size=num_tokens,
-    )
-    positions = torch.arange(num_tokens, device=ids.device) - cumulative[segment].long()
-    return _Placed(tokens, positions, segment)
+    places = torch.arange(len(ids), dtype=cumulative.dtype, device=ids.device)
+    # A token belongs to the first segment that ends behind it; empty segments end before.
+    segment = torch.searchsorted(cumulative[1:], places, right=True)
+    positions = (places - cumulative[segment]).long()
+    return _Placed(ids.long(), positions, segment)
 
 
 def token_scale(tokens: Tensor, cumulative: Tensor, segment: Tensor) -> Tensor:
@@ -208,11 +203,10 @@ def token_scale(tokens: Tensor, cumulative: Tensor, segment: Tensor) -> Tensor:
         cumulative: (S + 1,) bounds of the segments.
         segment: (T,) number of each token's segment.
     """
-    lengths = cumulative.diff().long()
+    lengths = cumulative.diff()
     is_mask = tokens == MASK
-    num_masked = torch.zeros_like(lengths).index_add_(
-        0, segment, is_mask.long()
-    )  # (S,) exact: integers
+    # (S,) exact: integers. Inductor has no atomic addition of 64 bits, and would sort them in many launches.
+    num_masked = torch.zeros_like(lengths).index_add_(0, segment, is_mask.int())
     # A protein of masks only has nothing left to scale.
     kept_share = (1 - num_masked / lengths.clamp(min=1)).clamp(min=1e-6)
     scale = ((1 - TRAINED_MASK_RATIO) / kept_share)[segment]

@@ -15,6 +15,10 @@ SPARE_DEVIATIONS = 8
 10**15 packs; the surplus tokens are then left out of the loss."""
 
 
+Shape = tuple[int, ...]
+"""Shape of a parameter."""
+
+
 class Dimensions(NamedTuple):
     """Dimensions of a transformer, which determine its shape within a family."""
 
@@ -57,6 +61,13 @@ class ModelShape:
     """Numbers per token that the activation of the feed-forward block keeps."""
     product_numbers: int
     """Numbers per token that the block's last product keeps in addition."""
+    layer_shapes: tuple[Shape, ...]
+    """Shapes of a layer's parameters, in the order of their use."""
+    head_shapes: tuple[Shape, ...]
+    """Shapes of the parameters of the head of masked language models, in the order of their use. A decoder
+    that is the embedding is left out."""
+    last_norm_shapes: tuple[Shape, ...]
+    """Shapes of the parameters of the norm behind the last layer."""
 
     @property
     def layer_parameters(self) -> int:

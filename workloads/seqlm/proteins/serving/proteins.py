@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from seqlm.proteins.alphabet import encode
 from seqlm.proteins.data.plausibility import NUCLEOTIDES, is_nucleotides
+from seqlm.proteins.reading.columns import Role, chosen_columns, is_header
 
 from .settings import PREFIX, ServeSettings
 
@@ -37,6 +38,8 @@ MAX_COLUMNS_SHOWN = 10
 Tokens = npt.NDArray[np.uint8]
 """Token ids of a protein, (L,), without CLS and EOS."""
 _NOT_A_LETTER = re.compile(r"[^A-Za-z]")
+_WORDS_OR_PEPTIDES = ("PEPTIDE", "PROTEIN", "SEQ", "INPUT")
+"""Headers that are proteins, too, if they stand alone."""
 _FORM = '{"proteins": ["MKT...", {"id": "P1", "sequence": "MKT..."}]}'
 """Example of a body in JSON, for messages."""
 LABEL_SEPARATOR = ";"
@@ -190,7 +193,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _json_record(where: str, item: Any) -> _Record:
     if isinstance(item, str):
-        return _Record(where, None, item)
+        return _Record(where, None, _without_stop(item))
     if not isinstance(item, dict):
         raise _malformed(
             f"{where} is {shown(item)}; allowed is a sequence, or an object as in {_FORM}"
@@ -201,11 +204,11 @@ def _json_record(where: str, item: Any) -> _Record:
         raise _malformed(f"{where} has the key {shown(unknown[0])}; {allowed}")
     if "sequence" not in item:
         raise _malformed(f"{where} has no sequence; {allowed}")
-    return _Record(where, item.get("id"), item["sequence"])
+    return _Record(where, item.get("id"), _without_stop(item["sequence"]))
 
 
 def _from_csv(text: str, max_proteins: int) -> list[_Record]:
-    """Read CSV with the header ``sequence``, and optionally ``id``; without a header, one or two columns."""
+    """Read CSV with a header that names the sequences, and maybe ids; without one, one or two columns."""
     try:
         filled = filter(None, csv.reader(io.StringIO(text, newline=""), strict=True))
         # The header, and one row more than is allowed. The rest need not be read.
@@ -215,11 +218,18 @@ def _from_csv(text: str, max_proteins: int) -> list[_Record]:
     if not rows:
         return []
     columns: Sequence[str] = ["sequence"] if len(rows[0]) == 1 else ["id", "sequence"]
-    if "sequence" in rows[0]:
-        columns, *rows = rows
-        if sorted(columns) not in (["sequence"], ["id", "sequence"]):
-            listed = ", ".join(map(shown, columns[:MAX_COLUMNS_SHOWN]))
-            raise _malformed(f"the header has the columns {listed}; allowed are id and sequence")
+    if rows[0][0] in _WORDS_OR_PEPTIDES and len(rows[0]) == 1:
+        raise _malformed(
+            f"the first row, {rows[0][0]}, may be a header or a protein; begin with the header sequence"
+        )
+    if is_header(rows[0]):
+        columns = _named(rows[0])
+        rows = rows[1:]
+    elif _looks_like_header(rows):
+        raise _malformed(
+            f"the first row, {', '.join(map(shown, rows[0][:MAX_COLUMNS_SHOWN]))}, looks like a header, and "
+            "no column is named sequence; name the columns id and sequence, or leave the header out"
+        )
     _check_number(rows, max_proteins)
     records = []
     for number, row in enumerate(rows):
@@ -229,8 +239,43 @@ def _from_csv(text: str, max_proteins: int) -> list[_Record]:
                 + ",".join(columns)
             )
         cells: Mapping[str, str] = dict(zip(columns, row, strict=True))
-        records.append(_Record(f"proteins[{number}]", cells.get("id"), cells["sequence"]))
+        sequence = _without_stop(cells["sequence"])
+        records.append(_Record(f"proteins[{number}]", cells.get("id"), sequence))
     return records
+
+
+def _without_stop(sequence: Any) -> Any:
+    """Return a sequence without a final ``*``, in which translated genes end; other values as they are."""
+    return sequence.removesuffix("*") if isinstance(sequence, str) else sequence
+
+
+def _named(header: Sequence[str]) -> Sequence[str]:
+    """Return the columns of a header by what they are: ``id`` and ``sequence``.
+
+    Raises:
+        Problem: if there are other columns, or several that may be one of them.
+    """
+    fields = {Role.ID: "the header: id", Role.SEQUENCE: "the header: sequence"}
+    try:
+        chosen = chosen_columns(
+            header, "the body", id_column=None, sequence_column=None, fields=fields
+        )
+    except ValueError as error:
+        raise _malformed(str(error)) from None
+    names = {chosen.sequence: "sequence"}
+    if chosen.id is not None:
+        names[chosen.id] = "id"
+    if set(names) != set(header) or len(names) != len(header):
+        listed = ", ".join(map(shown, header[:MAX_COLUMNS_SHOWN]))
+        raise _malformed(f"the header has the columns {listed}; allowed are id and sequence")
+    return [names[name] for name in header]
+
+
+def _looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first row is written in other letters than the sequences after it."""
+    if len(rows) < 2 or not rows[0] or not rows[1]:
+        return False
+    return rows[0][-1] != rows[0][-1].upper() and rows[1][-1] == rows[1][-1].upper()
 
 
 def _faults(record: _Record, settings: ServeSettings) -> list[Fault]:

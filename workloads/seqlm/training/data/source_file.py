@@ -1,61 +1,236 @@
-"""Readers of source files, plain or gzip, with errors that name the file."""
+"""Source files, opened by their content: compression, text encoding and line ends.
 
+``Source`` gives the content of any file that can be read as UTF-8 bytes, and ``open_text`` as text. Errors
+name the file.
+"""
+
+import codecs
 import gzip
 import io
+import os
 import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from gzip import BadGzipFile
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, BinaryIO, cast
 
-GZIP_MAGIC = b"\x1f\x8b"
-_READ_BYTES = 1 << 20
+from .compressions import (
+    COMPRESSIONS,
+    HEAD_BYTES,
+    UnreadableError,
+    compression_of,
+    refuse_foreign,
+)
+from .limits import MIB, Limits
+
+WINDOWS = "cp1252"
+"""Encoding of text that is not UTF-8: what Windows programs write in Western countries."""
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_READ_BYTES = MIB
+_noted: set[str] = set()
+"""Notes that this process has printed."""
 
 
-def open_gzip(file: Any) -> IO[bytes]:
-    """Open a gzip file (path or stream) for reading, with isal if it is installed, because it is faster."""
-    try:
-        from isal import igzip
-    except ModuleNotFoundError:
-        return gzip.open(file, "rb")
-    return cast("IO[bytes]", igzip.open(file, "rb"))
+class Source(io.RawIOBase):
+    """Content of a file, unpacked, in UTF-8 and without a byte order mark, read from beginning to end.
+
+    Line ends CR become LF. CRLF stays.
+
+    Args:
+        path: path of the file.
+        raw: stream of the file as it lies on disk; by default, the file is opened.
+        max_line_bytes: length of a line above which reading stops, within 1 MiB; None sets no bound.
+
+    Raises:
+        UnreadableError: (a ValueError) if the content is of a kind that cannot be read.
+        ValueError: if the compressed data are damaged, or a line is too long.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        raw: io.RawIOBase | None = None,
+        *,
+        max_line_bytes: int | None = None,
+    ) -> None:
+        self._path = path
+        self._max_line_bytes = max_line_bytes
+        self._line_bytes = 0
+        """Bytes since the last newline."""
+        with reading(path):
+            self._raw = path.open("rb", buffering=0) if raw is None else raw
+            # Kept, because it closes the file when it is collected, and an archive has another stream.
+            self._packed = io.BufferedReader(self._raw, _READ_BYTES)
+            self._compression = compression_of(self._packed.peek(HEAD_BYTES)[:HEAD_BYTES])
+        self._content: IO[bytes] = self._packed
+        if self._compression is not None:
+            with self._refusing():
+                self._content = self._compression.open(cast("BinaryIO", self._packed), path)
+        first = self._next()
+        refuse_foreign(path, first[:HEAD_BYTES], self._compression)
+        self._text = _Text(path, first)
+        self._pending = self._text.of(first)
+
+    def readable(self) -> bool:
+        return True
+
+    def peek(self) -> bytes:
+        """Return the beginning of the rest, up to 1 MiB, which stays to be read; empty at the end."""
+        if not self._pending:
+            self._pending = self._more()
+        return self._pending
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to ``size`` bytes, by default the whole rest; none only at the end."""
+        if size < 0:
+            return b"".join(iter(lambda: self.read(_READ_BYTES), b""))
+        data = self.peek()
+        self._pending = data[size:]
+        return data[:size]
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._raw.close()
+        super().close()
+
+    def _more(self) -> bytes:
+        """Return the next text; empty at the end."""
+        while True:
+            data = self._next()
+            text = self._text.of(data)
+            if self._max_line_bytes is not None:
+                self._check_line(text, self._max_line_bytes)
+            if text or not data:
+                return text
+
+    def _check_line(self, text: bytes, longest: int) -> None:
+        """Refuse a line of more than ``longest`` bytes.
+
+        Args:
+            text: next piece of the text.
+            longest: length of the longest line that is read.
+        """
+        newline = text.rfind(b"\n")
+        self._line_bytes = len(text) - newline - 1 + (self._line_bytes if newline < 0 else 0)
+        if self._line_bytes > longest:
+            raise ValueError(
+                f"{self._path} has a line of more than {longest:,} bytes; check that it is the right file, "
+                "and divide the line"
+            )
+
+    def _next(self) -> bytes:
+        """Return the next bytes of the content; none at the end."""
+        with self._refusing(), reading(self._path):
+            return self._content.read(_READ_BYTES)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Name the file in errors of the block, which unpacks it."""
+        if self._compression is None:
+            yield
+            return
+        try:
+            yield
+        except UnreadableError as error:
+            raise UnreadableError(f"{self._path} is {error}") from None
+        except self._compression.errors() as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the disk failed
+            raise _damaged(self._path, self._compression.name, error) from None
+
+
+class _Text:
+    """Conversion of a file's text to UTF-8, piece by piece.
+
+    Text is UTF-16 if it has a byte order mark of it, and else UTF-8 up to the first piece that is not.
+    Windows-1252 then serves for the rest, which is reported once: a file is never both.
+
+    Args:
+        path: file, for messages.
+        first: first bytes of the file.
+
+    Raises:
+        UnreadableError: if the file is binary.
+    """
+
+    def __init__(self, path: Path, first: bytes) -> None:
+        self._path = path
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self._is_windows = False
+        self._held = b""
+        """Bytes at the end of the last piece that begin a character."""
+        self._has_mark = first.startswith(codecs.BOM_UTF8)
+        if first.startswith(_UTF16_MARKS):
+            self._decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+            note_once(f"{path} is read as UTF-16")
+        elif b"\x00" in first:
+            raise UnreadableError(
+                f"{path} is a binary file, or UTF-16 without a byte order mark; give FASTA or a table, in "
+                "UTF-8 if it is text"
+            )
+        beginning = first if self._decoder is None else first.replace(b"\x00", b"")
+        self._has_old_line_ends = b"\r" in beginning and b"\n" not in beginning
+
+    def of(self, piece: bytes) -> bytes:
+        """Return the next piece of the text in UTF-8; an empty piece ends the file."""
+        if self._decoder is not None:
+            data = self._decoder.decode(piece, final=not piece).encode()
+        else:
+            data = self._utf8(self._held + piece, is_last=not piece)
+        if self._has_mark:
+            data = data.removeprefix(codecs.BOM_UTF8)
+            self._has_mark = False
+        return data.replace(b"\r", b"\n") if self._has_old_line_ends else data
+
+    def _utf8(self, data: bytes, *, is_last: bool) -> bytes:
+        self._held = b""
+        if data.isascii():
+            return data
+        if not self._is_windows:
+            try:
+                data.decode()
+            except UnicodeDecodeError as error:
+                is_cut = error.reason == "unexpected end of data" and not is_last
+                if is_cut:
+                    self._held = data[error.start :]
+                    return data[: error.start]
+                self._is_windows = True
+                note_once(f"{self._path} is read as Windows-1252, because it is not UTF-8")
+        return data.decode(WINDOWS, errors="replace").encode() if self._is_windows else data
+
+
+def note_once(text: str) -> None:
+    """Print a note about a file once, although commands read files several times and in several processes."""
+    is_first = os.environ.get("RANK", "0") == "0"
+    if is_first and text not in _noted:
+        print(f"note: {text}", file=sys.stderr)
+    _noted.add(text)
 
 
 @contextmanager
-def open_text(path: Path, newline: str) -> Iterator[IO[str]]:
-    """Open a file of UTF-8 text, plain or gzip, which is unpacked while the block reads it.
-
-    A byte order mark, which spreadsheets write, is left out.
+def open_text(
+    path: Path, newline: str, max_line_bytes: int | None = Limits.record_bytes
+) -> Iterator[IO[str]]:
+    """Open a file of text, which is unpacked and decoded while the block reads it.
 
     Args:
         path: path of the file.
         newline: line ends, as for ``open``.
+        max_line_bytes: length of a line above which reading stops; None sets no bound.
 
     Raises:
-        ValueError: if the block reads bytes that are not UTF-8, or a damaged gzip file.
+        ValueError: if the file is of a kind that cannot be read, or its compressed data are damaged.
     """
-    try:
-        with reading(path), path.open("rb") as file:
-            is_gzip = file.read(2) == GZIP_MAGIC
-            file.seek(0)
-            binary = open_gzip(file) if is_gzip else file
-            with io.TextIOWrapper(binary, "utf-8-sig", newline=newline) as stream:
-                yield stream
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
-    except gzip_errors():
-        raise gzip_problem(path) from None
-
-
-def gzip_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of a damaged gzip file. isal raises an error of its own for some damages."""
-    errors: list[type[Exception]] = [EOFError, BadGzipFile, zlib.error]
-    isal = sys.modules.get("isal.igzip_lib")
-    if isal is not None:
-        errors.append(isal.IsalError)
-    return tuple(errors)
+    source = Source(path, max_line_bytes=max_line_bytes)
+    with io.TextIOWrapper(io.BufferedReader(source), "utf-8", newline=newline) as stream:
+        yield stream
 
 
 @contextmanager
@@ -69,14 +244,30 @@ def reading(path: Path) -> Iterator[None]:
         raise
 
 
-def gzip_problem(path: Path) -> ValueError:
+def is_compressed(path: Path) -> bool:
+    """Return whether a file is compressed."""
+    with reading(path), path.open("rb") as file:
+        return compression_of(file.read(HEAD_BYTES)) is not None
+
+
+def _damaged(path: Path, compression: str, error: Exception) -> ValueError:
+    """Return an error that explains what is wrong with a compressed file."""
+    if compression == "gzip":
+        return _damaged_gzip(path)
+    if isinstance(error, EOFError):
+        return ValueError(f"{path} is a truncated {compression} file; fetch it again")
+    return ValueError(f"{path} is a damaged {compression} file ({error}); fetch it again")
+
+
+def _damaged_gzip(path: Path) -> ValueError:
     """Return an error that explains what is wrong with a gzip file.
 
     Python's module finds the reason, because isal misreads bytes behind the end.
     """
     with path.open("rb") as file:
-        if file.read(2) != GZIP_MAGIC:
-            return ValueError(f"{path} is not gzip; rename it if it is plain text")
+        magic = COMPRESSIONS["gzip"].magic
+        if file.read(len(magic)) != magic:
+            return ValueError(f"{path} changed while it was read; fetch it again")
     try:
         with gzip.open(path, "rb") as stream:
             while stream.read(_READ_BYTES):

@@ -1,29 +1,34 @@
-"""Rows of CSV, TSV and Parquet files.
+"""Rows of CSV, TSV and Parquet files and of workbooks.
 
 Every cell becomes text, so that a value is read, checked and reported in one way whatever the format.
 """
 
 import csv
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .limits import Limits
 from .source_file import open_text
+from .table_forms import Layout, TableForm, reader_of, table_form
+from .workbook import workbook_rows
 
-CSV_DELIMITERS = {".csv": ",", ".tsv": "\t"}
-PARQUET_SUFFIXES = (".parquet", ".pq")
+TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".parquet", ".pq", ".xlsx")
+"""Suffixes of tables, for the files of a folder. A file that is named may have any suffix."""
+TABLE_FORMATS = "CSV (with commas or semicolons), TSV, Parquet or xlsx"
 SHOWN_PROBLEMS = 10
 
 Cell: TypeAlias = str | tuple[str, ...] | None
 """Text of a cell, the texts of a list, or None for an empty cell."""
 Row: TypeAlias = tuple[str, dict[str, Cell]]
-"""Position of a row (file:line, or the row of a Parquet file) and its cells by column."""
+"""Position of a row (file:line, or the row of a file without lines) and its cells by column."""
 
 
 @dataclass
@@ -56,13 +61,146 @@ class TableUse:
     fields: str
     """Fields of the run file that name the columns."""
     other_formats: str
-    """Allowed formats besides CSV, TSV and Parquet, with their suffixes."""
+    """Allowed formats besides tables."""
+
+
+class Table:
+    """Table in a file, whose header has been read.
+
+    Args:
+        path: file.
+        use: purpose of the table.
+        form: form of the file; by default, it is recognised.
+
+    Raises:
+        ValueError: if the file is no table or cannot be read.
+    """
+
+    def __init__(self, path: Path, use: TableUse, form: TableForm | None = None) -> None:
+        found = form or table_form(path)
+        if found is None:
+            raise ValueError(f"{path} is not a table; give {TABLE_FORMATS} or {use.other_formats}")
+        self.path = path
+        self.form = found
+        self._use = use
+        self.header = self._header()
+        """Names of the columns."""
+
+    def rows(self, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+        """Iterate over the rows.
+
+        Args:
+            columns: columns to read.
+            problems: record of the mistakes in rows, which are left out.
+
+        Raises:
+            ValueError: if the file cannot be read, or lacks a column.
+        """
+        _check_columns(self.path, self.header, columns, self._use)
+        match self.form.layout:
+            case Layout.PARQUET:
+                return self._parquet_rows(columns)
+            case Layout.WORKBOOK:
+                return self._workbook_rows(columns)
+            case Layout.TEXT:
+                return self._text_rows(columns, problems)
+
+    def _header(self) -> list[str]:
+        match self.form.layout:
+            case Layout.PARQUET:
+                with _reading_parquet(self.path):
+                    return list(pq.read_schema(self.path).names)
+            case Layout.WORKBOOK:
+                return [_cell_text(cell).strip() for cell in next(workbook_rows(self.path), [])]
+            case Layout.TEXT:
+                with open_text(self.path, "") as stream:
+                    text = _TextReader(self.path, self.form, stream)
+                    return [name.strip() for name in text.next_row() or []]
+
+    def _text_rows(self, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+        places = {name: self.header.index(name) for name in columns}
+        with open_text(self.path, "") as stream:
+            text = _TextReader(self.path, self.form, stream)
+            text.next_row()
+            while True:
+                where = f"{self.path}:{text.next_line}"
+                fields = text.next_row()
+                if fields is None:
+                    return
+                if not fields:
+                    continue
+                if len(fields) != len(self.header):
+                    problems.add(where, f"{len(fields)} fields, the header has {len(self.header)}")
+                    continue
+                yield where, {name: fields[place].strip() or None for name, place in places.items()}
+
+    def _parquet_rows(self, columns: Sequence[str]) -> Iterator[Row]:
+        number = 0
+        with _reading_parquet(self.path):
+            file = pq.ParquetFile(self.path)
+            for batch in file.iter_batches(columns=list(columns)):
+                values = {name: batch.column(name).to_pylist() for name in columns}
+                for index in range(len(batch)):
+                    number += 1
+                    cells = {name: _cell(values[name][index]) for name in columns}
+                    yield f"{self.path} row {number}", cells
+
+    def _workbook_rows(self, columns: Sequence[str]) -> Iterator[Row]:
+        places = {name: self.header.index(name) for name in columns}
+        rows = workbook_rows(self.path)
+        next(rows, None)
+        for number, row in enumerate(rows, start=1):
+            if any(cell is not None for cell in row):
+                # A sheet drops the empty cells at the end of a row.
+                cells = [*row, *[None] * (len(self.header) - len(row))]
+                yield (
+                    f"{self.path} row {number}",
+                    {name: _cell(cells[place]) for name, place in places.items()},
+                )
+
+
+class _TextReader:
+    """Rows of a table of text, with the lines on which they begin.
+
+    Args:
+        path: file, for messages.
+        form: form of the table.
+        stream: text of the file, with its line ends.
+    """
+
+    def __init__(self, path: Path, form: TableForm, stream: IO[str]) -> None:
+        self._path = path
+        self._first_line = form.first_line
+        # The module's own bound of 128 KiB is below the longest records with a label for each token.
+        csv.field_size_limit(Limits.for_workers(1).record_bytes)
+        for _ in range(form.first_line - 1):
+            stream.readline()
+        self._reader = reader_of(stream, form)
+
+    @property
+    def next_line(self) -> int:
+        """Line on which the next row begins."""
+        return self._reader.line_num + self._first_line
+
+    def next_row(self) -> list[str] | None:
+        """Return the cells of the next row; an empty list for a blank line, None at the end.
+
+        Raises:
+            ValueError: if the quotes of the row are wrong.
+        """
+        try:
+            return next(self._reader, None)
+        except csv.Error as error:
+            line = self.next_line - 1
+            raise ValueError(
+                f"{self._path}:{line}: {error}; correct the quotes of this row"
+            ) from None
 
 
 def read_rows(
     path: Path, columns: Sequence[str], problems: Problems, use: TableUse
 ) -> Iterator[Row]:
-    """Iterate over the rows of a CSV, TSV or Parquet file.
+    """Iterate over the rows of a table.
 
     Args:
         path: file.
@@ -73,56 +211,24 @@ def read_rows(
     Raises:
         ValueError: if the file cannot be read, or lacks a column.
     """
-    name = path.name.lower().removesuffix(".gz")
-    if name.endswith(PARQUET_SUFFIXES):
-        return _parquet_rows(path, columns, use)
-    for suffix, delimiter in CSV_DELIMITERS.items():
-        if name.endswith(suffix):
-            return _csv_rows(path, delimiter, columns, problems, use)
-    raise ValueError(
-        f"{path}: its name does not tell the kind of table; allowed are "
-        f"{', '.join([*CSV_DELIMITERS, *PARQUET_SUFFIXES])} (the first two also with .gz) and, "
-        f"{use.other_formats}"
-    )
+    return Table(path, use).rows(columns, problems)
 
 
-def _csv_rows(
-    path: Path, delimiter: str, columns: Sequence[str], problems: Problems, use: TableUse
-) -> Iterator[Row]:
-    # The module's own bound of 128 KiB is below the longest records with a label for each token.
-    csv.field_size_limit(Limits.for_workers(1).record_bytes)
+def is_named_as_table(path: Path, others: Iterable[str] = ()) -> bool:
+    """Return whether the name of a file, compressed or not, is that of a table.
+
+    Args:
+        path: path of the file.
+        others: further suffixes.
+    """
+    suffixes = {suffix.lower() for suffix in path.suffixes[-2:]}
+    return not suffixes.isdisjoint((*TABLE_SUFFIXES, *others))
+
+
+@contextmanager
+def _reading_parquet(path: Path) -> Iterator[None]:
     try:
-        with open_text(path, "") as stream:
-            reader = csv.reader(stream, delimiter=delimiter, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            _check_columns(path, header, columns, use)
-            places = {name: header.index(name) for name in columns}
-            line = reader.line_num + 1
-            for fields in reader:
-                where = f"{path}:{line}"
-                line = reader.line_num + 1
-                if not fields:
-                    continue
-                if len(fields) != len(header):
-                    problems.add(where, f"{len(fields)} fields, the header has {len(header)}")
-                    continue
-                yield where, {name: fields[place].strip() or None for name, place in places.items()}
-    except csv.Error as error:
-        raise ValueError(
-            f"{path}:{reader.line_num}: {error}; correct the quotes of this row"
-        ) from None
-
-
-def _parquet_rows(path: Path, columns: Sequence[str], use: TableUse) -> Iterator[Row]:
-    row = 0
-    try:
-        file = pq.ParquetFile(path)
-        _check_columns(path, file.schema_arrow.names, columns, use)
-        for batch in file.iter_batches(columns=list(columns)):
-            values = {name: batch.column(name).to_pylist() for name in columns}
-            for index in range(len(batch)):
-                row += 1
-                yield f"{path} row {row}", {name: _cell(values[name][index]) for name in columns}
+        yield
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise ValueError(
             f"{path} cannot be read as Parquet ({error}); check it or write it again"
@@ -140,6 +246,8 @@ def _cell_text(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return str(int(value))
+    if isinstance(value, date):  # a time is one, too
+        return value.isoformat()
     return repr(value) if isinstance(value, float) else str(value)
 
 

@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -37,9 +37,12 @@ from .remotes import (
     TransientError,
     s3_remotes,
 )
+from .source_file import note_once
 
 log = logging.getLogger(__name__)
 
+SHOWN_FILES = 10
+"""Largest number of files in a message."""
 MAX_ATTEMPTS = 8
 """Number of attempts without a new byte after which a download fails, about two minutes with the waits."""
 FIRST_BACKOFF_SECONDS = 1.0
@@ -61,11 +64,14 @@ class SourceKind:
     name: str
     """Word for the kind in messages, such as FASTA."""
     suffixes: tuple[str, ...]
-    """Suffixes of such files in a folder. A file that is given by name may have any suffix."""
+    """Suffixes of such files below an address. A file that is given by name may have any suffix."""
     sample: Path
     """File of this repository for the word ``sample``."""
     addresses: Mapping[str, str]
     """Addresses of public data sets by the words for them."""
+    is_content: Callable[[Path], bool] | None = None
+    """Function that returns whether the content of a file in a folder is of this kind, or raises ValueError
+    with what it is. None: the suffixes decide."""
 
     @property
     def words(self) -> str:
@@ -130,19 +136,50 @@ def fetch(location: str, downloads: Path, kind: SourceKind) -> list[Path]:
 def _local_files(location: str, kind: SourceKind) -> list[Path]:
     path = Path(location).expanduser()
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if kind.has(file.name) and file.is_file())
-        if not found:
-            raise FetchError(
-                f"{path}: no {kind.name} file in this folder; {kind.names} (folders inside it are not "
-                "searched)"
-            )
-        return found
+        return _files_in(path, kind)
     if path.is_file():
         return [path]
     raise FetchError(
         f"{location}: no such file or folder, or it is a pipe or a link to nothing (looked in {Path.cwd()}); "
         f"give a path, an https:// or s3:// address, {kind.words}"
     )
+
+
+def _files_in(folder: Path, kind: SourceKind) -> list[Path]:
+    """Return the files of a kind in a folder, and report the others. Folders inside it are not searched."""
+    found: list[Path] = []
+    others: list[str] = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or not path.is_file():
+            continue
+        reason = _other_kind(path, kind)
+        if reason is None:
+            found.append(path)
+        else:
+            others.append(f"{path.name} ({reason})")
+    listed = ", ".join(others[:SHOWN_FILES]) + (", ..." if len(others) > SHOWN_FILES else "")
+    if not found:
+        names = "" if kind.is_content else f"; {kind.names}"
+        left_out = f" Left out: {listed}." if others else ""
+        raise FetchError(
+            f"{folder}: no {kind.name} file in this folder{names} (folders inside it are not searched)."
+            f"{left_out}"
+        )
+    if others:
+        note_once(
+            f"{folder}: read {len(found)} {kind.name} files, left out {len(others)} others: {listed}"
+        )
+    return found
+
+
+def _other_kind(path: Path, kind: SourceKind) -> str | None:
+    """Return why a file in a folder is not of a kind; None if it is."""
+    if kind.is_content is None:
+        return None if kind.has(path.name) else "other suffix"
+    try:
+        return None if kind.is_content(path) else f"not {kind.name}"
+    except ValueError as error:
+        return str(error).removeprefix(f"{path} is ")
 
 
 def local_files(locations: Iterable[str | None], kind: SourceKind) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,15 +19,16 @@ from seqlm.proteins.inference.engine import (
     Array,
     Engine,
 )
-from seqlm.proteins.inference.variants import variants
 from seqlm.proteins.model.kernels import attention_launch
-from seqlm.runs.run_file import RunFile, load_config
-from seqlm.training.processes import Processes, processes
+from seqlm.runs.run_file import load_config
+from seqlm.training.processes import processes
 from tests.workloads.proteins.model.kernels.model_cases import (
     ATTENTION_KERNEL,
     NONE,
+    config_of,
     model_of,
 )
+from tests.workloads.proteins.tiny_models import save_tiny_model
 
 LONGEST = 40
 LENGTHS = (1, 7, 40, 55)
@@ -39,7 +39,6 @@ ANSWERS = {
     "logits": MASKED_LOGITS,
 }
 PROTEINS = "id,sequence\nP1,MKTAYIAKQR\nP2,MKVLAGGWTNDE\n"
-COMMANDS: dict[str, Callable[[RunFile, Processes], None]] = {"embed": embed, "variants": variants}
 
 
 def engine_of(model: Any, kernels: frozenset[str]) -> Engine:
@@ -79,19 +78,18 @@ def kernels_of_a_faulty_machine() -> frozenset[str]:
         return engine_of(model_of("esm2"), ATTENTION_KERNEL).kernels
 
 
-def summary(folder: Path, command: str, mode: str) -> dict[str, Any]:
-    """Run a command as on a GPU where ``auto`` selects the attention kernels; return its summary.
+def summary(folder: Path, mode: str) -> dict[str, Any]:
+    """Embed proteins as on a GPU where ``auto`` selects the attention kernels; return the output's summary.
 
     Args:
         folder: folder for the model, the input and the output.
-        command: name in ``COMMANDS``.
         mode: value of ``inference.kernels``.
     """
-    model_of("esm2").save_pretrained(folder / "model")
+    save_tiny_model(folder / "model", config_of("esm2"))
     (folder / "proteins.csv").write_text(PROTEINS)
     run_file = folder / "run.yaml"
     run_file.write_text("name: run\n")
-    output = folder / f"{command}-{mode}.parquet"
+    output = folder / f"{mode}.parquet"
     fields = {
         "runs": folder / "runs",
         "train.precision": "fp32",
@@ -107,7 +105,6 @@ def summary(folder: Path, command: str, mode: str) -> dict[str, Any]:
         return NONE if mode == "off" else ATTENTION_KERNEL
 
     with processes() as here, mock.patch.object(engine_module, "selected", as_on_a_gpu):
-        COMMANDS[command](config, here)
-    [found] = [path for path in folder.glob(f"{command}-{mode}*.json")]
-    summary: dict[str, Any] = json.loads(found.read_text())
-    return summary
+        embed(config, here)
+    written: dict[str, Any] = json.loads((folder / f"{output.name}.json").read_text())
+    return written

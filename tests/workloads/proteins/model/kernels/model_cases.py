@@ -25,13 +25,19 @@ ATTENTION_KERNEL = frozenset({ATTENTION})
 NONE: frozenset[str] = frozenset()
 
 
-def model_of(family: str, layers: int = 2) -> Any:
-    """Return a random masked language model with heads of 16."""
+def config_of(family: str, layers: int = 2) -> Any:
+    """Return the configuration of a tiny model with heads of 16."""
     config: Any = tiny_config(layers, HEADS * HEAD_SIZE, family)
     config.num_attention_heads = HEADS
     if hasattr(config, "head_dim"):
         config.num_key_value_heads = HEADS
         config.head_dim = HEAD_SIZE
+    return config
+
+
+def model_of(family: str, layers: int = 2) -> Any:
+    """Return a random masked language model with heads of 16."""
+    config = config_of(family, layers)
     torch.manual_seed(0)
     model = of_config(config).masked_lm.packed(config)
     with torch.no_grad():

@@ -58,5 +58,5 @@ def test_a_forward_pass_alone_keeps_nothing(interpreter: Interpreter) -> None:
     assert kept == [0, 0]
 
 
-def test_operators_satisfy_torchs_own_checks(interpreter: Interpreter) -> None:
-    interpreter(cases.operators_are_well_formed, 16, (5, 3))
+def test_the_operator_satisfies_torchs_own_checks(interpreter: Interpreter) -> None:
+    interpreter(cases.operator_is_well_formed, 16, (5, 3))

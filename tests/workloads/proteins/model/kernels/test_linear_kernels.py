@@ -47,7 +47,7 @@ def test_bf16_is_as_exact_as_with_torchs_kernels(
 def test_a_layer_is_one_graph(
     interpreter: Interpreter, family: str, kernels: frozenset[str], graphs: int
 ) -> None:
-    """The last layer differs from the others. ESMC's first one does, too, because it looks up its operands."""
+    """The last layer differs from the others. ESMC's first one does, too: it looks up its operands."""
     after_one, after_all, difference = interpreter(cases.compiled, family, kernels)
     assert (after_one, after_all) == (graphs, graphs)
     assert difference < 1e-3

@@ -53,7 +53,7 @@ def test_adapters_keep_torchs_attention() -> None:
 
 
 def test_products_of_another_kind_keep_torchs_attention() -> None:
-    """As layers with weights in 4 bits are."""
+    """Layers with weights in 4 bits have such products."""
     model = on_meta(16)
     layer: Any = model.layers[0]
     layer.attention.self.key = FourBitLinear.__new__(FourBitLinear)

@@ -11,6 +11,9 @@ def model_shape(dimensions: Dimensions) -> ModelShape:
     """Return the shape of an ESM-2."""
     layers, hidden, heads, feed_forward = dimensions
     square = hidden**2
+    vector = (hidden,)
+    square_and_bias = ((hidden, hidden), vector)
+    norm = (vector, vector)
     return ModelShape(
         layers=layers,
         hidden=hidden,
@@ -32,6 +35,17 @@ def model_shape(dimensions: Dimensions) -> ModelShape:
         norm_numbers=0,
         activation_numbers=feed_forward,
         product_numbers=feed_forward,
+        layer_shapes=(
+            *norm,
+            *square_and_bias * 4,  # queries, keys, values and the projection
+            *norm,
+            (feed_forward, hidden),
+            (feed_forward,),
+            (hidden, feed_forward),
+            vector,
+        ),
+        head_shapes=(*square_and_bias, *norm, (VOCABULARY,)),
+        last_norm_shapes=norm,
     )
 
 

@@ -11,6 +11,9 @@ def model_shape(dimensions: Dimensions) -> ModelShape:
     """Return the shape of an ESMC."""
     layers, hidden, heads, feed_forward = dimensions
     square = hidden**2
+    matrix = (hidden, hidden)
+    vector = (hidden,)
+    norm = (vector, vector)
     return ModelShape(
         layers=layers,
         hidden=hidden,
@@ -34,6 +37,17 @@ def model_shape(dimensions: Dimensions) -> ModelShape:
         norm_numbers=2 * hidden,  # queries and keys before their norms
         activation_numbers=3 * feed_forward,  # gate, its SiLU and up
         product_numbers=feed_forward,
+        layer_shapes=(
+            *norm,
+            *(matrix,) * 3,  # queries, keys and values
+            *(vector,) * 2,  # norms of queries and of keys
+            matrix,
+            *norm,
+            *((feed_forward, hidden),) * 2,  # gate and up
+            (hidden, feed_forward),
+        ),
+        head_shapes=(matrix, vector, *norm, (VOCABULARY, hidden), (VOCABULARY,)),
+        last_norm_shapes=(vector,),
     )
 
 

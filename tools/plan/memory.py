@@ -19,6 +19,9 @@ Other devices and settings:
 * The last layer's feed-forward block and the head process only the predicted tokens. At the start of the
   backward pass they add no more than the last layer saves, so the peak is that of L whole layers.
 * With activation checkpointing a layer keeps only its input, and one layer at a time is kept as a whole.
+* On a GPU, ``train.kernels`` lets a run cast its weights once per step into buffers of s bytes per element of
+  the layers' matrices and biases (``proteins/model/kernels/products.py``). They replace autocast's copies,
+  and gradients of weights leave the products in fp32, where they stay.
 * torch.compile keeps at most as much.
 """
 
@@ -86,6 +89,14 @@ class Layout:
         parallel = self.config.parallel
         return (parallel.shard_size or self.world_size) if parallel.mode == "fsdp" else 1
 
+    @property
+    def casts_weights_once(self) -> bool:
+        """Whether the weights of layers are cast once per step, as ``train.kernels`` other than off does."""
+        config = self.config
+        is_possible = self.attention == "flash" and self.number_bytes < FP32
+        has_plain_weights = config.parallel.mode == "ddp" and not (config.task and config.lora)
+        return config.train.kernels != "off" and is_possible and has_plain_weights
+
 
 def memory(layout: Layout) -> Memory:
     """Return the memory at the peak of a step; gradients exist from the first micro-batch on."""
@@ -127,6 +138,8 @@ def _weights_in_use(layout: Layout, lora: LoraConfig | None) -> float:
         return (
             2 * shape.largest_matrix * size
         )  # a frozen matrix with its adapter, or unpacked from 4 bits
+    if layout.casts_weights_once:
+        return (matrices + shape.matrix_biases) * size * shape.layers
     if layout.config.parallel.mode == "fsdp":
         gathered = 2 * matrices * size + (shape.embedding + shape.language_head) * size
         reduced = matrices * (size + FP32)

@@ -5,17 +5,22 @@ The GPU tests share these functions, so the module imports nothing that a GPU ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from transformers import PretrainedConfig
 
 from seqlm.proteins.config import TaskConfig
 from seqlm.proteins.families.table import family_of_type
-from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack
+from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack, PackedModel
 from seqlm.proteins.model.shape import ModelShape, num_rows
 from seqlm.runs.run_file import RunFile
-from seqlm.training.config import LoraConfig, TrainConfig
+from seqlm.training.config import KernelMode, LoraConfig, TrainConfig
+from seqlm.training.kernels import PRODUCTS
 from seqlm.training.layered_model import Segments
+from seqlm.training.step.gradients import FlatGradients
 from tools.plan.memory import Attention, Layout
 from tools.plan.model_size import parameters_of
 
@@ -23,16 +28,32 @@ LENGTH = 128
 
 
 def run_config(
-    tokens: int, *, checkpointing: bool = False, lora: LoraConfig | None = None
+    tokens: int,
+    *,
+    checkpointing: bool = False,
+    lora: LoraConfig | None = None,
+    kernels: KernelMode = "auto",
 ) -> RunFile:
     return RunFile(
         name="memory",
         train=TrainConfig(
-            tokens_per_pack=tokens, tokens_per_step=tokens, activation_checkpointing=checkpointing
+            tokens_per_pack=tokens,
+            tokens_per_step=tokens,
+            activation_checkpointing=checkpointing,
+            kernels=kernels,
         ),
         task=TaskConfig(kind="binary") if lora else None,
         lora=lora,
     )
+
+
+def cast_weights(model: PackedModel, optimizers: Sequence[Optimizer]) -> FlatGradients:
+    """Make a model cast its weights once per step, and begin a step; return its gradients, which are 0."""
+    model.select_kernels(frozenset({PRODUCTS}))
+    gradients = FlatGradients(optimizers, 1, model.adjacent_parameters())
+    gradients.begin()
+    model.weights_changed()
+    return gradients
 
 
 def shape_of_config(config: PretrainedConfig) -> ModelShape:

@@ -25,10 +25,12 @@ from seqlm.proteins.model.pretrained import of_config, on_meta
 from seqlm.runs.run_file import load_config
 from seqlm.training.adapters.adapters import add_adapters, shrink_frozen
 from seqlm.training.config import LoraConfig, ParallelConfig
+from seqlm.training.optimizer import build_optimizers
 from seqlm.training.parallel import parallelize
 from seqlm.training.processes import processes
 from tests.tools.plan.planned_steps import (
     LENGTH,
+    cast_weights,
     layout_of,
     loss_of,
     masked_pack,
@@ -144,6 +146,53 @@ def test_agrees_with_the_tensors_that_autograd_keeps(family: str, number_bytes: 
         # In fp32, the inputs of the norms of queries and keys are parts of the product that has the values.
         expected -= 2 * number_bytes * esm.hidden_size * tokens * esm.num_hidden_layers
     assert kept == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize("family", MODEL_FAMILIES)
+def test_agrees_with_weights_that_are_cast_once_per_step(family: str) -> None:
+    """Autograd keeps the copies of weights, not those of biases, and no others."""
+    esm, tokens = small_config(family), 1024
+    config = run_config(tokens)
+    model = of_config(esm).masked_lm.packed(esm)
+    cast_weights(model, build_optimizers(model, config.optim))
+    kept = kept_bytes(model, masked_pack(tokens, torch.device("cpu")), 2)
+    layout = layout_of(config, esm, 2, "flash")
+    assert layout.casts_weights_once
+    copies = memory(layout).weights_in_use
+    of_biases = 2 * layout.shape.matrix_biases * esm.num_hidden_layers
+    inner = layout.shape.feed_forward_numbers(with_output=True)
+    last_block = ((4 + 2) * esm.hidden_size + 2 * inner) * tokens
+    activations = memory(replace(layout, attention="segments")).activations
+    assert kept == pytest.approx(
+        activations + copies - of_biases - last_block * (1 - 0.18), rel=0.03
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "parameters"), [("650M", 0.65e9), ("3B", 2.84e9)], ids=["650M", "3B"]
+)
+def test_copies_have_two_bytes_for_each_parameter(size: str, parameters: float) -> None:
+    config = load_config(CONFIGS / "esm2_8m.yaml", [f"model.size={size}"])
+    shape = shape_of(config)
+    layout = Layout(config, shape, parameters_of(config, shape), 1)
+    found = memory(layout).weights_in_use
+    assert found == pytest.approx(2 * parameters, rel=0.02)
+    without = replace(config, train=replace(config.train, kernels="off"))
+    recomputing = replace(config, train=replace(config.train, activation_checkpointing=True))
+    # Without recomputation autograd keeps as many copies, and the newest gradient in bf16.
+    assert memory(replace(layout, config=without)).weights_in_use > 0.99 * found
+    assert memory(replace(layout, config=recomputing)).weights_in_use == found
+
+
+@pytest.mark.parametrize(
+    "override", ["train.kernels=off", "train.precision=fp32", "parallel.mode=fsdp"]
+)
+def test_other_runs_keep_no_copies(override: str) -> None:
+    config = load_config(CONFIGS / "esm2_8m.yaml", [override])
+    shape = shape_of(config)
+    number_bytes = 4 if config.train.precision == "fp32" else 2
+    layout = Layout(config, shape, parameters_of(config, shape), 2, number_bytes)
+    assert not layout.casts_weights_once
 
 
 @pytest.mark.long

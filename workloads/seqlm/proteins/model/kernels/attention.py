@@ -71,9 +71,11 @@ class _ProjectAndAttendCast(torch.autograd.Function):
         cos: Tensor,
         sin: Tensor,
         forward_tiles: Tensor,
-        backward_tiles: Tensor,
+        backward_tiles: Tensor | None,
         head_size: int,
     ) -> Tensor:
+        if backward_tiles is None:
+            backward_tiles = forward_tiles
         context: Tensor
         context, sums, qkv = _project_and_attend(
             x, weight, bias, cos, sin, forward_tiles, backward_tiles, head_size, True
@@ -106,13 +108,15 @@ def project_and_attend_cast(
     """
     if not torch.is_grad_enabled():
         return project_and_attend(x, cast.weight, cast.bias, cos, sin, tiles, head_size)
+    # Dynamo takes no tensor twice, and both passes may have the same tiles.
+    backward_tiles = None if tiles.backward is tiles.forward else tiles.backward
     result: Tensor = _ProjectAndAttendCast.apply(
         x,
         *operands_with_gradient(x, cast),
         cos,
         sin,
         tiles.forward,
-        tiles.backward,
+        backward_tiles,
         head_size,
     )
     return result

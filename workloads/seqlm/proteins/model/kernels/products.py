@@ -170,7 +170,9 @@ class _Stack:
                     "those of each group of LayeredModel.adjacent_parameters() in one piece"
                 )
             expected += gradient.nbytes
-        return first.as_strided(self.copy.shape, self.copy.stride())
+        # With ``data`` the result has a version of its own. Views of one buffer share theirs, and autograd
+        # would take every layer's addition for a change of what the other layers have saved.
+        return first.data.as_strided(self.copy.shape, self.copy.stride())
 
 
 class CastWeights:

@@ -62,7 +62,7 @@ WINDOW_SECONDS = {"cuda": 4.0, "cpu": 40.0}
 GRACE_SECONDS = 60
 """Time beyond twice the expected time, after which a case is ended."""
 REHEARSAL_GRACE_SECONDS = 900
-"""Likewise in a rehearsal, because expected times are those of a GPU."""
+"""Time beyond twice the expected time in a rehearsal, because expected times are those of a GPU."""
 UNTIL_GRACE_SECONDS = 30
 """Time beyond ``--until``, after which a case is ended."""
 DESCRIBE_SECONDS = 600

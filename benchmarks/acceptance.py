@@ -61,6 +61,8 @@ WINDOW_SECONDS = {"cuda": 4.0, "cpu": 40.0}
 """Length of windows by kind of device. On a CPU, a step of a contestant takes up to two seconds."""
 GRACE_SECONDS = 60
 """Time beyond twice the expected time, after which a case is ended."""
+REHEARSAL_GRACE_SECONDS = 900
+"""Time beyond twice the expected time in a rehearsal, because expected times are those of a GPU."""
 UNTIL_GRACE_SECONDS = 30
 """Time beyond ``--until``, after which a case is ended."""
 DESCRIBE_SECONDS = 600
@@ -217,7 +219,8 @@ class AcceptanceRun:
     def _limit(self, seconds: float) -> float:
         """Return the time limit of work that is expected to take ``seconds``."""
         left = self._options.until - self._elapsed() + UNTIL_GRACE_SECONDS
-        return min(2 * seconds + GRACE_SECONDS, left)
+        grace = REHEARSAL_GRACE_SECONDS if self._options.rehearsal else GRACE_SECONDS
+        return min(2 * seconds + grace, left)
 
     def _new_worker(self) -> WorkerProcess:
         window = self._options.window

@@ -22,7 +22,7 @@ from transformers import AttentionInterface, DataCollatorForLanguageModeling
 
 from benchmarks.ours import MAX_RESIDUES, SEED
 from seqlm.proteins.alphabet import EOS, PAD
-from seqlm.training.device_runtime import uses_flash
+from seqlm.training import device_runtime
 from seqlm.training.packing import SPECIAL_TOKENS
 
 VARLEN = "benchmark_varlen"
@@ -153,7 +153,7 @@ def varlen_attention(
         cu_seq_lens_q: (S + 1,) int32 boundaries of the segments, from 0 to T.
     """
     q, k, v = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))
-    if uses_flash(v):
+    if device_runtime.uses_flash(v):
         found = varlen_attn(q, k, v, cu_seq_lens_q, cu_seq_lens_q, LONGEST, LONGEST, scale=scaling)
         assert isinstance(found, Tensor)  # it returns more only if asked to
         return found[None], None

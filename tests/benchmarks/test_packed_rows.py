@@ -19,6 +19,7 @@ from benchmarks.trainers import layers_of, store_rows
 from seqlm.proteins.alphabet import CLS, EOS, PAD
 from seqlm.proteins.families.esm2.model import published_config
 from seqlm.proteins.model.pretrained import tokenizer
+from seqlm.training import device_runtime
 from seqlm.training.records import RecordSplit
 from tests.workloads.training.forked_processes import forked
 
@@ -128,9 +129,8 @@ def with_the_varlen_operator(folder: Path) -> None:
     from tests.gpu import rehearsal
 
     rehearsal.begin()
-    packed_rows.uses_flash = lambda x: x.dtype == torch.bfloat16
     figures = {"difference": largest_difference(Packs(folder / "rows", TOKENS), torch.bfloat16)}
-    packed_rows.uses_flash = lambda x: False
+    device_runtime.uses_flash = lambda x: False
     figures["of_bf16"] = largest_difference(Packs(folder / "rows", TOKENS), torch.bfloat16)
     (folder / "figures.json").write_text(json.dumps(figures))
 

@@ -88,7 +88,7 @@ def _cells(found: Scaled) -> tuple[str, ...]:
         str(found.num_gpus),
         f"{found.step_seconds:.3g}",
         f"{found.message_seconds:.2g}",
-        f"{waiting:.1%}" if waiting >= SMALLEST_SHARE else f"<{SMALLEST_SHARE:.1%}",
+        f"{100 * waiting:.3g}%" if waiting >= SMALLEST_SHARE else f"<{SMALLEST_SHARE:.1%}",
         f"{found.residues_per_second:,.0f}",
         f"{found.efficiency:.3g}",
     )

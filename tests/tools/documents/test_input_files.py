@@ -12,8 +12,9 @@ PAGE = " ".join(Path("docs/input-files.md").read_text().split())
 
 def test_names_of_columns_are_those_of_the_table() -> None:
     for role in (Role.ID, Role.SEQUENCE):
-        ranks = ("`, `".join(names) for names in WELL_KNOWN[role])
-        assert f"| {role.value} | `" + "`; `".join(ranks) + "` |" in PAGE
+        for rank, names in enumerate(WELL_KNOWN[role], start=1):
+            assert f"| {role.value} | {rank} | `" + "`, `".join(names) + "` |" in PAGE
+        assert f"| {role.value} | {len(WELL_KNOWN[role]) + 1} |" not in PAGE
 
 
 def test_compressions_and_limits_are_named() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks import expected
-from benchmarks.case import Line
+from benchmarks.case import AUTO_KERNELS, Line
 from benchmarks.ours import RECIPE_TOKENS, family_with
 from benchmarks.stages.speed import by_size
 from config.facts.instance_catalogue import INSTANCE_TYPES
@@ -15,6 +15,7 @@ from config.facts.price_list import load_prices
 from seqlm.proteins.families.table import MODEL_FAMILIES
 from seqlm.runs.run_file import ModelConfig, RunFile
 from seqlm.training.config import TrainConfig
+from seqlm.training.kernels import PRODUCTS
 from seqlm.training.peak_rates import PEAK_BF16_FLOPS
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
@@ -156,7 +157,11 @@ def planned_memory(lines: Sequence[Line]) -> Table:
 def layout_of(line: Line) -> Layout:
     """Return the layout of a line's run for ``make plan``."""
     values = dict(part.split("=", 1) for part in line["shape"].split(","))
+    # The first lines come from a version without kernels, and do not name them.
+    kernels = line.get("kernels", "off").split(",")
+    casts_weights = AUTO_KERNELS in kernels or PRODUCTS in kernels
     train = TrainConfig(
+        kernels="auto" if casts_weights else "off",
         tokens_per_pack=int(values["tokens_per_pack"]),
         tokens_per_step=RECIPE_TOKENS,
         activation_checkpointing=values.get("recompute") == "1",

@@ -79,6 +79,24 @@ def test_embeddings_are_those_of_transformers(
     assert not (tmp_path / "out.parquet.parts").exists()
 
 
+def test_records_with_one_id_are_numbered(
+    configured: Callable[..., RunFile],
+    here: Processes,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fasta = tmp_path / "repeated.fasta"
+    fasta.write_text(">a\nMKT\n>b\nMKL\n>a\nMKTW\n>1\nM1\n>a\nMKTWY\n")
+    out = tmp_path / "out.parquet"
+    embed(configured(input=[str(fasta)], output=str(out), part_residues=4), here)
+    found = [(row["id"], row["occurrence"], row["length"]) for row in rows(out)]
+    assert found == [("a", 1, 3), ("b", 1, 3), ("a", 2, 4), ("a", 3, 5)]
+    assert "2 records have the id of an earlier one" in capsys.readouterr().out
+    fasta.write_text(">a\nMKT\n>b\nMKL\n")
+    embed(configured(input=[str(fasta)], output=str(tmp_path / "unique.parquet")), here)
+    assert "occurrence" not in rows(tmp_path / "unique.parquet")[0]
+
+
 def test_layers_and_poolings_are_those_of_numpy(
     configured: Callable[..., RunFile],
     here: Processes,

@@ -109,6 +109,8 @@ def test_every_single_mutant_and_its_picture(
     ]
     assert np.isfinite([float(row["score"]) for row in found]).all()
     pictures = sorted(tmp_path.glob("*.png"))
+    repeated = [(row["mutation"][:2], row["occurrence"]) for row in found if row["id"] == "0012"]
+    assert set(repeated) == {("M1", "1"), ("K2", "1"), ("T3", "1"), ("M1", "2"), ("K2", "2")}
     names = ["out.01-sp-P1-w", "out.02-0012", "out.03-0012"]
     assert [path.name for path in pictures] == [
         f"{name}{end}.png" for name in names for end in (".logo", "")

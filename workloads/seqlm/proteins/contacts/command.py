@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from seqlm.proteins.inference.job import Command
 from seqlm.proteins.inference.records import Protein
+from seqlm.proteins.inference.repeated_ids import Rows
 from seqlm.proteins.model.packed_model import PackedModel
 from seqlm.runs.run_file import RunFile
 from seqlm.training.heartbeat import beat
@@ -79,14 +80,17 @@ def contacts(config: RunFile, here: Processes) -> None:
             "the longest allowed (model.max_residues); it grows with the square of the length"
         )
 
-    def tabulate(proteins: list[Protein]) -> pa.Table:
+    def tabulate(proteins: list[Protein]) -> Rows:
         rows: list[dict[str, object]] = []
+        per_protein: list[int] = []
         for protein in proteins:
             probabilities = head.probabilities(engine, protein.tokens)
             write_contacts(folder / _file_name(protein), protein.id, probabilities)
-            rows += _rows(protein, probabilities)
+            found = _rows(protein, probabilities)
+            rows += found
+            per_protein.append(len(found))
             engine.on_residues(len(protein.tokens))
-        return pa.Table.from_pylist(rows, schema=_SCHEMA)
+        return Rows(pa.Table.from_pylist(rows, schema=_SCHEMA), per_protein)
 
     command.run(tabulate, inference.part_residues)
     if here.is_first:

@@ -20,6 +20,7 @@ from .engine import Answer
 from .job import Command
 from .poolings import pooling_of
 from .records import Protein
+from .repeated_ids import Rows
 
 MAX_PART_BYTES = 256 << 20
 """Size limit of a part with one embedding per residue, which stays in memory until it is written."""
@@ -47,7 +48,7 @@ def embed(config: RunFile, here: Processes) -> None:
     }
     answer = layer_embeddings(layers, inference.pooling)
 
-    def tabulate(proteins: list[Protein]) -> pa.Table:
+    def tabulate(proteins: list[Protein]) -> Rows:
         ids = pa.array([protein.id for protein in proteins], pa.string())
         lengths = pa.array([len(protein.tokens) for protein in proteins], pa.int32())
         found = [np.atleast_2d(embedding) for embedding in command.answers(proteins, answer)]
@@ -61,7 +62,7 @@ def embed(config: RunFile, here: Processes) -> None:
             if per_residue:
                 vectors = pa.ListArray.from_arrays(pa.array(offsets), vectors)
             columns.append(vectors)
-        return pa.table([ids, lengths, *columns], names=["id", "length", *names])
+        return Rows(pa.table([ids, lengths, *columns], names=["id", "length", *names]))
 
     part_residues = inference.part_residues
     if per_residue:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 import torch.distributed as dist
 
@@ -33,6 +32,7 @@ from seqlm.training.tracking.progress import WorkProgress
 from .engine import Answer, Array, Engine, compile_from
 from .output import Output
 from .records import Part, Planned, Protein, Reject, cut, input_key, key_of, planned, records_of
+from .repeated_ids import OCCURRENCE, Occurrences, Rows
 
 WAIT_SECONDS = 0.5
 """Seconds between two looks at the files of the other processes."""
@@ -94,7 +94,7 @@ class Command:
 
     def run(
         self,
-        tabulate: Callable[[list[Protein]], pa.Table],
+        tabulate: Callable[[list[Protein]], Rows],
         part_residues: int,
         records: Callable[[], Iterable[Protein | Reject]] | None = None,
         residues_of: Callable[[Protein], int] | None = None,
@@ -147,7 +147,7 @@ class Command:
     def _run(
         self,
         read: Callable[[], Iterator[Part]],
-        tabulate: Callable[[list[Protein]], pa.Table],
+        tabulate: Callable[[list[Protein]], Rows],
         residues_of: Callable[[Protein], int],
         must_have_work: str | None,
     ) -> None:
@@ -196,6 +196,7 @@ class Command:
             plan.parts.append(planned(part))
             plan.work.append(sum(map(residues_of, part.proteins)))
             ids = [protein.id for protein in part.proteins]
+            plan.occurrences.add_part(ids)
             implausible.look_at(ids, [protein.tokens for protein in part.proteins])
             refused.add(part.rejects)
         if not implausible.looked_at:
@@ -204,6 +205,12 @@ class Command:
             raise ValueError(f"{must_have_work}: {refused.reason('mutation')}")
         for warning in [*implausible.warnings(), *refused.warnings()]:
             self._say(warning)
+        repeated = plan.occurrences.count()
+        if repeated:
+            self._say(
+                f"warning: {repeated:,} records have the id of an earlier one; the column {OCCURRENCE} tells "
+                "them apart"
+            )
         return plan
 
     def _compute(
@@ -211,7 +218,7 @@ class Command:
         plan: "_Plan",
         missing: set[str],
         parts: Iterable[Part],
-        tabulate: Callable[[list[Protein]], pa.Table],
+        tabulate: Callable[[list[Protein]], Rows],
     ) -> None:
         """Write this process's share of the missing parts.
 
@@ -239,7 +246,10 @@ class Command:
             if expected.file not in mine:
                 continue
             begun = time.monotonic()
-            self.output.write_part(expected.file, tabulate(part.proteins), part.rejects)
+            rows = tabulate(part.proteins)
+            numbers = plan.occurrences.of_part(part.number)
+            table = rows.table if numbers is None else rows.with_occurrences(numbers)
+            self.output.write_part(expected.file, table, part.rejects)
             rate = part.num_residues / (time.monotonic() - begun)
             print(
                 f"part {part.number + 1} of {len(plan.parts)}: {len(part.proteins):,} proteins, "
@@ -297,6 +307,8 @@ class _Plan:
     parts: list[Planned] = field(default_factory=list)
     work: list[int] = field(default_factory=list)
     """Number of residues that the model reads for each part."""
+    occurrences: Occurrences = field(default_factory=Occurrences)
+    """Numbers of the records with repeated ids."""
 
     @property
     def key(self) -> str:

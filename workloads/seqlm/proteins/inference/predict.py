@@ -27,6 +27,7 @@ from seqlm.training.processes import Processes
 from .engine import PROTEIN_LOGITS, RESIDUE_LOGITS, Answer, Array
 from .job import Command
 from .records import Protein
+from .repeated_ids import OCCURRENCE, Rows
 
 
 @dataclass(frozen=True)
@@ -87,19 +88,19 @@ def predict(config: RunFile, here: Processes) -> None:
     """
     command = Command(config, here, "predict")
     head = Head.of(command.engine.model, command.model_name)
-    taken = sorted({"id", "length"} & set(head.names))
+    taken = sorted({"id", "length", OCCURRENCE} & set(head.names))
     if head.kind.measured and taken:
         raise ValueError(
             f"{command.model_name} predicts a value called {taken[0]}, as another column is; give it another "
             "name in id2label of the model's config.json"
         )
 
-    def tabulate(proteins: list[Protein]) -> pa.Table:
+    def tabulate(proteins: list[Protein]) -> Rows:
         logits = command.answers(proteins, head.answer)
         ids = pa.array([protein.id for protein in proteins], pa.string())
         lengths = pa.array([len(protein.tokens) for protein in proteins], pa.int32())
         values = [head.kind.values(found) for found in logits]
-        return pa.table({"id": ids, "length": lengths, **predictions(head, values)})
+        return Rows(pa.table({"id": ids, "length": lengths, **predictions(head, values)}))
 
     command.run(tabulate, config.inference.part_residues)
 

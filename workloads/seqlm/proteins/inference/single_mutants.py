@@ -140,7 +140,8 @@ def _rows(table: Path) -> Iterator[tuple[str, str, float]]:
 
 def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, str, float]]:
     for batch in batches:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        columns = (batch.column(name).to_pylist() for name in ("id", "mutation", "score"))
+        yield from zip(*columns, strict=True)
 
 
 def heat_map(mutants: Mutants, model: str) -> Figure:

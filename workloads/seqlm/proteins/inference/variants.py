@@ -23,6 +23,7 @@ from .job import Command
 from .masked_marginals import masked_marginals, places_of
 from .mutations import Variant, all_single_mutants, read_mutations, with_rejected_mutations
 from .records import Protein, Reject, records_of
+from .repeated_ids import Rows
 from .single_mutants import draw_heat_maps, write_positions
 
 _SCHEMA = pa.schema([("id", pa.string()), ("mutation", pa.string()), ("score", pa.float32())])
@@ -58,17 +59,19 @@ def variants(config: RunFile, here: Processes) -> None:
         window = min(len(protein.tokens), config.model.max_residues)
         return window * len(places_of(wanted_of(protein)))
 
-    def tabulate(proteins: list[Protein]) -> pa.Table:
+    def tabulate(proteins: list[Protein]) -> Rows:
         ids: list[str] = []
         mutations: list[str] = []
         scores: list[float] = []
+        per_protein: list[int] = []
         for protein in proteins:
             wanted = wanted_of(protein)
+            per_protein.append(len(wanted))
             if wanted:
                 ids += [protein.id] * len(wanted)
                 mutations += [variant.name for variant in wanted]
                 scores += masked_marginals(command.engine, protein.tokens, wanted)
-        return pa.table([ids, mutations, scores], schema=_SCHEMA)
+        return Rows(pa.table([ids, mutations, scores], schema=_SCHEMA), per_protein)
 
     part_residues = max(1, inference.part_residues // MASKED_RESIDUES_PER_PART)
     wanted_field = None if table is None else "inference.mutations"

@@ -200,7 +200,7 @@ def test_the_command_writes_matrix_list_and_picture(
         and f"wrote {tmp_path / 'contacts'}" in printed
     )
     found = rows(out)
-    rejects = rows(tmp_path / "contacts.rejects.csv")
+    rejects = rows(tmp_path / "contacts.csv.rejects.csv")
     assert len(rejects) == 1 and "120 residues; allowed are 100" in str(rejects)
     text = sequences[8]
     (matrix,) = (tmp_path / "contacts").glob("P8-*.npz")

@@ -226,7 +226,7 @@ def test_bad_records_are_reported_and_the_rest_is_computed(
     for row, expected in zip(found, hidden[7:10], strict=True):
         np.testing.assert_allclose(row["embedding"], expected.mean(axis=0), atol=1e-5)
     rejects = [
-        (Path(row["where"]).name, row["reason"]) for row in rows(tmp_path / "out.rejects.csv")
+        (Path(row["where"]).name, row["reason"]) for row in rows(tmp_path / "out.parquet.rejects.csv")
     ]
     assert [where for where, _ in rejects] == [
         "bad.fasta:2",
@@ -244,7 +244,7 @@ def test_bad_records_are_reported_and_the_rest_is_computed(
     # A run without rejects deletes the old list.
     fasta.write_text(f">good\n{sequences[7]}\n")
     embed(configured(input=[str(fasta)], output=str(out), overwrite=True), here)
-    assert not (tmp_path / "out.rejects.csv").exists()
+    assert not (tmp_path / "out.parquet.rejects.csv").exists()
 
 
 DNA = "ATGGCTAAAGTTCTGATCGGTACC" * 3
@@ -370,7 +370,7 @@ def killed_while_joining(monkeypatch: pytest.MonkeyPatch, after: str) -> None:
     monkeypatch.setattr(Path, "replace", rename)
 
 
-@pytest.mark.parametrize("after", ["out.parquet.json", "out.rejects.csv", "out.parquet"])
+@pytest.mark.parametrize("after", ["out.parquet.json", "out.parquet.rejects.csv", "out.parquet"])
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_command_killed_while_it_joins_is_finished_by_the_next_one(
     configured: Callable[..., RunFile],
@@ -391,11 +391,11 @@ def test_a_command_killed_while_it_joins_is_finished_by_the_next_one(
         with pytest.raises(KeyboardInterrupt):
             embed(config, here)
     embed(config, here)
-    assert len(rows(out)) == 14 and len(rows(tmp_path / "out.rejects.csv")) == 1
+    assert len(rows(out)) == 14 and len(rows(tmp_path / "out.parquet.rejects.csv")) == 1
     assert not (tmp_path / "out.parquet.parts").exists()
 
 
-@pytest.mark.parametrize("name", ["out.parquet", "out.parquet.json", "out.rejects.csv"])
+@pytest.mark.parametrize("name", ["out.parquet", "out.parquet.json", "out.parquet.rejects.csv"])
 def test_existing_files_are_replaced_only_with_the_option(
     configured: Callable[..., RunFile], here: Processes, fasta: Path, tmp_path: Path, name: str
 ) -> None:
@@ -407,7 +407,7 @@ def test_existing_files_are_replaced_only_with_the_option(
         embed(configured(input=[str(fasta)], output=str(out)), here)
     assert "\n" not in str(told.value) and (tmp_path / name).read_text() == "kept"
     embed(configured(input=[str(fasta)], output=str(out), overwrite=True), here)
-    assert len(rows(out)) == 14 and not (tmp_path / "out.rejects.csv").exists()
+    assert len(rows(out)) == 14 and not (tmp_path / "out.parquet.rejects.csv").exists()
     # Our own result of other proteins is not replaced either.
     fasta.write_text(fasta.read_text() + ">new\nMKTAYIAK\n")
     with pytest.raises(ValueError, match=r"out.parquet exists and is not from the same proteins"):

@@ -64,7 +64,7 @@ def test_long_proteins_by_each_policy(
         found = {row["id"]: row for row in rows(out)}
         if policy == "reject":
             assert "P9" not in found and len(found) == 10
-            (reject, *_) = rows(tmp_path / "reject.rejects.csv")
+            (reject, *_) = rows(tmp_path / "reject.parquet.rejects.csv")
             assert (
                 "record P8 has 90 residues; allowed are 64 (model.max_residues)" in reject["reason"]
             )

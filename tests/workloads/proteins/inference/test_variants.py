@@ -75,7 +75,7 @@ def test_scores_are_masked_marginals(
     # The summary does not repeat the table.
     about = json.loads((tmp_path / "out.csv.json").read_text())
     assert len(about["mutations_fingerprint"]) == 32 and "A4G" not in json.dumps(about)
-    reasons = [row["reason"] for row in rows(tmp_path / "out.rejects.csv")]
+    reasons = [row["reason"] for row in rows(tmp_path / "out.csv.rejects.csv")]
     assert len(reasons) == len(wrong)
     told = "\n".join(reasons)
     for message in (
@@ -88,7 +88,7 @@ def test_scores_are_masked_marginals(
         "'' is not a mutation",
     ):
         assert message in told
-    assert rows(tmp_path / "out.rejects.csv")[0]["where"] == f"{table}:8"
+    assert rows(tmp_path / "out.csv.rejects.csv")[0]["where"] == f"{table}:8"
 
 
 @pytest.mark.long

@@ -38,7 +38,7 @@ class Output:
         """File of the table."""
         self.folder = parts_folder(path)
         """Folder of the parts."""
-        self.rejects = path.with_name(path.stem + ".rejects.csv")
+        self.rejects = path.with_name(path.name + ".rejects.csv")
         self.summary = path.with_name(path.name + ".json")
         """File of the settings and totals."""
         self._config = config

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seqlm.proteins.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD, UNK
+from seqlm.training.data.manifest import IGNORED
 from seqlm.training.hashing import GOLDEN, mix64_on_device
 from seqlm.training.layered_model import Segments
 from seqlm.training.step.staging import AnyPack, staged
@@ -166,7 +167,7 @@ def _masks(
     masked = torch.where(becomes_random, drawn, tokens).masked_fill(becomes_mask, MASK)
 
     rows = torch.nonzero_static(chosen, size=room, fill_value=-1)[:, 0]
-    targets = tokens[rows].masked_fill(rows < 0, -100)
+    targets = tokens[rows].masked_fill(rows < 0, IGNORED)
     # Spare rows are spread out: their gradients (of 0) would otherwise queue up to be added to one row.
     rows = torch.where(rows < 0, torch.arange(len(rows), device=ids.device), rows)
     scale = token_scale(masked, cumulative, segment)

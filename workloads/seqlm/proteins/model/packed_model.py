@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqlm.training.data.manifest import IGNORED
 from seqlm.training.device_runtime import runtime_of
 from seqlm.training.kernels import ACTIVATION, ATTENTION, PRODUCTS
 from seqlm.training.layered_model import LayeredModel, Prediction, Segments
@@ -57,7 +58,7 @@ class Pack:
     """(K,) int64 places of the predicted tokens; spare entries point anywhere. If nothing is masked, they
     are those of the segments' CLS."""
     targets: Tensor
-    """(K,) int64 original ids, -100 at unused places; for a task, its labels."""
+    """(K,) int64 original ids, ``IGNORED`` at unused places; for a task, its labels."""
 
 
 @dataclass(frozen=True)
@@ -505,7 +506,7 @@ class MaskedLanguageModel(PackedModel):
     def forward(self, pack: Pack) -> Prediction:
         """Return the loss and the number of correct predictions, summed over the pack's predicted tokens."""
         logits = self.logits(pack, pack.rows)  # (K, V)
-        loss_sum = F.cross_entropy(logits, pack.targets, ignore_index=-100, reduction="sum")
+        loss_sum = F.cross_entropy(logits, pack.targets, ignore_index=IGNORED, reduction="sum")
         return Prediction(loss_sum, (logits.detach().argmax(dim=-1) == pack.targets).sum())
 
     def logits(self, pack: Pack, rows: Tensor | None = None) -> Tensor:

@@ -72,23 +72,29 @@ class Source(io.RawIOBase):
         refuse_foreign(path, first[:HEAD_BYTES], self._compression)
         self._text = _Text(path, first)
         self._pending = self._text.of(first)
+        self._begin = 0
+        """Number of bytes of ``_pending`` that have been read."""
 
     def readable(self) -> bool:
         return True
 
     def peek(self) -> bytes:
         """Return the beginning of the rest, up to 1 MiB, which stays to be read; empty at the end."""
-        if not self._pending:
+        if self._begin == len(self._pending):
             self._pending = self._more()
-        return self._pending
+            self._begin = 0
+        return self._pending[self._begin :]
 
     def read(self, size: int = -1) -> bytes:
         """Return up to ``size`` bytes, by default the whole rest; none only at the end."""
         if size < 0:
             return b"".join(iter(lambda: self.read(_READ_BYTES), b""))
-        data = self.peek()
-        self._pending = data[size:]
-        return data[:size]
+        if self._begin == len(self._pending):
+            self._pending = self._more()
+            self._begin = 0
+        data = self._pending[self._begin : self._begin + size]
+        self._begin += len(data)
+        return data
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         data = self.read(len(buffer))
@@ -229,7 +235,8 @@ def open_text(
         ValueError: if the file is of a kind that cannot be read, or its compressed data are damaged.
     """
     source = Source(path, max_line_bytes=max_line_bytes)
-    with io.TextIOWrapper(io.BufferedReader(source), "utf-8", newline=newline) as stream:
+    buffered = io.BufferedReader(source, _READ_BYTES)
+    with io.TextIOWrapper(buffered, "utf-8", newline=newline) as stream:
         yield stream
 
 

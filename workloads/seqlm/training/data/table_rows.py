@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +19,9 @@ from .limits import Limits
 from .source_file import open_text
 from .table_forms import Layout, TableForm, reader_of, table_form
 from .workbook import workbook_rows
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".parquet", ".pq", ".xlsx")
 """Suffixes of tables, for the files of a folder. A file that is named may have any suffix."""
@@ -113,24 +116,38 @@ class Table:
             case Layout.WORKBOOK:
                 return [_cell_text(cell).strip() for cell in next(workbook_rows(self.path), [])]
             case Layout.TEXT:
-                with open_text(self.path, "") as stream:
-                    text = _TextReader(self.path, self.form, stream)
-                    return [name.strip() for name in text.next_row() or []]
+                with open_text(self.path, "") as stream, self._text_reader(stream) as reader:
+                    return [name.strip() for name in next(reader, [])]
+
+    @contextmanager
+    def _text_reader(self, stream: IO[str]) -> Iterator["Reader"]:
+        """Return the reader of a text, the header first; errors of the block name the line."""
+        # The module's own bound of 128 KiB is below the longest records with a label for each token.
+        csv.field_size_limit(Limits.for_workers(1).record_bytes)
+        for _ in range(self.form.first_line - 1):
+            stream.readline()
+        reader = reader_of(stream, self.form)
+        try:
+            yield reader
+        except csv.Error as error:
+            line = reader.line_num + self.form.first_line - 1
+            raise ValueError(
+                f"{self.path}:{line}: {error}; correct the quotes of this row"
+            ) from None
 
     def _text_rows(self, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
         places = {name: self.header.index(name) for name in columns}
-        with open_text(self.path, "") as stream:
-            text = _TextReader(self.path, self.form, stream)
-            text.next_row()
-            while True:
-                where = f"{self.path}:{text.next_line}"
-                fields = text.next_row()
-                if fields is None:
-                    return
+        num_columns = len(self.header)
+        with open_text(self.path, "") as stream, self._text_reader(stream) as reader:
+            next(reader, None)
+            line = reader.line_num + self.form.first_line
+            for fields in reader:
+                where = f"{self.path}:{line}"
+                line = reader.line_num + self.form.first_line
                 if not fields:
                     continue
-                if len(fields) != len(self.header):
-                    problems.add(where, f"{len(fields)} fields, the header has {len(self.header)}")
+                if len(fields) != num_columns:
+                    problems.add(where, f"{len(fields)} fields, the header has {num_columns}")
                     continue
                 yield where, {name: fields[place].strip() or None for name, place in places.items()}
 
@@ -157,44 +174,6 @@ class Table:
                     f"{self.path} row {number}",
                     {name: _cell(cells[place]) for name, place in places.items()},
                 )
-
-
-class _TextReader:
-    """Rows of a table of text, with the lines on which they begin.
-
-    Args:
-        path: file, for messages.
-        form: form of the table.
-        stream: text of the file, with its line ends.
-    """
-
-    def __init__(self, path: Path, form: TableForm, stream: IO[str]) -> None:
-        self._path = path
-        self._first_line = form.first_line
-        # The module's own bound of 128 KiB is below the longest records with a label for each token.
-        csv.field_size_limit(Limits.for_workers(1).record_bytes)
-        for _ in range(form.first_line - 1):
-            stream.readline()
-        self._reader = reader_of(stream, form)
-
-    @property
-    def next_line(self) -> int:
-        """Line on which the next row begins."""
-        return self._reader.line_num + self._first_line
-
-    def next_row(self) -> list[str] | None:
-        """Return the cells of the next row; an empty list for a blank line, None at the end.
-
-        Raises:
-            ValueError: if the quotes of the row are wrong.
-        """
-        try:
-            return next(self._reader, None)
-        except csv.Error as error:
-            line = self.next_line - 1
-            raise ValueError(
-                f"{self._path}:{line}: {error}; correct the quotes of this row"
-            ) from None
 
 
 def read_rows(

@@ -7,6 +7,7 @@ tokens, a micro-batch 4,096: eight proteins of 512 tokens. Without accumulation,
 import time
 from collections import Counter
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -43,7 +44,13 @@ def cases(settings: Settings) -> list[Case]:
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
-    """Train on the embedded sample of membrane proteins, with random weights."""
+    """Train on the embedded sample of membrane proteins, with random weights.
+
+    QLoRA is skipped without bitsandbytes, which holds its 4-bit weights.
+    """
+    if case.contestant == QLORA.name and find_spec("bitsandbytes") is None:
+        error = "not installed: bitsandbytes, which QLoRA needs; install requirements.txt"
+        return {"verdict": "skipped", "error": error}
     method = next(method for method in (*METHODS, QLORA) if method.name == case.contestant)
     with TemporaryDirectory(prefix="bench-finetune-") as folder:
         config = method_run(_config(case.size, Path(folder), settings), method, 1)

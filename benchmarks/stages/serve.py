@@ -48,11 +48,11 @@ def cases(settings: Settings) -> list[Case]:
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
-    """Load a server in a process of its own. The verdict is ``failed`` if its packages are missing."""
+    """Load a server in a process of its own. The verdict is ``skipped`` if its packages are missing."""
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         return {
-            "verdict": "failed",
+            "verdict": "skipped",
             "error": f"not installed: {', '.join(missing)}, which the server needs; install requirements.txt",
         }
     users = int(case.contestant.removeprefix("users="))

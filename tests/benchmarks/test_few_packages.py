@@ -48,7 +48,7 @@ def test_benchmarks_and_gpu_tests_need_none_of_the_infrastructures_packages() ->
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("attention", "hygiene", "memory", "model"):
+    for name in ("attention", "hygiene", "kernels", "memory", "model", "steps"):
         assert f"test_gpu_{name}.py" in done.stdout
 
 

@@ -35,7 +35,12 @@ def rehearsed(stage: str, contestant: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("stage", "contestant", "at_least"),
-    [("parity", "attention", 8), ("parity", "model", 11), ("hygiene", "hygiene", 3)],
+    [
+        ("parity", "attention", 8),
+        ("parity", "model", 11),
+        ("parity", "kernels", 13),
+        ("hygiene", "hygiene", 3),
+    ],
 )
 def test_every_test_passes_and_records_its_errors(
     stage: str, contestant: str, at_least: int, tmp_path: Path
@@ -51,6 +56,13 @@ def test_every_test_passes_and_records_its_errors(
                 assert 0 <= test[name.removesuffix(", tolerance")] <= test[name]
     if contestant == "attention":
         assert tests["test_varlen_equals_dense_attention[24]"]["output"] > 1e-4, "bf16 rounds"
+
+
+def test_launches_alone_are_not_counted_on_a_cpu(tmp_path: Path) -> None:
+    tests = rehearsed("hygiene", "steps", tmp_path)
+    skipped = [name for name, test in tests.items() if test["outcome"] == "skipped"]
+    assert skipped == ["test_few_launches_mask_a_pack"]
+    assert {test["outcome"] for test in tests.values()} == {"passed", "skipped"}
 
 
 def test_peaks_need_a_gpu(tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ def test_the_most_important_cases_fit_nine_minutes(room: Room, cases: list[Case]
     for expected in (
         "parity/-/attention",
         "parity/-/model",
+        "parity/-/kernels",
         "hygiene/8M/hygiene",
+        "hygiene/8M/steps",
         "hygiene/150M/memory",
         "speed/8M/ours/tokens_per_pack=65536",
         "speed/35M/ours/tokens_per_pack=65536",

@@ -48,10 +48,12 @@ class Scale:
     model: str = "8M"
     """Published size that the hygiene tests train; ``-`` for two layers of 16."""
     steps: int = 20
+    tokens_of_a_run: int = 65_536
+    """Tokens of a pack of a run, with which kernels are compared when it starts."""
 
     @staticmethod
     def rehearsal() -> Scale:
-        return Scale(tokens=256, max_residues=126, heads=2, model="-", steps=4)
+        return Scale(tokens=256, max_residues=126, heads=2, model="-", steps=4, tokens_of_a_run=256)
 
 
 class DrawnSplit(RecordSplit):
@@ -112,9 +114,7 @@ class DrawnPretraining(Pretraining):
             optim=OptimConfig(warmup_steps=1),
             train=train,
         )
-        self.esm_config = (
-            two_layers(8, scale.heads) if scale.model == "-" else published_config(scale.model)
-        )
+        self.esm_config = drawn_config(scale, head_size=8)
         Objective.__init__(
             self, config, DrawnSplit(longest=scale.max_residues + 100), self.esm_config
         )
@@ -138,6 +138,13 @@ def two_layers(head_size: int, heads: int) -> EsmConfig:
     config.num_hidden_layers, config.num_attention_heads = 2, heads
     config.hidden_size, config.intermediate_size = heads * head_size, 4 * heads * head_size
     return config
+
+
+def drawn_config(scale: Scale, head_size: int = 16) -> EsmConfig:
+    """Configuration of the scale's published size, or of two layers with heads of this size."""
+    return (
+        two_layers(head_size, scale.heads) if scale.model == "-" else published_config(scale.model)
+    )
 
 
 def drawn_weights(config: EsmConfig) -> dict[str, Tensor]:
@@ -190,6 +197,10 @@ def proteins_of(pack: Pack) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(bounds) if b > a and firsts[a] == CLS]
 
 
+def under_autocast(device: torch.device, *, enabled: bool = True) -> torch.autocast:
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
+
+
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.grad.float() for name, p in model.named_parameters() if p.grad is not None}
 
@@ -198,6 +209,10 @@ def difference(found: Tensor, expected: Tensor) -> float:
     """Norm of the difference over the norm of what is expected."""
     found, expected = found.double(), expected.double()
     return ((found - expected).norm() / expected.norm()).item()
+
+
+def worst_protein(found: list[Tensor], expected: list[Tensor]) -> float:
+    return max(difference(*pair) for pair in zip(found, expected, strict=True))
 
 
 def worst_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:

@@ -26,7 +26,9 @@ from tests.gpu.drawn import (
     proteins_of,
     reference_model,
     two_layers,
+    under_autocast,
     worst_difference,
+    worst_protein,
 )
 
 EXACT_LOGITS, EXACT_GRADIENTS = 1e-5, 1e-4
@@ -41,10 +43,6 @@ round to bf16, so their error is about as large; by chance either is better at t
 ANY_ORDER = 5e-3
 """flash adds up gradients of queries by atomic operations in any order, in fp32, and rounds the sums to bf16:
 now and then a number is rounded to its other neighbour (0.4 %)."""
-
-
-def under_autocast(device: torch.device, *, enabled: bool = True) -> torch.autocast:
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
 
 
 def transformers_pass(
@@ -75,10 +73,6 @@ def packed_pass(
         loss = model(pack).loss_sum
     loss.backward()
     return [logits[place] for place in proteins_of(pack)], gradients(model)
-
-
-def worst_protein(found: list[Tensor], expected: list[Tensor]) -> float:
-    return max(difference(*pair) for pair in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("head_size", HEAD_SIZES)

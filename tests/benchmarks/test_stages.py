@@ -142,9 +142,20 @@ def test_without_the_servers_packages_the_verdict_says_so(
         lambda name: None if name in ("starlette", "uvicorn") else find(name),
     )
     figures = serve.run(serve.cases(settings)[0], settings)
-    assert figures["verdict"] == "failed"
+    assert figures["verdict"] == "skipped"
     assert figures["error"].startswith("not installed: starlette, uvicorn")
     assert Path("requirements.txt").read_text().count("starlette")
+
+
+def test_qlora_is_skipped_without_the_package_of_its_weights(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finetune, "find_spec", lambda name: None)
+    (case,) = [case for case in finetune.cases(settings) if case.contestant == "qlora"]
+    figures = finetune.run(case, settings)
+    assert figures["verdict"] == "skipped"
+    assert figures["error"].startswith("not installed: bitsandbytes")
+    assert Path("requirements.txt").read_text().count("bitsandbytes")
 
 
 @pytest.mark.long

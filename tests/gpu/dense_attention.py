@@ -23,7 +23,7 @@ The rest is room for lengths at which errors do not average out."""
 def drawn_segments(scale: Scale, device: torch.device) -> Segments:
     """Lengths around flash's tiles of 64 and 128, the longest, padding, and empty ones at the end."""
     longest = scale.max_residues + 10
-    lengths = [3, 63, 64, 65, 127, 128, 129, 4, longest]
+    lengths = [n for n in (3, 63, 64, 65, 127, 128, 129, 4, longest) if n <= longest]
     bounds = torch.tensor([0, *lengths, 17, 0, 0]).cumsum(0)
     return Segments(bounds.int().to(device), longest)
 

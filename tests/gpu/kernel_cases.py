@@ -57,8 +57,6 @@ OPERANDS = ("queries", "keys", "values")
 OF_A_MODEL = frozenset({ATTENTION, PRODUCTS, ACTIVATION})
 """Kernels within a model. A CUDA graph is the trainer's (``test_gpu_steps.py``)."""
 NONE: frozenset[str] = frozenset()
-INPUTS, OUTPUTS = 320, 1280
-"""Inputs and outputs of a product: those before the GELU of ESM-2 8M."""
 NUM_PASSES = 4
 """Micro-batches whose gradients are added up."""
 SPREAD = 3.0
@@ -264,13 +262,16 @@ def changed_by_empty_segments(
 
 def product_errors(scale: Scale, device: torch.device, *, has_gelu: bool) -> dict[str, float]:
     """Return the errors of a product with cast weights against fp32, added up over micro-batches."""
+    config = drawn_config(scale)
+    num_inputs = config.hidden_size
+    num_outputs = config.intermediate_size
     generator = torch.Generator(device).manual_seed(0)
 
     def normal(*sizes: int) -> Tensor:
         return torch.randn(sizes, generator=generator, device=device).bfloat16()
 
-    weight = normal(OUTPUTS, INPUTS) * INPUTS**-0.5
-    bias = normal(OUTPUTS)
+    weight = normal(num_outputs, num_inputs) * num_inputs**-0.5
+    bias = normal(num_outputs)
     of_weight = torch.zeros_like(weight, dtype=torch.float32)
     of_bias = torch.zeros_like(bias, dtype=torch.float32)
     cast = CastMap(weight, bias, of_weight, of_bias)
@@ -278,8 +279,8 @@ def product_errors(scale: Scale, device: torch.device, *, has_gelu: bool) -> dic
     ours: Callable[[Tensor, CastMap], Tensor] = product_gelu if has_gelu else product
     errors: dict[str, float] = {}
     for _ in range(NUM_PASSES):
-        drawn = normal(scale.tokens, INPUTS)
-        upstream = normal(scale.tokens, OUTPUTS)
+        drawn = normal(scale.tokens, num_inputs)
+        upstream = normal(scale.tokens, num_outputs)
         (x,) = _leaves([drawn])
         (exact_x,) = _leaves([drawn], torch.float32)
         found = ours(x, cast)
@@ -371,10 +372,11 @@ def model_errors(
     """
     counters.clear()
     packs = masked_packs(scale, device, 3)
-    exact_logits, exact = _Passes(scale, device, NONE)(packs, is_bf16=False)
+    step = packs[:2]
+    exact_logits, exact = _Passes(scale, device, NONE)(step, is_bf16=False)
     passes = _Passes(scale, device, OF_A_MODEL, is_compiled=is_compiled)
-    by_ours = passes(packs)
-    by_torch = _Passes(scale, device, NONE)(packs)
+    by_ours = passes(step)
+    by_torch = _Passes(scale, device, NONE)(step)
     errors: dict[str, list[float]] = {"logits": [], "gradients": []}
     for logits, found in (by_ours, by_torch):
         errors["logits"].append(worst_protein(logits, exact_logits))
@@ -384,7 +386,7 @@ def model_errors(
     with torch.no_grad():
         for parameter in passes.model.parameters():
             parameter *= 1.01
-    passes([*packs[:2], empty_pack(scale, device)])
+    passes([packs[2], empty_pack(scale, device)])
     compared = {name: Compared(*both) for name, both in errors.items()}
     return compared, counters["stats"]["unique_graphs"] - graphs
 
@@ -411,7 +413,7 @@ def inference_errors(
     head_size: int, scale: Scale, device: torch.device
 ) -> tuple[dict[str, Compared], frozenset[str]]:
     """Return the errors of an engine's answers, and the kernels that the engine has kept after its check."""
-    split = DrawnSplit(24, longest=scale.max_residues)
+    split = DrawnSplit(12, longest=scale.max_residues)
     proteins = [split.token_ids((0, index)) for index in range(split.num_units)]
     masked = [protein.copy() for protein in proteins]
     for protein in masked:

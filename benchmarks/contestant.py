@@ -210,8 +210,9 @@ class Gate:
 
 
 def training_state(model: nn.Module, optimizers: Iterable[Optimizer]) -> Iterator[Tensor]:
-    """Yield parameters, buffers and optimizer state; gradients are not kept between steps."""
+    """Yield parameters, buffers, optimizer state, and gradients that are kept between steps."""
     yield from model.parameters()
+    yield from (one.grad for one in model.parameters() if one.grad is not None)
     yield from model.buffers()
     for optimizer in optimizers:
         for values in optimizer.state.values():

@@ -28,6 +28,7 @@ from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.runs.run_file import ModelConfig
 from seqlm.training.packing import PackShape, Position
 from seqlm.training.records import RecordSplit
+from seqlm.training.step.gradients import FlatGradients
 from seqlm.training.step.loader import step_packs
 
 
@@ -115,6 +116,21 @@ def test_training_continues_after_its_state_was_on_the_host() -> None:
         return found
 
     assert losses(parks=True) == losses(parks=False)
+
+
+def test_kept_gradients_leave_the_device_too() -> None:
+    model = nn.Linear(4, 4, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gradients = FlatGradients([optimizer], world_size=1)
+    gradients.begin()
+    model(torch.ones(2, 4)).sum().backward()
+    kept = model.weight.grad
+    assert kept is not None
+    expected = kept.clone()
+    bring_back = park(training_state(model, [optimizer]))
+    assert kept.untyped_storage().nbytes() == 0
+    bring_back()
+    assert torch.equal(kept, expected) and model.weight.grad is kept
 
 
 def test_the_first_steps_of_a_window_are_not_measured() -> None:

@@ -142,9 +142,9 @@ def exchange_of(layout: Layout) -> Exchange:
     config = layout.config
     reduction: Reduction = "sharded"
     if config.parallel.mode == "ddp":
-        # The kernels need bf16. ``auto`` and ``on`` have one that keeps gradients until the end of a step.
-        has_kernels = config.train.kernels != "off" and config.train.precision != "fp32"
-        reduction = "flat" if has_kernels else "buckets"
+        # Weights that are cast once per step have gradients that are reduced at its end, without DDP.
+        is_flat = layout.casts_weights_once and config.train.precision != "fp32"
+        reduction = "flat" if is_flat else "buckets"
     return Exchange(
         reduction,
         shards=layout.shards,

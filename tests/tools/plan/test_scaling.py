@@ -112,6 +112,13 @@ def test_gradients_are_reduced_at_the_end_if_a_kernel_keeps_them(mode: KernelMod
     assert in_fp32.reduction == "buckets"
 
 
+def test_gradients_of_adapters_travel_in_buckets() -> None:
+    """Adapters have no weights that are cast once per step, so DDP reduces their gradients."""
+    config = "finetune/deeploc_localization"
+    assert exchange_of(layout_on(8, config=config)).reduction == "buckets"
+    assert exchange_of(layout_on(8, "lora=null", config=config)).reduction == "flat"
+
+
 def test_every_gpu_with_a_known_peak_has_a_link() -> None:
     assert set(LINKS) == set(PEAK_BF16_FLOPS)
     for hardware in INSTANCE_TYPES.values():

@@ -73,6 +73,7 @@ def pseudo_perplexity(
     dtype: torch.dtype,
     device: torch.device,
     kernels: KernelMode = "auto",
+    here: Processes | None = None,
 ) -> float:
     """Return the mean over proteins of exp(mean negative log-likelihood of each residue masked alone).
 
@@ -87,6 +88,7 @@ def pseudo_perplexity(
         dtype: type of the arithmetic.
         device: device of the model.
         kernels: value of ``inference.kernels``.
+        here: this process, if every process of a group calls this. All of them use the same kernels.
     """
     longest = shape.max_record_tokens
     engine = Engine(
@@ -96,6 +98,7 @@ def pseudo_perplexity(
         tokens_per_pack=shape.num_tokens,
         max_residues=longest,
         kernels=kernels,
+        here=here,
     )
     values = []
     places, _ = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
@@ -144,5 +147,6 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
             dtype=dtype,
             device=here.device,
             kernels=config.inference.kernels,
+            here=here,
         )
     return scores

@@ -211,6 +211,7 @@ def _perplexity(config: RunFile, command: Command) -> list[Row]:
         dtype=engine.dtype,
         device=engine.device,
         kernels=config.inference.kernels,
+        here=command.here,
     )
     data = f"{config.data.path}, split {config.evaluate.split}"
     masks = f"{config.model.mask_fraction:.0%} of the residues, fixed masks"

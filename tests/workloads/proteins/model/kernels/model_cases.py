@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from seqlm.proteins.model.kernels import attention_launch
+from seqlm.proteins.model.kernels import attention_launch, gelu_kernels
 from seqlm.proteins.model.packed_model import Pack, PackedModel
 from seqlm.proteins.model.pretrained import of_config
 from seqlm.training.kernels import ATTENTION
@@ -102,6 +103,41 @@ def launches(family: str) -> dict[str, int]:
     ):
         gradients(model_of(family), ATTENTION_KERNEL, is_bf16=False)
         return {name: getattr(attention_launch, name).call_count for name in names}
+
+
+def launches_by_device(kernels: frozenset[str]) -> dict[str, list[str]]:
+    """Return the device that is selected at each launch of a pass, by function. None is ``none``."""
+    selected = ["none"]
+    found: dict[str, list[str]] = {}
+
+    @contextmanager
+    def device_of(x: Tensor) -> Iterator[None]:
+        selected.append(str(x.device))
+        yield
+        selected.pop()
+
+    def noted(name: str, launch: Callable[..., Any]) -> Callable[..., Any]:
+        def launched(*arguments: Any, **keywords: Any) -> Any:
+            found.setdefault(name, []).append(selected[-1])
+            return launch(*arguments, **keywords)
+
+        return launched
+
+    names = {
+        attention_launch: ("rotate_in_place", "rotate_and_join", "forward", "backward"),
+        gelu_kernels: ("forward", "backward"),
+    }
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(torch.cuda, "device_of", device_of))
+        for module, functions in names.items():
+            for name in functions:
+                full = f"{module.__name__.split('.')[-1]}.{name}"
+                launch = noted(full, getattr(module, name))
+                patches.enter_context(mock.patch.object(module, name, launch))
+        for family in ("esm2", "esmc"):
+            model = model_of(family)
+            gradients(model, kernels & model.kernels, is_bf16=False)
+    return found
 
 
 def compiled(family: str) -> tuple[int, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seqlm.proteins.families.table import MODEL_FAMILIES
-from seqlm.training.kernels import ATTENTION
+from seqlm.training.kernels import ACTIVATION, ATTENTION
 from tests.triton_interpreter import Interpreter
 from tests.workloads.proteins.model.kernels import model_cases as cases
 
@@ -68,3 +68,11 @@ def test_a_wrong_gradient_is_a_problem_for_training_alone(
 def test_a_kernel_that_raises_is_a_problem_of_one_line(interpreter: Interpreter) -> None:
     found = interpreter(cases.problems, "esm2", "raises")
     assert found == {ATTENTION: "RuntimeError: no kernel image"}
+
+
+def test_kernels_are_launched_on_the_device_of_their_operands(interpreter: Interpreter) -> None:
+    """Triton launches on the current device. A model may be on another one than the first GPU."""
+    found = interpreter(cases.launches_by_device, frozenset({ATTENTION, ACTIVATION}))
+    assert len(found) == 6
+    for name, devices in found.items():
+        assert set(devices) == {"cpu"}, name

@@ -166,8 +166,11 @@ def _project_and_attend(
     from . import attention_launch as launch  # Triton is not on every machine
 
     qkv = F.linear(x, weight, None if bias is None else bias.to(x.dtype))
-    launch.rotate_in_place(qkv, cos, sin, head_size)
-    context, sums = launch.forward(qkv, forward_tiles, head_size, keeps_sums=keeps)
+    with torch.cuda.device_of(
+        x
+    ):  # Triton launches on the current device, whatever its operands are on
+        launch.rotate_in_place(qkv, cos, sin, head_size)
+        context, sums = launch.forward(qkv, forward_tiles, head_size, keeps_sums=keeps)
     return context, sums, qkv if keeps else qkv.new_empty(0)
 
 
@@ -186,8 +189,9 @@ def _attend(
     """Return the result and, if it ``keeps`` them, sums and rotated operands for the backward pass."""
     from . import attention_launch as launch
 
-    qkv = launch.rotate_and_join(queries, keys, values, cos, sin, head_size)
-    context, sums = launch.forward(qkv, forward_tiles, head_size, keeps_sums=keeps)
+    with torch.cuda.device_of(queries):
+        qkv = launch.rotate_and_join(queries, keys, values, cos, sin, head_size)
+        context, sums = launch.forward(qkv, forward_tiles, head_size, keeps_sums=keeps)
     return context, sums, qkv if keeps else qkv.new_empty(0)
 
 
@@ -206,9 +210,10 @@ def _attention_backward(
     """Return the gradients (T, 3 C) and their sums over tokens, (3 C,) fp32, or (0,) if not needed."""
     from . import attention_launch as launch
 
-    return launch.backward(
-        grad, qkv, context, sums, cos, sin, tiles, head_size, adds_columns=adds_columns
-    )
+    with torch.cuda.device_of(qkv):
+        return launch.backward(
+            grad, qkv, context, sums, cos, sin, tiles, head_size, adds_columns=adds_columns
+        )
 
 
 def _shapes_of_forward(

@@ -19,7 +19,8 @@ def gelu_forward(x: Tensor) -> Tensor:
     """Return the GELU of x, contiguous, in its type."""
     from . import gelu_kernels
 
-    return gelu_kernels.forward(x)
+    with torch.cuda.device_of(x):  # Triton launches on the current device, whatever x is on
+        return gelu_kernels.forward(x)
 
 
 @gelu_forward.register_fake
@@ -32,7 +33,8 @@ def gelu_backward(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradient of x (T, F) and its sum over tokens (F,) in fp32."""
     from . import gelu_kernels
 
-    return gelu_kernels.backward(grad, x)
+    with torch.cuda.device_of(x):
+        return gelu_kernels.backward(grad, x)
 
 
 @gelu_backward.register_fake

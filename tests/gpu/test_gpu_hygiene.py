@@ -89,9 +89,8 @@ def test_steps_neither_wait_nor_compile_nor_grow(
     graphs = compiled_graphs()
     assert graphs > 0
     ready = [next(steps) for _ in range(scale.steps)]
-    before = allocated_bytes(
-        here.device
-    )  # with the packs of these steps, which are on the device already
+    # The packs of these steps are on the device already.
+    before = allocated_bytes(here.device)
     with waits_of_the_host(here.device) as waits:
         for step in ready:
             trainer.step(step)

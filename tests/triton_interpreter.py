@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
+from unittest import mock
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,12 +43,15 @@ def interpreter_process() -> Iterator[Interpreter]:
     """Start the process, and end it afterwards."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, initializer=begin) as pool:
+        # The process imports the main module of this one, and perhaps Triton with it, before it can set the
+        # variable itself.
+        with mock.patch.dict(os.environ, TRITON_INTERPRET="1"):
+            pool.submit(os.getpid).result(TIMEOUT_SECONDS)
         yield Interpreter(pool)
 
 
 def begin() -> None:
-    """Have this process interpret kernels. Call it before anything imports Triton."""
-    os.environ["TRITON_INTERPRET"] = "1"
+    """Repair the interpreter of this process, which began with ``TRITON_INTERPRET``."""
     import torch
 
     torch.set_num_threads(1)

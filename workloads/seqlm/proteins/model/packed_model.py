@@ -370,10 +370,11 @@ class PackedModel(LayeredModel):
     def _attention_shape(self, pack: Pack) -> AttentionShape:
         layer = self._packed_layers[0]
         tokens = self.packed_tokens(pack)
+        can_join = joined_weights(layer.projections) is not None
         return AttentionShape(
             width=self.config.hidden_size,
             head_size=layer.head_size,
-            is_projected=layer.query_and_key_norms is None,
+            is_projected=layer.query_and_key_norms is None and can_join,
             has_bias=layer.projections[0].bias is not None,
             cos=tokens.cos,
             sin=tokens.sin,

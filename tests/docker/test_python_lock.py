@@ -213,6 +213,7 @@ def test_requirements_have_every_import_of_the_workload() -> None:
         "sklearn": "scikit-learn",
     }
     distributions |= {"hyperpod_elastic_agent": agent().name}
-    of_the_base, optional = {"torch", "torch_xla"}, {"argcomplete", "umap", "wandb"}
+    # Triton comes with torch.
+    of_the_base, optional = {"torch", "torch_xla", "triton"}, {"argcomplete", "umap", "wandb"}
     third_party = imported - set(sys.stdlib_module_names) - {"seqlm"} - of_the_base - optional
     assert {distributions.get(module, module) for module in third_party} <= names | {agent().name}

@@ -34,10 +34,14 @@ EXECUTION = Execution(workers=1, progress=False)
 def expected_records(text: bytes) -> dict[str, str]:
     """Read a valid file in the plainest way: proteins by id."""
     records = {}
-    for record in ("\n" + text.decode("utf-8-sig", "surrogateescape")).split("\n>")[1:]:
+    try:
+        decoded = text.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        decoded = text.decode("cp1252", "replace")
+    for record in ("\n" + decoded).split("\n>")[1:]:
         header, _, body = record.partition("\n")
         protein = "".join(body.upper().split()).removesuffix("*")
-        records[header.encode("utf-8", "surrogateescape").split()[0].decode()] = protein
+        records[header.encode().split()[0].decode()] = protein
     return records
 
 

@@ -149,7 +149,7 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
     masked, tuned = folder("masked", "EsmForMaskedLM"), folder("tuned", "EsmForTokenClassification")
     fasta, table, mutations = tmp_path / "a.fasta", tmp_path / "a.csv", tmp_path / "m.csv"
     fasta.write_text(">a\nMKTAYIAKQRQISFVKSHFSRQ\n")
-    table.write_text("id,seq,place\na,MKTAYIAKQRQISFVKSHFSRQ,x\n")
+    table.write_text("id,chain,place\na,MKTAYIAKQRQISFVKSHFSRQ,x\n")
     mutations.write_text("variant\nA4G\n")
     (tmp_path / "masked" / "embeddings.parquet").write_text("mine")
     task = tmp_path / "task.yaml"
@@ -175,7 +175,12 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
         "no column 'mutation'": [
             *("variants", *sample, masked, source, f"inference.mutations={mutations}"),
         ],
-        "no column 'sequence' ": ["embed", *sample, masked, f"inference.input=[{table}]"],
+        "no column that is known for sequences": [
+            "embed",
+            *sample,
+            masked,
+            f"inference.input=[{table}]",
+        ],
         "has nothing to predict": ["predict", *sample, masked, source],
         "predicts no residues": ["variants", *sample, tuned, source],
         "embeddings.parquet exists": ["embed", *sample, masked, source],

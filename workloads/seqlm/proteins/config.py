@@ -12,6 +12,7 @@ from seqlm.proteins.finetune.task_kinds import TASK_KINDS
 from seqlm.proteins.inference.poolings import POOLED, POOLINGS
 from seqlm.training.config import KernelMode
 from seqlm.training.config_rules import fraction_violations
+from seqlm.training.strict_yaml import shown
 
 if TYPE_CHECKING:
     from seqlm.runs.run_file import RunFile
@@ -238,6 +239,7 @@ def _inference_violations(inference: InferenceConfig) -> Iterator[str]:
 
 def _publish_violations(publish: PublishConfig) -> Iterator[str]:
     if publish.repository is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", publish.repository):
-        yield f"publish.repository: got {publish.repository}; expected owner/name, as on the hub, or null"
+        got = shown(publish.repository)
+        yield f"publish.repository: got {got}; expected owner/name, as on the hub, or null"
     if publish.license is not None and not re.fullmatch(r"[A-Za-z0-9.+-]+", publish.license):
-        yield f"publish.license: got {publish.license}; expected an SPDX id, such as mit or apache-2.0"
+        yield f"publish.license: got {shown(publish.license)}; expected an SPDX id, such as mit or apache-2.0"

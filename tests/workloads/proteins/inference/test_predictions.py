@@ -165,6 +165,6 @@ def test_unusable_models_are_refused(
         with pytest.raises(ValueError, match=message):
             command(configured(**settings), here)
     table = tmp_path / "t.csv"
-    table.write_text("name,sequence\na,MK\n")
-    with pytest.raises(ValueError, match=r"no column 'id'.*'name', 'sequence'"):
+    table.write_text("name,chain\na,MK\n")
+    with pytest.raises(ValueError, match=r"no column that is known for sequences.*'name', 'chain'"):
         embed(configured(input=[str(table)]), here)

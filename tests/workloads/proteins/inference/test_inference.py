@@ -226,7 +226,8 @@ def test_bad_records_are_reported_and_the_rest_is_computed(
     for row, expected in zip(found, hidden[7:10], strict=True):
         np.testing.assert_allclose(row["embedding"], expected.mean(axis=0), atol=1e-5)
     rejects = [
-        (Path(row["where"]).name, row["reason"]) for row in rows(tmp_path / "out.parquet.rejects.csv")
+        (Path(row["where"]).name, row["reason"])
+        for row in rows(tmp_path / "out.parquet.rejects.csv")
     ]
     assert [where for where, _ in rejects] == [
         "bad.fasta:2",

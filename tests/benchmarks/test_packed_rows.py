@@ -97,7 +97,8 @@ def largest_difference(packs: Packs, dtype: torch.dtype) -> float:
         "attention_mask": torch.from_numpy(pack["input_ids"] != PAD).long()[None],
         "cu_seq_lens_q": torch.from_numpy(pack["bounds"]),
     }
-    alone, together = sharp_model("eager"), sharp_model("eager")
+    alone = sharp_model("eager")
+    together = sharp_model("eager")
     use_varlen_attention(together)
     differences: list[Tensor] = []
     with torch.no_grad(), torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):

@@ -214,6 +214,7 @@ def test_requirements_have_every_import_of_the_workload() -> None:
     }
     distributions |= {"hyperpod_elastic_agent": agent().name}
     # Triton comes with torch.
-    of_the_base, optional = {"torch", "torch_xla", "triton"}, {"argcomplete", "umap", "wandb"}
+    of_the_base = {"torch", "torch_xla", "triton"}
+    optional = {"argcomplete", "umap", "wandb"}
     third_party = imported - set(sys.stdlib_module_names) - {"seqlm"} - of_the_base - optional
     assert {distributions.get(module, module) for module in third_party} <= names | {agent().name}

@@ -88,10 +88,8 @@ def a_call(aws: Stubber, *, new: bool = False, left: Sequence[str] = ()) -> None
     """Stub the AWS requests of a call: the account, which it may create, and a token that it deletes again,
     as it deletes tokens of earlier calls.
     """
-    named, of_account = (
-        {"workspaceId": WORKSPACE},
-        {"serviceAccountId": "42", "workspaceId": WORKSPACE},
-    )
+    named = {"workspaceId": WORKSPACE}
+    of_account = {"serviceAccountId": "42", "workspaceId": WORKSPACE}
     role = {"name": index.SERVICE_ACCOUNT, "grafanaRole": "ADMIN"}
     found = [{"id": "7", "name": "someone's", "grafanaRole": "VIEWER", "isDisabled": "false"}]
     if not new:

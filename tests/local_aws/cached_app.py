@@ -28,10 +28,8 @@ def main() -> None:
     made = Path(".assemblies", digest.hexdigest()[:16])
     told = made / "stderr.txt"
     if not told.exists():
-        command, environment = (
-            [sys.executable, "app.py"],
-            os.environ | {"CDK_OUTDIR": str(made.resolve())},
-        )
+        command = [sys.executable, "app.py"]
+        environment = os.environ | {"CDK_OUTDIR": str(made.resolve())}
         done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:
             sys.exit(done.stderr)

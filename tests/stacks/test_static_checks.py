@@ -119,10 +119,8 @@ def test_make_test_all_brings_checkov() -> None:
         text=True,
         check=True,
     )
-    made, tested = (
-        done.stdout.index("--requirement requirements-checkov.txt"),
-        done.stdout.index("-m pytest"),
-    )
+    made = done.stdout.index("--requirement requirements-checkov.txt")
+    tested = done.stdout.index("-m pytest")
     assert made < tested
 
 

@@ -22,13 +22,11 @@ def archive(name: str, kind: bytes = tarfile.REGTYPE) -> tarfile.TarFile:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         entry = tarfile.TarInfo(name)
-        entry.type, entry.linkname, entry.mode, entry.mtime, entry.size = (
-            kind,
-            "/etc",
-            0o6777,
-            1000,
-            4,
-        )
+        entry.type = kind
+        entry.linkname = "/etc"
+        entry.mode = 0o6777
+        entry.mtime = 1000
+        entry.size = 4
         tar.addfile(entry, io.BytesIO(b"text"))
     return tarfile.open(fileobj=io.BytesIO(stream.getvalue()))
 

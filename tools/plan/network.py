@@ -36,7 +36,8 @@ BASE_SECONDS = 8.4e-6
 """Latency of any operation."""
 NETWORK_HOP_SECONDS = 14e-6
 """Latency per step between nodes. NCCL's figure is for InfiniBand; that of EFA is assumed to be the same."""
-RING, TREE = "ring", "tree"
+RING = "ring"
+TREE = "tree"
 BITS_PER_BYTE = 8
 
 

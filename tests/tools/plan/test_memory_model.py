@@ -151,7 +151,8 @@ def test_agrees_with_the_tensors_that_autograd_keeps(family: str, number_bytes: 
 @pytest.mark.parametrize("family", MODEL_FAMILIES)
 def test_agrees_with_weights_that_are_cast_once_per_step(family: str) -> None:
     """Autograd keeps the copies of weights, not those of biases, and no others."""
-    esm, tokens = small_config(family), 1024
+    esm = small_config(family)
+    tokens = 1024
     config = run_config(tokens)
     model = of_config(esm).masked_lm.packed(esm)
     cast_weights(model, build_optimizers(model, config.optim))

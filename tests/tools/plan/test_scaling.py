@@ -282,7 +282,8 @@ def test_the_table_agrees_with_the_time_of_the_plan(plan: Plan) -> None:
     out = plan("esm2_650m", "slurm-p5", "--mfu", "0.4", "--failure-hours", "1e5")[1]
     [hours] = re.findall(r"^([\d.]+) hours on 8", out, re.M)
     cells = rows(out)[64]
-    efficiency, days_with_messages = float(cells[4]), float(cells[5])
+    efficiency = float(cells[4])
+    days_with_messages = float(cells[5])
     assert days_with_messages * 24 * efficiency == pytest.approx(float(hours), rel=0.01)
 
 

@@ -44,10 +44,8 @@ def test_logs_that_hyperpod_made_are_named_and_the_stack_s_are_not(run_teardown:
     templates = everything(policy="Delete")
     templates[HYPERPOD]["Resources"]["NodeLog"] = {"Type": "AWS::Logs::LogGroup", "Properties": {}}
     account = Account(templates)
-    name, ours = (
-        "/aws/sagemaker/Clusters/esm2-slurm/abc123def456",
-        account.stacks.physical_id("NodeLog"),
-    )
+    name = "/aws/sagemaker/Clusters/esm2-slurm/abc123def456"
+    ours = account.stacks.physical_id("NodeLog")
 
     def groups(parameters: Parameters) -> dict[str, Any]:
         assert parameters["logGroupNamePrefix"] == "/aws/sagemaker/Clusters/esm2-slurm/"

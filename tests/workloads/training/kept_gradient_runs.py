@@ -28,7 +28,8 @@ from tests.workloads.training.rehearsed_recording import (
 KINDS = {"ddp": frozenset[str](), "kept": frozenset({PRODUCTS})}
 """Kernels of the two kinds of runs."""
 OPTIMIZERS = ("adamw", "muon")
-NUM_STEPS, SAVED_STEP = 4, 2
+NUM_STEPS = 4
+SAVED_STEP = 2
 
 
 class PlainPretraining(Pretraining):

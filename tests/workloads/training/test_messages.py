@@ -24,7 +24,8 @@ pytestmark = pytest.mark.long
 Sent = Counter[tuple[str, str, int]]
 """Number of operations by collective, ranks and bytes."""
 
-NARROW, WIDE = 64, 512
+NARROW = 64
+WIDE = 512
 """Widths of models. A wide one has 34 MB, so that DDP has three buckets. The vocabulary of 33 is padded in
 shards."""
 LAYERS = 4

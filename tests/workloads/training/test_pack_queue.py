@@ -195,7 +195,8 @@ def trainer(run_file: Path) -> Iterator[Trainer]:
 def test_masks_and_passes_take_turns(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first step masks its packs at its beginning, and the last one none for a step behind it."""
     order: list[str] = []
-    pack, loss_sum = Pretraining.pack, Pretraining.loss_sum
+    pack = Pretraining.pack
+    loss_sum = Pretraining.loss_sum
     alive: weakref.WeakSet[Pack] = weakref.WeakSet()
     most_alive = 0
 

@@ -34,7 +34,8 @@ from tests.workloads.training.rehearsed_recording import (
 )
 from tests.workloads.training.training_runs import PACKS_PER_STEP
 
-NUM_STEPS, SAVED_STEP = 4, 2
+NUM_STEPS = 4
+SAVED_STEP = 2
 
 
 @pytest.fixture

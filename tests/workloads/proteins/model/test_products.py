@@ -110,7 +110,8 @@ def total(found: Gradients, expected: Gradients) -> float:
 def test_gradients_in_fp32_are_those_of_autograd(
     tiny_config: PretrainedConfig, packs: list[Pack], recomputing: bool
 ) -> None:
-    plain, ours = model_of(tiny_config), model_of(tiny_config)
+    plain = model_of(tiny_config)
+    ours = model_of(tiny_config)
     plain.activation_checkpointing = ours.activation_checkpointing = recomputing
     losses = passes(plain, packs, torch.float32)
     with_products(ours, torch.float32)
@@ -141,7 +142,8 @@ def test_gradients_in_bf16_are_no_worse_than_those_of_autograd(
 def test_a_product_against_fp64(dtype: torch.dtype, has_bias: bool) -> None:
     """Gradients of several passes are added up in fp32; each of them is as exact as the products of fp32."""
     generator = torch.Generator().manual_seed(0)
-    weight, bias = torch.randn(48, 32, generator=generator), torch.randn(48, generator=generator)
+    weight = torch.randn(48, 32, generator=generator)
+    bias = torch.randn(48, generator=generator)
     cast = CastMap(
         weight.to(dtype),
         bias.to(dtype) if has_bias else None,

@@ -154,5 +154,6 @@ def operator_is_well_formed(head_size: int, lengths: Sequence[int]) -> None:
 def _turned(x: Tensor, angles: Tensor) -> Tensor:
     """Return (T, H, D) rotated by angles (T, 1, D / 2)."""
     first, second = x.chunk(2, dim=-1)
-    cos, sin = angles.cos(), angles.sin()
+    cos = angles.cos()
+    sin = angles.sin()
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seqlm.training.data.compressions import UnreadableError
-from seqlm.training.data.source_file import Source
+from seqlm.training.data.source_file import beginning_of
 from seqlm.training.data.table_forms import TableForm, binary_form, text_form
 
 ALLOWED = "give FASTA, or a table with the sequences"
@@ -56,15 +56,11 @@ def table_of_proteins(path: Path) -> TableForm | None:
     found = binary_form(path)
     if found is not None:
         return found
-    with Source(path) as source:
-        beginning = source.peek()
-        source.read(len(beginning))
-        is_whole = not source.peek()
-    text = beginning.decode(errors="replace")
-    form = text_form(text, path.name, is_whole=is_whole)
+    beginning = beginning_of(path)
+    form = text_form(beginning, path.name)
     if form is not None and form.first_line > 1:
         return form  # a line of JSON before a table
-    description = other_format(text)
+    description = other_format(beginning.text)
     if description is not None:
         raise UnreadableError(f"{path} is {description}")
     return form

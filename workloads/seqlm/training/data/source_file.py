@@ -12,6 +12,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from gzip import BadGzipFile
 from pathlib import Path
 from typing import IO, BinaryIO, cast
@@ -80,18 +81,14 @@ class Source(io.RawIOBase):
 
     def peek(self) -> bytes:
         """Return the beginning of the rest, up to 1 MiB, which stays to be read; empty at the end."""
-        if self._begin == len(self._pending):
-            self._pending = self._more()
-            self._begin = 0
+        self._fill()
         return self._pending[self._begin :]
 
     def read(self, size: int = -1) -> bytes:
         """Return up to ``size`` bytes, by default the whole rest; none only at the end."""
         if size < 0:
             return b"".join(iter(lambda: self.read(_READ_BYTES), b""))
-        if self._begin == len(self._pending):
-            self._pending = self._more()
-            self._begin = 0
+        self._fill()
         data = self._pending[self._begin : self._begin + size]
         self._begin += len(data)
         return data
@@ -105,6 +102,12 @@ class Source(io.RawIOBase):
         if not self.closed:
             self._raw.close()
         super().close()
+
+    def _fill(self) -> None:
+        """Get the next piece of the text if the last one has been read."""
+        if self._begin == len(self._pending):
+            self._pending = self._more()
+            self._begin = 0
 
     def _more(self) -> bytes:
         """Return the next text; empty at the end."""
@@ -124,7 +127,10 @@ class Source(io.RawIOBase):
             longest: length of the longest line that is read.
         """
         newline = text.rfind(b"\n")
-        self._line_bytes = len(text) - newline - 1 + (self._line_bytes if newline < 0 else 0)
+        if newline < 0:
+            self._line_bytes += len(text)
+        else:
+            self._line_bytes = len(text) - newline - 1
         if self._line_bytes > longest:
             raise ValueError(
                 f"{self._path} has a line of more than {longest:,} bytes; check that it is the right file, "
@@ -249,6 +255,29 @@ def reading(path: Path) -> Iterator[None]:
         if error.errno is not None and error.filename is None:
             error.filename = str(path)
         raise
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Beginning of a file's text."""
+
+    text: str
+    """Up to 1 MiB of the text."""
+    is_whole: bool
+    """Whether this is all of the text. Otherwise, the last line may be cut off."""
+
+
+def beginning_of(path: Path) -> Beginning:
+    """Return the beginning of a file's text, by which its format is recognised.
+
+    Raises:
+        ValueError: if the content cannot be read.
+    """
+    with Source(path) as source:
+        beginning = source.peek()
+        source.read(len(beginning))
+        is_whole = not source.peek()
+    return Beginning(beginning.decode(errors="replace"), is_whole)
 
 
 def is_compressed(path: Path) -> bool:

@@ -8,12 +8,13 @@ import io
 import json
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .source_file import Source, reading
+from .source_file import Beginning, beginning_of, reading
 
 if TYPE_CHECKING:
     from _csv import Reader
@@ -82,23 +83,21 @@ def table_form(path: Path) -> TableForm | None:
     found = binary_form(path)
     if found is not None:
         return found
-    with Source(path) as source:
-        beginning = source.peek()
-        source.read(len(beginning))
-        is_whole = not source.peek()
-    return text_form(beginning.decode(errors="replace"), path.name, is_whole=is_whole)
+    return text_form(beginning_of(path), path.name)
 
 
-def text_form(beginning: str, name: str, *, is_whole: bool = True) -> TableForm | None:
+def text_form(beginning: Beginning, name: str) -> TableForm | None:
     """Return the form of a text that is a table; None for other texts.
 
     Args:
-        beginning: beginning of the text, or all of it.
+        beginning: beginning of the text.
         name: name of the file.
-        is_whole: whether ``beginning`` is the whole text. Otherwise, its last line may be cut off.
     """
-    first_line = 1 + _has_metadata(beginning)
-    text = beginning if first_line == 1 else beginning.partition("\n")[2]
+    first_line = 1
+    text = beginning.text
+    if _has_metadata(text):
+        first_line = 2
+        text = text.partition("\n")[2]
     if text.lstrip().startswith(">"):
         return None
     best: TableForm | None = None
@@ -107,7 +106,7 @@ def text_form(beginning: str, name: str, *, is_whole: bool = True) -> TableForm 
         form = TableForm(
             Layout.TEXT, separator, is_quoted=_is_quoted(text, separator), first_line=first_line
         )
-        rows = _sample(text, form, is_whole=is_whole)
+        rows = _sample(text, form, is_whole=beginning.is_whole)
         columns = len(rows[0]) if rows else 0
         if columns > most_columns and all(len(row) == columns for row in rows):
             best = form
@@ -149,14 +148,13 @@ def _sample(text: str, form: TableForm, *, is_whole: bool) -> list[list[str]]:
     rows: list[list[str]] = []
     whole_lines = text if is_whole else text.rpartition("\n")[0]
     reader = reader_of(io.StringIO(whole_lines, newline=""), form)
-    try:
+    # The mistake is reported when the table is read, with its line.
+    with suppress(csv.Error):
         for row in reader:
             if row:
                 rows.append(row)
             if len(rows) == SAMPLE_ROWS:
                 break
-    except csv.Error:
-        pass
     return rows
 
 

@@ -5,7 +5,7 @@ Every cell becomes text, so that a value is read, checked and reported in one wa
 
 import csv
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
@@ -191,17 +191,6 @@ def read_rows(
         ValueError: if the file cannot be read, or lacks a column.
     """
     return Table(path, use).rows(columns, problems)
-
-
-def is_named_as_table(path: Path, others: Iterable[str] = ()) -> bool:
-    """Return whether the name of a file, compressed or not, is that of a table.
-
-    Args:
-        path: path of the file.
-        others: further suffixes.
-    """
-    suffixes = {suffix.lower() for suffix in path.suffixes[-2:]}
-    return not suffixes.isdisjoint((*TABLE_SUFFIXES, *others))
 
 
 @contextmanager

@@ -45,7 +45,8 @@ class Record:
     """Cells of the table by column."""
 
 
-def is_fasta(path: Path) -> bool:
+def is_named_as_fasta(path: Path) -> bool:
+    """Return whether a file is FASTA by its name."""
     return path.name.lower().endswith(PROTEINS.suffixes)
 
 
@@ -69,14 +70,14 @@ def read_records(
     Raises:
         ValueError: for files that cannot be read, missing columns, and bad records with their lines.
     """
-    fasta = [path for path in files if is_fasta(path)]
+    fasta = [path for path in files if is_named_as_fasta(path)]
     if fasta and labels is None:
         raise ValueError(
             f"{fasta[0]} is FASTA, which has no labels; give a CSV, TSV or Parquet file with the columns "
             f"{', '.join([id_column, *columns])} as task.labels"
         )
     if labels is not None and len(fasta) < len(files):
-        other = next(path for path in files if not is_fasta(path))
+        other = next(path for path in files if not is_named_as_fasta(path))
         raise ValueError(
             f"task.labels is {labels}, but {other} is a table that has its own label columns; "
             "leave task.labels out, or give the proteins as FASTA"
@@ -144,7 +145,7 @@ def table_records(
 def _fasta_records(
     files: Sequence[Path], labels: Path, id_column: str, columns: Sequence[str], problems: Problems
 ) -> list[Record]:
-    if is_fasta(labels):
+    if is_named_as_fasta(labels):
         raise ValueError(
             f"task.labels is {labels}, which is FASTA; give a CSV, TSV or Parquet file"
         )

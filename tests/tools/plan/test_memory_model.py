@@ -19,7 +19,7 @@ from seqlm.proteins.families.esmc.model import PackedEsmcModel
 from seqlm.proteins.families.table import MODEL_FAMILIES
 from seqlm.proteins.finetune.task_kinds import TASK_KINDS
 from seqlm.proteins.finetune.tasks import task_class
-from seqlm.proteins.model import attention, packed_model
+from seqlm.proteins.model import attention, packed_layer
 from seqlm.proteins.model.packed_model import Pack, PackedModel
 from seqlm.proteins.model.pretrained import of_config, on_meta
 from seqlm.runs.run_file import load_config
@@ -59,7 +59,7 @@ def one_thread() -> Iterator[None]:
 def all_layers_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan does not deduct what ESMC's first layer spares, and the queries of the last on CPUs alone."""
     monkeypatch.setattr(PackedEsmcModel, "on_vocabulary", ())
-    monkeypatch.setattr(packed_model, "takes_rows", lambda x: False)
+    monkeypatch.setattr(packed_layer, "takes_rows", lambda x: False)
 
 
 def small_config(family: str) -> PretrainedConfig:

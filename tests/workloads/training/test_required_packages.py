@@ -33,12 +33,21 @@ REQUIRED = (
 )
 """Packages that README.md names."""
 LORA, SERVING, MAPS = ("peft", "bitsandbytes"), ("starlette", "uvicorn"), ("pandas",)
+KERNELS = ("triton",)
+"""Package that comes with torch's builds for GPUs, and not with those for CPUs."""
 EXTRA = {
     "seqlm.training.adapters.adapted_linear": LORA,
     "seqlm.proteins.serving.app": SERVING,
     **dict.fromkeys((f"seqlm.proteins.explore.{name}" for name in ("command", "projection")), MAPS),
+    **dict.fromkeys(
+        (
+            f"seqlm.proteins.model.kernels.{name}"
+            for name in ("attention_kernels", "attention_launch", "gelu_kernels")
+        ),
+        KERNELS,
+    ),
 }
-"""Packages that modules of a single stage may need in addition."""
+"""Packages that modules of a single stage, or of GPUs, may need in addition."""
 IMPORT_ALL = """
 import importlib, json, sys
 missing, names = {}, sys.argv[1:]
@@ -131,7 +140,9 @@ def python(*arguments: str, packages: Iterable[str] = REQUIRED) -> subprocess.Co
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("extra", [LORA, SERVING, MAPS], ids=["lora", "serving", "maps"])
+@pytest.mark.parametrize(
+    "extra", [LORA, SERVING, MAPS, KERNELS], ids=["lora", "serving", "maps", "kernels"]
+)
 def test_modules_with_extra_packages_import_with_these(extra: tuple[str, ...]) -> None:
     chosen = [name for name in modules() if EXTRA.get(name, ()) == extra]
     assert chosen

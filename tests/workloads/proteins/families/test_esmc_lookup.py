@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seqlm.proteins.families.esmc.model import PackedEsmcModel
-from seqlm.proteins.model.packed_model import PackedLayer
+from seqlm.proteins.model.packed_layer import PackedLayer
 from tests.workloads.proteins.families.test_esmc_parity import (
     packed_model,
     plain_model,

@@ -26,7 +26,8 @@ from seqlm.proteins.inference.engine import (
     _Running,
     compile_from,
 )
-from seqlm.proteins.model.packed_model import Pack, PackedLayer
+from seqlm.proteins.model.packed_layer import PackedLayer
+from seqlm.proteins.model.packed_model import Pack
 from seqlm.proteins.model.pretrained import load_model, save_esm, starting_config, starting_weights
 from seqlm.runs.run_file import ModelConfig
 from seqlm.training.config import TrainConfig

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from seqlm.proteins.families.esmc.model import PackedEsmcModel
-from seqlm.proteins.model.packed_model import MaskedLanguageModel, PackedLayer, PackedModel
+from seqlm.proteins.model.packed_layer import PackedLayer
+from seqlm.proteins.model.packed_model import MaskedLanguageModel, PackedModel
 from seqlm.training.layered_model import LayeredModel
 from tests.workloads.proteins.tiny_models import tiny_config
 

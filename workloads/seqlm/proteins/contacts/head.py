@@ -34,7 +34,8 @@ from seqlm.proteins.families.table import family_of_type
 from seqlm.proteins.inference.engine import Engine
 from seqlm.proteins.model.arithmetic import layer_norm, operand
 from seqlm.proteins.model.attention import rotate
-from seqlm.proteins.model.packed_model import PackedLayer, PackedModel, PackedTokens
+from seqlm.proteins.model.packed_layer import PackedLayer, PackedTokens
+from seqlm.proteins.model.packed_model import PackedModel
 from seqlm.training.checksums import new_folder
 from seqlm.training.heartbeat import beat
 

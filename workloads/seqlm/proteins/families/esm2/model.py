@@ -22,11 +22,10 @@ from transformers.models.esm.modeling_esm import EsmLayer
 
 from seqlm.proteins.alphabet import MASK, PAD, TOKENS
 from seqlm.proteins.model.architecture import Architecture, ModelClass
+from seqlm.proteins.model.packed_layer import OPERANDS, PackedLayer
 from seqlm.proteins.model.packed_model import (
-    OPERANDS,
     MaskedLanguageModel,
     Pack,
-    PackedLayer,
     PackedModel,
     SequenceClassifier,
     TokenClassifier,

@@ -29,11 +29,10 @@ from transformers.models.esmc.modeling_esmc import (
 from seqlm.proteins.alphabet import CLS, EOS, MASK, PAD
 from seqlm.proteins.model.architecture import Architecture, ModelClass
 from seqlm.proteins.model.arithmetic import operand
+from seqlm.proteins.model.packed_layer import OPERANDS, PackedLayer
 from seqlm.proteins.model.packed_model import (
-    OPERANDS,
     MaskedLanguageModel,
     Pack,
-    PackedLayer,
     PackedModel,
     SequenceClassifier,
     TokenClassifier,

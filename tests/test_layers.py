@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "seqlm.proteins.families.table",
         "seqlm.proteins.finetune.task_kinds",
         "seqlm.proteins.inference.poolings",
+        "seqlm.proteins.inference.variant_scores",
         "seqlm.proteins.model.shape",
     ),
     ("seqlm.runs",),

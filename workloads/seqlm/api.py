@@ -26,13 +26,15 @@ from seqlm.proteins.data.plausibility import is_nucleotides
 from seqlm.proteins.families.table import family_of_type
 from seqlm.proteins.inference.embed import layer_embeddings, layer_numbers
 from seqlm.proteins.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
-from seqlm.proteins.inference.masked_marginals import masked_marginals, places_of, pseudo_perplexity
+from seqlm.proteins.inference.marginals import pseudo_perplexity, variant_scores
 from seqlm.proteins.inference.model_head import check_head
-from seqlm.proteins.inference.mutations import all_single_mutants, parse_variant
 from seqlm.proteins.inference.poolings import pooling_of
 from seqlm.proteins.inference.predict import Head, predictions
 from seqlm.proteins.inference.records import Protein
+from seqlm.proteins.inference.variant_scores import MASKED_MARGINALS, check_indels, score_of
 from seqlm.proteins.model.pretrained import load_model
+from seqlm.proteins.mutations.fitting import check_numbering, parse_variant
+from seqlm.proteins.mutations.saturation import all_single_mutants
 from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.model_names import check_model_name, short_training
 from seqlm.training.config import TrainConfig
@@ -157,28 +159,43 @@ class Model:
         columns = {"id": [one.id for one in known], "length": [len(one.tokens) for one in known]}
         return pa.table({**columns, **predictions(head, values)}).to_pandas()
 
-    def variants(self, sequence: str, mutations: Sequence[str] | None = None) -> pd.DataFrame:
-        """Return the scores of variants (masked marginals, in nats), in the columns mutation and score.
+    def variants(
+        self,
+        sequence: str,
+        mutations: Sequence[str] | None = None,
+        *,
+        score: str = MASKED_MARGINALS,
+        first_position: int = 1,
+    ) -> pd.DataFrame:
+        """Return the scores of variants in nats, in the columns mutation and score.
 
         Args:
             sequence: wild type.
-            mutations: mutations such as ``A42G``, or ``A42G:K50R`` for several at once; by default every
-                single mutant.
+            mutations: names of variants such as ``A42G``, ``A42G:K50R`` for several mutations at once, HGVS
+                as ``p.Ala42del``, or whole sequences; by default every single mutant.
+            score: kind of score, as ``inference.score``.
+            first_position: number of the first residue in the names.
 
         Raises:
-            ValueError: if the model has a task, or a mutation does not fit the wild type.
+            ValueError: if the model has a task, there is no such score, or a mutation does not fit the wild
+                type or the score.
         """
         import pandas as pd
 
         self._check_masked()
         [protein] = self._read({"the sequence": sequence})
+        chosen = score_of(score)
         if mutations is None:
-            wanted = all_single_mutants(protein)
+            wanted = all_single_mutants(protein, first_position)
         else:
-            wanted = [parse_variant(name, protein) for name in mutations]
+            check_numbering(mutations, protein, first_position, "first_position")
+            wanted = [parse_variant(name, protein, first_position) for name in mutations]
+        for variant in wanted:
+            check_indels(variant, score)
         window = min(len(sequence), self._engine.max_residues)
-        with self._progress("variants", window * len(places_of(wanted))):
-            scores = masked_marginals(self._engine, protein.tokens, wanted) if wanted else []
+        num_reads = chosen.num_reads(protein.tokens, wanted) if wanted else 0
+        with self._progress("variants", window * num_reads):
+            scores = variant_scores(self._engine, protein.tokens, wanted, score)
         return pd.DataFrame(
             {"mutation": [one.name for one in wanted], "score": np.array(scores, dtype=np.float32)}
         )

@@ -12,6 +12,29 @@ import numpy.typing as npt
 
 STANDARD_RESIDUES = "LAGVSERTIDPKQNFYMHWC"
 """The 20 amino acids; their tokens follow each other."""
+THREE_LETTER_CODES = {
+    "L": "Leu",
+    "A": "Ala",
+    "G": "Gly",
+    "V": "Val",
+    "S": "Ser",
+    "E": "Glu",
+    "R": "Arg",
+    "T": "Thr",
+    "I": "Ile",
+    "D": "Asp",
+    "P": "Pro",
+    "K": "Lys",
+    "Q": "Gln",
+    "N": "Asn",
+    "F": "Phe",
+    "Y": "Tyr",
+    "M": "Met",
+    "H": "His",
+    "W": "Trp",
+    "C": "Cys",
+}
+"""Codes of IUPAC in three letters, by those in one."""
 OTHER_RESIDUES = "XBUZO"
 """Unknown or ambiguous residues (X, B, Z), selenocysteine (U) and pyrrolysine (O)."""
 TOKENS = (

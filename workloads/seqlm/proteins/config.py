@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from seqlm.proteins.finetune.task_kinds import TASK_KINDS
 from seqlm.proteins.inference.poolings import POOLED, POOLINGS
+from seqlm.proteins.inference.variant_scores import MASKED_MARGINALS, SCORES
 from seqlm.training.config import KernelMode
 from seqlm.training.config_rules import fraction_violations
 from seqlm.training.strict_yaml import shown
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from seqlm.runs.run_file import RunFile
 
     PoolingName = str
+    ScoreName = str
     TaskKindName = str
 else:  # as types, so that wrong values are reported together with the mistakes in other fields
     PoolingName = Literal[tuple(POOLINGS)]
+    ScoreName = Literal[tuple(SCORES)]
     TaskKindName = Literal[tuple(TASK_KINDS)]
 
 
@@ -64,8 +67,13 @@ class InferenceConfig:
     """Fit the contact head of ``contacts`` on the bundled structures first, and store it with the model. Set
     it once for a model that was trained from random weights, and for ESMC."""
     mutations: str | None = None
-    """CSV for ``variants``, with the columns ``mutation`` (A42G, or A42G:K50R) and, for several proteins,
-    ``id``. null scores every single mutation of each protein."""
+    """CSV for ``variants``, with the columns ``mutation`` (A42G, A42G:K50R, p.Ala42del, or a whole sequence)
+    and, for several proteins, ``id``. null scores every single mutation of each protein."""
+    score: ScoreName = MASKED_MARGINALS
+    """Score of ``variants``. ``masked_marginals``, ``wild_type_marginals`` and ``mutant_marginals`` take
+    substitutions, ``pseudo_log_likelihood`` insertions and deletions, too."""
+    first_position: int = 1
+    """Number of a protein's first residue in the names of mutations."""
 
 
 @dataclass(frozen=True, kw_only=True)

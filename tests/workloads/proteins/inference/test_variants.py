@@ -12,10 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from seqlm.proteins.alphabet import STANDARD_RESIDUES, TOKENS, encode
+from seqlm.proteins.alphabet import STANDARD_RESIDUES, TOKENS
 from seqlm.proteins.inference import single_mutants
-from seqlm.proteins.inference.mutations import parse_variant
-from seqlm.proteins.inference.records import Protein
+from seqlm.proteins.inference.variant_scores import SCORES
 from seqlm.proteins.inference.variants import variants
 from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
@@ -81,11 +80,11 @@ def test_scores_are_masked_marginals(
     for message in (
         "A5G: the wild type w has Y at position 5, not A",
         "'A4' is not a mutation",
-        "position 4 occurs twice",
-        "Q23A: position 23 is after the end of w, which has 22 residues",
+        "two mutations change the residue at place 4",
+        "Q23A: position 23 is outside w, which has the positions 1 to 22",
         f"A4B: B is not one of the residues {STANDARD_RESIDUES}",
         "no protein other in the input",
-        "'' is not a mutation",
+        "the name of the variant is empty",
     ):
         assert message in told
     assert rows(tmp_path / "out.csv.rejects.csv")[0]["where"] == f"{table}:8"
@@ -205,7 +204,7 @@ def test_a_table_without_a_mutation_that_fits_is_an_error(
     fasta = tmp_path / "wild.fasta"
     table = tmp_path / "mutations.csv"
     fasta.write_text(f">w\n{WILD}\n")
-    table.write_text("mutation\nA27G\nK31R\n")
+    table.write_text("mutation\nA27G\nW31R\n")
     output = tmp_path / "out.csv"
     with pytest.raises(
         ValueError, match=r"inference\.mutations: no mutation is left; all 2 records are rejected"
@@ -233,9 +232,108 @@ def test_a_table_without_ids_is_for_the_only_protein(
         variants(config, here)
 
 
-def test_lower_case_and_blanks_are_read() -> None:
-    protein = Protein("w", encode(WILD), "")
-    assert (
-        parse_variant("a4g : K8R", protein).substitutions
-        == parse_variant("A4G:k8r", protein).substitutions
+def scored(
+    configured: Callable[..., RunFile],
+    here: Processes,
+    folder: Path,
+    names: list[str],
+    **settings: Any,
+) -> dict[str, float]:
+    """Return the scores of variants of the wild type."""
+    fasta = folder / "wild.fasta"
+    fasta.write_text(f">w\n{WILD}\n")
+    table = folder / "mutations.csv"
+    table.write_text("\n".join(["mutation", *(f'"{name}"' for name in names)]) + "\n")
+    out = folder / "out.csv"
+    variants(
+        configured(
+            input=[str(fasta)], output=str(out), mutations=str(table), overwrite=True, **settings
+        ),
+        here,
     )
+    return {row["mutation"]: float(row["score"]) for row in rows(out)}
+
+
+MUTANT = "MKTGYIARQRQISFVKSHFSRQ"
+SHORTER = "MKTGYIAQRQISFVKSHFSRQ"
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_every_score_is_that_of_transformers(
+    configured: Callable[..., RunFile],
+    tiny_model: Path,
+    here: Processes,
+    tmp_path: Path,
+    score: str,
+) -> None:
+    model = AutoModelForMaskedLM.from_pretrained(tiny_model).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+
+    def seen(protein: str) -> torch.Tensor:
+        ids = tokenizer(protein, return_tensors="pt").input_ids
+        with torch.no_grad():
+            logits = model(ids, attention_mask=torch.ones_like(ids)).logits
+        found: torch.Tensor = logits[0, 1:-1].log_softmax(-1)
+        return found
+
+    def change(log_p: torch.Tensor, place: int) -> float:
+        new = TOKENS.index(MUTANT[place])
+        return float(log_p[new] - log_p[TOKENS.index(WILD[place])])
+
+    def whole(protein: str) -> float:
+        places = range(len(protein))
+        return sum(
+            float(reference(model, tokenizer, protein, place)[TOKENS.index(protein[place])])
+            for place in places
+        )
+
+    expected = {
+        "masked_marginals": lambda: sum(
+            change(reference(model, tokenizer, WILD, place), place) for place in (3, 7)
+        ),
+        "wild_type_marginals": lambda: sum(change(seen(WILD)[place], place) for place in (3, 7)),
+        "mutant_marginals": lambda: sum(change(seen(MUTANT)[place], place) for place in (3, 7)),
+        "pseudo_log_likelihood": lambda: whole(MUTANT) - whole(WILD),
+    }[score]()
+    names = ["WT", "A4G:K8R", MUTANT, "p.[Ala4Gly;Lys8del]"]
+    found = scored(configured, here, tmp_path, names, score=score)
+    assert found["WT"] == 0
+    assert found["A4G:K8R"] == found[MUTANT] == pytest.approx(expected, abs=1e-4)
+    if SCORES[score].takes_indels:
+        shorter = whole(SHORTER) - whole(WILD)
+        assert found["p.[Ala4Gly;Lys8del]"] == pytest.approx(shorter, abs=1e-4)
+    else:
+        [reject] = rows(tmp_path / "out.csv.rejects.csv")
+        assert "inserts or deletes residues" in reject["reason"]
+        assert "use pseudo_log_likelihood (inference.score)" in reject["reason"]
+
+
+def test_another_score_is_another_result(
+    configured: Callable[..., RunFile], here: Processes, tmp_path: Path
+) -> None:
+    scored(configured, here, tmp_path, ["A4G"])
+    about = json.loads((tmp_path / "out.csv.json").read_text())
+    assert "score" not in about
+    first = scored(configured, here, tmp_path, ["A4G"], score="wild_type_marginals")
+    assert json.loads((tmp_path / "out.csv.json").read_text())["score"] == "wild_type_marginals"
+    moved = scored(
+        configured, here, tmp_path, ["A23G"], score="wild_type_marginals", first_position=20
+    )
+    assert moved["A23G"] == first["A4G"]
+    with pytest.raises(ValueError, match=r"set inference\.first_position=20"):
+        scored(configured, here, tmp_path, ["A23G", "K27R"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("score", ["mutant_marginals", "pseudo_log_likelihood"])
+def test_scores_that_are_no_distribution_have_no_summary_by_position(
+    configured: Callable[..., RunFile], here: Processes, tmp_path: Path, score: str
+) -> None:
+    fasta = tmp_path / "wild.fasta"
+    fasta.write_text(">w\nMKT\n")
+    out = tmp_path / "out.csv"
+    settings = {"input": [str(fasta)], "output": str(out), "first_position": 7}
+    variants(configured(**settings, score=score), here)
+    assert rows(out)[0]["mutation"] == "M7L"
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["out.01-w.png"]
+    assert not (tmp_path / "out.positions.csv").exists()

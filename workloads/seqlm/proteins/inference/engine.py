@@ -88,6 +88,8 @@ MASKED_LOGITS = Answer(
     each="protein",
 )
 """Logits of a masked language model, (33,), for proteins in which one residue is ``MASK``."""
+TOKEN_LOGITS = Answer(compute=lambda model, pack: model.logits(pack), each="residue")
+"""Logits of a masked language model at each residue, (L, 33)."""
 
 
 def masked_rows(pack: Pack) -> Tensor:

@@ -1,43 +1,17 @@
-"""Mutations to score, from a CSV or all single mutants of a protein. Needs no torch.
-
-A mutation such as ``A42G`` has the residue of the wild type, its position from 1, and the new residue. A
-colon joins several mutations.
-"""
+"""Table of the mutations to score. Needs no torch."""
 
 import csv
 import hashlib
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from seqlm.proteins.alphabet import STANDARD_RESIDUES, TOKENS
+from seqlm.proteins.mutations.edits import Variant
+from seqlm.proteins.mutations.fitting import check_numbering, parse_variant
 
 from .records import Protein, Reject
-
-_FORM = re.compile(r"([A-Za-z])([1-9][0-9]{0,5})([A-Za-z])")
-SEPARATOR = ":"
-"""Separator of several mutations in a name."""
-MAX_NAME_SHOWN = 60
-"""Largest number of characters of a name that a message repeats."""
-
-
-@dataclass(frozen=True)
-class Substitution:
-    wild: int
-    """Token id of the residue in the wild type."""
-    place: int
-    """Position, from 0."""
-    mutant: int
-    """Token id of the new residue."""
-
-
-@dataclass(frozen=True)
-class Variant:
-    name: str
-    substitutions: tuple[Substitution, ...]
+from .variant_scores import MASKED_MARGINALS, check_indels
 
 
 class MutationRow(NamedTuple):
@@ -56,9 +30,18 @@ class MutationTable:
 
     Args:
         rows: rows of the table.
+        first_position: number of a protein's first residue in the table.
+        score: name of the score that is computed.
     """
 
-    def __init__(self, rows: Iterable[MutationRow]) -> None:
+    def __init__(
+        self,
+        rows: Iterable[MutationRow],
+        first_position: int = 1,
+        score: str = MASKED_MARGINALS,
+    ) -> None:
+        self._first_position = first_position
+        self._score = score
         self._by_protein: dict[str | None, list[MutationRow]] = defaultdict(list)
         digest = hashlib.blake2b(digest_size=16)
         for row in rows:
@@ -67,13 +50,25 @@ class MutationTable:
         self.fingerprint = digest.hexdigest()
         self.has_rows_without_id = None in self._by_protein
 
+    def _rows_of(self, protein: Protein) -> list[MutationRow]:
+        """Return the rows that name a protein, or none."""
+        return [*self._by_protein.get(None, []), *self._by_protein.get(protein.id, [])]
+
+    def check_numbering(self, protein: Protein) -> None:
+        """Raise ValueError if the table fits a protein with exactly one other number of its first residue."""
+        names = [row.mutation for row in self._rows_of(protein)]
+        check_numbering(names, protein, self._first_position)
+
     def parsed(self, protein: Protein) -> Iterator[Variant | Reject]:
         """Yield a variant for each row that names this protein or none, or a reject if it does not fit."""
-        for row in [*self._by_protein.get(None, []), *self._by_protein.get(protein.id, [])]:
+        for row in self._rows_of(protein):
             try:
-                yield parse_variant(row.mutation, protein)
+                variant = parse_variant(row.mutation, protein, self._first_position)
+                check_indels(variant, self._score)
             except ValueError as error:
                 yield Reject(row.where, str(error))
+            else:
+                yield variant
 
     def of_others(self, proteins: set[str]) -> list[Reject]:
         """Return rejects of the rows that name a protein other than these."""
@@ -92,7 +87,8 @@ def with_rejected_mutations(
     Mutations of proteins that the input lacks come last.
 
     Raises:
-        ValueError: if a mutation has no id although the input has several proteins.
+        ValueError: if a mutation has no id although the input has several proteins, or mutations number the
+            residues of a protein in another way.
     """
     known = set[str]()
     num_proteins = 0
@@ -101,6 +97,7 @@ def with_rejected_mutations(
         if isinstance(record, Protein):
             known.add(record.id)
             num_proteins += 1
+            table.check_numbering(record)
             yield from (found for found in table.parsed(record) if isinstance(found, Reject))
     if num_proteins > 1 and table.has_rows_without_id:
         raise ValueError(
@@ -110,61 +107,9 @@ def with_rejected_mutations(
     yield from table.of_others(known)
 
 
-def parse_variant(name: str, protein: Protein) -> Variant:
-    """Return the variant of a protein that a name describes.
-
-    Raises:
-        ValueError: if the name has another form, or does not fit the protein.
-    """
-    found: list[Substitution] = []
-    for text in name.split(SEPARATOR):
-        match = _FORM.fullmatch(text.strip())
-        if match is None:
-            shown = repr(text[:MAX_NAME_SHOWN])
-            raise ValueError(
-                f"{shown} is not a mutation; write the residue, its position from 1 and the new residue: "
-                "A42G, or A42G:K50R for several"
-            )
-        wild = match[1].upper()
-        number = int(match[2])
-        mutant = match[3].upper()
-        for letter in (wild, mutant):
-            if letter not in STANDARD_RESIDUES:
-                raise ValueError(f"{text}: {letter} is not one of the residues {STANDARD_RESIDUES}")
-        if number > len(protein.tokens):
-            raise ValueError(
-                f"{text}: position {number} is after the end of {protein.id}, which has "
-                f"{len(protein.tokens)} residues"
-            )
-        there = TOKENS[int(protein.tokens[number - 1])]
-        if there != wild:
-            raise ValueError(
-                f"{text}: the wild type {protein.id} has {there} at position {number}, not {wild}; is this "
-                "the right protein, and are its positions counted from 1?"
-            )
-        if any(other.place == number - 1 for other in found):
-            raise ValueError(
-                f"{name[:MAX_NAME_SHOWN]}: position {number} occurs twice; give it once"
-            )
-        found.append(Substitution(TOKENS.index(wild), number - 1, TOKENS.index(mutant)))
-    return Variant(name, tuple(found))
-
-
-def all_single_mutants(protein: Protein) -> list[Variant]:
-    """Return every variant that replaces one standard residue by one of the 19 others."""
-    standard = [TOKENS.index(letter) for letter in STANDARD_RESIDUES]
-    variants = []
-    for place, wild in enumerate(protein.tokens.tolist()):
-        if wild not in standard:
-            continue
-        for mutant in standard:
-            if mutant != wild:
-                name = f"{TOKENS[wild]}{place + 1}{TOKENS[mutant]}"
-                variants.append(Variant(name, (Substitution(wild, place, mutant),)))
-    return variants
-
-
-def read_mutations(path: Path) -> MutationTable:
+def read_mutations(
+    path: Path, first_position: int = 1, score: str = MASKED_MARGINALS
+) -> MutationTable:
     """Read a CSV with the column ``mutation``, and ``id`` if there are several proteins.
 
     Raises:
@@ -185,7 +130,7 @@ def read_mutations(path: Path) -> MutationTable:
                 protein = (row.get("id") or "").strip() or None
                 mutation = (row["mutation"] or "").strip()
                 rows.append(MutationRow(f"{path}:{reader.line_num}", protein, mutation))
-            return MutationTable(rows)
+            return MutationTable(rows, first_position, score)
     except OSError as error:
         raise ValueError(f"inference.mutations: {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

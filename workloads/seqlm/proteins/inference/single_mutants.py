@@ -77,9 +77,11 @@ class Mutants:
 
     protein: str
     scores: dict[tuple[int, str], float] = field(default_factory=dict)
-    """Scores by position, from 1, and new residue."""
+    """Scores by position and new residue."""
     wild: dict[int, str] = field(default_factory=dict)
     """Residues of the wild type by position."""
+    first_position: int = 1
+    """Number of the first residue."""
 
 
 class Written(NamedTuple):
@@ -90,10 +92,11 @@ class Written(NamedTuple):
     """Description of the content, for the user."""
 
 
-def draw_heat_maps(table: Path, model: str) -> list[Path]:
+def draw_heat_maps(table: Path, model: str, first_position: int = 1) -> list[Path]:
     """Draw ``<name>.<number>-<id>.png`` for the first proteins of a table of single mutants, if missing."""
     pictures = []
-    for number, mutants in enumerate(itertools.islice(proteins_of(table), MAX_PICTURES), start=1):
+    first_proteins = itertools.islice(proteins_of(table, first_position), MAX_PICTURES)
+    for number, mutants in enumerate(first_proteins, start=1):
         path = picture_of(table, number, mutants.protein)
         if not path.exists():
             with writing_whole(path) as partial:
@@ -108,16 +111,16 @@ def picture_of(table: Path, number: int, protein: str, kind: str = "") -> Path:
     return table.with_name(f"{table.stem}.{number:02d}-{safe}{kind}.png")
 
 
-def proteins_of(table: Path) -> Iterator[Mutants]:
+def proteins_of(table: Path, first_position: int = 1) -> Iterator[Mutants]:
     """Yield the proteins in order; positions that restart begin another protein, even with the same id."""
-    mutants = Mutants("")
-    last = 0
+    mutants = Mutants("", first_position=first_position)
+    last = first_position
     for name, mutation, score in _rows(table):
         place = int(mutation[1:-1])
         if name != mutants.protein or place < last:
             if mutants.scores:
                 yield mutants
-            mutants = Mutants(name)
+            mutants = Mutants(name, first_position=first_position)
         mutants.scores[place, mutation[-1]] = score
         mutants.wild[place] = mutation[0]
         last = place
@@ -146,11 +149,12 @@ def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, str, floa
 
 def heat_map(mutants: Mutants, model: str) -> Figure:
     """Return the heat map of one protein, in bands of equal widths."""
-    length = min(max(mutants.wild), MAX_POSITIONS)
+    begin = mutants.first_position
+    length = min(max(mutants.wild) - begin + 1, MAX_POSITIONS)
     scores = np.full((len(ROWS), length), np.nan)
-    for (place, mutant), score in mutants.scores.items():
-        if place <= length:
-            scores[ROWS.index(mutant), place - 1] = score
+    for (position, mutant), score in mutants.scores.items():
+        if position - begin < length:
+            scores[ROWS.index(mutant), position - begin] = score
     limit = float(np.nanpercentile(np.abs(scores), COLOUR_PERCENTILE))
     num_bands = math.ceil(length / POSITIONS_PER_LINE)
     width = math.ceil(length / num_bands)
@@ -192,10 +196,11 @@ def _draw_band(
     axis.set_frame_on(False)
     axis.set_ylabel("mutant residue", fontsize=8)
     axis.set_yticks(range(len(ROWS)), list(ROWS), fontsize=6)
-    positions = range(first + 1, first + num_positions + 1)
+    begin = mutants.first_position + first
+    positions = range(begin, begin + num_positions)
     ticks = [position for position in positions if position % TICK_POSITIONS == 0]
     axis.set_xticks(
-        [position - first - 1 for position in ticks],
+        [position - begin for position in ticks],
         [str(position) for position in ticks],
         fontsize=7,
     )
@@ -203,7 +208,7 @@ def _draw_band(
     dots_y = []
     for position, residue in mutants.wild.items():
         if residue in ROWS and position in positions:
-            dots_x.append(position - first - 1)
+            dots_x.append(position - begin)
             dots_y.append(ROWS.index(residue))
     axis.plot(dots_x, dots_y, "ko", markersize=2.6, label="wild type")
     return image
@@ -228,7 +233,7 @@ def probabilities(mutants: Mutants) -> dict[int, npt.NDArray[np.float64]]:
     return found
 
 
-def write_positions(table: Path, model: str) -> list[Written]:
+def write_positions(table: Path, model: str, first_position: int = 1) -> list[Written]:
     """Write ``<name>.positions.csv`` and the logos of the first proteins, and return these files."""
     path = table.with_name(f"{table.stem}.positions.csv")
     written = [Written(path, "summary by position")]
@@ -240,7 +245,7 @@ def write_positions(table: Path, model: str) -> list[Written]:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for number, mutants in enumerate(proteins_of(table), start=1):
+    for number, mutants in enumerate(proteins_of(table, first_position), start=1):
         shares = probabilities(mutants)
         for place, at_place in shares.items():
             writer.writerow(_position_row(mutants, place, at_place))
@@ -267,7 +272,8 @@ def _position_row(mutants: Mutants, place: int, shares: npt.NDArray[np.float64])
 
 def _logo(mutants: Mutants, shares: dict[int, npt.NDArray[np.float64]], model: str) -> Figure:
     """Return the logo of a protein: lines of letters, each above the pseudo-perplexity of its positions."""
-    length = min(max(shares), MAX_LOGO_POSITIONS)
+    begin = mutants.first_position
+    length = min(max(shares) - begin + 1, MAX_LOGO_POSITIONS)
     num_lines = math.ceil(length / LOGO_LINE_POSITIONS)
     width = math.ceil(length / num_lines)
     figure = Figure(figsize=(11, 2.6 * num_lines), layout="constrained")
@@ -275,10 +281,10 @@ def _logo(mutants: Mutants, shares: dict[int, npt.NDArray[np.float64]], model: s
         :, 0
     ]
     for line, (letters, track) in enumerate(zip(axes[::2], axes[1::2], strict=True)):
-        places = range(line * width + 1, line * width + width + 1)
+        places = range(begin + line * width, begin + (line + 1) * width)
         heights = np.zeros((width, len(ROWS)))
         for row, place in enumerate(places):
-            if place in shares and place <= length:
+            if place in shares and place - begin < length:
                 heights[row] = _letter_heights(shares[place])
         _draw_letters(letters, places, heights)
         known = [place for place in places if place in shares]

@@ -1,10 +1,9 @@
 """Score the effects of variants, without training (``seqlm variants``).
 
-The scores are masked marginals (Meier et al. 2021). Each mutated position is masked alone in the wild type,
-and a variant's score is the sum over its positions of log p(mutant) - log p(wild type). Below 0, the model
-finds the mutant less likely. As in that paper, several mutations are taken as independent of each other.
+``inference.score`` selects one of the scores in ``variant_scores.py``. Below 0, the model finds the variant
+less likely than the wild type.
 
-``inference.mutations`` is a CSV of mutations. Without it, every single mutant of each protein is scored, and
+``inference.mutations`` is a table of variants. Without it, every single mutant of each protein is scored, and
 each protein gets a heat map. The result has the columns id, mutation and score. Mutations that do not fit
 their protein are listed in the rejects, each with its reason, and the others are scored.
 """
@@ -15,19 +14,22 @@ from pathlib import Path
 import pyarrow as pa
 
 from seqlm.proteins.inference.model_head import check_head
+from seqlm.proteins.mutations.edits import Variant
+from seqlm.proteins.mutations.saturation import all_single_mutants
 from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
 
 from .job import Command
-from .masked_marginals import masked_marginals, places_of
-from .mutations import Variant, all_single_mutants, read_mutations, with_rejected_mutations
+from .marginals import variant_scores
+from .mutations import read_mutations, with_rejected_mutations
 from .records import Protein, Reject, records_of
 from .repeated_ids import Rows
 from .single_mutants import draw_heat_maps, write_positions
+from .variant_scores import MASKED_MARGINALS, score_of
 
 _SCHEMA = pa.schema([("id", pa.string()), ("mutation", pa.string()), ("score", pa.float32())])
-MASKED_RESIDUES_PER_PART = 50
+READS_PER_PROTEIN = 50
 """Factor by which parts are smaller than those of embeddings: a protein of L residues with each position
 masked in turn is L proteins to the model."""
 
@@ -43,8 +45,17 @@ def variants(config: RunFile, here: Processes) -> None:
     check_head(
         "variants", command.model_name, command.engine.model.config.architectures or [MASKED_LM]
     )
-    table = None if inference.mutations is None else read_mutations(Path(inference.mutations))
+    first_position = inference.first_position
+    score = score_of(inference.score)
+    table = None
+    if inference.mutations is not None:
+        table = read_mutations(Path(inference.mutations), first_position, inference.score)
     command.settings["mutations_fingerprint"] = None if table is None else table.fingerprint
+    # Otherwise the result is that of versions without these settings.
+    if inference.score != MASKED_MARGINALS:
+        command.settings["score"] = inference.score
+    if first_position != 1:
+        command.settings["first_position"] = first_position
 
     def records() -> Iterable[Protein | Reject]:
         found = records_of(config)
@@ -52,12 +63,13 @@ def variants(config: RunFile, here: Processes) -> None:
 
     def wanted_of(protein: Protein) -> list[Variant]:
         if table is None:
-            return all_single_mutants(protein)
+            return all_single_mutants(protein, first_position)
         return [found for found in table.parsed(protein) if isinstance(found, Variant)]
 
     def residues_of(protein: Protein) -> int:
         window = min(len(protein.tokens), config.model.max_residues)
-        return window * len(places_of(wanted_of(protein)))
+        wanted = wanted_of(protein)
+        return window * score.num_reads(protein.tokens, wanted) if wanted else 0
 
     def tabulate(proteins: list[Protein]) -> Rows:
         ids: list[str] = []
@@ -70,14 +82,16 @@ def variants(config: RunFile, here: Processes) -> None:
             if wanted:
                 ids += [protein.id] * len(wanted)
                 mutations += [variant.name for variant in wanted]
-                scores += masked_marginals(command.engine, protein.tokens, wanted)
+                scores += variant_scores(command.engine, protein.tokens, wanted, inference.score)
         return Rows(pa.table([ids, mutations, scores], schema=_SCHEMA), per_protein)
 
-    part_residues = max(1, inference.part_residues // MASKED_RESIDUES_PER_PART)
+    part_residues = max(1, inference.part_residues // READS_PER_PROTEIN)
     wanted_field = None if table is None else "inference.mutations"
     command.run(tabulate, part_residues, records, residues_of, wanted_field)
     if here.is_first and table is None:
-        for picture in draw_heat_maps(command.output.path, command.model_name):
+        out = command.output.path
+        for picture in draw_heat_maps(out, command.model_name, first_position):
             print(f"wrote {picture}: heat map")
-        for written in write_positions(command.output.path, command.model_name):
-            print(f"wrote {written.path}: {written.content}")
+        if score.is_distribution:
+            for written in write_positions(out, command.model_name, first_position):
+                print(f"wrote {written.path}: {written.content}")

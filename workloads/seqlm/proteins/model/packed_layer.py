@@ -173,7 +173,7 @@ class PackedLayer(nn.Module, ABC):
         """Return the result of the project's attention, (T, C), joined with its product where it can be.
 
         Args:
-            normed: as in ``token_operands``.
+            normed: (T, C) normed input, or (V, C) with ``by_token``.
             tokens: facts about the tokens.
             tiles: tiles of the kernels.
             by_token: whether queries, keys and values are looked up by the tokens' ids.

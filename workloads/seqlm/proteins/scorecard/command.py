@@ -26,12 +26,12 @@ from seqlm.proteins.finetune.probes import Examples, fit_probe
 from seqlm.proteins.finetune.scores import scores
 from seqlm.proteins.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
 from seqlm.proteins.inference.job import Command, await_all
-from seqlm.proteins.inference.masked_marginals import masked_marginals
+from seqlm.proteins.inference.marginals import variant_scores
 from seqlm.proteins.inference.model_head import check_head
-from seqlm.proteins.inference.mutations import all_single_mutants
 from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.model.packed_model import MaskedLanguageModel
 from seqlm.proteins.model.protein_packs import ProteinSplit
+from seqlm.proteins.mutations.saturation import all_single_mutants
 from seqlm.proteins.pretraining.evaluation import pseudo_perplexity, score_model
 from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.run_file import RunFile
@@ -233,7 +233,7 @@ def _synthetic_assay(engine: Engine) -> list[Row]:
     noise = np.random.default_rng(SEED).normal(size=len(variants))
     changes = [abs(HYDROPATHY[one.name[-1]] - HYDROPATHY[one.name[0]]) for one in variants]
     measured = noise - np.array(changes)
-    predicted = masked_marginals(engine, chain.tokens, variants)
+    predicted = variant_scores(engine, chain.tokens, variants)
     return [
         Row(
             name="variant effects, SYNTHETIC assay: Spearman",

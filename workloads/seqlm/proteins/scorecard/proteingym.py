@@ -24,9 +24,10 @@ from seqlm.proteins.alphabet import encode
 from seqlm.proteins.families.family import ProteinGymScores
 from seqlm.proteins.families.table import MODEL_FAMILIES
 from seqlm.proteins.inference.engine import Engine
-from seqlm.proteins.inference.masked_marginals import masked_marginals
-from seqlm.proteins.inference.mutations import Variant, parse_variant
+from seqlm.proteins.inference.marginals import variant_scores
 from seqlm.proteins.inference.records import Protein
+from seqlm.proteins.mutations.edits import Variant
+from seqlm.proteins.mutations.fitting import parse_variant
 from seqlm.training.data.transfer import SourceKind, fetch
 from seqlm.training.whole_file import write_whole
 
@@ -172,7 +173,7 @@ def score_assays(
         scored = assay.measured()
         variants = [variant for variant, _ in scored]
         measured = [score for _, score in scored]
-        predicted = masked_marginals(engine, encode(assay.target), variants)
+        predicted = variant_scores(engine, encode(assay.target), variants)
         correlation = float(spearmanr(predicted, measured).statistic)
         write_whole(file, json.dumps({"spearman": correlation, "variants": len(variants)}) + "\n")
         progress = f"{number + 1} of {len(benchmark.assays)}"

@@ -1,0 +1,165 @@
+"""Variants of a protein from their descriptions: the residues that a name states must be there."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from seqlm.proteins.alphabet import TOKENS, encode
+from seqlm.training.strict_yaml import shown
+
+from .changes import Change, Kind, Named
+from .edits import Edit, Variant, WildType, check_apart, edits_between
+from .names import Description, described
+
+FIRST_POSITION = "inference.first_position"
+"""Field of the run file with the number of the first residue."""
+LEAST_IDENTITY = 0.5
+"""Least share of the wild type's residues that a whole sequence of the same length has."""
+LARGEST_RATIO = 2.0
+"""Largest ratio of the lengths of a whole sequence and its wild type."""
+
+
+def parse_variant(name: str, protein: WildType, first_position: int = 1) -> Variant:
+    """Return the variant of a protein that a name describes.
+
+    Args:
+        name: name of the variant.
+        protein: wild type.
+        first_position: number of the protein's first residue in names.
+
+    Raises:
+        ValueError: if the name has another form, or does not fit the protein.
+    """
+    return fitted(described(name), protein, first_position)
+
+
+def fitted(description: Description, protein: WildType, first_position: int = 1) -> Variant:
+    """Return the variant of a protein that a description means.
+
+    Raises:
+        ValueError: if it does not fit the protein.
+    """
+    name = description.name
+    wild = np.asarray(protein.tokens, dtype=np.uint8)
+    if description.sequence is not None:
+        mutant = encode(description.sequence)
+        _check_sequence(name, mutant.tobytes(), protein)
+        return Variant(name, edits_between(wild.tobytes(), mutant.tobytes()), wild)
+    found = [_edit(change, protein, first_position) for change in description.changes]
+    edits = tuple(edit for edit in found if edit is not None)
+    check_apart(shown(name), edits)
+    variant = Variant(name, edits, wild)
+    if not len(variant.tokens):
+        raise ValueError(f"{shown(name)} deletes all residues of {protein.id}; leave it out")
+    return variant
+
+
+def _check_sequence(name: str, mutant: bytes, protein: WildType) -> None:
+    """Raise ValueError if a whole sequence is hardly a variant of a protein."""
+    wild = bytes(protein.tokens)
+    longest = max(len(wild), len(mutant))
+    if longest > LARGEST_RATIO * min(len(wild), len(mutant)):
+        raise ValueError(
+            f"{shown(name)} has {len(mutant)} residues, and the wild type {protein.id} has {len(wild)}; give "
+            "the whole sequence of the variant, or a mutation such as A42G"
+        )
+    if len(wild) == len(mutant):
+        equal = sum(one == other for one, other in zip(wild, mutant, strict=True))
+        if equal < LEAST_IDENTITY * len(wild):
+            raise ValueError(
+                f"{shown(name)} has {equal} of the {len(wild)} residues of {protein.id}; at least half must "
+                "agree. Is this the right protein?"
+            )
+
+
+def _edit(change: Change, protein: WildType, first_position: int) -> Edit | None:
+    """Return the edit of a change; None if nothing changes.
+
+    Raises:
+        ValueError: if a residue that the change names is not there.
+    """
+    for named in change.named:
+        _check_residue(change, named, protein, first_position)
+    start = change.named[0].number - first_position
+    stop = change.named[-1].number - first_position + 1
+    inserted = bytes(TOKENS.index(letter) for letter in change.inserted)
+    match change.kind:
+        case Kind.REPLACED:
+            if inserted == bytes(protein.tokens[start:stop]):
+                return None
+            return Edit(start, stop, inserted)
+        case Kind.INSERTED:
+            return Edit(start + 1, start + 1, inserted)
+        case Kind.DUPLICATED:
+            return Edit(stop, stop, bytes(protein.tokens[start:stop]))
+        case Kind.SAME:
+            return None
+
+
+def _check_residue(change: Change, named: Named, protein: WildType, first_position: int) -> None:
+    """Raise ValueError if a residue that a change names is not there."""
+    length = len(protein.tokens)
+    last_position = first_position + length - 1
+    if not first_position <= named.number <= last_position:
+        raise ValueError(
+            f"{change.text}: position {named.number} is outside {protein.id}, which has the positions "
+            f"{first_position} to {last_position} ({FIRST_POSITION} is the number of its first residue)"
+        )
+    there = TOKENS[int(protein.tokens[named.number - first_position])]
+    if there != named.letter:
+        raise ValueError(
+            f"{change.text}: the wild type {protein.id} has {there} at position {named.number}, not "
+            f"{named.letter}; is this the right protein, and is its first residue number {first_position} "
+            f"({FIRST_POSITION})?"
+        )
+
+
+def check_numbering(
+    names: Iterable[str],
+    protein: WildType,
+    first_position: int = 1,
+    field: str = FIRST_POSITION,
+) -> None:
+    """Raise ValueError if names do not fit a protein, and exactly one other numbering makes all fit.
+
+    A numbering is not corrected: residues that agree by chance would give the scores of other positions.
+    Names that cannot be read are left out.
+
+    Args:
+        names: names of variants.
+        protein: wild type.
+        first_position: number of the protein's first residue in the names.
+        field: name of that number for the user.
+    """
+    stated = set(_residues(names))
+    if not stated:
+        return
+    letters = [TOKENS[int(token)] for token in protein.tokens]
+    fits = [
+        first
+        for first in _numberings(stated, letters)
+        if all(letters[named.number - first] == named.letter for named in stated)
+    ]
+    if first_position not in fits and len(fits) == 1:
+        raise ValueError(
+            f"the mutations of {protein.id} do not fit its residues if the first one has the number "
+            f"{first_position}, and all of them fit if it has the number {fits[0]}; if that is right, set "
+            f"{field}={fits[0]}"
+        )
+
+
+def _residues(names: Iterable[str]) -> Iterator[Named]:
+    """Yield the residues that the readable ones of some names state."""
+    for name in names:
+        try:
+            description = described(name)
+        except ValueError:
+            continue
+        for change in description.changes:
+            yield from change.named
+
+
+def _numberings(stated: set[Named], letters: list[str]) -> range:
+    """Return the numbers of the first residue for which all stated positions are in the protein."""
+    numbers = [named.number for named in stated]
+    return range(max(numbers) - len(letters) + 1, min(numbers) + 1)

@@ -147,8 +147,8 @@ SCORES: Mapping[str, VariantScore] = {
         formula="sum over all i of log p(m_i \\| y without i), less the same sum for x",
         passes="one per residue of the wild type and of each variant",
         exactness=(
-            "It leaves out no interaction. Each residue adds a negative number, so longer variants score lower; "
-            "compare variants of similar length."
+            "It leaves out no interaction. Each residue adds a negative number, so longer variants score "
+            "lower; compare variants of similar length."
         ),
         use="Insertions and deletions, which no other score takes; a few variants with many mutations.",
         takes_indels=True,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError
+from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError  # type: ignore[import-untyped]
 
 from config.cluster_kinds import AnyCluster
 from config.resource_names import construct_ids, stack_names

@@ -282,8 +282,7 @@ synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
 	$(CDK) synth --quiet 2> >(grep -v '^Supply a stack id' >&2)
 
 bootstrap: $(CDK_READY) ## once per account and region: what the CDK deploys with
-	@$(CREDENTIALS)
-	$(CDK) bootstrap $(ARGS)
+	@$(STACK_TOOL) bootstrap $(ARGS)
 
 deploy: $(CDK_READY) ## deploy all stacks of CLUSTER=, or those of STACKS=
 ifneq ($(GIVEN_ENDPOINT),)

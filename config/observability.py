@@ -79,26 +79,3 @@ class Mlflow(Section):
     def server_size(self) -> Size | None:
         """Size of the tracking server; None for an app."""
         return (self.size or "small") if self.kind == "tracking_server" else None
-
-
-APP_REGIONS = frozenset(
-    {
-        "ap-northeast-1",
-        "ap-northeast-2",
-        "ap-south-1",
-        "ap-southeast-1",
-        "ap-southeast-2",
-        "ca-central-1",
-        "eu-central-1",
-        "eu-north-1",
-        "eu-west-1",
-        "eu-west-2",
-        "sa-east-1",
-        "us-east-1",
-        "us-east-2",
-        "us-west-1",
-        "us-west-2",
-    }
-)
-"""HyperPod regions with AWS::SageMaker::MlflowApp in CloudFormation's registry; all also have
-MlflowTrackingServer."""

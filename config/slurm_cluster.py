@@ -52,6 +52,10 @@ class SlurmInstanceGroup(InstanceGroup):
         return self.role == "worker"
 
 
+MARIADB_VERSION = "11.4.10"
+"""Version with long-term support; slurmdbd works with MariaDB 5.5 and later."""
+
+
 class AccountingDatabase(Section):
     """MariaDB on RDS for Slurm's accounting, which keeps the job history if the controller is lost.
 

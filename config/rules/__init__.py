@@ -12,6 +12,7 @@ from config.eks_cluster import EksCluster
 from config.reading.violation import Violation
 from config.rules import (
     access,
+    features,
     groups,
     kubernetes,
     network,
@@ -32,6 +33,7 @@ RULES: tuple[Callable[[Cluster], Iterator[Violation]], ...] = (
     *storage.RULES,
     *groups.RULES,
     *observability.RULES,
+    *features.RULES,
     *studio.RULES,
 )
 """Rules for every scheduler."""

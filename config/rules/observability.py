@@ -5,25 +5,10 @@ from collections.abc import Iterator
 from functools import partial
 
 from config.cluster import Cluster
-from config.observability import APP_REGIONS, Grafana
+from config.observability import Grafana
 from config.reading.violation import Violation
-from config.rules.rule import CommonRule, has_closed_network, is_outside, repetitions
+from config.rules.rule import CommonRule, has_closed_network, repetitions
 
-REGIONS = frozenset(
-    {
-        "ap-northeast-1",
-        "ap-northeast-2",
-        "ap-southeast-1",
-        "ap-southeast-2",
-        "eu-central-1",
-        "eu-west-1",
-        "eu-west-2",
-        "us-east-1",
-        "us-east-2",
-        "us-west-2",
-    }
-)
-"""Regions with AWS::Grafana::Workspace in CloudFormation's registry."""
 _GRAFANA = "observability.grafana"
 _IDENTITY = re.compile(
     r"(user|group)/([0-9a-f]{10}-)?[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
@@ -74,12 +59,6 @@ RULES = (
     ),
     mails_once,
     CommonRule(
-        _GRAFANA,
-        lambda cluster: cluster.grafana and is_outside(cluster, REGIONS),
-        f"Amazon Managed Grafana is available in {', '.join(sorted(REGIONS))}, not in {{cluster.region}}",
-        "remove it; a Grafana elsewhere can read Prometheus too",
-    ),
-    CommonRule(
         f"{_GRAFANA}.saml",
         lambda cluster: (grafana := _signs_in_by(cluster, "saml")) and not grafana.saml,
         "sign_in: saml requires an identity provider",
@@ -98,12 +77,6 @@ RULES = (
         "remove it",
     ),
     people_are_named_as_they_sign_in,
-    CommonRule(
-        "mlflow.kind",
-        lambda cluster: _is_app(cluster) and is_outside(cluster, APP_REGIONS),
-        f"CloudFormation creates MLflow apps in {', '.join(sorted(APP_REGIONS))}",
-        "set tracking_server, which every region has and which bills by the hour",
-    ),
     # Apps have an address of their own, mlflow.sagemaker.<region>.app.aws (sagemaker-mlflow 0.5.0), for which
     # PrivateLink has no service.
     CommonRule(

@@ -3,17 +3,23 @@
 from collections.abc import Sequence
 from typing import Any
 
+from aws_cdk import Annotations
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sagemaker as sagemaker
 
 from config.cluster import Cluster, InstanceGroup
+from config.facts.registry import has_list_price
 from constructs import Construct
+from constructs.policy.findings import acknowledge
 from constructs.vpc.network import Network
 
 Group = sagemaker.CfnCluster.ClusterInstanceGroupProperty
 StorageConfig = sagemaker.CfnCluster.ClusterInstanceStorageConfigProperty
 
+PRICED_TYPES = "CloudFormation-Validate::E3644"
+"""Check of aws-cdk-lib that refuses types which HyperPod's price list lacks in the region. It lacks the types
+of training plans and of private offers."""
 _PATCHING = {"when_idle": "WhenIdle", "when_all_idle": "WhenAllIdle"}
 
 
@@ -41,6 +47,22 @@ class HyperPodCluster(Construct):
             node_provisioning_mode="Continuous" if settings.continuous_provisioning else None,
             **scheduler_properties,
         )
+        reason = "types without a list price are warned about here, and checked by make preflight"
+        acknowledge(self.resource, {PRICED_TYPES: reason})
+        for group in settings.instance_groups:
+            if warning := price_warning(settings, group):
+                Annotations.of(self).add_warning_v2(f"hyperpod-esm2:price-{group.name}", warning)
+
+
+def price_warning(cluster: Cluster, group: InstanceGroup) -> str | None:
+    """Return a warning if a type without a list price in the region is not reserved by a training plan."""
+    if group.training_plan_arn or has_list_price(group.instance_type, cluster.region):
+        return None
+    return (
+        f"instance_groups[{group.name}].instance_type: HyperPod's price list has no {group.instance_type} in "
+        f"{cluster.region}, so that it may need a training plan or a private offer; `make preflight` checks "
+        "the offers of the account"
+    )
 
 
 def instance_group(

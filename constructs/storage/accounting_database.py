@@ -6,18 +6,24 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_rds as rds
 from aws_cdk import aws_secretsmanager as secretsmanager
 
+from config.slurm_cluster import MARIADB_VERSION
 from config.slurm_cluster import AccountingDatabase as Settings
 from constructs import Construct
 from constructs.policy.findings import acknowledge, skip_check
 from constructs.storage.private_bucket import KEEP, removal_policy
 from constructs.vpc.network import DATABASE_PORT, Network
 
-ENGINE = rds.DatabaseInstanceEngine.maria_db(version=rds.MariaDbEngineVersion.VER_11_4_10)
-"""Version with long-term support; slurmdbd works with MariaDB 5.5 and later.
+ENGINE = rds.DatabaseInstanceEngine.maria_db(
+    version=rds.MariaDbEngineVersion.of(MARIADB_VERSION, MARIADB_VERSION.rpartition(".")[0])
+)
+"""MariaDB.
 
 MySQL 8.4 is not used: its accounts log in with caching_sha2_password, which needs TLS or an exchange of RSA
 keys. HyperPod does not document whether its slurmdbd supports either. MariaDB's accounts need neither.
 """
+
+LISTED_CLASSES = ("CloudFormation-Validate::E3025", "CloudFormation-Validate::E3062")
+"""Checks of aws-cdk-lib that refuse instance classes which its lists lack in the region or for the engine."""
 
 
 class AccountingDatabase(Construct):
@@ -116,6 +122,8 @@ class AccountingDatabase(Construct):
             findings["AwsSolutions-RDS3"] = (
                 "the cluster file chooses multi_az; jobs continue without it"
             )
+        # RDS offers classes before the lists of aws-cdk-lib have them.
+        findings |= dict.fromkeys(LISTED_CLASSES, "make preflight checks that RDS offers the class")
         acknowledge(self, findings)
         created = self.instance.node.default_child
         assert isinstance(created, rds.CfnDBInstance)

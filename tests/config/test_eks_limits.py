@@ -14,8 +14,8 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError
 
 from config.cluster_kinds import KINDS
 from config.facts.regions import ZONE_ID_PREFIXES
+from config.facts.registry import regions_with
 from config.kubernetes import LogKind
-from config.rules.observability import REGIONS
 from config.task_governance import MAX_NAME
 from config.text_forms import FORMS
 
@@ -139,4 +139,4 @@ def test_grafana_regions_match_cloudformation_s() -> None:
         except ResourceNotFoundError:
             continue
         offered.add(region)
-    assert offered == REGIONS
+    assert offered == regions_with("AWS::Grafana::Workspace")

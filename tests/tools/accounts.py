@@ -94,9 +94,16 @@ def empty_account(cluster: Cluster) -> AnsweringAws:
         "DBParameterGroups": 50,
     }
     aws.answer("rds", "DescribeAccountAttributes", database_quotas(quotas))
+    aws.answer("rds", "DescribeOrderableDBInstanceOptions", orderable_databases(cluster.region))
     _answer_quotas(aws)
     _answer_network(aws, cluster.region, [*zone_ids(cluster), OTHER_ZONE[cluster.region]])
     return aws
+
+
+def orderable_databases(region: str, zones: str = "abcdef") -> dict[str, Any]:
+    """Return RDS's answer that it offers a class in the zones of a region."""
+    named = [{"Name": f"{region}{letter}"} for letter in zones]
+    return {"OrderableDBInstanceOptions": [{"AvailabilityZones": named}]}
 
 
 def database_quotas(quotas: dict[str, int], used: int = 0) -> dict[str, Any]:
@@ -132,7 +139,15 @@ def _answer_quotas(aws: AnsweringAws) -> None:
 
 
 def _answer_network(aws: AnsweringAws, region: str, zone_ids: list[str]) -> None:
-    zones = [{"ZoneId": zone, "State": "available", "RegionName": region} for zone in zone_ids]
+    zones = [
+        {
+            "ZoneId": zone,
+            "ZoneName": f"{region}{letter}",
+            "State": "available",
+            "RegionName": region,
+        }
+        for zone, letter in zip(zone_ids, "abcdefghij", strict=False)
+    ]
 
     def offers(parameters: Parameters) -> dict[str, Any]:
         (types,) = parameters["Filters"]

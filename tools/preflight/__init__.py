@@ -18,6 +18,7 @@ from tools.preflight import (
     addons,
     capacity,
     chart_types,
+    database_class,
     existing_storage,
     instance_quotas,
     kubernetes_access,
@@ -82,6 +83,7 @@ CHECKS: dict[str, Check] = {
 SLURM_CHECKS: dict[str, OwnCheck] = {
     "name of the shell document": names.check_document,
     "quotas of the database": stack_quotas.check_database_quotas,
+    "class of the database": database_class.check_database_class,
     "copies of downloads": mirrored_downloads.check_mirror,
 }
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from config.cluster import Cluster, InstanceGroup, zone_ids, zone_of
+from config.facts.registry import has_list_price
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -52,7 +53,7 @@ def check_offers(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         subject = Subject(f"offer {group.name}")
         offered = ", ".join(sorted(zones_of[group.instance_type])) or f"no zone of {cluster.region}"
         if zone in zones_of[group.instance_type]:
-            yield subject.ok(f"{group.instance_type} is offered in {zone}")
+            yield _offered(subject, cluster, group)
         elif group.training_plan_arn:
             yield subject.warn(
                 f"EC2 lists {group.instance_type} in {offered}, not in {zone}",
@@ -63,6 +64,17 @@ def check_offers(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
                 f"{group.instance_type} is not offered in {zone}; it is offered in {offered}",
                 "set the group's availability_zone_id (or the network's first zone) to a zone that offers it",
             )
+
+
+def _offered(subject: Subject, cluster: Cluster, group: InstanceGroup) -> Finding:
+    """Return the finding for a type that EC2 offers in the group's zone."""
+    message = f"{group.instance_type} is offered in {zone_of(cluster, group)}"
+    if group.training_plan_arn or has_list_price(group.instance_type, cluster.region):
+        return subject.ok(message)
+    return subject.warn(
+        f"{message}, but HyperPod's price list has none in {cluster.region}",
+        "reserve it with a training plan, or ask your account team whether HyperPod offers it on demand",
+    )
 
 
 def check_training_plans(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

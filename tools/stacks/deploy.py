@@ -3,7 +3,8 @@
 ``python -m tools.stacks.deploy deploy --cluster FILE [options of cdk deploy]`` deletes log groups that an
 earlier EKS cluster left, deploys stacks that stop importing a value before the stack that exports it, and
 prints the state of each group of nodes. ``... destroy STACK`` deletes the log group that EKS creates again
-for late entries. The exit status is that of the CDK, or 1 if workers are missing.
+for late entries. ``... bootstrap [options of cdk bootstrap]`` adds the options of the file's permissions
+boundary. The exit status is that of the CDK, or 1 if workers are missing.
 """
 
 import argparse
@@ -32,13 +33,19 @@ SECONDS_OF_LATE_LOGS = 60
 SECONDS_BETWEEN_LOOKS = 30
 NUM_EVENTS = 5
 """Events shown for the cluster."""
+POLICIES_OF_AWS = "arn:aws:iam::aws:"
+"""Beginning of the ARN of AWS's own policies, which `cdk bootstrap` cannot use as boundaries."""
 WORKERS_MISSING = 1
 """Exit status if workers are missing and the cluster file requires them (``wait``)."""
 
 
 def main() -> int:
-    parser = cluster_parser("Deploy or destroy the stacks of a cluster file.")
-    parser.add_argument("action", choices=["deploy", "destroy"], help="command of the CDK")
+    parser = cluster_parser(
+        "Bootstrap an account for a cluster file, or deploy or destroy its stacks."
+    )
+    parser.add_argument(
+        "action", choices=["bootstrap", "deploy", "destroy"], help="command of the CDK"
+    )
     parser.add_argument("--context", action="append", default=[], help=argparse.SUPPRESS)
     options, rest = parser.parse_known_args()
     cluster = load_cluster(options.cluster)
@@ -51,6 +58,10 @@ def main() -> int:
     ]
     if options.action == "deploy":
         return _deploy(cluster, session, context, profile, rest)
+    if options.action == "bootstrap":
+        with_boundary = [*boundary_options(cluster), *rest]
+        print(" ".join(["cdk bootstrap", *with_boundary]), flush=True)
+        return _cdk("bootstrap", *context, *profile, *with_boundary)
     status = _cdk("destroy", *context, *profile, *rest)
     if status == 0 and isinstance(cluster, EksCluster):
         _delete_late_logs(session, cluster)
@@ -93,6 +104,19 @@ def _deploy(
 
 def _cdk(*arguments: str) -> int:
     return subprocess.run(["node", str(CDK), *arguments]).returncode
+
+
+def boundary_options(cluster: Cluster) -> list[str]:
+    """Return the options of `cdk bootstrap` that give its roles the file's permissions boundary.
+
+    An account that requires the boundary refuses roles without it, and so the bootstrap. The CDK takes the
+    name of a policy in the account, with its path.
+    """
+    boundary = cluster.iam.permissions_boundary
+    if boundary is None or boundary.startswith(POLICIES_OF_AWS):
+        return []
+    name = boundary.partition(":policy/")[2]
+    return [f"--custom-permissions-boundary={name}", "--apply-permissions-boundary-to-all-roles"]
 
 
 def first_to_deploy(cluster: Cluster, pairs: Sequence[Pair]) -> list[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import botocore.session
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 
+from config.facts.optional_features import OPTIONAL_FEATURES
 from config.facts.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
-from config.observability import APP_REGIONS
 
 
 def regions_with(kind: str) -> set[str]:
@@ -39,6 +39,11 @@ def test_health_monitoring_regions_are_known_regions() -> None:
     assert set(ZONE_ID_PREFIXES) > HEALTH_MONITORING_REGIONS
 
 
-def test_regions_of_mlflow_apps_match_the_registry() -> None:
-    assert regions_with("AWS::SageMaker::MlflowApp") & set(ZONE_ID_PREFIXES) == APP_REGIONS
+def test_every_region_has_what_is_used_in_place_of_apps() -> None:
     assert regions_with("AWS::SageMaker::MlflowTrackingServer") >= set(ZONE_ID_PREFIXES)
+
+
+def test_optional_features_match_the_registry() -> None:
+    for feature in OPTIONAL_FEATURES:
+        there = regions_with(feature.resource_type) & set(ZONE_ID_PREFIXES)
+        assert there == feature.regions, feature.title

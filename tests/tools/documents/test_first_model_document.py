@@ -6,9 +6,8 @@ import re
 
 import pytest
 
+from config.facts.optional_features import OPTIONAL_FEATURES
 from config.facts.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
-from config.observability import APP_REGIONS
-from config.rules.observability import REGIONS as GRAFANA_REGIONS
 from tests.tools.documents.document_commands import (
     REPOSITORY,
     commands,
@@ -89,8 +88,7 @@ def test_aws_commands_exist_with_their_options(command: str) -> None:
 @pytest.mark.parametrize(
     ("row", "regions"),
     [
-        ("MLflow apps", APP_REGIONS),
-        ("Managed Grafana", GRAFANA_REGIONS),
+        *((feature.title, feature.regions) for feature in OPTIONAL_FEATURES),
         ("the agent that watches EKS nodes for faults", HEALTH_MONITORING_REGIONS),
     ],
 )

@@ -7,8 +7,14 @@ import pytest
 
 from config.cluster import zone_ids
 from config.facts.endpoint_services import endpoint_services, whole_name
-from config.slurm_cluster import SlurmCluster
-from tests.tools.accounts import OTHER_ZONE, PLAN_ARN, empty_account, training_plan
+from config.slurm_cluster import MARIADB_VERSION, AccountingDatabase, SlurmCluster
+from tests.tools.accounts import (
+    OTHER_ZONE,
+    PLAN_ARN,
+    empty_account,
+    orderable_databases,
+    training_plan,
+)
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped, with_group
 from tests.tools.preflight.report import findings, problems
@@ -186,6 +192,39 @@ def test_uses_the_group_s_own_zone() -> None:
     assert [subject for _, subject, _ in problems(aws, cluster)] == ["offer controller"]
 
 
+def test_a_type_without_a_list_price_needs_a_plan_or_an_offer_of_aws() -> None:
+    cluster = with_group(SLURM, "workers", instance_type="ml.p5e.48xlarge", ebs_gib=500)
+    found = [
+        problem for problem in problems(empty_account(cluster), cluster) if "offer" in problem[1]
+    ]
+    zone = zone_ids(SLURM)[0]
+    message = (
+        f"ml.p5e.48xlarge is offered in {zone}, but HyperPod's price list has none in us-west-2"
+    )
+    assert found == [("WARN", "offer workers", message)]
+    planned = with_group(cluster, "workers", training_plan_arn=PLAN_ARN)
+    assert not [
+        problem for problem in problems(empty_account(planned), planned) if "offer" in problem[1]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("zones", "multi_az", "level"),
+    [("abc", True, "OK"), ("a", False, "OK"), ("a", True, "FAIL"), ("", False, "FAIL")],
+)
+def test_rds_offers_the_class_of_the_database(zones: str, multi_az: bool, level: str) -> None:
+    database = AccountingDatabase(instance_class="db.m8a.large", multi_az=multi_az)
+    network = SLURM.network.model_copy(
+        update={"availability_zone_ids": ["usw2-az2", OTHER_ZONE["us-west-2"]]}
+    )
+    cluster = SLURM.model_copy(update={"accounting_database": database, "network": network})
+    aws = empty_account(cluster)
+    aws.answer("rds", "DescribeOrderableDBInstanceOptions", orderable_databases("us-west-2", zones))
+    (found,) = [found for found in findings(aws, cluster) if found.subject == "database"]
+    assert found.level == level
+    assert f"db.m8a.large with MariaDB {MARIADB_VERSION}" in found.message
+
+
 def test_a_training_plan_takes_precedence_over_offers() -> None:
     aws = empty_account(P5)
     offers = [
@@ -201,8 +240,8 @@ def test_a_training_plan_takes_precedence_over_offers() -> None:
 def test_reports_missing_and_impaired_zones() -> None:
     aws = empty_account(P5)
     zones = [
-        {"ZoneId": "use1-az6", "State": "impaired"},
-        {"ZoneId": "use1-az1", "State": "available"},
+        {"ZoneId": "use1-az6", "ZoneName": "us-east-1a", "State": "impaired"},
+        {"ZoneId": "use1-az1", "ZoneName": "us-east-1b", "State": "available"},
     ]
     aws.answer("ec2", "DescribeAvailabilityZones", {"AvailabilityZones": zones})
     assert problems(aws, P5) == [

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from config.cluster import Cluster
+from config.cluster import Cluster, Iam
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped
 from tests.tools.preflight.eks_accounts import shipped_eks
@@ -121,6 +121,35 @@ def test_options_reach_the_cdk_and_its_status_comes_back(monkeypatch: pytest.Mon
     assert deployed[3:] == ("--all", "--require-approval", "never", "--no-rollback")
     deployment.status = 7
     assert deployment.run("deploy", "--all") == 7
+
+
+@pytest.mark.parametrize(
+    ("boundary", "options"),
+    [
+        (None, ()),
+        ("arn:aws:iam::aws:policy/PowerUserAccess", ()),
+        (
+            "arn:aws:iam::123456789012:policy/platform/hpc-boundary",
+            (
+                "--custom-permissions-boundary=platform/hpc-boundary",
+                "--apply-permissions-boundary-to-all-roles",
+            ),
+        ),
+    ],
+)
+def test_bootstrap_gives_its_roles_the_boundary_of_the_file(
+    boundary: str | None,
+    options: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = SLURM.model_copy(update={"iam": Iam(permissions_boundary=boundary)})
+    deployment = Deployment(cluster, monkeypatch)
+    assert deployment.run("bootstrap", "--cloudformation-execution-policies", "arn:p") == 0
+    given = (*options, "--cloudformation-execution-policies", "arn:p")
+    (command,) = deployment.commands
+    assert command == ("bootstrap", "--context=cluster=clusters/slurm.yaml", *given)
+    assert capsys.readouterr().out == f"cdk bootstrap {' '.join(given)}\n"
 
 
 def test_a_cluster_without_users_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

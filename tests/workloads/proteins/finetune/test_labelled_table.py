@@ -365,7 +365,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], list[tuple[int, int, str]], str]] = {
     "no residue": (
         {},
         [(1, 1, "MA1D")],
-        r"t\.csv:3: record p1: b'1' at position 3 is not a residue",
+        r"t\.csv:3: record p1: '1' at position 3 is not a residue",
     ),
     "a class that is never trained": ({}, [(1, 4, "0")], "no example of membrane;"),
     "a label that is never trained": (

@@ -188,15 +188,17 @@ def test_pictures_are_replaced_only_with_the_option(
     assert other.exists() and not picture.exists()
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_nothing_to_score_has_no_picture(
-    configured: Callable[..., RunFile], here: Processes, tmp_path: Path, suffix: str
+def test_proteins_without_a_residue_to_replace_are_an_error(
+    configured: Callable[..., RunFile], here: Processes, tmp_path: Path
 ) -> None:
     fasta = tmp_path / "wild.fasta"
     fasta.write_text(">none\nXXU\n")
-    out = tmp_path / f"out{suffix}"
-    variants(configured(input=[str(fasta)], output=str(out)), here)
-    assert out.exists() and not list(tmp_path.glob("*.png"))
+    out = tmp_path / "out.csv"
+    with pytest.raises(
+        ValueError, match=r"residues: read 3, used 0, left out 3 \(3 unusual letters"
+    ):
+        variants(configured(input=[str(fasta)], output=str(out)), here)
+    assert not out.exists()
 
 
 def test_a_table_without_a_mutation_that_fits_is_an_error(
@@ -208,7 +210,9 @@ def test_a_table_without_a_mutation_that_fits_is_an_error(
     table.write_text("mutation\nA27G\nK31R\n")
     output = tmp_path / "out.csv"
     with pytest.raises(
-        ValueError, match=r"inference\.mutations: no mutation is left; all 2 records are rejected"
+        ValueError,
+        match=r"inference\.mutations: nothing can be used\. mutations: read 2, used 0, left out 2 \(2 that "
+        "do not fit\\), the first one at .*mutations.csv:2: A27G",
     ):
         variants(configured(input=[str(fasta)], output=str(output), mutations=str(table)), here)
     assert not output.exists()

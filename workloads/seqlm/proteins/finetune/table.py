@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqlm.proteins.alphabet import encode
 from seqlm.proteins.data.fasta import (
     CONTROL_CHARACTER,
     RECORD_START,
@@ -17,6 +16,8 @@ from seqlm.proteins.data.fasta import (
     record_lines,
 )
 from seqlm.proteins.data.sources import PROTEINS
+from seqlm.proteins.reading.policies import Kind
+from seqlm.proteins.reading.sequences import SequenceError, read_sequence
 from seqlm.training.data import table_rows
 from seqlm.training.data.limits import Limits
 from seqlm.training.data.table_rows import Cell, Problems, Row, TableUse
@@ -118,28 +119,24 @@ def table_records(
         name = str(number) if id_column is None else cells[id_column]
         sequence = cells[sequence_column]
         if not isinstance(name, str):
-            problems.add(where, f"no id in column {id_column!r}")
+            problems.add(where, f"no id in column {id_column!r}", Kind.NO_ID)
         elif CONTROL_CHARACTER.search(name):
-            problems.add(where, f"the id {shown(name)} has control characters; rename the record")
+            reason = f"the id {shown(name)} has control characters; rename the record"
+            problems.add(where, reason, Kind.CONTROL_CHARACTER)
         elif name.startswith(">"):
-            problems.add(where, f"the id {shown(name)} begins with '>'; remove that sign")
-        elif not isinstance(sequence, str):
-            problems.add(
-                where, f"record {_shown_id(name)} has no sequence in column {sequence_column!r}"
-            )
+            reason = f"the id {shown(name)} begins with '>'; remove that sign"
+            problems.add(where, reason, Kind.MARKED_ID)
         else:
             try:
-                # Translated genes often end in a stop, in tables as in FASTA.
-                tokens = encode("".join(sequence.split()).removesuffix("*")).tobytes()
-            except ValueError as error:
-                problems.add(where, f"record {_shown_id(name)}: {error}")
+                tokens = read_sequence(sequence if isinstance(sequence, str) else "").tobytes()
+            except SequenceError as error:
+                problems.add(where, f"record {_shown_id(name)}: {error}", error.kind)
                 continue
             if tokens:
                 yield Record(name, where, tokens, cells)
             else:
-                problems.add(
-                    where, f"record {_shown_id(name)} has no sequence in column {sequence_column!r}"
-                )
+                reason = f"record {_shown_id(name)} has no sequence in column {sequence_column!r}"
+                problems.add(where, reason, Kind.EMPTY)
 
 
 def _fasta_records(

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seqlm.proteins.alphabet import STANDARD_RESIDUES, TOKENS
+from seqlm.proteins.reading.counts import Counts
+from seqlm.proteins.reading.policies import Kind, Reader
+from seqlm.proteins.reading.rejects import Reject, rejected
 
-from .records import Protein, Reject
+from .records import Protein, nothing_used
 
 _FORM = re.compile(r"([A-Za-z])([1-9][0-9]{0,5})([A-Za-z])")
 SEPARATOR = ":"
@@ -40,6 +43,18 @@ class Variant:
     substitutions: tuple[Substitution, ...]
 
 
+class MutationError(ValueError):
+    """A text that is no mutation of a protein."""
+
+    def __init__(self, kind: Kind, reason: str) -> None:
+        super().__init__(kind, reason)
+        self.kind = kind
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 class MutationRow(NamedTuple):
     """Row of a table of mutations."""
 
@@ -60,6 +75,10 @@ class MutationTable:
 
     def __init__(self, rows: Iterable[MutationRow]) -> None:
         self._by_protein: dict[str | None, list[MutationRow]] = defaultdict(list)
+        self._used: set[str] = set()
+        """Places of the rows that fit a protein."""
+        self._rejects: dict[str, Reject] = {}
+        """First reject of each row that does not fit a protein, by place."""
         digest = hashlib.blake2b(digest_size=16)
         for row in rows:
             self._by_protein[row.protein].append(row)
@@ -71,17 +90,41 @@ class MutationTable:
         """Yield a variant for each row that names this protein or none, or a reject if it does not fit."""
         for row in [*self._by_protein.get(None, []), *self._by_protein.get(protein.id, [])]:
             try:
-                yield parse_variant(row.mutation, protein)
-            except ValueError as error:
-                yield Reject(row.where, str(error))
+                variant = parse_variant(row.mutation, protein)
+            except MutationError as error:
+                yield self._rejected(row, error.kind, str(error))
+            else:
+                self._used.add(row.where)
+                yield variant
 
     def of_others(self, proteins: set[str]) -> list[Reject]:
         """Return rejects of the rows that name a protein other than these."""
-        rejects = []
-        for protein, rows in self._by_protein.items():
-            if protein is not None and protein not in proteins:
-                rejects += [Reject(row.where, f"no protein {protein} in the input") for row in rows]
-        return rejects
+        return [
+            self._rejected(row, Kind.NO_PROTEIN, f"no protein {protein} in the input")
+            for protein, rows in self._by_protein.items()
+            if protein is not None and protein not in proteins
+            for row in rows
+        ]
+
+    def counts(self) -> Counts:
+        """Return the numbers of rows that fit a protein, and of the others, of all that were parsed."""
+        counts = Counts("mutations", len(self._used))
+        counts.leave_out(
+            reject for where, reject in self._rejects.items() if where not in self._used
+        )
+        return counts
+
+    def check_used(self) -> None:
+        """Raise ValueError if no row fits a protein, after all proteins were parsed."""
+        if not self._used:
+            first = next(iter(self._rejects.values()), None)
+            raise nothing_used("inference.mutations", self.counts(), first, Reader.INFERENCE)
+
+    def _rejected(self, row: MutationRow, kind: Kind, reason: str) -> Reject:
+        """Return the reject of a row."""
+        reject = rejected(Reader.INFERENCE, Reject(kind, row.where, reason))
+        self._rejects.setdefault(row.where, reject)
+        return reject
 
 
 def with_rejected_mutations(
@@ -92,7 +135,7 @@ def with_rejected_mutations(
     Mutations of proteins that the input lacks come last.
 
     Raises:
-        ValueError: if a mutation has no id although the input has several proteins.
+        ValueError: if a mutation has no id although the input has several proteins, or if none fits.
     """
     known = set[str]()
     num_proteins = 0
@@ -108,44 +151,47 @@ def with_rejected_mutations(
             "table a column id, filled in every row"
         )
     yield from table.of_others(known)
+    table.check_used()
 
 
 def parse_variant(name: str, protein: Protein) -> Variant:
     """Return the variant of a protein that a name describes.
 
     Raises:
-        ValueError: if the name has another form, or does not fit the protein.
+        MutationError: (a ValueError) if the name has another form, or does not fit the protein.
     """
     found: list[Substitution] = []
     for text in name.split(SEPARATOR):
         match = _FORM.fullmatch(text.strip())
         if match is None:
-            shown = repr(text[:MAX_NAME_SHOWN])
-            raise ValueError(
-                f"{shown} is not a mutation; write the residue, its position from 1 and the new residue: "
-                "A42G, or A42G:K50R for several"
+            raise MutationError(
+                Kind.BAD_MUTATION,
+                f"{text[:MAX_NAME_SHOWN]!r} is not a mutation; write the residue, its position from 1 and "
+                "the new residue: A42G, or A42G:K50R for several",
             )
         wild = match[1].upper()
         number = int(match[2])
         mutant = match[3].upper()
         for letter in (wild, mutant):
             if letter not in STANDARD_RESIDUES:
-                raise ValueError(f"{text}: {letter} is not one of the residues {STANDARD_RESIDUES}")
+                reason = f"{text}: {letter} is not one of the residues {STANDARD_RESIDUES}"
+                raise MutationError(Kind.BAD_MUTATION, reason)
         if number > len(protein.tokens):
-            raise ValueError(
+            raise MutationError(
+                Kind.OTHER_PROTEIN,
                 f"{text}: position {number} is after the end of {protein.id}, which has "
-                f"{len(protein.tokens)} residues"
+                f"{len(protein.tokens)} residues",
             )
         there = TOKENS[int(protein.tokens[number - 1])]
         if there != wild:
-            raise ValueError(
+            raise MutationError(
+                Kind.OTHER_PROTEIN,
                 f"{text}: the wild type {protein.id} has {there} at position {number}, not {wild}; is this "
-                "the right protein, and are its positions counted from 1?"
+                "the right protein, and are its positions counted from 1?",
             )
         if any(other.place == number - 1 for other in found):
-            raise ValueError(
-                f"{name[:MAX_NAME_SHOWN]}: position {number} occurs twice; give it once"
-            )
+            reason = f"{name[:MAX_NAME_SHOWN]}: position {number} occurs twice; give it once"
+            raise MutationError(Kind.BAD_MUTATION, reason)
         found.append(Substitution(TOKENS.index(wild), number - 1, TOKENS.index(mutant)))
     return Variant(name, tuple(found))
 

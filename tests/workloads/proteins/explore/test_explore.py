@@ -314,11 +314,11 @@ def test_wrong_input_is_refused(
         ),
         (
             [f"explore.table=[{table}]", "inference.id_column=split"],
-            "the id train occurs more than once",
+            "the id 'train' occurs more than once",
         ),
         (
             [f"explore.table=[{table}]", "inference.id_column=mass"],
-            r"none of its ids, such as 0\.0",
+            r"none of its ids, such as '0\.0'",
         ),
         ([f"explore.table=[{vector}]", "explore.export=[parquet]"], "explore.columns: got vector"),
         (

@@ -17,6 +17,8 @@ from seqlm.proteins.data.plausibility import Implausible
 from seqlm.proteins.data.prepare import one_file
 from seqlm.proteins.data.similarity import similar_across_splits, similarity_warning
 from seqlm.proteins.data.sources import PROTEINS
+from seqlm.proteins.reading.policies import Kind, Reader
+from seqlm.proteins.reading.rejects import REJECTS_FILE, Reject, rejected, write_rejects
 from seqlm.runs.run_file import RunFile
 from seqlm.training.data.labelled_records import LABELS_FILE
 from seqlm.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
@@ -30,8 +32,10 @@ from seqlm.training.data.workspace import (
     source_file,
     workspace,
 )
+from seqlm.training.strict_yaml import shown
 
 from .clustering import similarity_clusters
+from .counts import lines_of
 from .labelled import write_split
 from .labels import Labels, LabelSchema, class_counts, label_notes, read_labels, save_schema
 from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
@@ -83,6 +87,8 @@ class Selection:
     """Number of records with a label."""
     num_contradictions: int
     """Number of kept records that repeat another's sequence with other labels."""
+    rejects: Sequence[Reject]
+    """Records that are left out."""
 
 
 def prepare_table(config: RunFile) -> Manifest:
@@ -102,6 +108,8 @@ def prepare_table(config: RunFile) -> Manifest:
     if manifest is not None:
         check_same(out, _differences(out, data_task))
         say(f"{out} is already prepared: {manifest.sizes} proteins")
+        for line in lines_of(out):
+            say(line)
         return manifest
 
     records = _records(task, files)
@@ -138,10 +146,18 @@ def prepare_table(config: RunFile) -> Manifest:
             "clustered_by": clusters.method,
         }
         save_schema(folder, labels.schema, facts)
+        if selection.rejects:
+            write_rejects(folder / REJECTS_FILE, selection.rejects)
     say(f"{out} is prepared: {manifest.sizes} proteins")
     for warning in [*implausible.warnings(), *similarity_warning(manifest)]:
         say(warning)
-    _note_left_out(len(records), selection)
+    if selection.num_contradictions:
+        say(
+            f"note: {selection.num_contradictions} protein(s) repeat another's sequence with other labels; "
+            "all are kept"
+        )
+    for line in lines_of(out):
+        say(line)
     return manifest
 
 
@@ -186,13 +202,29 @@ def _selected(records: Sequence[Record], labels: Labels, seed: int) -> Selection
 
     Of repeated ones the smallest id stays. Equal sequences in several splits were refused before.
     """
-    labelled = [row for row in _order(records, seed) if labels.has_any(row)]
+    rejects: list[Reject] = []
     first: dict[tuple[bytes, bytes], int] = {}
-    for row in labelled:
-        first.setdefault((records[row].tokens, labels.arrays[row].tobytes()), row)
+    num_labelled = 0
+    for row in _order(records, seed):
+        record = records[row]
+        if not labels.has_any(row):
+            reason = f"record {shown(record.id)} has no label"
+            unlabelled = Reject(Kind.NO_LABEL, record.where, reason, record.id)
+            rejects.append(rejected(Reader.FINETUNE, unlabelled))
+            continue
+        num_labelled += 1
+        kept_row = first.setdefault((record.tokens, labels.arrays[row].tobytes()), row)
+        if kept_row != row:
+            reason = f"record {shown(record.id)} has the sequence and labels of {shown(records[kept_row].id)}"
+            rejects.append(Reject(Kind.REPEATED_SEQUENCE, record.where, reason, record.id))
     kept = list(first.values())
     num_sequences = len({records[row].tokens for row in kept})
-    return Selection(kept, num_labelled=len(labelled), num_contradictions=len(kept) - num_sequences)
+    return Selection(
+        kept,
+        num_labelled=num_labelled,
+        num_contradictions=len(kept) - num_sequences,
+        rejects=rejects,
+    )
 
 
 def _order(records: Sequence[Record], seed: int) -> list[int]:
@@ -207,18 +239,6 @@ def _order(records: Sequence[Record], seed: int) -> list[int]:
         return keys[row], record.tokens, record.id
 
     return sorted(range(len(records)), key=place)
-
-
-def _note_left_out(num_records: int, selection: Selection) -> None:
-    """Print which records have no label, and which contradict each other."""
-    unlabelled = num_records - selection.num_labelled
-    if unlabelled:
-        say(f"note: {unlabelled} protein(s) have no label and were left out")
-    if selection.num_contradictions:
-        say(
-            f"note: {selection.num_contradictions} protein(s) repeat another's sequence with other labels; "
-            "all are kept"
-        )
 
 
 def _task_of(config: RunFile) -> TaskConfig:

@@ -25,7 +25,7 @@ from seqlm.proteins.reading.columns import Role, chosen_columns
 from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.formats import table_of_proteins
 from seqlm.proteins.reading.policies import Decision, Kind, Reader, decision
-from seqlm.proteins.reading.rejects import RecordError, Reject, rejected
+from seqlm.proteins.reading.rejects import RecordError, Reject, rejected, stopped
 from seqlm.runs.run_file import RunFile
 from seqlm.training.data.limits import MIB
 from seqlm.training.data.source_file import note_once
@@ -150,14 +150,12 @@ def nothing_used(place: str, counts: Counts, first: Reject | None, reader: Reade
         first: first reject; None if the input has no items.
         reader: command whose policies apply.
     """
-    kind = Kind.NO_RECORD if first is None else Kind.NOTHING_USED
-    if decision(kind, reader) is not Decision.STOP:
-        raise KeyError(f"{reader} cannot continue without {counts.what}")
     if first is None:
-        return RecordError(kind, place, f"got no {counts.what}; give at least one")
-    return RecordError(
-        kind, place, f"nothing can be used. {counts.line()}, the first one at {first.text}"
-    )
+        return stopped(
+            reader, Reject(Kind.NO_RECORD, place, f"got no {counts.what}; give at least one")
+        )
+    reason = f"nothing can be used. {counts.line()}, the first one at {first.text}"
+    return stopped(reader, Reject(Kind.NOTHING_USED, place, reason))
 
 
 def _checked(record: Protein | Reject, config: RunFile, reader: Reader) -> Protein | Reject:

@@ -67,6 +67,7 @@ class Kind(StrEnum):
     NO_PROTEIN = "no protein"
     BAD_MUTATION = "bad mutation"
     OTHER_PROTEIN = "other protein"
+    NOT_DRAWN = "not drawn"
     NOTHING_USED = "nothing used"
     NO_RECORD = "no record"
 
@@ -248,6 +249,11 @@ POLICIES: Mapping[Kind, Policy] = {
         _all(Decision.STOP, Reader.PYTHON),
         one="that does not fit",
         many="that do not fit",
+    ),
+    Kind.NOT_DRAWN: _policy(
+        "more proteins than `explore.max_proteins`",
+        _all(Decision.REJECT, Reader.EXPLORE),
+        one="not drawn",
     ),
     Kind.NO_RECORD: _policy(
         "an empty file, or a header only",

@@ -10,6 +10,8 @@ from seqlm.training.whole_file import write_whole
 
 from .policies import Decision, Kind, Reader, decision
 
+REJECTS_FILE = "rejects.csv"
+"""Table of rejects in a folder of prepared data."""
 COLUMNS = ("where", "kind", "reason")
 """Columns of a table of rejects."""
 
@@ -52,15 +54,23 @@ def rejected(reader: Reader, reject: Reject) -> Reject:
 
     Raises:
         RecordError: (a ValueError) if the reader stops at them.
-        KeyError: if the reader cannot meet them.
+        KeyError: if the reader cannot meet them, or uses them.
     """
-    match decision(reject.kind, reader):
-        case Decision.REJECT:
-            return reject
-        case Decision.STOP:
-            raise RecordError(reject.kind, reject.where, reject.reason)
-        case other:
-            raise KeyError(f"{reader} has the policy {other.value} for {reject.kind}")
+    if decision(reject.kind, reader) is Decision.REJECT:
+        return reject
+    raise stopped(reader, reject)
+
+
+def stopped(reader: Reader, reject: Reject) -> RecordError:
+    """Return the error with which a reader stops.
+
+    Raises:
+        KeyError: if the reader does not stop at records of this kind.
+    """
+    found = decision(reject.kind, reader)
+    if found is not Decision.STOP:
+        raise KeyError(f"the policy of {reader.name} for {reject.kind.name} is {found.value}")
+    return RecordError(reject.kind, reject.where, reject.reason)
 
 
 def write_rejects(path: Path, rejects: Iterable[Reject]) -> None:

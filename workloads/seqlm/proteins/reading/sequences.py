@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from seqlm.proteins.alphabet import encode
-from seqlm.training.strict_yaml import shown
 
 from .policies import Kind
 
@@ -61,6 +60,6 @@ def read_sequence(text: str) -> npt.NDArray[np.uint8]:
         assert found is not None  # encode refuses nothing else
     raise SequenceError(
         kind_of_character(found[0]),
-        f"{shown(found[0])} at position {found.start() + 1}",
+        f"{found[0]!a} at position {found.start() + 1}",
         "the letters A-Z in either case and one '*' at the end",
     )

@@ -168,7 +168,7 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
         "there is no folder no/model/at": [
             *("train", *sample, runs, "model.init_from=no/model/at/all"),
         ],
-        "no column 'sequence'": [
+        "Name the column in task.sequence_column": [
             *("train", "--config", str(task), runs, "task.split.cluster=auto"),
         ],
         "split": ["train", "--config", str(task), runs, "task.sequence_column=seq"],

@@ -65,7 +65,7 @@ def proteins(path: Path, **columns: str) -> list[tuple[str, str]]:
 TABLES = [
     ("Entry,Sequence\nP1,MKT\n", [("P1", "MKT")]),
     ("Entry Name;ENTRY;SEQUENCE\nx_y;P1;MKT\n", [("P1", "MKT")]),
-    ("mutant,mutated_sequence,DMS_score\nA1G,MKT,0.5\n", [("1", "MKT")]),
+    ("mutant,mutated_sequence,DMS_score\nA1G,MKT,0.5\n", [("A1G", "MKT")]),
     ("name,seq\na,MKT\nb,MKL\n", [("a", "MKT"), ("b", "MKL")]),
     ("sequence,target\nMKT,1\nMKL,2\n", [("1", "MKT"), ("2", "MKL")]),
     ("sequence_id\tsequence\tsequence_aa\nr0\tACGT\tMKT*\n", [("r0", "MKT")]),
@@ -98,8 +98,8 @@ def test_columns_that_are_given_are_used(tmp_path: Path) -> None:
             "'seq', 'peptide' may all have the sequence; name one .* x.sequence",
         ),
         (
-            ["Entry", "acc", "sequence"],
-            "'Entry', 'acc' may all have the id; name one of them in x.id",
+            ["uniprot", "acc", "sequence"],
+            "'uniprot', 'acc' may all have the id; name one of them in x.id",
         ),
         (
             ["id", "value"],

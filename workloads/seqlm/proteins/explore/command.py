@@ -24,6 +24,7 @@ from seqlm.proteins.config import ExploreConfig
 from seqlm.proteins.finetune.prepare import TABLES
 from seqlm.proteins.finetune.table import PROTEIN_TABLE
 from seqlm.proteins.inference.output_file import output_file
+from seqlm.proteins.reading.columns import format_of, id_column_of, possible_sequences
 from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.formats import table_of_proteins
 from seqlm.proteins.reading.policies import Kind, Reader
@@ -184,7 +185,13 @@ def _with_columns(table: pd.DataFrame, config: RunFile, counts: list[Counts]) ->
         if is_requested:
             raise ValueError(f"explore.table: got none; name the table with the column {wanted[0]}")
         return table
-    key, sequence = _key_and_sequence(config)
+    key, sequences = _key_and_sequences(config, files[0])
+    if key is None:
+        message = f"explore.table: {files[0]} has no column that is known for ids"
+        if is_requested:
+            raise ValueError(f"{message}; name it in inference.id_column")
+        print(f"note: {message}")
+        return table
     known = pd.concat([_table(path, key) for path in files])
     missing = [name for name in (key, *wanted) if name not in known]
     if missing:
@@ -215,7 +222,7 @@ def _with_columns(table: pd.DataFrame, config: RunFile, counts: list[Counts]) ->
     counts.append(Counts("rows of the table", num_found, without_protein))
     chosen = list(options.columns)
     if not chosen:
-        others = [name for name in known.columns if name not in (key, "id", sequence)]
+        others = [name for name in known.columns if name not in (key, "id", *sequences)]
         chosen = [name for name in others if not str(name).startswith(UNNAMED)]
     columns = list(dict.fromkeys([*chosen, *wanted]))
     # Whole numbers stay whole, also in columns with gaps, because folds are compared as text.
@@ -236,13 +243,19 @@ def _tables(config: RunFile) -> list[Path]:
     return [TABLES.sample if name == "sample" else Path(name) for name in names]
 
 
-def _key_and_sequence(config: RunFile) -> tuple[str, str]:
-    """Return the columns of a table with the ids and with the sequences."""
+def _key_and_sequences(config: RunFile, path: Path) -> tuple[str | None, list[str]]:
+    """Return the column of a table with the ids, None without one, and those with sequences."""
     inference = config.inference
     task = config.task
-    key = task.id_column if task else "id"
-    sequence = task.sequence_column if task else "sequence"
-    return inference.id_column or key, inference.sequence_column or sequence
+    key = inference.id_column or (task.id_column if task else None)
+    sequence = inference.sequence_column or (task.sequence_column if task else None)
+    try:
+        header = Table(path, PROTEIN_TABLE).header
+    except (OSError, ValueError) as error:
+        raise ValueError(f"explore.table: {path} cannot be read: {error}") from None
+    place = f"explore.table: {path}"
+    key = key or id_column_of(header, format_of(header), place, "inference.id_column")
+    return key, [sequence] if sequence else possible_sequences(header)
 
 
 def _is_table(path: Path) -> bool:

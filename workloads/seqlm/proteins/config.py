@@ -65,8 +65,10 @@ class InferenceConfig:
     """Fit the contact head of ``contacts`` on the bundled structures first, and store it with the model. Set
     it once for a model that was trained from random weights, and for ESMC."""
     mutations: str | None = None
-    """CSV for ``variants``, with the columns ``mutation`` (A42G, or A42G:K50R) and, for several proteins,
-    ``id``. null scores every single mutation of each protein."""
+    """Table for ``variants``, with a column of mutations (A42G, or A42G:K50R) and, for several proteins, one
+    of ids. null scores every single mutation of each protein."""
+    mutation_column: str | None = None
+    """Column of ``mutations`` with the mutations; null finds it by its name, such as ``mutation``."""
 
 
 @dataclass(frozen=True, kw_only=True)

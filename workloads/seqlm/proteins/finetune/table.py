@@ -279,9 +279,10 @@ def _with_cells(
     for where, cells in source.table.rows(list(dict.fromkeys([id_column, *columns])), problems):
         name = cells[id_column]
         if not isinstance(name, str):
-            problems.add(where, f"no id in column {id_column!r}")
+            problems.add(where, f"no id in column {id_column!r}", Kind.NO_ID)
         elif name in rows:
-            problems.add(where, f"the id {_shown_id(name)} was used before, at {rows[name][0]}")
+            reason = f"the id {_shown_id(name)} was used before, at {rows[name][0]}"
+            problems.add(where, reason, Kind.REPEATED_ROW)
         else:
             rows[name] = (where, cells)
     joined = []
@@ -291,14 +292,12 @@ def _with_cells(
             where, cells = rows[record.id]
             joined.append(replace(record, where=where, cells={**record.cells, **cells}))
         else:
-            problems.add(
-                record.where,
-                f"record {_shown_id(record.id)} has no row in {file} (column {id_column!r})",
-            )
+            reason = f"record {_shown_id(record.id)} has no row in {file} (column {id_column!r})"
+            problems.add(record.where, reason, Kind.NO_ROW)
     known = {record.id for record in records}
     for name, (where, _) in rows.items():
         if name not in known:
-            problems.add(where, f"no protein {_shown_id(name)} in {files}")
+            problems.add(where, f"no protein {_shown_id(name)} in {files}", Kind.NO_PROTEIN)
     return joined
 
 

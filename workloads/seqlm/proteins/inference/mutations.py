@@ -1,10 +1,9 @@
-"""Mutations to score, from a CSV or all single mutants of a protein. Needs no torch.
+"""Mutations to score, from a table or all single mutants of a protein. Needs no torch.
 
 A mutation such as ``A42G`` has the residue of the wild type, its position from 1, and the new residue. A
 colon joins several mutations.
 """
 
-import csv
 import hashlib
 import re
 from collections import defaultdict
@@ -14,15 +13,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seqlm.proteins.alphabet import STANDARD_RESIDUES, TOKENS
+from seqlm.proteins.reading.columns import mutation_columns
 from seqlm.proteins.reading.counts import Counts
+from seqlm.proteins.reading.formats import table_of_proteins
 from seqlm.proteins.reading.policies import Kind, Reader
 from seqlm.proteins.reading.rejects import Reject, rejected
+from seqlm.training.data.source_file import note_once
+from seqlm.training.data.table_forms import Layout, TableForm
+from seqlm.training.data.table_rows import Cell, Problems, Table, TableUse
 
 from .records import Protein, nothing_used
 
 _FORM = re.compile(r"([A-Za-z])([1-9][0-9]{0,5})([A-Za-z])")
 SEPARATOR = ":"
 """Separator of several mutations in a name."""
+MUTATIONS = TableUse(
+    fields="inference.mutation_column and inference.id_column", other_formats="no list at all"
+)
 MAX_NAME_SHOWN = 60
 """Largest number of characters of a name that a message repeats."""
 
@@ -71,13 +78,15 @@ class MutationTable:
 
     Args:
         rows: rows of the table.
+        rejects: rows that cannot be read.
     """
 
-    def __init__(self, rows: Iterable[MutationRow]) -> None:
+    def __init__(self, rows: Iterable[MutationRow], rejects: Iterable[Reject] = ()) -> None:
         self._by_protein: dict[str | None, list[MutationRow]] = defaultdict(list)
         self._used: set[str] = set()
         """Places of the rows that fit a protein."""
-        self._rejects: dict[str, Reject] = {}
+        self._unread = list(rejects)
+        self._rejects: dict[str, Reject] = {reject.where: reject for reject in self._unread}
         """First reject of each row that does not fit a protein, by place."""
         digest = hashlib.blake2b(digest_size=16)
         for row in rows:
@@ -98,13 +107,14 @@ class MutationTable:
                 yield variant
 
     def of_others(self, proteins: set[str]) -> list[Reject]:
-        """Return rejects of the rows that name a protein other than these."""
-        return [
+        """Return rejects of the rows that cannot be read, or name a protein other than these."""
+        others = [
             self._rejected(row, Kind.NO_PROTEIN, f"no protein {protein} in the input")
             for protein, rows in self._by_protein.items()
             if protein is not None and protein not in proteins
             for row in rows
         ]
+        return [*self._unread, *others]
 
     def counts(self) -> Counts:
         """Return the numbers of rows that fit a protein, and of the others, of all that were parsed."""
@@ -210,31 +220,47 @@ def all_single_mutants(protein: Protein) -> list[Variant]:
     return variants
 
 
-def read_mutations(path: Path) -> MutationTable:
-    """Read a CSV with the column ``mutation``, and ``id`` if there are several proteins.
+class _Rows(Problems):
+    """Mistakes in rows of a table of mutations, which become its rejects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rejects: list[Reject] = []
+
+    def add(self, where: str, text: str, kind: str = "") -> None:
+        self.rejects.append(rejected(Reader.INFERENCE, Reject(Kind(kind), where, text)))
+
+
+def read_mutations(
+    path: Path, mutation_column: str | None = None, id_column: str | None = None
+) -> MutationTable:
+    """Read a table with a column of mutations, and one of ids if there are several proteins.
+
+    Args:
+        path: file.
+        mutation_column: column with the mutations; None to find it by its name.
+        id_column: column with the ids of the proteins, if the table has it; None to find it by its name.
 
     Raises:
         ValueError: if the file cannot be read, or is no such table.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, strict=True)
-            columns = reader.fieldnames or []
-            if "mutation" not in columns:
-                listed = ", ".join(map(repr, columns)) or "nothing"
-                raise ValueError(
-                    f"{path} has no column 'mutation'; it has {listed}. Its first line names the columns: "
-                    "mutation, and id for more than one protein"
-                )
-            rows = []
-            for row in reader:
-                protein = (row.get("id") or "").strip() or None
-                mutation = (row["mutation"] or "").strip()
-                rows.append(MutationRow(f"{path}:{reader.line_num}", protein, mutation))
-            return MutationTable(rows)
+        # A list with a single column has no separator by which it is recognised.
+        form = table_of_proteins(path) or TableForm(Layout.TEXT)
+        table = Table(path, MUTATIONS, form)
+        columns = mutation_columns(table.header, str(path), mutation_column, id_column)
+        note_once(f"{path} is {form.title}; {columns.describe()}")
+        wanted = [columns.mutation] if columns.id is None else [columns.mutation, columns.id]
+        problems = _Rows()
+        rows = []
+        for where, cells in table.rows(list(dict.fromkeys(wanted)), problems):
+            protein = None if columns.id is None else _text(cells[columns.id])
+            rows.append(MutationRow(where, protein, _text(cells[columns.mutation]) or ""))
     except OSError as error:
         raise ValueError(f"inference.mutations: {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
-    except csv.Error as error:
-        raise ValueError(f"{path} is not CSV: {error}; correct its quotes") from None
+    return MutationTable(rows, problems.rejects)
+
+
+def _text(cell: Cell) -> str | None:
+    """Return the text of a cell, the items of a list in one."""
+    return SEPARATOR.join(cell) if isinstance(cell, tuple) else cell

@@ -4,8 +4,8 @@ The scores are masked marginals (Meier et al. 2021). Each mutated position is ma
 and a variant's score is the sum over its positions of log p(mutant) - log p(wild type). Below 0, the model
 finds the mutant less likely. As in that paper, several mutations are taken as independent of each other.
 
-``inference.mutations`` is a CSV of mutations. Without it, every single mutant of each protein is scored, and
-each protein gets a heat map. The result has the columns id, mutation and score. Mutations that do not fit
+``inference.mutations`` is a table of mutations. Without it, every single mutant of each protein is scored,
+and each protein gets a heat map. The result has the columns id, mutation and score. Mutations that do not fit
 their protein are listed in the rejects, each with its reason, and the others are scored.
 """
 
@@ -47,7 +47,11 @@ def variants(config: RunFile, here: Processes) -> None:
     check_head(
         "variants", command.model_name, command.engine.model.config.architectures or [MASKED_LM]
     )
-    table = None if inference.mutations is None else read_mutations(Path(inference.mutations))
+    table = None
+    if inference.mutations is not None:
+        table = read_mutations(
+            Path(inference.mutations), inference.mutation_column, inference.id_column
+        )
     command.settings["mutations_fingerprint"] = None if table is None else table.fingerprint
 
     scored = Counts("residues")

@@ -63,6 +63,10 @@ WELL_KNOWN: Mapping[Role, Sequence[Sequence[str]]] = {
 }
 """Names of columns by their role, the best first, as ``normalized`` spells them. Names in one place are
 equally good: a table that has two of them is ambiguous."""
+MUTATION_FIELD = "inference.mutation_column"
+"""Field of the run file that names the column with mutations."""
+PROTEIN_ID_RANKS = 2
+"""Last rank of the names of ids that count in a table of mutations."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,36 @@ class Chosen:
         return columns if self.format is None else f"{self.format.name}; {columns}"
 
 
+@dataclass(frozen=True)
+class ChosenMutations:
+    """Columns of a table of mutations."""
+
+    mutation: str
+    id: str | None
+    """Column with the protein of each mutation; None if all belong to the only protein of the input."""
+    format: FieldFormat | None = None
+    """Format of the field that the table has."""
+
+    def describe(self) -> str:
+        """Return the columns for the line that says what was read."""
+        columns = f"mutation: {self.mutation}"
+        if self.id is not None:
+            columns += f", id of the protein: {self.id}"
+        return columns if self.format is None else f"{self.format.name}; {columns}"
+
+
 def normalized(name: str) -> str:
     """Return a name of a column without the differences that programs make in it."""
     return re.sub(r"[\s.-]+", "_", name.strip().strip("\"'").lower())
 
 
-def well_known_column(header: Sequence[str], role: Role, place: str, field: str) -> str | None:
+def well_known_column(
+    header: Sequence[str],
+    role: Role,
+    place: str,
+    field: str,
+    last_rank: int | None = None,
+) -> str | None:
     """Return the column with a role by its name; None if the table has none.
 
     Args:
@@ -95,12 +123,13 @@ def well_known_column(header: Sequence[str], role: Role, place: str, field: str)
         role: kind of the cells.
         place: file, for messages.
         field: field of the run file that names the column.
+        last_rank: last place of ``WELL_KNOWN`` that counts, from 1; None for all.
 
     Raises:
         ValueError: if two columns are equally good.
     """
     names = {name: normalized(name) for name in header}
-    for equals in WELL_KNOWN[role]:
+    for equals in WELL_KNOWN[role][:last_rank]:
         found = [name for name, spelt in names.items() if spelt in equals]
         if found:
             return only_one(found, role, place, field)
@@ -197,13 +226,16 @@ def sequence_column_of(
         field: field of the run file that names the column.
 
     Raises:
-        ValueError: if there is none, or several are equally good.
+        ValueError: if no column is known for sequences, or several are equally good.
     """
-    if known is not None and known.without_sequence is not None:
-        raise ValueError(f"{place} is {known.name}, {known.without_sequence}")
     of_format = named(header, known.sequences) if known is not None else []
     column = only_one(of_format, Role.SEQUENCE, place, field)
-    column = column or well_known_column(header, Role.SEQUENCE, place, field)
+    if column is None:
+        of_nucleotides = named(header, known.nucleotides) if known is not None else []
+        others = [name for name in header if name not in of_nucleotides]
+        column = well_known_column(others, Role.SEQUENCE, place, field)
+    if column is None and known is not None and known.without_sequence is not None:
+        raise ValueError(f"{place} is {known.name}, {known.without_sequence}")
     if column is None:
         raise ValueError(
             f"{place} has no column that is known for sequences; it has {listed(header)}. Name the column in "
@@ -225,3 +257,39 @@ def id_column_of(
     of_format = named(header, known.ids) if known is not None else []
     column = only_one(of_format, Role.ID, place, field)
     return column or well_known_column(header, Role.ID, place, field)
+
+
+def mutation_columns(
+    header: Sequence[str], place: str, mutation_column: str | None, id_column: str | None
+) -> ChosenMutations:
+    """Return the columns of a table of mutations.
+
+    Args:
+        header: names of all columns.
+        place: file, for messages.
+        mutation_column: column with the mutations that the run file names; None to find it.
+        id_column: column with ids that the run file names for the proteins; this table may have it, too.
+
+    Raises:
+        ValueError: if the mutations cannot be found, or columns are ambiguous.
+    """
+    known = format_of(header)
+    if mutation_column is None:
+        of_format = named(header, known.mutations) if known is not None else []
+        mutation_column = only_one(of_format, Role.MUTATION, place, MUTATION_FIELD)
+    if mutation_column is None:
+        mutation_column = well_known_column(header, Role.MUTATION, place, MUTATION_FIELD)
+    if mutation_column is None:
+        raise ValueError(
+            f"{place} has no column that is known for mutations; it has {listed(header)}. Name the column in "
+            f"{MUTATION_FIELD}"
+        )
+    if id_column not in header:
+        id_column = None
+    has_one_protein = known is not None and bool(known.mutations)
+    if id_column is None and not has_one_protein:
+        # Names such as accession often stand for something else beside mutations.
+        id_column = well_known_column(
+            header, Role.ID, place, "inference.id_column", PROTEIN_ID_RANKS
+        )
+    return ChosenMutations(mutation_column, id_column, known)

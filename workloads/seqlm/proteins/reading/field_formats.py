@@ -48,8 +48,10 @@ class FieldFormat:
     masks: tuple[str, ...] = ()
     """Columns with 0 for residues that do not count, such as unresolved ones. All apply together."""
     split: FormatSplit | None = None
+    nucleotides: tuple[str, ...] = ()
+    """Columns with DNA, which are never taken for proteins."""
     without_sequence: str | None = None
-    """Reason why such a table has no sequences of amino acids, and what to do; None if it has them."""
+    """Reason why such a table may have no sequences of amino acids, and what to do; None if it has them."""
 
     def labels_for(self, kind: str) -> tuple[str, ...]:
         """Return the label columns for a kind of task; none if the format has no labels for it."""
@@ -142,6 +144,7 @@ FIELD_FORMATS = (
     FieldFormat(
         "a table of AIRR",
         needs=frozenset(("sequence", "v_call", "j_call")),
+        nucleotides=("sequence",),
         without_sequence="whose 'sequence' is DNA; give a table with the column 'sequence_aa'",
     ),
     FieldFormat(

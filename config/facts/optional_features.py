@@ -18,7 +18,7 @@ class OptionalFeature:
     resource_type: str
     is_used: Callable[[Cluster], bool]
     instead: str
-    """What to do in other regions."""
+    """Remedy in other regions."""
     got: str = ""
     """Description of the file's content in messages; by default the value itself."""
 

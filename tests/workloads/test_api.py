@@ -148,7 +148,7 @@ def test_wrong_input_is_refused_with_its_place(model: Model) -> None:
         (lambda: model.embed(WILD), "proteins: got one string"),
         (lambda: model.embed([WILD, "MK-T"]), r"protein 1: .*'-' at position 3 is not a residue"),
         (lambda: model.embed({"x": ""}), "x: the sequence is empty"),
-        (lambda: model.embed({"x": "ACGT" * 20}), "x looks like DNA or RNA"),
+        (lambda: model.embed({"x": "ACGT" * 20}), "x: the sequence looks like DNA or RNA"),
         (lambda: model.embed([WILD], pooling="median"), "pooling: got 'median'; allowed are mean"),
         (lambda: model.variants(WILD, ["A1G"]), "has M at position 1, not A"),
         (lambda: model.contacts(WILD * 200), "has 4400 residues; allowed are"),

@@ -5,8 +5,8 @@
     model = seqlm.load("facebook/esm2_t6_8M_UR50D")
     model.embed(["MKTAYIAKQRQISFVKSHFSRQ"])  # (1, 320)
 
-Proteins are a list of sequences, or a mapping of ids to sequences, in the letters A-Z. A protein above the
-model's longest is read in windows, as ``seqlm embed`` reads it.
+Proteins are a list of sequences, or a mapping of ids to sequences, in the letters A-Z. Blanks and a final
+``*`` are dropped. A protein above the model's longest is read in windows, as ``seqlm embed`` reads it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import pyarrow as pa
 import torch
 from tqdm import tqdm
 
-from seqlm.proteins.alphabet import encode
 from seqlm.proteins.contacts import head as contact_head
 from seqlm.proteins.data.plausibility import is_nucleotides
 from seqlm.proteins.families.table import family_of_type
@@ -28,13 +27,17 @@ from seqlm.proteins.inference.embed import layer_embeddings, layer_numbers
 from seqlm.proteins.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
 from seqlm.proteins.inference.marginals import pseudo_perplexity, variant_scores
 from seqlm.proteins.inference.model_head import check_head
+from seqlm.proteins.inference.mutations import check_indels
 from seqlm.proteins.inference.poolings import pooling_of
 from seqlm.proteins.inference.predict import Head, predictions
 from seqlm.proteins.inference.records import Protein
-from seqlm.proteins.inference.variant_scores import MASKED_MARGINALS, check_indels, score_of
+from seqlm.proteins.inference.variant_scores import MASKED_MARGINALS, score_of
 from seqlm.proteins.model.pretrained import load_model
 from seqlm.proteins.mutations.fitting import check_numbering, parse_variant
 from seqlm.proteins.mutations.saturation import all_single_mutants
+from seqlm.proteins.reading.policies import Kind, Reader
+from seqlm.proteins.reading.rejects import Reject, stopped
+from seqlm.proteins.reading.sequences import SequenceError, read_sequence
 from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.model_names import check_model_name, short_training
 from seqlm.training.config import TrainConfig
@@ -192,7 +195,7 @@ class Model:
             wanted = [parse_variant(name, protein, first_position) for name in mutations]
         for variant in wanted:
             check_indels(variant, score)
-        window = min(len(sequence), self._engine.max_residues)
+        window = min(len(protein.tokens), self._engine.max_residues)
         num_reads = chosen.num_reads(protein.tokens, wanted) if wanted else 0
         with self._progress("variants", window * num_reads):
             scores = variant_scores(self._engine, protein.tokens, wanted, score)
@@ -208,9 +211,9 @@ class Model:
         """
         [protein] = self._read({"the sequence": sequence})
         longest = self._engine.max_residues
-        if len(sequence) > longest:
+        if len(protein.tokens) > longest:
             raise ValueError(
-                f"the sequence has {len(sequence)} residues; allowed are {longest} for contacts"
+                f"the sequence has {len(protein.tokens)} residues; allowed are {longest} for contacts"
             )
         head = contact_head.load(self._engine.model, self.name)
         return head.probabilities(self._engine, protein.tokens)
@@ -249,19 +252,23 @@ class Model:
         named = proteins if isinstance(proteins, Mapping) else dict(enumerate(proteins))
         found = []
         for name, sequence in named.items():
-            shown = name if isinstance(proteins, Mapping) else f"protein {name}"
+            shown = str(name) if isinstance(proteins, Mapping) else f"protein {name}"
             if not isinstance(sequence, str):
                 raise ValueError(f"{shown}: got {sequence!r}; expected a sequence as text")
             try:
-                tokens = encode(sequence)
-            except ValueError as error:
-                raise ValueError(f"{shown}: {error}") from None
+                tokens = read_sequence(sequence)
+            except SequenceError as error:
+                raise _refusal(error.kind, shown, str(error)) from None
             if not len(tokens):
-                raise ValueError(f"{shown}: the sequence is empty; give at least one residue")
+                raise _refusal(
+                    Kind.EMPTY, shown, "the sequence is empty; give at least one residue"
+                )
             if not self._allow_nucleotides and is_nucleotides(tokens):
-                raise ValueError(
-                    f"{shown} looks like DNA or RNA; give its translation, or load the model with "
-                    "allow_nucleotides=True"
+                raise _refusal(
+                    Kind.NUCLEOTIDES,
+                    shown,
+                    "the sequence looks like DNA or RNA; give its translation, or load the model with "
+                    "allow_nucleotides=True",
                 )
             found.append(Protein(str(name), tokens, ""))
         return found
@@ -276,3 +283,8 @@ class Model:
         bar = tqdm(total=total, desc=title, unit="residue", unit_scale=True, disable=is_small)
         self._engine.on_residues = bar.update
         return bar
+
+
+def _refusal(kind: Kind, name: str, reason: str) -> ValueError:
+    """Return the error for a sequence that is refused."""
+    return stopped(Reader.PYTHON, Reject(kind, name, reason))

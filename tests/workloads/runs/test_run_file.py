@@ -150,7 +150,7 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
     fasta, table, mutations = tmp_path / "a.fasta", tmp_path / "a.csv", tmp_path / "m.csv"
     fasta.write_text(">a\nMKTAYIAKQRQISFVKSHFSRQ\n")
     table.write_text("id,chain,place\na,MKTAYIAKQRQISFVKSHFSRQ,x\n")
-    mutations.write_text("variant\nA4G\n")
+    mutations.write_text("change\nA4G\n")
     (tmp_path / "masked" / "embeddings.parquet").write_text("mine")
     task = tmp_path / "task.yaml"
     columns = {"kind": "multiclass", "table": [str(table)], "label_columns": ["place"]}
@@ -168,11 +168,11 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
         "there is no folder no/model/at": [
             *("train", *sample, runs, "model.init_from=no/model/at/all"),
         ],
-        "no column 'sequence'": [
+        "Name the column in task.sequence_column": [
             *("train", "--config", str(task), runs, "task.split.cluster=auto"),
         ],
         "split": ["train", "--config", str(task), runs, "task.sequence_column=seq"],
-        "no column 'mutation'": [
+        "no column that is known for mutations": [
             *("variants", *sample, masked, source, f"inference.mutations={mutations}"),
         ],
         "no column that is known for sequences": [

@@ -40,7 +40,8 @@ def main(config: RunFile) -> None:
 
     beat("starting", slow=True)
     with processes() as here:
-        scores = kinds.kind_of(config).score(config, here)
+        kind = kinds.kind_of(config)
+        scores = kind.score(config, here)
         if not here.is_first:
             return
         for name, value in scores.items():
@@ -51,6 +52,8 @@ def main(config: RunFile) -> None:
         file = _result_file(config, str(scores["model"]), folder)
         write_results(folder, {**scores, "environment": environment(here.device)}, file)
         print(f"{'written to':18} {folder / file}")
+        for line in kind.counted(config, config.evaluate.split):
+            print(line)
 
 
 def _result_file(config: RunFile, model: str, folder: Path) -> str:

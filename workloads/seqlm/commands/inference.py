@@ -107,8 +107,9 @@ def _check_files(name: str, command: InferenceCommand, config: RunFile) -> None:
     locations = local_files(config.inference.input, PROTEINS)
     for location in locations:
         next(records_of(config, [location]), None)
-    if command.reads_mutations and config.inference.mutations is not None:
-        read_mutations(Path(config.inference.mutations))
+    inference = config.inference
+    if command.reads_mutations and inference.mutations is not None:
+        read_mutations(Path(inference.mutations), inference.mutation_column, inference.id_column)
     if len(locations) == len(config.inference.input):
         Output(config, name).check_free()
 

@@ -49,7 +49,11 @@ def main(config: RunFile) -> None:
             "Choose another name= to start a new run",
             file=sys.stderr,
         )
-    raise SystemExit(on_every_device(f"training {config.name}"))
+    status = on_every_device(f"training {config.name}")
+    if status == 0:
+        for line in kind.counted(config, None):
+            print(line)
+    raise SystemExit(status)
 
 
 def finetune(config: RunFile) -> None:

@@ -41,9 +41,10 @@ class InferenceConfig:
     overwrite: bool = False
     """Replace an existing output of other proteins, another model or other settings."""
     id_column: str | None = None
-    """Column of the input table with the ids; null uses ``task.id_column``, or ``id`` without a task."""
+    """Column of the input table with the ids; null uses ``task.id_column``, or finds it by its name."""
     sequence_column: str | None = None
-    """Column of the input table with the sequences; null uses ``task.sequence_column``, or ``sequence``."""
+    """Column of the input table with the sequences; null uses ``task.sequence_column``, or finds it by its
+    name."""
     pooling: tuple[PoolingName, ...] = ("mean",)
     """Vectors per protein: ``mean``, ``max`` or ``std`` over its residues, or that of CLS (``cls``). ``none``
     writes one vector per residue, and stands alone."""
@@ -67,8 +68,10 @@ class InferenceConfig:
     """Fit the contact head of ``contacts`` on the bundled structures first, and store it with the model. Set
     it once for a model that was trained from random weights, and for ESMC."""
     mutations: str | None = None
-    """CSV for ``variants``, with the columns ``mutation`` (A42G, A42G:K50R, p.Ala42del, or a whole sequence)
-    and, for several proteins, ``id``. null scores every single mutation of each protein."""
+    """Table for ``variants``, with a column of variants (A42G, A42G:K50R, p.Ala42del, or a whole sequence)
+    and, for several proteins, one of ids. null scores every single mutation of each protein."""
+    mutation_column: str | None = None
+    """Column of ``mutations`` with the variants; null finds it by its name, such as ``mutation``."""
     score: ScoreName = MASKED_MARGINALS
     """Score of ``variants``. ``masked_marginals``, ``wild_type_marginals`` and ``mutant_marginals`` take
     substitutions, ``pseudo_log_likelihood`` insertions and deletions, too."""
@@ -134,11 +137,17 @@ class SplitConfig:
     """Split by a column, or by cluster with ``data.validation_fraction`` and ``data.test_fraction``."""
 
     column: str | None = None
-    """Column with the split, or the fold, of each protein."""
+    """Column with the split, or the fold, of each protein. null without clusters uses that of a known format,
+    or a column ``split`` or ``set``."""
     validation: tuple[str, ...] = ()
-    """Values of ``column`` that are held out for validation. Values in neither list are trained on."""
+    """Values of ``column`` that are held out for validation. Values in neither list are trained on. Without
+    values, the words train, validation and test in the column decide."""
     test: tuple[str, ...] = ()
     """Values of ``column`` that are held out for the final test."""
+    validation_column: str | None = None
+    """Column that marks the training proteins that validate, with True or 1."""
+    fold: int | None = None
+    """Fold in ``column`` that is held out for the test. The next one validates."""
     cluster_column: str | None = None
     """Column with the cluster of similar proteins. A cluster goes to one split as a whole."""
     clusters: str | None = None
@@ -157,13 +166,19 @@ class TaskConfig:
     table: tuple[str, ...] = ("sample",)
     """CSV, TSV, Parquet or FASTA files, https:// or s3:// addresses, or ``sample`` (embedded)."""
     labels: str | None = None
-    """Table with the labels of a FASTA file, by id."""
-    id_column: str = "id"
-    """Column of the table with the ids of the proteins."""
-    sequence_column: str = "sequence"
-    """Column of the table with the sequences."""
+    """Table with the labels of a FASTA file, or FASTA with a label for each residue, by id."""
+    mask: str | None = None
+    """FASTA or table with a mask of each protein's residues, by id, for ``residue``."""
+    id_column: str | None = None
+    """Column of the table with the ids of the proteins; null finds it by its name, or numbers the rows."""
+    sequence_column: str | None = None
+    """Column of the table with the sequences; null finds it by its name."""
     label_columns: tuple[str, ...] = ()
-    """Column of 0 and 1, or of class names; several columns for ``multilabel`` and ``regression``."""
+    """Column of 0 and 1, or of class names; several columns for ``multilabel`` and ``regression``. Empty uses
+    those of a known format, or a column such as ``label``."""
+    mask_columns: tuple[str, ...] = ()
+    """Columns with 1 for a residue that counts, and 0 for others, such as unresolved ones. Those are not
+    trained on and not scored. Empty uses the masks of a known format, or a column such as ``mask``."""
     classes: tuple[str, ...] = ()
     """Class names in the order of the model's outputs; empty uses the sorted names of the table."""
     class_weights: Literal["balanced", "none"] = "none"
@@ -228,6 +243,9 @@ def _task_violations(config: "RunFile") -> Iterator[str]:
             f"task.class_weights: got {task.class_weights} with kind {task.kind}, which has no classes; "
             "leave it out"
         )
+    if not TASK_KINDS[task.kind].per_residue and (task.mask or task.mask_columns):
+        field = "task.mask" if task.mask else "task.mask_columns"
+        yield f"{field}: got a mask of residues with kind {task.kind}; set kind residue, or leave it out"
     if config.chat is not None:
         yield "chat, task: a run trains for one of them; leave the other section out"
 

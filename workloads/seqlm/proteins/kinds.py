@@ -5,6 +5,7 @@ The functions import what they need when they are called: importing all takes se
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqlm.runs.kinds import RunKind
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from seqlm.training.data.manifest import Manifest
     from seqlm.training.objective import Objective
     from seqlm.training.processes import Processes
+    from seqlm.training.records import Split
     from seqlm.training.report.run_report import ReportContents
 
 
@@ -53,6 +55,12 @@ def _score_masked_lm(config: RunFile, here: Processes) -> dict[str, Any]:
     return score_model(config, here)
 
 
+def _counted_proteins(config: RunFile, split: Split | None) -> list[str]:
+    from .pretraining.evaluation import split_counts
+
+    return [] if split is None else [one.line() for one in split_counts(config, split)]
+
+
 def _pretraining_report() -> ReportContents:
     from .pretraining.report import ProteinContents
 
@@ -66,6 +74,7 @@ PRETRAINING = RunKind(
     paths_read=_protein_paths,
     score=_score_masked_lm,
     report=_pretraining_report,
+    counted=_counted_proteins,
     check_start=_check_start,
 )
 
@@ -100,6 +109,16 @@ def _score_task(config: RunFile, here: Processes) -> dict[str, Any]:
     return score_task(config, here)
 
 
+def _counted_labels(config: RunFile, split: Split | None) -> list[str]:
+    from .finetune.counts import lines_of, split_counts
+    from .finetune.labelled import LabelledSplit
+
+    if split is None:
+        return lines_of(Path(config.data.path))
+    labelled = LabelledSplit(config.data.path, split)
+    return [one.line() for one in split_counts(labelled, config.model.max_residues)]
+
+
 def _task_report() -> ReportContents:
     from .finetune.report import TaskContents
 
@@ -113,5 +132,6 @@ TASK = RunKind(
     paths_read=_table_paths,
     score=_score_task,
     report=_task_report,
+    counted=_counted_labels,
     check_start=_check_start,
 )

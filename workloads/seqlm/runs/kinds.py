@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # these bring torch and matplotlib
     from seqlm.training.data.manifest import Manifest
     from seqlm.training.objective import Objective
     from seqlm.training.processes import Processes
+    from seqlm.training.records import Split
     from seqlm.training.report.run_report import ReportContents
 
     from .run_file import RunFile
@@ -38,6 +39,9 @@ class RunKind:
     """Sections of the report."""
     check_start: Callable[[RunFile], None] = lambda config: None
     """ValueError for a model that a run cannot start from, before processes start."""
+    counted: Callable[[RunFile, Split | None], list[str]] = lambda config, split: []
+    """Returns lines with the numbers of records that are used and left out: of a split of the prepared data,
+    or, without a split, of the sources. The data are prepared."""
     records: str = "proteins"
     """Word for the records of the data."""
     tokens: str = "residues"

@@ -309,16 +309,16 @@ def test_wrong_input_is_refused(
         (["explore.output=map.txt"], "must end in .html"),
         (["explore.label=group"], "explore.table: got none; name the table with the column group"),
         (
-            [f"explore.table=[{table}]"],
-            "explore.table: no column id; the columns are acc, sequence",
+            [f"explore.table=[{table}]", "inference.id_column=key"],
+            "explore.table: no column key; the columns are acc, sequence",
         ),
         (
             [f"explore.table=[{table}]", "inference.id_column=split"],
-            "the id train occurs more than once",
+            "the id 'train' occurs more than once",
         ),
         (
             [f"explore.table=[{table}]", "inference.id_column=mass"],
-            r"none of its ids, such as 0\.0",
+            r"none of its ids, such as '0\.0'",
         ),
         ([f"explore.table=[{vector}]", "explore.export=[parquet]"], "explore.columns: got vector"),
         (

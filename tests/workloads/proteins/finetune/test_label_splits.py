@@ -176,7 +176,7 @@ def _splits_by_cluster(folder: Path, rows: list[list[str]]) -> dict[str, str]:
 RULES: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({}, "nothing says which proteins are held out.*task.split.cluster=auto"),
     "values without a column": ({"validation": ("1",)}, "which is not given"),
-    "no validation": ({"column": "fold"}, r"split\.validation: got none"),
+    "no validation": ({"column": "fold"}, "names no split.*task.split.validation"),
     "in both": (
         {"column": "fold", "validation": ("1", "2"), "test": ("2",)},
         "2 is in validation and in test",

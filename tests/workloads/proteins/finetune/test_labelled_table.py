@@ -365,7 +365,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], list[tuple[int, int, str]], str]] = {
     "no residue": (
         {},
         [(1, 1, "MA1D")],
-        r"t\.csv:3: record p1: b'1' at position 3 is not a residue",
+        r"t\.csv:3: record p1: '1' at position 3 is not a residue",
     ),
     "a class that is never trained": ({}, [(1, 4, "0")], "no example of membrane;"),
     "a label that is never trained": (
@@ -405,7 +405,7 @@ def test_bad_tables_are_refused_with_their_lines(tmp_path: Path, case: str) -> N
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", b"", "has no column 'id'"),
+        ("t.csv", b"", "no column that is known for sequences; it has nothing"),
         ("t.csv", b"id,sequence,fold,membrane\n", "no record below the header"),
         ("t.csv", b"id,sequence,fold,membrane\np0,MK,0\n", r"t\.csv:2: 3 fields, the header has 4"),
         ("t.csv", b'id,sequence,fold,membrane\np0,"MK,0,1\n', r"t\.csv:2: unexpected end of data"),

@@ -273,11 +273,12 @@ def test_nucleotides_among_proteins_are_rejected_with_a_warning(
     [
         (
             f">gene\n{DNA}\n",
-            "all 1 records look like DNA or RNA .* gene; .* data.allow_nucleotides=true",
+            r"proteins: read 1, used 0, left out 1 \(1 DNA or RNA\), the first one at .*none.fasta: record "
+            "gene looks like DNA or RNA .* data.allow_nucleotides=true",
         ),
         (
             ">>mine\nMKTAYIAKQRQ\n",
-            "no protein is left; all 1 records are rejected, the first one at .*:1: ",
+            r"proteins: read 1, used 0, left out 1 \(1 id with >\), the first one at .*none.fasta:1: ",
         ),
     ],
 )
@@ -287,7 +288,9 @@ def test_an_input_without_proteins_is_an_error(
     fasta = tmp_path / "none.fasta"
     out = tmp_path / "out.parquet"
     fasta.write_text(text)
-    with pytest.raises(ValueError, match=f"inference.input: {reason}"):
+    with pytest.raises(
+        ValueError, match=f"inference.input: .*none.fasta: nothing can be used. {reason}"
+    ):
         embed(configured(input=[str(fasta)], output=str(out)), here)
     assert not out.exists()
 

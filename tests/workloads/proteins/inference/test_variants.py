@@ -12,10 +12,13 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from seqlm.proteins.alphabet import STANDARD_RESIDUES, TOKENS
+from seqlm.proteins.alphabet import STANDARD_RESIDUES, TOKENS, encode
 from seqlm.proteins.inference import single_mutants
+from seqlm.proteins.inference.mutations import read_mutations
+from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.inference.variant_scores import SCORES
 from seqlm.proteins.inference.variants import variants
+from seqlm.proteins.mutations.edits import Variant
 from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
 from tests.workloads.proteins.inference.written import rows
@@ -187,15 +190,17 @@ def test_pictures_are_replaced_only_with_the_option(
     assert other.exists() and not picture.exists()
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_nothing_to_score_has_no_picture(
-    configured: Callable[..., RunFile], here: Processes, tmp_path: Path, suffix: str
+def test_proteins_without_a_residue_to_replace_are_an_error(
+    configured: Callable[..., RunFile], here: Processes, tmp_path: Path
 ) -> None:
     fasta = tmp_path / "wild.fasta"
     fasta.write_text(">none\nXXU\n")
-    out = tmp_path / f"out{suffix}"
-    variants(configured(input=[str(fasta)], output=str(out)), here)
-    assert out.exists() and not list(tmp_path.glob("*.png"))
+    out = tmp_path / "out.csv"
+    with pytest.raises(
+        ValueError, match=r"residues: read 3, used 0, left out 3 \(3 unusual letters"
+    ):
+        variants(configured(input=[str(fasta)], output=str(out)), here)
+    assert not out.exists()
 
 
 def test_a_table_without_a_mutation_that_fits_is_an_error(
@@ -207,7 +212,9 @@ def test_a_table_without_a_mutation_that_fits_is_an_error(
     table.write_text("mutation\nA27G\nW31R\n")
     output = tmp_path / "out.csv"
     with pytest.raises(
-        ValueError, match=r"inference\.mutations: no mutation is left; all 2 records are rejected"
+        ValueError,
+        match=r"inference\.mutations: nothing can be used\. mutations: read 2, used 0, left out 2 \(2 that "
+        "do not fit\\), the first one at .*mutations.csv:2: A27G",
     ):
         variants(configured(input=[str(fasta)], output=str(output), mutations=str(table)), here)
     assert not output.exists()
@@ -227,9 +234,55 @@ def test_a_table_without_ids_is_for_the_only_protein(
     fasta.write_text(f">w\n{WILD}\n>v\n{WILD}\n")
     with pytest.raises(ValueError, match="a row has no id, and the input has 2 proteins"):
         variants(config, here)
-    table.write_text("variant\nA4G\n")
-    with pytest.raises(ValueError, match="has no column 'mutation'; it has 'variant'"):
+    table.write_text("change\nA4G\n")
+    with pytest.raises(
+        ValueError, match=r"known for mutations; it has 'change'.*inference\.mutation_column"
+    ):
         variants(config, here)
+
+
+MUTATION_TABLES = [
+    ("mutation\nA4G\n", {}, "mutation: mutation"),
+    ("Mutation;score\nA4G;1\n", {}, "mutation: Mutation"),
+    (
+        "mutant,mutated_sequence,DMS_score,DMS_score_bin\nA4G,MKTG,0.1,0\n",
+        {},
+        "a ProteinGym assay of substitutions; mutation: mutant",
+    ),
+    (
+        "accession,hgvs_nt,hgvs_splice,hgvs_pro,score\nurn:mavedb:1-a-1#1,NA,NA,A4G,0.3\n",
+        {},
+        "a score set of MaveDB; mutation: hgvs_pro",
+    ),
+    ("id,variant,ddG\nw,A4G,0.1\n", {}, "mutation: variant, id of the protein: id"),
+    ("change,variant\nA4G,B\n", {"mutation_column": "change"}, "mutation: change"),
+    ("Entry,mutation\nw,A4G\n", {"id_column": "Entry"}, "id of the protein: Entry"),
+]
+
+
+@pytest.mark.parametrize(("text", "fields", "announced"), MUTATION_TABLES)
+def test_columns_of_mutations_are_found(
+    tmp_path: Path,
+    text: str,
+    fields: dict[str, str],
+    announced: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "list"
+    path.write_text(text)
+    table = read_mutations(path, **fields)
+    protein = Protein("w", encode(WILD), "w.fasta")
+    (variant,) = table.parsed(protein)
+    assert isinstance(variant, Variant) and variant.name == "A4G"
+    assert announced in capsys.readouterr().err
+
+
+def test_rows_of_mutations_that_cannot_be_read_are_rejects(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text("id,mutation\nw,A4G\nw,A4G,0.1\nw\n")
+    table = read_mutations(path)
+    rejects = table.of_others({"w"})
+    assert [reject.where for reject in rejects] == [f"{path}:3", f"{path}:4"]
 
 
 def scored(

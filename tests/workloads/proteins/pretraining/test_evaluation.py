@@ -181,7 +181,7 @@ def scores_of(config: Path, *overrides: str) -> dict[str, object]:
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         main(load_config(config, overrides))
-    path = said.getvalue().rpartition("written to")[2].strip()
+    path = said.getvalue().rpartition("written to")[2].split()[0]
     scores: dict[str, Any] = json.loads(Path(path).read_text())
     return scores
 

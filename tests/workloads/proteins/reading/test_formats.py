@@ -1,5 +1,6 @@
 """Formats of files with proteins, and the columns of their tables."""
 
+import gzip
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,13 +66,104 @@ def proteins(path: Path, **columns: str) -> list[tuple[str, str]]:
 TABLES = [
     ("Entry,Sequence\nP1,MKT\n", [("P1", "MKT")]),
     ("Entry Name;ENTRY;SEQUENCE\nx_y;P1;MKT\n", [("P1", "MKT")]),
-    ("mutant,mutated_sequence,DMS_score\nA1G,MKT,0.5\n", [("1", "MKT")]),
+    ("mutant,mutated_sequence,DMS_score\nA1G,MKT,0.5\n", [("A1G", "MKT")]),
     ("name,seq\na,MKT\nb,MKL\n", [("a", "MKT"), ("b", "MKL")]),
     ("sequence,target\nMKT,1\nMKL,2\n", [("1", "MKT"), ("2", "MKL")]),
     ("sequence_id\tsequence\tsequence_aa\nr0\tACGT\tMKT*\n", [("r0", "MKT")]),
     ('{"Run": "S"}\nsequence,sequence_aa,sequence_id\nACG,MKT,r1\n', [("r1", "MKT")]),
     (">p a, b; c\nMKT\n", [("p", "MKT")]),
 ]
+
+
+FIELD_TABLES = [
+    ("sequence,target,set,validation\nMKT,1,train,\n", [("1", "MKT")], "a split of FLIP"),
+    (
+        "mutant,mutated_sequence,DMS_score,DMS_score_bin\nA1G,MKT,0.5,1\n",
+        [("A1G", "MKT")],
+        "a ProteinGym assay of substitutions",
+    ),
+    (
+        "mutated_sequence,DMS_score,DMS_score_bin\nMKTA,0.5,1\n",
+        [("1", "MKTA")],
+        "a ProteinGym assay of insertions and deletions",
+    ),
+    ("input,dssp3,dssp8,disorder\nMKT,HEC,HEC,1 1 1\n", [("1", "MKT")], "form of NetSurfP"),
+    (
+        "sequence_id\tsequence\trev_comp\tv_call\tj_call\tsequence_aa\nr0\tACGT\tF\tv\tj\tMKT*\n",
+        [("r0", "MKT")],
+        "a table of AIRR",
+    ),
+    (
+        '"{""Run"": ""SRR1"", ""Species"": ""human""}"\n'
+        "sequence,v_call,j_call,sequence_alignment_aa,Redundancy\nACGT,v,j,MKT,2\n",
+        [("1", "MKT")],
+        "a table of the Observed Antibody Space",
+    ),
+    (
+        "Entry\tReviewed\tEntry Name\tProtein names\tOrganism\tLength\tSequence\n"
+        "P1\treviewed\tX_Y\t\"5'-nucleotidase\thuman\t3\tMKT\n",
+        [("P1", "MKT")],
+        "an export of UniProt",
+    ),
+]
+"""Small tables in the form of public ones, what they give, and the name of the format."""
+
+
+@pytest.mark.parametrize(("text", "expected", "announced"), FIELD_TABLES)
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_formats_of_the_field_are_announced(
+    tmp_path: Path,
+    text: str,
+    expected: list[tuple[str, str]],
+    announced: str,
+    is_compressed: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "table"
+    path.write_bytes(gzip.compress(text.encode()) if is_compressed else text.encode())
+    assert proteins(path) == expected
+    assert announced in capsys.readouterr().err
+
+
+def test_workbooks_of_uniprot_are_announced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    openpyxl = pytest.importorskip("openpyxl", reason="the extra xlsx is not installed")
+    book = openpyxl.Workbook()
+    book.active.append(["Entry", "Entry Name", "Sequence"])
+    book.active.append(["P1", "X_Y", "MKT"])
+    path = tmp_path / "uniprotkb.xlsx"
+    book.save(path)
+    assert proteins(path) == [("P1", "MKT")]
+    assert "an export of UniProt; id: Entry, sequence: Sequence" in capsys.readouterr().err
+
+
+NO_PROTEINS = [
+    (
+        "sequence_id\tsequence\tv_call\tj_call\nr\tACGT\tx\ty\n",
+        "a table of AIRR, whose 'sequence' is DNA; .* 'sequence_aa'",
+    ),
+    (
+        "sequence_alignment_aa_heavy,sequence_alignment_aa_light\nMK,MT\n",
+        r"'sequence_alignment_aa_heavy', 'sequence_alignment_aa_light' may all .* inference\.sequence_column",
+    ),
+    ("Entry\tEntry Name\nP1\tX_Y\n", "an export of UniProt, without sequences; add the column"),
+    ("accession,hgvs_nt,hgvs_pro,score\nu,NA,p.=,1\n", r"MaveDB, .* inference\.mutations"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), NO_PROTEINS)
+def test_tables_without_proteins_are_named(tmp_path: Path, text: str, message: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ValueError, match=message):
+        proteins(path)
+
+
+def test_a_column_that_is_named_goes_before_the_format(tmp_path: Path) -> None:
+    path = written(tmp_path, "sequence_id,sequence,v_call,j_call,mine\nr,ACGT,x,y,MKT\n")
+    assert proteins(path, sequence_column="mine") == [("r", "MKT")]
+    added = written(tmp_path, "accession,hgvs_pro,protein_sequence\nu#1,p.=,MKT\n")
+    assert proteins(added) == [("u#1", "MKT")]
 
 
 @pytest.mark.parametrize(("text", "expected"), TABLES)
@@ -98,8 +190,8 @@ def test_columns_that_are_given_are_used(tmp_path: Path) -> None:
             "'seq', 'peptide' may all have the sequence; name one .* x.sequence",
         ),
         (
-            ["Entry", "acc", "sequence"],
-            "'Entry', 'acc' may all have the id; name one of them in x.id",
+            ["uniprot", "acc", "sequence"],
+            "'uniprot', 'acc' may all have the id; name one of them in x.id",
         ),
         (
             ["id", "value"],

@@ -86,6 +86,7 @@ def test_refuses_nucleotides_unless_a_setting_allows_them(served: Served) -> Non
         ("SEQ,Name\nMKT,a\nLAGV,b\n", ["a", "b"]),
         ("protein\nMKT\nLAGV\n", ["0", "1"]),
         ("a,MKT*\nb,LAGV*\n", ["a", "b"]),
+        ('a,"MK\nT*"\nb,la gv\n', ["a", "b"]),
     ],
 )
 def test_csv_in_csv_out(served: Served, body: str, ids: list[str]) -> None:
@@ -172,7 +173,8 @@ def test_refusals_name_what_is_wrong(
     ("protein", "where", "got", "allowed"),
     [
         ("MK1", "proteins[1].sequence", "'1' at position 3", "letters A-Z"),
-        ("MK T", "proteins[1].sequence", "' ' at position 3", "letters A-Z"),
+        ("MK-T", "proteins[1].sequence", "'-' at position 3", "letters A-Z"),
+        ("MK*T", "proteins[1].sequence", "'*' at position 3", "letters A-Z"),
         ("MK\u00c4", "proteins[1].sequence", r"'\xc4' at position 3", "letters A-Z"),
         ("\ud800", "proteins[1].sequence", r"'\ud800' at position 1", "letters A-Z"),
         ("", "proteins[1].sequence", "0 residues", "1 to 100 residues"),

@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch.distributed as dist
 from matplotlib.figure import Figure
 
-from seqlm.proteins.inference.job import Command
+from seqlm.proteins.inference.job import Command, Work
 from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.inference.repeated_ids import Rows
 from seqlm.proteins.model.packed_model import PackedModel
@@ -92,9 +92,10 @@ def contacts(config: RunFile, here: Processes) -> None:
             engine.on_residues(len(protein.tokens))
         return Rows(pa.Table.from_pylist(rows, schema=_SCHEMA), per_protein)
 
-    command.run(tabulate, inference.part_residues)
-    if here.is_first:
+    def draw() -> None:
         print(f"wrote {folder}: matrices (.npz, .tsv) and pictures (.png), one for each protein")
+
+    command.run(Work(tabulate=tabulate, part_residues=inference.part_residues, draw=draw))
 
 
 def peak_bytes(model: PackedModel, length: int) -> int:

@@ -16,6 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from seqlm.proteins.alphabet import NOT_A_RESIDUE, RESIDUE_TABLE
+from seqlm.proteins.reading.policies import Kind
+from seqlm.proteins.reading.rejects import RecordError
+from seqlm.proteins.reading.sequences import kind_of_character
 from seqlm.training.data.source_file import Source, reading
 
 RECORD_START = b"\n>"
@@ -190,7 +193,7 @@ def parse_block(block: Block) -> tuple[list[bytes], list[bytes]]:
     """Return the ids and token strings of the records of a block. An id ends at the header's first blank.
 
     Raises:
-        ValueError: for the first bad record. The message names file, line and record.
+        RecordError: (a ValueError) for the first bad record. The message names file, line and record.
     """
     data = block.data
     ids: list[bytes] = []
@@ -259,38 +262,41 @@ def _marked_twice(ids: list[bytes]) -> bool:
     return joined.startswith(b">") or RECORD_START in joined
 
 
-def _first_problem(block: Block) -> ValueError:
+def _first_problem(block: Block) -> RecordError:
     """Return an error that describes the first bad record of a block, which has one."""
     for record, (record_id, line) in zip(single_records(block), record_lines(block), strict=True):
         body = record.data.partition(b"\n")[2]
         where = f"{block.file}:{line}"
         if not record_id:
-            return ValueError(f"{where}: header without an id; write '>id', each record its own")
+            reason = "header without an id; write '>id', each record its own"
+            return RecordError(Kind.NO_ID, where, reason)
         if _marked_twice([record_id]):
-            return ValueError(
-                f"{where}: the id {_shown(record_id)} begins with '>'; write one '>' a header"
-            )
+            reason = f"the id {_shown(record_id)} begins with '>'; write one '>' a header"
+            return RecordError(Kind.MARKED_ID, where, reason)
         if not _are_text([record_id]):
             wrong = f"{_shown(record_id)} is not UTF-8 text or has control characters"
-            return ValueError(f"{where}: the id {wrong}; rename the record")
+            reason = f"the id {wrong}; rename the record"
+            return RecordError(Kind.CONTROL_CHARACTER, where, reason)
         name = record_id.decode()[:_SHOWN_BYTES]
         protein = body.translate(_TABLE, _SPACE).removesuffix(bytes([STOP]))
         if not protein:
-            return ValueError(
-                f"{where}: record {name} has no sequence; remove it or add its residues"
-            )
+            reason = f"record {name} has no sequence; remove it or add its residues"
+            return RecordError(Kind.EMPTY, where, reason)
         if STOP not in protein and NOT_A_RESIDUE not in protein:
             continue
         text = body.translate(None, _SPACE)
         position = next(i for i, token in enumerate(protein) if token >= STOP)
+        character = text[position : position + 1]
         seen = 0
         for number, body_line in enumerate(body.split(b"\n"), start=line + 1):
             seen += len(body_line.translate(None, _SPACE))
             if seen > position:
-                return ValueError(
-                    f"{block.file}:{number}: {_shown(text[position : position + 1])} in record {name} is not "
-                    "a residue; allowed are the letters A-Z in either case and one '*' at the end of one; "
-                    "correct or remove the record (aligned files: remove the gaps)"
+                return RecordError(
+                    kind_of_character(character.decode("latin-1")),
+                    f"{block.file}:{number}",
+                    f"{_shown(character)} in record {name} is not a residue; allowed are the letters A-Z in "
+                    "either case and one '*' at the end of one; correct or remove the record (aligned files: "
+                    "remove the gaps)",
                 )
     raise AssertionError(f"no bad record in {block.file} from line {block.first_line}")
 

@@ -6,8 +6,9 @@ has no vectors, sends no requests and escapes all text.
 """
 
 import base64
-import csv
 import json
+import re
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +22,18 @@ import pyarrow.parquet as pq
 
 from seqlm.proteins.config import ExploreConfig
 from seqlm.proteins.finetune.prepare import TABLES
+from seqlm.proteins.finetune.table import PROTEIN_TABLE
 from seqlm.proteins.inference.output_file import output_file
+from seqlm.proteins.reading.columns import format_of, id_column_of, possible_sequences
+from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.formats import table_of_proteins
+from seqlm.proteins.reading.policies import Kind, Reader
+from seqlm.proteins.reading.rejects import Reject, stopped
 from seqlm.runs.run_file import RunFile
-from seqlm.training.data.source_file import open_text
 from seqlm.training.data.table_forms import Layout, TableForm
-from seqlm.training.data.table_rows import TABLE_FORMATS
+from seqlm.training.data.table_rows import TABLE_FORMATS, Problems, Table
 from seqlm.training.data.workbook import workbook_rows
+from seqlm.training.strict_yaml import shown
 from seqlm.training.whole_file import write_whole, writing_whole
 
 from .projection import Floats, Neighbors, Projection, neighbors, projections, transfer
@@ -45,6 +51,8 @@ MAX_NUMBERS_AS_NAMES = 12
 """Largest number of different numbers in a column that are shown as names, each with its own colour."""
 UNNAMED = "Unnamed:"
 """Beginning of the names that pandas gives to columns without a name."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+"""Cell of a column of numbers."""
 LEAST_TO_SPLIT = 3
 """Smallest number of transferred labels that are compared by distance."""
 
@@ -81,7 +89,8 @@ def explore(config: RunFile) -> None:
         raise ValueError(f"explore.output: got {path}; its name must end in .html")
     embeddings = _read(source, options.vectors)
     vectors = embeddings.vectors
-    table = _with_columns(pd.DataFrame({"id": embeddings.ids}), config)
+    counts: list[Counts] = []
+    table = _with_columns(pd.DataFrame({"id": embeddings.ids}), config, counts)
     path.parent.mkdir(parents=True, exist_ok=True)
     labels = _transfer(table, vectors, options, path) if options.label else None
     for file in _export(path, table, vectors, options.export):
@@ -99,6 +108,9 @@ def explore(config: RunFile) -> None:
     )
     write_whole(path, html)
     print(f"wrote {path}: map of {len(rows):,} proteins")
+    not_drawn = Counter({Kind.NOT_DRAWN: len(table) - len(rows)})
+    for one in [Counts("proteins", len(rows), not_drawn), *counts]:
+        print(one.line())
 
 
 def _drawn(count: int, max_proteins: int) -> npt.NDArray[np.int64]:
@@ -154,8 +166,14 @@ def _read(source: Path, column: str | None) -> Embeddings:
     return Embeddings(table["id"].to_pylist(), vectors, description)
 
 
-def _with_columns(table: pd.DataFrame, config: RunFile) -> pd.DataFrame:
-    """Add the columns of ``explore.table``, or of the run's table of labels, by id."""
+def _with_columns(table: pd.DataFrame, config: RunFile, counts: list[Counts]) -> pd.DataFrame:
+    """Add the columns of ``explore.table``, or of the run's table of labels, by id.
+
+    Args:
+        table: ids of the embeddings.
+        config: run file.
+        counts: list that receives the numbers of rows and labels.
+    """
     options = config.explore
     wanted = [*options.columns, *filter(None, (options.label, options.split))]
     is_requested = bool(options.table or wanted)
@@ -167,7 +185,13 @@ def _with_columns(table: pd.DataFrame, config: RunFile) -> pd.DataFrame:
         if is_requested:
             raise ValueError(f"explore.table: got none; name the table with the column {wanted[0]}")
         return table
-    key, sequence = _key_and_sequence(config)
+    key, sequences = _key_and_sequences(config, files[0])
+    if key is None:
+        message = f"explore.table: {files[0]} has no column that is known for ids"
+        if is_requested:
+            raise ValueError(f"{message}; name it in inference.id_column")
+        print(f"note: {message}")
+        return table
     known = pd.concat([_table(path, key) for path in files])
     missing = [name for name in (key, *wanted) if name not in known]
     if missing:
@@ -177,28 +201,37 @@ def _with_columns(table: pd.DataFrame, config: RunFile) -> pd.DataFrame:
     ids = known[key].astype(str)
     repeated = ids[ids.duplicated()]
     if len(repeated):
-        raise ValueError(
-            f"explore.table: the id {repeated.iloc[0]} occurs more than once; give each protein one row"
+        reason = (
+            f"the id {shown(repeated.iloc[0])} occurs more than once; give each protein one row"
         )
-    num_found = ids.isin(table["id"]).sum()
+        raise stopped(Reader.EXPLORE, Reject(Kind.REPEATED_ROW, "explore.table", reason))
+    if not len(ids):
+        raise stopped(Reader.EXPLORE, Reject(Kind.NO_RECORD, "explore.table", "got no row"))
+    num_found = int(ids.isin(table["id"]).sum())
     if not num_found:
-        message = (
-            f"explore.table: none of its ids, such as {ids.iloc[0]}, is an id of the embeddings, such as "
-            f"{table['id'].iloc[0]}"
+        reason = (
+            f"none of its ids, such as {shown(ids.iloc[0])}, is an id of the embeddings, such as "
+            f"{shown(table['id'].iloc[0])}; set inference.id_column"
         )
+        nothing_used = Reject(Kind.NOTHING_USED, "explore.table", reason)
         if is_requested:
-            raise ValueError(f"{message}; set inference.id_column")
-        print(f"note: {message}")
+            raise stopped(Reader.EXPLORE, nothing_used)
+        print(f"note: {nothing_used.text}")
         return table
-    print(f"rows of the table: {num_found:,} of {len(table):,} proteins have one")
+    without_protein = Counter({Kind.NO_PROTEIN: len(ids) - num_found})
+    counts.append(Counts("rows of the table", num_found, without_protein))
     chosen = list(options.columns)
     if not chosen:
-        others = [name for name in known.columns if name not in (key, "id", sequence)]
+        others = [name for name in known.columns if name not in (key, "id", *sequences)]
         chosen = [name for name in others if not str(name).startswith(UNNAMED)]
     columns = list(dict.fromkeys([*chosen, *wanted]))
     # Whole numbers stay whole, also in columns with gaps, because folds are compared as text.
     given = known[columns].convert_dtypes().set_axis(ids, axis=0)
     values = given.reindex(table["id"]).reset_index(drop=True)
+    if options.label:
+        num_labels = int(values[options.label].notna().sum())
+        without_label = Counter({Kind.NO_LABEL: len(values) - num_labels})
+        counts.append(Counts("labels", num_labels, without_label))
     return pd.concat([table, values.rename(columns={"id": "id of the table"})], axis=1)
 
 
@@ -210,13 +243,19 @@ def _tables(config: RunFile) -> list[Path]:
     return [TABLES.sample if name == "sample" else Path(name) for name in names]
 
 
-def _key_and_sequence(config: RunFile) -> tuple[str, str]:
-    """Return the columns of a table with the ids and with the sequences."""
+def _key_and_sequences(config: RunFile, path: Path) -> tuple[str | None, list[str]]:
+    """Return the column of a table with the ids, None without one, and those with sequences."""
     inference = config.inference
     task = config.task
-    key = task.id_column if task else "id"
-    sequence = task.sequence_column if task else "sequence"
-    return inference.id_column or key, inference.sequence_column or sequence
+    key = inference.id_column or (task.id_column if task else None)
+    sequence = inference.sequence_column or (task.sequence_column if task else None)
+    try:
+        header = Table(path, PROTEIN_TABLE).header
+    except (OSError, ValueError) as error:
+        raise ValueError(f"explore.table: {path} cannot be read: {error}") from None
+    place = f"explore.table: {path}"
+    key = key or id_column_of(header, format_of(header), place, "inference.id_column")
+    return key, [sequence] if sequence else possible_sequences(header)
 
 
 def _is_table(path: Path) -> bool:
@@ -242,22 +281,33 @@ def _table(path: Path, key: str) -> pd.DataFrame:
 
 
 def _text_table(path: Path, key: str, form: TableForm) -> pd.DataFrame:
-    """Read a table of text, with the column ``key`` as text."""
-    # Ids may look like numbers, and labels like missing values.
-    options: dict[str, Any] = {
-        "sep": form.separator,
-        "quoting": csv.QUOTE_MINIMAL if form.is_quoted else csv.QUOTE_NONE,
-        "skiprows": form.first_line - 1,
-        "keep_default_na": False,
-        "na_values": [""],
-        "skipinitialspace": True,
-    }
-    with open_text(path, "") as stream:
-        header = pd.read_csv(stream, nrows=0, **options)
-    as_text = {name: str for name in header.columns if str(name).strip() == key}
-    with open_text(path, "") as stream:
-        read = pd.read_csv(stream, dtype=as_text, **options)
-    return read.rename(columns=lambda name: str(name).strip())
+    """Read a table of text, with the column ``key`` as text, and columns of numbers as numbers.
+
+    Raises:
+        ValueError: if a row has another number of cells than the header.
+    """
+    table = Table(path, PROTEIN_TABLE, form)
+    names = [name for name in dict.fromkeys(table.header) if name]
+    rows = [cells for _, cells in table.rows(names, _Stopping())]
+    columns = {name: pd.Series([row[name] for row in rows], dtype=object) for name in names}
+    return pd.DataFrame(
+        {name: cells if name == key else _typed(cells) for name, cells in columns.items()}
+    )
+
+
+class _Stopping(Problems):
+    """Mistakes in rows, the first of which stops the command."""
+
+    def add(self, where: str, text: str, kind: str = "") -> None:
+        raise stopped(Reader.EXPLORE, Reject(Kind(kind), where, text))
+
+
+def _typed(cells: pd.Series) -> pd.Series:
+    """Return a column of texts as numbers if all of them are. Words such as ``nan`` stay words."""
+    known = cells.dropna()
+    if len(known) and known.map(lambda text: bool(NUMBER.fullmatch(text))).all():
+        return pd.to_numeric(cells)
+    return cells
 
 
 def _transfer(

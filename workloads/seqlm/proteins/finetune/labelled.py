@@ -67,6 +67,8 @@ class SampledSplit:
         split = LabelledSplit(folder, name)
         drawn = np.random.default_rng(0).permutation(split.num_units)[:most]
         units = np.sort(drawn).astype(np.int64)
+        self.num_units = split.num_units
+        """Number of all proteins of the split."""
         self.schema = split.schema
         self.ids = split.ids(units)
         self.proteins = []

@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from seqlm.training.data.labelled_records import LABELS_FILE, LabelNames
 from seqlm.training.data.manifest import IGNORED
-from seqlm.training.data.table_rows import Cell, Problems
+from seqlm.training.data.table_rows import Problems
 
-from .table import Record
+from .residue_cells import NO_LABEL, Mask, counted_items, residue_items, residue_mask
+from .table import TRUTH, Record
 from .task_kinds import TASK_KINDS, TaskKind
 
 Floats = npt.NDArray[np.float32]
@@ -36,7 +37,6 @@ MISSING_WORDS = frozenset(("na", "nan", "n/a", "#n/a", "<na>", "null", "none", "
 MISSING_LETTERS = frozenset((".", "?", "X", "x"))
 """Letters that programs write for the label of a residue that is not known."""
 MAX_CLASSES = 1000
-_TRUTH = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class Labels:
     schema: LabelSchema
     arrays: list[npt.NDArray[Any]]
     """(columns,) float32 for each record, or (length,) int16 in a residue task."""
+    masked: list[int]
+    """Number of masked residues of each record; they have no label."""
 
     def has_any(self, index: int) -> bool:
         """Return whether a record has a label."""
@@ -73,7 +75,11 @@ class Labels:
 
 
 def read_labels(
-    kind: TaskKind, columns: Sequence[str], classes: Sequence[str], records: Sequence[Record]
+    kind: TaskKind,
+    columns: Sequence[str],
+    classes: Sequence[str],
+    records: Sequence[Record],
+    mask_columns: Sequence[str] = (),
 ) -> Labels:
     """Read the label cells of all records.
 
@@ -83,14 +89,17 @@ def read_labels(
         classes: names of the classes in their order, (negative, positive) for a binary task. If it is empty,
             the classes are the sorted values in the table.
         records: records of the table.
+        mask_columns: columns with masks of residues.
 
     Raises:
         ValueError: for columns and classes that do not fit the kind, and for bad cells with their lines.
     """
     _check_columns(kind, columns, classes)
     problems = Problems()
+    masks = [residue_mask(record, mask_columns, problems) for record in records]
+    problems.raise_if_any(f"the mask column(s) {', '.join(mask_columns)}")
     if kind.one_of_many and not classes:
-        classes = _found_classes(kind, columns[0], records)
+        classes = _found_classes(kind, columns[0], records, masks)
     if kind.two_classes and not classes:
         schema = LabelSchema(kind.name, tuple(columns), (f"not {columns[0]}", columns[0]))
     else:
@@ -98,7 +107,8 @@ def read_labels(
     arrays: list[npt.NDArray[Any]]
     if kind.per_residue:
         arrays = [
-            _residue_classes(record, columns[0], schema.classes, problems) for record in records
+            _residue_classes(record, mask, columns[0], schema.classes, problems)
+            for record, mask in zip(records, masks, strict=True)
         ]
     else:
         names = {name: float(place) for place, name in enumerate(classes)}
@@ -107,7 +117,8 @@ def read_labels(
         )
         arrays = [np.array(row, dtype=np.float32) for row in rows]
     problems.raise_if_any(f"the label column(s) {', '.join(columns)}")
-    return Labels(schema, arrays)
+    masked = [0 if mask is None else int((~mask).sum()) for mask in masks]
+    return Labels(schema, arrays, masked)
 
 
 def label_notes(labels: Labels) -> Iterator[str]:
@@ -129,14 +140,21 @@ def label_notes(labels: Labels) -> Iterator[str]:
 def _unknown_residues(labels: Labels) -> Iterator[str]:
     """Yield the share of residues without a label in the proteins that have labels."""
     num_residues = 0
+    num_masked = 0
     num_unknown = 0
-    for array in labels.arrays:
-        unknown = int((array == IGNORED).sum())
-        if unknown < len(array):
+    for array, masked in zip(labels.arrays, labels.masked, strict=True):
+        without = int((array == IGNORED).sum())
+        if without < len(array):
             num_residues += len(array)
-            num_unknown += unknown
-    share = num_unknown / max(num_residues, 1)
-    yield f"labels of residues: {num_residues:,}, of which {num_unknown:,} ({share:.1%}) have none"
+            num_masked += masked
+            num_unknown += without - masked
+    share = num_unknown / max(num_residues - num_masked, 1)
+    masked_text = (
+        f" and {num_masked:,} ({num_masked / num_residues:.1%}) are masked" if num_masked else ""
+    )
+    yield (
+        f"labels of residues: {num_residues:,}, of which {num_unknown:,} ({share:.1%}) have none{masked_text}"
+    )
     if share > MAX_UNKNOWN_SHARE:
         classes = ", ".join([*labels.schema.classes, f'"{UNKNOWN_RESIDUE}"'])
         yield (
@@ -195,15 +213,17 @@ def _check_columns(kind: TaskKind, columns: Sequence[str], classes: Sequence[str
         )
 
 
-def _found_classes(kind: TaskKind, column: str, records: Sequence[Record]) -> tuple[str, ...]:
+def _found_classes(
+    kind: TaskKind, column: str, records: Sequence[Record], masks: Sequence[Mask | None]
+) -> tuple[str, ...]:
     found: set[str] = set()
-    for record in records:
+    for record, mask in zip(records, masks, strict=True):
         cell = record.cells[column]
         if kind.per_residue:
-            found.update(_residue_names(cell))
+            found.update(counted_items(residue_items(cell), mask))
         elif isinstance(cell, str):
             found.add(cell)
-    found.discard("")
+    found.discard(NO_LABEL)
     if kind.per_residue:
         found.discard(UNKNOWN_RESIDUE)
     missing = {name for name in found if name.lower() in MISSING_WORDS}
@@ -252,8 +272,8 @@ def _number(
             return names[cell]
         allowed = f"one of {', '.join(names)}"
     else:
-        if cell.lower() in _TRUTH:
-            return _TRUTH[cell.lower()]
+        if cell.lower() in TRUTH:
+            return float(TRUTH[cell.lower()])
         allowed = "0 or 1 (other names are given as task.classes: [negative, positive])"
     problems.add(
         record.where,
@@ -262,18 +282,14 @@ def _number(
     return math.nan
 
 
-def _residue_names(cell: Cell) -> Sequence[str]:
-    """Return the classes of residues: items of a list, words of a text, or letters of a single word."""
-    if isinstance(cell, str):
-        words = cell.split()
-        return words if len(words) > 1 else cell
-    return cell or ()
-
-
 def _residue_classes(
-    record: Record, column: str, classes: tuple[str, ...], problems: Problems
+    record: Record,
+    mask: Mask | None,
+    column: str,
+    classes: tuple[str, ...],
+    problems: Problems,
 ) -> Classes:
-    names = _residue_names(record.cells[column])
+    names = counted_items(residue_items(record.cells[column]), mask)
     result = np.full(len(record.tokens), IGNORED, dtype=np.int16)
     if names and len(names) != len(record.tokens):
         problems.add(
@@ -283,7 +299,7 @@ def _residue_classes(
         )
         return result
     places = {
-        "": IGNORED,
+        NO_LABEL: IGNORED,
         UNKNOWN_RESIDUE: IGNORED,
         **{name: place for place, name in enumerate(classes)},
     }

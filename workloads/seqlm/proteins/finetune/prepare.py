@@ -4,7 +4,7 @@ The table is held in memory, because sets of labelled proteins fit there. Data o
 have ``data/prepare.py``. The result does not depend on the order of the table's rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from seqlm.proteins.data.plausibility import Implausible
 from seqlm.proteins.data.prepare import one_file
 from seqlm.proteins.data.similarity import similar_across_splits, similarity_warning
 from seqlm.proteins.data.sources import PROTEINS
+from seqlm.proteins.reading.policies import Kind, Reader
+from seqlm.proteins.reading.rejects import REJECTS_FILE, Reject, rejected, write_rejects
 from seqlm.runs.run_file import RunFile
 from seqlm.training.data.labelled_records import LABELS_FILE
 from seqlm.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
@@ -30,11 +32,20 @@ from seqlm.training.data.workspace import (
     source_file,
     workspace,
 )
+from seqlm.training.strict_yaml import shown
 
 from .clustering import similarity_clusters
+from .counts import lines_of
 from .labelled import write_split
 from .labels import Labels, LabelSchema, class_counts, label_notes, read_labels, save_schema
-from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
+from .splits import (
+    TRAIN,
+    SplitNumbers,
+    check_rule,
+    check_rules_agree,
+    record_clusters,
+    split_records,
+)
 from .table import Record, first_of, read_records
 from .task_kinds import TASK_KINDS
 
@@ -47,6 +58,14 @@ TABLES = replace(
     },
 )
 """Kinds of files that ``task.table`` names; a folder stands for its FASTA files."""
+EARLIER_DEFAULTS: Mapping[str, Any] = {
+    "id_column": "id",
+    "sequence_column": "sequence",
+    "mask_columns": [],
+    "split.validation_column": None,
+    "split.fold": None,
+}
+"""Values of fields before columns were found by their names."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +75,9 @@ class TableFiles:
     tables: dict[Path, str]
     """Names in the manifest of the files with the proteins."""
     labels: Path | None
-    """File of residue labels."""
+    """File of labels beside FASTA."""
+    mask: Path | None
+    """File of masks."""
     clusters: Path | None
     """Table of clusters."""
     sources: dict[Path, str]
@@ -83,6 +104,8 @@ class Selection:
     """Number of records with a label."""
     num_contradictions: int
     """Number of kept records that repeat another's sequence with other labels."""
+    rejects: Sequence[Reject]
+    """Records that are left out."""
 
 
 def prepare_table(config: RunFile) -> Manifest:
@@ -94,7 +117,7 @@ def prepare_table(config: RunFile) -> Manifest:
     """
     task = _task_of(config)
     out = Path(config.data.path)
-    check_rule(task.split)
+    check_rules_agree(task.split)
     files = _fetched(task, Path(config.data.downloads))
     settings = _settings(config)
     data_task = _data_fields(task)
@@ -102,14 +125,21 @@ def prepare_table(config: RunFile) -> Manifest:
     if manifest is not None:
         check_same(out, _differences(out, data_task))
         say(f"{out} is already prepared: {manifest.sizes} proteins")
+        for line in lines_of(out):
+            say(line)
         return manifest
 
-    records = _records(task, files)
+    table = read_records(task, list(files.tables), files.labels, files.mask)
+    task = table.task
+    check_rule(task.split)
+    records = table.records
     implausible = Implausible()
     implausible.look_at([record.id for record in records], [record.tokens for record in records])
     if not config.data.allow_nucleotides:
         implausible.refuse_nucleotides(", ".join(path.name for path in files.tables))
-    labels = read_labels(TASK_KINDS[task.kind], task.label_columns, task.classes, records)
+    labels = read_labels(
+        TASK_KINDS[task.kind], task.label_columns, task.classes, records, task.mask_columns
+    )
     for note in label_notes(labels):
         say(note)
     clusters = _clusters(task, records, files.clusters)
@@ -138,10 +168,18 @@ def prepare_table(config: RunFile) -> Manifest:
             "clustered_by": clusters.method,
         }
         save_schema(folder, labels.schema, facts)
+        if selection.rejects:
+            write_rejects(folder / REJECTS_FILE, selection.rejects)
     say(f"{out} is prepared: {manifest.sizes} proteins")
     for warning in [*implausible.warnings(), *similarity_warning(manifest)]:
         say(warning)
-    _note_left_out(len(records), selection)
+    if selection.num_contradictions:
+        say(
+            f"note: {selection.num_contradictions} protein(s) repeat another's sequence with other labels; "
+            "all are kept"
+        )
+    for line in lines_of(out):
+        say(line)
     return manifest
 
 
@@ -149,26 +187,18 @@ def _fetched(task: TaskConfig, downloads: Path) -> TableFiles:
     """Fetch the files of a task."""
     tables = {path: name for name in task.table for path in fetch(name, downloads, TABLES)}
     labels = one_file("task.labels", task.labels, downloads, TABLES)
+    mask = one_file("task.mask", task.mask, downloads, TABLES)
     clusters = one_file("task.split.clusters", task.split.clusters, downloads, TABLES)
     sources = dict(tables)
-    for path, name in ((labels, task.labels), (clusters, task.split.clusters)):
+    for path, name in zip((labels, mask, clusters), _files_beside(task), strict=True):
         if path is not None and name is not None:
             sources[path] = name
-    return TableFiles(tables, labels, clusters, sources)
+    return TableFiles(tables, labels, mask, clusters, sources)
 
 
-def _records(task: TaskConfig, files: TableFiles) -> list[Record]:
-    """Read the records with the columns of labels and splits."""
-    of_splits = [
-        name for name in (task.split.column, task.split.cluster_column) if name is not None
-    ]
-    return read_records(
-        list(files.tables),
-        files.labels,
-        id_column=task.id_column,
-        sequence_column=task.sequence_column,
-        columns=list(dict.fromkeys([*task.label_columns, *of_splits])),  # each once
-    )
+def _files_beside(task: TaskConfig) -> tuple[str | None, ...]:
+    """Return the names of the files beside the proteins: labels, masks and clusters."""
+    return (task.labels, task.mask, task.split.clusters)
 
 
 def _clusters(task: TaskConfig, records: Sequence[Record], table: Path | None) -> Clusters:
@@ -186,13 +216,29 @@ def _selected(records: Sequence[Record], labels: Labels, seed: int) -> Selection
 
     Of repeated ones the smallest id stays. Equal sequences in several splits were refused before.
     """
-    labelled = [row for row in _order(records, seed) if labels.has_any(row)]
+    rejects: list[Reject] = []
     first: dict[tuple[bytes, bytes], int] = {}
-    for row in labelled:
-        first.setdefault((records[row].tokens, labels.arrays[row].tobytes()), row)
+    num_labelled = 0
+    for row in _order(records, seed):
+        record = records[row]
+        if not labels.has_any(row):
+            reason = f"record {shown(record.id)} has no label"
+            unlabelled = Reject(Kind.NO_LABEL, record.where, reason, record.id)
+            rejects.append(rejected(Reader.FINETUNE, unlabelled))
+            continue
+        num_labelled += 1
+        kept_row = first.setdefault((record.tokens, labels.arrays[row].tobytes()), row)
+        if kept_row != row:
+            reason = f"record {shown(record.id)} has the sequence and labels of {shown(records[kept_row].id)}"
+            rejects.append(Reject(Kind.REPEATED_SEQUENCE, record.where, reason, record.id))
     kept = list(first.values())
     num_sequences = len({records[row].tokens for row in kept})
-    return Selection(kept, num_labelled=len(labelled), num_contradictions=len(kept) - num_sequences)
+    return Selection(
+        kept,
+        num_labelled=num_labelled,
+        num_contradictions=len(kept) - num_sequences,
+        rejects=rejects,
+    )
 
 
 def _order(records: Sequence[Record], seed: int) -> list[int]:
@@ -209,18 +255,6 @@ def _order(records: Sequence[Record], seed: int) -> list[int]:
     return sorted(range(len(records)), key=place)
 
 
-def _note_left_out(num_records: int, selection: Selection) -> None:
-    """Print which records have no label, and which contradict each other."""
-    unlabelled = num_records - selection.num_labelled
-    if unlabelled:
-        say(f"note: {unlabelled} protein(s) have no label and were left out")
-    if selection.num_contradictions:
-        say(
-            f"note: {selection.num_contradictions} protein(s) repeat another's sequence with other labels; "
-            "all are kept"
-        )
-
-
 def _task_of(config: RunFile) -> TaskConfig:
     assert config.task is not None, "a run without task: has no table"
     return config.task
@@ -229,7 +263,7 @@ def _task_of(config: RunFile) -> TaskConfig:
 def paths_read(config: RunFile) -> list[str]:
     """Return the files and folders that preparing reads, besides what is fetched or the code brings."""
     task = _task_of(config)
-    return local_files([*task.table, task.labels, task.split.clusters], TABLES)
+    return local_files([*task.table, *_files_beside(task)], TABLES)
 
 
 def is_prepared(config: RunFile) -> bool:
@@ -243,7 +277,7 @@ def is_prepared(config: RunFile) -> bool:
     if not (out / MANIFEST_FILE).exists() or not (out / LABELS_FILE).exists():
         return False
     manifest = Manifest.load(out)
-    names = {name for name in (*task.table, task.labels, task.split.clusters) if name is not None}
+    names = {name for name in (*task.table, *_files_beside(task)) if name is not None}
     return (
         manifest.settings == _settings(config)
         and {source.name for source in manifest.sources} == names
@@ -252,13 +286,14 @@ def is_prepared(config: RunFile) -> bool:
 
 
 def _settings(config: RunFile) -> Settings:
-    """Return the settings of the manifest. A column of splits leaves the shares without effect."""
+    """Return the settings of the manifest. Values of a column leave the shares without effect."""
     data = config.data
-    by_cluster = _task_of(config).split.column is None
+    split = _task_of(config).split
+    by_share = split.column is None or not (split.validation or split.fold is not None)
     return Settings(
         seed=data.seed,
-        validation_fraction=data.validation_fraction if by_cluster else 0.0,
-        test_fraction=data.test_fraction if by_cluster else 0.0,
+        validation_fraction=data.validation_fraction if by_share else 0.0,
+        test_fraction=data.test_fraction if by_share else 0.0,
         members=False,
     )
 
@@ -267,7 +302,15 @@ def _data_fields(task: TaskConfig) -> dict[str, Any]:
     """Return the fields of a task that determine its data, as in JSON. Sources are compared by content."""
     fields = asdict(task)
     fields |= {f"split.{name}": value for name, value in fields["split"].items()}
-    for name in ("class_weights", "baselines", "table", "labels", "split", "split.clusters"):
+    for name in (
+        "class_weights",
+        "baselines",
+        "table",
+        "labels",
+        "mask",
+        "split",
+        "split.clusters",
+    ):
         del fields[name]
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
@@ -275,7 +318,15 @@ def _data_fields(task: TaskConfig) -> dict[str, Any]:
 
 
 def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
-    return differences_of(LabelSchema.load(out)[1].get("task", {}), wanted, "task.")
+    there = LabelSchema.load(out)[1].get("task", {})
+    if "mask_columns" in there:
+        return differences_of(there, wanted, "task.")
+    # An earlier version prepared the data: without masks, and with these columns by default.
+    same = dict(there)
+    for name, default in EARLIER_DEFAULTS.items():
+        if there.get(name, default) == default and not wanted[name]:
+            same[name] = wanted[name]
+    return differences_of(same, wanted, "task.")
 
 
 def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) -> None:

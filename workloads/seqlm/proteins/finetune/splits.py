@@ -5,7 +5,8 @@ refuses equal sequences and members of one cluster in two splits.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +17,27 @@ from seqlm.training.data.manifest import SPLITS, Settings
 from seqlm.training.data.spill import SPLIT_SALT, hash_all
 from seqlm.training.data.split_shards import split_numbers
 from seqlm.training.data.table_rows import Problems
+from seqlm.training.data.workspace import say
+from seqlm.training.strict_yaml import shown
 
-from .table import Record, first_of
+from .table import TRUTH, Record, first_of
 
 SplitNumbers = npt.NDArray[np.int8]
 """Position in ``SPLITS`` of each record, shape (N,)."""
 TRAIN = SPLITS.index("train")
 VALIDATION = SPLITS.index("validation")
 TEST = SPLITS.index("test")
+SPLIT_WORDS: Mapping[str, int] = {
+    "train": TRAIN,
+    "training": TRAIN,
+    "val": VALIDATION,
+    "valid": VALIDATION,
+    "validation": VALIDATION,
+    "dev": VALIDATION,
+    "test": TEST,
+    "testing": TEST,
+}
+"""Words for the splits in a column, in lower case."""
 SHOWN_LEAKS = 5
 HOW_TO_SPLIT = (
     "Give task.split.column with the values that are task.split.validation and task.split.test; or "
@@ -32,34 +46,47 @@ HOW_TO_SPLIT = (
 )
 
 
-def check_rule(split: SplitConfig) -> None:
-    """Raise ValueError unless exactly one rule is given."""
-    rules = [
-        name
-        for name in ("cluster", "cluster_column", "clusters")
-        if getattr(split, name) is not None
-    ]
+def check_rules_agree(split: SplitConfig) -> None:
+    """Raise ValueError if rules contradict each other."""
+    rules = _cluster_rules(split)
     if len(rules) > 1:
         raise ValueError(f"task.split: {' and '.join(rules)} are set; keep only one of them")
+    both = sorted(set(split.validation) & set(split.test))
+    if both:
+        raise ValueError(f"task.split: {first_of(both)} is in validation and in test; choose one")
+    if split.fold is not None and (split.validation or split.test):
+        raise ValueError(
+            "task.split: fold chooses the values of validation and test, which are set, too; keep one of them"
+        )
+
+
+def check_rule(split: SplitConfig) -> None:
+    """Raise ValueError unless a rule is given or was found, with all that it needs."""
+    check_rules_agree(split)
     if split.column is None:
-        if split.validation or split.test:
-            raise ValueError(
-                "task.split: validation and test are values of task.split.column, which is not given"
-            )
-        if not rules:
+        for name in ("validation", "test", "validation_column", "fold"):
+            if getattr(split, name) not in ((), None):
+                raise ValueError(
+                    f"task.split: {name} belongs to task.split.column, which is not given, and the table has "
+                    "no column that is known for splits"
+                )
+        if not _cluster_rules(split):
             raise ValueError(
                 "task.split: nothing says which proteins are held out, and a random choice would put "
                 f"relatives of the training proteins among them. {HOW_TO_SPLIT}"
             )
         return
-    if not split.validation:
+    if split.test and not split.validation and split.validation_column is None:
         raise ValueError(
             f"task.split.validation: got none; name the values of the column {split.column!r} that are held "
             "out for validation"
         )
-    both = sorted(set(split.validation) & set(split.test))
-    if both:
-        raise ValueError(f"task.split: {first_of(both)} is in validation and in test; choose one")
+
+
+def _cluster_rules(split: SplitConfig) -> list[str]:
+    """Return the fields that are set of those that split by cluster."""
+    names = ("cluster", "cluster_column", "clusters")
+    return [name for name in names if getattr(split, name) is not None]
 
 
 def split_records(
@@ -80,12 +107,13 @@ def split_records(
         ValueError: if a split has no protein, or a sequence or a cluster is in two.
     """
     if split.column is not None:
-        numbers = _by_column(split, records)
+        numbers = _by_column(split, records, settings)
     else:
         assert clusters is not None
         # The hash of data preparation, so that both hold out the same clusters.
         hashes = hash_all([cluster.encode() for cluster in clusters], SPLIT_SALT)
         numbers = split_numbers(hashes, settings)
+    # Words of a column name a test split only if there is one.
     has_test = bool(split.test) if split.column is not None else settings.test_fraction > 0
     wanted = [TRAIN, VALIDATION, TEST] if has_test else [TRAIN, VALIDATION]
     for number in wanted:
@@ -135,20 +163,100 @@ def _texts(what: str, column: str, records: Sequence[Record]) -> list[str]:
     return texts
 
 
-def _by_column(split: SplitConfig, records: Sequence[Record]) -> SplitNumbers:
+def _by_column(split: SplitConfig, records: Sequence[Record], settings: Settings) -> SplitNumbers:
+    """Return the splits that a column names, by its values, its folds or words such as ``train``."""
     assert split.column is not None
     values = _texts("split", split.column, records)
     found = Counter(values)
-    unknown = [value for value in (*split.validation, *split.test) if value not in found]
-    if unknown:
-        some = first_of([f"{value} ({count} proteins)" for value, count in found.most_common(6)])
+    by_words = not (split.validation or split.test or split.fold is not None)
+    if by_words:
+        places = _places_of_words(split.column, found)
+    else:
+        held_out = split if split.fold is None else _with_fold(split, found)
+        unknown = [value for value in (*held_out.validation, *held_out.test) if value not in found]
+        if unknown:
+            raise ValueError(
+                f"task.split: the column {split.column!r} has no value {unknown[0]!r}; it has {_some(found)}"
+            )
+        places = dict.fromkeys(held_out.validation, VALIDATION)
+        places |= dict.fromkeys(held_out.test, TEST)
+    numbers = np.array([places.get(value, TRAIN) for value in values], dtype=np.int8)
+    if split.validation_column is not None:
+        numbers[_marked(split.validation_column, records) & (numbers == TRAIN)] = VALIDATION
+    if by_words and not (numbers == VALIDATION).any():
+        _choose_validation(numbers, records, settings)
+    return numbers
+
+
+def _places_of_words(column: str, found: Counter[str]) -> dict[str, int]:
+    """Return the split of each value of a column, all of which are words for splits."""
+    places = {}
+    for value in found:
+        if value.lower() not in SPLIT_WORDS:
+            raise ValueError(
+                f"task.split: the column {column!r} has {shown(value)}, which names no split; it has "
+                f"{_some(found)}. Name those that are held out in task.split.validation and task.split.test, "
+                f"or write {', '.join(SPLITS)}. task.split.cluster=auto splits by similarity instead"
+            )
+        places[value] = SPLIT_WORDS[value.lower()]
+    return places
+
+
+def _with_fold(split: SplitConfig, found: Counter[str]) -> SplitConfig:
+    """Return the rule that holds out a fold for the test, and the next one for validation."""
+    fold = str(split.fold)
+    try:
+        folds = sorted(found, key=int)
+    except ValueError:
         raise ValueError(
-            f"task.split: the column {split.column!r} has no value {unknown[0]!r}; it has {some}"
+            f"task.split.fold: got {fold}, but the column {split.column!r} has {_some(found)}; the values of "
+            "folds are whole numbers"
+        ) from None
+    if fold not in folds:
+        raise ValueError(
+            f"task.split.fold: got {fold}; the column {split.column!r} has {_some(found)}"
         )
-    places = {value: VALIDATION for value in split.validation} | {
-        value: TEST for value in split.test
-    }
-    return np.array([places.get(value, TRAIN) for value in values], dtype=np.int8)
+    following = folds[(folds.index(fold) + 1) % len(folds)]
+    return replace(split, validation=(following,), test=(fold,))
+
+
+def _marked(column: str, records: Sequence[Record]) -> npt.NDArray[np.bool_]:
+    """Return which records a column marks, shape (N,). An empty cell marks none."""
+    problems = Problems()
+    marks = []
+    for record in records:
+        cell = record.cells[column]
+        text = cell.lower() if isinstance(cell, str) else ""
+        if text and text not in TRUTH:
+            problems.add(
+                record.where,
+                f"record {record.id}: {shown(text)} in column {column!r}; allowed are True, False or nothing",
+            )
+        marks.append(TRUTH.get(text, False))
+    problems.raise_if_any(f"the column {column!r}, which marks validation")
+    return np.array(marks, dtype=bool)
+
+
+def _choose_validation(
+    numbers: SplitNumbers, records: Sequence[Record], settings: Settings
+) -> None:
+    """Put training proteins into validation if a published split has no such set.
+
+    A hash of the sequence chooses, so relatives of training proteins validate. The test split stays as it is.
+    """
+    hashes = hash_all([record.tokens for record in records], SPLIT_SALT)
+    chosen = split_numbers(hashes, replace(settings, test_fraction=0.0)) == VALIDATION
+    chosen &= numbers == TRAIN
+    numbers[chosen] = VALIDATION
+    say(
+        f"note: the table has no validation split; a hash of the sequences chose {chosen.sum():,} of its "
+        f"training proteins (data.validation_fraction {settings.validation_fraction})"
+    )
+
+
+def _some(found: Counter[str]) -> str:
+    """Return the commonest values of a column for a message."""
+    return first_of([f"{value} ({count} proteins)" for value, count in found.most_common(6)])
 
 
 def _from_table(path: Path, records: Sequence[Record]) -> list[str]:

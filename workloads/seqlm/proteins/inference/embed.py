@@ -17,7 +17,7 @@ from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
 
 from .engine import Answer
-from .job import Command
+from .job import Command, Work
 from .poolings import pooling_of
 from .records import Protein
 from .repeated_ids import Rows
@@ -68,7 +68,7 @@ def embed(config: RunFile, here: Processes) -> None:
     if per_residue:
         bytes_per_residue = BYTES_PER_NUMBER * num_features * len(layers)
         part_residues = max(1, min(part_residues, MAX_PART_BYTES // bytes_per_residue))
-    command.run(tabulate, part_residues)
+    command.run(Work(tabulate=tabulate, part_residues=part_residues))
 
 
 def _column_names(layers: tuple[int, ...], poolings: Sequence[str]) -> list[str]:

@@ -8,9 +8,8 @@ job complete when one of its pods has succeeded.
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,11 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-from seqlm.proteins.data.plausibility import ALLOW, NUCLEOTIDES, Implausible
+from seqlm.proteins.data.plausibility import ALLOW, Implausible
 from seqlm.proteins.model.pretrained import load_model
+from seqlm.proteins.reading.counts import Counts
+from seqlm.proteins.reading.policies import Kind, Reader
+from seqlm.proteins.reading.rejects import Reject
 from seqlm.runs.run_file import RunFile
 from seqlm.training.hardware import environment
 from seqlm.training.heartbeat import beat
@@ -31,13 +33,43 @@ from seqlm.training.tracking.progress import WorkProgress
 
 from .engine import Answer, Array, Engine, compile_from
 from .output import Output
-from .records import Part, Planned, Protein, Reject, cut, input_key, key_of, planned, records_of
+from .records import Part, Planned, Protein, cut, input_key, key_of, planned, records_of
 from .repeated_ids import OCCURRENCE, Occurrences, Rows
 
 WAIT_SECONDS = 0.5
 """Seconds between two looks at the files of the other processes."""
 SHORTEST_SECONDS = 1e-9
 """Lower limit of a duration before it divides."""
+READERS = {
+    "embed": Reader.INFERENCE,
+    "predict": Reader.INFERENCE,
+    "variants": Reader.INFERENCE,
+    "contacts": Reader.CONTACTS,
+    "scorecard": Reader.INFERENCE,
+    "layers": Reader.INFERENCE,
+}
+"""Policies of each command. Those of ``scorecard`` and ``layers`` are unused: they read prepared data."""
+OF_MUTATIONS = (Kind.BAD_MUTATION, Kind.OTHER_PROTEIN, Kind.NO_PROTEIN)
+"""Kinds of rejects that are mutations, not proteins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Computation of a command, as functions."""
+
+    tabulate: Callable[[list[Protein]], Rows]
+    """Function from proteins to their rows."""
+    part_residues: int
+    """Number of residues after which a part ends."""
+    records: Callable[[], Iterable[Protein | Reject]] | None = None
+    """Function that opens the input, which is read twice; by default that of ``inference.input``."""
+    residues_of: Callable[[Protein], int] | None = None
+    """Function from a protein to the number of residues that the model reads, for the progress; by default
+    those of the protein."""
+    counts: Callable[[], Sequence[Counts]] = tuple
+    """Function that returns the numbers of other items than proteins, once the input has been read."""
+    draw: Callable[[], None] | None = None
+    """Function that writes more files when the table is complete, in the first process."""
 
 
 class Command:
@@ -55,6 +87,7 @@ class Command:
     def __init__(self, config: RunFile, here: Processes, name: str) -> None:
         self.config = config
         self.here = here
+        self.reader = READERS[name]
         self.output = Output(config, name)
         self.model_name = config.inference.model or str(config.run_dir / "model")
         beat("loading", slow=True)
@@ -92,66 +125,45 @@ class Command:
             return protein.tokens[: self.config.model.max_residues]
         return protein.tokens
 
-    def run(
-        self,
-        tabulate: Callable[[list[Protein]], Rows],
-        part_residues: int,
-        records: Callable[[], Iterable[Protein | Reject]] | None = None,
-        residues_of: Callable[[Protein], int] | None = None,
-        must_have_work: str | None = None,
-    ) -> None:
+    def run(self, work: Work) -> None:
         """Compute the missing parts and join them; every process calls this.
 
         Args:
-            tabulate: function from proteins to their rows.
-            part_residues: number of residues after which a part ends.
-            records: function that opens the input, which is read twice; by default that of
-                ``inference.input``.
-            residues_of: function from a protein to the number of residues that the model reads, for the
-                progress; by default those of the protein.
-            must_have_work: field of the run file that names what to compute, without which the command fails
-                if the model has nothing to read.
+            work: computation.
 
         Raises:
-            ValueError: if the input cannot be read, changes meanwhile or has no protein, if another command
-                writes the output, or the output holds another result.
+            ValueError: if the input cannot be read, changes meanwhile, or nothing of it can be used, if
+                another command writes the output, or the output holds another result.
         """
         output = self.output
-        settings = json.dumps(self.settings)
         try:
             output.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             folder = f"{output.path.parent} cannot be written: {error.strerror}"
             raise ValueError(f"{folder}; name another inference.output") from None
-
-        def read() -> Iterator[Part]:
-            beat("reading the input", slow=True)  # it may have to be downloaded first
-            for part in cut(
-                (records or partial(records_of, self.config))(), part_residues, settings
-            ):
-                beat("reading the input")
-                yield part
-
         when_held = (
             f"{output.path} is being written by another command; wait for it, stop it (its workers too), or "
             "name another inference.output"
         )
         with exclusive(output.path, self.here, when_held):
-            self._run(
-                read,
-                tabulate,
-                residues_of or (lambda protein: len(self._kept(protein))),
-                must_have_work,
-            )
+            plan = self._plan(work)
+            self._write(work, plan)
+        if self.here.is_first:
+            if work.draw is not None:
+                work.draw()
+            for line in plan.lines:
+                print(line)
 
-    def _run(
-        self,
-        read: Callable[[], Iterator[Part]],
-        tabulate: Callable[[list[Protein]], Rows],
-        residues_of: Callable[[Protein], int],
-        must_have_work: str | None,
-    ) -> None:
-        plan = self._plan(read(), residues_of, must_have_work)
+    def _parts(self, work: Work) -> Iterator[Part]:
+        """Read the whole input, cut into parts."""
+        beat("reading the input", slow=True)  # it may have to be downloaded first
+        records = work.records() if work.records else records_of(self.config, reader=self.reader)
+        for part in cut(records, work.part_residues, json.dumps(self.settings)):
+            beat("reading the input")
+            yield part
+
+    def _write(self, work: Work, plan: "_Plan") -> None:
+        """Write the table, unless it is complete."""
         key = plan.key
         if self.output.is_finished(key):
             self._say(
@@ -167,7 +179,7 @@ class Command:
         num_done = len(plan.parts) - len(missing)
         if num_done:
             self._say(f"continuing: {num_done} of {len(plan.parts)} parts are done")
-        self._compute(plan, missing, read(), tabulate)
+        self._compute(plan, missing, work)
         if not self.here.is_first:
             _await(lambda: self.output.is_finished(key))
             return
@@ -178,47 +190,59 @@ class Command:
         """Return whether the file of a part exists."""
         return (self.output.folder / part.file).exists()
 
-    def _plan(
-        self,
-        parts: Iterable[Part],
-        residues_of: Callable[[Protein], int],
-        must_have_work: str | None,
-    ) -> "_Plan":
+    def _plan(self, work: Work) -> "_Plan":
         """Read the whole input once, and print warnings about its records.
 
         Raises:
-            ValueError: if the input has no protein, or nothing is left to compute that must be.
+            ValueError: if the input cannot be read, or nothing of it can be used.
         """
         plan = _Plan()
         implausible = Implausible()
-        refused = _Refused()
-        for part in parts:
+        proteins = Counts("proteins")
+        residues = Counts("residues")
+        nucleotides: list[Reject] = []
+        residues_of = work.residues_of or self._num_kept
+        for part in self._parts(work):
             plan.parts.append(planned(part))
             plan.work.append(sum(map(residues_of, part.proteins)))
             ids = [protein.id for protein in part.proteins]
             plan.occurrences.add_part(ids)
             implausible.look_at(ids, [protein.tokens for protein in part.proteins])
-            refused.add(part.rejects)
-        if not implausible.looked_at:
-            raise ValueError(f"inference.input: {refused.reason('protein')}")
-        if must_have_work and not any(plan.work):
-            raise ValueError(f"{must_have_work}: {refused.reason('mutation')}")
-        for warning in [*implausible.warnings(), *refused.warnings()]:
+            proteins.used += len(part.proteins)
+            proteins.leave_out(one for one in part.rejects if one.kind not in OF_MUTATIONS)
+            num_kept = sum(map(self._num_kept, part.proteins))
+            residues.used += num_kept
+            residues.left_out[Kind.LONG] += part.num_residues - num_kept
+            nucleotides += [one for one in part.rejects if one.kind is Kind.NUCLEOTIDES]
+        for warning in implausible.warnings():
             self._say(warning)
+        if nucleotides:
+            self._say(
+                f"warning: {len(nucleotides):,} records are rejected because they look like DNA or RNA, for "
+                f"example {nucleotides[0].name}; allow them with {ALLOW}"
+            )
         repeated = plan.occurrences.count()
         if repeated:
             self._say(
                 f"warning: {repeated:,} records have the id of an earlier one; the column {OCCURRENCE} tells "
                 "them apart"
             )
+        is_cropped = residues.left_out[Kind.LONG] > 0
+        counts = [proteins, *([residues] if is_cropped else []), *work.counts()]
+        plan.lines = [
+            one.line(self.output.rejects if one is not residues else None) for one in counts
+        ]
         return plan
+
+    def _num_kept(self, protein: Protein) -> int:
+        """Return the number of residues that ``inference.long_proteins`` does not crop."""
+        return len(self._kept(protein))
 
     def _compute(
         self,
         plan: "_Plan",
         missing: set[str],
-        parts: Iterable[Part],
-        tabulate: Callable[[list[Protein]], Rows],
+        work: Work,
     ) -> None:
         """Write this process's share of the missing parts.
 
@@ -238,7 +262,7 @@ class Command:
         title = str(self.settings["command"])
         progress = WorkProgress(title, total, "residues", shows=self.here.is_first)
         self.engine.on_residues = progress.add
-        for part, expected in zip(parts, plan.parts, strict=True):
+        for part, expected in zip(self._parts(work), plan.parts, strict=True):
             if planned(part) != expected:
                 raise ValueError(
                     "inference.input: a file changed while it was read; run the command again"
@@ -246,7 +270,7 @@ class Command:
             if expected.file not in mine:
                 continue
             begun = time.monotonic()
-            rows = tabulate(part.proteins)
+            rows = work.tabulate(part.proteins)
             numbers = plan.occurrences.of_part(part.number)
             table = rows.table if numbers is None else rows.with_occurrences(numbers)
             self.output.write_part(expected.file, table, part.rejects)
@@ -291,9 +315,6 @@ class Command:
             f"{seconds:,.1f} s ({self.settings['precision']}, {rate:,.0f} residues/s)"
         )
         self._say(f"wrote {output.summary}: settings and totals")
-        if totals["rejected"]:
-            rejected = f"{totals['rejected']:,} rejected records, each with its reason"
-            self._say(f"wrote {output.rejects}: {rejected}")
 
     def _say(self, text: str) -> None:
         if self.here.is_first:
@@ -309,55 +330,13 @@ class _Plan:
     """Number of residues that the model reads for each part."""
     occurrences: Occurrences = field(default_factory=Occurrences)
     """Numbers of the records with repeated ids."""
+    lines: list[str] = field(default_factory=list)
+    """Lines with the numbers of what is used and left out, which end the command."""
 
     @property
     def key(self) -> str:
         """Key of the whole result."""
         return key_of(self.parts)
-
-
-@dataclass
-class _Refused:
-    """Rejected records of an input, and the first one of each kind."""
-
-    count: int = 0
-    first: Reject | None = None
-    nucleotides: int = 0
-    """Number of rejected records that look like DNA or RNA."""
-    example: str = ""
-    """Id of the first of these."""
-
-    def add(self, rejects: list[Reject]) -> None:
-        for reject in rejects:
-            self.count += 1
-            self.first = self.first or reject
-            if reject.nucleotides:
-                self.nucleotides += 1
-                self.example = self.example or reject.nucleotides
-
-    def reason(self, what: str) -> str:
-        """Explain why none of the wanted records is left.
-
-        Args:
-            what: word for the records.
-        """
-        if self.first is None:
-            return f"got no record; expected at least one {what}"
-        if self.nucleotides < self.count:
-            first = f"{self.first.where}: {self.first.reason}"
-            return f"no {what} is left; all {self.count:,} records are rejected, the first one at {first}"
-        return (
-            f"all {self.count:,} records look like DNA or RNA (letters {NUCLEOTIDES} only), for example "
-            f"{self.example}; give their translation into proteins, or allow them with {ALLOW}"
-        )
-
-    def warnings(self) -> list[str]:
-        if not self.nucleotides:
-            return []
-        return [
-            f"warning: {self.nucleotides:,} records are rejected because they look like DNA or RNA, for "
-            f"example {self.example}; allow them with {ALLOW}"
-        ]
 
 
 def await_all(files: Iterable[Path]) -> None:

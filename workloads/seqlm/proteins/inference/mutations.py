@@ -1,6 +1,5 @@
 """Table of the mutations to score. Needs no torch."""
 
-import csv
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -8,10 +7,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seqlm.proteins.mutations.edits import Variant
+from seqlm.proteins.mutations.errors import MutationError
 from seqlm.proteins.mutations.fitting import check_numbering, parse_variant
+from seqlm.proteins.reading.columns import mutation_columns
+from seqlm.proteins.reading.counts import Counts
+from seqlm.proteins.reading.formats import table_of_proteins
+from seqlm.proteins.reading.policies import Kind, Reader
+from seqlm.proteins.reading.rejects import Reject, rejected
+from seqlm.training.data.source_file import note_once
+from seqlm.training.data.table_forms import Layout, TableForm
+from seqlm.training.data.table_rows import Cell, Problems, Table, TableUse
 
-from .records import Protein, Reject
-from .variant_scores import MASKED_MARGINALS, check_indels
+from .records import Protein, nothing_used
+from .variant_scores import MASKED_MARGINALS, SCORES, score_of
+
+MUTATIONS = TableUse(
+    fields="inference.mutation_column and inference.id_column", other_formats="no list at all"
+)
 
 
 class MutationRow(NamedTuple):
@@ -30,6 +42,7 @@ class MutationTable:
 
     Args:
         rows: rows of the table.
+        rejects: rows that cannot be read.
         first_position: number of a protein's first residue in the table.
         score: name of the score that is computed.
     """
@@ -37,12 +50,19 @@ class MutationTable:
     def __init__(
         self,
         rows: Iterable[MutationRow],
+        rejects: Iterable[Reject] = (),
+        *,
         first_position: int = 1,
         score: str = MASKED_MARGINALS,
     ) -> None:
         self._first_position = first_position
         self._score = score
         self._by_protein: dict[str | None, list[MutationRow]] = defaultdict(list)
+        self._used: set[str] = set()
+        """Places of the rows that fit a protein."""
+        self._unread = list(rejects)
+        self._rejects: dict[str, Reject] = {reject.where: reject for reject in self._unread}
+        """First reject of each row that does not fit a protein, by place."""
         digest = hashlib.blake2b(digest_size=16)
         for row in rows:
             self._by_protein[row.protein].append(row)
@@ -65,18 +85,41 @@ class MutationTable:
             try:
                 variant = parse_variant(row.mutation, protein, self._first_position)
                 check_indels(variant, self._score)
-            except ValueError as error:
-                yield Reject(row.where, str(error))
+            except MutationError as error:
+                yield self._rejected(row, error.kind, str(error))
             else:
+                self._used.add(row.where)
                 yield variant
 
     def of_others(self, proteins: set[str]) -> list[Reject]:
-        """Return rejects of the rows that name a protein other than these."""
-        rejects = []
-        for protein, rows in self._by_protein.items():
-            if protein is not None and protein not in proteins:
-                rejects += [Reject(row.where, f"no protein {protein} in the input") for row in rows]
-        return rejects
+        """Return rejects of the rows that cannot be read, or name a protein other than these."""
+        others = [
+            self._rejected(row, Kind.NO_PROTEIN, f"no protein {protein} in the input")
+            for protein, rows in self._by_protein.items()
+            if protein is not None and protein not in proteins
+            for row in rows
+        ]
+        return [*self._unread, *others]
+
+    def counts(self) -> Counts:
+        """Return the numbers of rows that fit a protein, and of the others, of all that were parsed."""
+        counts = Counts("mutations", len(self._used))
+        counts.leave_out(
+            reject for where, reject in self._rejects.items() if where not in self._used
+        )
+        return counts
+
+    def check_used(self) -> None:
+        """Raise ValueError if no row fits a protein, after all proteins were parsed."""
+        if not self._used:
+            first = next(iter(self._rejects.values()), None)
+            raise nothing_used("inference.mutations", self.counts(), first, Reader.INFERENCE)
+
+    def _rejected(self, row: MutationRow, kind: Kind, reason: str) -> Reject:
+        """Return the reject of a row."""
+        reject = rejected(Reader.INFERENCE, Reject(kind, row.where, reason))
+        self._rejects.setdefault(row.where, reject)
+        return reject
 
 
 def with_rejected_mutations(
@@ -87,8 +130,8 @@ def with_rejected_mutations(
     Mutations of proteins that the input lacks come last.
 
     Raises:
-        ValueError: if a mutation has no id although the input has several proteins, or mutations number the
-            residues of a protein in another way.
+        ValueError: if a mutation has no id although the input has several proteins, if mutations number the
+            residues of a protein in another way, or if none fits.
     """
     known = set[str]()
     num_proteins = 0
@@ -105,35 +148,67 @@ def with_rejected_mutations(
             "table a column id, filled in every row"
         )
     yield from table.of_others(known)
+    table.check_used()
+
+
+class _Rows(Problems):
+    """Mistakes in rows of a table of mutations, which become its rejects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rejects: list[Reject] = []
+
+    def add(self, where: str, text: str, kind: str = "") -> None:
+        self.rejects.append(rejected(Reader.INFERENCE, Reject(Kind(kind), where, text)))
 
 
 def read_mutations(
-    path: Path, first_position: int = 1, score: str = MASKED_MARGINALS
+    path: Path,
+    mutation_column: str | None = None,
+    id_column: str | None = None,
+    *,
+    first_position: int = 1,
+    score: str = MASKED_MARGINALS,
 ) -> MutationTable:
-    """Read a CSV with the column ``mutation``, and ``id`` if there are several proteins.
+    """Read a table with a column of mutations, and one of ids if there are several proteins.
+
+    Args:
+        path: file.
+        mutation_column: column with the mutations; None to find it by its name.
+        id_column: column with the ids of the proteins, if the table has it; None to find it by its name.
+        first_position: number of a protein's first residue in the table.
+        score: name of the score that is computed.
 
     Raises:
         ValueError: if the file cannot be read, or is no such table.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, strict=True)
-            columns = reader.fieldnames or []
-            if "mutation" not in columns:
-                listed = ", ".join(map(repr, columns)) or "nothing"
-                raise ValueError(
-                    f"{path} has no column 'mutation'; it has {listed}. Its first line names the columns: "
-                    "mutation, and id for more than one protein"
-                )
-            rows = []
-            for row in reader:
-                protein = (row.get("id") or "").strip() or None
-                mutation = (row["mutation"] or "").strip()
-                rows.append(MutationRow(f"{path}:{reader.line_num}", protein, mutation))
-            return MutationTable(rows, first_position, score)
+        # A list with a single column has no separator by which it is recognised.
+        form = table_of_proteins(path) or TableForm(Layout.TEXT)
+        table = Table(path, MUTATIONS, form)
+        columns = mutation_columns(table.header, str(path), mutation_column, id_column)
+        note_once(f"{path} is {form.title}; {columns.describe()}")
+        wanted = [columns.mutation] if columns.id is None else [columns.mutation, columns.id]
+        problems = _Rows()
+        rows = []
+        for where, cells in table.rows(list(dict.fromkeys(wanted)), problems):
+            protein = None if columns.id is None else _text(cells[columns.id])
+            rows.append(MutationRow(where, protein, _text(cells[columns.mutation]) or ""))
     except OSError as error:
         raise ValueError(f"inference.mutations: {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
-    except csv.Error as error:
-        raise ValueError(f"{path} is not CSV: {error}; correct its quotes") from None
+    return MutationTable(rows, problems.rejects, first_position=first_position, score=score)
+
+
+def _text(cell: Cell) -> str | None:
+    """Return the text of a cell, the items of a list in one."""
+    return ":".join(cell) if isinstance(cell, tuple) else cell
+
+
+def check_indels(variant: Variant, score: str) -> None:
+    """Raise MutationError if a variant inserts or deletes residues, and a score takes none."""
+    if not variant.keeps_length and not score_of(score).takes_indels:
+        others = ", ".join(name for name, one in SCORES.items() if one.takes_indels)
+        raise MutationError(
+            f"{variant.name} inserts or deletes residues, which {score} cannot score; use {others} "
+            "(inference.score)"
+        )

@@ -1,8 +1,6 @@
 """Output of a command: the parts, and the table into which they are joined."""
 
-import csv
 import glob
-import io
 import json
 import os
 import shutil
@@ -15,6 +13,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from seqlm.launch.progress import parts_folder
+from seqlm.proteins.reading.policies import Kind
+from seqlm.proteins.reading.rejects import Reject, write_rejects
 from seqlm.runs.inference_commands import PARQUET, inference_command
 from seqlm.runs.run_file import RunFile
 from seqlm.training.heartbeat import beat
@@ -22,7 +22,7 @@ from seqlm.training.strict_yaml import read_mapping
 from seqlm.training.whole_file import write_whole
 
 from .output_file import output_file
-from .records import Reject, input_key
+from .records import input_key
 
 _REJECTS = b"rejects"
 """Key of the rejects in the metadata of a part's table."""
@@ -100,7 +100,7 @@ class Output:
     def write_part(self, name: str, table: pa.Table, rejects: Sequence[Reject]) -> None:
         """Write the file of a part, whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        listed = json.dumps([[reject.where, reject.reason] for reject in rejects]).encode()
+        listed = json.dumps([reject.cells for reject in rejects]).encode()
         partial = self.folder / f".{name}-{os.getpid()}"
         metadata = {**(table.schema.metadata or {}), _REJECTS: listed}
         pq.write_table(
@@ -116,13 +116,14 @@ class Output:
         parts are deleted last.
         """
         partial = self.path.with_name(f".{self.path.name}-{os.getpid()}")
-        rejects: list[tuple[str, str]] = []
+        rejects: list[Reject] = []
         writer: pq.ParquetWriter | _CsvWriter | None = None
         for name in names:
             beat("joining the parts")
             with pq.ParquetFile(self.folder / name) as part:
                 schema = part.schema_arrow
-                rejects += json.loads(schema.metadata[_REJECTS])
+                for where, kind, reason in json.loads(schema.metadata[_REJECTS]):
+                    rejects.append(Reject(Kind(kind), where, reason))
                 if writer is None:
                     writer = self._writer(partial, schema, summary)
                 for batch in part.iter_batches(_ROW_GROUP_ROWS):
@@ -133,9 +134,7 @@ class Output:
             old.unlink(missing_ok=True)
         write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
         if rejects:
-            text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows([("where", "reason"), *rejects])
-            write_whole(self.rejects, text.getvalue())
+            write_rejects(self.rejects, rejects)
         partial.replace(self.path)
         shutil.rmtree(self.folder)
 

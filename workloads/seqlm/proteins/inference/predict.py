@@ -25,7 +25,7 @@ from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
 
 from .engine import PROTEIN_LOGITS, RESIDUE_LOGITS, Answer, Array
-from .job import Command
+from .job import Command, Work
 from .records import Protein
 from .repeated_ids import OCCURRENCE, Rows
 
@@ -102,7 +102,7 @@ def predict(config: RunFile, here: Processes) -> None:
         values = [head.kind.values(found) for found in logits]
         return Rows(pa.table({"id": ids, "length": lengths, **predictions(head, values)}))
 
-    command.run(tabulate, config.inference.part_residues)
+    command.run(Work(tabulate=tabulate, part_residues=config.inference.part_residues))
 
 
 def predictions(head: Head, values: list[Array]) -> dict[str, pa.Array]:

@@ -22,7 +22,10 @@ from seqlm.proteins.data.plausibility import ALLOW, NUCLEOTIDES, is_nucleotides
 from seqlm.proteins.data.sources import PROTEINS
 from seqlm.proteins.finetune.table import PROTEIN_TABLE, table_records
 from seqlm.proteins.reading.columns import Role, chosen_columns
+from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.formats import table_of_proteins
+from seqlm.proteins.reading.policies import Decision, Kind, Reader, decision
+from seqlm.proteins.reading.rejects import RecordError, Reject, rejected, stopped
 from seqlm.runs.run_file import RunFile
 from seqlm.training.data.limits import MIB
 from seqlm.training.data.source_file import note_once
@@ -56,17 +59,6 @@ class Protein:
     @property
     def sequence(self) -> str:
         return decode(self.tokens)
-
-
-@dataclass(frozen=True)
-class Reject:
-    """Record that is not a valid protein."""
-
-    where: str
-    """``file:line``, or the row of a Parquet file."""
-    reason: str
-    nucleotides: str | None = None
-    """Id of a record that is rejected because it looks like DNA or RNA."""
 
 
 def read_proteins(
@@ -111,43 +103,83 @@ def _fetched(location: str, downloads: Path) -> list[Path]:
             time.sleep(POLL_SECONDS)
 
 
-def records_of(config: RunFile, locations: Sequence[str] = ()) -> Iterator[Protein | Reject]:
-    """Read the records of ``inference.input``, or only those of the given locations."""
+def records_of(
+    config: RunFile, locations: Sequence[str] = (), reader: Reader = Reader.INFERENCE
+) -> Iterator[Protein | Reject]:
+    """Read the records of ``inference.input``, or only those of the given locations.
+
+    Args:
+        config: run file.
+        locations: files, folders and addresses; none for those of the run file.
+        reader: command whose policies apply.
+
+    Raises:
+        ValueError: if a file cannot be read, or nothing of a location can be used.
+    """
     inference = config.inference
     task = config.task
     id_column = task.id_column if task else None
     sequence_column = task.sequence_column if task else None
-    records = read_proteins(
-        locations or inference.input,
-        Path(config.data.downloads),
-        id_column=inference.id_column or id_column,
-        sequence_column=inference.sequence_column or sequence_column,
-    )
-    return (
-        _checked(record, config) if isinstance(record, Protein) else record for record in records
-    )
+    for location in locations or inference.input:
+        records = read_proteins(
+            [location],
+            Path(config.data.downloads),
+            id_column=inference.id_column or id_column,
+            sequence_column=inference.sequence_column or sequence_column,
+        )
+        counts = Counts("proteins")
+        first: Reject | None = None
+        for read in records:
+            record = _checked(read, config, reader)
+            if isinstance(record, Reject):
+                counts.leave_out([record])
+                first = first or record
+            else:
+                counts.used += 1
+            yield record
+        if not counts.used:
+            raise nothing_used(f"inference.input: {location}", counts, first, reader)
 
 
-def _checked(protein: Protein, config: RunFile) -> Protein | Reject:
-    """Turn DNA and RNA into rejects, and long proteins if the run file says so."""
-    if not config.data.allow_nucleotides and is_nucleotides(protein.tokens):
-        return Reject(
-            protein.file,
-            f"record {protein.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
-            f"translation into protein, or allow it with {ALLOW}",
-            protein.id,
+def nothing_used(place: str, counts: Counts, first: Reject | None, reader: Reader) -> RecordError:
+    """Return the error for an input of which nothing can be used.
+
+    Args:
+        place: field of the run file and its value.
+        counts: numbers of the items of this input.
+        first: first reject; None if the input has no items.
+        reader: command whose policies apply.
+    """
+    if first is None:
+        return stopped(
+            reader, Reject(Kind.NO_RECORD, place, f"got no {counts.what}; give at least one")
         )
-    if (
-        config.inference.long_proteins == "reject"
-        and len(protein.tokens) > config.model.max_residues
-    ):
-        return Reject(
-            protein.file,
-            f"record {protein.id} has {len(protein.tokens)} residues; allowed are "
-            f"{config.model.max_residues} (model.max_residues), or set inference.long_proteins to window or "
-            "crop",
+    reason = f"nothing can be used. {counts.line()}, the first one at {first.text}"
+    return stopped(reader, Reject(Kind.NOTHING_USED, place, reason))
+
+
+def _checked(record: Protein | Reject, config: RunFile, reader: Reader) -> Protein | Reject:
+    """Apply the policies: turn DNA and RNA into rejects, and long proteins if the run file says so."""
+    if isinstance(record, Reject):
+        return rejected(reader, record)
+    length = len(record.tokens)
+    longest = config.model.max_residues
+    if not config.data.allow_nucleotides and is_nucleotides(record.tokens):
+        reason = (
+            f"record {record.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
+            f"translation into protein, or allow it with {ALLOW}"
         )
-    return protein
+        return rejected(reader, Reject(Kind.NUCLEOTIDES, record.file, reason, record.id))
+    is_refused = (
+        config.inference.long_proteins == "reject" or decision(Kind.LONG, reader) is Decision.REJECT
+    )
+    if length > longest and is_refused:
+        reason = (
+            f"record {record.id} has {length} residues; allowed are {longest} (model.max_residues), or set "
+            "inference.long_proteins to window or crop"
+        )
+        return Reject(Kind.LONG, record.file, reason, record.id)
+    return record
 
 
 class _Collected(Problems):
@@ -157,8 +189,8 @@ class _Collected(Problems):
         super().__init__()
         self.rejects: list[Reject] = []
 
-    def add(self, where: str, text: str) -> None:
-        self.rejects.append(Reject(where, text))
+    def add(self, where: str, text: str, kind: str = "") -> None:
+        self.rejects.append(Reject(Kind(kind), where, text))
 
     def taken(self) -> list[Reject]:
         """Return the rejects since the last call."""
@@ -192,11 +224,10 @@ def _of_block(block: Block) -> Iterator[Protein | Reject]:
     """Yield the records of a block of FASTA; if it has mistakes, parse its records one by one."""
     try:
         ids, tokens = parse_block(block)
-    except ValueError as error:
+    except RecordError as error:
         records = list(single_records(block))
         if len(records) == 1:
-            where, _, reason = str(error).partition(": ")
-            yield Reject(where, reason)
+            yield error.reject
         else:
             for record in records:
                 yield from _of_block(record)
@@ -242,7 +273,7 @@ def cut(records: Iterable[Protein | Reject], num_residues: int, settings: str) -
     for record in records:
         if isinstance(record, Reject):
             part.rejects.append(record)
-            _add(digest, b"reject", record.where.encode(), record.reason.encode())
+            _add(digest, b"reject", *(cell.encode() for cell in record.cells))
             continue
         part.proteins.append(record)
         part.num_residues += len(record.tokens)

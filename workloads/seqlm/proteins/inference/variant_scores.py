@@ -44,9 +44,9 @@ class VariantScore:
     passes: str
     """Number of proteins that the model reads for one wild type, as the documentation shows it."""
     exactness: str
-    """What the score leaves out, as the documentation shows it."""
+    """Limits of the score, as the documentation shows them."""
     use: str
-    """When to use it, as the documentation shows it."""
+    """Use of the score, as the documentation shows it."""
     takes_indels: bool
     """Whether variants may be shorter or longer than the wild type."""
     is_distribution: bool
@@ -126,7 +126,7 @@ SCORES: Mapping[str, VariantScore] = {
     "wild_type_marginals": VariantScore(
         formula="sum over i in M of log p(m_i \\| x) - log p(w_i \\| x)",
         passes="one",
-        exactness="As above, and the model sees the residue that it is asked about.",
+        exactness="As above, and the model sees the residue that it scores.",
         use="Many proteins, or a first look: it is the fastest.",
         takes_indels=False,
         is_distribution=True,
@@ -136,7 +136,7 @@ SCORES: Mapping[str, VariantScore] = {
     "mutant_marginals": VariantScore(
         formula="sum over i in M of log p(m_i \\| y) - log p(w_i \\| y)",
         passes="one per variant",
-        exactness="The model sees the residues that it is asked about.",
+        exactness="The model sees the residues that it scores.",
         use="Variants with several mutations that act on each other.",
         takes_indels=False,
         is_distribution=False,
@@ -171,13 +171,3 @@ def score_of(name: str) -> VariantScore:
     if name not in SCORES:
         raise ValueError(f"score: got {name!r}; allowed are {', '.join(SCORES)}")
     return SCORES[name]
-
-
-def check_indels(variant: Variant, score: str) -> None:
-    """Raise ValueError if a variant inserts or deletes residues, and a score takes none."""
-    if not variant.keeps_length and not score_of(score).takes_indels:
-        others = ", ".join(name for name, one in SCORES.items() if one.takes_indels)
-        raise ValueError(
-            f"{variant.name} inserts or deletes residues, which {score} cannot score; use {others} "
-            "(inference.score)"
-        )

@@ -8,22 +8,26 @@ each protein gets a heat map. The result has the columns id, mutation and score.
 their protein are listed in the rejects, each with its reason, and the others are scored.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
+from seqlm.proteins.alphabet import FIRST_RESIDUE, NUM_STANDARD_RESIDUES, STANDARD_RESIDUES
 from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.mutations.edits import Variant
 from seqlm.proteins.mutations.saturation import all_single_mutants
+from seqlm.proteins.reading.counts import Counts
+from seqlm.proteins.reading.policies import Kind, Reader
+from seqlm.proteins.reading.rejects import Reject
 from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
 
-from .job import Command
+from .job import Command, Work
 from .marginals import variant_scores
 from .mutations import read_mutations, with_rejected_mutations
-from .records import Protein, Reject, records_of
+from .records import Protein, nothing_used, records_of
 from .repeated_ids import Rows
 from .single_mutants import draw_heat_maps, write_positions
 from .variant_scores import MASKED_MARGINALS, score_of
@@ -49,7 +53,13 @@ def variants(config: RunFile, here: Processes) -> None:
     score = score_of(inference.score)
     table = None
     if inference.mutations is not None:
-        table = read_mutations(Path(inference.mutations), first_position, inference.score)
+        table = read_mutations(
+            Path(inference.mutations),
+            inference.mutation_column,
+            inference.id_column,
+            first_position=first_position,
+            score=inference.score,
+        )
     command.settings["mutations_fingerprint"] = None if table is None else table.fingerprint
     # Otherwise the result is that of versions without these settings.
     if inference.score != MASKED_MARGINALS:
@@ -57,9 +67,25 @@ def variants(config: RunFile, here: Processes) -> None:
     if first_position != 1:
         command.settings["first_position"] = first_position
 
+    scored = Counts("residues")
+
     def records() -> Iterable[Protein | Reject]:
         found = records_of(config)
-        return found if table is None else with_rejected_mutations(found, table)
+        if table is not None:
+            return with_rejected_mutations(found, table)
+        scored.clear()
+        return _counting(found, scored)
+
+    def counts() -> list[Counts]:
+        return [scored if table is None else table.counts()]
+
+    def draw() -> None:
+        out = command.output.path
+        for picture in draw_heat_maps(out, command.model_name, first_position):
+            print(f"wrote {picture}: heat map")
+        if score.is_distribution:
+            for written in write_positions(out, command.model_name, first_position):
+                print(f"wrote {written.path}: {written.content}")
 
     def wanted_of(protein: Protein) -> list[Variant]:
         if table is None:
@@ -85,13 +111,32 @@ def variants(config: RunFile, here: Processes) -> None:
                 scores += variant_scores(command.engine, protein.tokens, wanted, inference.score)
         return Rows(pa.table([ids, mutations, scores], schema=_SCHEMA), per_protein)
 
-    part_residues = max(1, inference.part_residues // READS_PER_PROTEIN)
-    wanted_field = None if table is None else "inference.mutations"
-    command.run(tabulate, part_residues, records, residues_of, wanted_field)
-    if here.is_first and table is None:
-        out = command.output.path
-        for picture in draw_heat_maps(out, command.model_name, first_position):
-            print(f"wrote {picture}: heat map")
-        if score.is_distribution:
-            for written in write_positions(out, command.model_name, first_position):
-                print(f"wrote {written.path}: {written.content}")
+    work = Work(
+        tabulate=tabulate,
+        part_residues=max(1, inference.part_residues // READS_PER_PROTEIN),
+        records=records,
+        residues_of=residues_of,
+        counts=counts,
+        draw=draw if table is None else None,
+    )
+    command.run(work)
+
+
+def _counting(records: Iterable[Protein | Reject], counts: Counts) -> Iterator[Protein | Reject]:
+    """Yield records, and count the residues with and without mutants.
+
+    Raises:
+        ValueError: if no residue has mutants.
+    """
+    first: Reject | None = None
+    for record in records:
+        if isinstance(record, Protein):
+            num_scored = int((record.tokens < FIRST_RESIDUE + NUM_STANDARD_RESIDUES).sum())
+            counts.used += num_scored
+            counts.left_out[Kind.UNUSUAL] += len(record.tokens) - num_scored
+            if first is None and num_scored < len(record.tokens):
+                reason = f"record {record.id} has residues other than {STANDARD_RESIDUES}"
+                first = Reject(Kind.UNUSUAL, record.file, reason, record.id)
+        yield record
+    if not counts.used:
+        raise nothing_used("inference.input", counts, first, Reader.INFERENCE)

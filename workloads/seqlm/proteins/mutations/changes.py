@@ -1,12 +1,12 @@
-"""What the name of a mutation says, before it is compared with a protein."""
+"""Meaning of a mutation's name, before it is compared with a protein."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
 
-class Kind(Enum):
-    """What happens to the residues that a change names."""
+class ChangeKind(Enum):
+    """Fate of the residues that a change names."""
 
     REPLACED = auto()
     """They, and those between them, give way to the inserted ones, if any."""
@@ -31,7 +31,7 @@ class Named(NamedTuple):
 class Change:
     """Change of consecutive residues."""
 
-    kind: Kind
+    kind: ChangeKind
     text: str
     """Text of the change, for messages."""
     named: tuple[Named, ...]

@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .errors import MutationError
+
 
 class WildType(Protocol):
     """Protein that variants are made of."""
@@ -66,10 +68,10 @@ class Variant:
         """Substitutions of the variant, in the order of the name.
 
         Raises:
-            ValueError: if residues are inserted or deleted.
+            MutationError: if residues are inserted or deleted.
         """
         if not self.keeps_length:
-            raise ValueError(f"{self.name} inserts or deletes residues")
+            raise MutationError(f"{self.name} inserts or deletes residues")
         return tuple(
             Substitution(int(self.wild[place]), place, mutant)
             for edit in self.edits
@@ -102,11 +104,11 @@ def _place_of(edit: Edit) -> tuple[int, int]:
 
 
 def check_apart(name: str, edits: Sequence[Edit]) -> None:
-    """Raise ValueError if two edits of a variant touch one residue, or insert at one place."""
+    """Raise MutationError if two edits of a variant touch one residue, or insert at one place."""
     by_place = sorted(edits, key=_place_of)
     for one, following in itertools.pairwise(by_place):
         if following.start < one.stop or following.start == one.start:
-            raise ValueError(
+            raise MutationError(
                 f"{name}: two mutations change the residue at place {following.start + 1} of the protein; "
                 "give each residue one mutation"
             )

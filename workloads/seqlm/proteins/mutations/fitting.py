@@ -5,10 +5,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from seqlm.proteins.alphabet import TOKENS, encode
+from seqlm.proteins.reading.policies import Kind
 from seqlm.training.strict_yaml import shown
 
-from .changes import Change, Kind, Named
+from .changes import Change, ChangeKind, Named
 from .edits import Edit, Variant, WildType, check_apart, edits_between
+from .errors import MutationError
 from .names import Description, described
 
 FIRST_POSITION = "inference.first_position"
@@ -28,7 +30,7 @@ def parse_variant(name: str, protein: WildType, first_position: int = 1) -> Vari
         first_position: number of the protein's first residue in names.
 
     Raises:
-        ValueError: if the name has another form, or does not fit the protein.
+        MutationError: if the name has another form, or does not fit the protein.
     """
     return fitted(described(name), protein, first_position)
 
@@ -37,7 +39,7 @@ def fitted(description: Description, protein: WildType, first_position: int = 1)
     """Return the variant of a protein that a description means.
 
     Raises:
-        ValueError: if it does not fit the protein.
+        MutationError: if it does not fit the protein.
     """
     name = description.name
     wild = np.asarray(protein.tokens, dtype=np.uint8)
@@ -50,23 +52,24 @@ def fitted(description: Description, protein: WildType, first_position: int = 1)
     check_apart(shown(name), edits)
     variant = Variant(name, edits, wild)
     if not len(variant.tokens):
-        raise ValueError(f"{shown(name)} deletes all residues of {protein.id}; leave it out")
+        raise MutationError(f"{shown(name)} deletes all residues of {protein.id}; leave it out")
     return variant
 
 
 def _check_sequence(name: str, mutant: bytes, protein: WildType) -> None:
-    """Raise ValueError if a whole sequence is hardly a variant of a protein."""
+    """Raise MutationError if a whole sequence is hardly a variant of a protein."""
     wild = bytes(protein.tokens)
     longest = max(len(wild), len(mutant))
     if longest > LARGEST_RATIO * min(len(wild), len(mutant)):
-        raise ValueError(
+        raise MutationError(
             f"{shown(name)} has {len(mutant)} residues, and the wild type {protein.id} has {len(wild)}; give "
-            "the whole sequence of the variant, or a mutation such as A42G"
+            "the whole sequence of the variant, or a mutation such as A42G",
+            Kind.OTHER_PROTEIN,
         )
     if len(wild) == len(mutant):
         equal = sum(one == other for one, other in zip(wild, mutant, strict=True))
         if equal < LEAST_IDENTITY * len(wild):
-            raise ValueError(
+            raise MutationError(
                 f"{shown(name)} has {equal} of the {len(wild)} residues of {protein.id}; at least half must "
                 "agree. Is this the right protein?"
             )
@@ -76,7 +79,7 @@ def _edit(change: Change, protein: WildType, first_position: int) -> Edit | None
     """Return the edit of a change; None if nothing changes.
 
     Raises:
-        ValueError: if a residue that the change names is not there.
+        MutationError: if a residue that the change names is not there.
     """
     for named in change.named:
         _check_residue(change, named, protein, first_position)
@@ -84,33 +87,35 @@ def _edit(change: Change, protein: WildType, first_position: int) -> Edit | None
     stop = change.named[-1].number - first_position + 1
     inserted = bytes(TOKENS.index(letter) for letter in change.inserted)
     match change.kind:
-        case Kind.REPLACED:
+        case ChangeKind.REPLACED:
             if inserted == bytes(protein.tokens[start:stop]):
                 return None
             return Edit(start, stop, inserted)
-        case Kind.INSERTED:
+        case ChangeKind.INSERTED:
             return Edit(start + 1, start + 1, inserted)
-        case Kind.DUPLICATED:
+        case ChangeKind.DUPLICATED:
             return Edit(stop, stop, bytes(protein.tokens[start:stop]))
-        case Kind.SAME:
+        case ChangeKind.SAME:
             return None
 
 
 def _check_residue(change: Change, named: Named, protein: WildType, first_position: int) -> None:
-    """Raise ValueError if a residue that a change names is not there."""
+    """Raise MutationError if a residue that a change names is not there."""
     length = len(protein.tokens)
     last_position = first_position + length - 1
     if not first_position <= named.number <= last_position:
-        raise ValueError(
+        raise MutationError(
             f"{change.text}: position {named.number} is outside {protein.id}, which has the positions "
-            f"{first_position} to {last_position} ({FIRST_POSITION} is the number of its first residue)"
+            f"{first_position} to {last_position} ({FIRST_POSITION} is the number of its first residue)",
+            Kind.OTHER_PROTEIN,
         )
     there = TOKENS[int(protein.tokens[named.number - first_position])]
     if there != named.letter:
-        raise ValueError(
+        raise MutationError(
             f"{change.text}: the wild type {protein.id} has {there} at position {named.number}, not "
             f"{named.letter}; is this the right protein, and is its first residue number {first_position} "
-            f"({FIRST_POSITION})?"
+            f"({FIRST_POSITION})?",
+            Kind.OTHER_PROTEIN,
         )
 
 
@@ -153,7 +158,7 @@ def _residues(names: Iterable[str]) -> Iterator[Named]:
     for name in names:
         try:
             description = described(name)
-        except ValueError:
+        except MutationError:
             continue
         for change in description.changes:
             yield from change.named

@@ -10,7 +10,8 @@ import re
 from seqlm.proteins.alphabet import STANDARD_RESIDUES, THREE_LETTER_CODES
 from seqlm.training.strict_yaml import shown
 
-from .changes import Change, Kind, Named
+from .changes import Change, ChangeKind, Named
+from .errors import MutationError
 
 _TO_ONE_LETTER = {code: letter for letter, code in THREE_LETTER_CODES.items()}
 _RESIDUE = rf"(?:{'|'.join(_TO_ONE_LETTER)}|[{STANDARD_RESIDUES}])"
@@ -27,12 +28,12 @@ _WITHOUT_PREFIX = re.compile(
 _THREE_LETTERS = re.compile(rf"({'|'.join(_TO_ONE_LETTER)})\d+(?:{'|'.join(_TO_ONE_LETTER)})")
 """Substitution in three letters, which is read without ``p.``, too."""
 _KINDS = {
-    "sub": Kind.REPLACED,
-    "delins": Kind.REPLACED,
-    "del": Kind.REPLACED,
-    "ins": Kind.INSERTED,
-    "dup": Kind.DUPLICATED,
-    "equal": Kind.SAME,
+    "sub": ChangeKind.REPLACED,
+    "delins": ChangeKind.REPLACED,
+    "del": ChangeKind.REPLACED,
+    "ins": ChangeKind.INSERTED,
+    "dup": ChangeKind.DUPLICATED,
+    "equal": ChangeKind.SAME,
 }
 """Kinds of changes by those of mavehgvs. Frame shifts are refused before."""
 _KEPT = ("p.=", "p.(=)")
@@ -64,10 +65,10 @@ def changes_of(name: str) -> list[Change]:
     """Return the changes that a name in HGVS describes; none for the wild type.
 
     Raises:
-        ValueError: if the name is not one of a protein, has another form, or describes no single sequence.
+        MutationError: if the name is not one of a protein, has another form, or describes no single sequence.
     """
     if _OTHER_PREFIX.match(name) and not _PREFIX.match(name):
-        raise ValueError(
+        raise MutationError(
             f"{shown(name)} names a change in DNA or RNA; give the name of the protein's change, "
             "such as p.Ala24Gly"
         )
@@ -76,7 +77,7 @@ def changes_of(name: str) -> list[Change]:
         return []
     for pattern, what in _NOT_SCORED.items():
         if re.search(pattern, body):
-            raise ValueError(
+            raise MutationError(
                 f"{shown(name)} is {what}, which no model of whole proteins can score; leave it out"
             )
     return [_change(name, part) for part in _parts(body)]
@@ -100,7 +101,7 @@ def _change(name: str, part: str) -> Change:
     """Return one change of a name.
 
     Raises:
-        ValueError: if the change has a form that is not one of HGVS.
+        MutationError: if the change has a form that is not one of HGVS.
     """
     from mavehgvs import MaveHgvsParseError
     from mavehgvs import Variant as ParsedName
@@ -108,7 +109,7 @@ def _change(name: str, part: str) -> Change:
     try:
         parsed = ParsedName(f"p.{_in_three_letters(part)}")
     except MaveHgvsParseError as error:
-        raise ValueError(
+        raise MutationError(
             f"{shown(name)} is not a variant in HGVS that can be read: {error}; allowed are p.Ala24Gly, "
             "p.Ala24=, p.Ala24del, p.Ala24_Gly26del, p.Ala24_Gly25insSer, p.Ala24delinsSerThr, p.Ala24dup, "
             "and several in brackets, p.[Ala24Gly;Lys30Arg]"

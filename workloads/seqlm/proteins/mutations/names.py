@@ -7,7 +7,8 @@ from seqlm.proteins.alphabet import STANDARD_RESIDUES
 from seqlm.training.strict_yaml import shown
 
 from . import hgvs
-from .changes import Change, Kind, Named
+from .changes import Change, ChangeKind, Named
+from .errors import MutationError
 
 WILD_TYPES = ("wt", "_wt", "wildtype", "wild-type", "wild_type", "wild type")
 """Names of the wild type, besides those of HGVS, in small letters."""
@@ -40,15 +41,15 @@ def described(name: str) -> Description:
     """Return what a name says.
 
     Raises:
-        ValueError: if the name is none of a variant, or has two meanings.
+        MutationError: if the name is none of a variant, or has two meanings.
     """
     text = name.strip()
     if not text:
-        raise ValueError("the name of the variant is empty; write WT for the wild type")
+        raise MutationError("the name of the variant is empty; write WT for the wild type")
     if text.lower() in WILD_TYPES:
         return Description(name)
     if text.lower() == _SYNONYMOUS:
-        raise ValueError(
+        raise MutationError(
             f"{text} stands for all variants without a change in the protein; leave it out, or write WT"
         )
     if hgvs.is_hgvs(text):
@@ -61,10 +62,10 @@ def described(name: str) -> Description:
 
 
 def _refuse_alternatives(text: str, place: str, residues: list[str]) -> None:
-    """Raise ValueError with the meanings of a mutation with several new residues."""
+    """Raise MutationError with the meanings of a mutation with several new residues."""
     single = " and ".join(f"{place}{residue}" for residue in residues)
     joined = "".join(residues)
-    raise ValueError(
+    raise MutationError(
         f"{shown(text)} may mean the variants {single}, or one variant with {joined} in place of {place}; "
         f"give each variant a row of its own, or write p.{place}delins{joined}"
     )
@@ -74,7 +75,7 @@ def _change(text: str) -> Change:
     """Return the change that one mutation of a name describes.
 
     Raises:
-        ValueError: if it has another form, or is a stop.
+        MutationError: if it has another form, or is a stop.
     """
     if hgvs.is_hgvs(text):
         found = hgvs.changes_of(text)
@@ -82,7 +83,7 @@ def _change(text: str) -> Change:
             return found[0]
     match = _SHORT.fullmatch(text)
     if match is None:
-        raise ValueError(
+        raise MutationError(
             f"{shown(text)} is not a mutation; write the residue, its position and the new residue, A42G, or "
             "A42G:K50R for several; deletions and insertions as in HGVS, p.Ala42del"
         )
@@ -90,12 +91,12 @@ def _change(text: str) -> Change:
     number = int(match[2])
     mutant = match[3].upper()
     if mutant == _STOP:
-        raise ValueError(
+        raise MutationError(
             f"{shown(text)} is a stop, which no model of whole proteins can score; leave it out"
         )
     for letter in (wild, mutant):
         if letter not in STANDARD_RESIDUES + _SAME:
-            raise ValueError(f"{text}: {letter} is not one of the residues {STANDARD_RESIDUES}")
+            raise MutationError(f"{text}: {letter} is not one of the residues {STANDARD_RESIDUES}")
     if mutant == _SAME:
-        return Change(Kind.SAME, text, (Named(wild, number),), "")
-    return Change(Kind.REPLACED, text, (Named(wild, number),), mutant)
+        return Change(ChangeKind.SAME, text, (Named(wild, number),), "")
+    return Change(ChangeKind.REPLACED, text, (Named(wild, number),), mutant)

@@ -1,6 +1,7 @@
 """Masked-language-model scores of a split under fixed masks, so that models can be compared."""
 
 import dataclasses
+from collections import Counter
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack
 from seqlm.proteins.model.pretrained import starting_config, starting_weights, with_weights
 from seqlm.proteins.model.protein_packs import ProteinSplit, ProteinStream
+from seqlm.proteins.reading.counts import Counts
+from seqlm.proteins.reading.policies import Kind
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checksums import verified
 from seqlm.training.config import KernelMode
@@ -19,7 +22,7 @@ from seqlm.training.objective import Place
 from seqlm.training.packing import HostPack, PackShape
 from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
-from seqlm.training.records import RecordSplit
+from seqlm.training.records import RecordSplit, Split
 from seqlm.training.scoring import EVALUATION_SEED, Score, score_packs
 from seqlm.training.tracking.progress import WorkProgress
 
@@ -107,6 +110,18 @@ def pseudo_perplexity(
         values.append(perplexity_of(engine, split.token_ids(place)[:longest]))
         progress.add(1)
     return float(np.mean(values))
+
+
+def split_counts(config: RunFile, name: Split) -> list[Counts]:
+    """Return the numbers of proteins and residues of a split that ``score_model`` scores."""
+    split = ProteinSplit(config.data.path, name)
+    _, lengths = split.draw(0, split.num_units, EVALUATION_SEED, 0)
+    num_read = int(np.minimum(lengths, config.model.max_residues).sum())
+    num_others = split.num_records - split.num_units
+    return [
+        Counts("proteins", split.num_units, Counter({Kind.NOT_DRAWN: num_others})),
+        Counts("residues", num_read, Counter({Kind.LONG: int(lengths.sum()) - num_read})),
+    ]
 
 
 def score_model(config: RunFile, here: Processes) -> dict[str, object]:

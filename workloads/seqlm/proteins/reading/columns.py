@@ -1,13 +1,15 @@
 """Columns of tables of proteins: which one has the ids, and which one the sequences.
 
-A column that the run file names is used as it is. Otherwise ``WELL_KNOWN`` decides, whatever the case of the
-names, and the choice is printed.
+A column that the run file names is used as it is. Otherwise the format decides if it is one of the field
+(``field_formats``), and then ``WELL_KNOWN``, whatever the case of the names. The choice is printed.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+from .field_formats import FieldFormat, field_format
 
 
 class Role(Enum):
@@ -16,6 +18,9 @@ class Role(Enum):
     ID = "id"
     SEQUENCE = "sequence"
     MUTATION = "mutation"
+    LABEL = "label"
+    MASK = "mask of residues"
+    SPLIT = "split"
 
 
 WELL_KNOWN: Mapping[Role, Sequence[Sequence[str]]] = {
@@ -42,12 +47,26 @@ WELL_KNOWN: Mapping[Role, Sequence[Sequence[str]]] = {
         ("mutation", "mutations"),
         ("mutant", "variant", "hgvs_pro", "aa_mutation", "substitution"),
     ),
+    Role.LABEL: (
+        ("label",),
+        ("target",),
+        ("score", "dms_score", "fitness"),
+    ),
+    Role.MASK: (
+        ("mask", "residue_mask"),
+        ("resolved",),
+    ),
+    Role.SPLIT: (
+        ("split",),
+        ("set",),
+    ),
 }
 """Names of columns by their role, the best first, as ``normalized`` spells them. Names in one place are
 equally good: a table that has two of them is ambiguous."""
-AIRR_COLUMNS = frozenset(("sequence_id", "sequence", "sequence_aa"))
-"""Columns of the AIRR community's rearrangements, whose ``sequence`` is DNA (AIRR standards, 1.4)."""
-AIRR_SEQUENCE = "sequence_aa"
+MUTATION_FIELD = "inference.mutation_column"
+"""Field of the run file that names the column with mutations."""
+PROTEIN_ID_RANKS = 2
+"""Last rank of the names of ids that count in a table of mutations."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +76,32 @@ class Chosen:
     id: str | None
     """Column with the ids; None if the table has none, and rows are numbered."""
     sequence: str
+    format: FieldFormat | None = None
+    """Format of the field that the table has."""
 
     def describe(self) -> str:
         """Return the columns for the line that says what was read."""
-        shown = "none, so rows are numbered" if self.id is None else self.id
-        return f"id: {shown}, sequence: {self.sequence}"
+        shown_id = "none, so rows are numbered" if self.id is None else self.id
+        columns = f"id: {shown_id}, sequence: {self.sequence}"
+        return columns if self.format is None else f"{self.format.name}; {columns}"
+
+
+@dataclass(frozen=True)
+class ChosenMutations:
+    """Columns of a table of mutations."""
+
+    mutation: str
+    id: str | None
+    """Column with the protein of each mutation; None if all belong to the only protein of the input."""
+    format: FieldFormat | None = None
+    """Format of the field that the table has."""
+
+    def describe(self) -> str:
+        """Return the columns for the line that says what was read."""
+        columns = f"mutation: {self.mutation}"
+        if self.id is not None:
+            columns += f", id of the protein: {self.id}"
+        return columns if self.format is None else f"{self.format.name}; {columns}"
 
 
 def normalized(name: str) -> str:
@@ -69,7 +109,13 @@ def normalized(name: str) -> str:
     return re.sub(r"[\s.-]+", "_", name.strip().strip("\"'").lower())
 
 
-def well_known_column(header: Sequence[str], role: Role, place: str, field: str) -> str | None:
+def well_known_column(
+    header: Sequence[str],
+    role: Role,
+    place: str,
+    field: str,
+    last_rank: int | None = None,
+) -> str | None:
     """Return the column with a role by its name; None if the table has none.
 
     Args:
@@ -77,26 +123,61 @@ def well_known_column(header: Sequence[str], role: Role, place: str, field: str)
         role: kind of the cells.
         place: file, for messages.
         field: field of the run file that names the column.
+        last_rank: last place of ``WELL_KNOWN`` that counts, from 1; None for all.
 
     Raises:
         ValueError: if two columns are equally good.
     """
     names = {name: normalized(name) for name in header}
-    for equals in WELL_KNOWN[role]:
+    for equals in WELL_KNOWN[role][:last_rank]:
         found = [name for name, spelt in names.items() if spelt in equals]
-        if len(found) > 1:
-            raise ValueError(
-                f"{place}: the columns {', '.join(map(repr, found))} may all have the {role.value}; name "
-                f"one of them in {field}"
-            )
         if found:
-            return found[0]
+            return only_one(found, role, place, field)
     return None
 
 
-def is_airr(header: Sequence[str]) -> bool:
-    """Return whether a table is one of the AIRR community's, which has DNA in ``sequence``."""
-    return {normalized(name) for name in header} >= AIRR_COLUMNS
+def format_of(header: Sequence[str], *, in_fasta: bool = False) -> FieldFormat | None:
+    """Return the format of the field that a table has; None if it has none.
+
+    Args:
+        header: names of all columns.
+        in_fasta: whether the columns are words in the headers of a FASTA file.
+    """
+    return field_format(map(normalized, header), in_fasta=in_fasta)
+
+
+def named(header: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the columns of a header with the given normalized names, in the order of these names."""
+    columns = {normalized(name): name for name in header}
+    return [columns[name] for name in names if name in columns]
+
+
+def possible_sequences(header: Sequence[str]) -> list[str]:
+    """Return all columns of a table that may have sequences by their names."""
+    known = format_of(header)
+    of_format = () if known is None else known.sequences
+    return named(
+        header, [*of_format, *(name for names in WELL_KNOWN[Role.SEQUENCE] for name in names)]
+    )
+
+
+def listed(header: Sequence[str]) -> str:
+    """Return the names of all columns for a message."""
+    return ", ".join(map(repr, header)) or "nothing"
+
+
+def only_one(found: Sequence[str], role: Role, place: str, field: str) -> str | None:
+    """Return the only column that may have a role; None if there is none.
+
+    Raises:
+        ValueError: if there are several.
+    """
+    if len(found) > 1:
+        raise ValueError(
+            f"{place}: the columns {', '.join(map(repr, found))} may all have the {role.value}; name "
+            f"one of them in {field}"
+        )
+    return found[0] if found else None
 
 
 def is_header(cells: Sequence[str]) -> bool:
@@ -125,15 +206,90 @@ def chosen_columns(
     Raises:
         ValueError: if the sequences cannot be found, or columns are ambiguous.
     """
-    if sequence_column is None and is_airr(header):
-        sequence_column = next(name for name in header if normalized(name) == AIRR_SEQUENCE)
+    known = format_of(header)
     if sequence_column is None:
-        sequence_column = well_known_column(header, Role.SEQUENCE, place, fields[Role.SEQUENCE])
-    if sequence_column is None:
-        raise ValueError(
-            f"{place} has no column that is known for sequences; it has {', '.join(map(repr, header))}. Name "
-            f"the column in {fields[Role.SEQUENCE]}"
-        )
+        sequence_column = sequence_column_of(header, known, place, fields[Role.SEQUENCE])
     if id_column is None:
-        id_column = well_known_column(header, Role.ID, place, fields[Role.ID])
-    return Chosen(id_column, sequence_column)
+        id_column = id_column_of(header, known, place, fields[Role.ID])
+    return Chosen(id_column, sequence_column, known)
+
+
+def sequence_column_of(
+    header: Sequence[str], known: FieldFormat | None, place: str, field: str
+) -> str:
+    """Return the column with the sequences of amino acids.
+
+    Args:
+        header: names of all columns.
+        known: format of the field that the table has.
+        place: file, for messages.
+        field: field of the run file that names the column.
+
+    Raises:
+        ValueError: if no column is known for sequences, or several are equally good.
+    """
+    of_format = named(header, known.sequences) if known is not None else []
+    column = only_one(of_format, Role.SEQUENCE, place, field)
+    if column is None:
+        of_nucleotides = named(header, known.nucleotides) if known is not None else []
+        others = [name for name in header if name not in of_nucleotides]
+        column = well_known_column(others, Role.SEQUENCE, place, field)
+    if column is None and known is not None and known.without_sequence is not None:
+        raise ValueError(f"{place} is {known.name}, {known.without_sequence}")
+    if column is None:
+        raise ValueError(
+            f"{place} has no column that is known for sequences; it has {listed(header)}. Name the column in "
+            f"{field}"
+        )
+    return column
+
+
+def id_column_of(
+    header: Sequence[str], known: FieldFormat | None, place: str, field: str
+) -> str | None:
+    """Return the column with the ids; None if the table has none, and rows are numbered.
+
+    The parameters are those of ``sequence_column_of``.
+
+    Raises:
+        ValueError: if several are equally good.
+    """
+    of_format = named(header, known.ids) if known is not None else []
+    column = only_one(of_format, Role.ID, place, field)
+    return column or well_known_column(header, Role.ID, place, field)
+
+
+def mutation_columns(
+    header: Sequence[str], place: str, mutation_column: str | None, id_column: str | None
+) -> ChosenMutations:
+    """Return the columns of a table of mutations.
+
+    Args:
+        header: names of all columns.
+        place: file, for messages.
+        mutation_column: column with the mutations that the run file names; None to find it.
+        id_column: column with ids that the run file names for the proteins; this table may have it, too.
+
+    Raises:
+        ValueError: if the mutations cannot be found, or columns are ambiguous.
+    """
+    known = format_of(header)
+    if mutation_column is None:
+        of_format = named(header, known.mutations) if known is not None else []
+        mutation_column = only_one(of_format, Role.MUTATION, place, MUTATION_FIELD)
+    if mutation_column is None:
+        mutation_column = well_known_column(header, Role.MUTATION, place, MUTATION_FIELD)
+    if mutation_column is None:
+        raise ValueError(
+            f"{place} has no column that is known for mutations; it has {listed(header)}. Name the column in "
+            f"{MUTATION_FIELD}"
+        )
+    if id_column not in header:
+        id_column = None
+    has_one_protein = known is not None and bool(known.mutations)
+    if id_column is None and not has_one_protein:
+        # Names such as accession often stand for something else beside mutations.
+        id_column = well_known_column(
+            header, Role.ID, place, "inference.id_column", PROTEIN_ID_RANKS
+        )
+    return ChosenMutations(mutation_column, id_column, known)

@@ -28,6 +28,8 @@ from seqlm.proteins.inference.embed import layer_embeddings
 from seqlm.proteins.inference.engine import Answer, Engine
 from seqlm.proteins.inference.job import Command
 from seqlm.proteins.inference.poolings import POOLED, POOLINGS
+from seqlm.proteins.reading.counts import Counts
+from seqlm.proteins.reading.policies import Kind
 from seqlm.runs.run_file import RunFile
 from seqlm.training.heartbeat import beat
 from seqlm.training.processes import Processes
@@ -101,12 +103,28 @@ def layers(config: RunFile, here: Processes) -> None:
     _conclude(rows, best, headline)
     print(f"wrote {path}: scores of each layer and pooling")
     print(f"wrote {picture}: the same as a picture")
+    for counts in _counts(splits):
+        print(counts.line())
 
 
 def _drawn(config: RunFile, name: Split, *, per_residue: bool) -> SampledSplit:
     """Return some proteins of a split."""
     share = RESIDUE_SHARE if per_residue else 1
     return SampledSplit(config.data.path, name, int(MAX_PROTEINS[name] * share))
+
+
+def _counts(splits: Mapping[Split, SampledSplit]) -> list[Counts]:
+    """Return the numbers of proteins and labels of all splits."""
+    proteins = Counts("proteins")
+    labels = Counts("labels")
+    for split in splits.values():
+        proteins.used += len(split.ids)
+        proteins.left_out[Kind.NOT_DRAWN] += split.num_units - len(split.ids)
+        num_labels = int(np.isfinite(split.labels).sum())
+        num_places = split.labels.size if split.known is None else sum(map(len, split.proteins))
+        labels.used += num_labels
+        labels.left_out[Kind.NO_LABEL] += num_places - num_labels
+    return [proteins, labels]
 
 
 def _fitted(

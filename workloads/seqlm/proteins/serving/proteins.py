@@ -7,7 +7,6 @@ import csv
 import io
 import itertools
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -16,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from seqlm.proteins.alphabet import encode
 from seqlm.proteins.data.plausibility import NUCLEOTIDES, is_nucleotides
 from seqlm.proteins.reading.columns import Role, chosen_columns, is_header
+from seqlm.proteins.reading.policies import Decision, Kind, Reader, decision
+from seqlm.proteins.reading.sequences import SequenceError, cleaned, read_sequence
 
 from .settings import PREFIX, ServeSettings
 
@@ -37,7 +37,6 @@ MAX_COLUMNS_SHOWN = 10
 """Largest number of a client's columns that an answer repeats."""
 Tokens = npt.NDArray[np.uint8]
 """Token ids of a protein, (L,), without CLS and EOS."""
-_NOT_A_LETTER = re.compile(r"[^A-Za-z]")
 _WORDS_OR_PEPTIDES = ("PEPTIDE", "PROTEIN", "SEQ", "INPUT")
 """Headers that are proteins, too, if they stand alone."""
 _FORM = '{"proteins": ["MKT...", {"id": "P1", "sequence": "MKT..."}]}'
@@ -104,7 +103,7 @@ class _Record:
     id: Any
     """Value of the id, which may have any type; None if the client gives none."""
     sequence: Any
-    """Value of the sequence, which may have any type."""
+    """Value of the sequence, which may have any type; a text is cleaned."""
 
 
 def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list[Protein]:
@@ -144,7 +143,7 @@ def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list
     proteins = []
     for index, record in enumerate(records):
         name = str(index) if record.id is None else record.id
-        proteins.append(Protein(name, encode(record.sequence)))
+        proteins.append(Protein(name, read_sequence(record.sequence)))
     return proteins
 
 
@@ -193,7 +192,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _json_record(where: str, item: Any) -> _Record:
     if isinstance(item, str):
-        return _Record(where, None, _without_stop(item))
+        return _Record(where, None, _cleaned(item))
     if not isinstance(item, dict):
         raise _malformed(
             f"{where} is {shown(item)}; allowed is a sequence, or an object as in {_FORM}"
@@ -204,7 +203,7 @@ def _json_record(where: str, item: Any) -> _Record:
         raise _malformed(f"{where} has the key {shown(unknown[0])}; {allowed}")
     if "sequence" not in item:
         raise _malformed(f"{where} has no sequence; {allowed}")
-    return _Record(where, item.get("id"), _without_stop(item["sequence"]))
+    return _Record(where, item.get("id"), _cleaned(item["sequence"]))
 
 
 def _from_csv(text: str, max_proteins: int) -> list[_Record]:
@@ -239,14 +238,14 @@ def _from_csv(text: str, max_proteins: int) -> list[_Record]:
                 + ",".join(columns)
             )
         cells: Mapping[str, str] = dict(zip(columns, row, strict=True))
-        sequence = _without_stop(cells["sequence"])
+        sequence = _cleaned(cells["sequence"])
         records.append(_Record(f"proteins[{number}]", cells.get("id"), sequence))
     return records
 
 
-def _without_stop(sequence: Any) -> Any:
-    """Return a sequence without a final ``*``, in which translated genes end; other values as they are."""
-    return sequence.removesuffix("*") if isinstance(sequence, str) else sequence
+def _cleaned(sequence: Any) -> Any:
+    """Return a sequence as the policies clean it; other values as they are."""
+    return cleaned(sequence) if isinstance(sequence, str) else sequence
 
 
 def _named(header: Sequence[str]) -> Sequence[str]:
@@ -280,33 +279,40 @@ def _looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
 
 def _faults(record: _Record, settings: ServeSettings) -> list[Fault]:
     """Return all mistakes in a record."""
-    found = []
-    if record.id is not None:
-        is_text = (
-            isinstance(record.id, str) and 0 < len(record.id) <= MAX_ID and record.id.isprintable()
-        )
+    found: list[Fault] = []
+    name = record.id
+    if name is not None:
+        is_text = isinstance(name, str) and 0 < len(name) <= MAX_ID and name.isprintable()
         if not is_text:
+            kind = Kind.CONTROL_CHARACTER if name else Kind.NO_ID
             allowed = f"1 to {MAX_ID} printable characters"
-            found.append(Fault(f"{record.where}.id", shown(record.id), allowed))
+            found.append(_fault(kind, f"{record.where}.id", shown(name), allowed))
     sequence = record.sequence
     where = f"{record.where}.sequence"
     if not isinstance(sequence, str):
         found.append(Fault(where, shown(sequence), "a text of residues, as MKT..."))
         return found
     if not 0 < len(sequence) <= settings.max_residues:
-        found.append(
-            Fault(where, f"{len(sequence)} residues", f"1 to {settings.max_residues} residues")
-        )
-    bad = _NOT_A_LETTER.search(sequence)
-    if bad:
-        allowed = "the letters A-Z in either case, no gaps, blanks or stops"
-        found.append(Fault(where, f"{shown(bad[0])} at position {bad.start() + 1}", allowed))
-    elif sequence and not settings.allow_nucleotides and is_nucleotides(encode(sequence)):
+        kind = Kind.LONG if sequence else Kind.EMPTY
+        allowed = f"1 to {settings.max_residues} residues"
+        found.append(_fault(kind, where, f"{len(sequence)} residues", allowed))
+    try:
+        tokens = read_sequence(sequence)
+    except SequenceError as error:
+        found.append(_fault(error.kind, where, error.got, error.allowed))
+        return found
+    if len(tokens) and not settings.allow_nucleotides and is_nucleotides(tokens):
         got = f"DNA or RNA (letters {NUCLEOTIDES} only)"
-        found.append(
-            Fault(where, got, f"a protein, or any letters with {PREFIX}ALLOW_NUCLEOTIDES=1")
-        )
+        allowed = f"a protein, or any letters with {PREFIX}ALLOW_NUCLEOTIDES=1"
+        found.append(_fault(Kind.NUCLEOTIDES, where, got, allowed))
     return found
+
+
+def _fault(kind: Kind, where: str, got: str, allowed: str) -> Fault:
+    """Return the mistake of a kind that the server refuses."""
+    if decision(kind, Reader.SERVER) is not Decision.STOP:
+        raise KeyError(f"the server has no refusal of {kind}")
+    return Fault(where, got, allowed)
 
 
 def _malformed(detail: str) -> Problem:

@@ -27,6 +27,8 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".parquet", ".pq", ".xlsx")
 """Suffixes of tables, for the files of a folder. A file that is named may have any suffix."""
 TABLE_FORMATS = "CSV (with commas or semicolons), TSV, Parquet or xlsx"
 SHOWN_PROBLEMS = 10
+WRONG_FIELDS = "fields"
+"""Kind of a row that has another number of cells than the header."""
 
 Cell: TypeAlias = str | tuple[str, ...] | None
 """Text of a cell, the texts of a list, or None for an empty cell."""
@@ -41,7 +43,14 @@ class Problems:
     count: int = 0
     first: list[str] = field(default_factory=list)
 
-    def add(self, where: str, text: str) -> None:
+    def add(self, where: str, text: str, kind: str = "") -> None:
+        """Add a mistake.
+
+        Args:
+            where: place of the record.
+            text: description.
+            kind: kind of the mistake, for those who count kinds.
+        """
         self.count += 1
         if self.count <= SHOWN_PROBLEMS:
             self.first.append(f"{where}: {text}")
@@ -147,7 +156,8 @@ class Table:
                 if not fields:
                     continue
                 if len(fields) != num_columns:
-                    problems.add(where, f"{len(fields)} fields, the header has {num_columns}")
+                    reason = f"{len(fields)} fields, the header has {num_columns}"
+                    problems.add(where, reason, WRONG_FIELDS)
                     continue
                 yield where, {name: fields[place].strip() or None for name, place in places.items()}
 

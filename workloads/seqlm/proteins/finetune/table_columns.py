@@ -1,0 +1,135 @@
+"""Columns of a labelled table: those that the run file names, and those that are found.
+
+A format of the field names its own columns. Otherwise well-known names decide
+(``seqlm.proteins.reading.columns``).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from seqlm.proteins.config import SplitConfig, TaskConfig
+from seqlm.proteins.reading.columns import Role, listed, named, only_one, well_known_column
+from seqlm.proteins.reading.field_formats import FieldFormat, FormatSplit
+
+from .task_kinds import TASK_KINDS
+
+FIELDS: Mapping[Role, str] = {
+    Role.ID: "task.id_column",
+    Role.SEQUENCE: "task.sequence_column",
+    Role.LABEL: "task.label_columns",
+    Role.MASK: "task.mask_columns",
+    Role.SPLIT: "task.split.column",
+}
+"""Fields of the run file that name the columns of a role."""
+
+
+def completed(
+    task: TaskConfig, header: Sequence[str], known: FieldFormat | None, place: str
+) -> TaskConfig:
+    """Return a task with the columns of labels, masks and splits that the table has.
+
+    Args:
+        task: task of the run file.
+        header: names of all columns, those of files beside the proteins included.
+        known: format of the field that the table has.
+        place: file, for messages.
+
+    Raises:
+        ValueError: if columns are ambiguous, or there are no labels.
+    """
+    labels = task.label_columns or _labels(task, header, known, place)
+    others = [name for name in header if name not in labels]
+    return replace(
+        task,
+        label_columns=tuple(labels),
+        mask_columns=task.mask_columns or _masks(task, others, known, place),
+        split=_split(task.split, others, known, place),
+    )
+
+
+def _labels(
+    task: TaskConfig, header: Sequence[str], known: FieldFormat | None, place: str
+) -> Sequence[str]:
+    kind = TASK_KINDS[task.kind]
+    found = named(header, known.labels_for(kind.name)) if known is not None else []
+    if found and kind.several_columns:
+        return found
+    field = FIELDS[Role.LABEL]
+    one = only_one(found, Role.LABEL, place, field)
+    if one is None and kind.name != "multilabel":
+        one = well_known_column(header, Role.LABEL, place, field)
+    if one is None:
+        raise ValueError(
+            f"{field}: got none, and {place} has no column that is known for them; name its column(s) of "
+            f"labels. It has {listed(header)}"
+        )
+    return [one]
+
+
+def _masks(
+    task: TaskConfig, header: Sequence[str], known: FieldFormat | None, place: str
+) -> tuple[str, ...]:
+    if not TASK_KINDS[task.kind].per_residue:
+        return ()
+    if known is not None and (of_format := named(header, known.masks)):
+        return tuple(of_format)
+    one = well_known_column(header, Role.MASK, place, FIELDS[Role.MASK])
+    return () if one is None else (one,)
+
+
+def _split(
+    split: SplitConfig, header: Sequence[str], known: FieldFormat | None, place: str
+) -> SplitConfig:
+    """Return the rule of the split: the run file's, or else that of the format or of a column ``split``."""
+    by_cluster = (split.cluster, split.cluster_column, split.clusters)
+    if split.column is None and any(rule is not None for rule in by_cluster):
+        return split
+    of_format = known.split if known is not None else None
+    if of_format is not None:
+        candidates = named(header, of_format.columns)
+        column = split.column or (candidates[0] if candidates else None)
+        if column in candidates:
+            return _with_format(replace(split, column=column), header, of_format)
+    if split.column is not None:
+        return split
+    column = well_known_column(header, Role.SPLIT, place, FIELDS[Role.SPLIT])
+    return replace(split, column=column)
+
+
+def _with_format(split: SplitConfig, header: Sequence[str], of_format: FormatSplit) -> SplitConfig:
+    """Return a rule with the values of the format, unless the run file has values."""
+    if split.validation or split.test or split.fold is not None or split.validation_column:
+        return split
+    marked = named(header, [of_format.validation_column] if of_format.validation_column else [])
+    return replace(
+        split,
+        validation=of_format.validation,
+        test=of_format.test,
+        fold=of_format.fold,
+        validation_column=marked[0] if marked else None,
+    )
+
+
+def described(task: TaskConfig, columns: Sequence[str]) -> str:
+    """Return the roles of some columns for the line that says what was read; empty without any.
+
+    Args:
+        task: task with all its columns.
+        columns: columns of one file.
+    """
+    split = task.split
+    roles = {
+        "labels": task.label_columns,
+        "mask": task.mask_columns,
+        "split": (split.column,),
+        "validation": (split.validation_column,),
+        "clusters": (split.cluster_column,),
+    }
+    parts = []
+    for role, names in roles.items():
+        shown = [name for name in names if name in columns]
+        if shown:
+            parts.append(f"{role}: {', '.join(filter(None, shown))}")
+    if split.fold is not None and split.column in columns:
+        parts.append(f"fold of the test: {split.fold}")
+    return ", ".join(parts)

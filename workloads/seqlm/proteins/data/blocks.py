@@ -28,6 +28,9 @@ from .fasta import (
 
 LINE_MARK = ":"
 ROW_MARK = " row "
+"""Texts between a file and a position in messages."""
+SHOWN_CHARACTERS = 60
+"""Length to which ids are cut in messages."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def usable_records(
     for record in each_record(block):
         bad = record.bad
         if bad is None and record.position in repeated:
-            bad = repeated_id(record, repeated[record.position])
+            bad = repeated_id(record.where, record.id, repeated[record.position])
         if bad is None:
             ids.append(record.id)
             tokens.append(protein_of(record.sequence))
@@ -123,18 +126,19 @@ def usable_records(
     return ids, tokens
 
 
-def repeated_id(record: Record, first_place: str) -> Reject:
-    """Return the bad record for one whose id was used before."""
-    name = record.id.decode()[:SHOWN_CHARACTERS]
-    return Reject(
-        Kind.REPEATED_ID,
-        record.where,
-        f"the id {name} was used before, at {first_place}; rename or remove one",
+def repeated_id(where: str, record_id: bytes, first_place: str) -> Reject:
+    """Return the reject of a record whose id was used before.
+
+    Args:
+        where: place of the record.
+        record_id: its id.
+        first_place: place at which the id was used before.
+    """
+    name = record_id.decode()
+    reason = (
+        f"the id {name[:SHOWN_CHARACTERS]} was used before, at {first_place}; rename or remove one"
     )
-
-
-SHOWN_CHARACTERS = 60
-"""Length to which ids are cut in messages."""
+    return Reject(Kind.REPEATED_ID, where, reason, name)
 
 
 def located_ids(block: AnyBlock) -> Iterator[tuple[bytes, int]]:

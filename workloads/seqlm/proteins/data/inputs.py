@@ -3,29 +3,32 @@
 Blocks of FASTA are parsed by workers. The rows of tables are read by this process.
 """
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
-from seqlm.proteins.reading.columns import Role, chosen_columns
 from seqlm.proteins.reading.formats import table_of_proteins
 from seqlm.training.data.limits import Limits
-from seqlm.training.data.source_file import note_once
 from seqlm.training.data.table_forms import Layout, TableForm
-from seqlm.training.data.table_rows import Cell, Problems, Table, TableUse
-from seqlm.training.data.workspace import source_file
 
-from .blocks import LINE_MARK, ROW_MARK, AnyBlock, RowBlock
+from .blocks import LINE_MARK, ROW_MARK, AnyBlock
 from .fasta import RECORD_START, SourceReader
 from .sources import FOUND_BY_NAME, NamedColumns, ProteinFiles
 
-COLUMN_FIELDS = {Role.ID: "data.id_column", Role.SEQUENCE: "data.sequence_column"}
-"""Fields of the run file that name the columns of tables."""
-SOURCE_TABLE = TableUse(fields=" and ".join(COLUMN_FIELDS.values()), other_formats="FASTA")
-ROW_BYTES = 100
-"""Bytes of memory of a row besides its texts."""
+
+class InputReader(Protocol):
+    """One pass over a file of proteins."""
+
+    def blocks(self, limits: Limits) -> Iterator[AnyBlock]:
+        """Yield the records."""
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of the file as it lies on disk; call after the last block."""
+
+    def close(self) -> None:
+        """Close the file."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class ProteinInput:
 
     def reader(
         self, numbers: Iterator[int], on_bytes: Callable[[int], object] = lambda count: None
-    ) -> "FastaReader | TableReader":
+    ) -> InputReader:
         """Return a reader for one pass over the file.
 
         Args:
@@ -63,7 +66,16 @@ class ProteinInput:
         """
         if self.form is None:
             return FastaReader(self.path, on_bytes)
-        return TableReader(self, self.form, numbers, on_bytes)
+        from .table_reader import TableReader  # imports Parquet, which FASTA does not need
+
+        return TableReader(
+            self.path,
+            self.form,
+            mark=self.mark,
+            columns=self.columns,
+            numbers=numbers,
+            on_bytes=on_bytes,
+        )
 
 
 def inputs_of(files: ProteinFiles) -> list[ProteinInput]:
@@ -91,118 +103,3 @@ class FastaReader:
 
     def close(self) -> None:
         self._reader.close()
-
-
-class _UnevenRows(Problems):
-    """Rows that a table cannot read, since the last call of ``taken``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._rows: list[tuple[str, str]] = []
-
-    def add(self, where: str, text: str, kind: str = "") -> None:
-        self._rows.append((where, text))
-
-    def taken(self) -> list[tuple[str, str]]:
-        """Return the places and reasons of the rows since the last call."""
-        found = self._rows
-        self._rows = []
-        return found
-
-
-class TableReader:
-    """One pass over a table.
-
-    Args:
-        source: file.
-        form: form of the table.
-        numbers: ids for the rows if the table has no column of ids.
-        on_bytes: function that gets the number of bytes that were read.
-
-    Raises:
-        ValueError: if the table lacks the columns, or it is not clear which ones they are.
-    """
-
-    def __init__(
-        self,
-        source: ProteinInput,
-        form: TableForm,
-        numbers: Iterator[int],
-        on_bytes: Callable[[int], object],
-    ) -> None:
-        self._source = source
-        self._table = Table(source.path, SOURCE_TABLE, form)
-        self._numbers = numbers
-        self._on_bytes = on_bytes
-        self._columns = chosen_columns(
-            self._table.header,
-            str(source.path),
-            id_column=source.columns.id,
-            sequence_column=source.columns.sequence,
-            fields=COLUMN_FIELDS,
-        )
-        note_once(f"{source.path} is {form.title}; {self._columns.describe()}")
-
-    def blocks(self, limits: Limits) -> Iterator[AnyBlock]:
-        """Yield the rows.
-
-        Raises:
-            ValueError: if the file cannot be read, or has no row.
-        """
-        columns = self._columns
-        wanted = [columns.sequence] if columns.id is None else [columns.id, columns.sequence]
-        uneven = _UnevenRows()
-        block = self._new_block()
-        size = 0
-        is_empty = True
-        # A last row of None is the end, so that uneven rows behind the others are not forgotten.
-        for row in itertools.chain(self._table.rows(wanted, uneven), [None]):
-            for where, reason in uneven.taken():
-                position = self._position(where)
-                block.uneven[position] = reason
-                self._add(block, position, b"", b"")
-                size += ROW_BYTES + len(reason)
-            if row is not None:
-                where, cells = row
-                name = self._id(cells)
-                sequence = _bytes(cells[columns.sequence])
-                self._add(block, self._position(where), name, sequence)
-                size += ROW_BYTES + len(name) + len(sequence)
-            is_full = size >= limits.block_bytes or len(block.positions) >= limits.block_records
-            if block.positions and (is_full or row is None):
-                yield block
-                is_empty = False
-                block = self._new_block()
-                size = 0
-        if is_empty:
-            raise ValueError(f"{self._source.path} has no row below its header; give at least one")
-        self._on_bytes(self._source.path.stat().st_size)
-
-    def sha256(self) -> str:
-        """Return the SHA-256 of the file as it lies on disk."""
-        return source_file(self._source.path, self._source.name).sha256
-
-    def close(self) -> None:
-        """Do nothing: the file is closed after its last row."""
-
-    def _new_block(self) -> RowBlock:
-        return RowBlock(str(self._source.path), self._source.mark)
-
-    def _position(self, where: str) -> int:
-        return int(where[len(f"{self._source.path}{self._source.mark}") :])
-
-    def _id(self, cells: dict[str, Cell]) -> bytes:
-        if self._columns.id is None:
-            return str(next(self._numbers)).encode()
-        return _bytes(cells[self._columns.id])
-
-    @staticmethod
-    def _add(block: RowBlock, position: int, name: bytes, sequence: bytes) -> None:
-        block.positions.append(position)
-        block.ids.append(name)
-        block.sequences.append(sequence)
-
-
-def _bytes(cell: Cell) -> bytes:
-    """Return the text of a cell; empty if it has none, or is a list."""
-    return cell.encode() if isinstance(cell, str) else b""

@@ -286,7 +286,7 @@ def _attempt(
     Args:
         job: processes.
         files: files of proteins.
-        inputs: the same files, as they are read.
+        inputs: files of proteins, as they are read.
         repeated: records to leave out, because their ids are repeated; None if this is not known yet.
     """
     job.plan.spill.mkdir()

@@ -7,6 +7,7 @@ its own and returns only where they are. The pieces are joined in the order of t
 import csv
 import os
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -48,6 +49,10 @@ class Rejects:
     def count(self, bad: Reject) -> None:
         """Count a bad record."""
         self.counts[bad.kind] += 1
+        self.show(bad)
+
+    def show(self, bad: Reject) -> None:
+        """Keep a bad record as an example if there are too few of its kind."""
         examples = self.examples.setdefault(bad.kind, [])
         if len(examples) < SHOWN_EXAMPLES:
             examples.append(bad)
@@ -107,15 +112,17 @@ class RejectWriter:
         self._path = folder / f"rejects-{os.getpid()}.csv"
         self._rejects = Rejects()
         self._file: IO[str] | None = None
+        self._write: Callable[[Iterable[str]], object] | None = None
         self._offset = 0
 
     def add(self, bad: Reject) -> None:
         """Count a bad record and write its row."""
         self._rejects.count(bad)
-        if self._file is None:
+        if self._write is None:
             self._file = self._path.open("a", encoding="utf-8", newline="")
             self._offset = self._path.stat().st_size
-        csv.writer(self._file, lineterminator="\n").writerow(bad.cells)
+            self._write = csv.writer(self._file, lineterminator="\n").writerow
+        self._write(bad.cells)
 
     def close(self) -> Rejects:
         """Return the bad records that were added."""

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from seqlm.proteins.reading.policies import Kind
 from seqlm.training.data.spill import (
     SPLIT_SALT,
     SpillReader,
@@ -22,10 +23,10 @@ from seqlm.training.data.spill import (
     hash_all,
 )
 
-from .blocks import AnyBlock, Record, end_position, located_ids, repeated_id
+from .blocks import AnyBlock, end_position, located_ids, parts_of, repeated_id
 from .inputs import ProteinInput
 from .job import Job, Plan, Spilled
-from .rejects import Rejects
+from .rejects import SHOWN_EXAMPLES, Rejects
 from .shards import load_runs, save_runs
 
 IDS_FILE = "ids.runs"
@@ -150,6 +151,19 @@ class _FirstUses:
         return None if first == place else first
 
 
+def _repeats(part: AnyBlock, uses: _FirstUses, file_number: int) -> list[tuple[bytes, int, int]]:
+    """Return the id, the position and the place of the first use of each record whose id was used before."""
+    located = list(located_ids(part))
+    id_hashes = hash_all([record_id for record_id, _ in located], SPLIT_SALT)
+    found: list[tuple[bytes, int, int]] = []
+    for number, index in uses.candidates(id_hashes):
+        record_id, position = located[number]
+        first = uses.first_use(index, record_id, file_number << _POSITION_BITS | position)
+        if first is not None:
+            found.append((record_id, position, first))
+    return found
+
+
 def find_repeated(job: Job, inputs: Sequence[ProteinInput], hashes: UInt64s) -> Repeated:
     """Read the files again to find the records whose ids were used before."""
     uses = _FirstUses(hashes)
@@ -160,20 +174,15 @@ def find_repeated(job: Job, inputs: Sequence[ProteinInput], hashes: UInt64s) -> 
         positions: list[UInt64s] = []
         first_places: list[UInt64s] = []
         with closing(source.reader(numbers)) as reader:
-            for block in reader.blocks(job.plan.limits):
-                located = list(located_ids(block))
-                id_hashes = hash_all([record_id for record_id, _ in located], SPLIT_SALT)
-                found: list[tuple[int, int]] = []
-                for number, index in uses.candidates(id_hashes):
-                    record_id, position = located[number]
-                    place = file_number << _POSITION_BITS | position
-                    first = uses.first_use(index, record_id, place)
-                    if first is None:
-                        continue
-                    found.append((position, first))
-                    record = Record(position, source.where(position), record_id, b"", None)
-                    rejects.count(repeated_id(record, place_of(inputs, first)))
-                positions.append(np.array([position for position, _ in found], np.uint64))
-                first_places.append(np.array([first for _, first in found], np.uint64))
+            limits = job.plan.limits
+            for block in reader.blocks(limits):
+                for part in parts_of(block, limits.block_records):
+                    found = _repeats(part, uses, file_number)
+                    for record_id, position, first in found[:SHOWN_EXAMPLES]:
+                        place = source.where(position)
+                        rejects.show(repeated_id(place, record_id, place_of(inputs, first)))
+                    rejects.counts[Kind.REPEATED_ID] += len(found)
+                    positions.append(np.array([one[1] for one in found], np.uint64))
+                    first_places.append(np.array([one[2] for one in found], np.uint64))
         of_input.append((np.concatenate(positions), np.concatenate(first_places)))
     return Repeated(inputs, of_input, rejects)

@@ -263,14 +263,18 @@ def test_prepared_data_are_read_through_links_and_mounts(
 
 
 def test_the_error_follows_the_progress_bar(folder: Path, ending_of) -> None:
-    (folder / "a.fasta").write_text(PROTEINS + ">bad\nMK1\n")
-    told = only_error(ending_of(folder), 2)
-    assert told.startswith("a.fasta:122: '1' in record bad is not a residue")
+    (folder / "a.fasta").write_text(PROTEINS + ">bad\nMK1\n" * 11)
+    status, told = ending_of(folder)
+    assert status == 2
+    error = told[told.index("error: ") :]
+    assert error.startswith("error: 11 of 71 records cannot be used; allowed are 10 ")
+    assert "a.fasta:122: '1' in record bad is not a residue" in error
 
 
 def test_control_characters_do_not_reach_the_terminal(folder: Path, ending_of) -> None:
     (folder / "a.fasta").write_bytes(b">\x1b[31mEVIL\x07 x\nMK1\n")
     status, told = ending_of(folder, "data.path=out")
+    assert "none of its 1 records can be used" in told
     assert status == 2 and r"the id '\x1b[31mEVIL\x07' is not UTF-8 text or has control" in told
     status, told = ending_of(folder, "data.path=\x1b[2J", "data.source=\x9b31m\u202e")
     assert status == 2 and not set("\x1b\x07\x9b\u202e") & set(told)

@@ -141,13 +141,24 @@ def _data_path(config: RunFile) -> str:
 
 WITHOUT_SHAPE = ("class_weights", "baselines")
 """Fields of ``task`` that do not shape the prepared data."""
+LATER_SETTINGS = ("max_rejected_share", "id_column", "sequence_column")
+"""Fields of ``data`` that shape prepared data, and that the first versions did not have."""
 MAX_NAME = 40
 """Characters of the source's name in the name of the data folder."""
 
 
 def _settings(data: DataConfig) -> list[object]:
     """List the settings, besides the sources, that shape prepared data."""
-    return [data.membership, data.seed, data.validation_fraction, data.test_fraction]
+    settings: list[object] = [
+        data.membership,
+        data.seed,
+        data.validation_fraction,
+        data.test_fraction,
+    ]
+    # Later fields count only if they are set, so that earlier folders keep their names.
+    later = {name: getattr(data, name) for name in LATER_SETTINGS}
+    changed = {name: value for name, value in later.items() if value != getattr(DataConfig(), name)}
+    return [*settings, changed] if changed else settings
 
 
 TRAINING = (

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from .data.manifest import MAX_REJECTED_SHARE
 from .strict_yaml import read_yaml, read_yaml_file, shown
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ class StartConfig:
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     source: tuple[str, ...] = ("sample",)
-    """FASTA files or folders, https:// or s3:// addresses, ``sample`` (embedded) or ``uniref50``."""
+    """FASTA files, tables or folders, https:// or s3:// addresses, ``sample`` (embedded) or ``uniref50``."""
     members: tuple[str, ...] = ()
     """FASTA of cluster members (UniRef90); when given, each epoch draws one member per cluster, and
     ``source`` is not read."""
@@ -65,6 +66,13 @@ class DataConfig:
     """Share of clusters (or records) held out for the final test."""
     allow_nucleotides: bool = False
     """Take DNA and RNA for proteins, also in inference; false refuses them."""
+    max_rejected_share: float = MAX_REJECTED_SHARE
+    """Share of bad records, such as empty ones or those with a stop inside, up to which they are left out and
+    listed in ``rejects.csv``. Ten are always allowed. More stop the preparation."""
+    id_column: str | None = None
+    """Column of tables in ``source`` with the ids; null finds it by its name."""
+    sequence_column: str | None = None
+    """Column of tables in ``source`` with the sequences; null finds it by its name."""
 
 
 @dataclass(frozen=True, kw_only=True)

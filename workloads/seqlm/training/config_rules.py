@@ -109,6 +109,8 @@ def _data_violations(data: DataConfig) -> Iterator[str]:
             f"data.validation_fraction, data.test_fraction: got {data.validation_fraction} and "
             f"{data.test_fraction}; the first must be above 0, the second not negative, the sum below 1"
         )
+    if not 0 <= data.max_rejected_share <= 1:
+        yield f"data.max_rejected_share: got {data.max_rejected_share}; allowed 0 to 1"
     if bool(data.members) != bool(data.membership):
         yield (
             f"data.members, data.membership: got {shown(list(data.members))} and {shown(data.membership)}; "

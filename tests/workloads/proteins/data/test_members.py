@@ -186,8 +186,17 @@ def test_bad_table_leaves_nothing_behind(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m.fasta", "t.tsv"]
 
 
-def test_repeated_member_is_named(tmp_path: Path, write_fasta) -> None:
+def test_repeated_member_is_left_out(tmp_path: Path, write_fasta) -> None:
     fasta = write_fasta(tmp_path / "m.fasta", {"a": "MKV", "b": "LAG"})
-    fasta.write_text(fasta.read_text() + ">a\nMKV\n")
-    with pytest.raises(ValueError, match=r"m.fasta:5: the id a was used before, at .*m.fasta:1"):
-        run(fasta, write_table(tmp_path / "t.tsv", {"a": "X", "b": "X"}), tmp_path / "out")
+    fasta.write_text(fasta.read_text() + ">a\nMKVLA\n>c\n\n")
+    table = write_table(tmp_path / "t.tsv", {"a": "X", "b": "X"})
+    manifest = run(fasta, table, tmp_path / "out")
+    assert manifest.rejected == {"repeated id": 1, "empty": 1}
+    rows = [row for split in SPLITS for batch in batches(tmp_path / "out", split) for row in batch]
+    assert sorted(row[:2] for row in rows) == [("a", "MKV"), ("b", "LAG")]
+    assert [source.name for source in manifest.sources] == ["m.fasta", "t.tsv"]
+    listed = (tmp_path / "out" / "rejects.csv").read_text()
+    assert (
+        f'{fasta}:5,repeated id,"the id a was used before, at {fasta}:1; rename or remove one"'
+        in listed
+    )

@@ -70,11 +70,13 @@ def test_proteins_of_few_letters_are_not_nucleotides() -> None:
     assert found.counts == {"nucleotides": 0, "short": 1, "repetitive": 2}
 
 
-def test_an_id_that_begins_with_the_sign_of_headers_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"in.fasta:3: the id '>q' begins with '>'; write one '>' a header"
-    ):
-        run(tmp_path, {"p": protein(0), ">q": protein(1)})
+def test_an_id_that_begins_with_the_sign_of_headers_is_left_out(tmp_path: Path) -> None:
+    assert run(tmp_path, {"p": protein(0), ">q": protein(1)}).records == 1
+    (listed,) = tmp_path.glob("**/rejects.csv")
+    assert (
+        "in.fasta:3,marked id,the id '>q' begins with '>'; write one '>' a header"
+        in listed.read_text()
+    )
 
 
 def test_relatives_on_both_sides_of_a_split_are_counted(

@@ -17,7 +17,7 @@ import numpy as np
 
 from seqlm.proteins.alphabet import NOT_A_RESIDUE, RESIDUE_TABLE
 from seqlm.proteins.reading.policies import Kind
-from seqlm.proteins.reading.rejects import RecordError
+from seqlm.proteins.reading.rejects import RecordError, Reject
 from seqlm.proteins.reading.sequences import kind_of_character
 from seqlm.training.data.source_file import Source, reading
 
@@ -195,6 +195,24 @@ def parse_block(block: Block) -> tuple[list[bytes], list[bytes]]:
     Raises:
         RecordError: (a ValueError) for the first bad record. The message names file, line and record.
     """
+    records = parsed(block)
+    if records is None:
+        raise _first_problem(block)
+    return records
+
+
+def tokens_of(text: bytes) -> bytes:
+    """Return the token string of a sequence, without blanks. A '*' is ``STOP``, wherever it is."""
+    return text.translate(_TABLE, _SPACE)
+
+
+def protein_of(text: bytes) -> bytes:
+    """Return the token string of a sequence, without blanks and without one '*' at its end."""
+    return tokens_of(text).removesuffix(bytes([STOP]))
+
+
+def parsed(block: Block) -> tuple[list[bytes], list[bytes]] | None:
+    """Return the ids and token strings of a block; None if it has a bad record."""
     data = block.data
     ids: list[bytes] = []
     tokens: list[bytes] = []
@@ -205,26 +223,34 @@ def parse_block(block: Block) -> tuple[list[bytes], list[bytes]]:
             header_end = stop
         words = data[start + 1 : header_end].split(None, 1)
         if not words:
-            raise _first_problem(block)
+            return None
         ids.append(words[0])
         tokens.append(data[header_end + 1 : stop].translate(_TABLE, _SPACE))
+    proteins = without_stops(tokens)
+    return None if proteins is None or not are_ids(ids) else (ids, proteins)
+
+
+def without_stops(tokens: list[bytes]) -> list[bytes] | None:
+    """Return token strings without the '*' at their ends; None if one is not a protein."""
     for start in range(0, len(tokens), _RECORDS_PER_CHECK):
         joined = b"".join(tokens[start : start + _RECORDS_PER_CHECK])
         if STOP in joined or NOT_A_RESIDUE in joined:
             tokens = [protein.removesuffix(bytes([STOP])) for protein in tokens]
             if any(STOP in protein or NOT_A_RESIDUE in protein for protein in tokens):
-                raise _first_problem(block)
+                return None
             break
-    if b"" in tokens or not _are_text(ids) or _marked_twice(ids):
-        raise _first_problem(block)
-    return ids, tokens
+    return None if b"" in tokens else tokens
+
+
+def are_ids(ids: list[bytes]) -> bool:
+    """Return whether all ids are allowed."""
+    return _are_text(ids) and not _marked_twice(ids)
 
 
 def record_lines(block: Block) -> Iterator[tuple[bytes, int]]:
     """Yield the id and the line of the header of every record. This is slow, and only for messages."""
     for record in single_records(block):
-        header = record.data[1:].partition(b"\n")[0]
-        yield (header.split(None, 1) or [b""])[0], record.first_line
+        yield id_of(record), record.first_line
 
 
 def single_records(block: Block) -> Iterator[Block]:
@@ -264,41 +290,84 @@ def _marked_twice(ids: list[bytes]) -> bool:
 
 def _first_problem(block: Block) -> RecordError:
     """Return an error that describes the first bad record of a block, which has one."""
-    for record, (record_id, line) in zip(single_records(block), record_lines(block), strict=True):
-        body = record.data.partition(b"\n")[2]
-        where = f"{block.file}:{line}"
-        if not record_id:
-            reason = "header without an id; write '>id', each record its own"
-            return RecordError(Kind.NO_ID, where, reason)
-        if _marked_twice([record_id]):
-            reason = f"the id {_shown(record_id)} begins with '>'; write one '>' a header"
-            return RecordError(Kind.MARKED_ID, where, reason)
-        if not _are_text([record_id]):
-            wrong = f"{_shown(record_id)} is not UTF-8 text or has control characters"
-            reason = f"the id {wrong}; rename the record"
-            return RecordError(Kind.CONTROL_CHARACTER, where, reason)
-        name = record_id.decode()[:_SHOWN_BYTES]
-        protein = body.translate(_TABLE, _SPACE).removesuffix(bytes([STOP]))
-        if not protein:
-            reason = f"record {name} has no sequence; remove it or add its residues"
-            return RecordError(Kind.EMPTY, where, reason)
-        if STOP not in protein and NOT_A_RESIDUE not in protein:
-            continue
-        text = body.translate(None, _SPACE)
-        position = next(i for i, token in enumerate(protein) if token >= STOP)
-        character = text[position : position + 1]
-        seen = 0
-        for number, body_line in enumerate(body.split(b"\n"), start=line + 1):
-            seen += len(body_line.translate(None, _SPACE))
-            if seen > position:
-                return RecordError(
-                    kind_of_character(character.decode("latin-1")),
-                    f"{block.file}:{number}",
-                    f"{_shown(character)} in record {name} is not a residue; allowed are the letters A-Z in "
-                    "either case and one '*' at the end of one; correct or remove the record (aligned files: "
-                    "remove the gaps)",
-                )
+    for record in single_records(block):
+        bad = bad_record(record)
+        if bad is not None:
+            return RecordError(bad.kind, bad.where, bad.reason)
     raise AssertionError(f"no bad record in {block.file} from line {block.first_line}")
+
+
+def id_of(record: Block) -> bytes:
+    """Return the id of a record, which is a block of its own; empty if its header has none."""
+    header = record.data[1:].partition(b"\n")[0]
+    return (header.split(None, 1) or [b""])[0]
+
+
+def bad_record(record: Block) -> Reject | None:
+    """Return what is wrong with a record, which is a block of its own; None if it is usable."""
+    record_id = id_of(record)
+    body = record.data.partition(b"\n")[2]
+    where = f"{record.file}:{record.first_line}"
+    if not record_id:
+        return Reject(Kind.NO_ID, where, "header without an id; write '>id', each record its own")
+    problem = problem_of(record_id, body)
+    if problem is None:
+        return None
+    line = record.first_line
+    if problem.position is not None:
+        line += 1 + _line_of(body, problem.position)
+    name = record_id.decode(errors="replace")
+    return Reject(problem.kind, f"{record.file}:{line}", problem.reason, name)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Reason why a record is not usable."""
+
+    kind: Kind
+    reason: str
+    position: int | None = None
+    """Place of the first bad character in the sequence, from 0; None if the reason is another one."""
+
+
+def problem_of(record_id: bytes, body: bytes) -> Problem | None:
+    """Return what is wrong with a record; None if it is usable.
+
+    Args:
+        record_id: id, which is not empty.
+        body: sequence, with any blanks and line ends.
+    """
+    if _marked_twice([record_id]):
+        return Problem(
+            Kind.MARKED_ID, f"the id {_shown(record_id)} begins with '>'; write one '>' a header"
+        )
+    if not _are_text([record_id]):
+        wrong = f"{_shown(record_id)} is not UTF-8 text or has control characters"
+        return Problem(Kind.CONTROL_CHARACTER, f"the id {wrong}; rename the record")
+    name = record_id.decode()[:_SHOWN_BYTES]
+    protein = protein_of(body)
+    if not protein:
+        return Problem(Kind.EMPTY, f"record {name} has no sequence; remove it or add its residues")
+    if STOP not in protein and NOT_A_RESIDUE not in protein:
+        return None
+    position = next(place for place, token in enumerate(protein) if token >= STOP)
+    character = body.translate(None, _SPACE)[position : position + 1]
+    return Problem(
+        kind_of_character(character.decode("latin-1")),
+        f"{_shown(character)} in record {name} is not a residue; allowed are the letters A-Z in either case "
+        "and one '*' at the end of one; correct or remove the record (aligned files: remove the gaps)",
+        position,
+    )
+
+
+def _line_of(body: bytes, position: int) -> int:
+    """Return the number, from 0, of the line of a sequence with the character at a position."""
+    seen = 0
+    for number, line in enumerate(body.split(b"\n")):
+        seen += len(line.translate(None, _SPACE))
+        if seen > position:
+            return number
+    raise AssertionError(f"no character {position} in a sequence of {seen}")
 
 
 def _shown(raw: bytes) -> str:

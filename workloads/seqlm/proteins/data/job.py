@@ -5,6 +5,7 @@ Worker processes end with their parent, and results of tasks come back in order.
 
 import collections
 import ctypes
+import dataclasses
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -26,8 +27,11 @@ from seqlm.training.data.limits import Limits
 from seqlm.training.data.manifest import Settings, SourceFile
 from seqlm.training.data.spill import Run, row_bytes
 
+from .blocks import AnyBlock
 from .fasta import Block, SourceReader
+from .inputs import ProteinInput
 from .plausibility import Implausible
+from .rejects import Found
 
 _M_MMAP_THRESHOLD = -3
 """Option of ``mallopt``: size from which blocks are mapped by themselves (malloc.h of glibc)."""
@@ -47,12 +51,16 @@ class Plan:
     allow_nucleotides: bool
     """Whether DNA and RNA are taken for proteins."""
 
+    attempt: int = 1
+    """Number of times that the files were read; more than once only if ids are repeated."""
+
     @property
     def spill(self) -> Path:
-        return self.folder / "spill"
+        """Folder of temporary files. Each attempt has its own, because workers keep lists of the files."""
+        return self.folder / ("spill" if self.attempt == 1 else f"spill-{self.attempt}")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Job:
     """Processes of a preparation, and what they report."""
 
@@ -65,6 +73,11 @@ class Job:
     """Closes all progress bars before an error is printed, also those of suspended generators."""
     sources: list[SourceFile] = field(default_factory=list)
     """Files that were read to their ends so far."""
+
+    def start_again(self) -> None:
+        """Forget what was read, and spill into another folder."""
+        self.plan = dataclasses.replace(self.plan, attempt=self.plan.attempt + 1)
+        self.sources.clear()
 
     def run(
         self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]
@@ -108,6 +121,24 @@ class Job:
                 yield block, number == 0
         self.sources.append(SourceFile(name, size, reader.sha256))
 
+    def records(
+        self, source: ProteinInput, numbers: Iterator[int]
+    ) -> Iterator[tuple[AnyBlock, bool]]:
+        """Yield the blocks of a file of proteins, and whether each is the first one, with a progress bar.
+
+        Args:
+            source: file.
+            numbers: ids for the rows of tables without a column of ids.
+        """
+        size = source.path.stat().st_size
+        with (
+            self.bar(f"reading {escaped(source.path.name)}", size, "B") as bar,
+            closing(source.reader(numbers, on_bytes=bar.update)) as reader,
+        ):
+            for number, block in enumerate(reader.blocks(self.plan.limits)):
+                yield block, number == 0
+        self.sources.append(SourceFile(source.name, size, reader.sha256()))
+
     def bar(self, description: str, total: int, unit: str) -> tqdm:  # type: ignore[type-arg]
         bar = tqdm(
             total=total, unit=unit, unit_scale=True, desc=description, disable=not self.progress
@@ -127,6 +158,8 @@ class Spilled:
     """Bytes of all records, dropped duplicates included, so that the sum does not depend on the blocks."""
     duplicates_dropped: int = 0
     implausible: Implausible = field(default_factory=Implausible)
+    found: Found = field(default_factory=Found)
+    """Records by file, and the bad ones."""
 
     def add(self, other: "Spilled") -> None:
         for name, found in vars(other).items():

@@ -1,4 +1,4 @@
-"""Convert FASTA files to a folder of shuffled, deduplicated, split Arrow shards.
+"""Convert FASTA files and tables to a folder of shuffled, deduplicated, split Arrow shards.
 
 Three stages, each spread over processes: scatter (parse blocks into sorted runs on disk), join (with
 cluster members only: find each one's cluster), gather (one shard per range of the hash). The order
@@ -15,23 +15,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seqlm.proteins.alphabet import TOKENS
+from seqlm.proteins.reading.counts import Counts
+from seqlm.proteins.reading.policies import Kind
 from seqlm.runs.run_file import RunFile
 from seqlm.training.config import DataConfig
 from seqlm.training.data.limits import Limits, default_workers
-from seqlm.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
+from seqlm.training.data.manifest import (
+    MANIFEST_FILE,
+    MAX_REJECTED_SHARE,
+    SPLITS,
+    Manifest,
+    Settings,
+    Split,
+)
 from seqlm.training.data.source_file import is_compressed
-from seqlm.training.data.spill import cell_ranges
+from seqlm.training.data.spill import UInt64s, cell_ranges
 from seqlm.training.data.split_shards import split_of
 from seqlm.training.data.transfer import SourceKind, fetch, local_files
 from seqlm.training.data.workspace import check_free_space, existing_manifest, say, workspace
 from seqlm.training.report.page import size_text
 
+from .inputs import ProteinInput, inputs_of
 from .job import Job, Plan, Spilled, worker_pool
-from .plausibility import Implausible
-from .scatter import check_ids, join_members, scatter_fasta, scatter_table
+from .rejects import (
+    REJECTS_FILE,
+    Found,
+    Rejects,
+    refuse_many,
+    refuse_unused,
+)
+from .repeated import Repeated, find_repeated, repeated_hashes
+from .scatter import join_members, scatter_proteins, scatter_table
 from .shards import RECORDS_FILE, SplitShard, save_runs, write_shard
 from .similarity import similar_across_splits, similarity_warning
-from .sources import PROTEINS, ProteinFiles
+from .sources import PROTEINS, SOURCES, NamedColumns, ProteinFiles
 
 GZIP_RATIO = 2.5
 """Bytes of text per byte of gzip: UniRef50 has 2.2, and files without its repetitive headers have 1.7."""
@@ -61,16 +78,23 @@ def prepare_proteins(config: RunFile) -> Manifest:
         prepare_proteins(dataclasses.replace(config, data=general, guard=None))
     data = config.data
     downloads = Path(data.downloads)
-    fasta, names = _fetched(data.members or data.source, downloads)
+    proteins, names = _fetched(data.members or data.source, downloads)
     membership = one_file("data.membership", data.membership, downloads, PROTEINS)
     if data.membership is not None:
         names.append(data.membership)
     return prepare(
-        ProteinFiles(fasta, membership, names, data.allow_nucleotides),
+        ProteinFiles(
+            proteins,
+            membership,
+            names,
+            data.allow_nucleotides,
+            NamedColumns(data.id_column, data.sequence_column),
+        ),
         Path(data.path),
         seed=data.seed,
         validation_fraction=data.validation_fraction,
         test_fraction=data.test_fraction,
+        max_rejected_share=data.max_rejected_share,
     )
 
 
@@ -92,7 +116,13 @@ def is_prepared(config: RunFile) -> bool:
         return False
     manifest = Manifest.load(folder)
     wanted = Settings(
-        data.seed, data.validation_fraction, data.test_fraction, members=bool(data.members)
+        data.seed,
+        data.validation_fraction,
+        data.test_fraction,
+        members=bool(data.members),
+        max_rejected_share=data.max_rejected_share,
+        id_column=data.id_column,
+        sequence_column=data.sequence_column,
     )
     locations = set(_locations(data))
     # A file of a folder is called <folder>/<file> there.
@@ -120,7 +150,7 @@ def _fetched(locations: Iterable[str], downloads: Path) -> tuple[list[Path], lis
     files: list[Path] = []
     names: list[str] = []
     for location in locations:
-        found = fetch(location, downloads, PROTEINS)
+        found = fetch(location, downloads, SOURCES)
         files += found
         if len(found) == 1:
             names.append(location)
@@ -136,9 +166,10 @@ def prepare(
     seed: int,
     validation_fraction: float,
     test_fraction: float,
+    max_rejected_share: float = MAX_REJECTED_SHARE,
     execution: Execution | None = None,
 ) -> Manifest:
-    """Prepare FASTA files for training, or return at once if ``out`` already holds the result.
+    """Prepare files of proteins for training, or return at once if ``out`` already holds the result.
 
     Args:
         files: files of proteins.
@@ -146,6 +177,7 @@ def prepare(
         seed: seed of the shuffle; splits do not depend on it.
         validation_fraction: share of clusters (without members: of records) in the validation split.
         test_fraction: share of clusters in the test split.
+        max_rejected_share: share of records that may be bad. Ten always may.
         execution: processes, memory and progress; by default those of this machine.
 
     Raises:
@@ -154,13 +186,20 @@ def prepare(
     execution = execution or Execution()
     tell: Callable[[str], object] = say if execution.progress else (lambda text: None)
     settings = Settings(
-        seed, validation_fraction, test_fraction, members=files.membership is not None
+        seed,
+        validation_fraction,
+        test_fraction,
+        members=files.membership is not None,
+        max_rejected_share=max_rejected_share,
+        id_column=files.columns.id,
+        sequence_column=files.columns.sequence,
     )
     _refuse_repeated(files.paths)
     named = dict(zip(files.paths, files.manifest_names, strict=True))
     manifest = existing_manifest(out, named, settings)
     if manifest is not None:
         tell(f"{out} is already prepared: {_summary(manifest)}")
+        tell(_counts(manifest, out))
         return manifest
 
     text_bytes = sum(_text_bytes(path) for path in files.paths)
@@ -178,11 +217,15 @@ def prepare(
     with workspace(out) as folder, worker_pool(workers) as pool, ExitStack() as bars:
         plan = Plan(folder, limits, settings, files.allow_nucleotides)
         job = Job(plan, pool, workers, execution.progress, bars)
-        manifest, implausible = _written(job, files)
+        manifest, spilled = _written(job, files)
         manifest.save(folder)
     tell(f"{out} is prepared: {_summary(manifest)}")
-    for warning in [*implausible.warnings(), *similarity_warning(manifest)]:
+    rejects = spilled.found.all_rejects
+    if rejects.total:
+        tell("\n".join([f"warning: {rejects.total:,} records are left out:", *rejects.listed()]))
+    for warning in [*spilled.implausible.warnings(), *similarity_warning(manifest)]:
         tell(warning)
+    tell(_counts(manifest, out))
     return manifest
 
 
@@ -193,29 +236,79 @@ def _refuse_repeated(paths: Sequence[Path]) -> None:
             raise ValueError(f"{path} is given twice; name each file once")
 
 
-def _written(job: Job, files: ProteinFiles) -> tuple[Manifest, Implausible]:
-    """Write all shards; return their manifest, and the proteins that are implausible."""
-    plan = job.plan
-    fasta_names = files.manifest_names[: len(files.fasta)]
-    plan.spill.mkdir()
-    spilled = scatter_fasta(job, files.fasta, fasta_names)
-    if files.membership is None:
-        check_ids(job, files.fasta, spilled)
-    else:
-        table = scatter_table(job, files.membership, files.manifest_names[-1])
-        spilled = join_members(job, files.fasta, spilled, table)
+def _written(job: Job, files: ProteinFiles) -> tuple[Manifest, Spilled]:
+    """Write all shards and the list of the bad records; return the manifest, and what was read."""
+    spilled = _spilled(job, files)
+    rejects = spilled.found.all_rejects
+    if rejects.total:
+        rejects.save(job.plan.folder / REJECTS_FILE)
     written, dropped = _gather(job, spilled)
-    shutil.rmtree(plan.spill)
+    shutil.rmtree(job.plan.spill)
     splits = {name: _split([part for part in written if part.split == name]) for name in SPLITS}
     manifest = Manifest(
         sources=tuple(sorted(job.sources)),
-        settings=plan.settings,
+        settings=job.plan.settings,
         duplicates_dropped=spilled.duplicates_dropped + dropped,
         splits=splits,
         vocabulary=TOKENS,
-        similar=similar_across_splits(plan.folder, splits),
+        similar=similar_across_splits(job.plan.folder, splits),
+        rejected=rejects.by_kind(),
     )
-    return manifest, spilled.implausible
+    return manifest, spilled
+
+
+def _spilled(job: Job, files: ProteinFiles) -> Spilled:
+    """Spill the usable records. If ids are repeated, read the files again without all but the first of them.
+
+    Raises:
+        ValueError: if too many records are bad, or all records of a file.
+    """
+    inputs = inputs_of(files)
+    spilled, hashes = _attempt(job, files, inputs, None)
+    repeated = find_repeated(job, inputs, hashes) if len(hashes) else None
+    _check_found(job.plan, spilled.found, None if repeated is None else repeated.rejects)
+    if repeated is None or not repeated.rejects.total:
+        return spilled
+    shutil.rmtree(job.plan.spill)
+    job.start_again()
+    spilled, _ = _attempt(job, files, inputs, repeated)
+    _check_found(job.plan, spilled.found)
+    return spilled
+
+
+def _attempt(
+    job: Job, files: ProteinFiles, inputs: Sequence[ProteinInput], repeated: Repeated | None
+) -> tuple[Spilled, UInt64s]:
+    """Spill the usable records; return them, and the hashes that several of their ids have.
+
+    Cluster members are spilled by cluster.
+
+    Args:
+        job: processes.
+        files: files of proteins.
+        inputs: files of proteins, as they are read.
+        repeated: records to leave out, because their ids are repeated; None if this is not known yet.
+    """
+    job.plan.spill.mkdir()
+    spilled = scatter_proteins(job, inputs, repeated)
+    if files.membership is None:
+        return spilled, repeated_hashes(job, spilled)
+    _check_found(job.plan, spilled.found)  # before members without a cluster are reported
+    table = scatter_table(job, files.membership, files.manifest_names[-1])
+    return join_members(job, spilled, table)
+
+
+def _check_found(plan: Plan, found: Found, repeated: Rejects | None = None) -> None:
+    """Raise ValueError if too many records are bad.
+
+    Args:
+        plan: settings.
+        found: records that were found in the files.
+        repeated: further bad records, those with repeated ids.
+    """
+    rejects = found.all_rejects + (repeated or Rejects())
+    refuse_many(rejects, found.records.total(), plan.settings.max_rejected_share)
+    refuse_unused(found)
 
 
 def _text_bytes(path: Path) -> int:
@@ -229,6 +322,14 @@ def _summary(manifest: Manifest) -> str:
         f"{manifest.residues:,} residues in {manifest.records:,} proteins ({manifest.sizes}), "
         f"{manifest.duplicates_dropped:,} duplicates dropped"
     )
+
+
+def _counts(manifest: Manifest, out: Path) -> str:
+    """Return the line with the numbers of records that were read, used and left out."""
+    counts = Counts("proteins", manifest.records)
+    counts.left_out.update({Kind(name): count for name, count in manifest.rejected.items()})
+    counts.left_out[Kind.REPEATED_SEQUENCE] += manifest.duplicates_dropped
+    return counts.line(out / REJECTS_FILE if manifest.rejected else None)
 
 
 def _gather(job: Job, spilled: Spilled) -> tuple[list[SplitShard], int]:

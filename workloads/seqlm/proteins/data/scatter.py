@@ -1,6 +1,4 @@
-"""First stages of a preparation: scatter FASTA blocks to sorted runs on disk, and join cluster members.
-
-Also the check that no id occurs twice.
+"""First stages of a preparation: scatter records to sorted runs on disk, and join cluster members.
 
 Real UniRef90 headers do not carry their UniRef50 cluster, so it comes from a table: UniProt's
 ``idmapping_selected`` (tab-separated; many proteins, hence rows, per UniRef90 id) or two columns
@@ -9,9 +7,9 @@ the hash is then joined by itself and scattered again by cluster.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -23,30 +21,25 @@ from seqlm.training.data.spill import (
     RowSlice,
     Run,
     SpillReader,
+    UInt64s,
     cell_ranges,
     hash_all,
     without_duplicates,
     write_run,
 )
 
-from .fasta import (
-    LINE_START,
-    RECORD_START,
-    Block,
-    SourceReader,
-    parse_block,
-    record_lines,
-    split_block,
-)
+from .blocks import AnyBlock, parts_of, usable_records
+from .fasta import LINE_START, Block
+from .inputs import ProteinInput
 from .job import Job, Plan, Spilled
 from .plausibility import Implausible
+from .rejects import Found, RejectWriter
+from .repeated import InBlock, Repeated
 from .shards import load_runs, save_runs
 
 FASTA_FILE = "fasta.runs"
 TABLE_FILE = "table.runs"
-IDS_FILE = "ids.runs"
 """Lists of runs in the folder of spilled data."""
-_IDS_PER_TASK = 2_000_000
 _LOOKED_AT = 300
 """Records of a block that are checked for being plausible proteins. In a file's first block all are."""
 
@@ -63,29 +56,44 @@ IDMAPPING_COLUMNS = TableColumns(8, 9)
 (https://ftp.uniprot.org/pub/databases/uniprot/current_release/knowledgebase/idmapping/README)."""
 TWO_COLUMNS = TableColumns(0, 1)
 SHOWN_IDS = 5
-_SHOWN_CHARACTERS = 60
-"""Length to which ids are cut in messages."""
 
 
-def scatter_fasta(job: Job, paths: Sequence[Path], names: Sequence[str]) -> Spilled:
-    """Spill the records of all files."""
-    files = zip(paths, names, strict=True)
-    tasks = (task for path, name in files for task in job.read(path, name, RECORD_START))
+def scatter_proteins(
+    job: Job, inputs: Sequence[ProteinInput], repeated: Repeated | None
+) -> Spilled:
+    """Spill the usable records of all files.
+
+    Args:
+        job: processes.
+        inputs: files.
+        repeated: records to leave out, because their ids are repeated; None if this is not known yet.
+    """
+    numbers = itertools.count(1)
+    tasks = (
+        (block, is_first, repeated.in_block(number, block) if repeated else None)
+        for number, source in enumerate(inputs)
+        for block, is_first in job.records(source, numbers)
+    )
     total = Spilled()
     for part in job.run(_scatter_block, tasks):
         total.add(part)
     return total
 
 
-def _scatter_block(plan: Plan, whole: Block, is_first: bool) -> Spilled:
+def _scatter_block(
+    plan: Plan, whole: AnyBlock, is_first: bool, repeated: InBlock | None
+) -> Spilled:
     """Spill the records of a block; all records of a file's first block are checked for plausibility.
 
     Cluster members are sorted by id, to be joined with their clusters; others by sequence.
     """
     spill = plan.spill
     result = Spilled()
-    for block in split_block(whole, plan.limits.block_records):
-        ids, tokens = parse_block(block)
+    rejects = RejectWriter(spill)
+    for block in parts_of(whole, plan.limits.block_records):
+        ids, tokens = usable_records(block, rejects.add, repeated.within(block) if repeated else {})
+        if not ids:
+            continue
         every = 1 if is_first else max(1, len(ids) // _LOOKED_AT)
         implausible = Implausible()
         implausible.look_at(ids[::every], tokens[::every])
@@ -103,58 +111,14 @@ def _scatter_block(plan: Plan, whole: Block, is_first: bool) -> Spilled:
             result.id_runs.append(write_run(spill, "ids", id_hashes, id_hashes, []))
             result.duplicates_dropped += len(ids) - len(order)
         result.count(ids, tokens)
+    found = rejects.close()
+    result.found = Found(Counter({whole.file: result.records + found.total}), {whole.file: found})
     return result
 
 
 def _content(ids: list[bytes], tokens: list[bytes], row: int) -> tuple[bytes, bytes, bytes]:
     """Return the cluster, id and tokens of a row; a record by itself has no cluster."""
     return b"", ids[row], tokens[row]
-
-
-def check_ids(job: Job, paths: Sequence[Path], spilled: Spilled) -> None:
-    """Raise ValueError if an id occurs twice, in one file or in several."""
-    save_runs(spilled.id_runs, job.plan.spill / IDS_FILE)
-    cells = cell_ranges(spilled.records // _IDS_PER_TASK + 1)
-    hashes: list[int] = []
-    for found in job.run(_repeated, cells):
-        hashes += found
-    raise_for_repeated(job, paths, hashes)
-
-
-def _repeated(plan: Plan, first_cell: int, next_cell: int) -> list[int]:
-    """Return the hashes that two ids have."""
-    with SpillReader(load_runs(plan.spill / IDS_FILE)) as reader:
-        slices = reader.rows(first_cell, next_cell)
-    if not slices:
-        return []
-    keys = np.sort(np.concatenate([part.keys for part in slices]))
-    repeated = keys[1:][keys[1:] == keys[:-1]]
-    return [int(key) for key in np.unique(repeated)]
-
-
-def raise_for_repeated(job: Job, paths: Sequence[Path], hashes: Sequence[int]) -> None:
-    """Read the files again to find where an id occurs twice; ids that only share a hash are fine."""
-    if not hashes:
-        return
-    wanted = set(hashes)
-    places: dict[bytes, str] = {}
-    limits = job.plan.limits
-    for path in paths:
-        with closing(SourceReader(path)) as reader:
-            for block in reader.blocks(RECORD_START, limits.block_bytes, limits.record_bytes):
-                located = list(record_lines(block))
-                id_hashes = hash_all([record_id for record_id, _ in located], SPLIT_SALT).tolist()
-                for (record_id, line), id_hash in zip(located, id_hashes, strict=True):
-                    if id_hash not in wanted:
-                        continue
-                    if record_id in places:
-                        name = record_id.decode()[:_SHOWN_CHARACTERS]
-                        raise ValueError(
-                            f"{path}:{line}: the id {name} was used before, at {places[record_id]} "
-                            f"({len(wanted)} repeated id(s) in all); ids must be unique: "
-                            "rename or remove one"
-                        )
-                    places[record_id] = f"{path}:{line}"
 
 
 def scatter_table(job: Job, path: Path, name: str) -> list[Run]:
@@ -170,29 +134,31 @@ def scatter_table(job: Job, path: Path, name: str) -> list[Run]:
     return [run for run in job.run(_scatter_table_block, tasks()) if run is not None]
 
 
-def join_members(job: Job, paths: Sequence[Path], fasta: Spilled, table: list[Run]) -> Spilled:
+def join_members(job: Job, fasta: Spilled, table: list[Run]) -> tuple[Spilled, UInt64s]:
     """Spill the members anew, by cluster.
 
+    Returns:
+        The members, and the hashes of repeated ids. If there are any, members are missing.
+
     Raises:
-        ValueError: for members without a cluster or with two, and for repeated ids.
+        ValueError: for members without a cluster or with two.
     """
     save_runs(fasta.runs, job.plan.spill / FASTA_FILE)
     save_runs(table, job.plan.spill / TABLE_FILE)
     # Ids become Python objects here, several times their size.
     table_bytes = sum(run.num_bytes for run in table)
     cells = cell_ranges((fasta.num_bytes + 2 * table_bytes) // job.plan.limits.block_bytes + 1)
-    joined = Spilled()
+    joined = Spilled(implausible=fasta.implausible, found=fasta.found)
     num_orphans = 0
     first_orphans: list[bytes] = []
-    repeated: list[int] = []
+    repeated: list[UInt64s] = []
     with job.bar("joining members", len(cells), "part") as bar:
         for part in job.run(_join, cells):
             bar.update()
             num_orphans += part.num_orphans
             first_orphans = sorted([*first_orphans, *part.first_orphans])[:SHOWN_IDS]
-            repeated += part.repeated
+            repeated.append(part.repeated)
             joined.add(part.spilled)
-    raise_for_repeated(job, paths, repeated)
     if num_orphans:
         raise ValueError(
             f"{num_orphans} member(s) have no cluster in the membership table, the first are "
@@ -201,7 +167,7 @@ def join_members(job: Job, paths: Sequence[Path], fasta: Spilled, table: list[Ru
         )
     for spill_file in {run.path for run in (*fasta.runs, *table)}:
         Path(spill_file).unlink()
-    return joined
+    return joined, np.sort(np.concatenate(repeated))
 
 
 def table_columns(block: Block) -> TableColumns:
@@ -264,7 +230,7 @@ class _Joined:
     """Number of members that the table does not name."""
     first_orphans: Sequence[bytes] = ()
     """The first of these members."""
-    repeated: Sequence[int] = ()
+    repeated: UInt64s = field(default_factory=lambda: np.zeros(0, np.uint64))
     """Hashes of ids that occur twice among the members."""
 
 
@@ -283,7 +249,7 @@ def _join(plan: Plan, first_cell: int, next_cell: int) -> _Joined:
     orphans = [member for member in members if member not in cluster_of]
     repeated: list[bytes] = []
     if len(set(members)) < len(members):
-        repeated = [a for a, b in itertools.pairwise(sorted(members)) if a == b][:SHOWN_IDS]
+        repeated = sorted({a for a, b in itertools.pairwise(sorted(members)) if a == b})
     if not orphans and not repeated:
         clusters = [cluster_of[member] for member in members]
         keys = hash_all(clusters, plan.settings.seed)
@@ -295,7 +261,7 @@ def _join(plan: Plan, first_cell: int, next_cell: int) -> _Joined:
         spilled,
         num_orphans=len(orphans),
         first_orphans=sorted(orphans)[:SHOWN_IDS],
-        repeated=hash_all(repeated, SPLIT_SALT).tolist(),
+        repeated=hash_all(repeated, SPLIT_SALT),
     )
 
 

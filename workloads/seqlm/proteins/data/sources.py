@@ -1,30 +1,45 @@
 """Files of proteins that a preparation reads, and public ones that have a short name in ``data.source``."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from seqlm.proteins.reading.columns import Role, well_known_column
+from seqlm.proteins.reading.formats import table_of_proteins
 from seqlm.training.data.source_file import Source
 from seqlm.training.data.transfer import SourceKind
+
+
+@dataclass(frozen=True)
+class NamedColumns:
+    """Columns of tables that the run file names; None finds them by their names."""
+
+    id: str | None = None
+    sequence: str | None = None
+
+
+FOUND_BY_NAME = NamedColumns()
 
 
 @dataclass(frozen=True)
 class ProteinFiles:
     """Existing files that a preparation reads."""
 
-    fasta: Sequence[Path]
-    """FASTA files, plain or gzip."""
+    proteins: Sequence[Path]
+    """FASTA files and tables, in any form that is read."""
     membership: Path | None = None
     """Table of the clusters of which the proteins are members. None: each protein stands for itself."""
     names: Sequence[str] | None = None
     """Names of ``paths`` in the manifest; by default those of the files."""
     allow_nucleotides: bool = False
     """Whether DNA and RNA are taken for proteins."""
+    columns: NamedColumns = FOUND_BY_NAME
+    """Columns of tables."""
 
     @property
     def paths(self) -> list[Path]:
-        """FASTA files, then the table."""
-        return [*self.fasta, *([] if self.membership is None else [self.membership])]
+        """Files of proteins, then the table of the clusters."""
+        return [*self.proteins, *([] if self.membership is None else [self.membership])]
 
     @property
     def manifest_names(self) -> list[str]:
@@ -42,6 +57,21 @@ def is_fasta(path: Path) -> bool:
         return source.peek().lstrip().startswith(b">")
 
 
+def is_proteins(path: Path) -> bool:
+    """Return whether the content of a file is FASTA, or a table with a column that is known for sequences.
+
+    Raises:
+        ValueError: if the content cannot be read.
+    """
+    if table_of_proteins(path) is None:
+        return is_fasta(path)
+    from seqlm.training.data.table_rows import Table, TableUse  # imports pyarrow
+
+    field = "data.sequence_column"
+    table = Table(path, TableUse(field, "FASTA"))
+    return well_known_column(table.header, Role.SEQUENCE, str(path), field) is not None
+
+
 _CURRENT_RELEASE = "https://ftp.uniprot.org/pub/databases/uniprot/current_release"
 PROTEINS = SourceKind(
     name="FASTA",
@@ -54,3 +84,5 @@ PROTEINS = SourceKind(
     },
     is_content=is_fasta,
 )
+SOURCES = replace(PROTEINS, name="protein", is_content=is_proteins)
+"""Kind of the files that ``data.source`` names."""

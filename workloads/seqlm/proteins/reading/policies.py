@@ -189,7 +189,8 @@ POLICIES: Mapping[Kind, Policy] = {
     ),
     Kind.REPEATED_ID: _policy(
         "repeated id",
-        _all(Decision.STOP, Reader.DATA, Reader.FINETUNE),
+        _all(Decision.REJECT, Reader.DATA),
+        _all(Decision.STOP, Reader.FINETUNE),
         _all(Decision.USE, Reader.INFERENCE, Reader.CONTACTS, Reader.EXPLORE, Reader.SERVER),
         many="repeated ids",
     ),

@@ -53,6 +53,10 @@ class Split:
     shards: tuple[ShardFile, ...]
 
 
+MAX_REJECTED_SHARE = 0.01
+"""Default share of records that may be bad, which are left out."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings that, with the sources, determine the result."""
@@ -62,6 +66,12 @@ class Settings:
     test_fraction: float
     members: bool
     """Whether shards hold cluster members, with the columns ``cluster`` and ``cluster_size``."""
+    max_rejected_share: float = MAX_REJECTED_SHARE
+    """Share of records that may be bad, which are left out. Data of other kinds have none."""
+    id_column: str | None = None
+    """Column of tables with the ids; None finds it by its name."""
+    sequence_column: str | None = None
+    """Column of tables with the sequences; None finds it by its name."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,8 @@ class Manifest:
     """Tokens by their ids; empty if the model's folder has the tokenizer."""
     similar: dict[str, Any] | None = None
     """Comparison of held-out records with training records; None if they were not compared."""
+    rejected: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Number of bad records that were left out, by their kind."""
     format_version: int = FORMAT_VERSION
     package_version: str = PACKAGE_VERSION
 

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .whole_file import move_into_place, naming, sync, write_whole
+
 if TYPE_CHECKING:
     from .processes import Processes
 
@@ -63,8 +65,8 @@ def write_sums(folder: Path) -> None:
     digests: dict[str, Digest] = {}
     for path in folder.iterdir():
         if path.is_file() and path.name not in (SUMS_FILE, CARD_FILE):
-            digests[path.name] = _digest(path, "")
-    (folder / SUMS_FILE).write_text(_listed(digests))
+            digests[path.name] = digest_of(path, "sha256")
+    write_whole(folder / SUMS_FILE, _listed(digests))
 
 
 @contextlib.contextmanager
@@ -77,8 +79,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
         # safetensors creates files that only their owner may read, whatever the umask.
         shutil.copymode(partial / "config.json", file)
     write_sums(partial)
+    sync(partial)  # before the folder that it replaces is deleted
     shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    move_into_place(partial, folder)
 
 
 def seal(document: Mapping[str, Any]) -> str:
@@ -100,6 +103,9 @@ def read_document(folder: Path) -> dict[str, Any]:
     for name in ("checksums", "identity", "progress"):
         if not isinstance(document, dict) or not isinstance(document.get(name), dict):
             raise DamagedError(f"{path} is damaged: expected a mapping with {name!r}")
+    for name, checksum in document["checksums"].items():
+        if type(checksum) is not int:
+            raise DamagedError(f"{path} is damaged: expected a number as the checksum of {name!r}")
     saved = document.pop("sha256", None)  # earlier checkpoints have none
     if saved not in (None, _sha256(json.dumps(document))):
         raise DamagedError(f"{path} is damaged: it was changed after it was written")
@@ -138,15 +144,24 @@ def verified(name: str | Path | None, here: "Processes | None" = None) -> Iterat
             failure = unreadable(name, error)
         if not folder.is_dir():  # a hub id, for which the block has downloaded the files
             hashing = _hashing(threads, _snapshot(str(name)), {}, here)
-        found: dict[Any, Any] = {file: future.result() for file, future in hashing.items()}
+        found: dict[Any, Any] = {}
+        unread: dict[Any, Any] = {}
+        for file, future in hashing.items():
+            try:
+                found[file] = future.result()
+            except FileNotFoundError:
+                unread[file] = "it is missing"
+            except OSError as error:
+                unread[file] = f"it cannot be read ({error.strerror})"
     problems = [problem]
     if here is not None:
         found = here.gather(found)
+        unread = here.gather(unread)
         problems = list(here.gather({here.rank: problem}).values())
-    for file, digest in sorted(found.items()):
+    for file, digest in found.items():
         if digest != expected.get(file, digest):
-            reason = "its checksum is wrong" if (folder / file).is_file() else "it is missing"
-            problems.append(f"{folder / file} is damaged: {reason}")
+            unread[file] = "its checksum is wrong"
+    problems += [f"{folder / file} is damaged: {unread[file]}" for file in sorted(unread)]
     first_problem = next(filter(None, problems), "")
     if first_problem:
         raise DamagedError(first_problem) from failure
@@ -183,7 +198,7 @@ def _expected(folder: Path) -> tuple[dict[str, Digest], str]:
     try:
         if (folder / CHECKPOINT_FILE).exists():
             file = folder / CHECKPOINT_FILE
-            found = {**read_document(folder)["checksums"], file.name: _digest(file, "")}
+            found = {**read_document(folder)["checksums"], file.name: digest_of(file, "sha256")}
         elif file.exists():
             lines = [line.split("  ", 1) for line in file.read_text().splitlines()]
             found = {name: digest for digest, name in lines}
@@ -254,24 +269,28 @@ def _snapshot(name: str) -> Path | None:
 def _digest(path: Path, expected: Digest) -> Digest:
     """Return the checksum of a file, of the same kind as the expected one.
 
-    If the file cannot be read, the text of the error takes its place, which equals no checksum.
+    Raises:
+        OSError: if the file cannot be read. No value stands for that: it could be stored as the checksum.
     """
-    try:
-        if isinstance(expected, str):
-            return digest_of(path, "sha256")
-        return int(digest_of(path, "crc32"), 16)
-    except OSError as error:
-        return str(error)
+    return digest_of(path, "sha256") if isinstance(expected, str) else crc32(path)
 
 
-def crc32(path: Path) -> Digest:
-    """Return the CRC-32 of a file of a checkpoint."""
-    return _digest(path, 0)
+def crc32(path: Path) -> int:
+    """Return the CRC-32 of a file of a checkpoint.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    return int(digest_of(path, "crc32"), 16)
 
 
 def digest_of(path: Path, algorithm: str) -> str:
-    """Return a file's checksum in hexadecimal, by ``crc32`` or any of hashlib's algorithms."""
-    with path.open("rb") as file:
+    """Return a file's checksum in hexadecimal, by ``crc32`` or any of hashlib's algorithms.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    with naming(path), path.open("rb") as file:
         if algorithm != "crc32":
             new = partial(hashlib.new, algorithm, usedforsecurity=False)
             return hashlib.file_digest(file, new).hexdigest()

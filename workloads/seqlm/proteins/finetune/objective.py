@@ -29,6 +29,7 @@ from seqlm.training.checksums import CHECKPOINT_FILE, verified
 from seqlm.training.command_line import require
 from seqlm.training.config_rules import fine_tuning_on_xla
 from seqlm.training.data.manifest import IGNORED
+from seqlm.training.finite import check_finite
 from seqlm.training.heartbeat import beat
 from seqlm.training.objective import Evaluation, Place
 from seqlm.training.packing import HostPack, PackShape, PlannedPack
@@ -204,6 +205,7 @@ class FineTuning(AdaptedObjective):
                 seen[torch.from_numpy(planned.units)] = True
         dist.all_reduce(totals)
         dist.all_reduce(outputs, group=here.control)
+        check_finite(outputs.numpy())
         units = np.flatnonzero(seen.numpy())
         rows = _ranges(offsets[units], offsets[units + 1])
         row_counts = np.diff(offsets)[units]

@@ -1,8 +1,8 @@
 """Checksums of checkpoints and model folders, verified while the files are read.
 
 They detect damage, such as a flipped bit or a copy cut short. They do not detect malice: anyone with write
-access to a folder can write its checksums, too. The module needs only the standard library, except to name a
-damaged model.
+access to a folder can write its checksums, too. The module needs only the standard library and PyYAML, except
+to name a damaged model.
 """
 
 import contextlib
@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .model_folder import MAX_CONFIG_BYTES, check_files
+from .strict_yaml import read_small
 from .whole_file import move_into_place, naming, sync, write_whole
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ def read_document(folder: Path) -> dict[str, Any]:
     """
     path = folder / CHECKPOINT_FILE
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(read_small(path, MAX_CONFIG_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise DamagedError(f"{path} cannot be read: {error}") from error
     for name in ("checksums", "identity", "progress"):
@@ -116,8 +118,8 @@ def read_document(folder: Path) -> dict[str, Any]:
 def verified(name: str | Path | None, here: "Processes | None" = None) -> Iterator[Source]:
     """Verify the files of a model that have checksums while the block reads them, and hash the others.
 
-    Threads hash the files during the block. With ``here`` every process must enter the block, even if it
-    reads nothing, and hashes its share of the files.
+    No file outside the folder is read, and no pipe or device. Threads hash the files during the block. With
+    ``here`` every process must enter the block, even if it reads nothing, and hashes its share of the files.
 
     Args:
         name: checkpoint folder, model folder or hub id; None if the block reads no model.
@@ -125,7 +127,8 @@ def verified(name: str | Path | None, here: "Processes | None" = None) -> Iterat
 
     Raises:
         DamagedError: on every process, if a file is missing or damaged.
-        ValueError: if the block raises any other error but ImportError, which stands for a missing package.
+        ValueError: if the block raises any other error but ModuleNotFoundError, which stands for a missing
+            package.
     """
     source = Source()
     if name is None:
@@ -133,12 +136,13 @@ def verified(name: str | Path | None, here: "Processes | None" = None) -> Iterat
         return
     folder = Path(name)
     failure: ValueError | None = None
+    _check_files(folder, here)
     expected, problem = _expected(folder)
     with ThreadPoolExecutor() as threads:
         hashing = _hashing(threads, folder, expected, here)
         try:
             yield source
-        except (ImportError, MemoryError):
+        except (ModuleNotFoundError, MemoryError):
             raise
         except Exception as error:
             failure = unreadable(name, error)
@@ -170,9 +174,24 @@ def verified(name: str | Path | None, here: "Processes | None" = None) -> Iterat
     source.sha256 = _sha256(_listed(found)) if found else None
 
 
+def _check_files(folder: Path, here: "Processes | None") -> None:
+    """Raise DamagedError on every process if one finds a file in the folder that must not be opened."""
+    problem = ""
+    try:
+        check_files(folder)
+    except ValueError as error:
+        problem = str(error)
+    problems = [problem]
+    if here is not None:
+        problems = list(here.gather({here.rank: problem}).values())
+    first_problem = next(filter(None, problems), "")
+    if first_problem:
+        raise DamagedError(first_problem)
+
+
 def unreadable(name: str | Path, error: Exception) -> ValueError:
     """Return an error that names the model and says what to do, for any error of a library that read it."""
-    if isinstance(error, ValueError) and str(name) in str(error):
+    if isinstance(error, ValueError) and str(name) in str(error) and "\n" not in str(error):
         return error
     from safetensors import SafetensorError, safe_open
 
@@ -200,7 +219,9 @@ def _expected(folder: Path) -> tuple[dict[str, Digest], str]:
             file = folder / CHECKPOINT_FILE
             found = {**read_document(folder)["checksums"], file.name: digest_of(file, "sha256")}
         elif file.exists():
-            lines = [line.split("  ", 1) for line in file.read_text().splitlines()]
+            lines = [
+                line.split("  ", 1) for line in read_small(file, MAX_CONFIG_BYTES).splitlines()
+            ]
             found = {name: digest for digest, name in lines}
         else:
             return {}, ""

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from .data.manifest import IGNORED
-from .finite import check_finite
 from .heartbeat import beat
 from .objective import Evaluation, Place
 from .packing import HostPack, PackStream, PlannedPack
@@ -24,6 +25,26 @@ EVALUATION_SEED = 20_230_317
 
 _LARGEST_EXPONENT = math.log(sys.float_info.max)
 """Loss beyond which the perplexity exceeds the largest number."""
+
+
+class NotFiniteError(ValueError):
+    """An answer or a score of a model is infinite or not a number."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model's answers are not finite, as after a diverged training or with a wrong value in its "
+            "config.json; give another checkpoint of its training, or another model"
+        )
+
+
+def check_finite(numbers: npt.ArrayLike) -> None:
+    """Check answers or scores of a model, which no command may write as results.
+
+    Raises:
+        NotFiniteError: if a number is infinite or NaN.
+    """
+    if not np.isfinite(numbers).all():
+        raise NotFiniteError
 
 
 @dataclass(frozen=True)

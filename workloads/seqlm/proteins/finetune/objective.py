@@ -29,7 +29,6 @@ from seqlm.training.checksums import CHECKPOINT_FILE, verified
 from seqlm.training.command_line import require
 from seqlm.training.config_rules import fine_tuning_on_xla
 from seqlm.training.data.manifest import IGNORED
-from seqlm.training.finite import check_finite
 from seqlm.training.heartbeat import beat
 from seqlm.training.objective import Evaluation, Place
 from seqlm.training.packing import HostPack, PackShape, PlannedPack
@@ -37,7 +36,7 @@ from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
 from seqlm.training.records import RecordSplit
 from seqlm.training.saved_model import assigned
-from seqlm.training.scoring import EVALUATION_SEED, answered
+from seqlm.training.scoring import EVALUATION_SEED, answered, check_finite
 from seqlm.training.step.staging import AnyPack, staged
 
 from .baselines import write_baselines

@@ -23,12 +23,12 @@ from seqlm.proteins.model.masking import plain_pack
 from seqlm.proteins.model.packed_model import Pack, PackedModel
 from seqlm.training.config import KernelMode, TrainConfig
 from seqlm.training.device_runtime import to_device
-from seqlm.training.finite import NotFiniteError, check_finite
 from seqlm.training.hardware import compiles
 from seqlm.training.heartbeat import beat
 from seqlm.training.kernels import agreed, selected
 from seqlm.training.packing import SPECIAL_TOKENS, HostPack, PackShape
 from seqlm.training.processes import Processes
+from seqlm.training.scoring import NotFiniteError, check_finite
 
 from .poolings import POOLINGS, PackedRows, Pooling, Statistic
 

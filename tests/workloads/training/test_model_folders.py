@@ -28,7 +28,7 @@ from seqlm.proteins.inference.engine import EMBEDDING, Engine
 from seqlm.proteins.model.pretrained import load_model
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.checksums import DamagedError, verified
-from seqlm.training.model_folder import MAX_LAYERS, check_files
+from seqlm.training.data.model_folder import MAX_LAYERS, check_files
 from seqlm.training.objective import Place
 from seqlm.training.packing import PackShape
 from seqlm.training.processes import processes

@@ -20,8 +20,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from seqlm.training.adapters import adapters
 from seqlm.training.adapters.adapters import GATED_LAYER, AdaptedModules
 from seqlm.training.checksums import ADAPTER_FILE, unreadable
+from seqlm.training.data.model_folder import check_config, check_files
 from seqlm.training.layered_model import LayeredModel, Prediction
-from seqlm.training.model_folder import check_config, check_files
 from seqlm.training.saved_model import name_no_kernel
 
 from .attention import PACKED

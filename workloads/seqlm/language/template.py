@@ -10,7 +10,7 @@ from typing import cast
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from seqlm.training.checksums import unreadable
-from seqlm.training.model_folder import check_files
+from seqlm.training.data.model_folder import check_files
 
 from .config import FIELD, ChatConfig
 from .table import Conversation

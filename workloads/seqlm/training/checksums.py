@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .model_folder import MAX_CONFIG_BYTES, check_files
+from .data.model_folder import MAX_CONFIG_BYTES, check_files
 from .strict_yaml import read_small
 from .whole_file import move_into_place, naming, sync, write_whole
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from seqlm.training.model_folder import MAX_CONFIG_BYTES
+from seqlm.training.data.model_folder import MAX_CONFIG_BYTES
 from seqlm.training.strict_yaml import read_small
 
 from .esm2.facts import ESM2

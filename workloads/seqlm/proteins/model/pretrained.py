@@ -19,7 +19,7 @@ from seqlm.training.checksums import (
     unreadable,
     verified,
 )
-from seqlm.training.model_folder import check_config, check_files, check_num_parameters
+from seqlm.training.data.model_folder import check_config, check_files, check_num_parameters
 from seqlm.training.processes import Processes
 from seqlm.training.saved_model import assigned, keep_in_memory, name_no_kernel, save_model
 

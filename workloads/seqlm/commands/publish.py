@@ -17,6 +17,7 @@ from seqlm.proteins.inference.output_file import default_folder
 from seqlm.runs.model_names import MAX_BASES, may_be_hub_id
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checksums import CARD_FILE, CHECKPOINT_FILE, SUMS_FILE, new_folder, verified
+from seqlm.training.data.model_folder import check_files
 from seqlm.training.strict_yaml import read_mapping
 from seqlm.training.tracking.run_log import CONFIG_FILE
 
@@ -72,6 +73,7 @@ def license_of(base: str | None) -> str | None:
 
 def _check_model(model: Path) -> None:
     """Raise ValueError if the folder holds no whole model that transformers loads."""
+    check_files(model)
     problem = ""
     family = family_of(str(model))
     architectures = saved_config(model).get("architectures") or [""]

@@ -19,7 +19,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from seqlm.training.adapters import adapters
 from seqlm.training.adapters.adapters import GATED_LAYER, AdaptedModules
+from seqlm.training.checksums import ADAPTER_FILE, unreadable
+from seqlm.training.data.model_folder import check_config, check_files
 from seqlm.training.layered_model import LayeredModel, Prediction
+from seqlm.training.saved_model import name_no_kernel
 
 from .attention import PACKED
 from .conversations import TokenPack
@@ -42,12 +45,19 @@ def read_config(folder: Path, max_tokens: int) -> PretrainedConfig:
     Raises:
         ValueError: if the model type is not supported, or the model cannot read ``max_tokens`` tokens.
     """
-    try:
-        config = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError) as error:
+    check_files(folder)
+    if (folder / ADAPTER_FILE).exists():
         raise ValueError(
-            f"model.init_from: {folder} has no configuration that can be read: {error}"
-        ) from error
+            f"model.init_from: {folder} holds an adapter, which names another model as its base; give a "
+            "model folder in which it is merged"
+        )
+    try:
+        saved, _ = PretrainedConfig.get_config_dict(folder)
+        check_config(saved, folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        name_no_kernel(config)
+    except Exception as error:  # transformers raises nearly anything
+        raise unreadable(folder, error) from error
     if config.model_type not in MODEL_TYPES:
         raise ValueError(
             f"model.init_from: {folder} is a model of type {config.model_type}; allowed are "

@@ -163,7 +163,7 @@ def write_model(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     with workspace(folder) as partial:
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)

@@ -27,7 +27,7 @@ from seqlm.training.packing import PackShape
 from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
 from seqlm.training.records import RecordSplit, Split
-from seqlm.training.saved_model import assigned
+from seqlm.training.saved_model import assigned, keep_in_memory
 from seqlm.training.scoring import EVALUATION_SEED, score_packs
 from seqlm.training.step.staging import AnyPack
 from seqlm.training.whole_file import write_whole
@@ -77,9 +77,15 @@ class CausalLM(AdaptedObjective):
 
     def plain_weights(self) -> dict[str, Tensor]:
         try:
-            model = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.float32)
+            model = AutoModelForCausalLM.from_pretrained(
+                self.folder,
+                dtype=torch.float32,
+                attn_implementation="eager",
+                trust_remote_code=False,
+            )
         except (OSError, ValueError) as error:
             raise ValueError(f"model.init_from: {self.folder} cannot be read: {error}") from error
+        keep_in_memory(model)
         return dict(model.state_dict())
 
     def loaded(self, model: LayeredModel, dtype: torch.dtype) -> None:
@@ -248,7 +254,10 @@ def _model(folder: Path, base: Path, place: Place) -> nn.Module:
     is_adapter = (folder / ADAPTER_FILE).exists()
     start = base if is_adapter else folder
     with verified(start, place.here):
-        model: Any = AutoModelForCausalLM.from_pretrained(start, dtype=place.dtype)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            start, dtype=place.dtype, attn_implementation="sdpa", trust_remote_code=False
+        )
+        keep_in_memory(model)
     if is_adapter:
         from peft import PeftModel
 

@@ -5,8 +5,12 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from seqlm.training.checksums import unreadable
+from seqlm.training.data.model_folder import check_files
 
 from .config import FIELD, ChatConfig
 from .table import Conversation
@@ -28,7 +32,7 @@ class Template:
 
     def __init__(self, chat: ChatConfig, folder: Path) -> None:
         self._chat = chat
-        self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+        self.tokenizer: PreTrainedTokenizerBase = _tokenizer(folder)
         if self.tokenizer.eos_token_id is None:
             raise ValueError(
                 f"model.init_from: the tokenizer of {folder} has no end-of-sequence token, without which no "
@@ -114,6 +118,20 @@ class Template:
             str(self.tokenizer.chat_template) if self._chat.prompt is None else "",
         ]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a model folder, without code of the folder."""
+    check_files(folder)
+    try:
+        return cast(
+            PreTrainedTokenizerBase,
+            AutoTokenizer.from_pretrained(folder, trust_remote_code=False),
+        )
+    except (ModuleNotFoundError, MemoryError):
+        raise
+    except Exception as error:  # transformers raises nearly anything
+        raise unreadable(folder, error) from error
 
 
 def _words(text: str) -> list[str]:

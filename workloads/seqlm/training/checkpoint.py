@@ -6,6 +6,7 @@ with the progress, the resolved configuration and a CRC-32 of every file. It is 
 complete. State is saved by parameter name, so another world size, or FSDP instead of DDP, can resume from it.
 """
 
+import functools
 import itertools
 import shutil
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from .command_line import RunError
 from .heartbeat import beat
 from .parallel import bare
 from .processes import Processes
+from .whole_file import move_into_place, remove, write_whole
 
 LEFT_TOGETHER = (RunError, SystemExit)
 """Exceptions that every process raises at the same place."""
@@ -49,7 +51,7 @@ class _PendingSave(NamedTuple):
     step: int
     extra: Mapping[str, Any]
     """Further entries for ``checkpoint.json``."""
-    checksums: Future[dict[str, Any]]
+    checksums: Future[dict[str, int]]
     """CRC-32 of each file that this process writes, once it is written."""
 
 
@@ -98,11 +100,13 @@ class Checkpointer:
         self._stager = DefaultStager(self._staging)
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: _PendingSave | None = None
-        if here.is_first:
-            folder.mkdir(parents=True, exist_ok=True)
-            for leftover in folder.glob(f"*{_PARTIAL}"):
-                shutil.rmtree(leftover)
-        dist.barrier(group=here.control)
+        here.first_does(self._prepare_folder)
+
+    def _prepare_folder(self) -> None:
+        """Create the folder, and delete what a killed start left in it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for leftover in self._folder.glob(f"*{_PARTIAL}"):
+            remove(leftover)
 
     def save(
         self, step: int, model: nn.Module, optimizers: list[Optimizer], extra: Mapping[str, Any]
@@ -159,7 +163,7 @@ class Checkpointer:
         path = self._path(pending.step)
         partial = self._path(pending.step, _PARTIAL)
         problem = ""
-        written: dict[str, Any] = {}
+        written: dict[str, int] = {}
         try:
             written = pending.checksums.result()
         except CheckpointException as error:
@@ -173,14 +177,7 @@ class Checkpointer:
                 names = ", ".join(absent)
                 problem = f"{names} of other hosts are not here; 'runs' must be shared by all hosts"
         problems = sorted(set(self._here.gather({self._here.rank: problem}).values()) - {""})
-        if problems:
-            if self._here.is_first:
-                shutil.rmtree(partial, ignore_errors=True)
-            raise CheckpointError(
-                f"checkpoint {path} could not be written: {'; '.join(problems)}. Earlier checkpoints are "
-                "intact; free disk space or change 'runs', then start the same command again"
-            )
-        if self._here.is_first:
+        if not problems:
             document = {
                 "step": pending.step,
                 "world_size": self._here.world_size,
@@ -189,12 +186,39 @@ class Checkpointer:
                 "checksums": checksums,
                 **pending.extra,
             }
-            (partial / CHECKPOINT_FILE).write_text(seal(document))
-            partial.rename(path)
-            for old in self._complete()[self._keep :]:
-                shutil.rmtree(old)
-        dist.barrier(group=self._here.control)
+            problems = self._complete_save(document, partial, path)
+        if problems:
+            if self._here.is_first:
+                shutil.rmtree(partial, ignore_errors=True)
+            raise CheckpointError(
+                f"checkpoint {path} could not be written: {'; '.join(problems)}. Earlier checkpoints are "
+                "intact; free disk space or change 'runs', then start the same command again"
+            )
+        self._here.first_does(self._delete_old)
         return pending.step
+
+    def _complete_save(self, document: Mapping[str, Any], partial: Path, path: Path) -> list[str]:
+        """Write ``checkpoint.json`` and rename the folder; return the problem on every process, if any."""
+
+        def rename() -> None:
+            write_whole(partial / CHECKPOINT_FILE, seal(document))
+            move_into_place(partial, path)
+
+        try:
+            self._here.first_does(rename)
+        except OSError as error:
+            return [str(error)]
+        return []
+
+    def _delete_old(self) -> None:
+        """Delete all checkpoints but the newest ones, when the newest is complete.
+
+        A folder that is being deleted does not have the name of a complete one.
+        """
+        for old in self._complete()[self._keep :]:
+            leftover = old.with_name(old.name + _PARTIAL)
+            old.rename(leftover)
+            remove(leftover)
 
     def __enter__(self) -> "Checkpointer":
         return self
@@ -229,8 +253,8 @@ class Checkpointer:
                 print(
                     f"warning: {damaged[-1]}; falling back to the checkpoint before it", flush=True
                 )
-                path.rename(_free_name(path.with_name(path.name + _DAMAGED)))
-            dist.barrier(group=self._here.control)
+            aside = path.with_name(path.name + _DAMAGED)
+            self._here.first_does(functools.partial(_rename_to_free_name, path, aside))
         if damaged:
             raise ValueError(
                 "every checkpoint of this run is damaged:\n  "
@@ -276,8 +300,12 @@ class Checkpointer:
             model_state = {name: value for name, value in model_state.items() if name in trained}
         return model_state, optimizer_state
 
-    def _checksums(self, partial: Path, saved: Future[Any]) -> dict[str, Any]:
-        """Wait until the files are written, then read back those that this process wrote."""
+    def _checksums(self, partial: Path, saved: Future[Any]) -> dict[str, int]:
+        """Wait until the files are written to the disk, then read back those that this process wrote.
+
+        Raises:
+            OSError: if one cannot be read back, which ends the save.
+        """
         saved.result()
         written = list(partial.glob(f"__{self._here.rank}_*"))
         if self._here.is_first:
@@ -323,11 +351,11 @@ def check_identity(checkpoint: Path, identity: Mapping[str, Any], advice: str) -
     return document
 
 
-def _free_name(path: Path) -> Path:
-    """Return ``path``, with a number at its end if something has that name."""
-    free = path
+def _rename_to_free_name(path: Path, name: Path) -> None:
+    """Rename a folder to ``name``, with a number at its end if something has that name."""
+    free = name
     for number in itertools.count(2):
         if not free.exists():
             break
-        free = path.with_name(f"{path.name}-{number}")
-    return free
+        free = name.with_name(f"{name.name}-{number}")
+    path.rename(free)

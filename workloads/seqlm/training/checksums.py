@@ -1,8 +1,8 @@
 """Checksums of checkpoints and model folders, verified while the files are read.
 
 They detect damage, such as a flipped bit or a copy cut short. They do not detect malice: anyone with write
-access to a folder can write its checksums, too. The module needs only the standard library, except to name a
-damaged model.
+access to a folder can write its checksums, too. The module needs only the standard library and PyYAML, except
+to name a damaged model.
 """
 
 import contextlib
@@ -17,6 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .data.model_folder import MAX_CONFIG_BYTES, check_files
+from .strict_yaml import read_small
+from .whole_file import move_into_place, naming, sync, write_whole
 
 if TYPE_CHECKING:
     from .processes import Processes
@@ -63,8 +67,8 @@ def write_sums(folder: Path) -> None:
     digests: dict[str, Digest] = {}
     for path in folder.iterdir():
         if path.is_file() and path.name not in (SUMS_FILE, CARD_FILE):
-            digests[path.name] = _digest(path, "")
-    (folder / SUMS_FILE).write_text(_listed(digests))
+            digests[path.name] = digest_of(path, "sha256")
+    write_whole(folder / SUMS_FILE, _listed(digests))
 
 
 @contextlib.contextmanager
@@ -77,8 +81,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
         # safetensors creates files that only their owner may read, whatever the umask.
         shutil.copymode(partial / "config.json", file)
     write_sums(partial)
+    sync(partial)  # before the folder that it replaces is deleted
     shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    move_into_place(partial, folder)
 
 
 def seal(document: Mapping[str, Any]) -> str:
@@ -94,12 +99,15 @@ def read_document(folder: Path) -> dict[str, Any]:
     """
     path = folder / CHECKPOINT_FILE
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(read_small(path, MAX_CONFIG_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise DamagedError(f"{path} cannot be read: {error}") from error
     for name in ("checksums", "identity", "progress"):
         if not isinstance(document, dict) or not isinstance(document.get(name), dict):
             raise DamagedError(f"{path} is damaged: expected a mapping with {name!r}")
+    for name, checksum in document["checksums"].items():
+        if type(checksum) is not int:
+            raise DamagedError(f"{path} is damaged: expected a number as the checksum of {name!r}")
     saved = document.pop("sha256", None)  # earlier checkpoints have none
     if saved not in (None, _sha256(json.dumps(document))):
         raise DamagedError(f"{path} is damaged: it was changed after it was written")
@@ -110,8 +118,8 @@ def read_document(folder: Path) -> dict[str, Any]:
 def verified(name: str | Path | None, here: "Processes | None" = None) -> Iterator[Source]:
     """Verify the files of a model that have checksums while the block reads them, and hash the others.
 
-    Threads hash the files during the block. With ``here`` every process must enter the block, even if it
-    reads nothing, and hashes its share of the files.
+    No file outside the folder is read, and no pipe or device. Threads hash the files during the block. With
+    ``here`` every process must enter the block, even if it reads nothing, and hashes its share of the files.
 
     Args:
         name: checkpoint folder, model folder or hub id; None if the block reads no model.
@@ -119,7 +127,8 @@ def verified(name: str | Path | None, here: "Processes | None" = None) -> Iterat
 
     Raises:
         DamagedError: on every process, if a file is missing or damaged.
-        ValueError: if the block raises any other error but ImportError, which stands for a missing package.
+        ValueError: if the block raises any other error but ModuleNotFoundError, which stands for a missing
+            package.
     """
     source = Source()
     if name is None:
@@ -127,26 +136,36 @@ def verified(name: str | Path | None, here: "Processes | None" = None) -> Iterat
         return
     folder = Path(name)
     failure: ValueError | None = None
+    _check_files(folder, here)
     expected, problem = _expected(folder)
     with ThreadPoolExecutor() as threads:
         hashing = _hashing(threads, folder, expected, here)
         try:
             yield source
-        except (ImportError, MemoryError):
+        except (ModuleNotFoundError, MemoryError):
             raise
         except Exception as error:
             failure = unreadable(name, error)
         if not folder.is_dir():  # a hub id, for which the block has downloaded the files
             hashing = _hashing(threads, _snapshot(str(name)), {}, here)
-        found: dict[Any, Any] = {file: future.result() for file, future in hashing.items()}
+        found: dict[Any, Any] = {}
+        unread: dict[Any, Any] = {}
+        for file, future in hashing.items():
+            try:
+                found[file] = future.result()
+            except FileNotFoundError:
+                unread[file] = "it is missing"
+            except OSError as error:
+                unread[file] = f"it cannot be read ({error.strerror})"
     problems = [problem]
     if here is not None:
         found = here.gather(found)
+        unread = here.gather(unread)
         problems = list(here.gather({here.rank: problem}).values())
-    for file, digest in sorted(found.items()):
+    for file, digest in found.items():
         if digest != expected.get(file, digest):
-            reason = "its checksum is wrong" if (folder / file).is_file() else "it is missing"
-            problems.append(f"{folder / file} is damaged: {reason}")
+            unread[file] = "its checksum is wrong"
+    problems += [f"{folder / file} is damaged: {unread[file]}" for file in sorted(unread)]
     first_problem = next(filter(None, problems), "")
     if first_problem:
         raise DamagedError(first_problem) from failure
@@ -155,9 +174,24 @@ def verified(name: str | Path | None, here: "Processes | None" = None) -> Iterat
     source.sha256 = _sha256(_listed(found)) if found else None
 
 
+def _check_files(folder: Path, here: "Processes | None") -> None:
+    """Raise DamagedError on every process if one finds a file in the folder that must not be opened."""
+    problem = ""
+    try:
+        check_files(folder)
+    except ValueError as error:
+        problem = str(error)
+    problems = [problem]
+    if here is not None:
+        problems = list(here.gather({here.rank: problem}).values())
+    first_problem = next(filter(None, problems), "")
+    if first_problem:
+        raise DamagedError(first_problem)
+
+
 def unreadable(name: str | Path, error: Exception) -> ValueError:
     """Return an error that names the model and says what to do, for any error of a library that read it."""
-    if isinstance(error, ValueError) and str(name) in str(error):
+    if isinstance(error, ValueError) and str(name) in str(error) and "\n" not in str(error):
         return error
     from safetensors import SafetensorError, safe_open
 
@@ -183,9 +217,11 @@ def _expected(folder: Path) -> tuple[dict[str, Digest], str]:
     try:
         if (folder / CHECKPOINT_FILE).exists():
             file = folder / CHECKPOINT_FILE
-            found = {**read_document(folder)["checksums"], file.name: _digest(file, "")}
+            found = {**read_document(folder)["checksums"], file.name: digest_of(file, "sha256")}
         elif file.exists():
-            lines = [line.split("  ", 1) for line in file.read_text().splitlines()]
+            lines = [
+                line.split("  ", 1) for line in read_small(file, MAX_CONFIG_BYTES).splitlines()
+            ]
             found = {name: digest for digest, name in lines}
         else:
             return {}, ""
@@ -254,24 +290,28 @@ def _snapshot(name: str) -> Path | None:
 def _digest(path: Path, expected: Digest) -> Digest:
     """Return the checksum of a file, of the same kind as the expected one.
 
-    If the file cannot be read, the text of the error takes its place, which equals no checksum.
+    Raises:
+        OSError: if the file cannot be read. No value stands for that: it could be stored as the checksum.
     """
-    try:
-        if isinstance(expected, str):
-            return digest_of(path, "sha256")
-        return int(digest_of(path, "crc32"), 16)
-    except OSError as error:
-        return str(error)
+    return digest_of(path, "sha256") if isinstance(expected, str) else crc32(path)
 
 
-def crc32(path: Path) -> Digest:
-    """Return the CRC-32 of a file of a checkpoint."""
-    return _digest(path, 0)
+def crc32(path: Path) -> int:
+    """Return the CRC-32 of a file of a checkpoint.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    return int(digest_of(path, "crc32"), 16)
 
 
 def digest_of(path: Path, algorithm: str) -> str:
-    """Return a file's checksum in hexadecimal, by ``crc32`` or any of hashlib's algorithms."""
-    with path.open("rb") as file:
+    """Return a file's checksum in hexadecimal, by ``crc32`` or any of hashlib's algorithms.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    with naming(path), path.open("rb") as file:
         if algorithm != "crc32":
             new = partial(hashlib.new, algorithm, usedforsecurity=False)
             return hashlib.file_digest(file, new).hexdigest()

@@ -2,20 +2,47 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from seqlm.training.data.locks import lock_when_free
+from seqlm.training.data.locks import Lock, lock_when_free
 
 from .command_line import Stopped, StopSignal
 from .device_runtime import DeviceRuntime, requested_runtime, runtime_of
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Error of the first process, as it is sent to the others."""
+
+    text: str
+    """Message of an error that is not one of the system."""
+    number: int | None = None
+    """Number of an error of the system."""
+    file: str | None = None
+    """File of an error of the system."""
+
+    @classmethod
+    def of(cls, error: OSError | ValueError) -> "_Failure":
+        if isinstance(error, OSError):
+            file = None if error.filename is None else os.fsdecode(error.filename)
+            return cls(error.strerror or str(error), error.errno, file)
+        return cls(str(error))
+
+    def error(self) -> OSError | ValueError:
+        """Return an error with the same message."""
+        if self.number is None:
+            return ValueError(self.text)
+        return OSError(self.number, self.text, self.file)
 
 
 @dataclass(frozen=True)
@@ -48,6 +75,35 @@ class Processes:
         for mapping in mappings:
             union |= mapping
         return union
+
+    def first_does(self, action: Callable[[], Result]) -> Result | None:
+        """Run a file operation on the first process alone. Every process calls this.
+
+        Returns:
+            Result of the operation on the first process, None on the others.
+
+        Raises:
+            OSError: on every process, if the operation fails.
+            ValueError: on every process, if the operation finds wrong input.
+        """
+        result: Result | None = None
+        failure: OSError | ValueError | None = None
+        if self.is_first:
+            try:
+                result = action()
+            except (OSError, ValueError) as error:
+                failure = error
+        self.raise_from_first(failure)
+        return result
+
+    def raise_from_first(self, failure: OSError | ValueError | None) -> None:
+        """Raise the failure of the first process on every process, each of which calls this."""
+        sent: list[_Failure | None] = [None if failure is None else _Failure.of(failure)]
+        dist.broadcast_object_list(sent, src=0, group=self.control)
+        if failure is not None:
+            raise failure
+        if sent[0] is not None:
+            raise sent[0].error()
 
     def check_stop(self) -> None:
         """Check for a stop during long work between two steps. Every process calls this equally often.
@@ -112,12 +168,19 @@ def exclusive(target: Path, here: Processes, when_held: str) -> Iterator[None]:
         when_held: error message if another command holds the lock.
 
     Raises:
-        ValueError: on every process, if another command holds the lock for longer than ``locks.PATIENCE``; on
-            the first process, if the folder cannot be written.
+        ValueError: on every process, if another command holds the lock for longer than ``locks.PATIENCE``, or
+            if the folder cannot be written.
     """
-    lock = lock_when_free(target) if here.is_first else None
-    if here.sum_on_host(here.is_first and lock is None)[0]:
-        raise ValueError(when_held)
-    yield
-    if lock is not None:
-        lock.close()
+
+    def take() -> Lock:
+        lock = lock_when_free(target)
+        if lock is None:
+            raise ValueError(when_held)
+        return lock
+
+    lock = here.first_does(take)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.close()

@@ -1,6 +1,7 @@
 """Weights of models: loading, gathering, writing and hashing."""
 
 import hashlib
+import itertools
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,25 @@ def assigned(model: Model, weights: dict[str, Tensor]) -> Model:
     model.tie_weights()
     model.make_buffers(torch.device("cpu"))
     return model
+
+
+def keep_in_memory(model: nn.Module) -> None:
+    """Copy the weights of a model that transformers has loaded, one tensor at a time.
+
+    They are memory-mapped otherwise: the model would compute with whatever is written into its file later,
+    and the process would end if the file were cut.
+    """
+    for tensor in itertools.chain(model.parameters(), model.buffers()):
+        tensor.data = tensor.data.clone()
+
+
+def name_no_kernel(config: PretrainedConfig) -> None:
+    """Replace the attention implementation that a model folder names.
+
+    transformers would look for its package, or download a kernel of that name. The packed models compute
+    attention themselves.
+    """
+    config._attn_implementation = "eager"
 
 
 def full_weights(model: nn.Module, *, trained_only: bool = False) -> dict[str, Tensor]:

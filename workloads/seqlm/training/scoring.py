@@ -1,12 +1,15 @@
 """Scores of a language model on the packs of a split."""
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -19,6 +22,29 @@ from .tracking.progress import WorkProgress
 
 EVALUATION_SEED = 20_230_317
 """Seed of masks, crops and drawn members of every evaluation. It never changes, so scores stay comparable."""
+
+_LARGEST_EXPONENT = math.log(sys.float_info.max)
+"""Loss beyond which the perplexity exceeds the largest number."""
+
+
+class NotFiniteError(ValueError):
+    """An answer or a score of a model is infinite or not a number."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model's answers are not finite, as after a diverged training or with a wrong value in its "
+            "config.json; give another checkpoint of its training, or another model"
+        )
+
+
+def check_finite(numbers: npt.ArrayLike) -> None:
+    """Check answers or scores of a model, which no command may write as results.
+
+    Raises:
+        NotFiniteError: if a number is infinite or NaN.
+    """
+    if not np.isfinite(numbers).all():
+        raise NotFiniteError
 
 
 @dataclass(frozen=True)
@@ -46,6 +72,9 @@ def score_packs(
             where nothing is predicted.
         place: processes, pack shape and precision.
         num_packs: number of packs, the first ones of the stream; 0 for all.
+
+    Raises:
+        NotFiniteError: on every process, if the loss is infinite or NaN.
     """
     started = time.monotonic()
     here = place.here
@@ -60,10 +89,12 @@ def score_packs(
         totals += torch.stack([value.to(totals.device).double() for value in found])
     here.add_up(totals)
     loss_sum, correct, predicted = here.to_host(totals)
+    check_finite(loss_sum)
     # A split of a few short records may have no predicted token: then scores are NaN, which is no error.
     loss = loss_sum / predicted if predicted else math.nan
     accuracy = correct / predicted if predicted else math.nan
-    values = {"eval_loss": loss, "eval_accuracy": accuracy, "perplexity": math.exp(loss)}
+    perplexity = math.inf if loss > _LARGEST_EXPONENT else math.exp(loss)
+    values = {"eval_loss": loss, "eval_accuracy": accuracy, "perplexity": perplexity}
     return Score(values, num_records, time.monotonic() - started, int(predicted))
 
 

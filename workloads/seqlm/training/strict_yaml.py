@@ -1,11 +1,14 @@
-"""Strict YAML of run files and cluster files, and values as messages show them.
+"""Strict YAML of run files and cluster files, small files in general, and values as messages show them.
 
 The configuration of clusters imports this module, so it needs only the standard library and PyYAML.
 """
 
+import errno
 import json
+import os
 import re
 import reprlib
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,10 @@ import yaml
 
 MAX_DEPTH = 16
 """Largest number of nested levels, twice as many as the files need. PyYAML fails at several hundred."""
+MAX_YAML_BYTES = 1 << 20
+"""Size limit of a YAML file. PyYAML reads about 100 kB per second."""
+MAX_JSON_BYTES = 64 << 20
+"""Size limit of a JSON file that a report shows."""
 MAX_SHOWN = 100
 """Length to which a value is cut in a message."""
 _REPR = reprlib.Repr()
@@ -88,7 +95,7 @@ def read_yaml_file(path: Path, loader: type[StrictLoader] = StrictLoader) -> Any
         ValueError: if the file cannot be read, is not YAML or is refused. The text begins with the path.
     """
     try:
-        return read_yaml(path.read_text(encoding="utf-8"), loader)
+        return read_yaml(read_small(path, MAX_YAML_BYTES), loader)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -101,6 +108,30 @@ def read_yaml_file(path: Path, loader: type[StrictLoader] = StrictLoader) -> Any
         ) from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def read_small(path: Path, max_bytes: int) -> str:
+    """Return the text of a regular file, whoever wrote it.
+
+    Raises:
+        OSError: if there is none, if it is a folder, a pipe or a device, or if it is too large.
+        UnicodeDecodeError: if it is not UTF-8.
+    """
+    # A pipe without a writer would wait for one.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(max_bytes + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes:,} bytes", str(path))
+    return content.decode("utf-8")
 
 
 def read_yaml(text: str, loader: type[StrictLoader] = StrictLoader) -> Any:
@@ -138,8 +169,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Reports use this, because they show whatever files a run has.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        loaded = json.loads(text) if path.suffix == ".json" else read_yaml(text)
+        if path.suffix == ".json":
+            loaded = json.loads(read_small(path, MAX_JSON_BYTES))
+        else:
+            loaded = read_yaml(read_small(path, MAX_YAML_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return loaded if isinstance(loaded, dict) else {}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import transformers
@@ -73,15 +74,17 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             )
         if progress.step == config.train.max_steps and (run_dir / RESULTS_FILE).exists():
             return dict(json.loads((run_dir / RESULTS_FILE).read_text()))
-        log = RunLog(
+        open_log = partial(
+            RunLog,
             run_dir,
             config=config.to_dict(),
             tracking=config.tracking,
             max_steps=config.train.max_steps,
-            enabled=here.is_first,
             tokens=objective.split.tokens,
+            defers_errors=True,
         )
-        lost_steps = log.truncate_after(progress.step)
+        log = here.first_does(partial(open_log, enabled=True)) or open_log(enabled=False)
+        lost_steps = here.first_does(partial(log.truncate_after, progress.step)) or 0
         if saved is not None or lost_steps:
             log.event(progress.step, "resumed", lost_steps=lost_steps)
         if saved is not None:
@@ -271,10 +274,15 @@ class _TrainingLoop:
 
         Raises:
             Stopped: on every process, if one of them got a signal.
+            OSError: on every process, if the record of the run cannot be written.
         """
-        num_stopping, num_written = self._here.sum_on_host(
-            self._here.stop.received, self._checkpointer.is_written
+        num_stopping, num_written, num_failed = self._here.sum_on_host(
+            self._here.stop.received,
+            self._checkpointer.is_written,
+            self._log.failure is not None,
         )
+        if num_failed:
+            self._here.raise_from_first(self._log.failure)
         if num_written == self._here.world_size:
             self._log.event(self._finish_save() or self._progress.step, "checkpoint")
         if num_stopping:
@@ -390,14 +398,14 @@ def _finish(
     if objective.split.manifest.splits["test"].records:
         test = trainer.evaluate(objective.open("test"))
         log.evaluation(progress.step, "test", **test.values)
-    if here.is_first:
-        objective.record(config.run_dir, valid, test)
+    here.first_does(partial(objective.record, config.run_dir, valid, test))
     work = _work_of(trainer)
     trainer.release()  # the written model needs the memory
     with metrics.timing("evaluation"):
         written = objective.score_written(config.run_dir, Place(here, trainer.shape, trainer.dtype))
     if written:
         log.evaluation(progress.step, "validation" if test is None else "test", **written)
+    here.raise_from_first(log.failure)
     return {
         **_totals(trainer, work),
         **_steady_rates(trainer, work),
@@ -417,10 +425,11 @@ def _finish(
 def _write_model(trainer: Trainer) -> None:
     beat("writing the model", slow=True)
     weights = full_weights(trainer.model, trained_only=not trainer.objective.trains_all)
-    if trainer.here.is_first:
-        trainer.objective.write_model(trainer.config.run_dir, weights, trainer.here.device)
+    run_dir = trainer.config.run_dir
     # The other processes wait here: a wait on the host may last longer than one on the device.
-    trainer.here.sum_on_host(0.0)
+    trainer.here.first_does(
+        partial(trainer.objective.write_model, run_dir, weights, trainer.here.device)
+    )
 
 
 def _work_of(trainer: Trainer) -> _Work:

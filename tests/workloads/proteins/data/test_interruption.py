@@ -109,7 +109,7 @@ def test_stopped_run_cleans_up(tmp_path: Path, proteins, write_fasta, number: in
         number == signal.SIGTERM
         or last == "stopped by Ctrl-C; run the same command again to continue"
     )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fasta", "pipe.fasta"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".locks", "a.fasta", "pipe.fasta"]
     wait_until_gone(workers)
 
 
@@ -134,7 +134,12 @@ def test_killed_run_is_started_over(tmp_path: Path, proteins, write_fasta) -> No
     )
     assert manifest.records == 300
     assert Manifest.load(tmp_path / "out") == manifest
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fasta", "out", "pipe.fasta"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".locks",
+        "a.fasta",
+        "out",
+        "pipe.fasta",
+    ]
 
 
 def test_second_run_into_the_same_folder_is_refused(tmp_path: Path) -> None:
@@ -147,7 +152,7 @@ def test_second_run_into_the_same_folder_is_refused(tmp_path: Path) -> None:
             pass
         assert (folder / "x").exists()
     assert (tmp_path / "out" / "x").read_text() == "first"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".locks", "out"]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 from seqlm.proteins.data import sources
 from seqlm.training.checksums import digest_of
 from seqlm.training.data import remotes, transfer
-from seqlm.training.data.locks import try_lock
+from seqlm.training.data.locks import LOCKS_FOLDER, try_lock
 from seqlm.training.data.transfer import FetchError, fetch
 from tests.workloads.training.data.faulty_site import Site, etag, serve
 
@@ -39,6 +39,11 @@ def proteins(site: Site) -> str:
     return f"{site.address}/pub/p.fasta"
 
 
+def without_locks(folder: Path) -> list[str]:
+    """Return the names in a folder, without the folder of locks."""
+    return sorted({path.name for path in folder.iterdir()} - {LOCKS_FOLDER})
+
+
 def _ranges(site: Site) -> list[str | None]:
     return [wanted for method, _, wanted in site.requests if method == "GET"]
 
@@ -47,7 +52,7 @@ def test_a_download_is_whole_and_leaves_nothing_half_done(proteins: str, tmp_pat
     downloads = tmp_path / "new" / "downloads"
     assert fetch(proteins, downloads, sources.PROTEINS) == [downloads / "p.fasta"]
     assert (downloads / "p.fasta").read_bytes() == PROTEINS
-    assert sorted(p.name for p in downloads.iterdir()) == ["p.fasta", "p.fasta.source.json"]
+    assert without_locks(downloads) == ["p.fasta", "p.fasta.source.json"]
 
 
 def test_a_broken_connection_is_resumed_where_it_broke(
@@ -193,7 +198,7 @@ def test_a_wrong_length_is_an_error_and_nothing_is_kept(
         match=rf"announced {len(PROTEINS) + 5} bytes and sent {len(PROTEINS)}; the file was not",
     ):
         fetch(proteins, tmp_path, sources.PROTEINS)
-    assert list(tmp_path.iterdir()) == []
+    assert without_locks(tmp_path) == []
 
 
 def test_a_complete_file_is_checked_but_not_sent_again(
@@ -344,7 +349,7 @@ def test_a_wrong_checksum_is_an_error_and_the_file_is_not_kept(
         FetchError, match=r"md5 is [0-9a-f]{32}, but .*RELEASE\.metalink says 0{32}; the file was"
     ):
         fetch(proteins, tmp_path, sources.PROTEINS)
-    assert list(tmp_path.iterdir()) == []
+    assert without_locks(tmp_path) == []
 
 
 @pytest.mark.parametrize("metalink", [None, _metalink("q.fasta", b"")])

@@ -1,9 +1,15 @@
-"""One command at a time writes a folder, whether or not its lock is in the cache folder."""
+"""One command at a time writes a folder, whoever starts it and whatever its cache folder is."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import shutil
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -13,6 +19,9 @@ from seqlm.training.data import locks, waiting
 from seqlm.training.data.workspace import BeingPrepared, workspace
 from tests.workloads.training.forked_processes import forked
 
+OTHER_USER = 65534
+"""Number of the user ``nobody``."""
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -20,59 +29,140 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache/hyperpod-esm2/locks"
 
 
-def test_a_lock_in_a_folder_of_ones_own_is_in_the_cache(tmp_path: Path, cache: Path) -> None:
-    lock = locks.try_lock(tmp_path / "runs/a/metrics.jsonl")
-    assert lock is not None and Path(lock.name).parent == cache
-    assert list((tmp_path / "runs/a").iterdir()) == []
-    assert locks.try_lock(tmp_path / "runs/../runs/a/metrics.jsonl") is None, (
-        "another name of the same file"
-    )
-    with locks.try_lock(tmp_path / "runs/b/metrics.jsonl") as other:  # type: ignore[union-attr]
-        assert other is not None
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that every user reaches, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+@contextmanager
+def as_another_user() -> Iterator[None]:
+    if os.getuid() != 0:
+        pytest.skip("needs root, to become somebody else for a moment")
+    os.seteuid(OTHER_USER)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def is_free(target: Path) -> bool:
+    lock = locks.try_lock(target)
+    if lock is not None:
+        lock.close()
+    return lock is not None
+
+
+def test_the_lock_is_beside_the_target(tmp_path: Path) -> None:
+    target = tmp_path / "runs/a/metrics.jsonl"
+    lock = locks.try_lock(target)
+    assert lock is not None and lock.files == [tmp_path / "runs/a/.locks/metrics.jsonl"]
+    assert not is_free(target)
+    assert not is_free(tmp_path / "runs/../runs/a/metrics.jsonl"), "another name of the same file"
+    assert is_free(tmp_path / "runs/b/metrics.jsonl")
     lock.close()
-    with locks.try_lock(tmp_path / "runs/a/metrics.jsonl") as again:  # type: ignore[union-attr]
-        assert again is not None
+    assert is_free(target)
 
 
-@pytest.mark.parametrize(
-    "reason", ["network", "shared with a group", "shared with everyone", "no cache"]
-)
-def test_a_lock_that_others_must_see_is_beside_the_target(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+def test_another_cache_folder_gives_no_second_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    match reason:
-        case "network":
-            monkeypatch.setattr(locks, "_LOCAL_FILE_SYSTEMS", set())
-        case "shared with a group":
-            folder.chmod(0o770)
-            monkeypatch.setattr(os, "getegid", lambda: folder.stat().st_gid + 1)
-        case "shared with everyone":
-            folder.chmod(0o777)
-        case "no cache":
-            monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
-    lock = locks.try_lock(folder / "uniref50")
-    assert lock is not None and Path(lock.name) == folder / ".locks/uniref50"
-    assert locks.try_lock(folder / "uniref50") is None
+    """As in a container with the same folder mounted, or with another value of XDG_CACHE_HOME."""
+    lock = locks.try_lock(tmp_path / "runs/metrics.jsonl")
+    assert lock is not None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    assert not is_free(tmp_path / "runs/metrics.jsonl")
     lock.close()
 
 
-@pytest.mark.parametrize("is_local", [True, False])
-def test_five_staggered_processes_prepare_one_folder_once(tmp_path: Path, is_local: bool) -> None:
+@pytest.mark.parametrize("owner_is_first", [True, False])
+def test_root_and_the_owner_exclude_each_other(shared: Path, owner_is_first: bool) -> None:
+    """The owner has a lock that root sees, and can use locks that root has created."""
+    target = shared / "run/metrics.jsonl"
+    target.parent.mkdir()
+    with as_another_user():
+        pass
+    os.chown(target.parent, OTHER_USER, OTHER_USER)
+    if owner_is_first:
+        with as_another_user():
+            lock = locks.try_lock(target)
+        assert lock is not None and not is_free(target)
+    else:
+        lock = locks.try_lock(target)
+        assert lock is not None
+        with as_another_user():
+            assert not is_free(target)
+    lock.close()
+    with as_another_user():
+        assert is_free(target) and is_free(target.with_name("another"))
+
+
+def test_a_lock_that_cannot_be_written_is_locked_with_one_in_the_cache(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = locks.try_lock(shared / "data")
+    assert held is not None
+    monkeypatch.setenv("XDG_CACHE_HOME", "/tmp/cache-of-another-user")
+    with as_another_user():
+        assert not is_free(shared / "data"), "another user's file can be locked, not written"
+        lock = locks.try_lock(shared / "without a lock file")
+        assert lock is not None and not is_free(shared / "without a lock file")
+        assert [file.parent for file in lock.files] == [locks.cache_folder() / "locks"]
+        lock.close()
+    held.close()
+    with as_another_user():
+        both = locks.try_lock(shared / "data")
+        assert both is not None
+        assert both.files[0] == shared / ".locks/data" and len(both.files) == 2
+        both.close()
+        shutil.rmtree(locks.cache_folder().parent)
+
+
+def test_nothing_planted_is_locked_or_written(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    (tmp_path / "runs/.locks").mkdir(parents=True)
+    (tmp_path / "runs/.locks/metrics.jsonl").symlink_to(victim)
+    with pytest.raises(OSError, match=r"metrics\.jsonl"):
+        locks.try_lock(tmp_path / "runs/metrics.jsonl")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/.locks").symlink_to(tmp_path)
+    with pytest.raises(OSError, match="a link in place of the folder of locks"):
+        locks.try_lock(tmp_path / "other/victim")
+    assert not victim.exists()
+
+
+def test_a_file_system_without_locks_is_locked_in_the_cache(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Lustre mounted without flock."""
+    flock = fcntl.flock
+
+    def unsupported_beside(descriptor: int, operation: int) -> None:
+        if ".locks" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSYS, "Function not implemented")
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", unsupported_beside)
+    lock = locks.try_lock(tmp_path / "out")
+    assert lock is not None and [file.parent for file in lock.files] == [cache]
+    assert not is_free(tmp_path / "out")
+    lock.close()
+
+
+def test_five_staggered_processes_prepare_one_folder_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with forked(5, prepare_once, tmp_path / "data/out", is_local, log=log) as started:
+    with forked(5, prepare_once, tmp_path / "data/out", log=log) as started:
         assert started.ends() == [0] * 5, started.output
     assert started.output.splitlines().count("prepared") == 1, started.output
     assert (tmp_path / "data/out/whole").read_text() == "01234"
-    hidden = [] if is_local else [".locks"]
-    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [*hidden, "out"]
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [".locks", "out"]
 
 
-def prepare_once(out: Path, is_local: bool) -> None:
+def prepare_once(out: Path) -> None:
     """Start a moment after the process before; write slowly, so that the starts meet the writing."""
-    if not is_local:
-        locks._LOCAL_FILE_SYSTEMS.clear()
     time.sleep(0.15 * int(os.environ["RANK"]))
 
     def prepare() -> None:

@@ -37,7 +37,9 @@ from seqlm.proteins.model.attention import rotate
 from seqlm.proteins.model.packed_layer import PackedLayer, PackedTokens
 from seqlm.proteins.model.packed_model import PackedModel
 from seqlm.training.checksums import new_folder
+from seqlm.training.data.model_folder import MAX_CONFIG_BYTES
 from seqlm.training.heartbeat import beat
+from seqlm.training.strict_yaml import read_small
 
 SHORTEST = 6
 """Smallest |i - j| of the pairs that a regression is fitted on."""
@@ -203,7 +205,7 @@ def load(model: PackedModel, name: str) -> ContactHead:
     shape = _shape(model)
     file = Path(name) / FILE
     if file.is_file():
-        saved = json.loads(file.read_text())
+        saved = json.loads(read_small(file, MAX_CONFIG_BYTES))
         return ContactHead(
             np.array(saved["weights"], dtype=np.float32).reshape(shape), saved["bias"]
         )

@@ -1,6 +1,6 @@
 """Table of the model families, and lookups of a model's family.
 
-Standard library only, because machines without torch read it.
+Without torch, because machines without it read the table.
 """
 
 import json
@@ -8,6 +8,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from seqlm.training.data.model_folder import MAX_CONFIG_BYTES
+from seqlm.training.strict_yaml import read_small
 
 from .esm2.facts import ESM2
 from .esmc.facts import ESMC
@@ -48,7 +51,7 @@ def saved_config(folder: Path) -> dict[str, Any]:
     """Return the configuration of a model or checkpoint folder; empty if there is none that can be read."""
     for file, key in (("config.json", None), ("checkpoint.json", "model_config")):
         try:
-            document = json.loads((folder / file).read_text())
+            document = json.loads(read_small(folder / file, MAX_CONFIG_BYTES))
             return dict(document[key] if key else document)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue  # the loader reports damaged files

@@ -36,7 +36,7 @@ from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
 from seqlm.training.records import RecordSplit
 from seqlm.training.saved_model import assigned
-from seqlm.training.scoring import EVALUATION_SEED, answered
+from seqlm.training.scoring import EVALUATION_SEED, answered, check_finite
 from seqlm.training.step.staging import AnyPack, staged
 
 from .baselines import write_baselines
@@ -204,6 +204,7 @@ class FineTuning(AdaptedObjective):
                 seen[torch.from_numpy(planned.units)] = True
         dist.all_reduce(totals)
         dist.all_reduce(outputs, group=here.control)
+        check_finite(outputs.numpy())
         units = np.flatnonzero(seen.numpy())
         rows = _ranges(offsets[units], offsets[units + 1])
         row_counts = np.diff(offsets)[units]

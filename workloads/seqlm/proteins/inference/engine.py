@@ -28,6 +28,7 @@ from seqlm.training.heartbeat import beat
 from seqlm.training.kernels import agreed, selected
 from seqlm.training.packing import SPECIAL_TOKENS, HostPack, PackShape
 from seqlm.training.processes import Processes
+from seqlm.training.scoring import NotFiniteError, check_finite
 
 from .poolings import POOLINGS, PackedRows, Pooling, Statistic
 
@@ -218,6 +219,9 @@ class Engine:
         Args:
             proteins: token ids without CLS and EOS, at least one residue each.
             answer: kind of answer.
+
+        Raises:
+            NotFiniteError: if a number of an answer is infinite or NaN.
         """
         self._num_residues += sum(map(len, proteins))
         if self._compile_from is not None and self._num_residues >= self._compile_from:
@@ -245,19 +249,29 @@ class Engine:
 
     @torch.no_grad()
     def encode(self, protein: npt.NDArray[np.uint8]) -> Tensor:
-        """Return the hidden states of a protein that is read whole, with CLS and EOS, (L + 2, C)."""
+        """Return the hidden states of a protein that is read whole, with CLS and EOS, (L + 2, C).
+
+        Raises:
+            NotFiniteError: if a number is infinite or NaN.
+        """
         length = len(protein)
         whole = Window(start=0, stop=length, first=0, last=length)
         assembled = _assemble([protein], [whole], None)
         with self._autocast():
-            return self.model.encode(
+            states = self.model.encode(
                 plain_pack(assembled.pack, length + SPECIAL_TOKENS, self.device)
             )
+        if not states.isfinite().all():
+            raise NotFiniteError
+        return states
 
     def warm_up(self, answer: Answer) -> list[Array]:
         """Run every constant shape once, so that no later call compiles; return a short protein's answers.
 
         Without constant shapes, one pack runs, because the first matrix products of a process are slow.
+
+        Raises:
+            NotFiniteError: if a number of an answer is infinite or NaN.
         """
         if self._compile_from == 0:
             self._compile()
@@ -366,10 +380,16 @@ class _Running:
     """End of the copy to the host; None on devices that copy at once."""
 
     def answers(self) -> list[Array]:
-        """Wait for the device, and return the rows of each window."""
+        """Wait for the device, and return the rows of each window.
+
+        Raises:
+            NotFiniteError: if a number is infinite or NaN.
+        """
         if self.done is not None:
             self.done.synchronize()
         count = len(self.pieces)
+        num_rows = count if self.answered is None else int(self.answered[count - 1, 1])
+        check_finite(self.rows[:num_rows].numpy())
         # The rows are copied, because pinned memory is scarce and would hold those of other proteins, too.
         if self.answered is None:
             return list(self.rows[:count].numpy().copy())

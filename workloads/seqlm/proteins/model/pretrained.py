@@ -19,8 +19,9 @@ from seqlm.training.checksums import (
     unreadable,
     verified,
 )
+from seqlm.training.data.model_folder import check_config, check_files, check_num_parameters
 from seqlm.training.processes import Processes
-from seqlm.training.saved_model import assigned, save_model
+from seqlm.training.saved_model import assigned, keep_in_memory, name_no_kernel, save_model
 
 from .architecture import Architecture
 from .packed_model import PackedModel
@@ -46,10 +47,14 @@ def starting_config(model: ModelConfig) -> PretrainedConfig:
     if model.init_from is None:
         return MODEL_FAMILIES[model.family].architecture().published(model.size)
     folder = Path(model.init_from)
+    check_files(folder)
     if (folder / CHECKPOINT_FILE).exists():
         try:
             saved = read_document(folder)["model_config"]
-            return family_of_type(saved["model_type"]).architecture().config(**saved)
+            check_config(saved, folder / CHECKPOINT_FILE)
+            config = family_of_type(saved["model_type"]).architecture().config(**saved)
+            name_no_kernel(config)
+            return config
         except Exception as error:  # transformers raises nearly anything
             raise unreadable(folder, error) from error
     if (folder / ADAPTER_FILE).exists():
@@ -101,11 +106,20 @@ def starting_weights(
     folder = Path(model.init_from)
     if (folder / CHECKPOINT_FILE).exists():
         return weights_of(folder)
-    family = of_config(_read_config(model.init_from))  # before anything large is loaded
-    loading: Any = (kind or family.masked_lm.plain).from_pretrained(
-        model.init_from, dtype=torch.float32, output_loading_info=True
+    config = _read_config(model.init_from)  # before anything large is loaded
+    family = of_config(config)
+    kind = kind or family.masked_lm.plain
+    with torch.device("meta"):
+        check_num_parameters(folder, kind(config).num_parameters())
+    loading: Any = kind.from_pretrained(
+        model.init_from,
+        config=config,
+        dtype=torch.float32,
+        output_loading_info=True,
+        trust_remote_code=False,
     )
     loaded, info = loading
+    keep_in_memory(loaded)
     missing = sorted(
         name
         for name in info["missing_keys"]
@@ -124,8 +138,11 @@ def _read_config(init_from: str) -> PretrainedConfig:
     try:
         _check_reached(init_from)
         saved, _ = PretrainedConfig.get_config_dict(init_from)
+        check_config(saved, init_from)
         family = family_of_type(saved.get("model_type", ""))
-        return family.architecture().config.from_pretrained(init_from)
+        config = family.architecture().config.from_pretrained(init_from, trust_remote_code=False)
+        name_no_kernel(config)
+        return config
     except Exception as error:  # transformers raises nearly anything
         if Path(init_from).is_dir():
             raise unreadable(init_from, error) from error

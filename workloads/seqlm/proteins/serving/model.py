@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from seqlm.proteins.finetune.prediction_file import residue_separator
@@ -43,22 +42,17 @@ class ServedModel:
         """Compute each shape of a pack once. On a GPU this compiles the layers, which takes minutes.
 
         Raises:
-            ValueError: if an answer is infinite or not a number, as after a diverged training.
+            NotFiniteError: if an answer is infinite or not a number, as after a diverged training.
         """
-        if not all(np.isfinite(numbers).all() for numbers in self._engine.warm_up(self._wanted)):
-            raise ValueError(
-                "the model's answers are not finite; give another checkpoint of its training"
-            )
+        self._engine.warm_up(self._wanted)
 
     def run(self, proteins: Sequence[Tokens]) -> list[Answer]:
         """Return the answers in the order of the proteins.
 
         Raises:
-            FloatingPointError: if an answer is infinite or not a number, as after a diverged training.
+            NotFiniteError: if an answer is infinite or not a number, as after a diverged training.
         """
         found = self._engine.run(proteins, self._wanted)
-        if not all(np.isfinite(numbers).all() for numbers in found):
-            raise FloatingPointError("the model's answers are not finite")
         return [self._answer(numbers) for numbers in found]
 
     def _answer(self, found: Array) -> Answer:

@@ -1,29 +1,82 @@
-"""File locks, so that one command at a time writes a file or folder, and the user's cache folder."""
+"""File locks, so that one command at a time writes a file or folder, and the user's cache folder.
 
+The lock of ``folder/name`` is the file ``folder/.locks/name``. Every process that can write the target
+reaches it: those of other users, of root, of containers, and of other nodes on a shared file system. A lock
+file is empty and is never deleted, because otherwise two processes could lock two files of the same name.
+"""
+
+import errno
 import fcntl
 import hashlib
 import logging
 import os
+import stat
 import tempfile
 import time
 from pathlib import Path
-from typing import IO
+from types import TracebackType
 
 log = logging.getLogger(__name__)
 
+LOCKS_FOLDER = ".locks"
+"""Folder with the lock files, beside the targets."""
 PATIENCE = "ESM2_LOCK_SECONDS"
 """Environment variable with the seconds to wait for a lock that a job's last start may hold; default 0."""
 POLL_SECONDS = 0.5
 """Time between two attempts to get a lock."""
-_LOCAL_FILE_SYSTEMS = {"ext4", "xfs", "btrfs", "zfs", "overlay", "tmpfs"}
-"""Types of file systems that one machine alone mounts."""
+_NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}
+"""Errors after which the lock is taken in the cache folder as well."""
+_OPENS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Flags of lock files. Others may have planted a link or a pipe in a folder that they can write."""
 
 
-def try_lock(target: Path) -> IO[str] | None:
+class Lock:
+    """Lock of one target. The kernel releases it when the process ends, in any way."""
+
+    def __init__(self) -> None:
+        self.files: list[Path] = []
+        """Locked files. Usually it is one."""
+        self._descriptors: list[int] = []
+
+    def add(self, file: Path, descriptor: int) -> bool:
+        """Lock another file; return whether no other process holds it. The descriptor is closed with this.
+
+        A file system without locks, such as Lustre mounted without flock, locks nothing.
+        """
+        self._descriptors.append(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            log.info("%s: no file lock on this file system (%s)", file, error.strerror)
+            return True
+        self.files.append(file)
+        return True
+
+    def close(self) -> None:
+        """Release the lock. A second call has no effect."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def try_lock(target: Path) -> Lock | None:
     """Return the lock of ``target``, or None if another process holds it.
 
-    The caller closes the lock. The kernel releases it when the process ends, in any way. On a file system
-    without locks, such as Lustre mounted without flock, every process gets the lock.
+    The lock file is beside the target. If it cannot be written there, the existing one is locked as well as
+    one in the cache folder, which excludes this user's other commands on this machine. The same holds on a
+    file system without locks.
 
     Args:
         target: file or folder to write; the folder that contains it is created.
@@ -32,20 +85,94 @@ def try_lock(target: Path) -> IO[str] | None:
         OSError: if this folder or the lock cannot be created.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    path = _lock_path(target)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.open("a")
+    lock = Lock()
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        is_free = _add_all(lock, target)
+    except BaseException:
         lock.close()
-        return None
+        raise
+    if is_free:
+        return lock
+    lock.close()
+    return None
+
+
+def _add_all(lock: Lock, target: Path) -> bool:
+    """Lock the files of a target; return whether no other process holds one of them."""
+    path = target.parent / LOCKS_FOLDER / target.name
+    problem: OSError | None = None
+    descriptor: int | None
+    try:
+        descriptor = _created(path)
     except OSError as error:
-        log.info("%s: no file lock on this file system (%s)", path, error.strerror)
-    return lock
+        if error.errno not in _NOT_WRITABLE:
+            raise
+        problem = error
+        descriptor = _readable(path)
+    if descriptor is not None and not lock.add(path, descriptor):
+        return False
+    if problem is None and lock.files:
+        return True
+    try:
+        return _add_in_cache(lock, target)
+    except OSError as error:
+        if lock.files:
+            return True
+        raise problem or error from None
 
 
-def lock_when_free(target: Path) -> IO[str] | None:
+def _readable(path: Path) -> int | None:
+    """Return a descriptor of a file of another user, which a reader can lock, too; None if there is none."""
+    try:
+        return os.open(path, os.O_RDONLY | _OPENS)
+    except OSError:
+        return None
+
+
+def _add_in_cache(lock: Lock, target: Path) -> bool:
+    """Lock a file of a target in the cache folder; return whether it was free."""
+    place = os.path.join(os.path.realpath(target.parent), target.name)
+    name = hashlib.blake2b(os.fsencode(place), digest_size=16).hexdigest()
+    path = cache_folder() / "locks" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return lock.add(path, os.open(path, os.O_RDWR | os.O_CREAT | _OPENS, 0o600))
+
+
+def _created(path: Path) -> int:
+    """Open a lock file, which is created if it is missing; return its descriptor.
+
+    Whoever may write the folder of the target may write the lock: folder and file have its owner and mode.
+
+    Raises:
+        OSError: if it cannot be created, or is a link.
+    """
+    about = path.parent.parent.stat()
+    try:
+        path.parent.mkdir()
+    except FileExistsError:
+        if path.parent.is_symlink():
+            raise OSError(
+                errno.ELOOP, "a link in place of the folder of locks", str(path.parent)
+            ) from None
+    else:
+        _own_like(path.parent, about)
+        path.parent.chmod(stat.S_IMODE(about.st_mode) | stat.S_IRWXU)
+    mode = stat.S_IMODE(about.st_mode) & 0o666 | 0o600
+    is_new = not path.exists()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _OPENS, mode)
+    if is_new:
+        _own_like(descriptor, about)
+        os.fchmod(descriptor, mode)  # whatever the umask
+    return descriptor
+
+
+def _own_like(file: Path | int, about: os.stat_result) -> None:
+    """Give a new file of root's the owner of the folder, who writes there as well."""
+    if os.geteuid() == 0:
+        os.chown(file, about.st_uid, about.st_gid)
+
+
+def lock_when_free(target: Path) -> Lock | None:
     """Return the lock of ``target``, or None if another process holds it for longer than ``PATIENCE``.
 
     Raises:
@@ -57,7 +184,7 @@ def lock_when_free(target: Path) -> IO[str] | None:
         while lock is None and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             lock = try_lock(target)
-        # A lock in the cache folder does not show whether the folder of the target can be written.
+        # The lock does not show whether the folder of the target can be written.
         tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
         raise ValueError(
@@ -72,47 +199,3 @@ def cache_folder() -> Path:
     if not os.path.isabs(folder):  # the XDG Base Directory Specification ignores relative paths
         folder = os.path.expanduser("~/.cache")
     return Path(folder, "hyperpod-esm2")
-
-
-def _lock_path(target: Path) -> Path:
-    """Return the path of the lock file, which is the same for every process that may write ``target``.
-
-    The lock file is in the cache folder if these conditions hold:
-
-    - The folder of the target belongs to this user, and no other user may write there.
-    - It is on a local file system.
-    - The cache folder is on the same file system.
-
-    Otherwise the lock file is in ``.locks`` beside the target, because other nodes, containers and users may
-    have cache folders of their own.
-
-    A lock file is empty and is never deleted. Otherwise two processes could lock two files of the same name.
-    """
-    beside = target.parent / ".locks" / target.name
-    folder = cache_folder() / "locks"
-    about = target.parent.stat()
-    is_own = about.st_uid == os.geteuid()
-    others_may_write = about.st_mode & 0o002
-    group_may_write = about.st_mode & 0o020 and about.st_gid != os.getegid()
-    if not is_own or others_may_write or group_may_write or not _is_local(about.st_dev):
-        return beside
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return beside
-    if folder.stat().st_dev != about.st_dev or not os.access(folder, os.W_OK):
-        return beside
-    return folder / hashlib.blake2b(os.path.realpath(target).encode(), digest_size=16).hexdigest()
-
-
-def _is_local(device: int) -> bool:
-    """Return whether the file system of a device is known to be local. Without /proc, none is."""
-    mounts = Path("/proc/self/mountinfo")
-    if not mounts.exists():
-        return False
-    number = f"{os.major(device)}:{os.minor(device)}"
-    for line in mounts.read_text().splitlines():
-        fields = line.split()
-        if fields[2] == number and fields[fields.index("-") + 1] in _LOCAL_FILE_SYSTEMS:
-            return True
-    return False

@@ -4,6 +4,7 @@ All other records can be derived from ``metrics.jsonl``. It has one JSON object 
 ``train``, ``eval`` or ``event``, and ``step`` counts optimizer steps from 1.
 """
 
+import contextlib
 import json
 import math
 import sys
@@ -18,7 +19,7 @@ from tqdm import tqdm
 
 from seqlm.training.config import TrackingConfig
 from seqlm.training.report.page import si
-from seqlm.training.whole_file import write_whole
+from seqlm.training.whole_file import naming, write_whole
 
 from .mirror import Mirror, MlflowMirror, RunStatus, WandbMirror
 
@@ -59,6 +60,8 @@ class RunLog:
         max_steps: optimizer steps of the whole run.
         enabled: whether this process keeps the record; without it, no method has an effect.
         tokens: word for the tokens in progress lines.
+        defers_errors: whether a line that cannot be written sets ``failure``, for all processes to end
+            together, and raises nothing.
     """
 
     def __init__(
@@ -70,8 +73,13 @@ class RunLog:
         max_steps: int,
         enabled: bool,
         tokens: str = "residues",
+        defers_errors: bool = False,
     ) -> None:
         self._enabled = enabled
+        self._defers_errors = defers_errors
+        self._max_steps = max_steps
+        self.failure: OSError | None = None
+        """First error of a write, if errors are deferred. Later lines are not written."""
         if not enabled:
             return
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -119,6 +127,9 @@ class RunLog:
     def truncate_after(self, step: int) -> int:
         """Drop the lines of a crashed start beyond ``step``, so that the record has each step once.
 
+        If ``step`` is the last one, the run ended while it scored its result, and scores it again. The
+        evaluations after its checkpoint are dropped, too.
+
         MLflow and W&B cannot drop values, and keep both of a repeated step.
 
         Returns:
@@ -133,6 +144,8 @@ class RunLog:
         if step == 0:
             # The run starts again, and scores its start again.
             kept = [line for line in kept if line["kind"] != "eval"]
+        if step == self._max_steps:
+            kept = _without_final_scores(kept, step)
         write_whole(self._path, "".join(_json_line(line) for line in kept))
         self._stream = self._path.open("a", encoding="utf-8")
         self._progress.start_at(step)
@@ -142,7 +155,10 @@ class RunLog:
         """End the record, and mark its copies with the status. A second call has no effect."""
         if not self._enabled or self._stream is None:
             return
-        self._stream.close()
+        try:
+            self._stream.close()
+        except OSError as error:  # the line of the failure is still in the buffer
+            self.failure = self.failure or error
         self._stream = None
         self._progress.close()
         for mirror in self._mirrors:
@@ -159,9 +175,28 @@ class RunLog:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         assert self._stream is not None, "the record is closed"
-        self._stream.write(_json_line(line))
-        # Otherwise a kill would lose lines.
-        self._stream.flush()
+        if self.failure is not None:
+            return
+        try:
+            with naming(self._path):
+                self._stream.write(_json_line(line))
+                # Otherwise a kill would lose lines.
+                self._stream.flush()
+        except OSError as error:
+            if not self._defers_errors:
+                raise
+            self.failure = error
+
+
+def _without_final_scores(lines: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
+    """Leave out the evaluations that follow the checkpoint of a step."""
+    kept = []
+    is_saved = False
+    for line in lines:
+        is_saved = is_saved or (line.get("event") == "checkpoint" and line["step"] == step)
+        if not (is_saved and line["kind"] == "eval"):
+            kept.append(line)
+    return kept
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -256,7 +291,9 @@ class _Progress:
         self.say(f"step {step}/{self._max_steps}: {', '.join(shown)}")
 
     def say(self, text: str) -> None:
-        tqdm.write(text, file=sys.stderr)
+        """Print a line. A full disk or a closed pipe behind stderr does not end the run."""
+        with contextlib.suppress(OSError):
+            tqdm.write(text, file=sys.stderr)
 
     def close(self) -> None:
         self._bar.close()

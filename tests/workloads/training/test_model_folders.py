@@ -97,14 +97,14 @@ def evil_code(folder: Path, canary: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ["y", None])
-def test_no_code_of_a_folder_runs_whatever_is_answered(
+def test_no_code_of_a_folder_runs_with_any_answer(
     language_folder: Path,
     model: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     answer: str | None,
 ) -> None:
-    """transformers asks on a terminal, if it is not told."""
+    """transformers asks on a terminal by default."""
     asked: list[str] = []
 
     def replied(question: str = "") -> str:

@@ -29,8 +29,8 @@ def assigned(model: Model, weights: dict[str, Tensor]) -> Model:
 def keep_in_memory(model: nn.Module) -> None:
     """Copy the weights of a model that transformers has loaded, one tensor at a time.
 
-    They are memory-mapped otherwise: the model would compute with whatever is written into its file later,
-    and the process would end if the file were cut.
+    They are memory-mapped otherwise: the model would compute with later contents of its file, and the process
+    would end if the file were cut.
     """
     for tensor in itertools.chain(model.parameters(), model.buffers()):
         tensor.data = tensor.data.clone()

@@ -111,10 +111,10 @@ def read_yaml_file(path: Path, loader: type[StrictLoader] = StrictLoader) -> Any
 
 
 def read_small(path: Path, max_bytes: int) -> str:
-    """Return the text of a regular file, whoever wrote it.
+    """Return the text of a regular file, which any user may have written.
 
     Raises:
-        OSError: if there is none, if it is a folder, a pipe or a device, or if it is too large.
+        OSError: if the file is missing, is a folder, a pipe or a device, or is too large.
         UnicodeDecodeError: if it is not UTF-8.
     """
     # A pipe without a writer would wait for one.

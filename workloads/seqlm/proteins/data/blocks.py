@@ -131,7 +131,7 @@ def repeated_id(where: str, record_id: bytes, first_place: str) -> Reject:
 
     Args:
         where: place of the record.
-        record_id: its id.
+        record_id: id of the record.
         first_place: place at which the id was used before.
     """
     name = record_id.decode()

@@ -71,7 +71,7 @@ def test_a_checkpoint_that_cannot_be_read_back_is_not_kept(
 
 
 def test_a_text_is_no_checksum(tmp_path: Path) -> None:
-    """As earlier versions wrote after a read error."""
+    """Earlier versions wrote one after a read error."""
     with saving(tmp_path) as save:
         save(1)
     document = read_document(tmp_path / "step-00000001")

@@ -141,7 +141,7 @@ def _add_in_cache(lock: Lock, target: Path) -> bool:
 def _created(path: Path) -> int:
     """Open a lock file, which is created if it is missing; return its descriptor.
 
-    Whoever may write the folder of the target may write the lock: folder and file have its owner and mode.
+    Users who may write the folder of the target may write the lock: folder and file have its owner and mode.
 
     Raises:
         OSError: if it cannot be created, or is a link.

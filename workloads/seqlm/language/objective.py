@@ -27,9 +27,10 @@ from seqlm.training.packing import PackShape
 from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
 from seqlm.training.records import RecordSplit, Split
-from seqlm.training.saved_model import assigned, keep_in_memory
+from seqlm.training.saved_model import assigned, load_plain
 from seqlm.training.scoring import EVALUATION_SEED, score_packs
 from seqlm.training.step.staging import AnyPack
+from seqlm.training.strict_yaml import shown_first
 from seqlm.training.whole_file import write_whole
 
 from .config import ChatConfig
@@ -77,15 +78,15 @@ class CausalLM(AdaptedObjective):
 
     def plain_weights(self) -> dict[str, Tensor]:
         try:
-            model = AutoModelForCausalLM.from_pretrained(
-                self.folder,
-                dtype=torch.float32,
-                attn_implementation="eager",
-                trust_remote_code=False,
+            model, missing = load_plain(
+                AutoModelForCausalLM, self.folder, dtype=torch.float32, attn_implementation="eager"
             )
         except (OSError, ValueError) as error:
             raise ValueError(f"model.init_from: {self.folder} cannot be read: {error}") from error
-        keep_in_memory(model)
+        if missing:
+            raise ValueError(
+                f"model.init_from: {self.folder} lacks {shown_first(missing)}; give a whole model"
+            )
         return dict(model.state_dict())
 
     def loaded(self, model: LayeredModel, dtype: torch.dtype) -> None:
@@ -254,10 +255,9 @@ def _model(folder: Path, base: Path, place: Place) -> nn.Module:
     is_adapter = (folder / ADAPTER_FILE).exists()
     start = base if is_adapter else folder
     with verified(start, place.here):
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            start, dtype=place.dtype, attn_implementation="sdpa", trust_remote_code=False
+        model, _ = load_plain(
+            AutoModelForCausalLM, start, dtype=place.dtype, attn_implementation="sdpa"
         )
-        keep_in_memory(model)
     if is_adapter:
         from peft import PeftModel
 

@@ -15,6 +15,7 @@ from seqlm.training.data.remotes import FetchError
 from seqlm.training.data.source_file import open_text
 from seqlm.training.data.table_rows import TABLE_SUFFIXES, Problems, TableUse
 from seqlm.training.data.transfer import SourceKind, fetch, local_files
+from seqlm.training.strict_yaml import shown_first
 
 from .config import ChatConfig
 
@@ -172,7 +173,7 @@ def read_rows(
         absent = [column for column in columns if column not in row]
         if absent and number == 0:
             raise ValueError(
-                f"{path} has no column {absent[0]!r}; it has {', '.join(map(repr, row))}. Name the table's "
+                f"{path} has no column {absent[0]!r}; it has {shown_first(row)}. Name the table's "
                 f"own columns in {COLUMN_FIELDS}"
             )
         texts = {column: row.get(column) for column in columns}

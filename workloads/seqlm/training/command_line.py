@@ -8,15 +8,16 @@ import contextlib
 import errno
 import importlib.util
 import json
+import logging
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 USAGE_ERROR = 2
 """Exit status after a message that says what the user has to change."""
@@ -119,7 +120,10 @@ def one_line_errors() -> Iterator[None]:
 
     The exit status is 2 for wrong input and 130 after Ctrl-C. It is 1 for a missing package and for a failing
     file or device, after which a cluster tries again. A fault of this project keeps its traceback.
+
+    Names from files reach the terminal escaped, also in tracebacks and in what libraries log.
     """
+    _escape_log_records()
     try:
         yield
     except (ValueError, RunError) as error:
@@ -133,7 +137,7 @@ def one_line_errors() -> Iterator[None]:
     except BaseException as error:  # torch's CheckpointException is no Exception
         line = _explained(error)
         if line is None:
-            traceback.print_exc()
+            print(_escaped_lines(traceback.format_exc()), file=sys.stderr)
         if line is not None or ERROR_FILE in os.environ:
             tell(f"error: {line or f'{type(error).__name__}: {error}'}", first=True)
         _leave(1)
@@ -191,7 +195,7 @@ def tell(message: str, *, first: bool = False) -> None:
         message: text, in which characters that control a terminal are escaped.
         first: whether to keep the message of another process that was first.
     """
-    message = "\n".join(map(escaped, message.split("\n")))
+    message = _escaped_lines(message)
     path = os.environ.get(ERROR_FILE)
     if path:
         with contextlib.suppress(FileExistsError), Path(path).open("x" if first else "w") as file:
@@ -203,6 +207,42 @@ def tell(message: str, *, first: bool = False) -> None:
 def escaped(text: str) -> str:
     """Return a text in which the characters that control a terminal are escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _escaped_lines(text: str) -> str:
+    """Return a text of several lines in which the other characters that control a terminal are escaped."""
+    return "\n".join(map(escaped, text.split("\n")))
+
+
+def _escape_log_records() -> None:
+    """Escape what this process logs from now on, in whichever library: it may hold names from files."""
+    create = logging.getLogRecordFactory()
+    if isinstance(create, _EscapingFactory):
+        return
+    logging.setLogRecordFactory(_EscapingFactory(create))
+
+
+class _EscapingFactory:
+    """Factory of log records whose messages control no terminal.
+
+    Args:
+        create: factory of the records.
+    """
+
+    def __init__(self, create: Callable[..., logging.LogRecord]) -> None:
+        self._create = create
+
+    def __call__(self, *arguments: Any, **named: Any) -> logging.LogRecord:
+        record = self._create(*arguments, **named)
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError):  # the handler reports the wrong arguments
+            return record
+        safe = _escaped_lines(text)
+        if safe != text:
+            record.msg = safe
+            record.args = ()
+        return record
 
 
 class Stopped(SystemExit):

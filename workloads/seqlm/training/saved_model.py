@@ -2,10 +2,11 @@
 
 import hashlib
 import itertools
+import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .checksums import new_folder
+from .data.source_file import note_once
 from .layered_model import LayeredModel
+from .strict_yaml import shown_first
 
 Model = TypeVar("Model", bound=LayeredModel)
 
@@ -26,11 +29,41 @@ def assigned(model: Model, weights: dict[str, Tensor]) -> Model:
     return model
 
 
+def load_plain(kind: Any, name: str | Path, **options: Any) -> tuple[Any, list[str]]:
+    """Load a model of transformers, whose weights do not change with its files.
+
+    Weights that the model does not have are named in a note. It takes the place of transformers' own report,
+    which prints the names as they are.
+
+    Args:
+        kind: class of transformers.
+        name: folder or hub id.
+        options: further arguments of ``from_pretrained``.
+
+    Returns:
+        The model, and the names of its weights that are missing there.
+    """
+    report = logging.getLogger("transformers.modeling_utils")
+    level = report.level
+    report.setLevel(logging.ERROR)
+    try:
+        model, info = kind.from_pretrained(
+            name, output_loading_info=True, trust_remote_code=False, **options
+        )
+    finally:
+        report.setLevel(level)
+    keep_in_memory(model)
+    unused = sorted(info["unexpected_keys"])
+    if unused:
+        note_once(f"{name}: the model does not use {len(unused)} weights: {shown_first(unused)}")
+    return model, sorted(info["missing_keys"])
+
+
 def keep_in_memory(model: nn.Module) -> None:
     """Copy the weights of a model that transformers has loaded, one tensor at a time.
 
-    They are memory-mapped otherwise: the model would compute with later contents of its file, and the process
-    would end if the file were cut.
+    They are memory-mapped otherwise: the model would compute with the bytes that are written into its
+    file later, and the process would end if the file were cut.
     """
     for tensor in itertools.chain(model.parameters(), model.buffers()):
         tensor.data = tensor.data.clone()

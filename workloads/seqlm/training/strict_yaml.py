@@ -4,11 +4,13 @@ The configuration of clusters imports this module, so it needs only the standard
 """
 
 import errno
+import itertools
 import json
 import os
 import re
 import reprlib
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ MAX_JSON_BYTES = 64 << 20
 """Size limit of a JSON file that a report shows."""
 MAX_SHOWN = 100
 """Length to which a value is cut in a message."""
+MAX_SHOWN_VALUES = 20
+"""Number of values of a list that a message shows."""
 _REPR = reprlib.Repr()
 _REPR.maxlevel = 3
 _REPR.maxstring = MAX_SHOWN
@@ -111,7 +115,7 @@ def read_yaml_file(path: Path, loader: type[StrictLoader] = StrictLoader) -> Any
 
 
 def read_small(path: Path, max_bytes: int) -> str:
-    """Return the text of a regular file, which any user may have written.
+    """Return the text of a regular file, which may be of a stranger.
 
     Raises:
         OSError: if the file is missing, is a folder, a pipe or a device, or is too large.
@@ -161,6 +165,14 @@ def shown(value: object) -> str:
     """Return a value as messages show it: escaped, and cut to ``MAX_SHOWN`` characters."""
     text = _REPR.repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+def shown_first(values: Iterable[object]) -> str:
+    """Return the first values of a list as messages show them, however many and long they are."""
+    first = [shown(value) for value in itertools.islice(values, MAX_SHOWN_VALUES + 1)]
+    if len(first) > MAX_SHOWN_VALUES:
+        first[MAX_SHOWN_VALUES:] = ["..."]
+    return ", ".join(first)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

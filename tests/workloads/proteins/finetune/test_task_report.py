@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html
 import json
 import math
 import re
@@ -272,6 +274,17 @@ def test_the_report_shows_scores_figures_and_classes(tmp_path: Path, schema: Lab
     assert "<b>golgi" not in text
     assert "<image" not in text  # the page's policy refuses pictures, data: addresses too
     assert "200 k" in text and "LoRA of rank 8" in text
+
+
+def test_dollar_signs_in_the_names_of_classes_are_text(tmp_path: Path) -> None:
+    """Two of them would begin a formula, which may be a wrong one."""
+    names = (r"$\frac{$", "a$b$c", "cost ($) per unit ($)")
+    schema = dataclasses.replace(COLOURS, classes=names)
+    labels, outputs = drawn(schema)
+    text = html.unescape(report(finished_run(tmp_path, schema, labels, outputs)).read_text())
+    figures = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL))
+    for name in names:
+        assert name in figures
 
 
 def test_scores_are_shown_by_length_class(tmp_path: Path) -> None:

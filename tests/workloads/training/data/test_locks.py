@@ -1,4 +1,4 @@
-"""One command at a time writes a folder, for all users and cache folders."""
+"""One command at a time writes a folder, for all users and cache folders together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from seqlm.training.data.workspace import BeingPrepared, workspace
 from tests.workloads.training.forked_processes import forked
 
 OTHER_USER = 65534
-"""Number of a user without rights."""
+"""Number of a user without privileges."""
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +70,7 @@ def test_the_lock_is_beside_the_target(tmp_path: Path) -> None:
 def test_another_cache_folder_gives_no_second_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two places as in a container with the same folder mounted, or with another value of XDG_CACHE_HOME."""
+    """A container with the same folder mounted has another cache folder."""
     lock = locks.try_lock(tmp_path / "runs/metrics.jsonl")
     assert lock is not None
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
@@ -137,7 +137,7 @@ def test_nothing_planted_is_locked_or_written(tmp_path: Path) -> None:
 def test_a_file_system_without_locks_is_locked_in_the_cache(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files as on Lustre without flock."""
+    """Lustre mounted without flock is one."""
     flock = fcntl.flock
 
     def unsupported_beside(descriptor: int, operation: int) -> None:

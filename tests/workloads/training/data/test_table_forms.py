@@ -162,3 +162,33 @@ def test_a_workbook_names_the_package_that_is_missing(
     monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
     with pytest.raises(ValueError, match=r"pip install 'seqlm\[xlsx\]'"):
         rows_of(path, "id")
+
+
+LONG_ROWS = {
+    "a line": "a," + "A" * (33 << 20),
+    "a line in quotes": 'a,"' + "A" * (33 << 20),
+    "a field of many lines": 'a,"' + "A\n" * (17 << 20),
+    "many fields of many lines": "a," + '"x\n",' * (7 << 20),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("row", LONG_ROWS)
+def test_a_row_of_any_length_is_refused_within_a_bounded_memory(tmp_path: Path, row: str) -> None:
+    """8 GB of one letter are 8 MB in gzip, and short lines in quotes are one row as well."""
+    text = "id,sequence\np,MK\n" * 100_000 + LONG_ROWS[row]
+    path = written(tmp_path, gzip.compress(text.encode(), compresslevel=1), "t.csv.gz")
+    with pytest.raises(ValueError, match=r"t\.csv\.gz.*(line of more|row of more|field larger)"):
+        rows_of(path, "id")
+
+
+def test_a_table_of_very_many_columns_is_refused_in_a_short_line(tmp_path: Path) -> None:
+    header = ",".join(f"column {number}" for number in range(100_000))
+    path = written(tmp_path, f"{header}\n{',' * 99_999}\n")
+    with pytest.raises(ValueError, match=r"has no column 'column x'") as raised:
+        rows_of(path, "column x")
+    assert len(str(raised.value)) < 1_000
+    path = written(tmp_path, f"{'x' * 500_000},id\n1,2\n")
+    with pytest.raises(ValueError, match=r"has no column 'sequence'") as raised:
+        rows_of(path, "sequence")
+    assert len(str(raised.value)) < 1_000

@@ -351,12 +351,12 @@ def curves_figure(parts: Sequence[ClassScore], classes: Sequence[OneClass]) -> s
 
 
 def _label(part: ClassScore, num_shown: int) -> str:
-    """Return the name of a class, with its areas if there is room. A dollar sign begins no formula."""
+    """Return the name of a class, with its areas if there is room."""
     name = part.name
     if len(name) > MAX_NAME_CHARS:
         name = name[: MAX_NAME_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
     areas = ", ".join(f"{TITLES[area]} {part.values[area]:.3f}" for area in AREAS)
-    return name.replace("$", r"\$") + (f" ({areas})" if num_shown <= 2 else "")
+    return f"{name} ({areas})" if num_shown <= 2 else name
 
 
 def scatter_figure(name: str, labels: Doubles, predictions: Doubles) -> str | None:

@@ -21,7 +21,8 @@ from seqlm.training.checksums import (
 )
 from seqlm.training.data.model_folder import check_config, check_files, check_num_parameters
 from seqlm.training.processes import Processes
-from seqlm.training.saved_model import assigned, keep_in_memory, name_no_kernel, save_model
+from seqlm.training.saved_model import assigned, load_plain, name_no_kernel, save_model
+from seqlm.training.strict_yaml import shown_first
 
 from .architecture import Architecture
 from .packed_model import PackedModel
@@ -111,24 +112,16 @@ def starting_weights(
     kind = kind or family.masked_lm.plain
     with torch.device("meta"):
         check_num_parameters(folder, kind(config).num_parameters())
-    loading: Any = kind.from_pretrained(
-        model.init_from,
-        config=config,
-        dtype=torch.float32,
-        output_loading_info=True,
-        trust_remote_code=False,
-    )
-    loaded, info = loading
-    keep_in_memory(loaded)
+    loaded, absent = load_plain(kind, model.init_from, config=config, dtype=torch.float32)
     missing = sorted(
         name
-        for name in info["missing_keys"]
+        for name in absent
         if not name.startswith(family.may_lack)
         and (name.startswith(family.encoder) or not encoder_only)
     )
     if missing:
         raise ValueError(
-            f"model.init_from: {model.init_from} lacks {', '.join(missing)}; give a whole model, with a "
+            f"model.init_from: {model.init_from} lacks {shown_first(missing)}; give a whole model, with a "
             "masked language head unless it is fine-tuned"
         )
     return dict(loaded.state_dict())

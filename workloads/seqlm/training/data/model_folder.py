@@ -106,7 +106,7 @@ def _check_file(path: Path, root: Path, *, is_link: bool) -> None:
     try:
         about = path.stat()
     except OSError:
-        return  # a dangling link; the reader of the file reports it as missing
+        return  # a dangling link, which the reader of the file reports as missing
     if stat.S_ISDIR(about.st_mode):
         return
     named = f"{path.parent}/{shown(path.name)[1:-1]}"
@@ -151,7 +151,7 @@ def _check_plain(path: Path, file: object) -> None:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """Return a JSON document; an empty one for a missing file, or one that its reader will report."""
+    """Return a JSON document; an empty one if its reader will report it."""
     try:
         found = json.loads(read_small(path, MAX_SETTINGS_BYTES))
     except (OSError, ValueError, RecursionError):

@@ -10,18 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeAlias
+from typing import IO, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from seqlm.training.strict_yaml import shown, shown_first
 
 from .limits import Limits
 from .source_file import open_text
 from .table_forms import Layout, TableForm, reader_of, table_form
 from .workbook import workbook_rows
-
-if TYPE_CHECKING:
-    from _csv import Reader
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".parquet", ".pq", ".xlsx")
 """Suffixes of tables, for the files of a folder. A file that is named may have any suffix."""
@@ -29,6 +28,8 @@ TABLE_FORMATS = "CSV (with commas or semicolons), TSV, Parquet or xlsx"
 SHOWN_PROBLEMS = 10
 WRONG_FIELDS = "fields"
 """Kind of a row that has another number of cells than the header."""
+MAX_COMPARED = 1_000
+"""Number of columns, and length of their names, among which a similar name is looked for."""
 
 Cell: TypeAlias = str | tuple[str, ...] | None
 """Text of a cell, the texts of a list, or None for an empty cell."""
@@ -129,13 +130,13 @@ class Table:
                     return [name.strip() for name in next(reader, [])]
 
     @contextmanager
-    def _text_reader(self, stream: IO[str]) -> Iterator["Reader"]:
+    def _text_reader(self, stream: IO[str]) -> Iterator["_TextRows"]:
         """Return the reader of a text, the header first; errors of the block name the line."""
         # The module's own bound of 128 KiB is below the longest records with a label for each token.
         csv.field_size_limit(Limits.for_workers(1).record_bytes)
         for _ in range(self.form.first_line - 1):
             stream.readline()
-        reader = reader_of(stream, self.form)
+        reader = _TextRows(self.path, stream, self.form)
         try:
             yield reader
         except csv.Error as error:
@@ -184,6 +185,46 @@ class Table:
                     f"{self.path} row {number}",
                     {name: _cell(cells[place]) for name, place in places.items()},
                 )
+
+
+class _TextRows:
+    """Rows of a text, whose lines together have a bounded length.
+
+    A line break in quotes does not end a row, so that short lines may add up to a row of any length.
+
+    Args:
+        path: file of the text, for the message.
+        stream: text.
+        form: form of the text.
+    """
+
+    def __init__(self, path: Path, stream: IO[str], form: TableForm) -> None:
+        self._path = path
+        self._longest = Limits.for_workers(1).record_bytes
+        self._length = 0
+        """Number of characters of the row so far."""
+        self._reader = reader_of(self._lines(stream), form)
+
+    @property
+    def line_num(self) -> int:
+        """Number of lines that have been read."""
+        return self._reader.line_num
+
+    def __iter__(self) -> "_TextRows":
+        return self
+
+    def __next__(self) -> list[str]:
+        self._length = 0
+        return next(self._reader)
+
+    def _lines(self, stream: IO[str]) -> Iterator[str]:
+        for line in stream:
+            self._length += len(line)
+            if self._length > self._longest:
+                raise ValueError(
+                    f"{self._path} has a row of more than {self._longest:,} characters; check its quotes"
+                )
+            yield line
 
 
 def read_rows(
@@ -238,9 +279,11 @@ def _check_columns(
         if twice:
             raise ValueError(f"{path} has the column {twice[0]!r} twice; rename one")
         return
-    near = difflib.get_close_matches(missing[0], header, n=1, cutoff=0.5)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    # The search takes a time that grows with the number and the length of the names.
+    names = [name for name in header[:MAX_COMPARED] if len(name) <= MAX_COMPARED]
+    near = difflib.get_close_matches(missing[0], names, n=1, cutoff=0.5)
+    hint = f" (did you mean {shown(near[0])}?)" if near else ""
     raise ValueError(
-        f"{path} has no column {missing[0]!r}{hint}; it has {', '.join(map(repr, header))}. Name the table's "
+        f"{path} has no column {shown(missing[0])}{hint}; it has {shown_first(header)}. Name the table's "
         f"columns in {use.fields}"
     )

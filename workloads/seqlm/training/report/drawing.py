@@ -48,6 +48,8 @@ STYLE: Any = {
     "figure.facecolor": "none",
     "savefig.facecolor": "none",
     "figure.constrained_layout.use": True,
+    # Names of classes and columns are text, whatever dollar signs they have.
+    "text.parse_math": False,
     "legend.frameon": False,
 }
 WIDE_INCHES = (9.6, 4.2)
@@ -60,8 +62,7 @@ def drawing(inches: tuple[float, float], title: str) -> Iterator[tuple[Figure, A
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=inches)
         axes = figure.subplots()
-        # A dollar sign in a name does not begin a formula.
-        axes.set_title(title, parse_math=False)
+        axes.set_title(title)
         yield figure, axes
 
 

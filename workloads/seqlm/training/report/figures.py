@@ -358,8 +358,7 @@ def _mark_events(axes: Any, history: History) -> None:
         if others:
             axes.axvline(tokens, color=GREY, linewidth=1, linestyle=":", zorder=1)
             label = ", ".join(others)[:MAX_LABEL_CHARS] + " "
-            # A dollar sign in the text of an event does not begin a formula.
-            looks = {"rotation": 90, "fontsize": 8, "color": GREY, "parse_math": False}
+            looks = {"rotation": 90, "fontsize": 8, "color": GREY}
             axes.annotate(label, (tokens, 0.985), **looks, **AT_TOP)
 
 

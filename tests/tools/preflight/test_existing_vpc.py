@@ -178,7 +178,7 @@ def test_a_shared_vpc_is_used_without_endpoints_of_its_own() -> None:
         assert OWNER in found[0].action
 
 
-def test_what_only_the_owner_of_a_shared_vpc_sees_is_asked_for() -> None:
+def test_preflight_names_the_owner_of_a_shared_vpc_for_what_only_the_owner_sees() -> None:
     vpc = Vpc()
     vpc.subnet["OwnerId"] = OWNER
     vpc.routes = []

@@ -6,6 +6,7 @@ Sizes are in GiB and throughput in MB/s, the units in which the services bill.
 """
 
 from collections.abc import Sequence
+from ipaddress import IPv4Network
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -86,16 +87,20 @@ class ExistingVpc(Section):
     vpc: Literal["existing"]
     """An existing VPC; `make preflight` verifies the values below."""
     vpc_id: Annotated[str, forms.field(forms.VPC_ID)]
-    """VPC id; DNS names and DNS resolution must be on in the VPC."""
-    cidr: Cidr
-    """The VPC's address range."""
+    """VPC id; DNS names and DNS resolution must be on in the VPC. VPC and subnets may belong to another
+    account that shares them."""
+    cidr: Cidr | Annotated[list[Cidr], Field(min_length=1, max_length=50)]
+    """The VPC's address range, or a list of its ranges. Machines in these ranges and in the subnets below
+    reach the interface endpoints and the homes."""
     private_subnets: Annotated[list[ExistingSubnet], Field(min_length=1, max_length=16)]
-    """Subnets without public addresses. FSx, and nodes of groups that name no other zone, are in the first.
-    The EKS control plane has its interfaces in the first two."""
+    """Subnets without public addresses, in any range of the VPC. FSx, and nodes of groups that name no other
+    zone, are in the first. The EKS control plane has its interfaces in the first two."""
     s3_gateway_endpoint: bool = False
-    """Add a gateway endpoint for S3 to the subnets' route tables; false if the VPC has one."""
+    """Add a gateway endpoint for S3 to the subnets' route tables; false if the VPC has one. AWS lets only the
+    owner of a shared VPC add endpoints."""
     interface_endpoints: bool = False
-    """Add endpoints for the AWS services that nodes call; false if the VPC has them or reaches them."""
+    """Add endpoints for the AWS services that nodes call; false if the VPC has them or reaches them, and in a
+    shared VPC."""
     endpoint_zones: dict[str, AvailabilityZoneId] = Field(default={})
     """Zones of endpoints for services that the first zone lacks, by service, as ``{fsx: usw2-az1}``. `make
     preflight` prints the entries that are needed."""
@@ -224,6 +229,18 @@ class Cluster(Section):
 ZONES_WITHOUT_CONTROL_PLANE = frozenset({"use1-az3", "usw1-az2", "cac1-az3"})
 """Zones in which EKS places no network interface of a control plane (EKS user guide, "View Amazon EKS
 networking requirements for VPC and subnets")."""
+
+
+def address_ranges(network: NewVpc | ExistingVpc) -> list[str]:
+    """Return the VPC's ranges that the file names, and the ranges of subnets outside them."""
+    if isinstance(network, NewVpc):
+        return [network.cidr]
+    ranges = [network.cidr] if isinstance(network.cidr, str) else list(network.cidr)
+    for subnet in network.private_subnets:
+        inside = IPv4Network(subnet.cidr)
+        if not any(inside.subnet_of(IPv4Network(cidr)) for cidr in ranges):
+            ranges.append(subnet.cidr)
+    return ranges
 
 
 def zone_ids(cluster: Cluster) -> list[str]:

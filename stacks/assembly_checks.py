@@ -2,9 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 MAX_TEMPLATE_BYTES = 1_000_000
 """Limit of a template in S3 (CloudFormation user guide, "Understand CloudFormation quotas")."""
+REPORT = "validation-report.json"
+"""File of the assembly with the findings of all validations."""
+REFUSED = {"error", "fatal"}
+"""Severities that end a synthesis."""
 _METADATA = ".metadata.json"
 _TEMPLATE = ".template.json"
 
@@ -23,6 +28,30 @@ def errors_of(metadata: Path) -> list[str]:
         for entries in by_construct.values()
         for entry in entries
         if entry["type"] == "aws:cdk:error"
+    ]
+
+
+class ValidationError(NamedTuple):
+    """Error that the validation of a cloud assembly reported."""
+
+    rule: str
+    """Id of the rule, such as F3006 of aws-cdk-lib or AwsSolutions-IAM4 of cdk-nag."""
+    text: str
+    construct: str
+    """Path of the construct, which begins with the id of its stack."""
+
+
+def validation_errors(folder: Path) -> list[ValidationError]:
+    """Return the errors in the report that the CDK writes into a cloud assembly."""
+    report = folder / REPORT
+    if not report.is_file():
+        return []
+    return [
+        ValidationError(violation["ruleName"], violation["description"], construct["constructPath"])
+        for plugin in json.loads(report.read_text())["pluginReports"]
+        for violation in plugin["violations"]
+        if violation["severity"] in REFUSED
+        for construct in violation["violatingConstructs"]
     ]
 
 

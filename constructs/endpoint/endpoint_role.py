@@ -12,6 +12,7 @@ from constructs.policy.statement_role import (
     sagemaker_principal,
     statement_role,
 )
+from constructs.vpc.network import ANY_OWNER
 
 METRICS_NAMESPACE = "/aws/sagemaker/Endpoints"
 """Namespace of the instances' metrics, and first part of the names of endpoints' log groups."""
@@ -60,6 +61,7 @@ class EndpointRole(Construct):
         if endpoint.vpc and security_group_id:
             statements += node_roles.network_statements(
                 stack,
+                owner=ANY_OWNER,
                 vpc_id=endpoint.vpc.vpc_id,
                 subnet_ids=endpoint.vpc.subnet_ids,
                 security_group_id=security_group_id,

@@ -125,6 +125,7 @@ def node_statements(
         describe_file_systems(),
         *network_statements(
             stack,
+            owner=network.owner,
             vpc_id=network.vpc.vpc_id,
             # All subnets, not only those in use: when a group moves to another zone, the role changes before
             # the old nodes are gone.
@@ -223,15 +224,24 @@ def cluster_log_statements(stack: Stack, cluster_name: str) -> list[Statement]:
 
 
 def network_statements(
-    stack: Stack, *, vpc_id: str, subnet_ids: Sequence[str], security_group_id: str
+    stack: Stack, *, owner: str, vpc_id: str, subnet_ids: Sequence[str], security_group_id: str
 ) -> list[Statement]:
-    """Allow the interfaces that SageMaker creates in the VPC for each instance, in these subnets alone."""
+    """Allow the interfaces that SageMaker creates in the VPC for each instance, in these subnets alone.
+
+    Args:
+        stack: stack of the role.
+        owner: account of VPC and subnets in their ARNs.
+        vpc_id: VPC.
+        subnet_ids: subnets of the interfaces.
+        security_group_id: security group of the interfaces.
+    """
     ec2_arn = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
     interfaces = f"{ec2_arn}:network-interface/*"
-    subnets = [f"{ec2_arn}:subnet/{subnet_id}" for subnet_id in subnet_ids]
+    owners_arn = f"arn:{stack.partition}:ec2:{stack.region}:{owner}"
+    subnets = [f"{owners_arn}:subnet/{subnet_id}" for subnet_id in subnet_ids]
     # IfExists, because EC2 sends the VPC only for interfaces. It sends none for permissions, instances of the
     # service, or resources that are tagged at their creation.
-    in_vpc = {"ArnEqualsIfExists": {"ec2:Vpc": f"{ec2_arn}:vpc/{vpc_id}"}}
+    in_vpc = {"ArnEqualsIfExists": {"ec2:Vpc": f"{owners_arn}:vpc/{vpc_id}"}}
     condition = "the condition names the VPC"
     unknown = "the service creates interfaces for each new node"
     return [
@@ -279,7 +289,8 @@ def eks_node_statements(stack: Stack, network: Network, cluster_arn: str) -> lis
     ec2_arn = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
     interfaces = f"{ec2_arn}:network-interface/*"
     instances = f"arn:{stack.partition}:ec2:{stack.region}:*:instance/*"
-    in_vpc = {"ArnEqualsIfExists": {"ec2:Vpc": f"{ec2_arn}:vpc/{network.vpc.vpc_id}"}}
+    vpc_arn = f"arn:{stack.partition}:ec2:{stack.region}:{network.owner}:vpc/{network.vpc.vpc_id}"
+    in_vpc = {"ArnEqualsIfExists": {"ec2:Vpc": vpc_arn}}
     group = f"{ec2_arn}:security-group/{network.security_group.security_group_id}"
     return [
         Statement(

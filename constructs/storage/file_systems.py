@@ -227,11 +227,11 @@ class HomeFileSystem(Construct):
             self.file_system_id = settings.existing
             self.dns_name = _dns_name(Stack.of(self), self.file_system_id)
             return
-        # The export covers the whole VPC, because UpdateFileSystem cannot change exports: CloudFormation
+        # The export covers the VPC's ranges, because UpdateFileSystem cannot change exports: CloudFormation
         # would replace the file system when a zone is added. The security group excludes other machines.
         # Root is not squashed: the setup of nodes creates users' directories as root and changes their owner.
         options = ["rw", "crossmnt", "no_root_squash"]
-        clients = {"clients": network.vpc.vpc_cidr_block, "options": options}
+        clients = [{"clients": cidr, "options": options} for cidr in network.ranges]
         file_system = _file_system(
             self,
             settings,
@@ -251,7 +251,7 @@ class HomeFileSystem(Construct):
                 else None,
                 root_volume_configuration=fsx.CfnFileSystem.RootVolumeConfigurationProperty(
                     data_compression_type="ZSTD",
-                    nfs_exports=[{"clientConfigurations": [clients]}],
+                    nfs_exports=[{"clientConfigurations": clients}],
                 ),
             ),
         )

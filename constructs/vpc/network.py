@@ -6,7 +6,7 @@ from aws_cdk import RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 
-from config.cluster import Cluster, ExistingVpc, NewVpc, control_plane_zones
+from config.cluster import Cluster, ExistingVpc, NewVpc, address_ranges, control_plane_zones
 from config.eks_cluster import EksCluster
 from config.facts.endpoint_services import endpoint_services
 from config.slurm_cluster import SlurmCluster
@@ -16,6 +16,9 @@ from constructs.vpc.cluster_vpc import ClusterVpc
 from constructs.vpc.flow_log import FlowLog
 from constructs.vpc.interface_endpoints import HTTPS_PORT, InterfaceEndpoints
 
+ANY_OWNER = "*"
+"""Account in the ARNs of an existing VPC and its subnets. A shared VPC has its owner's account in its ARNs.
+Ids are unique, so that no other subnet is allowed."""
 DATABASE_PORT = 3306
 """Port of Slurm's accounting database."""
 
@@ -36,6 +39,9 @@ class Network(Construct):
     def __init__(self, scope: Construct, construct_id: str, *, cluster: Cluster) -> None:
         super().__init__(scope, construct_id)
         network = cluster.network
+        self._is_existing = isinstance(network, ExistingVpc)
+        self.ranges = address_ranges(network)
+        """Address ranges of the VPC that the cluster uses or that the file names."""
         database = isinstance(cluster, SlurmCluster) and cluster.accounting_database is not None
         zones = control_plane_zones(cluster) if isinstance(cluster, EksCluster) else []
         if isinstance(network, NewVpc):
@@ -46,7 +52,7 @@ class Network(Construct):
             self,
             "Vpc",
             vpc_id=vpc_id,
-            vpc_cidr_block=network.cidr,
+            vpc_cidr_block=self.ranges[0],
             # One entry per subnet, because the library pairs zones and subnets by position.
             availability_zones=[subnet.availability_zone for subnet in self.private_subnets],
             private_subnet_ids=[subnet.subnet_id for subnet in self.private_subnets],
@@ -71,7 +77,7 @@ class Network(Construct):
             if isinstance(network, ExistingVpc) or cluster.studio:
                 # The endpoints' private names apply in the whole VPC, also for existing machines and for
                 # Studio's spaces. The security group of the spaces is created later.
-                clients.append(ec2.Peer.ipv4(network.cidr))
+                clients += [ec2.Peer.ipv4(cidr) for cidr in self.ranges]
             services = endpoint_services(cluster)
             # Endpoints bill per zone, and the cluster cannot run without the first zone, in which the file
             # systems are. So an endpoint is in the first zone unless its service is not offered there.
@@ -86,6 +92,11 @@ class Network(Construct):
                     service: self.subnet(zone_of.get(service)) for service in services.values()
                 },
             )
+
+    @property
+    def owner(self) -> str:
+        """Account in ARNs of the VPC and its subnets."""
+        return ANY_OWNER if self._is_existing else Stack.of(self).account
 
     @property
     def private_subnets(self) -> list[ec2.ISubnet]:

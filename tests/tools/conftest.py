@@ -20,11 +20,17 @@ def identity_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observability, "_fetch", lambda url: METADATA.encode())
 
 
+@pytest.fixture(autouse=True)
+def no_synthesis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most checks need no templates, and a synthesis takes seconds."""
+    monkeypatch.setattr(planned, "synthesize", lambda cluster: planned.Synthesis({}, []))
+
+
 EVERY_CLUSTERS_CHECKS = preflight.CHECKS
 
 
 @pytest.fixture
-def approved(monkeypatch: pytest.MonkeyPatch) -> None:
+def approved(no_synthesis: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the synthesis by the approved templates, and leave only the checks of EKS."""
     monkeypatch.setattr(
         planned, "synthesize", lambda cluster: planned.Synthesis(approved_template(cluster), [])

@@ -80,12 +80,16 @@ CHECKS: dict[str, Check] = {
 }
 """Checks in the order of the report. Each runs independently of the others' findings."""
 
-SLURM_CHECKS: dict[str, OwnCheck] = {
+_SLURM_CHECKS: dict[str, OwnCheck] = {
     "name of the shell document": names.check_document,
     "quotas of the database": stack_quotas.check_database_quotas,
     "class of the database": database_class.check_database_class,
     "copies of downloads": mirrored_downloads.check_mirror,
 }
+
+
+def _slurm_checks(planned: Planned) -> dict[str, OwnCheck]:
+    return {**_SLURM_CHECKS, "synthesis": partial(synthesis.check_synthesis, planned)}
 
 
 def _eks_checks(planned: Planned) -> dict[str, OwnCheck]:
@@ -108,7 +112,8 @@ def run_checks(aws: ReadOnlyAws, cluster: AnyCluster) -> Iterator[Finding]:
     yield from credentials
     if credentials[0].level == "FAIL":
         return
-    own = _eks_checks(Planned(cluster)) if isinstance(cluster, EksCluster) else SLURM_CHECKS
+    checks_of_scheduler = _eks_checks if isinstance(cluster, EksCluster) else _slurm_checks
+    own = checks_of_scheduler(Planned(cluster))
     for title, check in {**CHECKS, **own}.items():
         try:
             yield from check(aws, cluster)

@@ -24,13 +24,11 @@ def check_existing_vpc(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         action = "set network.vpc_id to a VPC of this account and region"
         yield subject.fail(f"does not exist in {cluster.region}", action)
         return
-    cidrs = [block["CidrBlock"] for block in found["Vpcs"][0].get("CidrBlockAssociationSet", [])]
-    if network.cidr in cidrs:
-        yield subject.ok(f"has {network.cidr}")
-    else:
-        yield subject.fail(
-            f"its ranges are {', '.join(cidrs)}", f"set network.cidr (now {network.cidr}) to one"
-        )
+    yield from _check_ranges(subject, network, found["Vpcs"][0])
+    owner = _foreign_owner(aws, network)
+    if owner:
+        yield subject.ok(f"account {owner} shares it")
+        yield from _check_switches_of_shared(subject, network, owner)
     for attribute, option in (
         ("enableDnsSupport", "enable-dns-support"),
         ("enableDnsHostnames", "enable-dns-hostnames"),
@@ -45,6 +43,53 @@ def check_existing_vpc(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
             )
     for subnet in network.private_subnets:
         yield from _check_subnet(aws, cluster, network, subnet)
+
+
+def _check_ranges(
+    subject: Subject, network: ExistingVpc, found: dict[str, Any]
+) -> Iterator[Finding]:
+    """Compare the ranges of the file with those of the VPC."""
+    cidrs = [block["CidrBlock"] for block in found.get("CidrBlockAssociationSet", [])]
+    named = [network.cidr] if isinstance(network.cidr, str) else network.cidr
+    wrong = [cidr for cidr in named if cidr not in cidrs]
+    if wrong:
+        yield subject.fail(
+            f"its ranges are {', '.join(cidrs)}",
+            f"set network.cidr (now {', '.join(named)}) to these",
+        )
+        return
+    yield subject.ok(f"has {', '.join(named)}")
+    # Private names of endpoints apply in the whole VPC, also to machines that cannot reach the endpoints.
+    outside = [cidr for cidr in cidrs if cidr not in named]
+    if network.interface_endpoints and outside:
+        yield subject.warn(
+            f"machines in {', '.join(outside)} cannot reach the endpoints, whose names they resolve",
+            f"set network.cidr to [{', '.join(cidrs)}]",
+        )
+
+
+def _foreign_owner(aws: ReadOnlyAws, network: ExistingVpc) -> str | None:
+    """Return the account that shares the subnets with this one, or None if they are the account's own."""
+    for subnet in network.private_subnets:
+        answer = aws.find("ec2", "describe_subnets", SubnetIds=[subnet.subnet_id])
+        if answer is not None:
+            owner = str(answer["Subnets"][0].get("OwnerId", aws.account))
+            if owner != aws.account:
+                return owner
+    return None
+
+
+def _check_switches_of_shared(
+    subject: Subject, network: ExistingVpc, owner: str
+) -> Iterator[Finding]:
+    """Refuse endpoints, which EC2 creates in a shared VPC only for its owner."""
+    for switch in ("s3_gateway_endpoint", "interface_endpoints"):
+        if getattr(network, switch):
+            yield subject.fail(
+                f"network.{switch} is true, and AWS refuses endpoints in a shared VPC (This operation does "
+                "not support shared VPCs)",
+                f"set it to false, and ask account {owner} for the endpoints that the VPC lacks",
+            )
 
 
 def _check_subnet(
@@ -103,8 +148,15 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         if endpoint["VpcEndpointType"] == "Gateway" and endpoint["ServiceName"].endswith(".s3"):
             with_s3.update(endpoint["RouteTableIds"])
     deployed = is_deployed(aws, cluster, "network")
+    owner = _foreign_owner(aws, network)
     for subnet in network.private_subnets:
         subject = Subject(f"routes of {subnet.subnet_id}")
+        if owner and subnet.route_table_id not in tables:
+            yield subject.unknown(
+                f"account {owner} owns the VPC, and this account does not see the route table",
+                f"ask account {owner} for a route to the internet or endpoints, and one to S3",
+            )
+            continue
         actual = table_of.get(subnet.subnet_id, main)
         if actual != subnet.route_table_id:
             yield subject.fail(
@@ -122,10 +174,15 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         elif not network.s3_gateway_endpoint and actual not in with_s3:
             lacking = "no gateway endpoint for S3"
             action = "set network.s3_gateway_endpoint to true"
-            if way_out is None:
+            if owner:
+                lacking = "this account sees no gateway endpoint for S3"
+                action = f"ask account {owner}, which owns the VPC, to add one if there is none"
+            if way_out is None and not owner:
                 yield subject.fail(
                     f"{lacking} and no internet access: nodes cannot fetch their scripts", action
                 )
+            elif way_out is None:
+                yield subject.warn(f"{lacking} and no internet access", action)
             else:
                 yield subject.warn(f"{lacking}: NAT bills every byte to and from it", action)
 
@@ -149,7 +206,13 @@ def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
             "set network.interface_endpoints to false and add the missing ones to the VPC manually",
         )
     missing = [name for name in needed if whole[name] not in present]
-    if not network.interface_endpoints and missing and _is_closed(aws, network):
+    owner = _foreign_owner(aws, network)
+    if owner and missing and _is_closed(aws, network):
+        yield ENDPOINTS.warn(
+            f"no internet access, and this account sees no endpoints for {', '.join(missing)}",
+            f"ask account {owner}, which owns the VPC, whether it has them",
+        )
+    elif not network.interface_endpoints and missing and _is_closed(aws, network):
         yield ENDPOINTS.fail(
             f"no internet access, and no endpoints for {', '.join(missing)}",
             "set network.interface_endpoints to true, or add them to the VPC",

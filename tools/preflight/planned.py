@@ -1,15 +1,16 @@
-"""Resources that a deployment would create on EKS, according to the synthesized template."""
+"""Stacks that a deployment would create, according to their synthesis."""
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from config.eks_cluster import EksCluster
-from config.resource_names import construct_ids
+from config.cluster_kinds import AnyCluster
+from config.resource_names import construct_ids, wanted_stacks
 
 REPOSITORY = Path(__file__).parents[2]
 LATER = "<known at deployment>"
@@ -25,16 +26,35 @@ class Addon:
     """Configuration values, with LATER as placeholder; None if there are none."""
 
 
+class Problem(NamedTuple):
+    """Error of the synthesis, which prevents the deployment."""
+
+    text: str
+    remedy: str
+
+
 class Synthesis(NamedTuple):
     template: Template
-    errors: list[str]
-    """Errors of the stack, which prevent its deployment."""
+    """Template of the cluster's stack; empty if the synthesis wrote none."""
+    problems: list[Problem]
+
+
+SYNTH_SHOWS_IT = "correct this first; `make synth` shows it too"
+REMEDIES: Mapping[str, str] = {
+    "F3006": "remove the section of the cluster file that needs the type, or change `region`",
+    "Annotation": SYNTH_SHOWS_IT,
+}
+"""Remedies of errors, by the rule or the beginning of its id."""
+OTHER_REMEDY = (
+    "correct the value that it names in the cluster file; if the file is right, please report the line as a "
+    "fault of this project (docs/security.md)"
+)
 
 
 class Planned:
     """Stack of the cluster, synthesized at the first access."""
 
-    def __init__(self, cluster: EksCluster) -> None:
+    def __init__(self, cluster: AnyCluster) -> None:
         self._cluster = cluster
 
     @cached_property
@@ -42,9 +62,9 @@ class Planned:
         return synthesize(self._cluster)
 
     @property
-    def errors(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """Errors that prevent the deployment."""
-        return self._synthesis.errors
+        return self._synthesis.problems
 
     @property
     def addons(self) -> list[Addon]:
@@ -64,42 +84,61 @@ class Planned:
         return [name for name in names if isinstance(name, str)]
 
     def _of_type(self, resource_type: str) -> list[dict[str, Any]]:
-        resources = self._synthesis.template["Resources"].values()
+        resources = self._synthesis.template.get("Resources", {}).values()
         return [
             resource["Properties"] for resource in resources if resource["Type"] == resource_type
         ]
 
 
-def synthesize(cluster: EksCluster) -> Synthesis:
-    """Return the template of the cluster's stack, and its errors.
+def synthesize(cluster: AnyCluster) -> Synthesis:
+    """Return the template of the cluster's stack, and the errors of all stacks.
+
+    The checks are those of `make synth`: aws-cdk-lib's validation, cdk-nag, and the size of templates.
 
     Raises:
         ValueError: if Node.js is missing, on which the CDK runs.
     """
     if shutil.which("node") is None:
         raise ValueError("node is not on the PATH, and the CDK needs it; use `make preflight`")
-    # These imports take seconds, which checks of Slurm clusters avoid.
+    # These imports take seconds, which other tools avoid.
     from aws_cdk import App
 
-    from stacks.assembly_checks import errors_of
-    from stacks.cluster_stacks import add_stacks
+    from stacks.assembly_checks import errors_of, oversized, validation_errors
+    from stacks.cluster_stacks import add_checks, add_stacks
 
     context = json.loads((REPOSITORY / "cdk.json").read_text())["context"]
-    with TemporaryDirectory(prefix="cdk-") as folder:
-        app = App(context=context, outdir=folder, analytics_reporting=False)
+    with TemporaryDirectory(prefix="cdk-") as name:
+        folder = Path(name)
+        app = App(context=context, outdir=name, analytics_reporting=False)
         add_stacks(app, cluster)
-        stack = construct_ids(cluster).hyperpod
+        add_checks(app)
+        problems: list[Problem] = []
         try:
             app.synth()
-        except RuntimeError:
-            # The stack's own errors raise only after the files are written.
-            errors = errors_of(Path(folder) / f"{stack}.metadata.json")
-            if not errors:
-                raise
-        else:
-            errors = []
-        template: Template = json.loads((Path(folder) / f"{stack}.template.json").read_text())
-    return Synthesis(template, errors)
+        except RuntimeError as error:
+            # The stacks' own errors raise only after the files are written.
+            for stack in wanted_stacks(cluster, construct_ids(cluster)):
+                own = errors_of(folder / f"{stack}.metadata.json")
+                problems += [Problem(text, SYNTH_SHOWS_IT) for text in own]
+            known = {problem.text for problem in problems}
+            problems += [
+                Problem(f"{found.construct}: {found.text}", _remedy(found.rule))
+                for found in validation_errors(folder)
+                if found.text not in known
+            ]
+            if not problems:
+                first_line = str(error).strip().splitlines()[0]
+                problems.append(Problem(f"the CDK ends with: {first_line}", SYNTH_SHOWS_IT))
+        problems += [Problem(text, SYNTH_SHOWS_IT) for text in oversized(folder)]
+        path = folder / f"{construct_ids(cluster).hyperpod}.template.json"
+        template: Template = json.loads(path.read_text()) if path.is_file() else {}
+    return Synthesis(template, problems)
+
+
+def _remedy(rule: str) -> str:
+    return next(
+        (remedy for name, remedy in REMEDIES.items() if rule.startswith(name)), OTHER_REMEDY
+    )
 
 
 def _text(value: str | dict[str, Any]) -> str:

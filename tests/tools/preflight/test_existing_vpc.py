@@ -159,6 +159,60 @@ def test_reports_every_difference(change: Change, level: str, message: str) -> N
     assert (found_level, message in found) == (level, True), found
 
 
+OWNER = "210987654321"
+
+
+def test_a_shared_vpc_is_used_without_endpoints_of_its_own() -> None:
+    vpc = Vpc()
+    vpc.subnet["OwnerId"] = OWNER
+    assert problems(vpc.account(cluster()), cluster()) == []
+    for switch in ("s3_gateway_endpoint", "interface_endpoints"):
+        checked = cluster(**{switch: True})
+        vpc.endpoints = []
+        found = [
+            finding
+            for finding in findings(vpc.account(checked), checked)
+            if finding.level == "FAIL"
+        ]
+        assert [f"network.{switch} is true" in finding.message for finding in found] == [True]
+        assert OWNER in found[0].action
+
+
+def test_preflight_names_the_owner_of_a_shared_vpc_for_what_only_the_owner_sees() -> None:
+    vpc = Vpc()
+    vpc.subnet["OwnerId"] = OWNER
+    vpc.routes = []
+    vpc.endpoints = []
+    closed = [
+        (finding.level, finding.subject, OWNER in finding.action)
+        for finding in findings(vpc.account(CLOSED), CLOSED)
+        if finding.level != "OK" and ("routes" in finding.subject or "endp" in finding.subject)
+    ]
+    routes = f"routes of {SUBNET['subnet_id']}"
+    assert closed == [
+        ("WARN", routes, False),
+        ("WARN", routes, True),
+        ("WARN", "interface endpoints", True),
+    ]
+    aws = vpc.account(cluster())
+    aws.answer("ec2", "DescribeRouteTables", {"RouteTables": []})
+    (found,) = [finding for finding in findings(aws, cluster()) if finding.level != "OK"]
+    assert (found.level, found.subject) == ("UNKNOWN", routes) and OWNER in found.action
+
+
+def test_a_vpc_may_have_several_ranges() -> None:
+    subnets = [SUBNET | {"cidr": "10.1.0.0/20"}]
+    vpc = Vpc()
+    vpc.vpc["CidrBlockAssociationSet"].append({"CidrBlock": "10.1.0.0/16"})
+    vpc.subnet["CidrBlock"] = "10.1.0.0/20"
+    for cidr in ("10.7.0.0/16", ["10.7.0.0/16", "10.1.0.0/16"]):
+        checked = cluster(private_subnets=subnets, cidr=cidr)
+        assert problems(vpc.account(checked), checked) == []
+    one = cluster(private_subnets=subnets, interface_endpoints=True)
+    ((level, _, message),) = problems(vpc.account(one), one)
+    assert level == "WARN" and message.startswith("machines in 10.1.0.0/16 cannot reach")
+
+
 def test_rejects_a_second_s3_endpoint_unless_it_is_the_cluster_s_own() -> None:
     checked = cluster(s3_gateway_endpoint=True)
     aws = Vpc().account(checked)

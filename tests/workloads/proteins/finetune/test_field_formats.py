@@ -243,6 +243,10 @@ def test_masked_residues_have_no_label(tmp_path: Path, capsys: pytest.CaptureFix
     }
     printed = capsys.readouterr().err
     assert "labels of residues: 17, of which 0 (0.0%) have none and 4 (23.5%) are masked" in printed
+    assert "labels: read 17, used 13, left out 4 (4 masked)" in printed
+    test = LabelledSplit(tmp_path / "prepared", "test")
+    assert test.num_masked(np.arange(1), 5).tolist() == [2]
+    assert test.num_masked(np.arange(1), 4).tolist() == [1], "a protein that is cropped"
 
 
 def test_netsurfp_applies_all_its_masks_and_asks_which_labels(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class Kind(StrEnum):
     FIELDS = "fields"
     """``Problems`` of tables, which know no proteins, use this value."""
     NO_LABEL = "no label"
+    MASKED = "masked"
     BAD_LABEL = "bad label"
     NO_ROW = "no row"
     REPEATED_ROW = "repeated row"
@@ -212,6 +213,11 @@ POLICIES: Mapping[Kind, Policy] = {
         _all(Decision.REJECT, Reader.FINETUNE),
         _all(Decision.USE, Reader.EXPLORE),
         one="without a label",
+    ),
+    Kind.MASKED: _policy(
+        "a residue that a mask leaves out",
+        _all(Decision.REJECT, Reader.FINETUNE),
+        one="masked",
     ),
     Kind.BAD_LABEL: _policy(
         "a label that the task lacks",

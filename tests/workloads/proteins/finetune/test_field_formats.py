@@ -266,6 +266,39 @@ def test_netsurfp_applies_all_its_masks_and_asks_which_labels(tmp_path: Path) ->
     }
 
 
+IN_HEADERS = """>a TARGET=HHEC SET=train MASK=0111
+MKTA
+>b TARGET=CCEH SET=train MASK=1111
+MKTC
+>c TARGET=HCEH SET=val MASK=1110
+MKTD
+>d TARGET=CCEH SET=test MASK=1111
+MKTE
+>e TARGET=CCEHH SET=test2
+MKTFW
+>f SET=pred
+MKTG
+"""
+"""FASTA of biotrainer with labels and masks of residues in the headers, and several test sets."""
+
+
+@pytest.mark.parametrize("test", ["test", "test2"])
+def test_labels_and_masks_in_headers_and_further_test_sets(
+    tmp_path: Path, test: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split = SplitConfig() if test == "test" else SplitConfig(column="SET", test=(test,))
+    prepare_table(run_of(tmp_path, written(tmp_path, IN_HEADERS), "residue", split=split))
+    assert ids(tmp_path) == [["a", "b"], ["c"], ["d" if test == "test" else "e"]]
+    assert residue_labels(tmp_path)["a"] == [IGNORED, 2, 1, 0]
+    assert "proteins: read 6, used 4, left out 2 (2 of another set)" in capsys.readouterr().err
+
+
+def test_pairs_of_proteins_are_refused(tmp_path: Path) -> None:
+    table = written(tmp_path, ">a INTERACTOR=b TARGET=1 SET=train\nMKTA\n")
+    with pytest.raises(ValueError, match="has labels of pairs of proteins"):
+        prepare_table(run_of(tmp_path, table, "binary"))
+
+
 def own_table(masks: list[str]) -> str:
     labels = ["HHEC", "CCEH", "HCEH", "CCEH"]
     splits = ["train", "train", "validation", "test"]

@@ -47,6 +47,8 @@ def prepared_counts(folder: Path) -> list[Counts]:
         {
             Kind.NO_LABEL: splits[0].facts["unlabelled_dropped"],
             Kind.REPEATED_SEQUENCE: manifest.duplicates_dropped,
+            # Data of earlier versions have no such set.
+            Kind.OTHER_SET: splits[0].facts.get("other_sets_dropped", 0),
         }
     )
     proteins = Counts("proteins", manifest.records, left_out)

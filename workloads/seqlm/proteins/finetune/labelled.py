@@ -21,7 +21,7 @@ from .labels import Floats, Labels, LabelSchema, class_counts
 from .table import Record
 
 MASKED = -101
-"""Stored class of a masked residue. It is read as ``IGNORED``, and told apart only to be counted."""
+"""Stored class of a masked residue. It is read as ``IGNORED``, and differs only so that it can be counted."""
 _AT_ONCE = 100
 """Proteins of which features are computed at once, before those of their examples are kept."""
 

@@ -39,7 +39,7 @@ class Predictions:
     def residue_counts(self, schema: LabelSchema) -> dict[str, int]:
         """Return the numbers of residues that are scored, masked, or without a label, by name.
 
-        There are none if the task has no labels of residues.
+        Only residue tasks have such numbers.
         """
         if not schema.task.per_residue:
             return {}

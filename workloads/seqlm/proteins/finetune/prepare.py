@@ -39,6 +39,7 @@ from .counts import lines_of
 from .labelled import write_split
 from .labels import Labels, LabelSchema, class_counts, label_notes, read_labels, save_schema
 from .splits import (
+    LEFT_OUT,
     TRAIN,
     SplitNumbers,
     check_rule,
@@ -101,7 +102,9 @@ class Selection:
     rows: Sequence[int]
     """Positions of the kept records, in the order of the shards."""
     num_labelled: int
-    """Number of records with a label."""
+    """Number of records of the splits with a label."""
+    num_other: int
+    """Number of records of other sets."""
     num_contradictions: int
     """Number of kept records that repeat another's sequence with other labels."""
     rejects: Sequence[Reject]
@@ -144,7 +147,7 @@ def prepare_table(config: RunFile) -> Manifest:
         say(note)
     clusters = _clusters(task, records, files.clusters)
     numbers = split_records(task.split, records, clusters.names, settings)
-    selection = _selected(records, labels, settings.seed)
+    selection = _selected(records, labels, numbers, settings.seed)
     _check_labelled(labels, numbers, selection.rows)
 
     with workspace(out) as folder:
@@ -163,7 +166,8 @@ def prepare_table(config: RunFile) -> Manifest:
         manifest.save(folder)
         facts = {
             "task": data_task,
-            "unlabelled_dropped": len(records) - selection.num_labelled,
+            "unlabelled_dropped": len(records) - selection.num_labelled - selection.num_other,
+            "other_sets_dropped": selection.num_other,
             "contradicting_labels": selection.num_contradictions,
             "clustered_by": clusters.method,
         }
@@ -211,16 +215,26 @@ def _clusters(task: TaskConfig, records: Sequence[Record], table: Path | None) -
     return Clusters(names, method)
 
 
-def _selected(records: Sequence[Record], labels: Labels, seed: int) -> Selection:
-    """Leave out records without a label, and repeated ones with equal sequences and labels.
+def _selected(
+    records: Sequence[Record], labels: Labels, numbers: SplitNumbers, seed: int
+) -> Selection:
+    """Leave out records of other sets, those without a label, and repeated sequences with equal labels.
 
     Of repeated ones the smallest id stays. Equal sequences in several splits were refused before.
     """
     rejects: list[Reject] = []
     first: dict[tuple[bytes, bytes], int] = {}
     num_labelled = 0
+    num_other = 0
     for row in _order(records, seed):
         record = records[row]
+        if numbers[row] == LEFT_OUT:
+            reason = f"record {shown(record.id)} is in a set that task.split.test does not name"
+            rejects.append(
+                rejected(Reader.FINETUNE, Reject(Kind.OTHER_SET, record.where, reason, record.id))
+            )
+            num_other += 1
+            continue
         if not labels.has_any(row):
             reason = f"record {shown(record.id)} has no label"
             unlabelled = Reject(Kind.NO_LABEL, record.where, reason, record.id)
@@ -236,6 +250,7 @@ def _selected(records: Sequence[Record], labels: Labels, seed: int) -> Selection
     return Selection(
         kept,
         num_labelled=num_labelled,
+        num_other=num_other,
         num_contradictions=len(kept) - num_sequences,
         rejects=rejects,
     )
@@ -341,7 +356,7 @@ def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) 
         ValueError: if no protein of a split has a label, or if the training split has no example of a class
             or measurement.
     """
-    without_labels = {*numbers.tolist()} - {*numbers[rows].tolist()}
+    without_labels = {*numbers.tolist()} - {*numbers[rows].tolist(), LEFT_OUT}
     for number in sorted(without_labels):
         raise ValueError(
             f"none of the {(numbers == number).sum()} protein(s) of the {SPLITS[number]} split has a label "

@@ -27,7 +27,7 @@ from seqlm.training.data.source_file import note_once
 from seqlm.training.data.table_rows import TABLE_FORMATS, Cell, Problems, Row, Table, TableUse
 from seqlm.training.strict_yaml import shown
 
-from .fasta_table import ID, FastaTable
+from .fasta_table import ID, PARTNER, FastaTable
 from .table_columns import FIELDS, completed, described
 
 PROTEIN_TABLE = TableUse(
@@ -174,6 +174,10 @@ def _proteins(path: Path, task: TaskConfig) -> _Source:
     """Open a file of proteins and choose its columns."""
     table = _opened(path, SEQUENCE)
     if isinstance(table, FastaTable):
+        if PARTNER in table.header:
+            raise ValueError(
+                f"{path} has labels of pairs of proteins ({PARTNER}= in its headers); give those of single ones"
+            )
         return _Source(table, ID, SEQUENCE, format_of(table.header, in_fasta=True))
     columns = chosen_columns(
         table.header,

@@ -62,6 +62,7 @@ class Kind(StrEnum):
     """``Problems`` of tables, which know no proteins, use this value."""
     NO_LABEL = "no label"
     MASKED = "masked"
+    OTHER_SET = "other set"
     BAD_LABEL = "bad label"
     NO_ROW = "no row"
     REPEATED_ROW = "repeated row"
@@ -218,6 +219,11 @@ POLICIES: Mapping[Kind, Policy] = {
         "a residue that a mask leaves out",
         _all(Decision.REJECT, Reader.FINETUNE),
         one="masked",
+    ),
+    Kind.OTHER_SET: _policy(
+        "a protein of a further test set",
+        _all(Decision.REJECT, Reader.FINETUNE),
+        one="of another set",
     ),
     Kind.BAD_LABEL: _policy(
         "a label that the task lacks",

@@ -204,6 +204,26 @@ def test_a_published_split_without_validation_gets_one_from_its_training_protein
     assert "no validation split; a hash of the sequences chose" in capsys.readouterr().err
 
 
+def test_copies_in_a_held_out_split_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FLIP's splits of binding residues and of Cas9 have some."""
+    rows = [
+        "MKTA,1,train",
+        "MKTC,2,train",
+        "MKTA,3,test",
+        "MKTC,4,val",
+        "MKTD,5,train",
+        "MKTW,6,val",
+    ]
+    table = written(tmp_path, "\n".join(["sequence,target,set", *rows]))
+    prepare_table(run_of(tmp_path, table, "regression"))
+    assert ids(tmp_path) == [["5"], ["4", "6"], ["3"]]
+    printed = capsys.readouterr().err
+    assert "2 protein(s) are left out, because their sequences are in a held-out split" in printed
+    assert "proteins: read 6, used 4, left out 2 (2 repeated sequences)" in printed
+
+
 def residue_fasta(folder: Path) -> dict[str, str]:
     """Proteins, labels and masks in three files of FASTA, as FLIP's secondary structure."""
     sequences = {"a": "MKTA", "b": "MKTC", "c": "MKTD", "d": "MKTEF"}
@@ -295,7 +315,7 @@ def test_labels_and_masks_in_headers_and_further_test_sets(
 
 def test_pairs_of_proteins_are_refused(tmp_path: Path) -> None:
     table = written(tmp_path, ">a INTERACTOR=b TARGET=1 SET=train\nMKTA\n")
-    with pytest.raises(ValueError, match="has labels of pairs of proteins"):
+    with pytest.raises(ValueError, match="has pairs of proteins"):
         prepare_table(run_of(tmp_path, table, "binary"))
 
 

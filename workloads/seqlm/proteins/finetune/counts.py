@@ -47,7 +47,8 @@ def prepared_counts(folder: Path) -> list[Counts]:
         {
             Kind.NO_LABEL: splits[0].facts["unlabelled_dropped"],
             Kind.REPEATED_SEQUENCE: manifest.duplicates_dropped,
-            # Data of earlier versions have no such set.
+            # Data of earlier versions have none of these.
+            Kind.NO_ROW: splits[0].facts.get("rowless_dropped", 0),
             Kind.OTHER_SET: splits[0].facts.get("other_sets_dropped", 0),
         }
     )

@@ -39,6 +39,7 @@ from .counts import lines_of
 from .labelled import write_split
 from .labels import Labels, LabelSchema, class_counts, label_notes, read_labels, save_schema
 from .splits import (
+    COPY,
     LEFT_OUT,
     TRAIN,
     SplitNumbers,
@@ -148,6 +149,7 @@ def prepare_table(config: RunFile) -> Manifest:
     clusters = _clusters(task, records, files.clusters)
     numbers = split_records(task.split, records, clusters.names, settings)
     selection = _selected(records, labels, numbers, settings.seed)
+    rejects = [*table.rejects, *selection.rejects]
     _check_labelled(labels, numbers, selection.rows)
 
     with workspace(out) as folder:
@@ -168,12 +170,13 @@ def prepare_table(config: RunFile) -> Manifest:
             "task": data_task,
             "unlabelled_dropped": len(records) - selection.num_labelled - selection.num_other,
             "other_sets_dropped": selection.num_other,
+            "rowless_dropped": len(table.rejects),
             "contradicting_labels": selection.num_contradictions,
             "clustered_by": clusters.method,
         }
         save_schema(folder, labels.schema, facts)
-        if selection.rejects:
-            write_rejects(folder / REJECTS_FILE, selection.rejects)
+        if rejects:
+            write_rejects(folder / REJECTS_FILE, rejects)
     say(f"{out} is prepared: {manifest.sizes} proteins")
     for warning in [*implausible.warnings(), *similarity_warning(manifest)]:
         say(warning)
@@ -220,7 +223,7 @@ def _selected(
 ) -> Selection:
     """Leave out records of other sets, those without a label, and repeated sequences with equal labels.
 
-    Of repeated ones the smallest id stays. Equal sequences in several splits were refused before.
+    Of repeated ones the smallest id stays. Equal sequences in several splits were left out or refused before.
     """
     rejects: list[Reject] = []
     first: dict[tuple[bytes, bytes], int] = {}
@@ -241,6 +244,10 @@ def _selected(
             rejects.append(rejected(Reader.FINETUNE, unlabelled))
             continue
         num_labelled += 1
+        if numbers[row] == COPY:
+            reason = f"record {shown(record.id)} has a sequence that a held-out protein has, too"
+            rejects.append(Reject(Kind.REPEATED_SEQUENCE, record.where, reason, record.id))
+            continue
         kept_row = first.setdefault((record.tokens, labels.arrays[row].tobytes()), row)
         if kept_row != row:
             reason = f"record {shown(record.id)} has the sequence and labels of {shown(records[kept_row].id)}"
@@ -356,7 +363,7 @@ def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) 
         ValueError: if no protein of a split has a label, or if the training split has no example of a class
             or measurement.
     """
-    without_labels = {*numbers.tolist()} - {*numbers[rows].tolist(), LEFT_OUT}
+    without_labels = {*numbers.tolist()} - {*numbers[rows].tolist(), LEFT_OUT, COPY}
     for number in sorted(without_labels):
         raise ValueError(
             f"none of the {(numbers == number).sum()} protein(s) of the {SPLITS[number]} split has a label "

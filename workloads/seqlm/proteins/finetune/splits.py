@@ -24,7 +24,7 @@ from seqlm.training.strict_yaml import shown
 from .table import TRUTH, Record, first_of
 
 SplitNumbers = npt.NDArray[np.int8]
-"""Position in ``SPLITS`` of each record, or ``LEFT_OUT``, shape (N,)."""
+"""Position in ``SPLITS`` of each record, or ``LEFT_OUT`` or ``COPY``, shape (N,)."""
 TRAIN = SPLITS.index("train")
 VALIDATION = SPLITS.index("validation")
 TEST = SPLITS.index("test")
@@ -41,6 +41,8 @@ SPLIT_WORDS: Mapping[str, int] = {
 """Words for the splits in a column, in lower case."""
 LEFT_OUT = -1
 """Number of a record that is in no split."""
+COPY = -2
+"""Number of a record that is left out, because its sequence is in a held-out split, too."""
 OTHER_SETS = re.compile(r"test[-_ ]?\d+|pred|prediction", re.IGNORECASE)
 """Words of biotrainer for further test sets, and for proteins to be predicted. They are left out unless
 ``task.split.test`` names them."""
@@ -182,8 +184,10 @@ def _by_column(split: SplitConfig, records: Sequence[Record], settings: Settings
     numbers = np.array([places.get(value, TRAIN) for value in values], dtype=np.int8)
     if split.validation_column is not None:
         numbers[_marked(split.validation_column, records) & (numbers == TRAIN)] = VALIDATION
-    if by_words and not (numbers == VALIDATION).any():
-        _choose_validation(numbers, records, settings)
+    if by_words:
+        _leave_out_copies(numbers, records)
+        if not (numbers == VALIDATION).any():
+            _choose_validation(numbers, records, settings)
     return numbers
 
 
@@ -238,6 +242,26 @@ def _marked(column: str, records: Sequence[Record]) -> npt.NDArray[np.bool_]:
         marks.append(TRUTH.get(text, False))
     problems.raise_if_any(f"the column {column!r}, which marks validation")
     return np.array(marks, dtype=bool)
+
+
+def _leave_out_copies(numbers: SplitNumbers, records: Sequence[Record]) -> None:
+    """Leave out proteins whose sequence is in the test, or for training in validation, too.
+
+    Published splits have some. The scores would count what was learned by heart.
+    """
+    last: dict[bytes, int] = {}
+    for record, number in zip(records, numbers.tolist(), strict=True):
+        last[record.tokens] = max(number, last.get(record.tokens, number))
+    copies = []
+    for index, record in enumerate(records):
+        if TRAIN <= numbers[index] < last[record.tokens]:
+            copies.append(index)
+    if copies:
+        numbers[copies] = COPY
+        say(
+            f"note: {len(copies)} protein(s) are left out, because their sequences are in a held-out split, "
+            f"too, for example {records[copies[0]].id} ({records[copies[0]].where})"
+        )
 
 
 def _choose_validation(
@@ -314,7 +338,7 @@ def _refuse_leaks(
     first: dict[Hashable, int] = {}
     leaks: list[tuple[int, int]] = []
     for index, key in enumerate(keys):
-        if numbers[index] == LEFT_OUT:
+        if numbers[index] < 0:
             continue
         earlier = first.setdefault(key, index)
         if numbers[earlier] != numbers[index]:

@@ -233,7 +233,7 @@ POLICIES: Mapping[Kind, Policy] = {
     ),
     Kind.NO_ROW: _policy(
         "a protein without a row in the table of labels",
-        _all(Decision.STOP, Reader.FINETUNE),
+        _all(Decision.REJECT, Reader.FINETUNE),
         _all(Decision.USE, Reader.EXPLORE),
         one="without a row",
     ),

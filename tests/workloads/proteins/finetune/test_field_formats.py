@@ -224,6 +224,18 @@ def test_copies_in_a_held_out_split_are_left_out(
     assert "proteins: read 6, used 4, left out 2 (2 repeated sequences)" in printed
 
 
+def test_a_class_that_a_published_split_holds_out_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ["MKTA,x,train", "MKTC,y,train", "MKTD,x,val", "MKTE,rare,test"]
+    table = written(tmp_path, "\n".join(["sequence,target,set", *rows]))
+    prepare_table(run_of(tmp_path, table, "multiclass"))
+    assert "no example of rare, so it cannot be learned" in capsys.readouterr().err
+    named = run_of(tmp_path / "b", table, "multiclass", classes=("x", "y", "rare"))
+    with pytest.raises(ValueError, match="no example of rare; leave the class"):
+        prepare_table(named)
+
+
 def residue_fasta(folder: Path) -> dict[str, str]:
     """Proteins, labels and masks in three files of FASTA, as FLIP's secondary structure."""
     sequences = {"a": "MKTA", "b": "MKTC", "c": "MKTD", "d": "MKTEF"}

@@ -150,7 +150,7 @@ def prepare_table(config: RunFile) -> Manifest:
     numbers = split_records(task.split, records, clusters.names, settings)
     selection = _selected(records, labels, numbers, settings.seed)
     rejects = [*table.rejects, *selection.rejects]
-    _check_labelled(labels, numbers, selection.rows)
+    _check_labelled(labels, numbers, selection.rows, task)
 
     with workspace(out) as folder:
         splits = {}
@@ -351,13 +351,18 @@ def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
     return differences_of(same, wanted, "task.")
 
 
-def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) -> None:
+def _check_labelled(
+    labels: Labels, numbers: SplitNumbers, rows: Sequence[int], task: TaskConfig
+) -> None:
     """Refuse splits without labels, and a training split that lacks a class or measurement.
+
+    Published splits may hold out all examples of a rare class, which is a warning.
 
     Args:
         labels: labels of all records.
         numbers: split of each record.
         rows: positions of the kept records, which have a label.
+        task: task with all its columns.
 
     Raises:
         ValueError: if no protein of a split has a label, or if the training split has no example of a class
@@ -370,7 +375,13 @@ def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) 
             f"in {first_of(labels.schema.columns)}; hold out others, or fill in their labels"
         )
     missing = _never_trained(labels, [index for index in rows if numbers[index] == TRAIN])
-    if missing:
+    is_published = task.split.column is not None and not task.split.validation
+    if missing and is_published and not task.classes and labels.schema.task.one_of_many:
+        say(
+            f"warning: the training split has no example of {first_of(missing)}, so it cannot be learned; "
+            "held-out examples of it count as mistakes"
+        )
+    elif missing:
         raise ValueError(
             f"the training split has no example of {first_of(missing)}; leave the class or column out of the "
             "task, or give the training split a protein with it"

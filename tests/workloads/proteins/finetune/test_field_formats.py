@@ -204,6 +204,38 @@ def test_a_published_split_without_validation_gets_one_from_its_training_protein
     assert "no validation split; a hash of the sequences chose" in capsys.readouterr().err
 
 
+def test_copies_in_a_held_out_split_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FLIP's splits of binding residues and of Cas9 have some."""
+    rows = [
+        "MKTA,1,train",
+        "MKTC,2,train",
+        "MKTA,3,test",
+        "MKTC,4,val",
+        "MKTD,5,train",
+        "MKTW,6,val",
+    ]
+    table = written(tmp_path, "\n".join(["sequence,target,set", *rows]))
+    prepare_table(run_of(tmp_path, table, "regression"))
+    assert ids(tmp_path) == [["5"], ["4", "6"], ["3"]]
+    printed = capsys.readouterr().err
+    assert "2 protein(s) are left out, because their sequences are in a held-out split" in printed
+    assert "proteins: read 6, used 4, left out 2 (2 repeated sequences)" in printed
+
+
+def test_a_class_that_a_published_split_holds_out_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ["MKTA,x,train", "MKTC,y,train", "MKTD,x,val", "MKTE,rare,test"]
+    table = written(tmp_path, "\n".join(["sequence,target,set", *rows]))
+    prepare_table(run_of(tmp_path, table, "multiclass"))
+    assert "no example of rare, so it cannot be learned" in capsys.readouterr().err
+    named = run_of(tmp_path / "b", table, "multiclass", classes=("x", "y", "rare"))
+    with pytest.raises(ValueError, match="no example of rare; leave the class"):
+        prepare_table(named)
+
+
 def residue_fasta(folder: Path) -> dict[str, str]:
     """Proteins, labels and masks in three files of FASTA, as FLIP's secondary structure."""
     sequences = {"a": "MKTA", "b": "MKTC", "c": "MKTD", "d": "MKTEF"}
@@ -243,6 +275,10 @@ def test_masked_residues_have_no_label(tmp_path: Path, capsys: pytest.CaptureFix
     }
     printed = capsys.readouterr().err
     assert "labels of residues: 17, of which 0 (0.0%) have none and 4 (23.5%) are masked" in printed
+    assert "labels: read 17, used 13, left out 4 (4 masked)" in printed
+    test = LabelledSplit(tmp_path / "prepared", "test")
+    assert test.num_masked(np.arange(1), 5).tolist() == [2]
+    assert test.num_masked(np.arange(1), 4).tolist() == [1], "a protein that is cropped"
 
 
 def test_netsurfp_applies_all_its_masks_and_asks_which_labels(tmp_path: Path) -> None:
@@ -260,6 +296,39 @@ def test_netsurfp_applies_all_its_masks_and_asks_which_labels(tmp_path: Path) ->
         "3": [2, IGNORED, 1, 2],
         "4": [0, 0, 1, 2],
     }
+
+
+IN_HEADERS = """>a TARGET=HHEC SET=train MASK=0111
+MKTA
+>b TARGET=CCEH SET=train MASK=1111
+MKTC
+>c TARGET=HCEH SET=val MASK=1110
+MKTD
+>d TARGET=CCEH SET=test MASK=1111
+MKTE
+>e TARGET=CCEHH SET=test2
+MKTFW
+>f SET=pred
+MKTG
+"""
+"""FASTA of biotrainer with labels and masks of residues in the headers, and several test sets."""
+
+
+@pytest.mark.parametrize("test", ["test", "test2"])
+def test_labels_and_masks_in_headers_and_further_test_sets(
+    tmp_path: Path, test: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split = SplitConfig() if test == "test" else SplitConfig(column="SET", test=(test,))
+    prepare_table(run_of(tmp_path, written(tmp_path, IN_HEADERS), "residue", split=split))
+    assert ids(tmp_path) == [["a", "b"], ["c"], ["d" if test == "test" else "e"]]
+    assert residue_labels(tmp_path)["a"] == [IGNORED, 2, 1, 0]
+    assert "proteins: read 6, used 4, left out 2 (2 of another set)" in capsys.readouterr().err
+
+
+def test_pairs_of_proteins_are_refused(tmp_path: Path) -> None:
+    table = written(tmp_path, ">a INTERACTOR=b TARGET=1 SET=train\nMKTA\n")
+    with pytest.raises(ValueError, match="has pairs of proteins"):
+        prepare_table(run_of(tmp_path, table, "binary"))
 
 
 def own_table(masks: list[str]) -> str:

@@ -462,16 +462,28 @@ def test_a_row_over_several_lines_is_found_by_its_first(tmp_path: Path) -> None:
         prepare_table(run_of(tmp_path, table))
 
 
-def test_fasta_and_labels_must_name_the_same_proteins(tmp_path: Path) -> None:
+def test_labels_of_unknown_proteins_are_refused(tmp_path: Path) -> None:
     fasta = tmp_path / "t.fasta"
     fasta.write_text(">p0\nMKLV\n>p9\nMACD\n")
     labels = write_csv(
         tmp_path / "labels.csv", [("p0", "0", "1"), ("p8", "0", "0")], ("id", "fold", "membrane")
     )
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match=r"labels.csv:3: no protein p8 in t\.fasta"):
         prepare_table(run_of(tmp_path, fasta, labels=str(labels)))
-    assert "t.fasta:3: record p9 has no row in labels.csv" in str(refused.value)
-    assert "labels.csv:3: no protein p8 in t.fasta" in str(refused.value)
+
+
+def test_proteins_without_a_row_of_labels_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fasta = tmp_path / "t.fasta"
+    fasta.write_text("".join(f">{row[0]}\n{row[1]}\n" for row in ROWS) + ">p9\nMACW\n")
+    table = write_csv(tmp_path / "l.csv", [(r[0], *r[2:]) for r in ROWS], ("id", *HEADER[2:]))
+    prepare_table(run_of(tmp_path, fasta, labels=str(table)))
+    assert "read 6, used 4, left out 2 (1 without a label, 1 without a row)" in (
+        capsys.readouterr().err
+    )
+    rejects = (tmp_path / "prepared" / "rejects.csv").read_text()
+    assert "t.fasta:11,no row,record p9 has no row in l.csv" in rejects
 
 
 def test_a_folder_of_pretraining_data_is_not_taken_for_labelled(

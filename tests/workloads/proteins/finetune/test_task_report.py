@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,15 @@ def finished_run(
         predictions_file(run, "test")
     )
     return run
+
+
+def test_residues_that_are_left_out_are_counted(tmp_path: Path) -> None:
+    labels, outputs = drawn(STATES)
+    labels[:7] = NAN
+    run = finished_run(tmp_path, STATES, labels, outputs)
+    found = replace(Predictions.load(predictions_file(run, "test")), num_masked=5)
+    found.save(predictions_file(run, "test"))
+    assert "Residues: 53 scored, 5 masked, 2 unlabelled." in report(run).read_text()
 
 
 def drawn(schema: LabelSchema, count: int = 60) -> tuple[np.ndarray, np.ndarray]:

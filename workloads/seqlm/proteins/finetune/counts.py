@@ -1,5 +1,6 @@
 """Counts of the proteins and labels of prepared data that are used or left out."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,9 @@ from seqlm.training.data.manifest import IGNORED, Manifest
 from seqlm.training.records import Split
 
 from .labelled import LabelledSplit
+
+NO_LIMIT = sys.maxsize
+"""Number of residues that no protein has."""
 
 
 def label_counts(arrays: Iterable[npt.NDArray[Any]]) -> Counts:
@@ -43,10 +47,16 @@ def prepared_counts(folder: Path) -> list[Counts]:
         {
             Kind.NO_LABEL: splits[0].facts["unlabelled_dropped"],
             Kind.REPEATED_SEQUENCE: manifest.duplicates_dropped,
+            # Data of earlier versions have none of these.
+            Kind.NO_ROW: splits[0].facts.get("rowless_dropped", 0),
+            Kind.OTHER_SET: splits[0].facts.get("other_sets_dropped", 0),
         }
     )
     proteins = Counts("proteins", manifest.records, left_out)
-    return [proteins, label_counts(array for split in splits for array in labels_of(split))]
+    labels = label_counts(array for split in splits for array in labels_of(split))
+    for split in splits:
+        _move_masked(labels, split, NO_LIMIT)
+    return [proteins, labels]
 
 
 def split_counts(split: LabelledSplit, max_residues: int) -> list[Counts]:
@@ -66,7 +76,16 @@ def split_counts(split: LabelledSplit, max_residues: int) -> list[Counts]:
     of_read = labels_of(split)
     if split.schema.task.per_residue:
         of_read = [array[:max_residues] for array in of_read]
-    return [*counts, label_counts(of_read)]
+    labels = label_counts(of_read)
+    _move_masked(labels, split, max_residues)
+    return [*counts, labels]
+
+
+def _move_masked(labels: Counts, split: LabelledSplit, max_residues: int) -> None:
+    """Count the masked residues of a split as such, not as residues without a label."""
+    num_masked = int(split.num_masked(np.arange(split.num_units), max_residues).sum())
+    labels.left_out[Kind.NO_LABEL] -= num_masked
+    labels.left_out[Kind.MASKED] += num_masked
 
 
 def labels_of(split: LabelledSplit) -> Sequence[npt.NDArray[Any]]:

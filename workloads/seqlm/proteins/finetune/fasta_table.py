@@ -15,7 +15,9 @@ from seqlm.training.data.table_rows import Cell, Problems, Row
 
 ID = "id"
 """Column of the ids."""
-WORDS = ("TARGET", "SET", "VALIDATION", "MASK")
+PARTNER = "INTERACTOR"
+"""Word with the second protein of a pair."""
+WORDS = ("TARGET", "SET", "VALIDATION", "MASK", PARTNER)
 """Names of biotrainer's words in headers (biotrainer, docs/data_standardization.md)."""
 _WORD = re.compile(rf"({'|'.join(WORDS)})=(\S+)")
 

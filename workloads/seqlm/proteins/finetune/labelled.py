@@ -20,6 +20,8 @@ from seqlm.training.data.split_shards import write_shards
 from .labels import Floats, Labels, LabelSchema, class_counts
 from .table import Record
 
+MASKED = -101
+"""Stored class of a masked residue. It is read as ``IGNORED``, and differs only so that it can be counted."""
 _AT_ONCE = 100
 """Proteins of which features are computed at once, before those of their examples are kept."""
 
@@ -44,7 +46,16 @@ class LabelledSplit(LabelledRecords):
     def token_labels(self, units: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
         """Return the classes of a residue task, (length,) per protein; ``IGNORED`` for missing ones."""
         assert self.schema.task.per_residue, "labels of whole proteins"
-        return super().token_labels(units)
+        found = super().token_labels(units)
+        return [np.where(classes == MASKED, IGNORED, classes) for classes in found]
+
+    def num_masked(self, units: npt.NDArray[np.int64], max_residues: int) -> npt.NDArray[np.int64]:
+        """Return the number of masked residues of proteins, (units,), among their first ``max_residues``."""
+        if not self.schema.task.per_residue:
+            return np.zeros(len(units), dtype=np.int64)
+        found = super().token_labels(units)
+        counts = [int((classes[:max_residues] == MASKED).sum()) for classes in found]
+        return np.array(counts, dtype=np.int64)
 
     def class_counts(self) -> npt.NDArray[np.int64]:
         """Return the count of each class in this split, with the shapes of ``labels.class_counts``."""
@@ -132,7 +143,7 @@ def write_split(
         chosen = list(rows[start:stop])
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths[start:stop])]))
         tokens = np.frombuffer(b"".join(records[index].tokens for index in chosen), dtype=np.uint8)
-        values = pa.array(np.concatenate([labels.arrays[index] for index in chosen]))
+        values = pa.array(np.concatenate([_stored(labels, index) for index in chosen]))
         if per_residue:
             label_column = pa.LargeListArray.from_arrays(offsets, values)
         else:
@@ -146,3 +157,10 @@ def write_split(
 
     num_clusters = len({clusters[index] for index in rows}) if clusters is not None else len(rows)
     return write_shards(folder, name, lengths, num_clusters, schema, batch)
+
+
+def _stored(labels: Labels, index: int) -> npt.NDArray[Any]:
+    """Return the labels of a record as they are stored, masked residues as ``MASKED``."""
+    mask = labels.masks[index]
+    array = labels.arrays[index]
+    return array if mask is None else np.where(mask, array, MASKED).astype(array.dtype)

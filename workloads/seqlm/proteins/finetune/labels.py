@@ -64,8 +64,8 @@ class Labels:
     schema: LabelSchema
     arrays: list[npt.NDArray[Any]]
     """(columns,) float32 for each record, or (length,) int16 in a residue task."""
-    masked: list[int]
-    """Number of masked residues of each record; they have no label."""
+    masks: list[Mask | None]
+    """Mask of the residues of each record; None without one. Masked residues have no label."""
 
     def has_any(self, index: int) -> bool:
         """Return whether a record has a label."""
@@ -117,8 +117,7 @@ def read_labels(
         )
         arrays = [np.array(row, dtype=np.float32) for row in rows]
     problems.raise_if_any(f"the label column(s) {', '.join(columns)}")
-    masked = [0 if mask is None else int((~mask).sum()) for mask in masks]
-    return Labels(schema, arrays, masked)
+    return Labels(schema, arrays, masks)
 
 
 def label_notes(labels: Labels) -> Iterator[str]:
@@ -142,9 +141,10 @@ def _unknown_residues(labels: Labels) -> Iterator[str]:
     num_residues = 0
     num_masked = 0
     num_unknown = 0
-    for array, masked in zip(labels.arrays, labels.masked, strict=True):
+    for array, mask in zip(labels.arrays, labels.masks, strict=True):
         without = int((array == IGNORED).sum())
         if without < len(array):
+            masked = 0 if mask is None else int((~mask).sum())
             num_residues += len(array)
             num_masked += masked
             num_unknown += without - masked

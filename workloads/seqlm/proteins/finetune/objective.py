@@ -215,6 +215,7 @@ class FineTuning(AdaptedObjective):
             labels=_labels(split, units, shape.max_record_tokens),
             outputs=self.loss.in_units(outputs.numpy()[rows]),
             lengths=lengths[units],
+            num_masked=int(split.num_masked(units, shape.max_record_tokens).sum()),
         )
         loss_sum, total_labels = here.to_host(totals)
         found_scores = scores(schema, predictions.labels, predictions.outputs)
@@ -347,6 +348,7 @@ def score_task(config: RunFile, here: Processes) -> dict[str, Any]:
         "classes": list(objective.schema.output_names),
         **found.values,
         "proteins": found.num_records,
+        **found.predictions.residue_counts(objective.schema),
         "eval_runtime": found.seconds,
     }
 

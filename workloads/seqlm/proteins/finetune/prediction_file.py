@@ -33,6 +33,22 @@ class Predictions:
     """(N, L) logits, or values in the labels' units."""
     lengths: npt.NDArray[np.int64]
     """(proteins,) numbers of residues; 0 in files of earlier versions, which lack them."""
+    num_masked: int = 0
+    """Number of masked residues of a residue task, whose labels are missing, too."""
+
+    def residue_counts(self, schema: LabelSchema) -> dict[str, int]:
+        """Return the numbers of residues that are scored, masked, or without a label, by name.
+
+        Only residue tasks have such numbers.
+        """
+        if not schema.task.per_residue:
+            return {}
+        num_scored = int(np.isfinite(self.labels[:, 0]).sum())
+        return {
+            "scored_residues": num_scored,
+            "masked_residues": self.num_masked,
+            "unlabelled_residues": len(self.labels) - num_scored - self.num_masked,
+        }
 
     def save(self, path: Path) -> None:
         """Write an npz archive, whole or not at all."""
@@ -51,7 +67,15 @@ class Predictions:
         with np.load(path, allow_pickle=False) as arrays:
             ids = arrays["ids"]
             lengths = arrays["lengths"] if "lengths" in arrays else np.zeros(len(ids), np.int64)
-            return Predictions(ids, arrays["offsets"], arrays["labels"], arrays["outputs"], lengths)
+            num_masked = int(arrays["num_masked"]) if "num_masked" in arrays else 0
+            return Predictions(
+                ids,
+                arrays["offsets"],
+                arrays["labels"],
+                arrays["outputs"],
+                lengths,
+                num_masked,
+            )
 
 
 def predictions_file(run_dir: Path, split: str) -> Path:

@@ -39,6 +39,8 @@ from .counts import lines_of
 from .labelled import write_split
 from .labels import Labels, LabelSchema, class_counts, label_notes, read_labels, save_schema
 from .splits import (
+    COPY,
+    LEFT_OUT,
     TRAIN,
     SplitNumbers,
     check_rule,
@@ -101,7 +103,9 @@ class Selection:
     rows: Sequence[int]
     """Positions of the kept records, in the order of the shards."""
     num_labelled: int
-    """Number of records with a label."""
+    """Number of records of the splits with a label."""
+    num_other: int
+    """Number of records of other sets."""
     num_contradictions: int
     """Number of kept records that repeat another's sequence with other labels."""
     rejects: Sequence[Reject]
@@ -144,8 +148,9 @@ def prepare_table(config: RunFile) -> Manifest:
         say(note)
     clusters = _clusters(task, records, files.clusters)
     numbers = split_records(task.split, records, clusters.names, settings)
-    selection = _selected(records, labels, settings.seed)
-    _check_labelled(labels, numbers, selection.rows)
+    selection = _selected(records, labels, numbers, settings.seed)
+    rejects = [*table.rejects, *selection.rejects]
+    _check_labelled(labels, numbers, selection.rows, task)
 
     with workspace(out) as folder:
         splits = {}
@@ -163,13 +168,15 @@ def prepare_table(config: RunFile) -> Manifest:
         manifest.save(folder)
         facts = {
             "task": data_task,
-            "unlabelled_dropped": len(records) - selection.num_labelled,
+            "unlabelled_dropped": len(records) - selection.num_labelled - selection.num_other,
+            "other_sets_dropped": selection.num_other,
+            "rowless_dropped": len(table.rejects),
             "contradicting_labels": selection.num_contradictions,
             "clustered_by": clusters.method,
         }
         save_schema(folder, labels.schema, facts)
-        if selection.rejects:
-            write_rejects(folder / REJECTS_FILE, selection.rejects)
+        if rejects:
+            write_rejects(folder / REJECTS_FILE, rejects)
     say(f"{out} is prepared: {manifest.sizes} proteins")
     for warning in [*implausible.warnings(), *similarity_warning(manifest)]:
         say(warning)
@@ -211,22 +218,36 @@ def _clusters(task: TaskConfig, records: Sequence[Record], table: Path | None) -
     return Clusters(names, method)
 
 
-def _selected(records: Sequence[Record], labels: Labels, seed: int) -> Selection:
-    """Leave out records without a label, and repeated ones with equal sequences and labels.
+def _selected(
+    records: Sequence[Record], labels: Labels, numbers: SplitNumbers, seed: int
+) -> Selection:
+    """Leave out records of other sets, those without a label, and repeated sequences with equal labels.
 
-    Of repeated ones the smallest id stays. Equal sequences in several splits were refused before.
+    Of repeated ones the smallest id stays. Equal sequences in several splits were left out or refused before.
     """
     rejects: list[Reject] = []
     first: dict[tuple[bytes, bytes], int] = {}
     num_labelled = 0
+    num_other = 0
     for row in _order(records, seed):
         record = records[row]
+        if numbers[row] == LEFT_OUT:
+            reason = f"record {shown(record.id)} is in a set that task.split.test does not name"
+            rejects.append(
+                rejected(Reader.FINETUNE, Reject(Kind.OTHER_SET, record.where, reason, record.id))
+            )
+            num_other += 1
+            continue
         if not labels.has_any(row):
             reason = f"record {shown(record.id)} has no label"
             unlabelled = Reject(Kind.NO_LABEL, record.where, reason, record.id)
             rejects.append(rejected(Reader.FINETUNE, unlabelled))
             continue
         num_labelled += 1
+        if numbers[row] == COPY:
+            reason = f"record {shown(record.id)} has a sequence that a held-out protein has, too"
+            rejects.append(Reject(Kind.REPEATED_SEQUENCE, record.where, reason, record.id))
+            continue
         kept_row = first.setdefault((record.tokens, labels.arrays[row].tobytes()), row)
         if kept_row != row:
             reason = f"record {shown(record.id)} has the sequence and labels of {shown(records[kept_row].id)}"
@@ -236,6 +257,7 @@ def _selected(records: Sequence[Record], labels: Labels, seed: int) -> Selection
     return Selection(
         kept,
         num_labelled=num_labelled,
+        num_other=num_other,
         num_contradictions=len(kept) - num_sequences,
         rejects=rejects,
     )
@@ -329,26 +351,37 @@ def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
     return differences_of(same, wanted, "task.")
 
 
-def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) -> None:
+def _check_labelled(
+    labels: Labels, numbers: SplitNumbers, rows: Sequence[int], task: TaskConfig
+) -> None:
     """Refuse splits without labels, and a training split that lacks a class or measurement.
+
+    Published splits may hold out all examples of a rare class, which is a warning.
 
     Args:
         labels: labels of all records.
         numbers: split of each record.
         rows: positions of the kept records, which have a label.
+        task: task with all its columns.
 
     Raises:
         ValueError: if no protein of a split has a label, or if the training split has no example of a class
             or measurement.
     """
-    without_labels = {*numbers.tolist()} - {*numbers[rows].tolist()}
+    without_labels = {*numbers.tolist()} - {*numbers[rows].tolist(), LEFT_OUT, COPY}
     for number in sorted(without_labels):
         raise ValueError(
             f"none of the {(numbers == number).sum()} protein(s) of the {SPLITS[number]} split has a label "
             f"in {first_of(labels.schema.columns)}; hold out others, or fill in their labels"
         )
     missing = _never_trained(labels, [index for index in rows if numbers[index] == TRAIN])
-    if missing:
+    is_published = task.split.column is not None and not task.split.validation
+    if missing and is_published and not task.classes and labels.schema.task.one_of_many:
+        say(
+            f"warning: the training split has no example of {first_of(missing)}, so it cannot be learned; "
+            "held-out examples of it count as mistakes"
+        )
+    elif missing:
         raise ValueError(
             f"the training split has no example of {first_of(missing)}; leave the class or column out of the "
             "task, or give the training split a protein with it"

@@ -153,7 +153,10 @@ class TaskContents(ProteinContents):
         titles = [first_title, unit, *(TITLES[name] for name in names)]
         return section(
             f"Predictions for the {predictions.split} split",
-            self._compared(predictions) + _figures(predictions, parts, unit) + table(titles, rows),
+            self._compared(predictions)
+            + _figures(predictions, parts, unit)
+            + table(titles, rows)
+            + _residue_note(predictions),
         )
 
     def _compared(self, predictions: PredictedSplit) -> str:
@@ -175,6 +178,15 @@ class TaskContents(ProteinContents):
 
     def subtitle(self, config: Mapping[str, Any]) -> str:
         return ", ".join(filter(None, (self._kind, super().subtitle(config))))
+
+
+def _residue_note(predictions: PredictedSplit) -> str:
+    """Return the numbers of residues that are scored and left out; empty without labels of residues."""
+    counts = predictions.found.residue_counts(predictions.schema)
+    if not counts:
+        return ""
+    shown = [f"{number:,} {name.removesuffix('_residues')}" for name, number in counts.items()]
+    return f'<p class="note">Residues: {", ".join(shown)}.</p>'
 
 
 def _is_defined(score: str, parts: Sequence[ClassScore]) -> bool:

@@ -4,6 +4,7 @@ Homologous proteins share labels, so a random split leaks test answers into the 
 refuses equal sequences and members of one cluster in two splits.
 """
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from seqlm.training.strict_yaml import shown
 from .table import TRUTH, Record, first_of
 
 SplitNumbers = npt.NDArray[np.int8]
-"""Position in ``SPLITS`` of each record, shape (N,)."""
+"""Position in ``SPLITS`` of each record, or ``LEFT_OUT`` or ``COPY``, shape (N,)."""
 TRAIN = SPLITS.index("train")
 VALIDATION = SPLITS.index("validation")
 TEST = SPLITS.index("test")
@@ -38,6 +39,13 @@ SPLIT_WORDS: Mapping[str, int] = {
     "testing": TEST,
 }
 """Words for the splits in a column, in lower case."""
+LEFT_OUT = -1
+"""Number of a record that is in no split."""
+COPY = -2
+"""Number of a record that is left out, because its sequence is in a held-out split, too."""
+OTHER_SETS = re.compile(r"test[-_ ]?\d+|pred|prediction", re.IGNORECASE)
+"""Words of biotrainer for further test sets, and for proteins to be predicted. They are left out unless
+``task.split.test`` names them."""
 SHOWN_LEAKS = 5
 HOW_TO_SPLIT = (
     "Give task.split.column with the values that are task.split.validation and task.split.test; or "
@@ -76,11 +84,6 @@ def check_rule(split: SplitConfig) -> None:
                 f"relatives of the training proteins among them. {HOW_TO_SPLIT}"
             )
         return
-    if split.test and not split.validation and split.validation_column is None:
-        raise ValueError(
-            f"task.split.validation: got none; name the values of the column {split.column!r} that are held "
-            "out for validation"
-        )
 
 
 def _cluster_rules(split: SplitConfig) -> list[str]:
@@ -168,37 +171,41 @@ def _by_column(split: SplitConfig, records: Sequence[Record], settings: Settings
     assert split.column is not None
     values = _texts("split", split.column, records)
     found = Counter(values)
-    by_words = not (split.validation or split.test or split.fold is not None)
-    if by_words:
-        places = _places_of_words(split.column, found)
-    else:
-        held_out = split if split.fold is None else _with_fold(split, found)
-        unknown = [value for value in (*held_out.validation, *held_out.test) if value not in found]
-        if unknown:
-            raise ValueError(
-                f"task.split: the column {split.column!r} has no value {unknown[0]!r}; it has {_some(found)}"
-            )
-        places = dict.fromkeys(held_out.validation, VALIDATION)
-        places |= dict.fromkeys(held_out.test, TEST)
+    held_out = split if split.fold is None else _with_fold(split, found)
+    unknown = [value for value in (*held_out.validation, *held_out.test) if value not in found]
+    if unknown:
+        raise ValueError(
+            f"task.split: the column {split.column!r} has no value {unknown[0]!r}; it has {_some(found)}"
+        )
+    by_words = not held_out.validation
+    places = _places_of_words(split, found) if by_words else {}
+    places |= dict.fromkeys(held_out.validation, VALIDATION)
+    places |= dict.fromkeys(held_out.test, TEST)
     numbers = np.array([places.get(value, TRAIN) for value in values], dtype=np.int8)
     if split.validation_column is not None:
         numbers[_marked(split.validation_column, records) & (numbers == TRAIN)] = VALIDATION
-    if by_words and not (numbers == VALIDATION).any():
-        _choose_validation(numbers, records, settings)
+    if by_words:
+        _leave_out_copies(numbers, records)
+        if not (numbers == VALIDATION).any():
+            _choose_validation(numbers, records, settings)
     return numbers
 
 
-def _places_of_words(column: str, found: Counter[str]) -> dict[str, int]:
+def _places_of_words(split: SplitConfig, found: Counter[str]) -> dict[str, int]:
     """Return the split of each value of a column, all of which are words for splits."""
     places = {}
     for value in found:
-        if value.lower() not in SPLIT_WORDS:
+        place = SPLIT_WORDS.get(value.lower())
+        is_other_test = place == TEST and bool(split.test)
+        if value in split.test or is_other_test or OTHER_SETS.fullmatch(value):
+            place = LEFT_OUT  # unless it is named for the test, which comes later
+        if place is None:
             raise ValueError(
-                f"task.split: the column {column!r} has {shown(value)}, which names no split; it has "
+                f"task.split: the column {split.column!r} has {shown(value)}, which names no split; it has "
                 f"{_some(found)}. Name those that are held out in task.split.validation and task.split.test, "
                 f"or write {', '.join(SPLITS)}. task.split.cluster=auto splits by similarity instead"
             )
-        places[value] = SPLIT_WORDS[value.lower()]
+        places[value] = place
     return places
 
 
@@ -235,6 +242,26 @@ def _marked(column: str, records: Sequence[Record]) -> npt.NDArray[np.bool_]:
         marks.append(TRUTH.get(text, False))
     problems.raise_if_any(f"the column {column!r}, which marks validation")
     return np.array(marks, dtype=bool)
+
+
+def _leave_out_copies(numbers: SplitNumbers, records: Sequence[Record]) -> None:
+    """Leave out proteins whose sequence is in the test, or for training in validation, too.
+
+    Published splits have some. The scores would count what was learned by heart.
+    """
+    last: dict[bytes, int] = {}
+    for record, number in zip(records, numbers.tolist(), strict=True):
+        last[record.tokens] = max(number, last.get(record.tokens, number))
+    copies = []
+    for index, record in enumerate(records):
+        if TRAIN <= numbers[index] < last[record.tokens]:
+            copies.append(index)
+    if copies:
+        numbers[copies] = COPY
+        say(
+            f"note: {len(copies)} protein(s) are left out, because their sequences are in a held-out split, "
+            f"too, for example {records[copies[0]].id} ({records[copies[0]].where})"
+        )
 
 
 def _choose_validation(
@@ -311,6 +338,8 @@ def _refuse_leaks(
     first: dict[Hashable, int] = {}
     leaks: list[tuple[int, int]] = []
     for index, key in enumerate(keys):
+        if numbers[index] < 0:
+            continue
         earlier = first.setdefault(key, index)
         if numbers[earlier] != numbers[index]:
             leaks.append((earlier, index))

@@ -21,13 +21,14 @@ from seqlm.proteins.reading.columns import (
 )
 from seqlm.proteins.reading.field_formats import FieldFormat
 from seqlm.proteins.reading.formats import table_of_proteins
-from seqlm.proteins.reading.policies import Kind
+from seqlm.proteins.reading.policies import Kind, Reader
+from seqlm.proteins.reading.rejects import Reject, rejected
 from seqlm.proteins.reading.sequences import SequenceError, read_sequence
 from seqlm.training.data.source_file import note_once
 from seqlm.training.data.table_rows import TABLE_FORMATS, Cell, Problems, Row, Table, TableUse
 from seqlm.training.strict_yaml import shown
 
-from .fasta_table import ID, FastaTable
+from .fasta_table import ID, PARTNER, FastaTable
 from .table_columns import FIELDS, completed, described
 
 PROTEIN_TABLE = TableUse(
@@ -72,6 +73,8 @@ class LabelledTable:
 
     records: list[Record]
     task: TaskConfig
+    rejects: list[Reject]
+    """Proteins without a row in the file of labels."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class _Source:
     sequence: str | None = None
     """Column with the sequences; None in a file beside the proteins."""
     format: FieldFormat | None = None
+    has_labels: bool = True
+    """Whether it has labels, so that proteins without a row in it are left out."""
 
     @property
     def header(self) -> list[str]:
@@ -127,7 +132,7 @@ def read_records(
         _check_beside(labels, proteins)
         beside.append(_beside("task.labels", labels, LABEL, task))
     if mask is not None:
-        beside.append(_beside("task.mask", mask, MASK, task))
+        beside.append(replace(_beside("task.mask", mask, MASK, task), has_labels=False))
     names = [name for source in (proteins[0], *beside) for name in _described_columns(source)]
     known = next(
         (source.format for source in (*beside, proteins[0]) if source.format is not None), None
@@ -140,7 +145,8 @@ def read_records(
         note_once(source.describe(task))
 
     problems = Problems()
-    records = _joined(task, proteins, beside, problems)
+    rejects: list[Reject] = []
+    records = _joined(task, proteins, beside, problems, rejects)
     if not beside:
         records = _with_unique_ids(task, records, proteins)
     _check_ids(records, problems)
@@ -149,7 +155,7 @@ def read_records(
         raise ValueError(
             f"{', '.join(map(str, files))}: no record below the header; give at least one"
         )
-    return LabelledTable(records, task)
+    return LabelledTable(records, task, rejects)
 
 
 def _opened(path: Path, text: str) -> Table | FastaTable:
@@ -174,6 +180,10 @@ def _proteins(path: Path, task: TaskConfig) -> _Source:
     """Open a file of proteins and choose its columns."""
     table = _opened(path, SEQUENCE)
     if isinstance(table, FastaTable):
+        if PARTNER in table.header:
+            raise ValueError(
+                f"{path} has pairs of proteins ({PARTNER}= in its headers); give labels of single ones"
+            )
         return _Source(table, ID, SEQUENCE, format_of(table.header, in_fasta=True))
     columns = chosen_columns(
         table.header,
@@ -226,9 +236,21 @@ def _described_columns(source: _Source) -> list[str]:
 
 
 def _joined(
-    task: TaskConfig, proteins: Sequence[_Source], beside: Sequence[_Source], problems: Problems
+    task: TaskConfig,
+    proteins: Sequence[_Source],
+    beside: Sequence[_Source],
+    problems: Problems,
+    rejects: list[Reject],
 ) -> list[Record]:
-    """Return the records with all cells that the task reads, from every file."""
+    """Return the records with all cells that the task reads, from every file.
+
+    Args:
+        task: task with all its columns.
+        proteins: files of proteins.
+        beside: files of labels and masks.
+        problems: record of the mistakes.
+        rejects: list that receives the proteins without labels.
+    """
     split = task.split
     of_split = (split.column, split.validation_column, split.cluster_column)
     wanted = [*task.label_columns, *task.mask_columns, *filter(None, of_split)]
@@ -249,55 +271,65 @@ def _joined(
         first = len(records) + 1
         records += table_records(rows, source.id, source.sequence, problems, first)
     files = ", ".join(source.path.name for source in proteins)
+    known = {record.id for record in records}
     for source in beside:
         of_source = [name for name in wanted if name in source.header]
         # A missing column is reported by the file that should have it.
-        records = _with_cells(records, source, [*of_source, *missing], files, problems)
+        rows_by_id = _rows_by_id(source, [*of_source, *missing], problems)
+        for name, (where, _) in rows_by_id.items():
+            if name not in known:
+                problems.add(where, f"no protein {_shown_id(name)} in {files}", Kind.NO_PROTEIN)
+        records = _with_cells(records, source, rows_by_id, problems, rejects)
     return records
+
+
+def _rows_by_id(source: _Source, columns: Sequence[str], problems: Problems) -> dict[str, Row]:
+    """Return the rows of a file beside the proteins by their ids."""
+    assert source.id is not None
+    rows: dict[str, Row] = {}
+    for where, cells in source.table.rows(list(dict.fromkeys([source.id, *columns])), problems):
+        name = cells[source.id]
+        if not isinstance(name, str):
+            problems.add(where, f"no id in column {source.id!r}", Kind.NO_ID)
+        elif name in rows:
+            reason = f"the id {_shown_id(name)} was used before, at {rows[name][0]}"
+            problems.add(where, reason, Kind.REPEATED_ROW)
+        else:
+            rows[name] = (where, cells)
+    return rows
 
 
 def _with_cells(
     records: Sequence[Record],
     source: _Source,
-    columns: Sequence[str],
-    files: str,
+    rows: Mapping[str, Row],
     problems: Problems,
+    rejects: list[Reject],
 ) -> list[Record]:
     """Return the records with the cells of the rows of another file that have their ids.
 
     Args:
         records: proteins.
         source: file with labels or masks.
-        columns: columns of that file.
-        files: files of the proteins, for messages.
+        rows: rows of that file by id.
         problems: record of the mistakes.
+        rejects: list that receives the proteins without labels.
     """
-    id_column = source.id
-    assert id_column is not None
-    file = source.path.name
-    rows: dict[str, Row] = {}
-    for where, cells in source.table.rows(list(dict.fromkeys([id_column, *columns])), problems):
-        name = cells[id_column]
-        if not isinstance(name, str):
-            problems.add(where, f"no id in column {id_column!r}", Kind.NO_ID)
-        elif name in rows:
-            reason = f"the id {_shown_id(name)} was used before, at {rows[name][0]}"
-            problems.add(where, reason, Kind.REPEATED_ROW)
-        else:
-            rows[name] = (where, cells)
     joined = []
     for record in records:
         if record.id in rows:
             # A wrong label is in this file, so messages name the place there, not that of the protein.
             where, cells = rows[record.id]
             joined.append(replace(record, where=where, cells={**record.cells, **cells}))
+            continue
+        reason = (
+            f"record {_shown_id(record.id)} has no row in {source.path.name} (column {source.id!r})"
+        )
+        if source.has_labels:
+            reject = Reject(Kind.NO_ROW, record.where, reason, record.id)
+            rejects.append(rejected(Reader.FINETUNE, reject))
         else:
-            reason = f"record {_shown_id(record.id)} has no row in {file} (column {id_column!r})"
             problems.add(record.where, reason, Kind.NO_ROW)
-    known = {record.id for record in records}
-    for name, (where, _) in rows.items():
-        if name not in known:
-            problems.add(where, f"no protein {_shown_id(name)} in {files}", Kind.NO_PROTEIN)
     return joined
 
 

@@ -61,6 +61,8 @@ class Kind(StrEnum):
     FIELDS = "fields"
     """``Problems`` of tables, which know no proteins, use this value."""
     NO_LABEL = "no label"
+    MASKED = "masked"
+    OTHER_SET = "other set"
     BAD_LABEL = "bad label"
     NO_ROW = "no row"
     REPEATED_ROW = "repeated row"
@@ -213,6 +215,16 @@ POLICIES: Mapping[Kind, Policy] = {
         _all(Decision.USE, Reader.EXPLORE),
         one="without a label",
     ),
+    Kind.MASKED: _policy(
+        "a residue that a mask leaves out",
+        _all(Decision.REJECT, Reader.FINETUNE),
+        one="masked",
+    ),
+    Kind.OTHER_SET: _policy(
+        "a protein of a further test set",
+        _all(Decision.REJECT, Reader.FINETUNE),
+        one="of another set",
+    ),
     Kind.BAD_LABEL: _policy(
         "a label that the task lacks",
         _all(Decision.STOP, Reader.FINETUNE),
@@ -221,7 +233,7 @@ POLICIES: Mapping[Kind, Policy] = {
     ),
     Kind.NO_ROW: _policy(
         "a protein without a row in the table of labels",
-        _all(Decision.STOP, Reader.FINETUNE),
+        _all(Decision.REJECT, Reader.FINETUNE),
         _all(Decision.USE, Reader.EXPLORE),
         one="without a row",
     ),

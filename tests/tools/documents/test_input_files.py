@@ -11,6 +11,7 @@ from seqlm.proteins.reading.field_formats import (
     PAIRED_CHAINS,
 )
 from seqlm.runs.run_file import load_config
+from seqlm.proteins.reading.policies import Decision, policy_table
 from seqlm.training.data.compressions import COMPRESSIONS, MAX_EXPANDED_BYTES, MAX_EXPANSION
 from seqlm.training.data.limits import MIB, Limits
 
@@ -49,3 +50,11 @@ def test_compressions_and_limits_are_named() -> None:
     assert MAX_RECORD_BYTES == Limits.record_bytes == 32 * MIB and "at most 32 MiB" in PAGE
     assert MAX_EXPANDED_BYTES == 1024 * MIB and "at most 1 GiB" in PAGE
     assert MAX_EXPANSION == 100 and "at most 100 times" in PAGE
+
+
+def test_the_policy_table_is_that_of_the_code() -> None:
+    assert policy_table() in Path("docs/input-files.md").read_text(), (
+        "replace the table in docs/input-files.md by the output of policy_table()"
+    )
+    for decision in Decision:
+        assert f"| {decision.value} |" in PAGE

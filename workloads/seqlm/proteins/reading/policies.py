@@ -204,8 +204,8 @@ POLICIES: Mapping[Kind, Policy] = {
     ),
     Kind.FIELDS: _policy(
         "a row with more or fewer cells",
-        _BAD_RECORD,
-        _all(Decision.STOP, Reader.EXPLORE),
+        _all(Decision.REJECT, Reader.DATA, Reader.INFERENCE, Reader.CONTACTS),
+        _all(Decision.STOP, Reader.FINETUNE, Reader.EXPLORE, Reader.SERVER),
         one="row with other columns",
         many="rows with other columns",
     ),

@@ -22,8 +22,8 @@ class SequenceError(ValueError):
 
     Args:
         kind: kind of the mistake.
-        got: content of the text in place of residues, for messages.
-        allowed: description of what is allowed there.
+        got: content of the text instead of residues, for messages.
+        allowed: allowed content.
     """
 
     def __init__(self, kind: Kind, got: str, allowed: str) -> None:

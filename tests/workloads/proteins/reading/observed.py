@@ -124,7 +124,7 @@ class Inference:
     ) -> Observed:
         """Run the command on a table with an odd mutation."""
         protein, mutation = {
-            Kind.BAD_MUTATION: (ODD, "nothing"),
+            Kind.BAD_MUTATION: (ODD, "10R"),
             Kind.OTHER_PROTEIN: (ODD, "W1A"),
             Kind.NO_PROTEIN: ("missing", "M1A"),
         }[kind]
@@ -285,7 +285,7 @@ def observe_python(kind: Kind, model: Model, references: Mapping[str, Value]) ->
     """Call the Python interface with an odd record or mutation."""
     try:
         if kind in (Kind.BAD_MUTATION, Kind.OTHER_PROTEIN):
-            model.variants(PLAIN, ["nothing" if kind is Kind.BAD_MUTATION else "W1A"])
+            model.variants(PLAIN, ["10R" if kind is Kind.BAD_MUTATION else "W1A"])
             return Observed(Decision.USE, "")
         oddity = ODDITIES[kind]
         found = model.embed(oddity.sequences)

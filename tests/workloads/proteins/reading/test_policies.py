@@ -108,7 +108,7 @@ def inference_cases() -> Iterator[tuple[str, Kind, str]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("command", "kind", "form"), inference_cases())
+@pytest.mark.parametrize(("command", "kind", "form"), list(inference_cases()))
 def test_inference(
     command: str,
     kind: Kind,

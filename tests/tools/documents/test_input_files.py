@@ -10,8 +10,8 @@ from seqlm.proteins.reading.field_formats import (
     FIELD_FORMATS,
     PAIRED_CHAINS,
 )
-from seqlm.runs.run_file import load_config
 from seqlm.proteins.reading.policies import Decision, policy_table
+from seqlm.runs.run_file import load_config
 from seqlm.training.data.compressions import COMPRESSIONS, MAX_EXPANDED_BYTES, MAX_EXPANSION
 from seqlm.training.data.limits import MIB, Limits
 

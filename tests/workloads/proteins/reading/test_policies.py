@@ -93,8 +93,8 @@ def commands(
 
 @pytest.fixture(autouse=True)
 def without_pictures_of_mutants(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variants_module, "draw_heat_maps", lambda table, model: [])
-    monkeypatch.setattr(variants_module, "write_positions", lambda table, model: [])
+    monkeypatch.setattr(variants_module, "draw_heat_maps", lambda *arguments: [])
+    monkeypatch.setattr(variants_module, "write_positions", lambda *arguments: [])
 
 
 def inference_cases() -> Iterator[tuple[str, Kind, str]]:

@@ -171,7 +171,7 @@ $(CDK_READY): package-lock.json $(READY)
 ##@ Biologist: train, fine-tune, use
 
 .PHONY: help env data train-ddp train-fsdp finetune-lora finetune-llm finetune-table train-bionemo convert-bionemo
-.PHONY: evaluate serve embed predict variants contacts scorecard layers explore publish report
+.PHONY: evaluate serve embed predict variants contacts scorecard layers explore publish report check
 .PHONY: status tail cancel fetch
 
 help: ## this list
@@ -260,6 +260,9 @@ publish: $(READY) ## a folder for the Hugging Face Hub, or a push to it
 
 report: $(READY) ## draw the report of RUN=runs/<name> again, at any time
 	$(STAGE) report $(RUN)
+
+check: $(READY) ## what would be read of files, and what may be wrong; ARGS="a.csv b.fasta"
+	$(STAGE) check $(ARGS)
 
 status: $(READY) ## jobs on the cluster, and how far they are
 	@$(call jobs,status) $(ARGS)

@@ -102,6 +102,7 @@ TARGETS: Mapping[str, Target] = {
     "explore": Target("ARGS CONFIG RUN MODEL", subcommand="explore", here_only=True),
     "publish": Target("ARGS CONFIG RUN MODEL", subcommand="publish", here_only=True),
     "report": Target("RUN", subcommand="report", here_only=True),
+    "check": Target("ARGS", subcommand="check", here_only=True),
     "status": Target("ARGS CLUSTER TARGET"),
     "tail": Target("ARGS CLUSTER TARGET JOB"),
     "cancel": Target("ARGS CLUSTER TARGET JOB"),

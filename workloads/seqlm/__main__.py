@@ -37,6 +37,13 @@ def write_report(arguments: Sequence[str]) -> None:
         print(report(options.run_dir))
 
 
+def check_files(arguments: Sequence[str]) -> None:
+    """Print what would be read of files."""
+    from seqlm.proteins.check.command import main as check  # imports pyarrow
+
+    check(arguments)
+
+
 class _Other(NamedTuple):
     """Subcommand without a run file."""
 
@@ -49,6 +56,7 @@ class _Other(NamedTuple):
 OTHERS: Mapping[str, _Other] = {
     "serve": _Other("answer requests over HTTP with a model", serving.main),
     "report": _Other("write the report of a run again", write_report),
+    "check": _Other("print what would be read of files, and what may be wrong", check_files),
 }
 
 

@@ -192,3 +192,81 @@ def test_a_table_of_very_many_columns_is_refused_in_a_short_line(tmp_path: Path)
     with pytest.raises(ValueError, match=r"has no column 'sequence'") as raised:
         rows_of(path, "sequence")
     assert len(str(raised.value)) < 1_000
+
+
+def test_a_parquet_file_may_repeat_long_texts(tmp_path: Path) -> None:
+    """Twenty thousand rows refer to one text of 1 MiB: all rows together would have 20 GB."""
+    text = "M" * (1 << 20)
+    rows = 20_000
+    sequences = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), [text])
+    pq.write_table(pa.table({"id": range(rows), "sequence": sequences}), tmp_path / "table")
+    assert (tmp_path / "table").stat().st_size < 1 << 20
+    before = pa.total_allocated_bytes()
+    table = Table(tmp_path / "table", USE)
+    for number, (where, cells) in enumerate(table.rows(["id", "sequence"], Problems()), start=1):
+        assert cells == {"id": str(number - 1), "sequence": text}
+        assert where.endswith(f" row {number}")
+        assert pa.total_allocated_bytes() - before < 64 << 20
+        if number == 40:
+            break
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.list_(pa.string())])
+def test_rows_of_parquet_are_read_in_batches_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType
+) -> None:
+    texts = ["MK", None, "", "MKVLA" * 9, "L"] * 20
+    values = [[text, "x"] for text in texts] if pa.types.is_list(kind) else texts
+    table = pa.table({"id": pa.array(range(100)), "sequence": pa.array(values, kind)})
+    pq.write_table(table, tmp_path / "table", row_group_size=33)
+    expected = rows_of(tmp_path / "table", "id", "sequence")
+    assert len(expected) == 100
+    assert [row[0] for row in expected] == [str(number) for number in range(100)]
+    wanted = ("MK", "x") if pa.types.is_list(kind) else "MK"
+    assert expected[0][1] == wanted
+    monkeypatch.setattr("seqlm.training.data.parquet_file.BATCH_BYTES", 50)
+    assert rows_of(tmp_path / "table", "id", "sequence") == expected
+
+
+@pytest.mark.parametrize("name", ["parquet", "csv", "tsv", "lines"])
+def test_a_row_has_one_bound_in_all_formats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(Limits, "record_bytes", 1000)
+    rows = {"id": ["p", "q"], "sequence": ["MK", "M" * 1200]}
+    path = tmp_path / "table"
+    if name == "parquet":
+        pq.write_table(pa.table(rows), path)
+    elif name == "lines":
+        path.write_text('id,sequence\np,"' + "MKV\n" * 400 + '"\n')
+    else:
+        separator = "," if name == "csv" else "\t"
+        path.write_text(f"id{separator}sequence\np{separator}MK\nq{separator}{'M' * 1200}\n")
+    with pytest.raises(ValueError, match=r"(row|line) of more than 1,000|field larger than"):
+        rows_of(path, "id", "sequence")
+
+
+def test_a_row_of_a_workbook_has_the_same_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = openpyxl.Workbook()
+    book.active.append(["id", "sequence", "more"])
+    book.active.append(["p", "M" * 700, "L" * 700])
+    book.save(tmp_path / "table")
+    assert rows_of(tmp_path / "table", "id") == [("p",)]
+    monkeypatch.setattr(Limits, "record_bytes", 1000)
+    with pytest.raises(ValueError, match=r"a row of more than 1,000 characters"):
+        rows_of(tmp_path / "table", "id")
+
+
+def test_a_column_of_parquet_that_expands_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "M" * 2_000_000
+    table = pa.table({"id": ["p", "q"], "sequence": [text, text + "L"]})
+    pq.write_table(table, tmp_path / "table", compression="zstd", use_dictionary=False)
+    assert len(rows_of(tmp_path / "table", "id", "sequence")) == 2
+    monkeypatch.setattr("seqlm.training.data.parquet_file.MAX_EXPANDED_BYTES", 1 << 20)
+    with pytest.raises(ValueError, match=r"expands to 4,000,\d+ bytes in the column 'sequence'"):
+        rows_of(tmp_path / "table", "id", "sequence")
+    assert rows_of(tmp_path / "table", "id") == [("p",), ("q",)]

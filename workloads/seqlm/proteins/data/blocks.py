@@ -59,10 +59,21 @@ class RowBlock:
         where = f"{self.file}{self.mark}{position}"
         if position in self.uneven:
             return Reject(Kind.FIELDS, where, self.uneven[position])
-        if not self.ids[index]:
-            return Reject(Kind.NO_ID, where, "row without an id; give it one")
-        problem = problem_of(self.ids[index], self.sequences[index])
-        return None if problem is None else Reject(problem.kind, where, problem.reason)
+        return bad_row(where, self.ids[index], self.sequences[index])
+
+
+def bad_row(where: str, record_id: bytes, sequence: bytes) -> Reject | None:
+    """Return the reject of a row of a table; None if it is usable.
+
+    Args:
+        where: place of the row.
+        record_id: its id; empty if it has none.
+        sequence: its sequence; empty if it has none.
+    """
+    if not record_id:
+        return Reject(Kind.NO_ID, where, "row without an id; give it one")
+    problem = problem_of(record_id, sequence)
+    return None if problem is None else Reject(problem.kind, where, problem.reason)
 
 
 AnyBlock: TypeAlias = Block | RowBlock

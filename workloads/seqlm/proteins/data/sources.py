@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from seqlm.proteins.reading.columns import Role, well_known_column
+from seqlm.proteins.reading.columns import format_of, sequence_column_of
 from seqlm.proteins.reading.formats import table_of_proteins
 from seqlm.training.data.source_file import Source
 from seqlm.training.data.transfer import SourceKind
@@ -58,18 +58,18 @@ def is_fasta(path: Path) -> bool:
 
 
 def is_proteins(path: Path) -> bool:
-    """Return whether the content of a file is FASTA, or a table with a column that is known for sequences.
+    """Return whether the content of a file is FASTA or a table of proteins.
 
     Raises:
-        ValueError: if the content cannot be read.
+        ValueError: if the content cannot be read, or no column is known for sequences.
     """
     if table_of_proteins(path) is None:
         return is_fasta(path)
     from seqlm.training.data.table_rows import Table, TableUse  # imports pyarrow
 
     field = "data.sequence_column"
-    table = Table(path, TableUse(field, "FASTA"))
-    return well_known_column(table.header, Role.SEQUENCE, str(path), field) is not None
+    header = Table(path, TableUse(field, "FASTA")).header
+    return bool(sequence_column_of(header, format_of(header), str(path), field))
 
 
 _CURRENT_RELEASE = "https://ftp.uniprot.org/pub/databases/uniprot/current_release"

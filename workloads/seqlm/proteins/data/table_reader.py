@@ -21,7 +21,7 @@ ROW_BYTES = 100
 """Bytes of memory of a row besides its texts."""
 
 
-class _UnevenRows(Problems):
+class UnevenRows(Problems):
     """Rows that a table cannot read, since the last call of ``taken``."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class TableReader:
         """
         columns = self._columns
         wanted = [columns.sequence] if columns.id is None else [columns.id, columns.sequence]
-        uneven = _UnevenRows()
+        uneven = UnevenRows()
         block = self._new_block()
         size = 0
         is_empty = True
@@ -99,7 +99,7 @@ class TableReader:
             if row is not None:
                 where, cells = row
                 name = self._id(cells)
-                sequence = _bytes(cells[columns.sequence])
+                sequence = cell_bytes(cells[columns.sequence])
                 self._add(block, self._position(where), name, sequence)
                 size += ROW_BYTES + len(name) + len(sequence)
             is_full = size >= limits.block_bytes or len(block.positions) >= limits.block_records
@@ -128,7 +128,7 @@ class TableReader:
     def _id(self, cells: dict[str, Cell]) -> bytes:
         if self._columns.id is None:
             return str(next(self._numbers)).encode()
-        return _bytes(cells[self._columns.id])
+        return cell_bytes(cells[self._columns.id])
 
     @staticmethod
     def _add(block: RowBlock, position: int, name: bytes, sequence: bytes) -> None:
@@ -137,6 +137,6 @@ class TableReader:
         block.sequences.append(sequence)
 
 
-def _bytes(cell: Cell) -> bytes:
+def cell_bytes(cell: Cell) -> bytes:
     """Return the text of a cell; empty if it has none, or is a list."""
     return cell.encode() if isinstance(cell, str) else b""

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 MIB = 1 << 20
 MAX_WORKERS = 8
@@ -41,3 +42,17 @@ class Limits:
 def default_workers() -> int:
     """Return the number of cores that this process may use, at most ``MAX_WORKERS``."""
     return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
+
+
+def check_row(path: Path, length: int) -> None:
+    """Raise ValueError if a row of a table is too long.
+
+    Args:
+        path: file of the table.
+        length: number of bytes or characters of the row.
+    """
+    longest = Limits.record_bytes
+    if length > longest:
+        raise ValueError(
+            f"{path} has a row of more than {longest:,} characters; check its quotes and its cells"
+        )

@@ -76,6 +76,16 @@ class Source(io.RawIOBase):
         self._begin = 0
         """Number of bytes of ``_pending`` that have been read."""
 
+    @property
+    def compression(self) -> str | None:
+        """Name of the compression; None for a plain file."""
+        return None if self._compression is None else self._compression.name
+
+    @property
+    def encoding(self) -> str:
+        """Encoding of the text that has been read."""
+        return self._text.encoding
+
     def readable(self) -> bool:
         return True
 
@@ -189,6 +199,13 @@ class _Text:
             )
         beginning = first if self._decoder is None else first.replace(b"\x00", b"")
         self._has_old_line_ends = b"\r" in beginning and b"\n" not in beginning
+
+    @property
+    def encoding(self) -> str:
+        """Name of the encoding, as far as the text has been read."""
+        if self._decoder is not None:
+            return "UTF-16"
+        return "Windows-1252" if self._is_windows else "UTF-8"
 
     def of(self, piece: bytes) -> bytes:
         """Return the next piece of the text in UTF-8; an empty piece ends the file."""

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from seqlm.training.strict_yaml import shown, shown_first
 
-from .limits import Limits
+from .limits import Limits, check_row
+from .parquet_file import parquet_batches
 from .source_file import open_text
 from .table_forms import Layout, TableForm, reader_of, table_form
 from .workbook import workbook_rows
@@ -165,8 +166,7 @@ class Table:
     def _parquet_rows(self, columns: Sequence[str]) -> Iterator[Row]:
         number = 0
         with _reading_parquet(self.path):
-            file = pq.ParquetFile(self.path)
-            for batch in file.iter_batches(columns=list(columns)):
+            for batch in parquet_batches(self.path, columns):
                 values = {name: batch.column(name).to_pylist() for name in columns}
                 for index in range(len(batch)):
                     number += 1
@@ -181,6 +181,7 @@ class Table:
             if any(cell is not None for cell in row):
                 # A sheet drops the empty cells at the end of a row.
                 cells = [*row, *[None] * (len(self.header) - len(row))]
+                check_row(self.path, sum(len(cell) for cell in row if isinstance(cell, str)))
                 yield (
                     f"{self.path} row {number}",
                     {name: _cell(cells[place]) for name, place in places.items()},
@@ -200,7 +201,6 @@ class _TextRows:
 
     def __init__(self, path: Path, stream: IO[str], form: TableForm) -> None:
         self._path = path
-        self._longest = Limits.for_workers(1).record_bytes
         self._length = 0
         """Number of characters of the row so far."""
         self._reader = reader_of(self._lines(stream), form)
@@ -220,10 +220,7 @@ class _TextRows:
     def _lines(self, stream: IO[str]) -> Iterator[str]:
         for line in stream:
             self._length += len(line)
-            if self._length > self._longest:
-                raise ValueError(
-                    f"{self._path} has a row of more than {self._longest:,} characters; check its quotes"
-                )
+            check_row(self._path, self._length)
             yield line
 
 

@@ -179,7 +179,7 @@ def _other_kind(path: Path, kind: SourceKind) -> str | None:
     try:
         return None if kind.is_content(path) else f"not {kind.name}"
     except ValueError as error:
-        return str(error).removeprefix(f"{path} is ")
+        return str(error).removeprefix(f"{path} ").removeprefix("is ")
 
 
 def local_files(locations: Iterable[str | None], kind: SourceKind) -> list[str]:

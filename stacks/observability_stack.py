@@ -10,6 +10,7 @@ from config.observability import Observability
 from constructs import Construct
 from constructs.monitoring.alarms import NodeEvents, SpaceAlarms, test_alert_command
 from constructs.monitoring.grafana_workspace import GrafanaContents, GrafanaWorkspace
+from constructs.monitoring.health_log import HealthLogAlarm
 from constructs.storage.log_group import log_group
 from monitoring.alert_rules import rules_text
 from stacks.storage_stack import StorageStack
@@ -51,6 +52,8 @@ class ObservabilityStack(Stack):
             topic=topic,
         )
         NodeEvents(self, "NodeEvents", cluster=cluster, topic=topic)
+        if cluster.scheduler == "slurm":
+            HealthLogAlarm(self, "HealthLog", cluster_name=cluster.name, topic=topic)
         if settings.grafana:
             grafana = GrafanaWorkspace(
                 self, "Grafana", cluster=cluster, settings=settings.grafana, metrics=metrics

@@ -15,6 +15,7 @@ from config.resource_names import ResourceNames
 from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 from constructs.monitoring.cost_budget import CostBudget
+from constructs.monitoring.health_log import HealthLog
 from constructs.nodes import node_roles
 from constructs.nodes.instance_group import HyperPodCluster, StorageConfig, instance_group, volumes
 from constructs.nodes.lifecycle_entry import lifecycle_entry
@@ -82,7 +83,8 @@ class SlurmHyperPodStack(Stack):
             )
             roles[role] = created.role
         files = Construct(self, "NodeFiles")
-        target = UploadTarget(storage.artifact_bucket, key, log_group(files, "Log", key=key))
+        log = log_group(files, "Log", key=key)
+        target = UploadTarget(storage.artifact_bucket, key, log)
         workloads = HashedUpload(
             files,
             "Workloads",
@@ -124,6 +126,15 @@ class SlurmHyperPodStack(Stack):
         ShellDocument(
             self, "Session", name=names.shell_document, cluster_name=cluster.name, key=key
         )
+        if cluster.observability:
+            HealthLog(
+                self,
+                "HealthLog",
+                cluster_name=cluster.name,
+                cluster_arn=hyperpod.attr_cluster_arn,
+                key=key,
+                log=log,
+            )
         if cluster.budget:
             CostBudget(
                 self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import time
 from functools import cache
 from typing import Any
 
@@ -192,6 +194,7 @@ def test_alarms_know_the_size_of_their_file_system(file: str) -> None:
     alarms = {
         found["Properties"]["MetricName"]: evaluator(file)(found["Properties"])
         for found in resources(stack(file), "AWS::CloudWatch::Alarm").values()
+        if found["Properties"]["Namespace"] == "AWS/FSx"
     }
     lustre = alarms.pop("FreeDataStorageCapacity")
     percent = settings(file).free_space_percent
@@ -317,6 +320,49 @@ def test_the_command_of_the_output_sends_a_test_alert(file: str) -> None:
     ]
     (rule,) = (rule for rule in rules if matches(rule["EventPattern"], event))
     assert load(file).name in rule["Targets"][0]["Input"]
+
+
+def test_on_slurm_a_fault_in_the_health_agent_s_log_raises_an_alarm() -> None:
+    """On Slurm, the agent may send no event. A test event in the same log raises the same alarm."""
+    file = WATCHED[1]
+    evaluate = evaluator(file)
+    (counted,) = (
+        evaluate(found["Properties"])
+        for found in resources(
+            templates(file)["SlurmHyperPodStack"], "Custom::HyperPodHealthLog"
+        ).values()
+    )
+    metric = (counted["MetricNamespace"], counted["MetricName"])
+    (alarm,) = (
+        evaluate(found["Properties"])
+        for found in resources(stack(file), "AWS::CloudWatch::Alarm").values()
+        if (found["Properties"]["Namespace"], found["Properties"]["MetricName"]) == metric
+    )
+    (topic,) = alarm["AlarmActions"]
+    assert topic == evaluate(stack(file)["Outputs"]["AlertTopicArn"]["Value"])
+    assert (alarm["Statistic"], alarm["Threshold"], alarm["TreatMissingData"]) == (
+        "Sum",
+        1,
+        "notBreaching",
+    )
+    group = f"/aws/sagemaker/Clusters/{load(file).name}/abcdefghij12"
+    assert counted["LogGroupName"] == group
+    output = templates(file)["SlurmHyperPodStack"]["Outputs"]["TestHealthAlertCommand"]["Value"]
+    shown = subprocess.run(
+        ["bash", "-c", f'aws() {{ printf "%s\\n" "$@"; }}; {evaluate(output)}'],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    options = dict(zip(shown[2::2], shown[3::2], strict=True))
+    assert shown[:2] == ["logs", "put-log-events"] and options["--log-group-name"] == group
+    (sent,) = json.loads(options["--log-events"])
+    field, value = re.findall(r'\$\.(\w+) = "(\w+)"', counted["Pattern"])[0]
+    assert json.loads(sent["message"])[field] == value
+    assert abs(sent["timestamp"] / 1000 - time.time()) < 3600
+    # EKS clusters get the agent's events, and no second alert for each.
+    eks = templates(WATCHED[0])["EksHyperPodStack"]
+    assert not resources(eks, "Custom::HyperPodHealthLog")
 
 
 def test_people_sign_in_as_the_file_says() -> None:

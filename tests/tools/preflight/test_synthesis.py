@@ -50,8 +50,7 @@ def test_an_error_of_the_synthesis_is_one_line_with_a_remedy(cluster: Any) -> No
 
 @pytest.mark.parametrize("name", ["slurm", "eks"])
 def test_both_schedulers_are_checked(name: str) -> None:
-    slurm = shipped("slurm")
-    cluster = {"slurm": slurm, "eks": EKS}[name]
-    account = {"slurm": empty_account, "eks": eks_account}[name]
-    found = findings(account(cluster), cluster)
+    cluster: Any = shipped("slurm") if name == "slurm" else EKS
+    account = empty_account(cluster) if name == "slurm" else eks_account(cluster)
+    found = findings(account, cluster)
     assert [finding.level for finding in found if finding.subject == "synthesis"] == ["OK"]

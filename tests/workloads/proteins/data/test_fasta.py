@@ -120,6 +120,22 @@ def test_protein_of_ten_megabytes_on_one_line(tmp_path: Path) -> None:
         read(path, block_bytes=1 << 18)
 
 
+@pytest.mark.parametrize("place", [2, 3])
+@pytest.mark.parametrize("block_bytes", [400, 4_000])
+def test_the_bound_holds_within_blocks_and_at_the_end(
+    tmp_path: Path, place: int, block_bytes: int
+) -> None:
+    """The last record ends with the file, and a block may have more bytes than the longest record."""
+    path = tmp_path / "x.fasta"
+    records = [b">a\nMKV\n", b">b\nGG\n", b">c\nLL\n"]
+    records.insert(place, b">long\n" + b"M" * 1_100 + b"\n")
+    path.write_bytes(b"".join(records))
+    with pytest.raises(
+        ValueError, match=f"x.fasta:{2 * place + 1}: a record of more than 1000 bytes"
+    ):
+        read(path, block_bytes=block_bytes, longest=1_000)
+
+
 def test_gzip_of_several_members_reads_as_one(tmp_path: Path) -> None:
     path = tmp_path / "x.fasta.gz"
     path.write_bytes(gzip.compress(b">a\nMKV\n>b\nL") + gzip.compress(b"A\n>c\nGG\n"))

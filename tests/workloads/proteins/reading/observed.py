@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,17 @@ import pytest
 import yaml
 
 from seqlm.api import Model
-from seqlm.proteins.alphabet import decode
+from seqlm.proteins.alphabet import decode, encode
+from seqlm.proteins.data.prepare import prepare_proteins
 from seqlm.proteins.explore.command import explore
 from seqlm.proteins.finetune.labelled import LabelledSplit
 from seqlm.proteins.finetune.prepare import prepare_table
 from seqlm.proteins.reading.policies import Decision, Kind
+from seqlm.proteins.reading.rejects import REJECTS_FILE
 from seqlm.runs.run_file import RunFile, load_config
+from seqlm.training.data.manifest import Manifest
 from seqlm.training.processes import Processes
+from seqlm.training.records import RecordSplit
 from tests.workloads.proteins.inference.written import rows
 from tests.workloads.proteins.reading.odd_inputs import (
     GOOD,
@@ -43,7 +47,7 @@ Value = Any
 """Result of a protein, which can be compared."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Observed:
     """Behaviour of a command."""
 
@@ -76,6 +80,14 @@ def write_csv(path: Path, table: Iterable[Sequence[object]]) -> Path:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows(table)
     return path
+
+
+def table_of(oddity: Oddity) -> list[Sequence[str]]:
+    """Return the rows of an input, the header first. The last one has the extra cells."""
+    records = [[record.id, record.sequence] for record in oddity.all_records]
+    if oddity.extra_cells:
+        records[-1] += oddity.extra_cells
+    return [("id", "sequence"), *records]
 
 
 class Inference:
@@ -113,10 +125,7 @@ class Inference:
         if form == "fasta":
             path.write_text(fasta_of(oddity))
         else:
-            records = [[record.id, record.sequence] for record in oddity.all_records]
-            if oddity.extra_cells:
-                records[-1] += oddity.extra_cells
-            write_csv(path, [("id", "sequence"), *records])
+            write_csv(path, table_of(oddity))
         return self._observed(kind, path, folder, capsys)
 
     def observe_mutation(
@@ -197,16 +206,79 @@ def listed_kinds(output: Path) -> list[str]:
     return [row["kind"] for row in rows(rejects)] if rejects.exists() else []
 
 
+def observe_data(kind: Kind, folder: Path, capsys: pytest.CaptureFixture[str]) -> Observed:
+    """Prepare proteins with an odd record for pre-training."""
+    oddity = ODDITIES[kind]
+    if kind is Kind.NUCLEOTIDES:  # fewer than half of the records are used with a warning
+        oddity = dataclasses.replace(oddity, alone=True)
+    path = folder / "proteins"
+    if kind in ONLY_TABLES:
+        write_csv(path, table_of(oddity))
+    else:
+        path.write_text(fasta_of(oddity))
+    data = folder / "data"
+    capsys.readouterr()
+    try:
+        prepare_proteins(
+            load_config("esm2_8m_sample", [f"data.source=[{path}]", f"data.path={data}"])
+        )
+    except ValueError as error:
+        assert not data.exists()
+        return Observed(Decision.STOP, str(error))
+    found = []
+    for name, split in Manifest.load(data).splits.items():
+        if split.records:
+            for batch in RecordSplit(data, name).record_batches:  # type: ignore[arg-type]
+                found += zip(
+                    batch.column("id").to_pylist(), batch.column("tokens").to_pylist(), strict=True
+                )
+    is_left_out = len(found) < len(oddity.all_records)
+    decision = treatment(oddity, found, None if is_left_out else encode(oddity.equals))
+    rejects = data / REJECTS_FILE
+    listed = [row["kind"] for row in rows(rejects)] if rejects.exists() else []
+    assert listed == ([kind.value] if decision is Decision.REJECT else [])
+    return Observed(decision, capsys.readouterr().err)
+
+
 LABELLED = [
-    (f"P{number}", ("MALWKG", "MCDEFH")[number % 2] * (number + 4), number % 2, number % 5)
+    (
+        f"P{number}",
+        ("MALWKG", "MCDEFH")[number % 2] * (number + 4),
+        number % 2,
+        ("train", "train", "train", "validation", "test")[number % 5],
+    )
     for number in range(20)
 ]
-"""Labelled proteins: id, sequence, label and fold."""
-HEADER = ("id", "sequence", "label", "fold")
+"""Labelled proteins: id, sequence, label and split."""
+HEADER = ("id", "sequence", "label", "split")
+
+
+def observe_mask(folder: Path, capsys: pytest.CaptureFixture[str]) -> Observed:
+    """Prepare labels of residues, one of which a mask leaves out."""
+    splits = ["train", "train", "validation", "test"]
+    masks = ["1011", "1111", "1111", "1111"]
+    labelled = [
+        (f"P{number}", "MKT" + "ACDE"[number], "HEHE", masks[number], splits[number])
+        for number in range(len(splits))
+    ]
+    header = ("id", "sequence", "structure", "resolved", "split")
+    path = write_csv(folder / "table.csv", [header, *labelled])
+    task = {"kind": "residue", "table": [str(path)], "label_columns": ["structure"]}
+    file = folder / "task.yaml"
+    settings = {"name": "run", "data": {"path": str(folder / "data")}, "task": task}
+    file.write_text(yaml.safe_dump(settings))
+    prepare_table(load_config(file))
+    said = capsys.readouterr().err
+    assert "labels: read 16, used 15, " in said
+    train = LabelledSplit(folder / "data", "train")
+    num_masked = train.num_masked(np.arange(train.num_units), len("MKTA")).sum()
+    return Observed(Decision.REJECT if num_masked else Decision.USE, said)
 
 
 def observe_finetune(kind: Kind, folder: Path, capsys: pytest.CaptureFixture[str]) -> Observed:
     """Prepare a table with an odd record."""
+    if kind is Kind.MASKED:
+        return observe_mask(folder, capsys)
     records: list[Sequence[object]] = list(LABELLED)
     oddity = ODDITIES.get(kind, Oddity([Given(ODD, PLAIN)], PLAIN))
     label: object = {Kind.NO_LABEL: "", Kind.BAD_LABEL: "maybe"}.get(kind, 1)
@@ -215,7 +287,8 @@ def observe_finetune(kind: Kind, folder: Path, capsys: pytest.CaptureFixture[str
     for record in oddity.records:
         name = "P1" if record.id == "good0" else record.id
         sequence = LABELLED[1][1] if record.sequence == GOOD["good0"] else record.sequence
-        records.append((name, sequence, label, 0, *oddity.extra_cells))
+        fold = "test2" if kind is Kind.OTHER_SET else "train"
+        records.append((name, sequence, label, fold, *oddity.extra_cells))
     table: list[Sequence[object]] = [HEADER, *records]
     task: dict[str, Any] = {}
     if kind in (Kind.NO_ROW, Kind.NO_PROTEIN, Kind.REPEATED_ROW):
@@ -237,7 +310,7 @@ def observe_finetune(kind: Kind, folder: Path, capsys: pytest.CaptureFixture[str
             "kind": "binary",
             "table": [str(path)],
             "label_columns": ["label"],
-            "split": {"column": "fold", "validation": [3], "test": [4]},
+            "split": {"column": "split"},
             **task,
         },
     }
@@ -253,7 +326,7 @@ def observe_finetune(kind: Kind, folder: Path, capsys: pytest.CaptureFixture[str
     train = LabelledSplit(folder / "data", "train")
     places, _ = train.draw(0, train.num_units, 0, 0)
     found = dict(zip(train.ids(np.arange(train.num_units)), places, strict=True))
-    rejects = folder / "data" / "rejects.csv"
+    rejects = folder / "data" / REJECTS_FILE
     listed = [row["kind"] for row in rows(rejects)] if rejects.exists() else []
     if ODD not in found or kind is Kind.REPEATED_SEQUENCE:
         assert listed == [kind.value]

@@ -19,7 +19,7 @@ LONG = (PLAIN + OTHER) * 2
 SHORT = PLAIN[:10]
 UNUSUAL = PLAIN + "UOBZJX"
 REPETITIVE = "MAMMAM" * 5
-HUGE = "M" * (40 << 20)
+HUGE = "M" * (33 << 20)
 """A record above the limit of 32 MiB."""
 
 

@@ -26,6 +26,7 @@ from tests.workloads.proteins.inference.test_predictions import save_head
 from tests.workloads.proteins.reading.observed import (
     Inference,
     Observed,
+    observe_data,
     observe_explore,
     observe_finetune,
     observe_python,
@@ -93,8 +94,8 @@ def commands(
 
 @pytest.fixture(autouse=True)
 def without_pictures_of_mutants(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variants_module, "draw_heat_maps", lambda *arguments: [])
-    monkeypatch.setattr(variants_module, "write_positions", lambda *arguments: [])
+    monkeypatch.setattr(variants_module, "draw_heat_maps", lambda table, model, first: [])
+    monkeypatch.setattr(variants_module, "write_positions", lambda table, model, first: [])
 
 
 def inference_cases() -> Iterator[tuple[str, Kind, str]]:
@@ -136,6 +137,11 @@ def test_contacts(
 ) -> None:
     form = "csv" if kind in ONLY_TABLES else "fasta"
     check(commands["contacts"].observe(kind, form, tmp_path, capsys), kind, Reader.CONTACTS)
+
+
+@pytest.mark.parametrize("kind", kinds_of(Reader.DATA))
+def test_data(kind: Kind, tmp_path: Path, capsys: Capture) -> None:
+    check(observe_data(kind, tmp_path, capsys), kind, Reader.DATA)
 
 
 @pytest.mark.parametrize("kind", kinds_of(Reader.FINETUNE))

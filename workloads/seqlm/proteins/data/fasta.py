@@ -118,15 +118,15 @@ class SourceReader:
             else:
                 searched_from = max(0, len(carry) - len(separator))
                 cut = data.rfind(separator, searched_from) + 1
+            block = Block(str(self.path), line, data[:cut])
+            if cut > max_record_bytes:
+                _check_lengths(block, separator, max_record_bytes)
             if cut:
-                yield Block(str(self.path), line, data[:cut])
+                yield block
                 line += data.count(b"\n", 0, cut)
             carry = data[cut:]
             if len(carry) > max_record_bytes:
-                raise ValueError(
-                    f"{self.path}:{line}: a record of more than {max_record_bytes} bytes; the longest "
-                    "proteins have some 50 thousand residues, so check that each has a header line of its own"
-                )
+                raise _too_long(f"{self.path}:{line}", max_record_bytes)
             if ended:
                 break
         if not started:
@@ -146,6 +146,28 @@ class SourceReader:
             parts.append(part)
             missing -= len(part)
         return b"".join(parts), False
+
+
+def _check_lengths(block: Block, separator: bytes, max_record_bytes: int) -> None:
+    """Raise ValueError if a record or line of a block is too long."""
+    data = block.data
+    if separator == RECORD_START:
+        bounds = _record_bounds(data)
+    else:
+        newlines = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n"))
+        bounds = [0, *(newlines + 1).tolist(), len(data)]
+    for start, stop in itertools.pairwise(bounds):
+        if stop - start > max_record_bytes:
+            line = block.first_line + data.count(b"\n", 0, start)
+            raise _too_long(f"{block.file}:{line}", max_record_bytes)
+
+
+def _too_long(where: str, max_record_bytes: int) -> ValueError:
+    """Return the error for a record that is too long."""
+    return ValueError(
+        f"{where}: a record of more than {max_record_bytes} bytes; the longest proteins have some 50 "
+        "thousand residues, so check that each has a header line of its own"
+    )
 
 
 def _without_leading_blanks(data: bytes, separator: bytes) -> tuple[bytes, int]:

@@ -120,6 +120,21 @@ def test_protein_of_ten_megabytes_on_one_line(tmp_path: Path) -> None:
         read(path, block_bytes=1 << 18)
 
 
+@pytest.mark.parametrize("block_bytes", [1 << 16, 700_000, 900_000])
+@pytest.mark.parametrize("behind", ["", "\n", "\n>b\nGG\n", "\n" + ">b\nGG\n" * 300_000])
+def test_the_bound_of_a_record_does_not_depend_on_the_blocks(
+    tmp_path: Path, block_bytes: int, behind: str
+) -> None:
+    path = tmp_path / "x.fasta"
+    for residues, is_allowed in ((1_040_000, True), (1_060_000, False)):
+        path.write_text(f">a\nMKV\n>long\n{'M' * residues}{behind}")
+        if is_allowed:
+            read(path, block_bytes)
+            continue
+        with pytest.raises(ValueError, match=r"x.fasta:3: a record of more than 1048576 bytes"):
+            read(path, block_bytes)
+
+
 def test_gzip_of_several_members_reads_as_one(tmp_path: Path) -> None:
     path = tmp_path / "x.fasta.gz"
     path.write_bytes(gzip.compress(b">a\nMKV\n>b\nL") + gzip.compress(b"A\n>c\nGG\n"))

@@ -76,7 +76,7 @@ class ColumnScan:
 
         Args:
             where: place of the cell.
-            cell: its text, which is not empty.
+            cell: text of the cell, which is not empty.
         """
         self.cells += 1
         found = damage_of(cell)

@@ -67,8 +67,8 @@ def bad_row(where: str, record_id: bytes, sequence: bytes) -> Reject | None:
 
     Args:
         where: place of the row.
-        record_id: its id; empty if it has none.
-        sequence: its sequence; empty if it has none.
+        record_id: id of the row; empty if it has none.
+        sequence: sequence of the row; empty if it has none.
     """
     if not record_id:
         return Reject(Kind.NO_ID, where, "row without an id; give it one")

@@ -113,24 +113,35 @@ class SourceReader:
                 started = bool(data)
                 if started and separator == RECORD_START:
                     _check_fasta_start(Block(str(self.path), line, data))
-            if ended:
-                cut = len(data)
-            else:
-                searched_from = max(0, len(carry) - len(separator))
-                cut = data.rfind(separator, searched_from) + 1
-            block = Block(str(self.path), line, data[:cut])
-            if cut > max_record_bytes:
-                _check_lengths(block, separator, max_record_bytes)
+            searched_from = max(0, len(carry) - len(separator))
+            cut = len(data) if ended else data.rfind(separator, searched_from) + 1
+            if carry and len(data) > max_record_bytes:
+                # Blocks are smaller than records may be, so that only the record at their edge can be longer.
+                end = data.find(separator, searched_from) + 1 or len(data)
+                self._check_size(end, line, max_record_bytes)
             if cut:
-                yield block
+                yield Block(str(self.path), line, data[:cut])
                 line += data.count(b"\n", 0, cut)
             carry = data[cut:]
-            if len(carry) > max_record_bytes:
-                raise _too_long(f"{self.path}:{line}", max_record_bytes)
+            self._check_size(len(carry), line, max_record_bytes)
             if ended:
                 break
         if not started:
             raise ValueError(f"{self.path} is empty; give a file with at least one record")
+
+    def _check_size(self, num_bytes: int, line: int, max_record_bytes: int) -> None:
+        """Raise ValueError if a record is too long.
+
+        Args:
+            num_bytes: length of the record, or of a part of it.
+            line: line on which it begins.
+            max_record_bytes: length of the longest record allowed.
+        """
+        if num_bytes > max_record_bytes:
+            raise ValueError(
+                f"{self.path}:{line}: a record of more than {max_record_bytes} bytes; the longest proteins "
+                "have some 50 thousand residues, so check that each has a header line of its own"
+            )
 
     def _read(self, carry: bytes, num_bytes: int) -> tuple[bytes, bool]:
         """Return ``carry`` and about ``num_bytes`` more, and whether the file ended."""
@@ -146,28 +157,6 @@ class SourceReader:
             parts.append(part)
             missing -= len(part)
         return b"".join(parts), False
-
-
-def _check_lengths(block: Block, separator: bytes, max_record_bytes: int) -> None:
-    """Raise ValueError if a record or line of a block is too long."""
-    data = block.data
-    if separator == RECORD_START:
-        bounds = _record_bounds(data)
-    else:
-        newlines = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n"))
-        bounds = [0, *(newlines + 1).tolist(), len(data)]
-    for start, stop in itertools.pairwise(bounds):
-        if stop - start > max_record_bytes:
-            line = block.first_line + data.count(b"\n", 0, start)
-            raise _too_long(f"{block.file}:{line}", max_record_bytes)
-
-
-def _too_long(where: str, max_record_bytes: int) -> ValueError:
-    """Return the error for a record that is too long."""
-    return ValueError(
-        f"{where}: a record of more than {max_record_bytes} bytes; the longest proteins have some 50 "
-        "thousand residues, so check that each has a header line of its own"
-    )
 
 
 def _without_leading_blanks(data: bytes, separator: bytes) -> tuple[bytes, int]:

@@ -137,6 +137,14 @@ for arguments in {commands}:
 """
 
 
+def test_later_fields_of_a_task_leave_the_names_of_earlier_folders() -> None:
+    """The names are those of the version before columns were found by their names."""
+    assert load_config("secondary_structure").data.path == "data/secondary_structure-d515282f"
+    assert load_config("deeploc_membrane").data.path == "data/deeploc2-5ed588e2"
+    masked = load_config("secondary_structure", ["task.mask_columns=[resolved]"])
+    assert masked.data.path != "data/secondary_structure-d515282f"
+
+
 def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
     """All commands run in one process, which must never import torch."""
 

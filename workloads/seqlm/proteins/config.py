@@ -4,9 +4,9 @@ The run file is composed of these and others in ``seqlm.runs.run_file``.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from seqlm.proteins.finetune.task_kinds import TASK_KINDS
 from seqlm.proteins.inference.poolings import POOLED, POOLINGS
@@ -187,6 +187,31 @@ class TaskConfig:
     baselines: bool = True
     """Score a frozen probe and k-mers at the end, for the report. They use at most 1,000 proteins to fit
     and 300 to score, and 15 % of that for a residue task."""
+
+
+EARLIER_COLUMNS: Mapping[str, str] = {"id_column": "id", "sequence_column": "sequence"}
+"""Columns of ``TaskConfig`` that the first versions read by default."""
+LATER_FIELDS = ("mask", "mask_columns")
+"""Fields of ``TaskConfig`` that shape prepared data, and that the first versions did not have."""
+LATER_SPLIT_FIELDS = ("validation_column", "fold")
+"""Such fields of ``SplitConfig``."""
+
+
+def named_fields(task: TaskConfig) -> dict[str, Any]:
+    """Return the fields of a task after which the folder of its data is named.
+
+    Later fields count only if they are set, so that earlier folders keep their names.
+    """
+    fields = asdict(task)
+    for name, earlier in EARLIER_COLUMNS.items():
+        fields[name] = fields[name] or earlier
+    for name in LATER_FIELDS:
+        if not fields[name]:
+            del fields[name]
+    for name in LATER_SPLIT_FIELDS:
+        if fields["split"][name] is None:
+            del fields["split"][name]
+    return fields
 
 
 @dataclass(frozen=True, kw_only=True)

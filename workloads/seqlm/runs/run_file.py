@@ -23,6 +23,7 @@ from seqlm.proteins.config import (
     PublishConfig,
     ScorecardConfig,
     TaskConfig,
+    named_fields,
     protein_violations,
 )
 from seqlm.proteins.families.table import MODEL_FAMILIES, family_of
@@ -128,7 +129,9 @@ def _data_path(config: RunFile) -> str:
     sources = table.table if table else data.members or data.source
     if sources == ("sample",) and table is None and _settings(data) == _settings(DataConfig()):
         return "data/sample"
-    shape = dataclasses.asdict(table) if table else {}
+    shape = dataclasses.asdict(config.chat) if config.chat else {}
+    if config.task and not config.chat:
+        shape = named_fields(config.task)
     for name in WITHOUT_SHAPE:
         shape.pop(name, None)
     tokenizer = config.model.init_from if config.chat else None

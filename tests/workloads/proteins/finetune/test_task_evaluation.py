@@ -36,6 +36,9 @@ def test_model_and_checkpoint_score_as_at_the_end_of_the_run(
             (written,) = set(run_dir.iterdir()) - before
             scores = json.loads(written.read_text())
             assert written.name.startswith(f"evaluation-{split}") and scores["task"] == kind
+            if kind == "residue":
+                assert scores["scored_residues"] > scores["unlabelled_residues"] > 0
+                assert scores["masked_residues"] == 0
             found = {name: value for name, value in scores.items() if name.startswith("eval_")}
             del found["eval_runtime"]
             assert len(found) >= 6

@@ -97,7 +97,7 @@ FIELD_TABLES = [
         '"{""Run"": ""SRR1"", ""Species"": ""human""}"\n'
         "sequence,v_call,j_call,sequence_alignment_aa,Redundancy\nACGT,v,j,MKT,2\n",
         [("1", "MKT")],
-        "a table of the Observed Antibody Space",
+        "a table of IgBLAST, such as those of the Observed Antibody Space",
     ),
     (
         "Entry\tReviewed\tEntry Name\tProtein names\tOrganism\tLength\tSequence\n"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from seqlm.proteins.alphabet import TOKENS
-from seqlm.proteins.config import TaskConfig
+from seqlm.proteins.config import EARLIER_COLUMNS, TaskConfig
 from seqlm.proteins.data.plausibility import Implausible
 from seqlm.proteins.data.prepare import one_file
 from seqlm.proteins.data.similarity import similar_across_splits, similarity_warning
@@ -61,8 +61,7 @@ TABLES = replace(
 )
 """Kinds of files that ``task.table`` names; a folder stands for its FASTA files."""
 EARLIER_DEFAULTS: Mapping[str, Any] = {
-    "id_column": "id",
-    "sequence_column": "sequence",
+    **EARLIER_COLUMNS,
     "mask_columns": [],
     "split.validation_column": None,
     "split.fold": None,

@@ -137,7 +137,7 @@ FIELD_FORMATS = (
         sequences=("sequence_aa",),
     ),
     FieldFormat(
-        "a table of the Observed Antibody Space",
+        "a table of IgBLAST, such as those of the Observed Antibody Space",
         needs=frozenset(("sequence", "sequence_alignment_aa")),
         sequences=("sequence_alignment_aa",),
     ),
@@ -145,7 +145,8 @@ FIELD_FORMATS = (
         "a table of AIRR",
         needs=frozenset(("sequence", "v_call", "j_call")),
         nucleotides=("sequence",),
-        without_sequence="whose 'sequence' is DNA; give a table with the column 'sequence_aa'",
+        without_sequence="whose 'sequence' is DNA; give a table with the column 'sequence_aa', or name "
+        "another column with proteins",
     ),
     FieldFormat(
         "an export of UniProt",

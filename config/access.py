@@ -1,5 +1,6 @@
 """Section ``access`` of a cluster file: users, their groups and their Slurm accounts."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -9,19 +10,42 @@ from config.public_key import EXAMPLES, PATTERN
 from config.section import Section
 
 FIRST_ID = 2000
-"""Lowest number of a user or group. The system uses numbers below 1000, 1000 is the image's user ubuntu, and
-1001 to 1999 stay free for users that an administrator adds."""
+"""Lowest number that the file itself gives. The system uses numbers below 1000, 1000 is the image's user
+ubuntu, and 1001 to 1999 stay free for users that an administrator adds."""
 LAST_ID = 59999
-"""Highest number that Debian's adduser gives. SageMaker Studio has 200001."""
+"""Highest number that the file itself gives, like Debian's adduser."""
+FIRST_OF_RANGE = 1001
+"""Lowest number of a directory's range, above those of the system and of the image's user."""
+LAST_OF_RANGE = 2**31 - 1
+"""Highest number of a directory's range. Numbers from 2**31 on are negative for programs that take 32 bits
+with a sign, and systemd advises against them ("Users, Groups, UIDs and GIDs on systemd Systems")."""
+RESERVED_IDS: Mapping[int, str] = {
+    65534: "the user nobody",
+    65535: "an error for programs with 16 bits",
+    200001: "SageMaker Studio",
+}
+"""Numbers that belong to others, with their owners."""
 MAX_FAIRSHARE = 2**31 - 2
 """Largest share. Slurm uses the next number for ``fairshare=parent`` (SLURMDB_FS_USE_PARENT)."""
 
-Id = Annotated[int, Field(ge=FIRST_ID, le=LAST_ID)]
+Id = int
+"""Number of a user or group. The rules check it, because no number near it is right for a person."""
 UserName = Annotated[str, forms.field(forms.LOWER_CASE_NAME, max_length=32)]
 """Name of a user or group; useradd accepts up to 32 characters."""
 AccountName = Annotated[str, forms.field(forms.LOWER_CASE_NAME, max_length=64)]
 PublicKey = Annotated[str, Field(examples=list(EXAMPLES), json_schema_extra={"pattern": PATTERN})]
 """Public key. Editors check its form only; the rules also check its content."""
+
+
+class IdRange(Section):
+    """Numbers that somebody else gives out, such as a company's directory."""
+
+    owner: Annotated[str, Field(min_length=1, max_length=64)]
+    """Directory or service that gives out the numbers, so that two of them do not give the same one."""
+    first: Annotated[int, Field(ge=FIRST_OF_RANGE, le=LAST_OF_RANGE)]
+    """First number of the range."""
+    last: Annotated[int, Field(ge=FIRST_OF_RANGE, le=LAST_OF_RANGE)]
+    """Last number of the range."""
 
 
 class UserGroup(Section):
@@ -73,6 +97,9 @@ class Access(Section):
     `make apply-lifecycle` locks out users that were removed from the file. Their homes and job records stay.
     """
 
+    id_ranges: list[IdRange] = Field(default=[])
+    """Ranges from which users and groups may have numbers in addition to 2000 to 59999, because a directory
+    gives them out, such as Active Directory."""
     groups: list[UserGroup] = Field(default=[])
     """Groups that users share."""
     users: list[User] = Field(default=[])

@@ -56,6 +56,18 @@ MARIADB_VERSION = "11.4.10"
 """Version with long-term support; slurmdbd works with MariaDB 5.5 and later."""
 
 
+class ExistingDatabase(Section):
+    """Database that an earlier deployment kept, or that several clusters share."""
+
+    endpoint: Annotated[str, forms.field(forms.HOST_NAME, max_length=255)]
+    """DNS name of the database, compatible with MySQL, on port 3306."""
+    secret_arn: Annotated[str, forms.field(forms.SECRET_ARN, max_length=2048)]
+    """Secret with the keys ``username`` and ``password``."""
+    security_group_id: Annotated[str, forms.field(forms.SECURITY_GROUP_ID)] | None = None
+    """Security group of the database, to which the storage stack adds one rule for the cluster. Null adds
+    none, because the group admits the cluster already."""
+
+
 class AccountingDatabase(Section):
     """MariaDB on RDS for Slurm's accounting, which keeps the job history if the controller is lost.
 
@@ -63,6 +75,12 @@ class AccountingDatabase(Section):
     database on its controller.
     """
 
+    existing: ExistingDatabase | None = None
+    """Database to use instead of a new one. The other fields then describe it. `make teardown` prints this
+    section for a database that it keeps."""
+    schema_name: Annotated[str, forms.field(forms.DATABASE_SCHEMA, max_length=64)] | None = None
+    """Schema in the database, which HyperPod creates. Null is slurm_acct_<cluster>, so that a redeployed
+    cluster finds its history and fair share, and clusters that share a database do not mix theirs."""
     instance_class: Annotated[str, forms.field(forms.DATABASE_CLASS)] = "db.t4g.medium"
     """RDS instance class that runs MariaDB."""
     storage_gib: Annotated[int, Field(ge=20, le=65536)] = 20
@@ -73,6 +91,14 @@ class AccountingDatabase(Section):
     """Days for which daily backups are kept."""
     removal: Removal = "retain"
     """Effect of `cdk destroy` of the storage stack on the database."""
+
+
+def accounting_schema(cluster_name: str, database: AccountingDatabase) -> str:
+    """Return the schema of the cluster's accounting.
+
+    AWS's documents give two defaults for a missing name, of which one is the same for all clusters.
+    """
+    return database.schema_name or f"slurm_acct_{cluster_name.replace('-', '_')}"
 
 
 class SlurmCluster(Cluster):

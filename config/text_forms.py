@@ -206,6 +206,25 @@ ATTRIBUTE_NAME = _form(
     "attribute names have ASCII characters only, without spaces",
     ("role", "http://schemas.example.com/claims/groups"),
 )
+SECURITY_GROUP_ID = _id_form("sg", "a security group")
+SECRET_ARN = _form(
+    r"^arn:aws:secretsmanager:[a-z0-9-]+:\d{12}:secret:[\w/+=.@-]+-[A-Za-z0-9]{6}$",
+    "a secret is given by its ARN, with the six characters at its end",
+    (
+        "arn:aws:secretsmanager:us-west-2:123456789012:secret:slurm-AbCdEf",
+        "arn:aws:secretsmanager:us-east-1:123456789012:secret:hpc/slurm-0aB1cD",
+    ),
+)
+HOST_NAME = _form(
+    r"^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)+$",
+    "a server is given by its DNS name",
+    ("slurm.c0ffee.us-west-2.rds.amazonaws.com", "mariadb.hpc.example.com"),
+)
+DATABASE_SCHEMA = _form(
+    r"^[A-Za-z0-9$_]+$",
+    "a schema has letters, digits, $ and _",
+    ("slurm_acct_esm2_slurm", "slurm_acct_db"),
+)
 FILE_SYSTEM_ID = _id_form("fs", "a file system of FSx")
 MOUNT_NAME = _form(
     r"^[a-z0-9_]{1,8}$",

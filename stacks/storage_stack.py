@@ -141,7 +141,12 @@ class StorageStack(Stack):
         database = cluster.accounting_database if isinstance(cluster, SlurmCluster) else None
         if database:
             self.accounting_database = AccountingDatabase(
-                self, "AccountingDatabase", settings=database, network=network, key=self.key
+                self,
+                "AccountingDatabase",
+                settings=database,
+                cluster_name=cluster.name,
+                network=network,
+                key=self.key,
             )
         CfnOutput(self, "LustreFileSystemId", value=self.lustre.file_system_id)
         CfnOutput(self, "DataBucketName", value=self.data_bucket.bucket_name)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from config.access import FIRST_ID, LAST_ID, Access, Account
+from config.access import FIRST_ID, LAST_ID, RESERVED_IDS, Account
 from config.facts.system_names import SYSTEM_NAMES
 from config.public_key import fault, is_private_key
 from config.reading.violation import Violation
@@ -12,6 +12,11 @@ from config.rules.rule import SlurmRule, repetitions
 from config.slurm_cluster import SlurmCluster
 from config.text_forms import LOWER_CASE_NAME
 
+OWN_RANGE = (FIRST_ID, LAST_ID)
+KEEP_OR_GIVE = (
+    "keep the number that a directory gives, and add its range to access.id_ranges with the directory as "
+    "owner; give an unused number only to somebody without files"
+)
 _NUM_SHOWN = 60
 """Characters of an invalid key that a message shows: enough to find it, and on one line."""
 
@@ -43,6 +48,36 @@ def names_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
                 )
 
 
+def numbers_have_an_owner(cluster: SlurmCluster) -> Iterator[Violation]:
+    """Require numbers of the file's own range or of a named one. A number near a wrong one is no remedy."""
+    access = cluster.access
+    for kind, key, items in (
+        ("users", "uid", [(user.name, user.uid) for user in access.users]),
+        ("groups", "gid", [(group.name, group.gid) for group in access.groups]),
+    ):
+        for name, number in items:
+            wrong = partial(Violation, f"access.{kind}[{name}].{key}", number)
+            ranges = [(found.first, found.last) for found in access.id_ranges]
+            if number in RESERVED_IDS:
+                yield wrong(f"the number belongs to {RESERVED_IDS[number]}", KEEP_OR_GIVE)
+            elif not any(first <= number <= last for first, last in [OWN_RANGE, *ranges]):
+                yield wrong(
+                    f"numbers are {FIRST_ID} to {LAST_ID}, or in a range of access.id_ranges",
+                    KEEP_OR_GIVE,
+                )
+
+
+def ranges_are_in_order(cluster: SlurmCluster) -> Iterator[Violation]:
+    for index, found in enumerate(cluster.access.id_ranges):
+        if found.last < found.first:
+            yield Violation(
+                f"access.id_ranges[{index}].last",
+                found.last,
+                f"a range ends at or after its first number, {found.first}",
+                f"set the last number that {found.owner} gives out",
+            )
+
+
 def numbers_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
     """Require distinct numbers, because files on a shared file system belong to numbers."""
     access = cluster.access
@@ -56,7 +91,7 @@ def numbers_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
                     f"access.{kind}s[{name}].{key}",
                     number,
                     f"the {kind} {owners[number]} has this number",
-                    f"set another, such as {_free_number(access)}",
+                    "correct the wrong one of the two; an unused number is only for somebody without files",
                 )
             owners.setdefault(number, name)
 
@@ -80,7 +115,7 @@ def own_groups_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
                 user.uid,
                 f"the user's own group would have this number too, and it belongs to the group"
                 f" {by_number[user.uid]}",
-                f"set another, such as {_free_number(access)}, or set group",
+                "set group, or an unused number if the user has no files yet",
             )
 
 
@@ -146,12 +181,6 @@ def _circle(account: Account, accounts: dict[str, Account]) -> list[str]:
     return passed if above == account.name else []
 
 
-def _free_number(access: Access) -> int:
-    """Return the lowest number that neither a user nor a group has."""
-    taken = {user.uid for user in access.users} | {group.gid for group in access.groups}
-    return next(number for number in range(FIRST_ID, LAST_ID + 1) if number not in taken)
-
-
 def keys_are_public_keys(cluster: SlurmCluster) -> Iterator[Violation]:
     for user in cluster.access.users:
         for index, key in enumerate(user.ssh_keys):
@@ -174,6 +203,8 @@ RULES = (
         "set another name",
         got="root",
     ),
+    numbers_have_an_owner,
+    ranges_are_in_order,
     numbers_are_distinct,
     own_groups_are_free,
     groups_of_users_exist,

@@ -61,9 +61,12 @@ def _is_public(cidr: str) -> bool:
     return vpc is not None and not any(vpc.subnet_of(block) for block in _PRIVATE)
 
 
+_VPC_RANGES = ("network.cidr", "network.other_cidrs")
+
+
 def ranges_leave_docker_alone(cluster: Cluster) -> Iterator[Violation]:
     for path, cidr in _ranges(cluster):
-        if path.startswith("network.cidr") and isinstance(cluster.network, ExistingVpc):
+        if path.startswith(_VPC_RANGES) and isinstance(cluster.network, ExistingVpc):
             continue  # only the nodes' subnets matter
         network = parsed(cidr)
         if network and network.overlaps(_DOCKER):
@@ -77,12 +80,10 @@ def ranges_leave_docker_alone(cluster: Cluster) -> Iterator[Violation]:
 
 def _ranges(cluster: Cluster) -> Iterator[tuple[str, str]]:
     """Yield the path and the value of each address range of the network."""
-    cidr = cluster.network.cidr
-    if isinstance(cidr, str):
-        yield "network.cidr", cidr
-    else:
-        yield from ((f"network.cidr[{index}]", part) for index, part in enumerate(cidr))
+    yield "network.cidr", cluster.network.cidr
     if isinstance(cluster.network, ExistingVpc):
+        for index, cidr in enumerate(cluster.network.other_cidrs):
+            yield f"network.other_cidrs[{index}]", cidr
         for index, subnet in enumerate(cluster.network.private_subnets):
             yield f"network.private_subnets[{index}].cidr", subnet.cidr
 

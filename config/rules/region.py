@@ -4,7 +4,7 @@ import difflib
 import itertools
 from collections.abc import Iterator
 
-from config.cluster import Cluster, NewVpc, zone_ids, zone_of
+from config.cluster import Cluster, InstanceGroup, NewVpc, zone_ids, zone_of
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.violation import Violation
@@ -89,18 +89,56 @@ def zones_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     yield from repetitions(path, zone_ids(cluster), earlier, fix, key=key)
 
 
-def accelerated_groups_are_beside_the_file_system(cluster: Cluster) -> Iterator[Violation]:
-    """Require one zone: EFA, also to Lustre, does not cross zones (EC2 user guide, "EFA limitations")."""
+def groups_that_share_jobs_are_in_one_zone(cluster: Cluster) -> Iterator[Violation]:
+    """Require one zone for groups with EFA that a job may span.
+
+    EFA's traffic does not cross zones (EC2 user guide, "EFA limitations"). Jobs span the groups of a Slurm
+    partition, and on EKS those of an instance type.
+    """
+    first: dict[str, InstanceGroup] = {}
+    for group in cluster.instance_groups:
+        instance = INSTANCE_TYPES.get(group.instance_type)
+        if instance is None or not instance.num_efa or not group.runs_jobs:
+            continue
+        partition = getattr(group, "partition", None)
+        pool = partition or group.instance_type
+        earlier = first.setdefault(pool, group)
+        zone_id = zone_of(cluster, group)
+        if zone_id == zone_of(cluster, earlier) or zone_id not in zone_ids(cluster):
+            continue
+        shared = f"partition {partition}" if partition else group.instance_type
+        yield Violation(
+            group_path(group, "availability_zone_id"),
+            zone_id,
+            f"jobs of {shared} may span {earlier.name} and {group.name}, and EFA does not cross zones",
+            f"set {zone_of(cluster, earlier)}, or "
+            + ("give the group its own partition" if partition else "use another instance type"),
+        )
+
+
+def lustre_over_efa_is_in_the_zone(cluster: Cluster) -> Iterator[Violation]:
+    """Require the file system's zone for accelerated nodes that reach it over EFA, which does not cross zones.
+
+    Other nodes read less, and mount over TCP.
+    """
+    if not cluster.storage.lustre.efa:
+        return
     zones = zone_ids(cluster)
     for group in cluster.instance_groups:
         instance = INSTANCE_TYPES.get(group.instance_type)
         zone_id = zone_of(cluster, group)
-        if instance and instance.accelerator and zone_id in zones and zone_id != zones[0]:
+        if (
+            instance
+            and instance.accelerator
+            and instance.lustre_efa
+            and zone_id in zones
+            and zone_id != zones[0]
+        ):
             yield Violation(
                 group_path(group, "availability_zone_id"),
                 zone_id,
-                f"accelerated nodes must be in the zone of FSx, {zones[0]}, because EFA does not cross zones",
-                f"set {zones[0]}, or put {zone_id} first in the network",
+                f"storage.lustre.efa requires nodes in the zone of FSx, {zones[0]}: EFA does not cross zones",
+                f"set {zones[0]}, put {zone_id} first in the network, or set storage.lustre.efa to false",
             )
 
 
@@ -128,7 +166,8 @@ RULES = (
         lambda cluster, _: f"the network has {', '.join(dict.fromkeys(zone_ids(cluster)))}",
         "set one of these, or add the zone to the network",
     ),
-    accelerated_groups_are_beside_the_file_system,
+    groups_that_share_jobs_are_in_one_zone,
+    lustre_over_efa_is_in_the_zone,
     CommonRule(
         "network.interface_endpoints",
         lambda cluster: has_closed_network(cluster) and not cluster.network.interface_endpoints,

@@ -8,7 +8,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sagemaker as sagemaker
 
-from config.cluster import Cluster, InstanceGroup
+from config.cluster import Cluster, InstanceGroup, zone_ids, zone_of
 from config.facts.registry import has_list_price
 from constructs import Construct
 from constructs.policy.findings import acknowledge
@@ -52,6 +52,8 @@ class HyperPodCluster(Construct):
         for group in settings.instance_groups:
             if warning := price_warning(settings, group):
                 Annotations.of(self).add_warning_v2(f"hyperpod-esm2:price-{group.name}", warning)
+            if warning := zone_warning(settings, group):
+                Annotations.of(self).add_warning_v2(f"hyperpod-esm2:zone-{group.name}", warning)
 
 
 def price_warning(cluster: Cluster, group: InstanceGroup) -> str | None:
@@ -62,6 +64,19 @@ def price_warning(cluster: Cluster, group: InstanceGroup) -> str | None:
         f"instance_groups[{group.name}].instance_type: HyperPod's price list has no {group.instance_type} in "
         f"{cluster.region}, so that it may need a training plan or a private offer; `make preflight` checks "
         "the offers of the account"
+    )
+
+
+def zone_warning(cluster: Cluster, group: InstanceGroup) -> str | None:
+    """Return a warning if a group that runs jobs is in another zone than the file systems."""
+    first = zone_ids(cluster)[0]
+    if not group.runs_jobs or zone_of(cluster, group) == first:
+        return None
+    return (
+        f"instance_groups[{group.name}].availability_zone_id: the group is in {zone_of(cluster, group)}, "
+        f"and FSx in {first}. Everything that its jobs read and write crosses zones: it takes longer, and "
+        "AWS bills about 0.01 USD per GB in each zone (EC2 pricing, data transfer within a region). A fault "
+        "of either zone stops its jobs"
     )
 
 

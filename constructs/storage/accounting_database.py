@@ -6,7 +6,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_rds as rds
 from aws_cdk import aws_secretsmanager as secretsmanager
 
-from config.slurm_cluster import MARIADB_VERSION
+from config.slurm_cluster import MARIADB_VERSION, ExistingDatabase, accounting_schema
 from config.slurm_cluster import AccountingDatabase as Settings
 from constructs import Construct
 from constructs.policy.findings import acknowledge, skip_check
@@ -29,9 +29,14 @@ LISTED_CLASSES = ("CloudFormation-Validate::E3025", "CloudFormation-Validate::E3
 class AccountingDatabase(Construct):
     """Encrypted MariaDB on RDS with a generated password, reachable only from the cluster's security group.
 
-    HyperPod creates the schema. Its default name contains the cluster's id, so that a new cluster gets its
-    own schema in the same database and never reads the state of a previous one.
+    An existing database is used as it is, except for a rule that lets the cluster in.
+
+    HyperPod creates the schema. Its name comes from the cluster's, so that a redeployed cluster finds its
+    history, and clusters that share a database have separate ones.
     """
+
+    secret: secretsmanager.ISecret
+    """Secret with the user and password of slurmdbd."""
 
     def __init__(
         self,
@@ -39,10 +44,26 @@ class AccountingDatabase(Construct):
         construct_id: str,
         *,
         settings: Settings,
+        cluster_name: str,
         network: Network,
         key: kms.IKey | None,
     ) -> None:
         super().__init__(scope, construct_id)
+        if settings.existing:
+            endpoint = settings.existing.endpoint
+            self.secret = _use_existing(self, settings.existing, network)
+        else:
+            endpoint = self._create(settings, network, key)
+        self.for_slurm = {
+            "endpoint": endpoint,
+            "name": accounting_schema(cluster_name, settings),
+            "port": DATABASE_PORT,
+            "secretArn": self.secret.secret_arn,
+        }
+        """Address, schema and secret in the form of HyperPod's API."""
+
+    def _create(self, settings: Settings, network: Network, key: kms.IKey | None) -> str:
+        """Create the database and its secret, and return the database's address."""
         is_kept = settings.removal == "retain"
         removal = removal_policy(settings.removal)
         security_group = ec2.SecurityGroup(
@@ -56,7 +77,7 @@ class AccountingDatabase(Construct):
         security_group.add_ingress_rule(
             network.security_group, ec2.Port.tcp(DATABASE_PORT), "slurmdbd on the controller"
         )
-        self.instance = rds.DatabaseInstance(
+        instance = rds.DatabaseInstance(
             self,
             "Instance",
             engine=ENGINE,
@@ -97,14 +118,8 @@ class AccountingDatabase(Construct):
             cloudwatch_logs_exports=["error", "slowquery"],
             removal_policy=removal,
         )
-        assert self.instance.secret is not None  # generated above
-        self.secret: secretsmanager.ISecret = self.instance.secret
-        self.for_slurm = {
-            "endpoint": self.instance.db_instance_endpoint_address,
-            "port": DATABASE_PORT,
-            "secretArn": self.secret.secret_arn,
-        }
-        """Address and secret in the form of HyperPod's API."""
+        assert instance.secret is not None  # generated above
+        self.secret = instance.secret
         if is_kept:
             # A retained database needs its security group, its parameters and its password.
             for child in self.node.find_all():
@@ -125,10 +140,32 @@ class AccountingDatabase(Construct):
         # RDS offers classes before the lists of aws-cdk-lib have them.
         findings |= dict.fromkeys(LISTED_CLASSES, "make preflight checks that RDS offers the class")
         acknowledge(self, findings)
-        created = self.instance.node.default_child
+        created = instance.node.default_child
         assert isinstance(created, rds.CfnDBInstance)
         skip_check(
             created,
             "CKV2_AWS_69",
             "Forcing TLS would lock out a slurmdbd without it; it is offered.",
         )
+        return instance.db_instance_endpoint_address
+
+
+def _use_existing(
+    scope: Construct, existing: ExistingDatabase, network: Network
+) -> secretsmanager.ISecret:
+    """Let the cluster in, and return the database's secret.
+
+    The rule is a resource of its own: with the stack goes the rule, and not the security group.
+    """
+    if existing.security_group_id:
+        ec2.CfnSecurityGroupIngress(
+            scope,
+            "FromCluster",
+            group_id=existing.security_group_id,
+            ip_protocol="tcp",
+            from_port=DATABASE_PORT,
+            to_port=DATABASE_PORT,
+            source_security_group_id=network.security_group.security_group_id,
+            description="slurmdbd on the controller",
+        )
+    return secretsmanager.Secret.from_secret_complete_arn(scope, "Secret", existing.secret_arn)

@@ -46,6 +46,51 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
             ],
         },
     ),
+    "groups without EFA in two zones, and two training plans in two zones": (
+        "existing",
+        {
+            "instance_groups": [
+                {
+                    "name": "controller",
+                    "role": "controller",
+                    "instance_type": "ml.m5.4xlarge",
+                    "num_instances": 1,
+                },
+                *(
+                    {
+                        "name": f"{kind[:2]}-{zone}",
+                        "role": "worker",
+                        "partition": "small" if plan is None else f"p5-{zone}",
+                        "instance_type": f"ml.{kind}",
+                        "num_instances": 1,
+                        "availability_zone_id": zone,
+                        "training_plan_arn": plan and f"{plan}-{zone}",
+                    }
+                    for kind, plan in (
+                        ("g5.2xlarge", None),
+                        (
+                            "p5.48xlarge",
+                            "arn:aws:sagemaker:us-west-2:123456789012:training-plan/plan",
+                        ),
+                    )
+                    for zone in ("usw2-az4", "usw2-az1")
+                ),
+            ],
+        },
+    ),
+    "numbers of a company's directory": (
+        "small",
+        {
+            "access.id_ranges": [
+                {"owner": "Active Directory", "first": 1640000000, "last": 1640999999}
+            ],
+            "access.groups": [{"name": "lab", "gid": 1640000513}],
+            "access.users": [
+                {"name": "ada", "uid": 1640001103, "group": "lab"},
+                {"name": "ben", "uid": 2001},
+            ],
+        },
+    ),
     "accounts deep below one another, and not in order": (
         "small",
         {

@@ -94,7 +94,48 @@ def test_cluster_uses_it() -> None:
     given = only(templates(P5)["SlurmHyperPodStack"], "AWS::SageMaker::Cluster")["Orchestrator"][
         "Slurm"
     ]
-    assert given["AccountingDatabase"].keys() == {"Endpoint", "Port", "SecretArn"}
+    assert given["AccountingDatabase"].keys() == {"Endpoint", "Name", "Port", "SecretArn"}
+    # Without a name, AWS's documents give two defaults, of which one is the same for all clusters.
+    assert given["AccountingDatabase"]["Name"] == "slurm_acct_esm2_p5"
+
+
+EXISTING = {
+    "endpoint": "slurm.c0ffee.us-east-1.rds.amazonaws.com",
+    "secret_arn": "arn:aws:secretsmanager:us-east-1:123456789012:secret:slurm-AbCdEf",
+    "security_group_id": "sg-0123456789abcdef0",
+}
+
+
+@pytest.mark.parametrize("schema", [None, "slurm_acct_db"])
+def test_a_kept_database_is_used_and_not_changed(schema: str | None) -> None:
+    cluster = load(P5, accounting_database={"existing": EXISTING, "schema_name": schema})
+    stacks = read_templates(synthesize(cluster))
+    for template in stacks.values():
+        assert not [part for part in template["Resources"].values() if "::RDS::" in part["Type"]]
+        assert not resources(template, "AWS::SecretsManager::Secret")
+    (rule,) = (
+        found
+        for found in resources(
+            stacks["SlurmStorageStack"], "AWS::EC2::SecurityGroupIngress"
+        ).values()
+        if found["Properties"]["GroupId"] == EXISTING["security_group_id"]
+    )
+    assert rule["Properties"]["FromPort"] == 3306
+    given = only(stacks["SlurmHyperPodStack"], "AWS::SageMaker::Cluster")["Orchestrator"]["Slurm"]
+    assert given["AccountingDatabase"] == {
+        "Endpoint": EXISTING["endpoint"],
+        "Name": schema or "slurm_acct_esm2_p5",
+        "Port": 3306,
+        "SecretArn": EXISTING["secret_arn"],
+    }
+    read = [
+        statement["Resource"]
+        for role in resources(stacks["SlurmHyperPodStack"], "AWS::IAM::Role").values()
+        for policy in role["Properties"].get("Policies", [])
+        for statement in policy["PolicyDocument"]["Statement"]
+        if statement.get("Sid") == "ReadDatabaseSecret"
+    ]
+    assert read == [EXISTING["secret_arn"]]
 
 
 def test_no_database_without_being_asked() -> None:

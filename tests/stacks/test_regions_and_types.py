@@ -17,7 +17,12 @@ from config.facts.registry import PATH, has_list_price
 from config.rules.slurm import DATABASE_SIZES
 from config.slurm_cluster import AccountingDatabase as DatabaseSettings
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
-from constructs.nodes.instance_group import HyperPodCluster, instance_group, price_warning
+from constructs.nodes.instance_group import (
+    HyperPodCluster,
+    instance_group,
+    price_warning,
+    zone_warning,
+)
 from constructs.storage.accounting_database import AccountingDatabase
 from constructs.vpc.network import Network
 from tests.stacks.studios import STUDIOS, studio_templates
@@ -116,7 +121,12 @@ def test_no_type_is_refused_in_any_region() -> None:
             num_unlisted += 1
             settings = DatabaseSettings(instance_class=name)
             AccountingDatabase(
-                stack, f"Database{index}", settings=settings, network=network, key=None
+                stack,
+                f"Database{index}",
+                settings=settings,
+                cluster_name="c",
+                network=network,
+                key=None,
             )
     try:
         folder = Path(app.synth().directory)
@@ -150,5 +160,8 @@ def test_a_type_without_a_list_price_is_a_warning_unless_a_plan_reserves_it() ->
     add_clusters(stack, cluster, Network(stack, "Network", cluster=cluster))
     (warning,) = (text for text in warnings_of(app) if "price list" in text)
     assert warning.startswith("instance_groups[ml-p5e-48xlarge].instance_type: HyperPod's price")
+    assert zone_warning(cluster, cluster.instance_groups[0]) is None
+    away = cluster.instance_groups[0].model_copy(update={"availability_zone_id": "use2-az2"})
+    assert "AWS bills about 0.01 USD per GB in each zone" in str(zone_warning(cluster, away))
     planned = cluster.instance_groups[0].model_copy(update={"training_plan_arn": PLAN})
     assert price_warning(cluster, planned) is None

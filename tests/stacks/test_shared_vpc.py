@@ -31,7 +31,8 @@ NETWORK = {
     "vpc": "existing",
     "vpc_id": VPC,
     # AWS's own templates of HyperPod create one range per zone.
-    "cidr": ["10.192.0.0/16", "10.1.0.0/16"],
+    "cidr": "10.192.0.0/16",
+    "other_cidrs": ["10.1.0.0/16"],
     "private_subnets": [subnet(0, 2, "10.1.0.0/17"), subnet(1, 1, "100.64.0.0/18")],
     "interface_endpoints": True,
 }

@@ -19,6 +19,7 @@ from tools.preflight import (
     capacity,
     chart_types,
     database_class,
+    existing_database,
     existing_storage,
     instance_quotas,
     kubernetes_access,
@@ -84,6 +85,7 @@ _SLURM_CHECKS: dict[str, OwnCheck] = {
     "name of the shell document": names.check_document,
     "quotas of the database": stack_quotas.check_database_quotas,
     "class of the database": database_class.check_database_class,
+    "existing database": existing_database.check_existing_database,
     "copies of downloads": mirrored_downloads.check_mirror,
 }
 

@@ -15,7 +15,7 @@ NUM_ZONES = 2
 
 def check_database_class(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
     database = cluster.accounting_database
-    if database is None or is_deployed(aws, cluster, "storage"):
+    if database is None or database.existing or is_deployed(aws, cluster, "storage"):
         return
     options = aws.items(
         "rds",

@@ -50,12 +50,12 @@ def _check_ranges(
 ) -> Iterator[Finding]:
     """Compare the ranges of the file with those of the VPC."""
     cidrs = [block["CidrBlock"] for block in found.get("CidrBlockAssociationSet", [])]
-    named = [network.cidr] if isinstance(network.cidr, str) else network.cidr
+    named = [network.cidr, *network.other_cidrs]
     wrong = [cidr for cidr in named if cidr not in cidrs]
     if wrong:
         yield subject.fail(
             f"its ranges are {', '.join(cidrs)}",
-            f"set network.cidr (now {', '.join(named)}) to these",
+            f"set network.cidr and other_cidrs (now {', '.join(named)}) to these",
         )
         return
     yield subject.ok(f"has {', '.join(named)}")
@@ -64,7 +64,7 @@ def _check_ranges(
     if network.interface_endpoints and outside:
         yield subject.warn(
             f"machines in {', '.join(outside)} cannot reach the endpoints, whose names they resolve",
-            f"set network.cidr to [{', '.join(cidrs)}]",
+            f"add them to network.other_cidrs: [{', '.join(outside)}]",
         )
 
 

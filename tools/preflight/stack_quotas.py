@@ -142,7 +142,11 @@ def check_database_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[F
     database = cluster.accounting_database
     databases = aws.items("rds", "describe_db_instances", "DBInstances") if database else []
     own = _tag_of_the_stack(cluster)
-    if not database or any(own in found.get("TagList", []) for found in databases):
+    if (
+        not database
+        or database.existing
+        or any(own in found.get("TagList", []) for found in databases)
+    ):
         return
     quotas = {
         quota["AccountQuotaName"]: quota

@@ -25,6 +25,7 @@ from tools.aws_session import aws_client, if_present, open_session, require_cred
 from tools.command_line import cluster_parser, format_table, run_command
 from tools.stacks.diff import ASSEMBLY, CDK, Pair, deployed_and_new, require_charts
 from tools.stacks.replacements import exports_of, imported_exports
+from tools.stacks.service_limits import groups_set_to_zero
 from tools.stacks.stack_contents import deployed_template
 
 SECONDS_OF_LATE_LOGS = 60
@@ -47,6 +48,11 @@ def main() -> int:
         "action", choices=["bootstrap", "deploy", "destroy"], help="command of the CDK"
     )
     parser.add_argument("--context", action="append", default=[], help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--end-scaled-nodes",
+        action="store_true",
+        help="update the cluster although this may end nodes that Karpenter started, with their jobs",
+    )
     options, rest = parser.parse_known_args()
     cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
@@ -57,7 +63,9 @@ def main() -> int:
         *(f"--context={value}" for value in options.context),
     ]
     if options.action == "deploy":
-        return _deploy(cluster, session, context, profile, rest)
+        return _deploy(
+            cluster, session, context, profile, rest, may_end_nodes=options.end_scaled_nodes
+        )
     if options.action == "bootstrap":
         with_boundary = [*boundary_options(cluster), *rest]
         print(" ".join(["cdk bootstrap", *with_boundary]), flush=True)
@@ -74,6 +82,8 @@ def _deploy(
     context: list[str],
     profile: list[str],
     rest: list[str],
+    *,
+    may_end_nodes: bool,
 ) -> int:
     """Deploy stacks, and return the exit status.
 
@@ -83,6 +93,10 @@ def _deploy(
         context: options of the CDK's command line with the context.
         profile: option of the CDK's command line with the profile, if one is given.
         rest: stacks, and other options of `cdk deploy`.
+        may_end_nodes: whether an update may end nodes that Karpenter started.
+
+    Raises:
+        ValueError: if the file admits no users, or the update would set groups with nodes to 0.
     """
     if isinstance(cluster, EksCluster):
         if not cluster.kubernetes.access:
@@ -92,7 +106,10 @@ def _deploy(
     if status := _cdk("synth", "--quiet", *context, *profile):
         return status
     deploy = ("--app", str(ASSEMBLY), "deploy", *profile)
-    for stack in first_to_deploy(cluster, deployed_and_new(cluster, session)):
+    pairs = deployed_and_new(cluster, session)
+    if not may_end_nodes and {"--all", construct_ids(cluster).hyperpod} & {*rest}:
+        _keep_scaled_nodes(session, cluster, pairs)
+    for stack in first_to_deploy(cluster, pairs):
         if "--all" not in rest and stack not in rest:
             continue
         print(f"{stack} comes first: it stops using values that other stacks remove", flush=True)
@@ -100,6 +117,31 @@ def _deploy(
         if status := _cdk(*deploy, "--exclusively", stack, *other_options):
             return status
     return _cdk(*deploy, *rest) or _report_groups(session, cluster)
+
+
+def _keep_scaled_nodes(session: boto3.Session, cluster: Cluster, pairs: Sequence[Pair]) -> None:
+    """Refuse an update that sets groups to 0 in which Karpenter has nodes.
+
+    CloudFormation sends the counts of the template with every update of the cluster, and its handler may
+    delete nodes (BatchDeleteClusterNodes).
+    """
+    zeros = {name for _, old, new in pairs for name in groups_set_to_zero(old, new)}
+    if not zeros:
+        return
+    sagemaker = aws_client(session, "sagemaker")
+    found = if_present(sagemaker.describe_cluster, ClusterName=cluster.name)
+    groups = found["InstanceGroups"] if found else []
+    with_nodes = [
+        f"{group['InstanceGroupName']} ({group['CurrentCount']} nodes)"
+        for group in groups
+        if group["InstanceGroupName"] in zeros and group.get("CurrentCount", 0)
+    ]
+    if with_nodes:
+        raise ValueError(
+            f"this update sends 0 instances for Karpenter's groups {', '.join(with_nodes)}, and may "
+            "end these nodes with their jobs. Deploy when the groups are empty, or add "
+            'ARGS="--end-scaled-nodes" to accept it'
+        )
 
 
 def _cdk(*arguments: str) -> int:

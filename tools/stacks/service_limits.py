@@ -99,16 +99,38 @@ def _cluster(was: dict[str, Any], now: dict[str, Any]) -> Iterator[_Consequence]
             "HyperPod refuses to go back from an accounting database to the controller's own"
         )
     groups = {group["InstanceGroupName"]: group for group in now.get("InstanceGroups", [])}
-    scaled = [name for name, group in groups.items() if group.get("InstanceCount") == 0]
-    if was != now and now.get("AutoScaling") and scaled:
+    if scaled := _set_to_zero(was, now):
         yield _Consequence(
             f"CloudFormation sends 0 instances for {', '.join(scaled)}, which Karpenter scales: HyperPod may"
-            " end nodes there, with their jobs. Deploy while these groups are empty",
+            " end nodes there, with their jobs. `make deploy` refuses this unless these groups are empty",
             is_certain=False,
         )
     for before in was.get("InstanceGroups", []):
         after = groups.get(before["InstanceGroupName"])
         yield from _group(before, after)
+
+
+def _set_to_zero(was: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return the groups that Karpenter scales and that an update of the cluster would set to 0."""
+    if was == now or not now.get("AutoScaling"):
+        return []
+    return [
+        group["InstanceGroupName"]
+        for group in now.get("InstanceGroups", [])
+        if group.get("InstanceCount") == 0
+    ]
+
+
+def groups_set_to_zero(old: Template, new: Template) -> list[str]:
+    """Return Karpenter's groups that the update of a stack would set to 0."""
+    return [
+        name
+        for logical_id, before in old["Resources"].items()
+        if before["Type"] == CLUSTER and logical_id in new["Resources"]
+        for name in _set_to_zero(
+            before.get("Properties", {}), new["Resources"][logical_id].get("Properties", {})
+        )
+    ]
 
 
 def _group(before: dict[str, Any], after: dict[str, Any] | None) -> Iterator[_Consequence]:

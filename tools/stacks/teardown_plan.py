@@ -45,6 +45,8 @@ class TeardownPlan:
     """Log groups that HyperPod, EKS or their agents created, and that belong to no stack."""
     mount_names: dict[str, str]
     """Mount names of Lustre file systems, by id."""
+    endpoints: dict[str, str]
+    """DNS names of databases, by id."""
 
     @property
     def resources(self) -> list[StackResource]:
@@ -108,6 +110,7 @@ def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
         holders=tuple(holders),
         service_logs=tuple(name for name in _service_logs(session, cluster) if name not in deleted),
         mount_names=_mount_names(session),
+        endpoints=_endpoints(session),
     )
 
 
@@ -118,6 +121,16 @@ def _mount_names(session: boto3.Session) -> dict[str, str]:
         system["FileSystemId"]: system["LustreConfiguration"]["MountName"]
         for system in systems
         if "LustreConfiguration" in system
+    }
+
+
+def _endpoints(session: boto3.Session) -> dict[str, str]:
+    """Return the DNS names of the account's databases, by id."""
+    databases = all_items(aws_client(session, "rds"), "describe_db_instances", "DBInstances")
+    return {
+        database["DBInstanceIdentifier"]: database["Endpoint"]["Address"]
+        for database in databases
+        if "Endpoint" in database
     }
 
 
@@ -180,26 +193,27 @@ def _kept_lines(plan: TeardownPlan) -> list[str]:
 
     lines = ["Kept in the account, outside of any stack:"]
     for resource in sorted(plan.kept, key=order):
-        lines += _describe_kept(resource, plan.mount_names)
+        lines += _describe_kept(resource, plan)
     for name in plan.service_logs:
         lines.append(f"  {name}: a service's log, bills by the GB and month")
         lines.append(f"      aws logs delete-log-group --log-group-name {name}")
     return lines
 
 
-def _describe_kept(resource: StackResource, mount_names: dict[str, str]) -> list[str]:
+def _describe_kept(resource: StackResource, plan: TeardownPlan) -> list[str]:
     kind = resource.resource_type.removeprefix("AWS::").replace("::", " ")
     lines = [f"  {resource.physical_id} ({kind}): {bill_of(resource) or 'bills nothing'}"]
-    if field := _field_for(resource, mount_names):
+    if field := _field_for(resource, plan):
         lines.append(f"      to use it again: {field}")
     if deletion := deletion_of(resource):
         lines.append(f"      {deletion}")
     return lines
 
 
-def _field_for(resource: StackResource, mount_names: dict[str, str]) -> str:
+def _field_for(resource: StackResource, plan: TeardownPlan) -> str:
     """Return the field of the cluster file with which a deployment uses a resource; empty without one."""
     name = resource.physical_id
+    mount_names = plan.mount_names
     match resource.resource_type:
         case "AWS::FSx::FileSystem" if name in mount_names:
             # Without quotes, YAML reads a mount name such as 1e234567 as a number.
@@ -209,9 +223,28 @@ def _field_for(resource: StackResource, mount_names: dict[str, str]) -> str:
             return f"storage.home.existing: {name}"
         case "AWS::S3::Bucket" if resource.logical_id.startswith("Data"):
             return f"storage.data_bucket.existing: {name}"
+        case "AWS::RDS::DBInstance" if resource.is_kept and name in plan.endpoints:
+            return (
+                f"accounting_database.existing: {{endpoint: {plan.endpoints[name]}, "
+                f"secret_arn: {_kept_id(plan, 'AWS::SecretsManager::Secret')}, "
+                f"security_group_id: {_kept_id(plan, 'AWS::EC2::SecurityGroup')}}}"
+            )
         case "AWS::KMS::Key":
             return f"storage.kms: <ARN of key {name}>"
     return ""
+
+
+def _kept_id(plan: TeardownPlan, resource_type: str) -> str:
+    """Return the id of a kept part of the accounting database; null without one."""
+    return next(
+        (
+            resource.physical_id
+            for resource in plan.kept
+            if resource.resource_type == resource_type
+            and resource.logical_id.startswith("AccountingDatabase")
+        ),
+        "null",
+    )
 
 
 BILLS = {

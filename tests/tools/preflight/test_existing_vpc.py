@@ -205,8 +205,8 @@ def test_a_vpc_may_have_several_ranges() -> None:
     vpc = Vpc()
     vpc.vpc["CidrBlockAssociationSet"].append({"CidrBlock": "10.1.0.0/16"})
     vpc.subnet["CidrBlock"] = "10.1.0.0/20"
-    for cidr in ("10.7.0.0/16", ["10.7.0.0/16", "10.1.0.0/16"]):
-        checked = cluster(private_subnets=subnets, cidr=cidr)
+    for others in ([], ["10.1.0.0/16"]):
+        checked = cluster(private_subnets=subnets, other_cidrs=others)
         assert problems(vpc.account(checked), checked) == []
     one = cluster(private_subnets=subnets, interface_endpoints=True)
     ((level, _, message),) = problems(vpc.account(one), one)

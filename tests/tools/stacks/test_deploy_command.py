@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from config.cluster import Cluster, Iam
+from tests.tools.accounts import cluster_description
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped
 from tests.tools.preflight.eks_accounts import shipped_eks
@@ -155,6 +156,49 @@ def test_bootstrap_gives_its_roles_the_boundary_of_the_file(
 def test_a_cluster_without_users_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="is empty, so no one can use kubectl"):
         Deployment(shipped_eks("eks"), monkeypatch).run("deploy", "--all")
+
+
+def scaled_cluster(**properties: Any) -> dict[str, Any]:
+    group = {"InstanceGroupName": "p5", "InstanceCount": 0}
+    own = {"AutoScaling": {"Mode": "Enable"}, "InstanceGroups": [group], **properties}
+    return {"Resources": {"Cluster": {"Type": "AWS::SageMaker::Cluster", "Properties": own}}}
+
+
+@pytest.mark.parametrize(
+    ("running", "changed", "arguments", "refused"),
+    [
+        (3, True, ("--all",), True),
+        (3, True, ("EksHyperPodStack",), True),
+        (0, True, ("--all",), False),
+        (3, False, ("--all",), False),
+        (3, True, ("EksStorageStack",), False),
+        (3, True, ("--all", "--end-scaled-nodes"), False),
+    ],
+)
+def test_nodes_that_karpenter_started_are_not_ended_by_an_update(
+    running: int,
+    changed: bool,
+    arguments: tuple[str, ...],
+    refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = shipped_eks("eks", kubernetes={"access": [ADMIN]})
+    deployment = Deployment(cluster, monkeypatch)
+    group = {"InstanceGroupName": "p5", "CurrentCount": running, "TargetCount": running}
+    described = cluster_description(cluster.name, [group])
+    deployment.aws.answer("sagemaker", "DescribeCluster", described)
+    deployment.aws.answer("sagemaker", "ListClusterEvents", {"Events": []})
+    new = scaled_cluster(NodeRecovery="None") if changed else scaled_cluster()
+    pairs = [Pair("esm2-eks-eks-hyperpod", scaled_cluster(), new)]
+    monkeypatch.setattr(deploy, "deployed_and_new", lambda cluster, session: pairs)
+    if refused:
+        with pytest.raises(ValueError, match=r"Karpenter's groups p5 \(3 nodes\), and may end"):
+            deployment.run("deploy", *arguments)
+        assert [command[0] for command in deployment.commands] == ["synth"]
+    else:
+        deployment.run("deploy", *arguments)
+        assert "--end-scaled-nodes" not in deployment.commands[-1]
+        assert "deploy" in deployment.commands[-1]
 
 
 def test_deletes_only_a_log_group_that_eks_created(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,9 +117,9 @@ def groups_that_share_jobs_are_in_one_zone(cluster: Cluster) -> Iterator[Violati
 
 
 def lustre_over_efa_is_in_the_zone(cluster: Cluster) -> Iterator[Violation]:
-    """Require the file system's zone for accelerated nodes that reach it over EFA, which does not cross zones.
+    """Require the file system's zone for accelerated nodes that reach it over EFA.
 
-    Other nodes read less, and mount over TCP.
+    EFA does not cross zones. Other nodes read less, and mount over TCP.
     """
     if not cluster.storage.lustre.efa:
         return

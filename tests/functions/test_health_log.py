@@ -41,7 +41,9 @@ def filters(logs: Any, group: str = GROUP) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("service_was_first", [False, True])
-def test_faults_are_counted_in_a_group_of_either_creator(logs: Any, service_was_first: bool) -> None:
+def test_faults_are_counted_in_a_group_of_either_creator(
+    logs: Any, service_was_first: bool
+) -> None:
     if service_was_first:
         logs.create_log_group(logGroupName=GROUP)
     assert index.on_event(event("Create"), None) == {"PhysicalResourceId": GROUP}

@@ -177,6 +177,14 @@ def test_code_that_was_changed_by_hand_is_put_aside(deployed: Deployed) -> None:
     assert aside.name in deployed.node.warnings[0]
 
 
+def test_code_that_a_submission_brings_meanwhile_is_kept(deployed: Deployed) -> None:
+    deployed.aws(f'cp --recursive "$BUCKET/." "${{@: -1}}"\ncp -r "$BUCKET" "{deployed.version}"')
+    workload_code.sync(deployed.node)
+    assert deployed.node.warnings == []
+    names = {path.name for path in (deployed.fsx / "workloads").iterdir()}
+    assert names == {"current", deployed.version.name}
+
+
 def test_compiled_files_are_no_change(deployed: Deployed) -> None:
     workload_code.sync(deployed.node)
     (deployed.version / "esm2/__pycache__").mkdir()

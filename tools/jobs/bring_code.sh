@@ -17,4 +17,8 @@ aws s3 cp --recursive --only-show-errors --region "${region}" "${address}" "${pa
     echo "error: the code could not be copied from ${address} to ${partial}; is there room? df -h ${partial}" >&2
     exit 1
 }
-mv --no-target-directory "${partial}" "${folder}"
+# Another submission of the same version may have brought it meanwhile.
+message="$(mv --no-target-directory "${partial}" "${folder}" 2>&1)" || [[ -d "${folder}" ]] || {
+    echo "error: ${message}" >&2
+    exit 1
+}

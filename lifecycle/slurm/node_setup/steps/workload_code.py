@@ -85,6 +85,8 @@ def _fetch(node: Node, version: Path) -> None:
             every_seconds=15,
         )
         _make_readable(partial)
+        if _is_whole(version):
+            return  # a job's submission has brought it meanwhile
         if os.path.lexists(version):
             # Someone has changed it by hand. Their files are kept under another name.
             aside = version.with_name(f"{version.name}.changed-{int(time.time())}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.workloads.proteins.serving.served import free_port
+from seqlm.proteins.serving.app import Server, Service
+from seqlm.proteins.serving.settings import ServeSettings
+from tests.workloads.proteins.serving.served import CountingModel, free_port
 
 REPOSITORY = Path(__file__).parents[4]
 PATIENCE = 60.0
@@ -130,3 +134,28 @@ def test_running_requests_are_completed_without_a_drain() -> None:
         answer = connection.getresponse()
         assert answer.status == 200 and b'"length":7' in answer.read()
         assert process.wait(PATIENCE) == -signal.SIGTERM
+
+
+def test_connections_that_wait_in_the_kernel_are_answered() -> None:
+    """The kernel accepts them while the server is busy, and would reset them when the port is closed."""
+    settings = ServeSettings.of({})
+
+    async def end_while_clients_wait() -> list[bytes]:
+        running = Server(Service(CountingModel(), settings), host="127.0.0.1", port=free_port())
+        running.config.load()
+        running.lifespan = running.config.lifespan_class(running.config)
+        await running.startup()
+        # The event loop does not run in between, so that no connection is accepted by the server.
+        clients = [socket.create_connection(("127.0.0.1", running.config.port)) for _ in range(20)]
+        for client in clients:
+            client.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        await running.shutdown()
+        answers = []
+        for client in clients:
+            client.settimeout(PATIENCE)
+            answers.append(client.recv(100))
+            client.close()
+        return answers
+
+    answers = asyncio.run(end_while_clients_wait())
+    assert [answer[:9] for answer in answers] == [b"HTTP/1.1 "] * 20

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import re
 import signal
 import socket
@@ -52,6 +53,10 @@ MAX_ENCODING_SHOWN = 20
 """Largest number of characters of Content-Encoding that an answer repeats."""
 _QUALITY = re.compile(r"q=([01](\.\d*)?)")
 """Parameter of a media range in Accept."""
+ACCEPT_TURNS = 5
+"""Turns of the event loop in which it takes over the connections that it has accepted. It needs two."""
+ARRIVAL_SECONDS = 0.2
+"""Time in which a server that ends reads the requests of connections that it has accepted."""
 KEEP_ALIVE_SECONDS = 75
 """Seconds that idle connections stay open. Load balancers and SDKs close them after 60 s, so that no request
 meets a connection that the server is closing."""
@@ -359,6 +364,32 @@ class Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the port, answer the requests that have arrived, and end.
+
+        The kernel accepts connections before the server does. It resets those that wait when the port is
+        closed, and a connection that is closed before its request is read. The port is therefore closed when
+        no connection waits, and the requests that have arrived by then are read.
+        """
+        loop = asyncio.get_running_loop()
+        listening = [sock for server in self.servers for sock in server.sockets]
+        for sock in listening:
+            loop.remove_reader(sock.fileno())
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        waiting = [connection for sock in listening for connection in _waiting(sock.fileno())]
+        for server in self.servers:
+            server.close()
+        for connection in waiting:
+            await loop.connect_accepted_socket(self._connection, connection)
+        await asyncio.sleep(ARRIVAL_SECONDS)
+        await super().shutdown(sockets)
+
+    def _connection(self) -> Connection:
+        return Connection(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
     def _fail(self, error: BaseException) -> None:
         log.error("the model stopped working, so the server stops", exc_info=error)
         self.failure = error
@@ -376,3 +407,16 @@ class Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(
             self._loop.call_later, seconds, super().handle_exit, sig, frame
         )
+
+
+def _waiting(listening: int) -> list[socket.socket]:
+    """Accept the connections that wait at a port, given by its file descriptor."""
+    connections: list[socket.socket] = []
+    with socket.socket(fileno=os.dup(listening)) as port:
+        while True:
+            try:
+                connection, _ = port.accept()
+            except BlockingIOError:
+                return connections
+            connection.setblocking(False)
+            connections.append(connection)

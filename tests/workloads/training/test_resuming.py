@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.distributed.checkpoint.staging import DefaultStager
 
 from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.pretraining import evaluation
 from seqlm.training import checkpoint
 from seqlm.training.data.locks import PATIENCE, try_lock
+from seqlm.training.tracking.progress import Progress
 from seqlm.training.trainer import NonFiniteLossError
+from tests.workloads.training.forked_processes import forked
 from tests.workloads.training.training_runs import events, lines, losses, train_here
 
 BOTH_FAMILIES = {"test_a_longer_run_resumes_and_a_finished_one_is_left_alone"}
@@ -114,6 +117,51 @@ def test_changed_run_is_refused(run_file: Path, run_dir: Path) -> None:
         ):
             train_here(run_file, "train.max_steps=8", change)
         assert len(losses(run_dir)) == 6, "the record of the run is untouched"
+
+
+@pytest.mark.long
+def test_a_resumed_run_names_what_has_changed(
+    run_file: Path, run_dir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train_here(run_file, "train.max_steps=6", "optim.schedule=constant")
+    train_here(run_file, "train.max_steps=7", "optim.schedule=constant")
+    assert not [event for event in events(run_dir) if event.startswith("changed")]
+    changed = ("optim.lr=1e-3", "train.precision=bf16", "train.log_every_steps=2")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch, "get_num_threads", lambda: 7)
+        train_here(run_file, "train.max_steps=9", *changed)
+    (event,) = [event for event in events(run_dir) if event.startswith("changed")]
+    for change in (
+        "optim.lr: 0.002, now 0.001; ",
+        "optim.schedule: 'constant', now 'linear'; ",
+        "train.precision: 'fp32', now 'bf16'; ",
+        "train.max_steps: 7, now 9; ",
+        "threads: 1, now 7",
+    ):
+        assert change in event
+    assert "log_every" not in event and "\n" not in event
+    assert event.endswith("no longer equal bit for bit to those of a run without this change")
+    assert event in capfd.readouterr().err
+
+
+@pytest.mark.long
+def test_another_number_of_processes_is_named(run_file: Path, run_dir: Path) -> None:
+    train_here(run_file, "train.max_steps=6")
+    log = run_file.with_name("log")
+    settings = ["train.max_steps=7"]
+    with forked(2, train_here, run_file, *settings, log=log) as started:
+        assert started.ends(200) == [0, 0], started.output
+    (event,) = [event for event in events(run_dir) if event.startswith("changed")]
+    assert "processes: 1, now 2" in event
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [{"step": "3"}, {"step": -1}, {"step": 2.5}, {"epoch": None}, {"evil": 1}, {"pack": [1]}, {}],
+)
+def test_a_progress_that_is_none_is_refused(progress: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="the checkpoint has the progress"):
+        Progress.of({"step": 1} | progress if progress else {})
 
 
 @pytest.mark.long

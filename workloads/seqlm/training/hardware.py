@@ -199,6 +199,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     return {
         "device": runtime_of(device).name() or cpu_name(),
         "cpu_cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,

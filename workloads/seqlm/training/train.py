@@ -14,6 +14,7 @@ import transformers
 
 from seqlm.training.tracking.metrics_port import PORT
 from seqlm.training.tracking.mirror import RunStatus
+from seqlm.training.tracking.resumption import changes
 from seqlm.training.tracking.run_log import (
     METRICS_FILE,
     REPORT_FILE,
@@ -65,7 +66,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     with checkpoints as checkpointer, signals_to(here.stop):
         saved = checkpointer.restore(trainer.model, trainer.optimizers)
         if saved is not None:
-            trainer.progress = Progress(**saved["progress"])
+            trainer.progress = Progress.of(saved["progress"])
         progress = trainer.progress
         if progress.step > config.train.max_steps:
             raise ValueError(
@@ -88,7 +89,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         if saved is not None or lost_steps:
             log.event(progress.step, "resumed", lost_steps=lost_steps)
         if saved is not None:
-            _log_other_kernels(log, trainer, saved["environment"])
+            _log_changes(log, trainer, saved)
         metrics = _metrics(trainer, lost_steps)
         status: RunStatus = "FAILED"
         try:
@@ -120,15 +121,23 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     return results
 
 
-def _log_other_kernels(log: RunLog, trainer: Trainer, before: Mapping[str, Any]) -> None:
-    """Log that a resumed run computes with other kernels than the checkpoint's.
+def _log_changes(log: RunLog, trainer: Trainer, saved: Mapping[str, Any]) -> None:
+    """Log what makes the losses of a resumed run differ from those without the interruption.
 
     Args:
         log: record of the run.
-        trainer: trainer with the kernels of this start.
-        before: environment in the checkpoint. Checkpoints of earlier versions name no kernels.
+        trainer: trainer of this start.
+        saved: content of the checkpoint. Checkpoints of earlier versions name no kernels.
     """
-    earlier = before.get(KERNELS_FIELD, listed(()))
+    environment = trainer.environment()
+    found = changes(saved, trainer.config.to_dict(), environment, trainer.here.world_size)
+    if found:
+        log.event(
+            trainer.progress.step,
+            f"changed: {'; '.join(found)}. Losses are no longer equal bit for bit to those of a run without "
+            "this change",
+        )
+    earlier = saved["environment"].get(KERNELS_FIELD, listed(()))
     now = listed(trainer.kernels)
     if now != earlier:
         log.event(

@@ -2,14 +2,16 @@
 
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from typing import Any
 
 import torch
 
 from seqlm.training.hardware import peak_flops, peak_memory_bytes
 from seqlm.training.step.loader import StepPacks
+from seqlm.training.strict_yaml import shown
 
 WARM_STEPS = 3
 """First steps of each process, which compile layers and create kernels. Steady rates leave them out."""
@@ -45,6 +47,30 @@ class Progress:
     steady_slots: int = 0
     guard_loss: float | None = None
     """Loss on the guard's split before training."""
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> "Progress":
+        """Return the totals that a checkpoint stores.
+
+        Raises:
+            ValueError: if they are not those of a run.
+        """
+        if "step" not in saved:
+            raise ValueError("the checkpoint has the progress of no step; give another checkpoint")
+        numbers = {item.name: item.type for item in fields(cls)}
+        for name, value in saved.items():
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if name not in numbers or not (is_number or (name == "guard_loss" and value is None)):
+                raise ValueError(
+                    f"the checkpoint has the progress {shown(name)}: {shown(value)}; expected a number for "
+                    f"one of {', '.join(numbers)}; give another checkpoint"
+                )
+            if numbers[name] is int and (not isinstance(value, int) or value < 0):
+                raise ValueError(
+                    f"the checkpoint has the progress {name}: {shown(value)}; expected a whole number from 0 "
+                    "on; give another checkpoint"
+                )
+        return cls(**saved)
 
     def add(self, step: StepPacks) -> None:
         """Count a step."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -54,9 +56,43 @@ def mutate(content: bytes, draw: random.Random) -> bytes:
     return bytes(changed)
 
 
+def plant(file: Path, draw: random.Random) -> None:
+    """Put what must not be read in the place of a file, as archives and repositories can."""
+    # Weights may be of any size, and hashing a terabyte of them takes minutes.
+    match draw.randrange(4 if file.suffix in (".json", ".txt") else 3):
+        case 0:
+            file.unlink()
+            file.symlink_to(draw.choice(("/dev/zero", "/dev/tty", "/proc/self/mem", "/etc/passwd")))
+        case 1:
+            file.unlink()
+            os.mkfifo(file)
+        case 2:
+            outside = file.parent.parent / "outside"
+            file.rename(outside)
+            file.symlink_to(draw.choice((outside, Path("../outside"))))
+        case 3:
+            with file.open("r+b") as stream:
+                stream.truncate(1 << 40)
+
+
+def inflate(config: Path, draw: random.Random) -> None:
+    """Give a configuration a size that no model has."""
+    document = json.loads(config.read_text())
+    sizes = [name for name, value in document.items() if type(value) is int and value > 1]
+    document[draw.choice([*sizes, "num_labels"])] = 10 ** draw.randrange(8, 19)
+    config.write_text(json.dumps(document))
+
+
 def spoil(kind: str, folder: Path, draw: random.Random) -> str:
     """Change one file; its name."""
     files = sorted(path for path in folder.iterdir())
+    if kind == "foreign" and draw.random() < 0.2:
+        inflate(folder / "config.json", draw)
+        return "config.json"
+    if kind != "sealed" and draw.random() < 0.2:
+        file = draw.choice(files)
+        plant(file, draw)
+        return file.name
     if kind == "foreign":
         # Another number in config.json is another model, of any size, and nothing says that it is wrong.
         files = [folder / "model.safetensors"]
@@ -100,4 +136,5 @@ def test_mutated_folders_are_refused_in_one_line(
             # Without checksums a changed number stays unseen, and a sealed change is not damage.
             assert same or kind in ("foreign", "sealed"), f"{kind} {file} was read as another model"
         shutil.rmtree(folder)
+        (tmp_path / "outside").unlink(missing_ok=True)
     assert number == 1 or refused > number / 3, "the mutations are of no use"

@@ -24,7 +24,15 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, asy
 from torch.optim import Optimizer
 
 from .checkpoint_reader import METADATA_FILE, Reader, read_into
-from .checksums import CHECKPOINT_FILE, DamagedError, crc32, read_document, seal, verified
+from .checksums import (
+    CHECKPOINT_FILE,
+    DamagedError,
+    OtherRunError,
+    crc32,
+    read_document,
+    seal,
+    verified,
+)
 from .command_line import RunError
 from .heartbeat import beat
 from .parallel import bare
@@ -335,7 +343,8 @@ def check_identity(checkpoint: Path, identity: Mapping[str, Any], advice: str) -
         advice: end of the error message.
 
     Raises:
-        ValueError: if the checkpoint is of a run with another identity, naming the differences.
+        OtherRunError: (a ValueError) if the checkpoint is of a run with another identity, naming the
+            differences.
     """
     document = read_document(checkpoint)
     saved = document["identity"]
@@ -345,7 +354,7 @@ def check_identity(checkpoint: Path, identity: Mapping[str, Any], advice: str) -
         if saved.get(name) != identity.get(name)
     ]
     if differing:
-        raise ValueError(
+        raise OtherRunError(
             f"{checkpoint} belongs to another run:\n  " + "\n  ".join(differing) + f"\n{advice}"
         )
     return document

@@ -54,6 +54,10 @@ class DamagedError(ValueError):
         self.what = what
 
 
+class OtherRunError(ValueError):
+    """A checkpoint that belongs to another run. The message has a line for each difference."""
+
+
 @dataclass
 class Source:
     """Model that a block reads."""
@@ -191,6 +195,8 @@ def _check_files(folder: Path, here: "Processes | None") -> None:
 
 def unreadable(name: str | Path, error: Exception) -> ValueError:
     """Return an error that names the model and says what to do, for any error of a library that read it."""
+    if isinstance(error, OtherRunError):
+        return error
     if isinstance(error, ValueError) and str(name) in str(error) and "\n" not in str(error):
         return error
     from safetensors import SafetensorError, safe_open

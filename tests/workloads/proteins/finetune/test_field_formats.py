@@ -143,6 +143,13 @@ SEQUENCE_FORMATS: dict[str, tuple[str, dict[str, Any], list[list[str]], str, lis
         "DeepLoc 2",
         ["Membrane"],
     ),
+    "names of SaProtHub": (
+        "protein,label,stage\nMKTA,x,train\nMKTC,y,train\nMKTD,x,valid\nMKTE,y,test\n",
+        {"kind": "multiclass"},
+        [["1", "2"], ["3"], ["4"]],
+        "labels: label, split: stage",
+        ["label"],
+    ),
     "well-known names": (
         "Entry;Sequence;Label;Split\nP0;MKTA;x;train\nP1;MKTC;y;Train\nP2;MKTD;x;valid\nP3;MKTE;y;TEST\n",
         {"kind": "multiclass"},

@@ -40,7 +40,14 @@ WELL_KNOWN: Mapping[Role, Sequence[Sequence[str]]] = {
             "aa_seq",
             "aaseq",
         ),
-        ("mutated_sequence", "mutatedsequence", "mutant_sequence"),
+        (
+            "mutated_sequence",
+            "mutatedsequence",
+            "mutant_sequence",
+            "mutated_seq",
+            "mutant_seq",
+            "mut_seq",
+        ),
         ("seq", "protein", "peptide", "input"),
     ),
     Role.MUTATION: (
@@ -59,6 +66,7 @@ WELL_KNOWN: Mapping[Role, Sequence[Sequence[str]]] = {
     Role.SPLIT: (
         ("split",),
         ("set",),
+        ("stage", "subset"),
     ),
 }
 """Names of columns by their role, the best first, as ``normalized`` spells them. Names in one place are

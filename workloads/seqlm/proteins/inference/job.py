@@ -21,7 +21,7 @@ from seqlm.proteins.data.plausibility import ALLOW, Implausible
 from seqlm.proteins.model.pretrained import load_model
 from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.policies import Kind, Reader
-from seqlm.proteins.reading.rejects import Reject
+from seqlm.proteins.reading.rejects import OF_PROTEINS, Reject
 from seqlm.runs.run_file import RunFile
 from seqlm.training.hardware import environment
 from seqlm.training.heartbeat import beat
@@ -49,8 +49,6 @@ READERS = {
     "layers": Reader.INFERENCE,
 }
 """Policies of each command. Those of ``scorecard`` and ``layers`` are unused: they read prepared data."""
-OF_MUTATIONS = (Kind.BAD_MUTATION, Kind.OTHER_PROTEIN, Kind.NO_PROTEIN)
-"""Kinds of rejects that are mutations, not proteins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,8 +196,8 @@ class Command:
         """
         plan = _Plan()
         implausible = Implausible()
-        proteins = Counts("proteins")
-        residues = Counts("residues")
+        proteins = Counts(OF_PROTEINS)
+        residues = Counts("residues", is_listed=False)
         nucleotides: list[Reject] = []
         residues_of = work.residues_of or self._num_kept
         for part in self._parts(work):
@@ -209,7 +207,7 @@ class Command:
             plan.occurrences.add_part(ids)
             implausible.look_at(ids, [protein.tokens for protein in part.proteins])
             proteins.used += len(part.proteins)
-            proteins.leave_out(one for one in part.rejects if one.kind not in OF_MUTATIONS)
+            proteins.leave_out(one for one in part.rejects if one.what == OF_PROTEINS)
             num_kept = sum(map(self._num_kept, part.proteins))
             residues.used += num_kept
             residues.left_out[Kind.LONG] += part.num_residues - num_kept
@@ -229,9 +227,7 @@ class Command:
             )
         is_cropped = residues.left_out[Kind.LONG] > 0
         counts = [proteins, *([residues] if is_cropped else []), *work.counts()]
-        plan.lines = [
-            one.line(self.output.rejects if one is not residues else None) for one in counts
-        ]
+        plan.lines = [one.line(self.output.rejects) for one in counts]
         return plan
 
     def _num_kept(self, protein: Protein) -> int:

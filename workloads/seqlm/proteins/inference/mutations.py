@@ -13,7 +13,7 @@ from seqlm.proteins.reading.columns import mutation_columns
 from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.formats import table_of_proteins
 from seqlm.proteins.reading.policies import Kind, Reader
-from seqlm.proteins.reading.rejects import Reject, rejected
+from seqlm.proteins.reading.rejects import OF_MUTATIONS, Reject, rejected
 from seqlm.training.data.source_file import note_once
 from seqlm.training.data.table_forms import Layout, TableForm
 from seqlm.training.data.table_rows import Cell, Problems, Table, TableUse
@@ -103,7 +103,7 @@ class MutationTable:
 
     def counts(self) -> Counts:
         """Return the numbers of rows that fit a protein, and of the others, of all that were parsed."""
-        counts = Counts("mutations", len(self._used))
+        counts = Counts(OF_MUTATIONS, len(self._used))
         counts.leave_out(
             reject for where, reject in self._rejects.items() if where not in self._used
         )
@@ -117,7 +117,7 @@ class MutationTable:
 
     def _rejected(self, row: MutationRow, kind: Kind, reason: str) -> Reject:
         """Return the reject of a row."""
-        reject = rejected(Reader.INFERENCE, Reject(kind, row.where, reason))
+        reject = _reject(kind, row.where, reason)
         self._rejects.setdefault(row.where, reject)
         return reject
 
@@ -151,6 +151,11 @@ def with_rejected_mutations(
     table.check_used()
 
 
+def _reject(kind: Kind, where: str, reason: str) -> Reject:
+    """Return the reject of a row."""
+    return rejected(Reader.INFERENCE, Reject(kind, where, reason, what=OF_MUTATIONS))
+
+
 class _Rows(Problems):
     """Mistakes in rows of a table of mutations, which become its rejects."""
 
@@ -159,7 +164,7 @@ class _Rows(Problems):
         self.rejects: list[Reject] = []
 
     def add(self, where: str, text: str, kind: str = "") -> None:
-        self.rejects.append(rejected(Reader.INFERENCE, Reject(Kind(kind), where, text)))
+        self.rejects.append(_reject(Kind(kind), where, text))
 
 
 def read_mutations(

@@ -67,7 +67,7 @@ def variants(config: RunFile, here: Processes) -> None:
     if first_position != 1:
         command.settings["first_position"] = first_position
 
-    scored = Counts("residues")
+    scored = Counts("residues", is_listed=False)
 
     def records() -> Iterable[Protein | Reject]:
         found = records_of(config)

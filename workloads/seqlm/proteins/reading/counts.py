@@ -18,6 +18,8 @@ class Counts:
     used: int = 0
     left_out: Counter[Kind] = field(default_factory=Counter)
     """Number of items that are left out, by kind."""
+    is_listed: bool = True
+    """Whether the table of rejects lists the items that are left out."""
 
     @property
     def read(self) -> int:
@@ -44,10 +46,12 @@ class Counts:
         """Return the line that ends a command.
 
         Args:
-            listed: file that lists what is left out; None if there is none.
+            listed: table of rejects; None if there is none.
         """
         num_left_out = self.left_out.total()
         text = f"{self.what}: read {self.read:,}, used {self.used:,}, left out {num_left_out:,}"
         if not num_left_out:
             return text
-        return f"{text} ({self.kinds})" + (f": {listed}" if listed is not None else "")
+        return f"{text} ({self.kinds})" + (
+            f": {listed}" if listed is not None and self.is_listed else ""
+        )

@@ -10,6 +10,9 @@ from seqlm.training.whole_file import write_whole
 
 from .policies import Decision, Kind, Reader, decision
 
+OF_PROTEINS = "proteins"
+OF_MUTATIONS = "mutations"
+"""Words for the items that commands count."""
 REJECTS_FILE = "rejects.csv"
 """Table of rejects in a folder of prepared data."""
 COLUMNS = ("where", "kind", "reason")
@@ -26,6 +29,8 @@ class Reject:
     reason: str
     name: str = ""
     """Id of the record, if it is known."""
+    what: str = OF_PROTEINS
+    """Word for the items that it is counted among."""
 
     @property
     def text(self) -> str:

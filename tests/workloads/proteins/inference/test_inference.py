@@ -495,6 +495,7 @@ def test_two_processes_make_what_one_makes(
         assert started.ends() == [0, 0], started.output
     assert pq.read_table(tmp_path / "two.parquet").equals(pq.read_table(tmp_path / "one.parquet"))
     assert f"wrote {tmp_path / 'two.parquet'}: proteins 14, residues 628, in " in started.output
+    assert started.output.count("proteins: read 14, used 14, left out 0") == 1
 
 
 def embed_the_run(path: Path, overrides: list[str]) -> None:

@@ -5,7 +5,6 @@ apart: id, i, j (from 1), residue_i, residue_j and probability. A folder beside 
 the matrix of all probabilities, as ``contacts`` (L, L) in .npz and as .tsv, and a picture.
 """
 
-import dataclasses
 import hashlib
 import re
 from pathlib import Path
@@ -57,9 +56,7 @@ def contacts(config: RunFile, here: Processes) -> None:
     Raises:
         ValueError: if the model, the input or the output cannot be used, or the model has no fitted head.
     """
-    # Windows have no contacts with each other.
-    inference = dataclasses.replace(config.inference, long_proteins="reject")
-    config = dataclasses.replace(config, inference=inference)
+    inference = config.inference
     command = Command(config, here, "contacts")
     if inference.fit_contacts:
         check_folder(command.model_name)

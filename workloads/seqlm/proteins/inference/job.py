@@ -20,7 +20,7 @@ import torch.distributed as dist
 from seqlm.proteins.data.plausibility import ALLOW, Implausible
 from seqlm.proteins.model.pretrained import load_model
 from seqlm.proteins.reading.counts import Counts
-from seqlm.proteins.reading.policies import Kind, Reader
+from seqlm.proteins.reading.policies import Kind
 from seqlm.proteins.reading.rejects import OF_PROTEINS, Reject
 from seqlm.runs.run_file import RunFile
 from seqlm.training.hardware import environment
@@ -33,22 +33,24 @@ from seqlm.training.tracking.progress import WorkProgress
 
 from .engine import Answer, Array, Engine, compile_from
 from .output import Output
-from .records import Part, Planned, Protein, cut, input_key, key_of, planned, records_of
+from .records import (
+    READERS,
+    Part,
+    Planned,
+    Protein,
+    cut,
+    input_key,
+    key_of,
+    planned,
+    records_of,
+    with_policies,
+)
 from .repeated_ids import OCCURRENCE, Occurrences, Rows
 
 WAIT_SECONDS = 0.5
 """Seconds between two looks at the files of the other processes."""
 SHORTEST_SECONDS = 1e-9
 """Lower limit of a duration before it divides."""
-READERS = {
-    "embed": Reader.INFERENCE,
-    "predict": Reader.INFERENCE,
-    "variants": Reader.INFERENCE,
-    "contacts": Reader.CONTACTS,
-    "scorecard": Reader.INFERENCE,
-    "layers": Reader.INFERENCE,
-}
-"""Policies of each command. Those of ``scorecard`` and ``layers`` are unused: they read prepared data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +85,10 @@ class Command:
     """
 
     def __init__(self, config: RunFile, here: Processes, name: str) -> None:
+        self.reader = READERS[name]
+        config = with_policies(config, self.reader)
         self.config = config
         self.here = here
-        self.reader = READERS[name]
         self.output = Output(config, name)
         self.model_name = config.inference.model or str(config.run_dir / "model")
         beat("loading", slow=True)

@@ -22,7 +22,7 @@ from seqlm.training.strict_yaml import read_mapping
 from seqlm.training.whole_file import write_whole
 
 from .output_file import output_file
-from .records import input_key
+from .records import READERS, input_key, with_policies
 
 _REJECTS = b"rejects"
 """Key of the rejects in the metadata of a part's table."""
@@ -41,7 +41,7 @@ class Output:
         self.rejects = path.with_name(path.name + ".rejects.csv")
         self.summary = path.with_name(path.name + ".json")
         """File of the settings and totals."""
-        self._config = config
+        self._config = with_policies(config, READERS[command])
         self._has_pictures = inference_command(command).draws
 
     def is_finished(self, key: str) -> bool:

@@ -5,6 +5,7 @@ computes a part and writes it whole or not at all, so a killed command continues
 parts depend on the input only, not on the number of processes.
 """
 
+import dataclasses
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,6 +44,15 @@ KEY_RESIDUES = 500_000
 """Residues that are hashed at once for the key of an input."""
 LENGTH_BYTES = 8
 """Bytes of a field's length in a hash."""
+READERS = {
+    "embed": Reader.INFERENCE,
+    "predict": Reader.INFERENCE,
+    "variants": Reader.INFERENCE,
+    "contacts": Reader.CONTACTS,
+    "scorecard": Reader.INFERENCE,
+    "layers": Reader.INFERENCE,
+}
+"""Policies of each command. Those of ``scorecard`` and ``layers`` are unused: they read prepared data."""
 COLUMN_FIELDS = {Role.ID: "inference.id_column", Role.SEQUENCE: "inference.sequence_column"}
 """Fields of the run file that name the columns of a table."""
 _digest = partial(hashlib.blake2b, digest_size=16)
@@ -141,6 +151,14 @@ def records_of(
             raise nothing_used(f"inference.input: {location}", counts, first, reader)
 
 
+def with_policies(config: RunFile, reader: Reader) -> RunFile:
+    """Return a run file with the reader's own policy for long proteins, if it has one."""
+    if decision(Kind.LONG, reader) is not Decision.REJECT:
+        return config
+    inference = dataclasses.replace(config.inference, long_proteins="reject")
+    return dataclasses.replace(config, inference=inference)
+
+
 def nothing_used(place: str, counts: Counts, first: Reject | None, reader: Reader) -> RecordError:
     """Return the error for an input of which nothing can be used.
 
@@ -170,10 +188,7 @@ def _checked(record: Protein | Reject, config: RunFile, reader: Reader) -> Prote
             f"translation into protein, or allow it with {ALLOW}"
         )
         return rejected(reader, Reject(Kind.NUCLEOTIDES, record.file, reason, record.id))
-    is_refused = (
-        config.inference.long_proteins == "reject" or decision(Kind.LONG, reader) is Decision.REJECT
-    )
-    if length > longest and is_refused:
+    if length > longest and config.inference.long_proteins == "reject":
         reason = (
             f"record {record.id} has {length} residues; allowed are {longest} (model.max_residues), or set "
             "inference.long_proteins to window or crop"

@@ -159,7 +159,7 @@ POLICIES: Mapping[Kind, Policy] = {
     Kind.LONG: _policy(
         "longer than `model.max_residues`",
         _all(Decision.USE, Reader.DATA, Reader.FINETUNE, Reader.INFERENCE, Reader.PYTHON),
-        _all(Decision.REJECT, Reader.CONTACTS),
+        _all(Decision.REJECT, Reader.CONTACTS),  # windows have no contacts with each other
         _all(Decision.STOP, Reader.SERVER),
         one="too long",
     ),

@@ -20,6 +20,15 @@ def test_the_list_of_runs_is_json(tmp_path: Path) -> None:
     assert len(json.loads(file.read_text())) == 2
 
 
+def test_a_list_that_is_written_again_is_read_again(tmp_path: Path) -> None:
+    """A preparation that finds repeated ids begins again, with files of the same names."""
+    file = tmp_path / "ids.runs"
+    for rows in (3, 4):
+        runs = [Run("/a/b.spill", rows, 0, (5, 7))]
+        save_runs(runs, file)
+        assert load_runs(file) == runs
+
+
 def test_a_pickle_in_its_place_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "planted.runs"
     file.write_bytes(pickle.dumps([]))

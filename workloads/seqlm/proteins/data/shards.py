@@ -52,9 +52,14 @@ def save_runs(runs: list[Run], path: Path) -> None:
     path.write_text(json.dumps([asdict(run) for run in runs]))
 
 
-@functools.lru_cache(maxsize=1)
 def load_runs(path: Path) -> list[Run]:
-    runs = json.loads(path.read_text())
+    """Read a list of runs. A list that is written again under the same name is read again."""
+    return _runs_of(path.read_text())
+
+
+@functools.lru_cache(maxsize=1)
+def _runs_of(text: str) -> list[Run]:
+    runs = json.loads(text)
     return [Run(**{**run, "column_bytes": tuple(run["column_bytes"])}) for run in runs]
 
 

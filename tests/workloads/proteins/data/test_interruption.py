@@ -115,6 +115,7 @@ def test_stopped_run_cleans_up(tmp_path: Path, proteins, write_fasta, number: in
 
 def test_killed_run_is_started_over(tmp_path: Path, proteins, write_fasta) -> None:
     source = write_fasta(tmp_path / "a.fasta", proteins(300))
+    source.write_text(">bad\nMK*V\n" + source.read_text())
     process, sending = start_and_stall(tmp_path, source)
     workers = workers_of(process)
     assert workers
@@ -133,6 +134,8 @@ def test_killed_run_is_started_over(tmp_path: Path, proteins, write_fasta) -> No
         execution=Execution(progress=False),
     )
     assert manifest.records == 300
+    assert manifest.rejected == {"inner stop": 1}
+    assert (tmp_path / "out" / "rejects.csv").read_text().count("\n") == 2
     assert Manifest.load(tmp_path / "out") == manifest
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         ".locks",

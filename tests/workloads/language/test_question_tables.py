@@ -216,7 +216,7 @@ def test_models_that_cannot_be_trained_have_a_message(tiny_qwen: Path, tmp_path:
             ({"max_position_embeddings": 64}, "got 96; .* reads at most 64 tokens"),
             (
                 {"quantization_config": {"quant_method": "gptq", "bits": 4}},
-                "holds quantized weights",
+                "describes quantized weights",
             ),
         )
     ):

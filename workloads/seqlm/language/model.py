@@ -63,11 +63,6 @@ def read_config(folder: Path, max_tokens: int) -> PretrainedConfig:
             f"model.init_from: {folder} is a model of type {config.model_type}; allowed are "
             f"{', '.join(MODEL_TYPES)}"
         )
-    if getattr(config, "quantization_config", None) is not None:
-        raise ValueError(
-            f"model.init_from: {folder} holds quantized weights; give the model that they were made from, "
-            "and lora.quantize=nf4 for 4 bits"
-        )
     window = getattr(config, "sliding_window", None)
     longest = min(config.max_position_embeddings, window or config.max_position_embeddings)
     if max_tokens > longest:

@@ -32,8 +32,8 @@ class NotFiniteError(ValueError):
 
     def __init__(self) -> None:
         super().__init__(
-            "the model's answers are not finite, as after a diverged training or with a wrong value in its "
-            "config.json; give another checkpoint of its training, or another model"
+            "the model's answers are not finite; give another checkpoint of its training, or correct its "
+            "config.json"
         )
 
 

@@ -74,7 +74,7 @@ def check_config(config: Mapping[str, Any], where: object) -> None:
     if config.get("quantization_config"):
         raise ValueError(
             f"{where} describes quantized weights (quantization_config); give the model that they were made "
-            "from"
+            "from, and lora.quantize=nf4 to train it in 4 bits"
         )
 
 

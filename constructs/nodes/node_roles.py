@@ -132,14 +132,8 @@ def node_statements(
             subnet_ids=[subnet.subnet_id for subnet in network.private_subnets],
             security_group_id=network.security_group.security_group_id,
         ),
-        Statement(
-            "ListArtifacts",
-            ["s3:ListBucket"],
-            [bucket],
-            {"StringLikeIfExists": {"s3:prefix": [f"{prefix}/*" for prefix in prefixes]}},
-        ),
-        # As in AWS's own policy, in case HyperPod lists another prefix or checks that the bucket exists. A
-        # list shows only hashes and file names.
+        # Any prefix, as in AWS's own policy, in case HyperPod lists another one or checks that the bucket
+        # exists. A list shows only hashes and file names.
         Statement("ListArtifactBucket", ["s3:ListBucket"], [bucket]),
         Statement(
             "ReadArtifacts",
@@ -307,6 +301,14 @@ def eks_node_statements(stack: Stack, network: Network, cluster_arn: str) -> lis
             in_vpc,
             why="interfaces are created with their nodes, on instances of the service's account; "
             "the condition names the VPC",
+        ),
+        # VPC CNIs from September 2026 on attach interfaces through HyperPod (aws/amazon-vpc-cni-k8s, pull
+        # request 3874).
+        Statement(
+            "AttachInterfacesToNodes",
+            ["sagemaker:AttachClusterNodeNetworkInterface"],
+            [f"arn:{stack.partition}:sagemaker:{stack.region}:{stack.account}:cluster/*"],
+            why="the service chooses the cluster's id after the role is created",
         ),
         unscoped(
             "DescribeInstances",

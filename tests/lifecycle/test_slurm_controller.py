@@ -33,13 +33,13 @@ def write(node: Node, path: str, text: str) -> None:
     node.host.path(path).write_text(text)
 
 
-def down(node: Node, slurm: SlurmCommands, log: str) -> str:
+def down(node: Node, slurm: SlurmCommands, log: str, partition: str = "") -> str:
     slurm.answers("ping", "Slurmctld(primary) at ip-10-0-0-10 is DOWN\n")
     write(
         node,
         "/opt/slurm/etc/slurm.conf",
         "ClusterName=hyperpod # the service's\nSlurmctldLogFile=/var/log/slurm/ctld.log\n"
-        "StateSaveLocation=/var/spool/slurm\nNodeName=a CPUs=4\n",
+        f"StateSaveLocation=/var/spool/slurm\nNodeName=a CPUs=4\n{partition}",
     )
     write(node, "/var/log/slurm/ctld.log", log)
     with pytest.raises(SetupError) as caught:
@@ -143,6 +143,44 @@ def test_any_other_end_is_quoted(node: Node, slurm: SlurmCommands) -> None:
         "slurmctld ends with: CLUSTER NAME MISMATCH. slurmctld has been started. What to do"
         in message
     )
+
+
+CRASHES = "LoadState=loaded\\nResult=core-dump\\nNRestarts=38\\nExecMainStatus=11\\n"
+STARTS = "[2026-07-09T10:00:00.000] slurmctld version 25.11.1 started on cluster hyperpod(1)\n"
+
+
+def test_a_crash_without_a_line_in_the_log_is_found_in_its_service(
+    node: Node, slurm: SlurmCommands, stand_ins: StandIns
+) -> None:
+    stand_ins.command("systemctl", f"[[ $1 != show ]] || printf '{CRASHES}'")
+    message = down(node, slurm, STARTS)
+    assert "slurmctld does not stay up: signal 11, 38 restarts by systemd" in message
+    assert "coredumpctl info slurmctld" in message and "security group" not in message
+
+
+def test_a_crash_by_an_empty_topology_names_the_files(
+    node: Node, slurm: SlurmCommands, stand_ins: StandIns
+) -> None:
+    stand_ins.command("systemctl", f"[[ $1 != show ]] || printf '{CRASHES}'")
+    write(node, "/opt/slurm/etc/topology.yaml", "[]\n")
+    write(node, "/opt/slurm/etc/topology.conf", "")
+    partition = "PartitionName=gpu Nodes=a Default=YES Topology=tree State=UP\n"
+    message = down(node, slurm, STARTS, partition)
+    assert (
+        "Partition gpu names the topology tree, and topology.yaml and topology.conf are empty"
+        in message
+    )
+    assert "remove the empty topology files" in message
+
+
+@pytest.mark.parametrize(
+    "shown", ["LoadState=not-found\\nResult=success\\n", "LoadState=loaded\\nNRestarts=0\\n", ""]
+)
+def test_a_service_without_crashes_explains_nothing(
+    node: Node, slurm: SlurmCommands, stand_ins: StandIns, shown: str
+) -> None:
+    stand_ins.command("systemctl", f"[[ $1 != show ]] || printf '{shown}'")
+    assert "does not answer after 600 s" in down(node, slurm, STARTS)
 
 
 def test_accounting_as_it_should_be_passes(node: Node) -> None:

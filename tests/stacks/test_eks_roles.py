@@ -31,11 +31,6 @@ EKS_NODE = (
     | {
         "CreateLogGroups": ("logs:CreateLogGroup", LOGS, None),
         "WriteLogs": (EVERY_NODE["WriteLogs"][0], f"{LOGS}:log-stream:*", None),
-        "ListArtifacts": (
-            "s3:ListBucket",
-            BUCKET,
-            {"StringLikeIfExists": {"s3:prefix": ["lifecycle/*"]}},
-        ),
         "ListArtifactBucket": ("s3:ListBucket", BUCKET, None),
         "ReadArtifacts": ("s3:GetObject", f"{BUCKET}/lifecycle/*", None),
         "GivePodsAddresses": (
@@ -51,6 +46,11 @@ EKS_NODE = (
                 f"{EC2}:security-group/sg-0123456789abcdef0",
             ],
             IN_VPC,
+        ),
+        "AttachInterfacesToNodes": (
+            "sagemaker:AttachClusterNodeNetworkInterface",
+            "arn:aws:sagemaker:us-east-1:123456789012:cluster/*",
+            None,
         ),
         "DescribeInstances": (
             ["ec2:DescribeInstances", "ec2:DescribeInstanceTypes", "ec2:DescribeTags"],

@@ -75,11 +75,6 @@ EVERY_NODE = {
         "*",
         None,
     ),
-    "ListArtifacts": (
-        "s3:ListBucket",
-        BUCKET,
-        {"StringLikeIfExists": {"s3:prefix": ["lifecycle/*", "workloads/*"]}},
-    ),
     "ListArtifactBucket": ("s3:ListBucket", BUCKET, None),
     "ReadArtifacts": ("s3:GetObject", [f"{BUCKET}/lifecycle/*", f"{BUCKET}/workloads/*"], None),
     "LogInToRegistry": ("ecr:GetAuthorizationToken", "*", None),
@@ -172,9 +167,6 @@ def test_mirrored_downloads_and_no_other_prefix_may_be_read_too() -> None:
         assert named["ReadArtifacts"]["Resource"] == [
             f"{bucket}/{prefix}/*" for prefix in ("lifecycle", "workloads", "downloads")
         ]
-        assert named["ListArtifacts"]["Condition"] == {
-            "StringLikeIfExists": {"s3:prefix": ["lifecycle/*", "workloads/*", "downloads/*"]}
-        }
 
 
 def test_there_is_a_role_for_each_node_type_and_no_more() -> None:

@@ -11,6 +11,7 @@ from jsonschema.exceptions import SchemaError
 
 from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import instance_type
+from config.facts.known_bad import known_fault
 from tools.aws_session import error_code, if_present, is_absent
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.planned import LATER, Addon, Planned
@@ -26,6 +27,11 @@ _ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     for addon in planned.addons:
         subject = Subject(f"add-on {addon.name}")
+        if bad := known_fault(addon.name, addon.version):
+            yield subject.fail(
+                f"{addon.version} {bad.fault} ({bad.source}, {bad.published})",
+                f"put a version outside {bad.versions} in {TABLE}",
+            )
         # Versions for the cluster's Kubernetes in the region, newest first as in EKS's list.
         listing = if_present(
             aws.items,
@@ -51,6 +57,13 @@ def _not_offered(
     subject: Subject, cluster: EksCluster, addon: Addon, offered: list[dict[str, Any]]
 ) -> Finding:
     where = f"for Kubernetes {cluster.kubernetes.version} in {cluster.region}"
+    good = [version for version in offered if not known_fault(addon.name, version["addonVersion"])]
+    if offered and not good:
+        return subject.fail(
+            f"{addon.version} is not offered {where}, and all offered versions are known to be bad",
+            "choose another kubernetes.version or region, or wait for a newer version",
+        )
+    offered = good
     if not offered:
         return subject.fail(
             f"it is not offered {where}",

@@ -1,11 +1,30 @@
-"""Check of the machine images that groups name."""
+"""Checks of the machine images that groups name, and of the base image of Trainium's jobs."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from config.cluster import Cluster
 from config.facts.instance_catalogue import instance_type
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
+
+NEURON_VERSIONS = Path(__file__).parents[2] / "docker" / "neuron" / "versions.json"
+
+
+def check_neuron_base(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    """Warn if nodes with Trainium would bill before an image for their jobs can be built."""
+    groups = [
+        group.name
+        for group in cluster.instance_groups
+        if group.runs_jobs and instance_type(group.instance_type).is_neuron
+    ]
+    if groups and json.loads(NEURON_VERSIONS.read_text())["base"]["digest"] is None:
+        yield Subject("training image for Trainium").warn(
+            f"the base image has no pinned digest, so `make image FRAMEWORK=neuron` cannot build; group "
+            f"{', '.join(groups)} would bill meanwhile",
+            "first pin the digest in docker/neuron/versions.json (docs/trainium.md), or set num_instances: 0",
+        )
 
 
 def check_images(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

@@ -38,6 +38,11 @@ TAIL_BYTES = 65536
 """Length of the end of the log that is searched for causes."""
 
 
+_SERVICE = ("LoadState", "Result", "NRestarts", "ExecMainStatus")
+"""Properties of systemd's service."""
+_BY_SIGNAL = ("signal", "core-dump")
+
+
 @dataclass(frozen=True)
 class SlurmNode:
     name: str
@@ -196,7 +201,62 @@ def topology_problem(host: Host, partition: str, name: str) -> str | None:
 
 
 def why_controller_is_down(host: Host) -> SetupError | None:
-    """Return a diagnosis, if slurmctld's log on this node has one; other nodes have no such log."""
+    """Return a diagnosis from slurmctld's log, files and service on this node; other nodes have none.
+
+    A crash by a signal leaves no line in the log.
+    """
+    return _cause_in_log(host) or _cause_in_service(host)
+
+
+def _cause_in_service(host: Host) -> SetupError | None:
+    """Return a diagnosis if systemd's service of slurmctld crashes or restarts again and again."""
+    shown = host.try_run(
+        "systemctl", "show", "slurmctld", f"--property={','.join(_SERVICE)}"
+    ).output
+    state = dict(line.partition("=")[::2] for line in shown.splitlines() if "=" in line)
+    num_restarts = state.get("NRestarts", "0")
+    result = state.get("Result", "success")
+    if state.get("LoadState") != "loaded" or (result == "success" and num_restarts == "0"):
+        return None
+    how = f"signal {state.get('ExecMainStatus')}" if result in _BY_SIGNAL else f"result {result}"
+    text = f"slurmctld does not stay up: {how}, {num_restarts} restarts by systemd"
+    if empty := _empty_topology(host):
+        return SetupError(
+            f"{text}. {empty}, with which slurmctld 25.11 crashes "
+            "(aws-samples/sample-physical-ai-scaffolding-kit issue 23)",
+            "on the controller remove the empty topology files and `Topology=...` of the partitions in "
+            "slurm.conf, then `sudo systemctl restart slurmctld`",
+        )
+    return SetupError(
+        f"{text}. Its log names no cause",
+        "on the controller see `journalctl --unit slurmctld` and `coredumpctl info slurmctld`; run "
+        "`sudo slurmctld -D -vvv` for its last words",
+    )
+
+
+def _empty_topology(host: Host) -> str | None:
+    """Return which partition names a topology although its description is empty; None without one."""
+    for path in CONFIGURATIONS:
+        file = host.path(path)
+        if not file.is_file():
+            continue
+        named = re.search(r"^PartitionName=(\S+).*\bTopology=(\S+)", file.read_text(), re.MULTILINE)
+        descriptions = [file.with_name(name) for name in ("topology.yaml", "topology.conf")]
+        empty = [
+            found.name
+            for found in descriptions
+            if found.is_file() and found.read_text().strip() in ("", "[]")
+        ]
+        if named and empty:
+            return (
+                f"Partition {named[1]} names the topology {named[2]}, and {' and '.join(empty)} "
+                f"{'is' if len(empty) == 1 else 'are'} empty"
+            )
+    return None
+
+
+def _cause_in_log(host: Host) -> SetupError | None:
+    """Return a diagnosis from slurmctld's log, if this node has one."""
     settings = _slurm_conf(host)
     text = _log(host, settings.get("slurmctldlogfile"))
     # Lines before the last start no longer apply.

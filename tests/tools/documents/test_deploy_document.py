@@ -94,12 +94,19 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
             "group/0a1b2c3d-0000-1111-2222-333344445556",
         ],
     }
+    database = {
+        "endpoint": "slurm.c0ffee.us-west-2.rds.amazonaws.com",
+        "secret_arn": "arn:aws:secretsmanager:us-west-2:123456789012:secret:slurm-AbCdEf",
+    }
+    two_zones = {"vpc": "new", "availability_zone_ids": ["usw2-az2", "usw2-az1"]}
+    with_database = shipped("slurm", network=two_zones, accounting_database={"existing": database})
     alerted = {"emails": ["hpc@example.com"], "grafana": grafana}
     by_identity_center = shipped("slurm-p5", observability=alerted, mlflow={"kind": "app"})
     clusters = [
         with_group(slurm, "workers", image_id="ami-0123456789abcdef0"),
         shipped("slurm-p5"),
         by_identity_center,
+        with_database,
     ]
     accounts = [(empty_account(cluster), cluster) for cluster in clusters]
     accounts.append((mirror_account([], images=True), MIRRORED))
@@ -115,6 +122,7 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
     for aws, cluster in accounts:
         aws.answer("kms", "DescribeKey", {"KeyMetadata": metadata})
         aws.answer("ec2", "DescribeImages", {"Images": []})
+        aws.answer("secretsmanager", "DescribeSecret", {})
         instance = {"Status": "ACTIVE", "IdentityStoreId": "d-0123456789"}
         aws.answer("sso-admin", "ListInstances", {"Instances": [instance]})
         for kind in ("User", "Group"):

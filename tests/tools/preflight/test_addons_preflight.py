@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from config.facts.addons import OBSERVABILITY, TRAINING_OPERATOR, VPC_CNI
+from config.facts.addons import ADDON_VERSIONS, OBSERVABILITY, TRAINING_OPERATOR, VPC_CNI
+from config.facts.known_bad import known_fault
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.preflight.eks_accounts import (
     EKS,
@@ -19,6 +20,7 @@ from tests.tools.preflight.eks_accounts import (
     offered,
 )
 from tests.tools.preflight.report import findings, problems
+from tools.preflight import planned
 
 pytestmark = pytest.mark.usefixtures("approved")
 
@@ -54,6 +56,44 @@ def addons_answer(aws: AnsweringAws, name: str, answer: list[dict[str, Any]] | R
         )
 
     aws.answer("eks", "DescribeAddonVersions", versions)
+
+
+def test_a_version_that_is_known_to_be_bad_is_never_recommended() -> None:
+    aws = eks_account()
+    fixed, bad = "v1.23.1-eksbuild.1", "v1.22.2-eksbuild.1"
+    addons_answer(aws, VPC_CNI, [offered(fixed), offered(bad, default=True)])
+    (found,) = [finding for finding in findings(aws, EKS) if finding.level != "OK"]
+    assert found.level == "FAIL" and fixed in found.message
+    assert bad not in found.message + found.action
+    addons_answer(aws, VPC_CNI, [offered(bad, default=True)])
+    (found,) = [finding for finding in findings(aws, EKS) if finding.level != "OK"]
+    assert "all offered versions are known to be bad" in found.message
+
+
+@pytest.mark.parametrize(
+    ("version", "is_bad"),
+    [
+        ("v1.22.0-eksbuild.9", False),
+        ("v1.22.1-eksbuild.1", True),
+        ("v1.22.3-eksbuild.2", True),
+        ("v1.22.4-eksbuild.1", False),
+        ("v1.23.0-eksbuild.1", False),
+    ],
+)
+def test_a_pinned_version_that_is_known_to_be_bad_is_refused(
+    version: str, is_bad: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = json.loads(json.dumps(approved_template(EKS)).replace(VERSIONS[VPC_CNI], version))
+    monkeypatch.setattr(planned, "synthesize", lambda cluster: planned.Synthesis(template, []))
+    aws = eks_account()
+    addons_answer(aws, VPC_CNI, [offered(version)])
+    found = [text for level, _, text in problems(aws, EKS) if level == "FAIL"]
+    assert any("gives the primary address" in text for text in found) is is_bad
+
+
+def test_no_version_of_the_table_is_known_to_be_bad() -> None:
+    for versions in ADDON_VERSIONS.values():
+        assert not [name for name, version in versions.items() if known_fault(name, version)]
 
 
 def test_an_unavailable_version_names_the_offered_ones_and_the_table() -> None:

@@ -1,6 +1,8 @@
 """Preflight checks of zones, offers of types, training plans, images and keys."""
 
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from tests.tools.accounts import (
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped, with_group
 from tests.tools.preflight.report import findings, problems
+from tools.preflight import machine_images
+from tools.preflight.read_only_aws import ReadOnlyAws
 
 SLURM = shipped("slurm")
 P5 = shipped("slurm-p5")
@@ -235,6 +239,20 @@ def test_a_training_plan_takes_precedence_over_offers() -> None:
     ((level, subject, message),) = problems(aws, P5)
     assert (level, subject) == ("WARN", "offer p5")
     assert "no zone of us-east-1" in message
+
+
+@pytest.mark.parametrize(("digest", "levels"), [(None, ["WARN"]), ("sha256:0123", [])])
+def test_trainium_without_an_image_bills_for_nothing(
+    digest: str | None, levels: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = tmp_path / "versions.json"
+    versions.write_text(json.dumps({"base": {"digest": digest}}))
+    monkeypatch.setattr(machine_images, "NEURON_VERSIONS", versions)
+    trainium = shipped("slurm-trn1")
+    aws = ReadOnlyAws(empty_account(SLURM).session)
+    found = machine_images.check_neuron_base(aws, trainium)
+    assert [finding.level for finding in found] == levels
+    assert not list(machine_images.check_neuron_base(aws, SLURM))
 
 
 def test_reports_missing_and_impaired_zones() -> None:

@@ -57,5 +57,5 @@ def test_a_model_with_another_head_serves_as_an_encoder(
     encoder = of_config(tiny_config).encoder
     for name, value in classifier.state_dict().items():
         assert not name.startswith(encoder) or found[name].equal(value), name
-    with pytest.raises(ValueError, match=r"lacks lm_head\..*; give a whole model"):
+    with pytest.raises(ValueError, match=r"lacks 'lm_head\..*; give a whole model"):
         starting_weights(model, 0)

@@ -4,6 +4,7 @@
 ``proteins/inference/output_file.py`` names their outputs. Nodes import this: standard library only.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -103,6 +104,16 @@ INFERENCE_COMMANDS: Mapping[str, InferenceCommand] = {
         small_bytes=1_000,  # all mutants of L residues take the arithmetic of about L**2 residues
         heads=(MASKED_LM,),
         reads_mutations=True,
+    ),
+    "propose": InferenceCommand(
+        run="proteins.propose.command:propose",
+        summary="propose the variants to measure next",
+        output_name="proposals",
+        formats=(CSV,),
+        by_parts=False,
+        small_bytes=sys.maxsize,  # one process chooses
+        heads=(MASKED_LM,),
+        fields=(*READING, "propose"),
     ),
     "contacts": InferenceCommand(
         run="proteins.contacts.command:contacts",

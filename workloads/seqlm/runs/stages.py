@@ -10,6 +10,7 @@ from typing import Literal
 
 from seqlm.runs.inference_commands import (
     INFERENCE_COMMANDS,
+    INPUT_FIELD,
     PREPARING,
     PROTEIN_RUN,
     TASK_RUN,
@@ -142,7 +143,7 @@ def _inference_stage(name: str, command: InferenceCommand) -> Stage:
         command.fields,
         run_file=command.run_file,
         options=OUTPUT_OPTIONS,
-        files="inference.input" if command.by_parts else None,
+        files=INPUT_FIELD if INPUT_FIELD in command.inputs else None,
     )
     stage = Stage(
         start="commands.inference:run_inference",
@@ -155,7 +156,7 @@ def _inference_stage(name: str, command: InferenceCommand) -> Stage:
     )
     if command.by_parts:
         return replace(stage, writes_table=True, progress="parts")
-    return replace(stage, reads_data="prepared")
+    return replace(stage, reads_data="prepared") if command.reads_prepared_data else stage
 
 
 SUBCOMMANDS: Mapping[str, Stage] = {

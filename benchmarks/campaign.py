@@ -196,14 +196,16 @@ def _walk(landscape: Landscape, row_of: Mapping[str, int], start: int) -> Iterat
 ONE_HOT = ProposeConfig(
     number=PER_ROUND, features=("one_hot",), warm_start=False, direction="higher"
 )
+SIMILARITY = replace(ONE_HOT, features=("similarity",))
 ARMS: Mapping[str, Arm] = {
-    "propose": partial(proposed, ONE_HOT),
-    "constant liar": partial(proposed, replace(ONE_HOT, batch="liar")),
-    "largest bounds alone": partial(proposed, replace(ONE_HOT, batch="top")),
-    "Thompson sampling": partial(
+    "propose, similarity of residues": partial(proposed, SIMILARITY),
+    "propose, one-hot": partial(proposed, ONE_HOT),
+    "one-hot, constant liar": partial(proposed, replace(ONE_HOT, batch="liar")),
+    "one-hot, largest bounds alone": partial(proposed, replace(ONE_HOT, batch="top")),
+    "one-hot, Thompson sampling": partial(
         proposed, replace(ONE_HOT, acquisition="thompson", exploration=1.0)
     ),
-    "plain values alone": partial(proposed, replace(ONE_HOT, shapes=("plain",))),
+    "one-hot, plain values alone": partial(proposed, replace(ONE_HOT, shapes=("plain",))),
     "greedy single-mutation walks": greedy_walks,
     "random choice": random_choice,
 }

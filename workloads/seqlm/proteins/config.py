@@ -287,7 +287,7 @@ def protein_violations(config: "RunFile") -> Iterator[str]:
     yield from _guard_violations(config)
     yield from _task_violations(config)
     yield from _inference_violations(config.inference)
-    yield from _propose_violations(config.propose)
+    yield from propose_violations(config.propose)
     yield from _publish_violations(config.publish)
 
 
@@ -344,7 +344,8 @@ def _inference_violations(inference: InferenceConfig) -> Iterator[str]:
         )
 
 
-def _propose_violations(propose: ProposeConfig) -> Iterator[str]:
+def propose_violations(propose: ProposeConfig) -> Iterator[str]:
+    """Yield a message for each broken rule of the section."""
     if propose.measured and propose.direction is None:
         yield (
             "propose.direction: got null with propose.measured; set higher or lower, the direction of better "

@@ -262,7 +262,8 @@ class _Later:
         space = self._space
         options = self._options
         measured = self._features(self._known)
-        quick = self._process(measured, PLAIN)
+        processes = self._processes(measured)
+        quick = processes[0]
 
         def bounds(mutations: Mutations) -> Floats:
             return quick.predict(self._features(mutations)).bounds(options.exploration)
@@ -271,7 +272,6 @@ class _Later:
         if not len(candidates.mutations):
             raise _none_left(space)
         features = self._features(candidates.mutations)
-        processes = self._processes(measured)
         means = [process.means(features) for process in processes]
         features = features.rows(_best(means, max(LEADERS, options.number)))
         opinions = [Opinion(process, process.predict(features)) for process in processes]

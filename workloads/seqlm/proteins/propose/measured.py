@@ -1,7 +1,7 @@
 """Measured variants of a campaign: tables with a variant, a value, and maybe noise and round in each row."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 from seqlm.proteins.config import ProposeConfig
 from seqlm.proteins.mutations.edits import Variant, WildType
 from seqlm.proteins.mutations.errors import MutationError
-from seqlm.proteins.mutations.fitting import check_numbering, parse_variant
+from seqlm.proteins.mutations.fitting import FIRST_POSITION, check_numbering, parse_variant
 from seqlm.proteins.reading.columns import Role, mutation_columns, well_known_column
 from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.formats import table_of_proteins
@@ -101,7 +101,61 @@ def read_measured(
     rows: list[_Row] = []
     for number, name in enumerate(options.measured, start=FIRST_ROUND):
         rows += _rows(Path(name), number, options, protein.id, mutation_column, rejects)
-    check_numbering([row.variant for row in rows], protein, first_position)
+    return _joined(rows, options, protein, first_position, rejects)
+
+
+def measured_of(
+    values: Mapping[str, float | Sequence[float]],
+    options: ProposeConfig,
+    protein: WildType,
+    first_position: int,
+) -> Measured:
+    """Return measured variants from their values, or lists of replicates, by name.
+
+    Args:
+        values: values by the names of variants.
+        options: section of the run file.
+        protein: wild type.
+        first_position: number of the protein's first residue in names.
+
+    Raises:
+        ValueError: if a name does not fit the protein, or a value is no finite number.
+    """
+    rejects = _Rejected()
+    rows = []
+    for name, found in values.items():
+        for value in [found] if isinstance(found, int | float) else found:
+            if not math.isfinite(value):
+                raise ValueError(f"measured: {shown(name)} has {value}; expected a finite number")
+            rows.append(_Row("measured", name, float(value), None, FIRST_ROUND))
+    joined = _joined(rows, options, protein, first_position, rejects, "first_position")
+    if rejects.found:
+        raise ValueError(rejects.found[0].text)
+    return joined
+
+
+def _joined(
+    rows: Sequence[_Row],
+    options: ProposeConfig,
+    protein: WildType,
+    first_position: int,
+    rejects: "_Rejected",
+    field: str = FIRST_POSITION,
+) -> Measured:
+    """Return the variants of rows, each once.
+
+    Args:
+        rows: rows that have a name and a value.
+        options: section of the run file.
+        protein: wild type.
+        first_position: number of the protein's first residue in names.
+        rejects: record of the rows that do not fit the protein.
+        field: name of that number for the user.
+
+    Raises:
+        ValueError: if no row fits, or the rows number the residues in another way.
+    """
+    check_numbering([row.variant for row in rows], protein, first_position, field)
     sign = -1.0 if options.direction == "lower" else 1.0
     found: dict[bytes, _Replicates] = {}
     used = 0

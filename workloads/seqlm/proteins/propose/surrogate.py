@@ -238,10 +238,11 @@ class GaussianProcess:
     def _covariance(self, features: Features, others: Features) -> Singles:
         """Return the covariances of two sets of variants, (N, M)."""
         layout = self._layout
-        found = np.zeros((len(features), len(others)), dtype=np.float32)
         if layout.num_weights:
             scale = math.exp(self._parameters[layout.scale])
-            found += self._one_hot(features.mutations, others.mutations, scale)
+            found = self._one_hot(features.mutations, others.mutations, scale)
+        else:
+            found = np.zeros((len(features), len(others)), dtype=np.float32)
         if self._slope_variance:
             first = (self._slope_variance * features.zero_shot).astype(np.float32)
             found += first[:, None] * others.zero_shot.astype(np.float32)[None, :]

@@ -36,6 +36,8 @@ PREPARING = ("data", "task", "guard", "chat", "model.init_from")
 """Fields of the run file that shape prepared data."""
 INPUT_FIELD = "inference.input"
 """Field with the proteins that a command reads."""
+MEASURED_FIELD = "propose.measured"
+"""Field with the tables of measured variants."""
 PROTEIN_RUN = "esm2_8m_sample"
 TASK_RUN = "membrane_sample"
 """Bundled run files that subcommands read by default."""
@@ -111,6 +113,7 @@ INFERENCE_COMMANDS: Mapping[str, InferenceCommand] = {
         output_name="proposals",
         formats=(CSV,),
         by_parts=False,
+        inputs=(INPUT_FIELD, MEASURED_FIELD),
         small_bytes=sys.maxsize,  # one process chooses
         heads=(MASKED_LM,),
         fields=(*READING, "propose"),

@@ -11,6 +11,7 @@ from typing import Literal
 from seqlm.runs.inference_commands import (
     INFERENCE_COMMANDS,
     INPUT_FIELD,
+    MEASURED_FIELD,
     PREPARING,
     PROTEIN_RUN,
     TASK_RUN,
@@ -55,6 +56,10 @@ class Stage:
     """Whether it reads ``inference.model``."""
     reads_mutations: bool = False
     """Whether it reads ``inference.mutations``."""
+    reads_input: bool = False
+    """Whether it reads ``inference.input``."""
+    reads_measured: bool = False
+    """Whether it reads ``propose.measured``."""
     names_output: bool = False
     """Whether ``inference.output`` names its result, as for all commands of inference."""
     writes_table: bool = False
@@ -152,6 +157,8 @@ def _inference_stage(name: str, command: InferenceCommand) -> Stage:
         retries=RESUMED,
         reads_model=True,
         reads_mutations=command.reads_mutations,
+        reads_input=INPUT_FIELD in command.inputs,
+        reads_measured=MEASURED_FIELD in command.inputs,
         names_output=True,
     )
     if command.by_parts:

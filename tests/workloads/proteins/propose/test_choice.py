@@ -141,22 +141,25 @@ def test_shapes_keep_the_order_of_values(shape: str) -> None:
     assert np.isfinite(found.stated_variances).all()
 
 
-def test_the_warm_start_helps_while_few_values_are_known() -> None:
-    of = space("1-5", residues="ACDEFGHIKL")
-    noise = np.random.default_rng(3).normal(size=(5, 20))
-    scores = EFFECTS[:5] + noise
-    known = measured(of, 8)
-    every = after(of, no_values(), scores).space.all_variants()
-    real = truth(of, every)
-    found = {
-        warm: after(of, known, scores, features=("one_hot", "zero_shot"), warm_start=warm)
-        for warm in (True, False)
-    }
-    candidates_left = candidates.without(of, every, of.numbered(known.variants))
-    real = truth(of, candidates_left)
-    correlations = {warm: spearmanr(one.candidates, real).statistic for warm, one in found.items()}
-    assert correlations[True] > correlations[False]
-    assert correlations[True] > 0.3
+def test_the_warm_start_follows_the_model_until_values_contradict() -> None:
+    of = space("1-3", residues="ACDEFG")
+    scores = EFFECTS[:3]
+    every = of.all_variants()
+    rest = candidates.without(of, every, of.numbered(measured(of, 1).variants))
+    zero_shot = ZeroShot(of, scores)(rest)
+
+    def predicted(known: Measured, *, warm: bool) -> np.ndarray:
+        found = after(of, known, scores, features=("zero_shot",), warm_start=warm)
+        return found.candidates
+
+    assert np.ptp(predicted(measured(of, 1), warm=False)) == pytest.approx(0.0, abs=1e-6)
+    assert spearmanr(predicted(measured(of, 1), warm=True), zero_shot).statistic > 0.99
+    names = [of.name(row) for row in every[:40]]
+    values = (-ZeroShot(of, scores)(every[:40])).tolist()
+    options = ProposeConfig(direction="higher")
+    against = measured_of(dict(zip(names, values, strict=True)), options, PROTEIN, 1)
+    left = ZeroShot(of, scores)(candidates.without(of, every, every[:40]))
+    assert spearmanr(predicted(against, warm=True), left).statistic < -0.99
 
 
 def test_measured_variants_are_never_proposed_again() -> None:

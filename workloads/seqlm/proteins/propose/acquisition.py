@@ -114,12 +114,9 @@ def choose(
     ]
     short = np.unique(np.concatenate(tops))
     states = [_state(opinion, candidates, short) for opinion in opinions]
-    if acquisition == "thompson":
-        scores = _draws(states, exploration, seed)
-        account = _leave
-    else:
-        scores = _bounds(states, exploration)
-        account = BATCHES[batch]
+    is_drawn = acquisition == "thompson"
+    scores = _draws(states, exploration, seed) if is_drawn else _bounds(states, exploration)
+    account = BATCHES["top" if is_drawn else batch]
     is_free = np.ones(len(short), dtype=bool)
     chosen: list[int] = []
     for score in itertools.islice(scores, min(number, len(short))):

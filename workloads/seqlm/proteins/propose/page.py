@@ -97,10 +97,10 @@ def _best(values: Floats, sign: float) -> float:
 def _map(found: Round, proposed: list[Proposal], what: str) -> str | None:
     """Draw the predicted values of single mutants, with the number of proposals that have each mutation."""
     space = found.space
-    counts = np.zeros(space.no_mutation)
+    by_number = np.zeros(space.no_mutation)
     for one in proposed:
-        counts[list(one.mutations)] += 1
-    counts = counts.reshape(len(space.places), NUM_RESIDUES)
+        by_number[list(one.mutations)] += 1
+    counts = by_number.reshape(len(space.places), NUM_RESIDUES)
     by_use = np.argsort(-counts.sum(axis=1), kind="stable")[:MOST_POSITIONS]
     shown = np.sort(by_use)
     order = [STANDARD_RESIDUES.index(letter) for letter in ROWS]
@@ -139,6 +139,7 @@ def _distribution(found: Round, proposed: list[Proposal], values: Floats, what: 
             axes.hist(values, edges, histtype="step", color=ORANGE, linewidth=1.6, label="measured")
         axes.hist(chosen, edges, histtype="step", color=BLUE, linewidth=1.6, label="proposed")
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.set_xlabel(what)
         axes.set_ylabel("variants")
         axes.legend()

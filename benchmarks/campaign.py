@@ -141,7 +141,7 @@ def _measured(landscape: Landscape, rows: Rows) -> Measured:
     values = landscape.values[rows]
     zeros = np.zeros(len(rows))
     measured = Values(values, np.ones(len(rows)), zeros)
-    return Measured(tuple(variants), measured, (1,) * len(rows), (), Counts("measurements"))
+    return Measured(tuple(variants), measured, (1,) * len(rows), 1, (), Counts("measurements"))
 
 
 def _no_embedding(sequences: Sequence[str]) -> npt.NDArray[np.float32]:

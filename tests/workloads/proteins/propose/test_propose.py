@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import seqlm
-from seqlm.commands.inference import run_inference
+from seqlm.proteins.propose.command import propose
 from seqlm.proteins.reading.policies import POLICIES, Decision, Reader
 from seqlm.runs.run_file import load_config
+from seqlm.training.processes import Processes, processes
 
 WILD = "MKVLAGGWTY"
 WILD_ID = "x</script><b>"
@@ -23,16 +25,35 @@ WT,1.0,0.1,1
 """
 
 
+@pytest.fixture(scope="module")
+def here() -> Iterator[Processes]:
+    with processes() as found:
+        yield found
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("seqlm.commands.inference.processes_and_threads", lambda: (1, 1))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "wild.fasta").write_text(f">{WILD_ID}\n{WILD}\n")
     (tmp_path / "round1.csv").write_text(ROUND)
     return tmp_path
 
 
-def run(folder: Path, tiny_model: Path, run_file: Path, *overrides: str) -> list[dict[str, str]]:
+Run = Callable[..., list[dict[str, str]]]
+"""Function from changes of the run file to the rows of the table."""
+
+
+@pytest.fixture
+def run(folder: Path, tiny_model: Path, run_file: Path, here: Processes) -> Run:
+    def start(*overrides: str) -> list[dict[str, str]]:
+        return rows_of(folder, tiny_model, run_file, here, *overrides)
+
+    return start
+
+
+def rows_of(
+    folder: Path, tiny_model: Path, run_file: Path, here: Processes, *overrides: str
+) -> list[dict[str, str]]:
     given = [
         "train.precision=fp32",
         f"inference.model={tiny_model}",
@@ -43,7 +64,7 @@ def run(folder: Path, tiny_model: Path, run_file: Path, *overrides: str) -> list
         "propose.max_mutations=2",
         *overrides,
     ]
-    run_inference("propose", load_config(run_file, given))
+    propose(load_config(run_file, given), here)
     with (folder / "next.csv").open(newline="") as stream:
         return list(csv.DictReader(stream))
 
@@ -53,9 +74,9 @@ LATER = ("propose.measured=[round1.csv]", "propose.direction=higher")
 
 @pytest.mark.long
 def test_the_first_round_ranks_by_the_model_and_adds_controls(
-    folder: Path, tiny_model: Path, run_file: Path
+    folder: Path, tiny_model: Path, run: Run
 ) -> None:
-    rows = run(folder, tiny_model, run_file, "propose.controls=[WT,K2A]", "propose.diversity=0")
+    rows = run("propose.controls=[WT,K2A]", "propose.diversity=0")
     assert [row["round"] for row in rows] == ["1"] * 8
     scores = [float(row["predicted"]) for row in rows[:6]]
     assert scores == sorted(scores, reverse=True)
@@ -72,12 +93,12 @@ def test_the_first_round_ranks_by_the_model_and_adds_controls(
 
 @pytest.mark.long
 def test_a_later_round_repeats_byte_for_byte(
-    folder: Path, tiny_model: Path, run_file: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with (folder / "round1.csv").open("a") as stream:
         stream.write("K2Z,1,1,1\nA2K,1,1,1\nK2C,,1,1\nK2C,high,1,1\nK2del,1,1,1\n")
     later = (*LATER, "propose.noise_column=sd", "propose.round_column=batch")
-    rows = run(folder, tiny_model, run_file, *later)
+    rows = run(*later)
     said = capsys.readouterr().out
     assert "measurements: read 10, used 5, left out 5" in said
     assert {row["round"] for row in rows} == {"3"}
@@ -90,8 +111,8 @@ def test_a_later_round_repeats_byte_for_byte(
     files = ("next.csv", "next.html", "next.csv.rejects.csv")
     before = {name: (folder / name).read_bytes() for name in files}
     with pytest.raises(ValueError, match=r"set inference\.overwrite=true"):
-        run(folder, tiny_model, run_file, *later)
-    run(folder, tiny_model, run_file, *later, "inference.overwrite=true")
+        run(*later)
+    run(*later, "inference.overwrite=true")
     assert {name: (folder / name).read_bytes() for name in files} == before
 
 
@@ -99,17 +120,15 @@ def test_a_later_round_repeats_byte_for_byte(
 @pytest.mark.parametrize(
     "features", ["[embedding]", "[one_hot,zero_shot,embedding]", "[zero_shot]"]
 )
-def test_features_are_chosen(features: str, folder: Path, tiny_model: Path, run_file: Path) -> None:
-    rows = run(folder, tiny_model, run_file, *LATER, f"propose.features={features}")
+def test_features_are_chosen(features: str, folder: Path, run: Run) -> None:
+    rows = run(*LATER, f"propose.features={features}")
     assert len(rows) == 6 and all(float(row["uncertainty"]) > 0 for row in rows)
 
 
 @pytest.mark.long
-def test_python_proposes_as_the_command_does(
-    folder: Path, tiny_model: Path, run_file: Path
-) -> None:
+def test_python_proposes_as_the_command_does(folder: Path, tiny_model: Path, run: Run) -> None:
     (folder / "round1.csv").write_text("variant,fitness\nK2A,1.5\nK2A,1.7\nG6A,2.5\nWT,1\n")
-    rows = run(folder, tiny_model, run_file, *LATER)
+    rows = run(*LATER)
     model = seqlm.load(str(tiny_model), precision="fp32")
     table = model.propose(
         WILD,
@@ -146,17 +165,17 @@ def test_python_proposes_as_the_command_does(
     ],
 )
 def test_mistakes_are_named(
-    overrides: tuple[str, ...], message: str, folder: Path, tiny_model: Path, run_file: Path
+    overrides: tuple[str, ...], message: str, folder: Path, run: Run
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        run(folder, tiny_model, run_file, *overrides)
+        run(*overrides)
 
 
 @pytest.mark.long
-def test_the_input_is_one_protein(folder: Path, tiny_model: Path, run_file: Path) -> None:
+def test_the_input_is_one_protein(folder: Path, run: Run) -> None:
     (folder / "wild.fasta").write_text(f">a\n{WILD}\n>b\n{WILD}\n")
     with pytest.raises(ValueError, match=r"got several proteins, such as"):
-        run(folder, tiny_model, run_file)
+        run()
 
 
 @pytest.mark.parametrize(
@@ -185,24 +204,24 @@ ODD_ROWS = {
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ODD_ROWS)
 def test_odd_rows_are_treated_as_the_policy_table_says(
-    kind: str, folder: Path, tiny_model: Path, run_file: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, folder: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "round1.csv").write_text(ROUND + ODD_ROWS[kind])
-    run(folder, tiny_model, run_file, *LATER)
+    run(*LATER)
     [policy] = [policy for found, policy in POLICIES.items() if found == kind]
     assert policy.decisions[Reader.PROPOSE] is Decision.REJECT
     assert f"left out 1 ({policy.counted(1)})" in capsys.readouterr().out
     (folder / "round1.csv").write_text(ROUND.splitlines()[0] + "\n" + ODD_ROWS[kind])
     with pytest.raises(ValueError, match=r"propose\.measured: nothing can be used"):
-        run(folder, tiny_model, run_file, *LATER, "inference.overwrite=true")
+        run(*LATER, "inference.overwrite=true")
 
 
 @pytest.mark.long
 def test_rows_of_another_protein_are_left_out(
-    folder: Path, tiny_model: Path, run_file: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "round1.csv").write_text(
         f"id,variant,fitness\n{WILD_ID},K2A,1\n{WILD_ID},G6A,2\nother,K2C,3\n"
     )
-    run(folder, tiny_model, run_file, *LATER)
+    run(*LATER)
     assert "left out 1 (1 without a protein)" in capsys.readouterr().out

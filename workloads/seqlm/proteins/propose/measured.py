@@ -62,20 +62,17 @@ class Measured:
     values: Values
     """Values in the units of the table, the larger the better: those of ``direction: lower`` are negative."""
     rounds: tuple[int, ...]
-    """Round of each variant."""
+    """First round of each variant."""
+    num_rounds: int
+    """Number of the last round; 0 without values."""
     rejects: tuple[Reject, ...]
     counts: Counts
-
-    @property
-    def num_rounds(self) -> int:
-        """Number of the last round; 0 without values."""
-        return max(self.rounds, default=0)
 
 
 def no_values() -> Measured:
     """Return the state of a campaign before its first round."""
     empty = np.zeros(0)
-    return Measured((), Values(empty, empty, empty), (), (), Counts("measurements"))
+    return Measured((), Values(empty, empty, empty), (), 0, (), Counts("measurements"))
 
 
 def read_measured(
@@ -159,6 +156,7 @@ def _joined(
     sign = -1.0 if options.direction == "lower" else 1.0
     found: dict[bytes, _Replicates] = {}
     used = 0
+    last_round = 0
     for row in rows:
         try:
             variant = parse_variant(row.variant, protein, first_position)
@@ -171,6 +169,7 @@ def _joined(
             rejects.add(row.where, str(error), error.kind)
             continue
         used += 1
+        last_round = max(last_round, row.round)
         one = found.setdefault(variant.tokens.tobytes(), _Replicates(variant, row.round))
         one.round = min(one.round, row.round)
         one.values.append(sign * row.value)
@@ -189,6 +188,7 @@ def _joined(
         tuple(one.variant for one in replicates),
         _values(replicates),
         tuple(one.round for one in replicates),
+        last_round,
         tuple(rejects.found),
         counts,
     )

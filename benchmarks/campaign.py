@@ -40,6 +40,8 @@ SEEDS = 30
 BEST_VARIANTS = 10
 """Number of the best variants, one of which a campaign may find."""
 LANDSCAPE = TableUse(fields="variant and fitness", other_formats="nothing else")
+FACTS = ("device", "python", "numpy", "git_sha")
+"""Names of the environment's facts in the result."""
 Floats = npt.NDArray[np.float64]
 Rows = list[int]
 
@@ -260,6 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    facts = environment(torch.device("cpu"))
     landscape = read_landscape(options.landscape)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     figures: dict[str, Any] = {}
@@ -283,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "variants": len(landscape.values),
                 "measurements": PER_ROUND * ROUNDS,
                 "first_seed": options.first_seed,
-                "environment": environment(torch.device("cpu")),
+                "environment": {name: facts[name] for name in FACTS},
                 "arms": figures,
             }
             options.out.write_text(json.dumps(document, indent=1) + "\n")

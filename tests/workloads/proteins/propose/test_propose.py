@@ -143,7 +143,7 @@ def test_python_proposes_as_the_command_does(folder: Path, tiny_model: Path, run
     assert table["predicted"].tolist() == pytest.approx(predicted, rel=1e-4)
     for measured, options, message in (
         ({"K2A": 1.0}, {}, "direction: got None"),
-        ({"A2K": 1.0}, {"direction": "higher"}, "the wild type the sequence has K at position 2"),
+        ({"A2K": 1.0, "M1K": 2.0}, {"direction": "higher"}, "has K at position 2, not A"),
         ({"K2A": float("nan")}, {"direction": "higher"}, "expected a finite number"),
         ({}, {"batch": "nowhere"}, "propose.batch: "),
         ({}, {"nowhere": 1}, "propose.nowhere: no such field"),
@@ -197,7 +197,7 @@ ODD_ROWS = {
     "no label": "K2C,,1,1\n",
     "bad label": "K2C,high,1,1\n",
     "bad mutation": "K2Z,1,1,1\n",
-    "other protein": "A2K,1,1,1\n",
+    "other protein": "C2K,1,1,1\n",
 }
 
 

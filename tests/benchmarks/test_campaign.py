@@ -19,11 +19,6 @@ LETTERS = "ACDEFGHI"
 def landscape(monkeypatch: pytest.MonkeyPatch) -> Landscape:
     """512 variants of three positions, whose values rise with the letters."""
     monkeypatch.setattr(campaign, "PER_ROUND", 10)
-    monkeypatch.setattr(
-        campaign,
-        "ONE_HOT",
-        campaign.ONE_HOT,
-    )
     variants = ["".join(letters) for letters in itertools.product(LETTERS, repeat=3)]
     values = [float(np.prod([LETTERS.index(letter) + 1 for letter in one])) for one in variants]
     return landscape_of(variants, values)

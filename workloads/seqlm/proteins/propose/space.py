@@ -152,7 +152,7 @@ class Space:
 
         Args:
             mutations: variants, (N, K).
-            width: the same number for all sets that are compared, at least K.
+            width: number of columns of all sets that are compared, at least K.
         """
         padding = ((0, 0), (0, width - mutations.shape[1]))
         padded = np.pad(mutations, padding, constant_values=self.no_mutation)

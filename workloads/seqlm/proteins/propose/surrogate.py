@@ -126,7 +126,7 @@ class GaussianProcess:
     Args:
         space: positions of the variants.
         features: features of the measured variants.
-        measured: their values, at least one.
+        measured: values of these variants, at least one.
         uses_one_hot: whether the covariance has the part of the residues.
         uses_similarity: whether similar residues differ less in this part.
         uses_zero_shot: whether it has the line through the scores.

@@ -171,7 +171,7 @@ $(CDK_READY): package-lock.json $(READY)
 ##@ Biologist: train, fine-tune, use
 
 .PHONY: help env data train-ddp train-fsdp finetune-lora finetune-llm finetune-table train-bionemo convert-bionemo
-.PHONY: evaluate serve embed predict variants contacts scorecard layers explore publish report check
+.PHONY: evaluate serve embed predict variants propose contacts scorecard layers explore publish report check
 .PHONY: status tail cancel fetch
 
 help: ## this list
@@ -238,6 +238,10 @@ predict: $(READY) ## labels by the fine-tuned RUN=, CONFIG= or MODEL=
 variants: $(READY) ## masked marginals of inference.mutations=, or of all
 	$(find_run)
 	$(call stage,variants) $(use_model) $(ARGS)
+
+propose: $(READY) ## variants to measure next, from propose.measured=
+	$(find_run)
+	$(call stage,propose) $(use_model) $(ARGS)
 
 contacts: $(READY) ## contacts of inference.input=, as matrices and pictures
 	$(find_run)

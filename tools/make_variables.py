@@ -96,6 +96,7 @@ TARGETS: Mapping[str, Target] = {
     "embed": stage("embed", "RUN MODEL"),
     "predict": stage("predict", "RUN MODEL"),
     "variants": stage("variants", "RUN MODEL"),
+    "propose": stage("propose", "RUN MODEL"),
     "contacts": stage("contacts", "RUN MODEL"),
     "scorecard": stage("scorecard", "RUN MODEL"),
     "layers": stage("layers", "MODEL"),

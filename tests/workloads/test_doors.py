@@ -19,7 +19,12 @@ from seqlm.proteins.finetune.task_kinds import TASK_KINDS
 from seqlm.proteins.inference.poolings import MEAN, MEAN_SQUARE, POOLINGS, Pooling, pooling_of
 from seqlm.proteins.scorecard import command as scorecard
 from seqlm.proteins.scorecard import layers
-from seqlm.runs.inference_commands import INFERENCE_COMMANDS, MASKED_LM, inference_command
+from seqlm.runs.inference_commands import (
+    INFERENCE_COMMANDS,
+    INPUT_FIELD,
+    MASKED_LM,
+    inference_command,
+)
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.runs.schema import json_schema
 from tests.workloads.proteins.finetune.labelled_proteins import TASKS, write_task_file
@@ -91,7 +96,7 @@ def test_every_command_of_inference_writes_each_of_its_formats(
         shutil.copytree(tiny_model, model)
     else:
         model = fine_tuned(tmp_path / "task", tiny_model, "multiclass").run_dir / "model"
-    if command.by_parts:
+    if INPUT_FIELD in command.inputs:
         (tmp_path / "proteins.fasta").write_text(f">a\n{SEQUENCE}\n")
         overrides.append(f"inference.input=[{tmp_path}/proteins.fasta]")
     if name == "contacts":  # the tiny model has no fitted head

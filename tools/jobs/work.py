@@ -187,7 +187,7 @@ def _read_problems(order: Order, config: RunFile) -> Iterator[str]:
     start = config.model.init_from or ""
     if PurePosixPath(start).is_absolute() and not shared.has(start):
         yield f"model.init_from: {start} {who_reads}, and the hub"
-    if order.stage.writes_table:
+    if order.stage.reads_input:
         name = "inference.input"
         read = local_files(config.inference.input, PROTEINS)
     else:
@@ -199,6 +199,10 @@ def _read_problems(order: Order, config: RunFile) -> Iterator[str]:
     mutations = config.inference.mutations
     if order.stage.reads_mutations and mutations is not None and not shared.has(mutations):
         yield f"inference.mutations: {mutations} {who_reads}"
+    if order.stage.reads_measured:
+        for path in config.propose.measured:
+            if not shared.has(path):
+                yield f"propose.measured: {path} {who_reads}"
 
 
 def _needed(order: Order, config: RunFile) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import torch
 from tqdm import tqdm
 
+from seqlm.proteins.config import ProposeConfig, propose_violations
 from seqlm.proteins.contacts import head as contact_head
 from seqlm.proteins.data.plausibility import is_nucleotides
 from seqlm.proteins.families.table import family_of_type
@@ -40,7 +41,7 @@ from seqlm.proteins.reading.rejects import Reject, stopped
 from seqlm.proteins.reading.sequences import SequenceError, read_sequence
 from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.model_names import check_model_name, short_training
-from seqlm.training.config import TrainConfig
+from seqlm.training.config import TrainConfig, read_section
 from seqlm.training.precision import select_precision
 
 if TYPE_CHECKING:
@@ -202,6 +203,46 @@ class Model:
         return pd.DataFrame(
             {"mutation": [one.name for one in wanted], "score": np.array(scores, dtype=np.float32)}
         )
+
+    def propose(
+        self,
+        sequence: str,
+        measured: Mapping[str, float | Sequence[float]] | None = None,
+        *,
+        score: str = MASKED_MARGINALS,
+        first_position: int = 1,
+        **options: Any,
+    ) -> pd.DataFrame:
+        """Return the variants to measure next, in the columns of ``seqlm propose``.
+
+        Args:
+            sequence: wild type.
+            measured: values of variants by name, or lists of replicates; none before the first round.
+            score: kind of score of the model, a sum over mutations.
+            first_position: number of the first residue in the names.
+            options: fields of the run file's section ``propose``, such as ``direction="higher"`` and
+                ``number=96``.
+
+        Raises:
+            ValueError: if the model has a task, an option is wrong, or a variant does not fit the wild type.
+        """
+        import pandas as pd
+
+        from seqlm.proteins.propose.command import COLUMNS, check_score, proposals, rows_of
+        from seqlm.proteins.propose.measured import measured_of, no_values
+
+        self._check_masked()
+        check_score(score)
+        chosen = read_section(ProposeConfig, options, "propose", propose_violations)
+        if measured and chosen.direction is None:
+            raise ValueError("direction: got None with measured values; give higher or lower")
+        [protein] = self._read({"the sequence": sequence})
+        known = no_values()
+        if measured:
+            known = measured_of(measured, chosen, protein, first_position)
+        found = proposals(self._engine, protein, known, chosen, score, first_position)
+        rows = rows_of(found.proposals, known.num_rounds + 1)
+        return pd.DataFrame(rows, columns=list(COLUMNS))
 
     def contacts(self, sequence: str) -> Array:
         """Return the probability of a contact (C-beta below 8 A) for each pair of residues, (L, L).

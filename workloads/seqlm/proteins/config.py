@@ -3,6 +3,7 @@
 The run file is composed of these and others in ``seqlm.runs.run_file``.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -115,6 +116,60 @@ class ExploreConfig:
     export: tuple[Literal["npy", "parquet", "jsonl"], ...] = ()
     """Other files of the embeddings: ``npy`` (float32, with the ids in a text file), ``parquet`` (lists of
     fixed size) or ``jsonl`` (key, vector, metadata)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposeConfig:
+    """Next variants to measure of one protein (``seqlm propose``)."""
+
+    measured: tuple[str, ...] = ()
+    """Tables with a column of variants and one of measured values; empty before the first round. A table
+    without ``round_column`` is a round of its own."""
+    value_column: str | None = None
+    """Column with the measured values; null finds it by its name, such as ``fitness`` or ``score``."""
+    noise_column: str | None = None
+    """Column with the standard deviation of each value. Without it, the noise is that of repeated variants,
+    or estimated."""
+    round_column: str | None = None
+    """Column with the number of the round, from 1."""
+    direction: Literal["higher", "lower"] | None = None
+    """Better values, which only the user knows. Needed with ``measured``."""
+    number: int = 96
+    """Variants to propose, without the controls. 96 is the number of wells of a plate."""
+    positions: tuple[str, ...] = ()
+    """Positions that may change, such as 39, 39-54, or 41:ACLF with the residues that it may get. Empty means
+    all. ``inference.first_position`` is the number of the first one."""
+    residues: str = "LAGVSERTIDPKQNFYMHWC"
+    """Residues that positions without a list of their own may get."""
+    max_mutations: int = 3
+    """Largest number of mutations of a proposed variant."""
+    diversity: float = 1.0
+    """Weight of the diversity of the first round: the standard deviations of the score that a variant loses
+    if it shares all its mutations with a chosen one. 0 takes the highest scores."""
+    controls: tuple[str, ...] = ()
+    """Variants to measure again in this round, such as WT. They come after the proposed ones."""
+    seed: int = 0
+    """Seed of the search and of Thompson sampling."""
+    features: tuple[Literal["one_hot", "similarity", "zero_shot", "embedding"], ...] = (
+        "similarity",
+        "zero_shot",
+    )
+    """Features of later rounds: residues (``one_hot``), residues that are compared by their properties
+    (``similarity``), the score of the model, and its mean embedding."""
+    warm_start: bool = True
+    """Expect that values rise with ``zero_shot`` before they are known. Otherwise they alone decide."""
+    acquisition: Literal["ucb", "thompson"] = "ucb"
+    """Choice by upper confidence bounds, or by Thompson sampling."""
+    batch: Literal["hallucinated", "liar", "top"] = "hallucinated"
+    """Treatment of the variants that are in a batch already, with ``ucb``: ``hallucinated`` lowers the
+    uncertainty of similar ones, ``liar`` their predicted values as well, and ``top`` neither."""
+    shapes: tuple[Literal["plain", "root", "log"], ...] = ("plain", "root")
+    """Shapes of the values that are fitted, above the lowest one: as they are, their square roots, or their
+    logarithms. Each shape proposes its share of the batch."""
+    exploration: float = 3.0
+    """Standard deviations in the upper confidence bound. More of them explore, fewer exploit."""
+    page: str | None = None
+    """Name of the page, ending in .html; null uses the name of the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +287,7 @@ def protein_violations(config: "RunFile") -> Iterator[str]:
     yield from _guard_violations(config)
     yield from _task_violations(config)
     yield from _inference_violations(config.inference)
+    yield from propose_violations(config.propose)
     yield from _publish_violations(config.publish)
 
 
@@ -286,6 +342,22 @@ def _inference_violations(inference: InferenceConfig) -> Iterator[str]:
             f"inference.pooling, inference.layers: got {list(pooling)} and {list(layers)}; set at least one "
             f"of each. Several poolings may be {', '.join(POOLED)}"
         )
+
+
+def propose_violations(propose: ProposeConfig) -> Iterator[str]:
+    """Yield a message for each broken rule of the section."""
+    if propose.measured and propose.direction is None:
+        yield (
+            "propose.direction: got null with propose.measured; set higher or lower, the direction of better "
+            "values"
+        )
+    for name in ("diversity", "exploration"):
+        value = getattr(propose, name)
+        if not 0 <= value < math.inf:
+            yield f"propose.{name}: got {value}; allowed from 0"
+    if not propose.features or not propose.shapes:
+        got = f"{list(propose.features)} and {list(propose.shapes)}"
+        yield f"propose.features, propose.shapes: got {got}; set at least one of each"
 
 
 def _publish_violations(publish: PublishConfig) -> Iterator[str]:

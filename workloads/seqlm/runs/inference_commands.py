@@ -4,6 +4,7 @@
 ``proteins/inference/output_file.py`` names their outputs. Nodes import this: standard library only.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,6 +36,8 @@ PREPARING = ("data", "task", "guard", "chat", "model.init_from")
 """Fields of the run file that shape prepared data."""
 INPUT_FIELD = "inference.input"
 """Field with the proteins that a command reads."""
+MEASURED_FIELD = "propose.measured"
+"""Field with the tables of measured variants."""
 PROTEIN_RUN = "esm2_8m_sample"
 TASK_RUN = "membrane_sample"
 """Bundled run files that subcommands read by default."""
@@ -103,6 +106,17 @@ INFERENCE_COMMANDS: Mapping[str, InferenceCommand] = {
         small_bytes=1_000,  # all mutants of L residues take the arithmetic of about L**2 residues
         heads=(MASKED_LM,),
         reads_mutations=True,
+    ),
+    "propose": InferenceCommand(
+        run="proteins.propose.command:propose",
+        summary="propose the variants to measure next",
+        output_name="proposals",
+        formats=(CSV,),
+        by_parts=False,
+        inputs=(INPUT_FIELD, MEASURED_FIELD),
+        small_bytes=sys.maxsize,  # one process chooses
+        heads=(MASKED_LM,),
+        fields=(*READING, "propose"),
     ),
     "contacts": InferenceCommand(
         run="proteins.contacts.command:contacts",

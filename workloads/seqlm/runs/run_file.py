@@ -20,6 +20,7 @@ from seqlm.proteins.config import (
     ExploreConfig,
     GuardConfig,
     InferenceConfig,
+    ProposeConfig,
     PublishConfig,
     ScorecardConfig,
     TaskConfig,
@@ -45,7 +46,8 @@ _SHIPPED = Path(__file__).parents[1] / "configs"
 _LEAST = {
     0: "evaluate.pseudo_perplexity_proteins inference.tokens_per_pack chat.questions",
     2: "explore.max_proteins",
-    1: "inference.part_residues bionemo.micro_batch_size bionemo.tensor_parallel_size "
+    1: "propose.number propose.max_mutations inference.part_residues "
+    "bionemo.micro_batch_size bionemo.tensor_parallel_size "
     "bionemo.check_every_steps bionemo.dataset_workers chat.max_new_tokens chat.questions_at_once",
 }
 
@@ -79,6 +81,7 @@ class RunFile(RunConfig):
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     scorecard: ScorecardConfig = field(default_factory=ScorecardConfig)
     explore: ExploreConfig = field(default_factory=ExploreConfig)
+    propose: ProposeConfig = field(default_factory=ProposeConfig)
     publish: PublishConfig = field(default_factory=PublishConfig)
     task: TaskConfig | None = None
     bionemo: BionemoConfig | None = None

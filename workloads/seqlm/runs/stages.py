@@ -10,6 +10,8 @@ from typing import Literal
 
 from seqlm.runs.inference_commands import (
     INFERENCE_COMMANDS,
+    INPUT_FIELD,
+    MEASURED_FIELD,
     PREPARING,
     PROTEIN_RUN,
     TASK_RUN,
@@ -54,6 +56,10 @@ class Stage:
     """Whether it reads ``inference.model``."""
     reads_mutations: bool = False
     """Whether it reads ``inference.mutations``."""
+    reads_input: bool = False
+    """Whether it reads ``inference.input``."""
+    reads_measured: bool = False
+    """Whether it reads ``propose.measured``."""
     names_output: bool = False
     """Whether ``inference.output`` names its result, as for all commands of inference."""
     writes_table: bool = False
@@ -142,7 +148,7 @@ def _inference_stage(name: str, command: InferenceCommand) -> Stage:
         command.fields,
         run_file=command.run_file,
         options=OUTPUT_OPTIONS,
-        files="inference.input" if command.by_parts else None,
+        files=INPUT_FIELD if INPUT_FIELD in command.inputs else None,
     )
     stage = Stage(
         start="commands.inference:run_inference",
@@ -151,11 +157,13 @@ def _inference_stage(name: str, command: InferenceCommand) -> Stage:
         retries=RESUMED,
         reads_model=True,
         reads_mutations=command.reads_mutations,
+        reads_input=INPUT_FIELD in command.inputs,
+        reads_measured=MEASURED_FIELD in command.inputs,
         names_output=True,
     )
     if command.by_parts:
         return replace(stage, writes_table=True, progress="parts")
-    return replace(stage, reads_data="prepared")
+    return replace(stage, reads_data="prepared") if command.reads_prepared_data else stage
 
 
 SUBCOMMANDS: Mapping[str, Stage] = {

@@ -260,6 +260,35 @@ def read_run(
     return run
 
 
+def read_section(
+    cls: type[T],
+    values: Mapping[str, Any],
+    name: str,
+    rules: Callable[[T], Iterable[str]],
+) -> T:
+    """Return a section of a run file from its fields, which a Python function received.
+
+    Args:
+        cls: class of the section.
+        values: values of its fields; tuples count as lists.
+        name: name of the section, for messages.
+        rules: function that returns the problems of a section with fields of the right types.
+
+    Raises:
+        ValueError: listing everything that is wrong.
+    """
+    raw = {
+        field: list(value) if isinstance(value, tuple) else value for field, value in values.items()
+    }
+    problems = list(_field_problems(cls, raw, prefix=f"{name}."))
+    if not problems:
+        section = _build(cls, raw)
+        problems = list(rules(section))
+        if not problems:
+            return section
+    raise ValueError("; ".join(problems))
+
+
 def _problems_error(path: Path, problems: Sequence[str]) -> ValueError:
     lines = "\n".join(f"  {problem}" for problem in problems)
     return ValueError(f"{path}: {len(problems)} problem(s)\n{lines}")

@@ -49,6 +49,7 @@ READERS = {
     "predict": Reader.INFERENCE,
     "variants": Reader.INFERENCE,
     "contacts": Reader.CONTACTS,
+    "propose": Reader.INFERENCE,
     "scorecard": Reader.INFERENCE,
     "layers": Reader.INFERENCE,
 }

@@ -30,6 +30,8 @@ class Reader(Enum):
     FINETUNE = "`finetune`"
     """Preparation of a task's labelled proteins, which ``data`` with a task does, too."""
     INFERENCE = "`embed`, `predict`, `variants`"
+    PROPOSE = "`propose`"
+    """Table of measured variants. The wild type is read as by ``variants``."""
     CONTACTS = "`contacts`"
     EXPLORE = "`explore`"
     SERVER = "server"
@@ -204,14 +206,14 @@ POLICIES: Mapping[Kind, Policy] = {
     ),
     Kind.FIELDS: _policy(
         "a row with more or fewer cells",
-        _all(Decision.REJECT, Reader.DATA, Reader.INFERENCE, Reader.CONTACTS),
+        _all(Decision.REJECT, Reader.DATA, Reader.INFERENCE, Reader.CONTACTS, Reader.PROPOSE),
         _all(Decision.STOP, Reader.FINETUNE, Reader.EXPLORE, Reader.SERVER),
         one="row with other columns",
         many="rows with other columns",
     ),
     Kind.NO_LABEL: _policy(
         "a protein without a label",
-        _all(Decision.REJECT, Reader.FINETUNE),
+        _all(Decision.REJECT, Reader.FINETUNE, Reader.PROPOSE),
         _all(Decision.USE, Reader.EXPLORE),
         one="without a label",
     ),
@@ -228,6 +230,7 @@ POLICIES: Mapping[Kind, Policy] = {
     Kind.BAD_LABEL: _policy(
         "a label that the task lacks",
         _all(Decision.STOP, Reader.FINETUNE),
+        _all(Decision.REJECT, Reader.PROPOSE),
         one="wrong label",
         many="wrong labels",
     ),
@@ -240,7 +243,7 @@ POLICIES: Mapping[Kind, Policy] = {
     Kind.NO_PROTEIN: _policy(
         "a row of labels or mutations without a protein",
         _all(Decision.STOP, Reader.FINETUNE),
-        _all(Decision.REJECT, Reader.INFERENCE, Reader.EXPLORE),
+        _all(Decision.REJECT, Reader.INFERENCE, Reader.EXPLORE, Reader.PROPOSE),
         one="without a protein",
     ),
     Kind.REPEATED_ROW: _policy(
@@ -251,14 +254,14 @@ POLICIES: Mapping[Kind, Policy] = {
     ),
     Kind.BAD_MUTATION: _policy(
         "a mutation that cannot be read",
-        _all(Decision.REJECT, Reader.INFERENCE),
+        _all(Decision.REJECT, Reader.INFERENCE, Reader.PROPOSE),
         _all(Decision.STOP, Reader.PYTHON),
         one="not a mutation",
         many="not mutations",
     ),
     Kind.OTHER_PROTEIN: _policy(
         "a mutation that does not fit the protein",
-        _all(Decision.REJECT, Reader.INFERENCE),
+        _all(Decision.REJECT, Reader.INFERENCE, Reader.PROPOSE),
         _all(Decision.STOP, Reader.PYTHON),
         one="that does not fit",
         many="that do not fit",
@@ -270,13 +273,13 @@ POLICIES: Mapping[Kind, Policy] = {
     ),
     Kind.NO_RECORD: _policy(
         "an empty file, or a header only",
-        _all(Decision.STOP, *_FILES, Reader.EXPLORE, Reader.SERVER),
+        _all(Decision.STOP, *_FILES, Reader.EXPLORE, Reader.PROPOSE, Reader.SERVER),
         one="empty file",
         many="empty files",
     ),
     Kind.NOTHING_USED: _policy(
         "a file of which nothing is used",
-        _all(Decision.STOP, *_FILES, Reader.EXPLORE),
+        _all(Decision.STOP, *_FILES, Reader.EXPLORE, Reader.PROPOSE),
         one="file of which nothing is used",
         many="files of which nothing is used",
     ),

@@ -341,6 +341,12 @@ class Problem:
     """Place of the first bad character in the sequence, from 0; None if the reason is another one."""
 
 
+_GAPS = "remove the gaps of aligned sequences"
+_CHAINS = "give each chain a record of its own"
+_ADVICE = {"-": _GAPS, ".": _GAPS, "|": _CHAINS, ":": _CHAINS}
+"""Remedies for characters that are no residues."""
+
+
 def problem_of(record_id: bytes, body: bytes) -> Problem | None:
     """Return what is wrong with a record; None if it is usable.
 
@@ -362,11 +368,13 @@ def problem_of(record_id: bytes, body: bytes) -> Problem | None:
     if STOP not in protein and NOT_A_RESIDUE not in protein:
         return None
     position = next(place for place, token in enumerate(protein) if token >= STOP)
-    character = body.translate(None, _SPACE)[position : position + 1]
+    raw = body.translate(None, _SPACE)[position : position + 1]
+    character = raw.decode("latin-1")
+    advice = _ADVICE.get(character, "correct or remove the record")
     return Problem(
-        kind_of_character(character.decode("latin-1")),
-        f"{_shown(character)} in record {name} is not a residue; allowed are the letters A-Z in either case "
-        "and one '*' at the end of one; correct or remove the record (aligned files: remove the gaps)",
+        kind_of_character(character),
+        f"{_shown(raw)} in record {name} is not a residue; allowed are the letters A-Z in either case "
+        f"and one '*' at the end of one; {advice}",
         position,
     )
 

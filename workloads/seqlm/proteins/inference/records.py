@@ -191,9 +191,10 @@ def _checked(record: Protein | Reject, config: RunFile, reader: Reader) -> Prote
         return rejected(reader, Reject(Kind.NUCLEOTIDES, record.file, reason, record.id))
     if length > longest and config.inference.long_proteins == "reject":
         reason = (
-            f"record {record.id} has {length} residues; allowed are {longest} (model.max_residues), or set "
-            "inference.long_proteins to window or crop"
+            f"record {record.id} has {length} residues; allowed are {longest} (model.max_residues)"
         )
+        if decision(Kind.LONG, reader) is not Decision.REJECT:
+            reason += ", or set inference.long_proteins to window or crop"
         return Reject(Kind.LONG, record.file, reason, record.id)
     return record
 

@@ -54,8 +54,8 @@ ALIGNMENT_BYTES = 256
 joined matrices have no gap between them, so a few bytes less are sent for some widths."""
 COUNT_BYTES = 8
 """Bytes of the number of targets, an int64."""
-FLAGS_BYTES = 2 * 8
-"""Bytes of the two flags that the hosts add up after each step, in fp64."""
+FLAGS_BYTES = 3 * 8
+"""Bytes of the three flags that the hosts add up after each step, in fp64."""
 FORWARD_AND_BACKWARD = 2
 """Gathers of a layer per micro-batch."""
 

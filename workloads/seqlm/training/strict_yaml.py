@@ -1,20 +1,19 @@
-"""Strict YAML of run files and cluster files, small files in general, and values as messages show them.
+"""Strict YAML of run files and cluster files, and values as messages show them.
 
 The configuration of clusters imports this module, so it needs only the standard library and PyYAML.
 """
 
-import errno
 import itertools
 import json
-import os
 import re
 import reprlib
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from .small_file import read_small
 
 MAX_DEPTH = 16
 """Largest number of nested levels, twice as many as the files need. PyYAML fails at several hundred."""
@@ -112,30 +111,6 @@ def read_yaml_file(path: Path, loader: type[StrictLoader] = StrictLoader) -> Any
         ) from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def read_small(path: Path, max_bytes: int) -> str:
-    """Return the text of a regular file, which may be of a stranger.
-
-    Raises:
-        OSError: if the file is missing, is a folder, a pipe or a device, or is too large.
-        UnicodeDecodeError: if it is not UTF-8.
-    """
-    # A pipe without a writer would wait for one.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
-        with open(descriptor, "rb", closefd=False) as file:
-            content = file.read(max_bytes + 1)
-    finally:
-        os.close(descriptor)
-    if len(content) > max_bytes:
-        raise OSError(errno.EFBIG, f"it has more than {max_bytes:,} bytes", str(path))
-    return content.decode("utf-8")
 
 
 def read_yaml(text: str, loader: type[StrictLoader] = StrictLoader) -> Any:

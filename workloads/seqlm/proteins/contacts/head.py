@@ -39,7 +39,7 @@ from seqlm.proteins.model.packed_model import PackedModel
 from seqlm.training.checksums import new_folder
 from seqlm.training.data.model_folder import MAX_CONFIG_BYTES
 from seqlm.training.heartbeat import beat
-from seqlm.training.strict_yaml import read_small
+from seqlm.training.small_file import read_small
 
 SHORTEST = 6
 """Smallest |i - j| of the pairs that a regression is fitted on."""

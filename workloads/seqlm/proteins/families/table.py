@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seqlm.training.data.model_folder import MAX_CONFIG_BYTES
-from seqlm.training.strict_yaml import read_small
+from seqlm.training.small_file import read_small
 
 from .esm2.facts import ESM2
 from .esmc.facts import ESMC

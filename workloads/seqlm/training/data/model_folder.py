@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from seqlm.training.strict_yaml import read_small, shown
+from seqlm.training.small_file import read_small
+from seqlm.training.strict_yaml import shown
 
 MAX_CONFIG_BYTES = 16 << 20
 """Size limit of files that describe a model or list its files. The largest known index has 4 MB."""

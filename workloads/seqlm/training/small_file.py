@@ -5,6 +5,9 @@ import os
 import stat
 from pathlib import Path
 
+MAX_CONFIG_BYTES = 16 << 20
+"""Size limit of files that describe a model or list its files. The largest known index has 4 MB."""
+
 
 def read_small(path: Path, max_bytes: int) -> str:
     """Return the text of a regular file, which may be of a stranger.

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from seqlm.training.data.model_folder import MAX_CONFIG_BYTES
-from seqlm.training.small_file import read_small
+from seqlm.training.small_file import MAX_CONFIG_BYTES, read_small
 
 from .esm2.facts import ESM2
 from .esmc.facts import ESMC

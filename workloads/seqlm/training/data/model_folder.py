@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from seqlm.training.small_file import read_small
+from seqlm.training.small_file import MAX_CONFIG_BYTES, read_small
 from seqlm.training.strict_yaml import shown
 
-MAX_CONFIG_BYTES = 16 << 20
-"""Size limit of files that describe a model or list its files. The largest known index has 4 MB."""
 MAX_SETTINGS_BYTES = 128 << 20
 """Size limit of other files besides the weights. The largest known ``tokenizer.json`` has 33 MB."""
 _CONFIG_FILES = ("config.json", "checkpoint.json", "SHA256SUMS")

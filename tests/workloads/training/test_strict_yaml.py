@@ -7,12 +7,13 @@ from types import ModuleType
 
 import pytest
 
-from seqlm.training import small_file, strict_yaml
+from seqlm.training import strict_yaml
+from seqlm.training.data import small_file
 
 
 @pytest.mark.parametrize(
     ("module", "others"),
-    [(strict_yaml, {"yaml", "seqlm.training.small_file"}), (small_file, set())],
+    [(strict_yaml, {"yaml", "seqlm.training.data.small_file"}), (small_file, set())],
     ids=["strict_yaml", "small_file"],
 )
 def test_only_the_standard_library_and_pyyaml_are_imported(

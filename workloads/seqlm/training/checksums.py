@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .data.model_folder import check_files
-from .small_file import MAX_CONFIG_BYTES, read_small
+from .data.small_file import MAX_CONFIG_BYTES, read_small
 from .whole_file import move_into_place, naming, sync, write_whole
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from seqlm.training.small_file import read_small
+from seqlm.training.data.small_file import read_small
 
 MAX_DEPTH = 16
 """Largest number of nested levels, twice as many as the files need. PyYAML fails at several hundred."""

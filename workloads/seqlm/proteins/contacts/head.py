@@ -37,8 +37,8 @@ from seqlm.proteins.model.attention import rotate
 from seqlm.proteins.model.packed_layer import PackedLayer, PackedTokens
 from seqlm.proteins.model.packed_model import PackedModel
 from seqlm.training.checksums import new_folder
+from seqlm.training.data.small_file import MAX_CONFIG_BYTES, read_small
 from seqlm.training.heartbeat import beat
-from seqlm.training.small_file import MAX_CONFIG_BYTES, read_small
 
 SHORTEST = 6
 """Smallest |i - j| of the pairs that a regression is fitted on."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from seqlm.training.small_file import MAX_CONFIG_BYTES, read_small
+from seqlm.training.data.small_file import MAX_CONFIG_BYTES, read_small
 
 from .esm2.facts import ESM2
 from .esmc.facts import ESMC

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from seqlm.training.small_file import MAX_CONFIG_BYTES, read_small
+from seqlm.training.data.small_file import MAX_CONFIG_BYTES, read_small
 from seqlm.training.strict_yaml import shown
 
 MAX_SETTINGS_BYTES = 128 << 20

@@ -205,7 +205,9 @@ def test_hyperpods_operator_continues_with_fewer_pods(
         end(pods[:1], status=STOPPED_BY_SIGNAL)
         for pod in pods:
             assert matching_lines(job, pod), pod.log
-    assert events(job, shared) == ["stopped by SIGUSR1", "resumed", "stopped by SIGTERM"]
+    stopped, resumed, changed, ended = events(job, shared)
+    assert (stopped, resumed, ended) == ("stopped by SIGUSR1", "resumed", "stopped by SIGTERM")
+    assert changed.startswith("changed: processes: 2, now 1.")
 
 
 def matching_lines(job: PodJob, pod: Pod) -> list[str]:

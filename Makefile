@@ -265,7 +265,7 @@ publish: $(READY) ## a folder for the Hugging Face Hub, or a push to it
 report: $(READY) ## draw the report of RUN=runs/<name> again, at any time
 	$(STAGE) report $(RUN)
 
-check: $(READY) ## what would be read of files, and what may be wrong; ARGS="a.csv b.fasta"
+check: $(READY) ## what is read of files, and its faults; ARGS="a.csv b.fa"
 	$(STAGE) check $(ARGS)
 
 status: $(READY) ## jobs on the cluster, and how far they are

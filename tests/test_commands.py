@@ -208,14 +208,15 @@ def test_mistake_is_one_message() -> None:
     assert "Traceback" not in refused.stderr
 
 
-def write_sample_like_table(path: Path) -> None:
-    """Labelled proteins with the columns of the embedded sample that the default task reads."""
-    rows = [("ACC", "Sequence", "Membrane", "Partition")]
-    rows += [
-        (f"P{n}", "MKVLAGGW" * (n % 7 + 1) + "ACDEFGHIKL"[n % 10], n % 2, n % 5) for n in range(60)
+def write_labelled_table(path: Path) -> None:
+    """Write labelled proteins with columns that are found by their names."""
+    splits = ("train", "train", "train", "validation", "test")
+    rows = [
+        (f"P{n}", "MKVLAGGW" * (n % 7 + 1) + "ACDEFGHIKL"[n % 10], n % 2, splits[n % 5])
+        for n in range(60)
     ]
     with path.open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
+        csv.writer(file).writerows([("id", "sequence", "label", "split"), *rows])
 
 
 def done(*arguments: str) -> str:
@@ -257,7 +258,7 @@ def test_train_fine_tune_embed_and_serve(tmp_path: Path) -> None:
     AutoTokenizer.from_pretrained(model)
     assert AutoModelForMaskedLM.from_pretrained(model).config.hidden_size == 32
 
-    write_sample_like_table(tmp_path / "table.csv")
+    write_labelled_table(tmp_path / "table.csv")
     tuned = f"{runs} data.path={tmp_path}/labelled model.init_from={model} name=tuned {small}"
     few = f"task.table=[{tmp_path}/table.csv] train.max_steps=4 optim.warmup_steps=1 tracking.mlflow=false"
     told = done("finetune-lora", f"ARGS={tuned} {few}")

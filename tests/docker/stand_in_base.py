@@ -87,7 +87,7 @@ SHIPPED_LARGE = (
         "mlflow-skinny",
         "mpmath",
     ),
-    *("networkx", "numpy", "pillow", "pygments", "setuptools", "sympy"),
+    *("networkx", "numpy", "pillow", "pygments", "setuptools", "sympy", "triton"),
 )
 """More of them, whose folders are mounted."""
 VENDORED = ("torch", "torchgen", "pyarrow")

@@ -28,7 +28,7 @@ from seqlm.proteins.inference.embed import layer_embeddings, layer_numbers
 from seqlm.proteins.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
 from seqlm.proteins.inference.marginals import pseudo_perplexity, variant_scores
 from seqlm.proteins.inference.model_head import check_head
-from seqlm.proteins.inference.mutations import check_indels
+from seqlm.proteins.inference.mutation_table import check_indels
 from seqlm.proteins.inference.poolings import pooling_of
 from seqlm.proteins.inference.predict import Head, predictions
 from seqlm.proteins.inference.records import Protein

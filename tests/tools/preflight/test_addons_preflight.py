@@ -60,7 +60,8 @@ def addons_answer(aws: AnsweringAws, name: str, answer: list[dict[str, Any]] | R
 
 def test_a_version_that_is_known_to_be_bad_is_never_recommended() -> None:
     aws = eks_account()
-    fixed, bad = "v1.23.1-eksbuild.1", "v1.22.2-eksbuild.1"
+    fixed = "v1.23.1-eksbuild.1"
+    bad = "v1.22.2-eksbuild.1"
     addons_answer(aws, VPC_CNI, [offered(fixed), offered(bad, default=True)])
     (found,) = [finding for finding in findings(aws, EKS) if finding.level != "OK"]
     assert found.level == "FAIL" and fixed in found.message

@@ -134,7 +134,8 @@ class Deployment:
     def _arns(
         self, stack: str, logical_id: str, resource: dict[str, Any], action: str
     ) -> list[str]:
-        kind, properties = resource["Type"], resource.get("Properties", {})
+        kind = resource["Type"]
+        properties = resource.get("Properties", {})
         service, _, operation = action.partition(":")
         if action == "iam:ListRoles":
             return ["*"]
@@ -159,7 +160,8 @@ class Deployment:
     def _buckets(
         self, stack: str, logical_id: str, resource: dict[str, Any], action: str
     ) -> list[str]:
-        kind, properties = resource["Type"], resource.get("Properties", {})
+        kind = resource["Type"]
+        properties = resource.get("Properties", {})
         match kind:
             case "AWS::S3::Bucket":
                 name = properties.get("BucketName", f"{stack}-{logical_id}-abcdefgh".lower())

@@ -131,7 +131,9 @@ def test_everything_is_on_the_disk_before_it_is_renamed(
 ) -> None:
     """Otherwise a power failure may leave the new name with old or no content."""
     done: list[str] = []
-    fsync, rename, replace = os.fsync, os.rename, os.replace
+    fsync = os.fsync
+    rename = os.rename
+    replace = os.replace
 
     def recorded(descriptor: int) -> None:
         done.append(os.readlink(f"/proc/self/fd/{descriptor}"))

@@ -100,7 +100,7 @@ def check_model(config: RunFile, named_by: str = "inference.model") -> None:
 
 def _check_files(name: str, command: InferenceCommand, config: RunFile) -> None:
     """Raise ValueError for mistakes in local inputs and the output that can be found without the model."""
-    from seqlm.proteins.inference.mutations import read_mutations
+    from seqlm.proteins.inference.mutation_table import read_mutations
     from seqlm.proteins.inference.output import Output
     from seqlm.proteins.inference.records import records_of
 

@@ -136,7 +136,8 @@ def test_the_list_is_the_same_for_all_workers_and_blocks(tmp_path: Path, protein
 
 def test_the_first_record_with_an_id_is_used(tmp_path: Path, proteins, read_split) -> None:
     """A left-out record also hides no other one with its sequence, although its id is the smallest."""
-    one, two = tmp_path / "one.fasta", tmp_path / "two.fasta"
+    one = tmp_path / "one.fasta"
+    two = tmp_path / "two.fasta"
     one.write_text(">a\nMKVLAGG\n>b\nLLLLAGG\n")
     two.write_text(">z\nMMMMAGG\n>a\nMMMMAGG\n>a\nMKVLAGG\n")
     manifest = run([one, two], tmp_path / "out")

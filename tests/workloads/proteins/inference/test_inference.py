@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +32,7 @@ from seqlm.training.data.locks import LOCKS_FOLDER, try_lock
 from seqlm.training.data.transfer import BeingFetched, SourceKind
 from seqlm.training.processes import Processes, processes
 from seqlm.training.tracking import progress as work_progress
+from tests.workloads.proteins.inference.killed_commands import kill_at_call
 from tests.workloads.proteins.inference.written import rows
 from tests.workloads.training.forked_processes import forked
 
@@ -330,25 +330,15 @@ def test_a_killed_command_continues_with_the_missing_parts(
     embed(configured(**settings, output=str(whole)), here)
     assert "part 5 of 5" in capsys.readouterr().err
     out = tmp_path / "out.parquet"
-    run = Engine.run
-    calls = 0
-
-    def killed(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        return run(*arguments)
-
-    monkeypatch.setattr(Engine, "run", killed)
+    calls = kill_at_call(3, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         embed(configured(**settings, output=str(out)), here)
     assert not out.exists() and len(list((tmp_path / "out.parquet.parts").iterdir())) == 2
     embed(configured(**settings, output=str(out)), here)
-    assert calls == 3 + 3, "two parts were there"
+    assert calls.number == 3 + 3, "two parts were there"
     assert pq.read_table(out).equals(pq.read_table(whole))
     embed(configured(**settings, output=str(out)), here)
-    assert calls == 6 and "already exists" in capsys.readouterr().out
+    assert calls.number == 6 and "already exists" in capsys.readouterr().out
     # With another protein in the input, only the changed part is computed again.
     fasta.write_text(fasta.read_text() + ">new\nMKTAYIAK\n")
     embed(configured(**settings, output=str(out), overwrite=True), here)

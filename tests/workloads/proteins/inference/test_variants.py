@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from seqlm.proteins.alphabet import STANDARD_RESIDUES, TOKENS, encode
 from seqlm.proteins.inference import single_mutants
-from seqlm.proteins.inference.mutations import read_mutations
+from seqlm.proteins.inference.mutation_table import read_mutations
 from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.inference.variant_scores import SCORES
 from seqlm.proteins.inference.variants import variants

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from seqlm.proteins.inference.embed import embed
-from seqlm.proteins.inference.engine import Engine
 from seqlm.proteins.inference.variants import variants
 from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.policies import Kind
 from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
 from tests.workloads.proteins.inference.conftest import configured, fasta, here, sequences  # noqa: F401
+from tests.workloads.proteins.inference.killed_commands import kill_at_call
 from tests.workloads.proteins.inference.written import rows
 from tests.workloads.proteins.reading.odd_inputs import DNA, PLAIN
 
@@ -54,18 +53,8 @@ def test_parts_and_further_starts_count_the_whole_input(
         "proteins: read 18, used 14, left out 4 (1 with a stop inside, 2 with gaps, 1 DNA or RNA): "
         f"{out}.rejects.csv"
     )
-    run = Engine.run
-    calls = 0
-
-    def killed(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        return run(*arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "run", killed)
+        kill_at_call(3, patch)
         with pytest.raises(KeyboardInterrupt):
             embed(config, here)
     for _ in range(2):  # the missing parts, and a result that is complete

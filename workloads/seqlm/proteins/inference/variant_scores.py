@@ -158,8 +158,6 @@ SCORES: Mapping[str, VariantScore] = {
     ),
 }
 """Values of ``inference.score``."""
-ALL_SUBSTITUTIONS = tuple(name for name, score in SCORES.items() if not score.takes_indels)
-"""Scores that take no insertions and deletions."""
 
 
 def score_of(name: str) -> VariantScore:

@@ -26,7 +26,7 @@ from seqlm.training.processes import Processes
 
 from .job import Command, Work
 from .marginals import variant_scores
-from .mutations import read_mutations, with_rejected_mutations
+from .mutation_table import read_mutations, with_rejected_mutations
 from .records import Protein, nothing_used, records_of
 from .repeated_ids import Rows
 from .single_mutants import draw_heat_maps, write_positions

@@ -26,7 +26,7 @@ from seqlm.proteins.data.plausibility import is_nucleotides
 from seqlm.proteins.families.table import family_of_type
 from seqlm.proteins.inference.embed import layer_embeddings, layer_numbers
 from seqlm.proteins.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
-from seqlm.proteins.inference.marginals import pseudo_perplexity, variant_scores
+from seqlm.proteins.inference.engine_probabilities import pseudo_perplexity, score_variants
 from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.inference.mutation_table import check_indels
 from seqlm.proteins.inference.poolings import pooling_of
@@ -199,7 +199,7 @@ class Model:
         window = min(len(protein.tokens), self._engine.max_residues)
         num_reads = chosen.num_reads(protein.tokens, wanted) if wanted else 0
         with self._progress("variants", window * num_reads):
-            scores = variant_scores(self._engine, protein.tokens, wanted, score)
+            scores = score_variants(self._engine, protein.tokens, wanted, score)
         return pd.DataFrame(
             {"mutation": [one.name for one in wanted], "score": np.array(scores, dtype=np.float32)}
         )

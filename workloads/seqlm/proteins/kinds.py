@@ -110,8 +110,8 @@ def _score_task(config: RunFile, here: Processes) -> dict[str, Any]:
 
 
 def _counted_labels(config: RunFile, split: Split | None) -> list[str]:
-    from .finetune.counts import lines_of, split_counts
     from .finetune.labelled import LabelledSplit
+    from .finetune.prepared_counts import lines_of, split_counts
 
     if split is None:
         return lines_of(Path(config.data.path))

@@ -28,10 +28,10 @@ from seqlm.training.data.manifest import Settings, SourceFile
 from seqlm.training.data.spill import Run, row_bytes
 
 from .blocks import AnyBlock
+from .collected_rejects import Found
 from .fasta import Block, SourceReader
 from .inputs import ProteinInput
 from .plausibility import Implausible
-from .rejects import Found
 
 _M_MMAP_THRESHOLD = -3
 """Option of ``mallopt``: size from which blocks are mapped by themselves (malloc.h of glibc)."""

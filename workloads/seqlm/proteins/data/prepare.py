@@ -35,15 +35,15 @@ from seqlm.training.data.transfer import SourceKind, fetch, local_files
 from seqlm.training.data.workspace import check_free_space, existing_manifest, say, workspace
 from seqlm.training.report.page import size_text
 
-from .inputs import ProteinInput, inputs_of
-from .job import Job, Plan, Spilled, worker_pool
-from .rejects import (
+from .collected_rejects import (
     REJECTS_FILE,
     Found,
     Rejects,
     refuse_many,
     refuse_unused,
 )
+from .inputs import ProteinInput, inputs_of
+from .job import Job, Plan, Spilled, worker_pool
 from .repeated import Repeated, find_repeated, repeated_hashes
 from .scatter import join_members, scatter_proteins, scatter_table
 from .shards import RECORDS_FILE, SplitShard, save_runs, write_shard

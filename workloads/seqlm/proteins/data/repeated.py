@@ -24,9 +24,9 @@ from seqlm.training.data.spill import (
 )
 
 from .blocks import AnyBlock, end_position, located_ids, parts_of, repeated_id
+from .collected_rejects import SHOWN_EXAMPLES, Rejects
 from .inputs import ProteinInput
 from .job import Job, Plan, Spilled
-from .rejects import SHOWN_EXAMPLES, Rejects
 from .shards import load_runs, save_runs
 
 IDS_FILE = "ids.runs"

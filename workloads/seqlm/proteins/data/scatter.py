@@ -29,11 +29,11 @@ from seqlm.training.data.spill import (
 )
 
 from .blocks import AnyBlock, parts_of, usable_records
+from .collected_rejects import Found, RejectWriter
 from .fasta import LINE_START, Block
 from .inputs import ProteinInput
 from .job import Job, Plan, Spilled
 from .plausibility import Implausible
-from .rejects import Found, RejectWriter
 from .repeated import InBlock, Repeated
 from .shards import load_runs, save_runs
 

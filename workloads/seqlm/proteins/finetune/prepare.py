@@ -35,9 +35,9 @@ from seqlm.training.data.workspace import (
 from seqlm.training.strict_yaml import shown
 
 from .clustering import similarity_clusters
-from .counts import lines_of
 from .labelled import write_split
 from .labels import Labels, LabelSchema, class_counts, label_notes, read_labels, save_schema
+from .prepared_counts import lines_of
 from .splits import (
     COPY,
     LEFT_OUT,

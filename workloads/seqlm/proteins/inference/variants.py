@@ -24,8 +24,8 @@ from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
 
+from .engine_probabilities import score_variants
 from .job import Command, Work
-from .marginals import variant_scores
 from .mutation_table import read_mutations, with_rejected_mutations
 from .records import Protein, nothing_used, records_of
 from .repeated_ids import Rows
@@ -108,7 +108,7 @@ def variants(config: RunFile, here: Processes) -> None:
             if wanted:
                 ids += [protein.id] * len(wanted)
                 mutations += [variant.name for variant in wanted]
-                scores += variant_scores(command.engine, protein.tokens, wanted, inference.score)
+                scores += score_variants(command.engine, protein.tokens, wanted, inference.score)
         return Rows(pa.table([ids, mutations, scores], schema=_SCHEMA), per_protein)
 
     work = Work(

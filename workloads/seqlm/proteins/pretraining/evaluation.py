@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from seqlm.proteins.inference.engine import Engine
-from seqlm.proteins.inference.marginals import pseudo_perplexity as perplexity_of
+from seqlm.proteins.inference.engine_probabilities import pseudo_perplexity as perplexity_of
 from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack
 from seqlm.proteins.model.pretrained import starting_config, starting_weights, with_weights

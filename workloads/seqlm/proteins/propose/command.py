@@ -14,8 +14,8 @@ import numpy as np
 from seqlm.proteins.alphabet import FIRST_RESIDUE, NUM_STANDARD_RESIDUES, encode
 from seqlm.proteins.config import ProposeConfig
 from seqlm.proteins.inference.engine import EMBEDDING, Engine
+from seqlm.proteins.inference.engine_probabilities import score_variants
 from seqlm.proteins.inference.job import Command
-from seqlm.proteins.inference.marginals import variant_scores
 from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.inference.records import Protein, records_of
 from seqlm.proteins.inference.variant_scores import SCORES, score_of
@@ -173,7 +173,7 @@ def _scores(engine: Engine, protein: Protein, space: Space, score: str) -> Float
         for place in space.places
         for token in tokens
     ]
-    found = variant_scores(engine, protein.tokens, variants, score)
+    found = score_variants(engine, protein.tokens, variants, score)
     return np.array(found).reshape(len(space.places), NUM_STANDARD_RESIDUES)
 
 

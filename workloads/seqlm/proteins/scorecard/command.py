@@ -25,8 +25,8 @@ from seqlm.proteins.finetune.prepare import TABLES
 from seqlm.proteins.finetune.probes import Examples, fit_probe
 from seqlm.proteins.finetune.scores import scores
 from seqlm.proteins.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
+from seqlm.proteins.inference.engine_probabilities import score_variants
 from seqlm.proteins.inference.job import Command, await_all
-from seqlm.proteins.inference.marginals import variant_scores
 from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.model.packed_model import MaskedLanguageModel
@@ -233,7 +233,7 @@ def _synthetic_assay(engine: Engine) -> list[Row]:
     noise = np.random.default_rng(SEED).normal(size=len(variants))
     changes = [abs(HYDROPATHY[one.name[-1]] - HYDROPATHY[one.name[0]]) for one in variants]
     measured = noise - np.array(changes)
-    predicted = variant_scores(engine, chain.tokens, variants)
+    predicted = score_variants(engine, chain.tokens, variants)
     return [
         Row(
             name="variant effects, SYNTHETIC assay: Spearman",

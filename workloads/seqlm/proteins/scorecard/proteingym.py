@@ -24,7 +24,7 @@ from seqlm.proteins.alphabet import encode
 from seqlm.proteins.families.family import ProteinGymScores
 from seqlm.proteins.families.table import MODEL_FAMILIES
 from seqlm.proteins.inference.engine import Engine
-from seqlm.proteins.inference.marginals import variant_scores
+from seqlm.proteins.inference.engine_probabilities import score_variants
 from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.mutations.edits import Variant
 from seqlm.proteins.mutations.fitting import parse_variant
@@ -173,7 +173,7 @@ def score_assays(
         scored = assay.measured()
         variants = [variant for variant, _ in scored]
         measured = [score for _, score in scored]
-        predicted = variant_scores(engine, encode(assay.target), variants)
+        predicted = score_variants(engine, encode(assay.target), variants)
         correlation = float(spearmanr(predicted, measured).statistic)
         write_whole(file, json.dumps({"spearman": correlation, "variants": len(variants)}) + "\n")
         progress = f"{number + 1} of {len(benchmark.assays)}"

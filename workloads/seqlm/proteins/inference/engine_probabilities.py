@@ -37,7 +37,7 @@ class EngineProbabilities:
         return [_log_softmax(found) for found in self._engine.run(proteins, TOKEN_LOGITS)]
 
 
-def variant_scores(
+def score_variants(
     engine: Engine, protein: Tokens, wanted: Sequence[Variant], score: str = MASKED_MARGINALS
 ) -> list[float]:
     """Return the scores of variants of one protein, in nats.

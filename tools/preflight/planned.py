@@ -51,6 +51,10 @@ OTHER_REMEDY = (
 )
 
 
+EKS_CHOOSES = ""
+"""Version of an add-on that the template leaves to EKS."""
+
+
 class Planned:
     """Stack of the cluster, synthesized at the first access."""
 
@@ -72,7 +76,13 @@ class Planned:
         for properties in self._of_type("AWS::EKS::Addon"):
             values = properties.get("ConfigurationValues")
             configuration = None if values is None else json.loads(_text(values))
-            addons.append(Addon(properties["AddonName"], properties["AddonVersion"], configuration))
+            addons.append(
+                Addon(
+                    properties["AddonName"],
+                    properties.get("AddonVersion", EKS_CHOOSES),
+                    configuration,
+                )
+            )
         return addons
 
     @property

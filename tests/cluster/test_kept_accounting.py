@@ -14,7 +14,7 @@ from tests.cluster.patience import wait_until
 from tests.cluster.test_users import ended, submit
 
 FIRST_VERSION_WITH_IDS = (23, 11)
-"""From this version on, slurmctld refuses a database that has another number for the cluster."""
+"""First version whose slurmctld refuses a database that has another number for the cluster."""
 STATE = "/var/spool/slurmctld"
 DATABASES = {"kept": "/run/mysqld/mysqld.sock", "own": "/run/mysqld/own.sock"}
 # A second MariaDB, as the image of a new controller has one of its own.

@@ -120,7 +120,7 @@ class _Reader:
                 if is_too_long or not self._read_more():
                     raise ValueError(f"{self._url}: the file is cut or is not JSON") from None
                 continue
-            # A number at the end of a piece may go on in the next one.
+            # A number at the end of a piece may continue in the next one.
             if end == len(self._text) and self._read_more():
                 continue
             self._position = end

@@ -32,7 +32,8 @@ Id = int
 """Number of a user or group. The rules check it, because no number near it is right for a person."""
 UserName = Annotated[str, forms.field(forms.LOWER_CASE_NAME, max_length=32)]
 """Name of a user or group; useradd accepts up to 32 characters."""
-AccountName = Annotated[str, forms.field(forms.LOWER_CASE_NAME, max_length=64)]
+AccountName = Annotated[str, forms.field(forms.LOWER_CASE_NAME, max_length=255)]
+"""Name of an account; Slurm's database stores up to 255 bytes."""
 PublicKey = Annotated[str, Field(examples=list(EXAMPLES), json_schema_extra={"pattern": PATTERN})]
 """Public key. Editors check its form only; the rules also check its content."""
 

@@ -154,11 +154,11 @@ class InstanceGroup(Section):
 class Iam(Section):
     """Rules of the account for every IAM role that the stacks create."""
 
-    permissions_boundary: Annotated[str, forms.field(forms.POLICY_ARN, max_length=512)] | None = (
+    permissions_boundary: Annotated[str, forms.field(forms.POLICY_ARN, max_length=2048)] | None = (
         None
     )
     """ARN of the policy that limits each role; null sets no boundary."""
-    role_path: Annotated[str, forms.field(forms.IAM_PATH, max_length=128)] = "/"
+    role_path: Annotated[str, forms.field(forms.IAM_PATH, max_length=512)] = "/"
     """Path of each role. A change replaces the roles."""
     role_name_prefix: Annotated[str, forms.field(forms.ROLE_NAME_PREFIX, max_length=24)] | None = (
         None

@@ -10,9 +10,9 @@ from config import text_forms as forms
 from config.cluster import LogDays
 from config.section import Section
 
-# HyperPod runs 1.28 to 1.34 (SageMaker developer guide, "Getting started with Amazon EKS support"). EKS
-# support for versions before 1.33 ends soon (EKS user guide, "Understand the Kubernetes version lifecycle").
-Version = Literal["1.33", "1.34"]
+# Versions before 1.33 are out of standard support (EKS user guide, "Understand the Kubernetes version
+# lifecycle"), and no add-on version below is known for them.
+Version = Annotated[str, forms.field(forms.KUBERNETES_VERSION)]
 PublicCidr = Annotated[str, forms.field(forms.PUBLIC_CIDR)]
 Namespace = Annotated[str, forms.field(forms.NAMESPACE, max_length=63)]
 LogKind = Literal["api", "audit", "authenticator", "controllerManager", "scheduler"]
@@ -31,12 +31,24 @@ class KubernetesVersion:
     end_of_extended_support: date
 
 
-KUBERNETES_VERSIONS: dict[Version, KubernetesVersion] = {
+KUBERNETES_VERSIONS: dict[str, KubernetesVersion] = {
     "1.33": KubernetesVersion("v1.33.5-eksbuild.2", date(2026, 7, 29), date(2027, 7, 29)),
     "1.34": KubernetesVersion("v1.34.1-eksbuild.2", date(2026, 12, 2), date(2027, 12, 2)),
 }
 """End of support per version (EKS user guide, "Understand the Kubernetes version lifecycle"). EKS bills
-extended support in addition to the control plane."""
+extended support in addition to the control plane. HyperPod runs these versions (SageMaker developer guide,
+"Getting started with Amazon EKS support")."""
+
+
+def version_warning(version: str) -> str | None:
+    """Return what is not known of a version that this project has no facts about; None for known ones."""
+    if version in KUBERNETES_VERSIONS:
+        return None
+    known = " and ".join(KUBERNETES_VERSIONS)
+    return (
+        f"this project knows Kubernetes {known} on HyperPod. Whether HyperPod runs {version} is not checked,"
+        " EKS chooses the version of kube-proxy, and `make cost` does not include extended support"
+    )
 
 
 class AccessEntry(Section):
@@ -55,7 +67,8 @@ class Kubernetes(Section):
     """EKS control plane."""
 
     version: Version = "1.34"
-    """Version in quotes, because YAML reads 1.34 as a number; raised one at a time, never lowered."""
+    """Version in quotes, because YAML reads 1.34 as a number; raised one at a time, never lowered. Versions
+    that AWS added later are allowed, with a warning."""
     endpoint: Literal["private", "public_and_private"] = "private"
     """Networks that reach the API server: the VPC only, or also ``public_access_cidrs``."""
     public_access_cidrs: Annotated[list[PublicCidr], Field(max_length=MAX_PUBLIC_CIDRS)] = Field(

@@ -40,7 +40,7 @@ class SlurmInstanceGroup(InstanceGroup):
 
     role: Literal["controller", "login", "worker"]
     """Role of the nodes: one controller runs Slurm, workers run jobs, optional login nodes are for people."""
-    partition: Annotated[str, forms.field(forms.PARTITION, max_length=64)] | None = None
+    partition: Annotated[str, forms.field(forms.PARTITION, max_length=1024)] | None = None
     """Slurm partition of a worker group (`sbatch --partition`); groups may share one."""
     image_id: Annotated[str, forms.field(forms.IMAGE_ID)] | None = None
     """Machine image; null is HyperPod's current image. With ``accounting_database`` it must have been

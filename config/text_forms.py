@@ -122,6 +122,11 @@ TRAINING_PLAN_ARN = _form(
     ),
 )
 IMAGE_ID = _id_form("ami", "an image", digits="0-9a-fA-F")
+KUBERNETES_VERSION = _form(
+    r"^1\.(3[3-9]|[4-9][0-9])$",
+    "a version is text in quotes, 1.33 or later",
+    ("1.34", "1.33"),
+)
 DATABASE_CLASS = _form(
     r"^db\.[a-z0-9]+\.[a-z0-9]+$",
     "classes of RDS begin with db.",

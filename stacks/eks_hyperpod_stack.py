@@ -9,7 +9,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sagemaker as sagemaker
 
 from config.eks_cluster import EksCluster, EksInstanceGroup
-from config.kubernetes import NO_USERS
+from config.kubernetes import NO_USERS, version_warning
 from config.storage import EFA_CLIENT_SHA256, EFA_CLIENT_URL
 from constructs import Construct
 from constructs.eks.cluster_services import ClusterServices
@@ -69,6 +69,8 @@ class EksHyperPodStack(Stack):
         )
         if not cluster.kubernetes.access:
             Annotations.of(self).add_warning_v2("hyperpod-esm2:no-users", NO_USERS)
+        if warning := version_warning(cluster.kubernetes.version):
+            Annotations.of(self).add_warning_v2("hyperpod-esm2:kubernetes-version", warning)
 
         without_nodes = NodePrerequisites(self, "WithoutNodes", kubernetes=kubernetes)
         try:

@@ -6,7 +6,7 @@ Most add-on versions support several Kubernetes versions.
 
 from collections.abc import Mapping
 
-from config.kubernetes import KUBERNETES_VERSIONS, Version
+from config.kubernetes import KUBERNETES_VERSIONS
 
 VPC_CNI = "vpc-cni"
 KUBE_PROXY = "kube-proxy"
@@ -32,7 +32,17 @@ _FOR_EVERY_VERSION = {
     CONTAINER_INSIGHTS: "v5.3.0-eksbuild.1",
 }
 
-ADDON_VERSIONS: Mapping[Version, Mapping[str, str]] = {
+ADDON_VERSIONS: Mapping[str, Mapping[str, str]] = {
     version: {**_FOR_EVERY_VERSION, KUBE_PROXY: facts.kube_proxy}
     for version, facts in KUBERNETES_VERSIONS.items()
 }
+
+
+def addon_version(kubernetes_version: str, name: str) -> str | None:
+    """Return the version of an add-on.
+
+    None has EKS choose: kube-proxy follows a Kubernetes version that the table lacks.
+    """
+    if kubernetes_version in ADDON_VERSIONS:
+        return ADDON_VERSIONS[kubernetes_version][name]
+    return None if name == KUBE_PROXY else _FOR_EVERY_VERSION[name]

@@ -194,8 +194,10 @@ def keys_are_public_keys(cluster: SlurmCluster) -> Iterator[Violation]:
 
 
 RULES = (
+    # Linux finds users and groups by name, and Slurm accounts: a second one would change the first.
     names_are_distinct,
     names_are_free,
+    # Slurm's own account, which cannot be created or given a parent (sacctmgr manual).
     SlurmRule(
         "access.accounts[root].name",
         lambda cluster: any(account.name == "root" for account in cluster.access.accounts),
@@ -204,11 +206,17 @@ RULES = (
         got="root",
     ),
     numbers_have_an_owner,
+    # An empty range would admit no number, and its mistake would show as wrong numbers of people.
     ranges_are_in_order,
     numbers_are_distinct,
+    # useradd creates a group with the user's name and number, and fails if one of them is taken.
     own_groups_are_free,
+    # useradd fails on the nodes if a group is missing, after the deployment.
     groups_of_users_exist,
+    # sacctmgr refuses a user or an account whose parent is missing, after the deployment.
     accounts_exist,
+    # Slurm's hierarchy of accounts has one root, and shares are computed from there.
     accounts_have_a_root,
+    # sshd ignores a malformed line silently, and a private key must not be uploaded to S3.
     keys_are_public_keys,
 )

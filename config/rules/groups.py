@@ -70,7 +70,9 @@ RULES = (
         "spot instances come and go, which needs continuous provisioning",
         "set on_demand, or continuous_provisioning to true",
     ),
+    # HyperPod finds groups by their names (API reference, ClusterInstanceGroupSpecification).
     names_are_distinct,
+    # The group could never reach a minimum above its InstanceCount (API reference, MinInstanceCount).
     CommonGroupRule(
         "min_instances",
         lambda _, group: (
@@ -81,12 +83,14 @@ RULES = (
             f"set {group.num_instances} or less" if group.num_instances else "remove it"
         ),
     ),
+    # CapacityRequirements asks for capacity that AWS has left; a plan has paid for its own.
     CommonGroupRule(
         "capacity",
         lambda _, group: group.capacity == "spot" and group.training_plan_arn,
         "a training plan brings its own capacity",
         "set on_demand, or remove the plan",
     ),
+    # The ARN names the region, and HyperPod places the nodes of a plan in its zone.
     CommonGroupRule(
         "training_plan_arn",
         # arn:aws:sagemaker:<region>:<account>:training-plan/<name>
@@ -99,18 +103,21 @@ RULES = (
             f" {cluster.region}"
         ),
     ),
+    # AutoPatchConfig installs HyperPod's newest image, so a pinned one would be lost unnoticed.
     CommonGroupRule(
         "auto_patch",
         lambda _, group: group.image_id and group.auto_patch != "none",
         "patching replaces the image, and image_id keeps it at {group.image_id}",
         "set none, or remove image_id",
     ),
+    # The hardware of a type decides on addresses, devices and images. A new row of the table adds one.
     CommonGroupRule(
         "instance_type",
         lambda _, group: group.instance_type not in INSTANCE_TYPES,
         f"HyperPod offers {len(INSTANCE_TYPES)} types, which config/facts/instance_types.csv lists",
         lambda _, group: f"set {closest(group.instance_type) or 'one of them'}",
     ),
+    # EC2 refuses more threads than the processor has (DescribeInstanceTypes, ValidThreadsPerCore).
     CommonGroupRule(
         "threads_per_core",
         lambda _, group: (
@@ -121,6 +128,7 @@ RULES = (
         "{group.instance_type} has one thread per core",
         "set 1, or null",
     ),
+    # EC2 attaches interfaces of type efa-only to types with EFA only (EC2 user guide).
     CommonGroupRule(
         "efa_only",
         lambda _, group: group.efa_only and (found := _hardware(group)) and not found.num_efa,
@@ -128,6 +136,7 @@ RULES = (
         "set false, or a type with EFA, such as ml.g5.8xlarge",
     ),
     health_checks_fit_the_type,
+    # SageMaker sells plans for the types of ReservedCapacityInstanceType (API reference).
     CommonGroupRule(
         "training_plan_arn",
         lambda _, group: (

@@ -165,6 +165,7 @@ def taints_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
 
 
 RULES = (
+    # EKS requires subnets of two zones (EKS user guide, "View Amazon EKS networking requirements").
     control_plane_has_two_zones,
     # Without ranges, EKS opens the endpoint to the whole internet.
     EksRule(
@@ -176,6 +177,7 @@ RULES = (
         "a public endpoint requires address ranges",
         f"set your own, such as [{_EXAMPLE}], or set kubernetes.endpoint to private",
     ),
+    # The ranges would have no effect, so the file would promise access that does not exist.
     EksRule(
         _PATH,
         lambda cluster: (
@@ -185,6 +187,7 @@ RULES = (
         "remove them, or set kubernetes.endpoint to public_and_private",
     ),
     public_ranges_are_public,
+    # A repetition has no effect. It is probably a misspelt name of another log.
     EksRule(
         "kubernetes.control_plane_logs",
         lambda cluster: len(set(kinds := cluster.kubernetes.control_plane_logs)) < len(kinds),
@@ -192,8 +195,10 @@ RULES = (
         "remove the repetition",
     ),
     principals_are_distinct,
+    # The policy's rights go beyond namespaces, so a narrower scope would not be what the file says.
     administrators_have_no_namespaces,
     namespaces_of_teams_exist,
+    # Without the agent, HyperPod replaces no faulty node, which is the point of running on it.
     EksRule(
         "region",
         lambda cluster: is_outside(cluster, HEALTH_MONITORING_REGIONS),
@@ -201,7 +206,9 @@ RULES = (
         f" {', '.join(sorted(HEALTH_MONITORING_REGIONS))}",
         "choose one of these",
     ),
+    # The kubelet refuses labels in another form, and the node would not join.
     label_keys_have_their_form,
+    # The kubelet may not set labels of these domains (NodeRestriction), and the node would not join.
     keys_are_free,
     taints_are_distinct,
     # Nothing else is placed or started without CoreDNS, certificates, operators and controllers.
@@ -212,6 +219,7 @@ RULES = (
         "add one of ml.m5.2xlarge on demand, with num_instances: 1 and without NoSchedule or NoExecute",
         got="no group with permanent nodes that admit all pods",
     ),
+    # Two sources of one image would contradict each other, and one would be ignored.
     EksGroupRule(
         "image_release_version",
         lambda _, group: group.image_release_version and group.image_id,
@@ -225,6 +233,7 @@ RULES = (
         "patching replaces the image, and image_release_version requires {group.image_release_version}",
         "set none, or remove image_release_version",
     ),
+    # The file system would bill, while nothing mounts it: pods start with the image's own home.
     EksRule(
         "storage.home",
         lambda cluster: cluster.storage.home,
@@ -238,30 +247,35 @@ RULES = (
         "with scheduler: eks nodes pull images of operators and plugins from registries on the internet",
         "set nat",
     ),
+    # SageMaker developer guide, "Autoscaling on SageMaker HyperPod EKS", prerequisites.
     EksRule(
         "continuous_provisioning",
         lambda cluster: cluster.autoscaling == "karpenter" and not cluster.continuous_provisioning,
         "Karpenter requests single nodes, which requires continuous provisioning",
         "set true, or autoscaling to none",
     ),
+    # The same page: scaled groups have no other repair, and faulty nodes would stay.
     EksRule(
         "node_recovery",
         lambda cluster: cluster.autoscaling == "karpenter" and cluster.node_recovery == "none",
         "Karpenter leaves faulty nodes to HyperPod's automatic recovery",
         "set automatic, or autoscaling to none",
     ),
+    # Without a NodeClass nothing would start more nodes, and quotas would count them.
     EksGroupRule(
         "max_instances",
         lambda cluster, group: cluster.autoscaling == "none" and group.max_instances is not None,
         "it applies only to Karpenter, and autoscaling is none",
         "remove it, or set autoscaling to karpenter",
     ),
+    # A NodeClass names at least one instance group (the page above).
     EksRule(
         "autoscaling",
         lambda cluster: cluster.autoscaling == "karpenter" and not scaled_groups(cluster),
         "Karpenter scales groups with max_instances, and no group has it",
         "set max_instances in a group, or autoscaling to none",
     ),
+    # Limit of the NodeClass in the SageMaker developer guide, "Create a NodeClass".
     EksRule(
         "instance_groups",
         lambda cluster: (
@@ -273,6 +287,7 @@ RULES = (
         ),
         got=lambda cluster: f"{len(scaled_groups(cluster))} groups with max_instances",
     ),
+    # Nodes of the file would end when they are empty, and each deployment would start them again.
     EksGroupRule(
         "num_instances",
         lambda _, group: group.max_instances is not None and group.num_instances,

@@ -207,16 +207,22 @@ def _fix(taken: Counter[str], larger: str, largest_prefix: int) -> str:
 
 
 RULES = (
+    # EC2 refuses such ranges (VPC user guide, "VPC CIDR blocks" and "Subnet CIDR blocks").
     ranges_are_valid,
+    # Public addresses inside the VPC would hide the machines on the internet that own them.
     CommonRule(
         "network.cidr",
         lambda cluster: isinstance(cluster.network, NewVpc) and _is_public(cluster.network.cidr),
         f"a range inside {', '.join(map(str, _PRIVATE))} is allowed",
         "set one, for example 10.0.0.0/16",
     ),
+    # Containers would not reach nodes in that range, because the bridge takes their packets.
     ranges_leave_docker_alone,
+    # CloudFormation would fail at the last subnet, because EC2 refuses overlaps.
     new_subnets_fit,
+    # The last nodes would not start: EC2 answers InsufficientFreeAddressesInSubnet.
     subnets_hold_the_addresses,
     existing_subnets_are_distinct,
+    # An entry that applies to nothing is a misspelt service, whose endpoint then fails.
     endpoint_zones_are_known,
 )

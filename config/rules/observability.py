@@ -51,31 +51,37 @@ def _signs_in_by(cluster: Cluster, way: str) -> Grafana | None:
 
 
 RULES = (
+    # Alert rules and dashboards are made from the workspace's metrics, and there would be none.
     CommonRule(
         "prometheus",
         lambda cluster: cluster.observability and not cluster.prometheus,
         "observability requires Prometheus",
         "set true, or remove observability",
     ),
+    # SNS has one subscription per address and topic, so a repetition is probably a misspelt address.
     mails_once,
+    # No one could sign in: Grafana reads the provider's certificate from its metadata.
     CommonRule(
         f"{_GRAFANA}.saml",
         lambda cluster: (grafana := _signs_in_by(cluster, "saml")) and not grafana.saml,
         "sign_in: saml requires an identity provider",
         "set saml.metadata_url, or sign_in to identity_center",
     ),
+    # The workspace has one kind of authentication here, and the section would have no effect.
     CommonRule(
         f"{_GRAFANA}.saml",
         lambda cluster: (grafana := _signs_in_by(cluster, "identity_center")) and grafana.saml,
         "sign_in: identity_center needs no other identity provider",
         "remove it, or set sign_in to saml",
     ),
+    # Grafana maps roles from assertions, and has no list of its own for the rest.
     CommonRule(
         f"{_GRAFANA}.viewers",
         lambda cluster: (grafana := _signs_in_by(cluster, "saml")) and grafana.viewers,
         "with SAML, everyone whom the identity provider admits is a viewer",
         "remove it",
     ),
+    # Grafana's API takes ids of the identity store, and gives each one role (UpdatePermissions).
     people_are_named_as_they_sign_in,
     # Apps have an address of their own, mlflow.sagemaker.<region>.app.aws (sagemaker-mlflow 0.5.0), for which
     # PrivateLink has no service.
@@ -85,6 +91,7 @@ RULES = (
         "an app is reached over the internet, and network.internet is none",
         "set tracking_server, which has an interface endpoint",
     ),
+    # CreateMlflowApp has no such parameter; only tracking servers are sized (API reference).
     CommonRule(
         "mlflow.size",
         lambda cluster: _is_app(cluster) and cluster.mlflow and cluster.mlflow.size,

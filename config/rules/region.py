@@ -144,7 +144,9 @@ def lustre_over_efa_is_in_the_zone(cluster: Cluster) -> Iterator[Violation]:
 
 RULES = (
     region_is_supported,
+    # Zone ids are of one region, so EC2 would find no such zone (EC2 user guide, "AZ IDs").
     zones_lie_in_the_region,
+    # The services would answer with an invalid key only after the network is built.
     CommonRule(
         "storage.kms",
         # arn:aws:kms:<region>:<account>:key/<id>
@@ -159,15 +161,20 @@ RULES = (
         "AWS reserves names that begin with aws, amazon or amzn",
         "set a name with another prefix, such as esm2",
     ),
+    # RDS and EKS count zones, and two subnets of one zone would look like two.
     zones_are_distinct,
+    # Nodes start in subnets, and that zone would have none for them.
     CommonGroupRule(
         "availability_zone_id",
         lambda cluster, group: zone_of(cluster, group) not in zone_ids(cluster),
         lambda cluster, _: f"the network has {', '.join(dict.fromkeys(zone_ids(cluster)))}",
         "set one of these, or add the zone to the network",
     ),
+    # NCCL would fall back to TCP or hang, at the price of the fast network.
     groups_that_share_jobs_are_in_one_zone,
+    # Those mounts would fail on LNet, and the nodes would not finish their setup.
     lustre_over_efa_is_in_the_zone,
+    # The setup of nodes reads S3, and HyperPod's agent would not report the node.
     CommonRule(
         "network.interface_endpoints",
         lambda cluster: has_closed_network(cluster) and not cluster.network.interface_endpoints,

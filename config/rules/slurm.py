@@ -88,12 +88,14 @@ def database_class_runs_mariadb(cluster: SlurmCluster) -> Iterator[Violation]:
 
 RULES = (
     # In `make connect NODE=head`, head is the login node or the controller.
+    # The word is taken in our own tools, which would connect to another machine than meant.
     SlurmGroupRule(
         "name",
         lambda _, group: group.name == "head",
         "make connect uses this name for the login node or the controller",
         "set another name, such as {group.role}",
     ),
+    # slurm.conf names one primary controller, which HyperPod takes from the group of this type.
     SlurmRule(
         "instance_groups",
         lambda cluster: len(_with_role(cluster, "controller")) != 1,
@@ -105,12 +107,14 @@ RULES = (
         ),
         got=lambda cluster: _listed(cluster, "controller"),
     ),
+    # slurmctld runs once here: a standby needs shared state that the stacks do not set up.
     SlurmGroupRule(
         "num_instances",
         lambda _, group: group.role == "controller" and group.num_instances != 1,
         "there is one controller node",
         "set 1",
     ),
+    # HyperPod waits for one login node at the creation; `make connect` and ssh settings address one group.
     SlurmRule(
         "instance_groups",
         lambda cluster: len(_with_role(cluster, "login")) > 1,
@@ -125,6 +129,7 @@ RULES = (
         "a login group has at least one node",
         "set 1, or remove the group",
     ),
+    # Without a partition slurmctld schedules nothing, and the file describes no cluster for training.
     SlurmRule(
         "instance_groups",
         lambda cluster: not _with_role(cluster, "worker"),
@@ -133,12 +138,14 @@ RULES = (
         got="no worker group",
     ),
     partitions_belong_to_workers,
+    # The one controller is always required (rule above), so the field would have no effect.
     SlurmGroupRule(
         "min_instances",
         lambda _, group: group.role == "controller" and group.min_instances is not None,
         "no cluster is in service without its controller",
         "remove it",
     ),
+    # A reclaimed controller would lose the queue, and a login node people's sessions.
     SlurmGroupRule(
         "capacity",
         lambda _, group: group.role != "worker" and group.capacity == "spot",
@@ -194,6 +201,7 @@ RULES = (
         "add a second zone to the network, or remove accounting_database",
         got=lambda cluster: f"a network in {zone_ids(cluster)[0]} only",
     ),
+    # RDS refuses others (DescribeOrderableDBInstanceOptions); preflight asks it for the region.
     database_class_runs_mariadb,
     # Source: API reference of CreateCluster, ``AccountingDatabase``.
     SlurmRule(

@@ -113,6 +113,7 @@ def _top(cluster: Cluster) -> str:
 
 RULES = (
     lustre_capacity_is_a_step,
+    # Values of CreateFileSystemLustreMetadataConfiguration (FSx API reference).
     CommonRule(
         "storage.lustre.metadata_iops",
         lambda cluster: cluster.storage.lustre.metadata_iops not in (None, *_METADATA_IOPS),
@@ -121,6 +122,7 @@ RULES = (
     ),
     lustre_efa_has_a_client,
     # FSx cannot back up a file system that is linked to an S3 bucket (FSx API reference, CreateBackup).
+    # The creation would fail only after the network is built.
     CommonRule(
         "storage.lustre.backup_days",
         lambda cluster: (
@@ -130,6 +132,7 @@ RULES = (
         " {cluster.storage.data_bucket.lustre_path} are exported instead",
         "set 0, or storage.data_bucket.lustre_path to null",
     ),
+    # FSx accepts such a path, and the files would appear one directory too deep.
     linked_directory_is_seen_from_inside,
     # Also /home, which has the administrator's home directory.
     CommonRule(

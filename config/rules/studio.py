@@ -68,15 +68,20 @@ def _exports_partitions(cluster: Cluster) -> bool:
 
 
 RULES = (
+    # SageMaker finds user profiles of a domain by name (API reference, CreateUserProfile).
     profiles_are_distinct,
+    # CreateUserProfile takes SingleSignOnUserValue exactly if the domain uses SSO (API reference).
     people_sign_in_one_way,
+    # slurmctld runs a job only under a number that the nodes know.
     jobs_belong_to_users,
+    # New spaces begin with this volume, which would be above their own limit (DefaultEbsStorageSettings).
     CommonRule(
         "studio.space_gib",
         lambda cluster: cluster.studio and cluster.studio.space_gib > cluster.studio.max_space_gib,
         "max_space_gib ({cluster.studio.max_space_gib}) or less is allowed",
         "set less, or raise max_space_gib",
     ),
+    # Private files of people would become objects that all readers of the bucket see.
     CommonRule(
         "storage.data_bucket.lustre_path",
         _exports_partitions,

@@ -68,6 +68,7 @@ def texts_are_acceptable(cluster: Cluster) -> Iterator[Violation]:
 
 
 RULES = (
+    # The services refuse a 51st tag when a resource is created (AWS General Reference, "Tag naming limits").
     CommonRule(
         "tags",
         lambda cluster: len(cluster.tags) > MAX_TAGS,
@@ -76,5 +77,6 @@ RULES = (
         got=lambda cluster: f"{len(cluster.tags)} tags",
     ),
     keys_are_free,
+    # The narrowest service of the stacks refuses others; constants above name it.
     texts_are_acceptable,
 )

@@ -125,10 +125,15 @@ def _accelerators_or_instances(quota: Quota) -> int:
 
 
 RULES = (
+    # Kueue finds queues and priorities by these names, and the later would replace the earlier.
     names_are_distinct,
+    # ComputeQuotaResourceConfig takes Count or Accelerators (API reference).
     quotas_have_one_measure,
+    # Kueue has no flavor for a type that no group has, so no one could ever use the quota.
     quotas_are_of_types_that_are_there,
+    # A quota is the number for its type, so which of two entries applies would be unclear.
     quotas_name_each_type_once,
     quotas_fit_into_the_cluster,
+    # The values would have no effect, so people would wait for nodes in vain.
     shares_have_an_effect,
 )

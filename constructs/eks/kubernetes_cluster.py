@@ -13,7 +13,7 @@ from aws_cdk import aws_logs as logs
 from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
 
 from config.eks_cluster import EksCluster
-from config.facts.addons import ADDON_VERSIONS
+from config.facts.addons import addon_version
 from config.kubernetes import AccessEntry, LogKind
 from config.resource_names import ResourceNames
 from constructs import Construct, IDependable
@@ -156,7 +156,7 @@ class KubernetesCluster(Construct):
             construct_id,
             cluster_name=self.name,
             addon_name=name,
-            addon_version=ADDON_VERSIONS[self.settings.kubernetes.version][name],
+            addon_version=addon_version(self.settings.kubernetes.version, name),
             resolve_conflicts="OVERWRITE",
             configuration_values=(
                 # Tokens contain no quotes or backslashes, so JSON does not change them.

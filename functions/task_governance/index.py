@@ -18,6 +18,8 @@ OPERATIONS = {"ClusterSchedulerConfig": "cluster_scheduler_config", "ComputeQuot
 """Last parts of the names of boto3's methods, by kind."""
 CREATE_ONLY = ("Name", "ClusterArn", "Tags")
 """Arguments that an update does not accept."""
+LENDING = "IdleResourceSharing"
+"""Field of the policy that boto3 of before February 2026 rejects."""
 IN_PLACE = ("Created", "Updated")
 """States of objects that are ready."""
 
@@ -84,7 +86,7 @@ class _Governed:
 
     def create(self, request: Event) -> None:
         """Create the object, and set its id."""
-        self.id = self._call("create", **request)[f"{self.kind}Id"]
+        self.id = self._call("create", **self._known(request))[f"{self.kind}Id"]
 
     def update(self, request: Event) -> int:
         """Change the object, and return its new version."""
@@ -94,7 +96,9 @@ class _Governed:
         self._tag(
             found[f"{self.kind}Arn"], {tag["Key"]: tag["Value"] for tag in request.get("Tags", [])}
         )
-        return self._call("update", **self._named, **target, **changed)[f"{self.kind}Version"]
+        return self._call("update", **self._named, **target, **self._known(changed))[
+            f"{self.kind}Version"
+        ]
 
     def delete(self) -> None:
         """Delete the object, which may have been deleted already."""
@@ -107,6 +111,24 @@ class _Governed:
             return self._call("describe", **self._named)
         except self._client.exceptions.ResourceNotFound:
             return None
+
+    def _known(self, request: Event) -> Event:
+        """Return the request without what Lambda's own boto3 is too old for.
+
+        Raises:
+            RuntimeError: if that would change the meaning. Without the field, the service lends idle nodes.
+        """
+        scheduler = request.get("SchedulerConfig", {})
+        shape = self._client.meta.service_model.shape_for("SchedulerConfig")
+        if LENDING not in scheduler or LENDING in shape.members:
+            return request
+        if scheduler[LENDING] != "Enabled":
+            raise RuntimeError(
+                f"Lambda's boto3 {boto3.__version__} does not know {LENDING}, which lend_unallocated: false"
+                " needs; set task_governance.lend_unallocated to true until Lambda has a newer one"
+            )
+        rest = {name: value for name, value in scheduler.items() if name != LENDING}
+        return {**request, "SchedulerConfig": rest}
 
     def _tag(self, arn: str, wanted: dict[str, str]) -> None:
         """Set the tags that are wanted, and remove others."""

@@ -111,6 +111,35 @@ def test_a_controller_that_is_down(cluster: Cluster, lifecycle: Lifecycle, node:
         cluster.start_slurmctld()
 
 
+# The real slurmctld, ended by a signal at each start, as 25.11 with an empty topology.
+CRASHES = """[Unit]
+StartLimitIntervalSec=0
+[Service]
+Restart=always
+RestartSec=0.2
+ExecStartPost=/bin/sh -c 'sleep 0.2; kill -SEGV $MAINPID'
+"""
+CRASH_FILE = "/etc/systemd/system/slurmctld.service.d/crash.conf"
+
+
+def test_a_controller_that_crashes(cluster: Cluster, lifecycle: Lifecycle) -> None:
+    controller = cluster.controller
+    controller.run(["systemctl", "stop", "slurmctld.service"])
+    controller.write(CRASH_FILE, CRASHES)
+    controller.run(["systemctl", "daemon-reload"])
+    controller.run(["systemctl", "start", "slurmctld.service"], check=False)
+    try:
+        problem = r"slurmctld does not stay up: signal 11, [1-9]\d* restarts by systemd"
+        fails(cluster, lifecycle, controller, "slurm-controller", problem)
+    finally:
+        controller.run(["rm", CRASH_FILE])
+        controller.run(["systemctl", "daemon-reload"])
+        controller.run(["systemctl", "stop", "slurmctld.service"])
+        cluster.start_slurmctld()
+    repaired = lifecycle.run(controller)
+    assert repaired.status == 0, repaired.output
+
+
 def test_a_controller_that_is_late(cluster: Cluster, lifecycle: Lifecycle, node: Machine) -> None:
     """A worker that is set up before its controller waits for it."""
     cluster.controller.run(["systemctl", "stop", "slurmctld.service"])

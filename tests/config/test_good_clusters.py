@@ -176,6 +176,7 @@ EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
     "existing VPC": ("eks-existing", {}),
     "Kubeflow's operator": ("eks", {"training_operator": "kubeflow"}),
     "earlier Kubernetes": ("eks", {"kubernetes.version": "1.33"}),
+    "Kubernetes that AWS added later": ("eks", {"kubernetes.version": "1.36"}),
     "public endpoint for two places": (
         "eks",
         {

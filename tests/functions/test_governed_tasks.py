@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,6 +102,29 @@ def test_new_objects_are_created_as_requested(kind: str, sagemaker: Stubber) -> 
     sagemaker.add_response(f"create_{NAMES[kind]}", answer, REQUESTS[kind])
     made = index.on_event(event(kind, "Create"), None)
     assert made == {"PhysicalResourceId": ID, "Data": {"Start": START + 60, "Version": 1}}
+
+
+@pytest.mark.parametrize("lending", ["Enabled", "Disabled"])
+def test_an_old_boto3_gets_no_field_that_it_rejects(
+    lending: str, sagemaker: Stubber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = sagemaker.client.meta.service_model
+    shape = model.shape_for("SchedulerConfig")
+    known = {name: found for name, found in shape.members.items() if name != index.LENDING}
+    monkeypatch.setattr(model, "shape_for", lambda name: SimpleNamespace(members=known))
+    scheduler = {**POLICY["SchedulerConfig"], "IdleResourceSharing": lending}
+    monkeypatch.setitem(
+        REQUESTS, "ClusterSchedulerConfig", {**POLICY, "SchedulerConfig": scheduler}
+    )
+    kind = "ClusterSchedulerConfig"
+    if lending == "Disabled":
+        with pytest.raises(RuntimeError, match="lend_unallocated to true"):
+            index.on_event(event(kind, "Create"), None)
+        return
+    rest = {name: value for name, value in scheduler.items() if name != "IdleResourceSharing"}
+    answer = {f"{kind}Arn": arn_of(kind), f"{kind}Id": ID}
+    sagemaker.add_response(f"create_{NAMES[kind]}", answer, {**POLICY, "SchedulerConfig": rest})
+    assert index.on_event(event(kind, "Create"), None)["PhysicalResourceId"] == ID
 
 
 @KINDS

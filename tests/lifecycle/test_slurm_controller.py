@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -239,3 +240,63 @@ def test_warns_of_an_external_database_that_is_not_configured(
     )
     accounting.verify(node)
     assert "keeps the accounting on db.rds" in node.warnings[0]
+
+
+REGISTERED_ELSEWHERE = "hyperpod|127.0.0.2|{port}|"
+
+
+def mismatched(node: Node, stand_ins: StandIns, slurm: SlurmCommands, database: str) -> Path:
+    """Return the state's file of a controller with a mismatch, which ends with the file.
+
+    slurmctld adopts the database's number if it starts without the file, and answers.
+    """
+    write(
+        node,
+        "/opt/slurm/etc/slurm.conf",
+        "ClusterName=hyperpod\nStateSaveLocation=/var/spool/slurm\n",
+    )
+    write(node, "/var/log/slurmctld.log", MISMATCH)
+    write(node, "/var/spool/slurm/clustername", "hyperpod\n4018")
+    record = node.host.path("/var/spool/slurm/clustername")
+    slurm.answers("ping", "Slurmctld(primary) at ip-10-0-0-10 is DOWN\n")
+    up = f"echo 'Slurmctld(primary) at ip-10-0-0-10 is UP' >{slurm.folder}/ping"
+    stand_ins.command("systemctl", f"[[ $1 != start || -e {record} ]] || {up}")
+    stand_ins.command("sacctmgr", f"echo '{database}'")
+    return record
+
+
+def test_a_cluster_id_mismatch_is_repaired_once(
+    node: Node, slurm: SlurmCommands, stand_ins: StandIns
+) -> None:
+    record = mismatched(node, stand_ins, slurm, REGISTERED_ELSEWHERE.format(port=1))
+    slurm_controller.verify(node)
+    assert record.with_name("clustername.old").read_text() == "hyperpod\n4018"
+    assert not record.exists()
+    (change,) = node.changes
+    assert "adopts the accounting database's number" in change
+    stand_ins.forget_calls()
+    slurm_controller.verify(node)
+    assert not any(call.startswith("systemctl") for call in stand_ins.calls)
+
+
+def test_another_controller_of_the_schema_keeps_its_number(
+    node: Node, slurm: SlurmCommands, stand_ins: StandIns
+) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as other:
+        database = REGISTERED_ELSEWHERE.format(port=other.getsockname()[1])
+        record = mismatched(node, stand_ins, slurm, database)
+        with pytest.raises(SetupError, match=r"127\.0\.0\.2 for cluster hyperpod, and it answers"):
+            slurm_controller.verify(node)
+    assert record.exists() and node.changes == []
+
+
+def test_state_on_a_shared_file_system_is_not_changed(
+    node: Node, slurm: SlurmCommands, stand_ins: StandIns
+) -> None:
+    mismatched(node, stand_ins, slurm, "")
+    shared = "/fsx/state"
+    write(node, f"{shared}/clustername", "hyperpod\n4018")
+    write(node, "/opt/slurm/etc/slurm.conf", f"ClusterName=hyperpod\nStateSaveLocation={shared}\n")
+    with pytest.raises(SetupError, match="CLUSTER ID MISMATCH: /fsx/state"):
+        slurm_controller.verify(node)
+    assert node.host.path(f"{shared}/clustername").exists()

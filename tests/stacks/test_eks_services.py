@@ -7,7 +7,8 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from config.facts.addons import ADDON_VERSIONS
+from config.facts.addons import ADDON_VERSIONS, KUBE_PROXY, VPC_CNI, addon_version
+from config.pod_demand import installed_addons
 from config.resource_names import job_namespaces
 from manifests.chart_values import chart_values
 from tests.manifests.helm_runs import STAND_INS, render
@@ -28,6 +29,16 @@ def test_addons_are_pinned(case: str) -> None:
                 properties.get("ConfigurationValues", "{}")
             )
         )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pods_are_counted_for_each_addon_of_the_stack(case: str) -> None:
+    assert installed_addons(settings(case)) == set(addons(case))
+
+
+def test_eks_chooses_kube_proxy_of_an_unknown_version() -> None:
+    assert addon_version("1.36", KUBE_PROXY) is None
+    assert addon_version("1.36", VPC_CNI) == addon_version("1.34", VPC_CNI)
 
 
 @pytest.mark.parametrize("case", CASES)

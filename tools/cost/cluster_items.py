@@ -62,10 +62,10 @@ def _nodes(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
 
 def _control_plane(cluster: EksCluster, usage: Usage) -> Iterator[Item]:
     version = cluster.kubernetes.version
-    end = KUBERNETES_VERSIONS[version].end_of_standard_support
+    known = KUBERNETES_VERSIONS.get(version)
     yield Item("Control Plane", "EKS Control Plane", "eks.control_plane", usage.hours, "nodes")
-    if end <= date.today() + MONTH:
-        what = f"extended support of Kubernetes {version}, from {end}"
+    if known and known.end_of_standard_support <= date.today() + MONTH:
+        what = f"extended support of Kubernetes {version}, from {known.end_of_standard_support}"
         yield Item("Control Plane", what, "eks.extended_support", usage.hours, "nodes")
 
 

@@ -1,5 +1,7 @@
 """Fetch prices from AWS's list into config/facts/prices: ``python -m tools.cost.prices [--region REGION]``.
 
+With credentials, the Price List API answers queries. Without, AWS's public price files are read.
+
 Fetched prices replace older ones. The rest of the file stays, with its older sources.
 
 Products are identified by the usage type from bills, after a prefix for the region (USE1-, us-east-1-, or
@@ -13,6 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from config.reading.loader import load_cluster
 from seqlm.training.whole_file import write_whole
 from tools.aws_session import all_items, aws_client, open_session
 from tools.command_line import cluster_parser, run_command
+from tools.cost.offer_files import Opener, open_url, public_products
 
 REGION = r"(?:[A-Z]{2,4}\d?-|[a-z]{2}-[a-z]+-\d-)?"
 """Only the region's prefix; local zones and S3's tables and vectors have usage types with the same ending."""
@@ -31,6 +35,7 @@ INSTANCE_TYPE = r"(?P<type>ml\.[\w-]+\.\w+)"
 API_REGION = "us-east-1"
 """One of the few regions with the API, which has the prices of all regions."""
 SOURCE = "price-list-api"
+PUBLIC_SOURCE = "price-list-files"
 Row = dict[str, str]
 
 
@@ -62,23 +67,69 @@ class Found:
 def main() -> int:
     parser = cluster_parser("Fetch a region's prices from AWS.")
     parser.add_argument("--region", help="for example us-west-2 (default: the cluster file's)")
+    parser.add_argument(
+        "--public", action="store_true", help="read AWS's public price files even with credentials"
+    )
     options = parser.parse_args()
     region = options.region or load_cluster(options.cluster).region
     if region not in ZONE_ID_PREFIXES:
         raise ValueError(f"--region: got {region}; allowed are {', '.join(ZONE_ID_PREFIXES)}")
-    pricing = aws_client(open_session(region=API_REGION, profile=options.profile), "pricing")
-    for line in refresh(pricing, region, FOLDER):
+    session = open_session(region=API_REGION, profile=options.profile)
+    if options.public or session.get_credentials() is None:
+        print(f"{region}: reading AWS's public price files, of which EC2's is large", flush=True)
+        lines = refresh_from_files(region, FOLDER)
+    else:
+        lines = refresh(aws_client(session, "pricing"), region, FOLDER)
+    for line in lines:
         print(line)
     return 0
 
 
 def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
-    """Write the region's file and return lines that describe the changes.
+    """Write the region's file from the API, and return lines that describe the changes.
 
     Raises:
         ValueError: if the list has none of the prices for the region. The file is then unchanged.
     """
-    found = _fetch(pricing, region)
+    return _replace(_fetch(pricing, region), region, folder, SOURCE)
+
+
+def refresh_from_files(region: str, folder: Path, *, opener: Opener = open_url) -> list[str]:
+    """Write the region's file from AWS's public price files, and return lines that describe the changes.
+
+    Raises:
+        ValueError: if the files have none of the prices for the region, or another form. The file is then
+            unchanged.
+        OSError: if a file cannot be read.
+    """
+    found: dict[str, list[Found]] = defaultdict(list)
+    for service in dict.fromkeys(query.service for query in QUERIES):
+        queries = [query for query in QUERIES if query.service == service]
+        products = public_products(
+            service, region, partial(_is_wanted_by_any, queries), opener=opener
+        )
+        for product in products:
+            for query in queries:
+                if _passes_filters(query, product["product"]):
+                    for price in matching(query, [product]):
+                        found[price.key].append(price)
+    return _replace(found, region, folder, PUBLIC_SOURCE)
+
+
+def _is_wanted_by_any(queries: Sequence[Query], product: Mapping[str, Any]) -> bool:
+    return any(
+        _passes_filters(query, product) and all(_matches(query, product["attributes"]))
+        for query in queries
+    )
+
+
+def _passes_filters(query: Query, product: Mapping[str, Any]) -> bool:
+    """Return whether a product has what the API would filter by."""
+    fields = {**product["attributes"], **product}
+    return all(fields.get(name) == value for name, value in query.filters.items())
+
+
+def _replace(found: Mapping[str, list[Found]], region: str, folder: Path, source: str) -> list[str]:
     doubtful = {
         key: prices for key, prices in found.items() if len({price.usd for price in prices}) > 1
     }
@@ -91,7 +142,7 @@ def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
     path = folder / f"{region}.csv"
     before = _rows(path)
     kept = {key: row for key, row in before.items() if key not in certain}
-    _write(path, {**kept, **{key: _row(price) for key, price in certain.items()}})
+    _write(path, {**kept, **{key: _row(price, source) for key, price in certain.items()}})
     lines = [f"{path}: {len(certain)} prices from the AWS Price List", *_changes(before, certain)]
     for key, prices in doubtful.items():
         several = ", ".join(f"{price.usd:g} ({price.sku})" for price in prices)
@@ -134,13 +185,13 @@ def _rows(path: Path) -> dict[str, Row]:
         return {row["key"]: dict(row) for row in csv.DictReader(file)}
 
 
-def _row(price: Found) -> Row:
+def _row(price: Found, source: str) -> Row:
     return {
         "key": price.key,
         "usd": f"{price.usd:.10f}".rstrip("0").rstrip("."),
         "unit": price.unit,
         "as_of": price.published,
-        "source": SOURCE,
+        "source": source,
         "stand_in": "",
     }
 
@@ -220,14 +271,17 @@ QUERIES = (
 )
 
 
+def _matches(query: Query, attributes: Mapping[str, str]) -> list[re.Match[str] | None]:
+    return [
+        re.fullmatch(pattern, attributes.get(name, ""))
+        for name, pattern in query.attributes.items()
+    ]
+
+
 def matching(query: Query, products: Sequence[Mapping[str, Any]]) -> Iterator[Found]:
     """Yield the on-demand prices of the products that match a query."""
     for product in products:
-        attributes = product["product"]["attributes"]
-        matches = [
-            re.fullmatch(pattern, attributes.get(name, ""))
-            for name, pattern in query.attributes.items()
-        ]
+        matches = _matches(query, product["product"]["attributes"])
         usd = _on_demand_usd(product)
         if all(matches) and usd:
             groups = {

@@ -55,6 +55,10 @@ FORWARD = "AWS-StartPortForwardingSessionToRemoteHost"
 HTTPS = "443"
 NODE_USERS = {"slurm": "ubuntu", "eks": "ec2-user"}
 """User of HyperPod's image, by scheduler; the images are Ubuntu and Amazon Linux."""
+INTERACTIVE = "AWS-StartInteractiveCommand"
+"""Session document of AWS that runs a command. AWS documents it for HyperPod's nodes."""
+AS_NODE_USER = {"command": [f"sudo --login --user {NODE_USERS['slurm']}"]}
+"""Parameters of that document, which starts commands as a user with sudo."""
 
 
 def main() -> int:
@@ -62,6 +66,8 @@ def main() -> int:
     cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
     if isinstance(cluster, EksCluster):
+        if options.plain_document:
+            raise ValueError("--plain-document: an EKS cluster has no document of its own; omit it")
         if options.tunnel:
             return _open_tunnel(cluster, session, options)
         if not (options.node or options.list or options.ssh_config):
@@ -94,6 +100,11 @@ def _options() -> argparse.Namespace:
         const=DEFAULT_SSH_CONFIG,
         metavar="FILE",
         help=f"write a Host block for the node into FILE ({DEFAULT_SSH_CONFIG}; - prints it) and stop",
+    )
+    parser.add_argument(
+        "--plain-document",
+        action="store_true",
+        help=f"on Slurm: use AWS's document {INTERACTIVE}, if the cluster's own is refused",
     )
     parser.add_argument(
         "--user",
@@ -202,7 +213,9 @@ def _connect_node(
     print(
         f"{node.name} ({node.instance_id}, {node.instance_type}) ...", file=sys.stderr, flush=True
     )
-    if cluster.scheduler == "slurm":
+    if options.plain_document:
+        command += ["--document-name", INTERACTIVE, "--parameters", json.dumps(AS_NODE_USER)]
+    elif cluster.scheduler == "slurm":
         # The document starts the shell as the nodes' user. On EKS, people need no user's home.
         command += ["--document-name", ResourceNames(cluster).shell_document]
     check_programs()

@@ -29,11 +29,12 @@ from tools.preflight import (
     names,
     network,
     observability,
+    planned,
+    pods,
     sagemaker_services,
     stack_quotas,
     stacks,
     storage_key,
-    synthesis,
 )
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.planned import Planned
@@ -91,21 +92,22 @@ _SLURM_CHECKS: dict[str, OwnCheck] = {
 }
 
 
-def _slurm_checks(planned: Planned) -> dict[str, OwnCheck]:
-    return {**_SLURM_CHECKS, "synthesis": partial(synthesis.check_synthesis, planned)}
+def _slurm_checks(plan: Planned) -> dict[str, OwnCheck]:
+    return {**_SLURM_CHECKS, "synthesis": partial(planned.check_synthesis, plan)}
 
 
-def _eks_checks(planned: Planned) -> dict[str, OwnCheck]:
+def _eks_checks(plan: Planned) -> dict[str, OwnCheck]:
     return {
         "quotas for Karpenter": instance_quotas.check_karpenter,
         "quota of EKS clusters": stack_quotas.check_kubernetes_quota,
         "name of the EKS cluster": names.check_kubernetes_cluster,
         "Kubernetes version": kubernetes_version.check_version,
         "access to Kubernetes": kubernetes_access.check_access,
-        "synthesis": partial(synthesis.check_synthesis, planned),
+        "pods": pods.check_pods,
+        "synthesis": partial(planned.check_synthesis, plan),
         "types that the chart supports": chart_types.check_types,
-        "names of the cluster's log groups": partial(names.check_planned_log_groups, planned),
-        "add-ons": partial(addons.check_addons, planned),
+        "names of the cluster's log groups": partial(names.check_planned_log_groups, plan),
+        "add-ons": partial(addons.check_addons, plan),
     }
 
 

@@ -14,7 +14,7 @@ from config.facts.instance_catalogue import instance_type
 from config.facts.known_bad import known_fault
 from tools.aws_session import error_code, if_present, is_absent
 from tools.preflight.finding import Finding, Subject
-from tools.preflight.planned import LATER, Addon, Planned
+from tools.preflight.planned import EKS_CHOOSES, LATER, Addon, Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 TABLE = "config/facts/addons.py"
@@ -27,6 +27,9 @@ _ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     for addon in planned.addons:
         subject = Subject(f"add-on {addon.name}")
+        if addon.version == EKS_CHOOSES:
+            yield subject.ok(f"EKS chooses the version for Kubernetes {cluster.kubernetes.version}")
+            continue
         if bad := known_fault(addon.name, addon.version):
             yield subject.fail(
                 f"{addon.version} {bad.fault} ({bad.source}, {bad.published})",

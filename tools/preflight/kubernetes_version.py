@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from config.eks_cluster import EksCluster
+from config.kubernetes import version_warning
 from config.resource_names import ResourceNames
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -41,6 +42,11 @@ def check_version(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     else:
         end = version.get("endOfStandardSupportDate")
         yield subject.ok("offered, in standard support" + (f" until {end:%Y-%m-%d}" if end else ""))
+    if warning := version_warning(wanted):
+        yield subject.warn(
+            warning,
+            'look for it in the SageMaker developer guide, "Getting started with Amazon EKS support"',
+        )
     yield from _upgrade(aws, cluster)
 
 

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from config.cluster import Cluster
+from config.cluster import Cluster, InstanceGroup
 from config.facts.instance_catalogue import instance_type
+from config.facts.known_bad import image_faults
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -52,3 +54,16 @@ def check_images(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
             )
         else:
             yield subject.ok(f"available for group {group.name}")
+            yield from _known_faults(subject, group, images[0])
+
+
+def _known_faults(
+    subject: Subject, group: InstanceGroup, image: dict[str, Any]
+) -> Iterator[Finding]:
+    """Report versions in the image's name and description that are known to be bad."""
+    text = f"{image.get('Name', '')} {image.get('Description', '')}"
+    for version, bad in image_faults(text, group.instance_type):
+        yield subject.warn(
+            f"it has {bad.name} {version}, which {bad.fault} ({bad.source}, {bad.published})",
+            f"choose an image without {bad.name} {bad.versions}, or remove image_id",
+        )

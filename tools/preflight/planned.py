@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from config.cluster_kinds import AnyCluster
 from config.resource_names import construct_ids, wanted_stacks
+from tools.preflight.finding import Finding, Subject
+from tools.preflight.read_only_aws import ReadOnlyAws
 
 REPOSITORY = Path(__file__).parents[2]
 LATER = "<known at deployment>"
@@ -39,6 +41,7 @@ class Synthesis(NamedTuple):
     problems: list[Problem]
 
 
+SYNTHESIS = Subject("synthesis")
 SYNTH_SHOWS_IT = "correct this first; `make synth` shows it too"
 REMEDIES: Mapping[str, str] = {
     "F3006": "remove the section of the cluster file that needs the type, or change `region`",
@@ -49,6 +52,10 @@ OTHER_REMEDY = (
     "correct the value that it names in the cluster file; if the file is right, please report the line as a "
     "fault of this project (docs/security.md)"
 )
+
+
+EKS_CHOOSES = ""
+"""Version of an add-on that the template leaves to EKS."""
 
 
 class Planned:
@@ -72,7 +79,13 @@ class Planned:
         for properties in self._of_type("AWS::EKS::Addon"):
             values = properties.get("ConfigurationValues")
             configuration = None if values is None else json.loads(_text(values))
-            addons.append(Addon(properties["AddonName"], properties["AddonVersion"], configuration))
+            addons.append(
+                Addon(
+                    properties["AddonName"],
+                    properties.get("AddonVersion", EKS_CHOOSES),
+                    configuration,
+                )
+            )
         return addons
 
     @property
@@ -88,6 +101,14 @@ class Planned:
         return [
             resource["Properties"] for resource in resources if resource["Type"] == resource_type
         ]
+
+
+def check_synthesis(planned: Planned, aws: ReadOnlyAws, cluster: AnyCluster) -> Iterator[Finding]:
+    """Check the synthesis, because a failure would leave only the other stacks, which bill."""
+    for problem in planned.problems:
+        yield SYNTHESIS.fail(problem.text, problem.remedy)
+    if not planned.problems:
+        yield SYNTHESIS.ok("all stacks are complete and pass the validation")
 
 
 def synthesize(cluster: AnyCluster) -> Synthesis:

@@ -5,6 +5,7 @@ The code supports Slurm 23.11 to 25.x (HyperPod) and 22.05 (Debian).
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,10 +37,11 @@ CONFIGURATIONS = ("/opt/slurm/etc/slurm.conf", "/etc/slurm/slurm.conf")
 LOGS = ("/var/log/slurm/slurmctld.log", "/var/log/slurmctld.log")
 TAIL_BYTES = 65536
 """Length of the end of the log that is searched for causes."""
-
+MISMATCH = "CLUSTER ID MISMATCH"
 
 _SERVICE = ("LoadState", "Result", "NRestarts", "ExecMainStatus")
 """Properties of systemd's service."""
+_LOOKS = 20
 _BY_SIGNAL = ("signal", "core-dump")
 
 
@@ -73,16 +75,23 @@ class SlurmNode:
         )
 
 
-def wait_for_controller(host: Host) -> None:
-    """Wait until a slurmctld answers.
+def wait_for_controller(host: Host, *, repair: Callable[[], bool] | None = None) -> None:
+    """Wait until a slurmctld answers. While none does, ``repair`` may change something.
 
     Raises:
-        SetupError: if none does, with the cause from its log if this node has it.
+        SetupError: if none does, with the cause from its log if this node has it, or why ``repair`` refused.
     """
+    refusal: SetupError | None = None
 
     def answers() -> bool:
+        nonlocal refusal
         ping = host.try_run("scontrol", "ping")
         if not re.search(r"\bUP\b", ping.output):
+            try:
+                if repair and repair():
+                    return answers()
+            except SetupError as error:
+                refusal = error
             raise SetupError(f"scontrol ping prints: {ping.said}", "")
         return True
 
@@ -95,7 +104,7 @@ def wait_for_controller(host: Host) -> None:
             "security group must allow all traffic",
         )
     except SetupError as error:
-        raise (why_controller_is_down(host) or error) from None
+        raise (refusal or why_controller_is_down(host) or error) from None
 
 
 def configuration(host: Host) -> dict[str, str]:
@@ -210,10 +219,13 @@ def why_controller_is_down(host: Host) -> SetupError | None:
 
 def _cause_in_service(host: Host) -> SetupError | None:
     """Return a diagnosis if systemd's service of slurmctld crashes or restarts again and again."""
-    shown = host.try_run(
-        "systemctl", "show", "slurmctld", f"--property={','.join(_SERVICE)}"
-    ).output
-    state = dict(line.partition("=")[::2] for line in shown.splitlines() if "=" in line)
+    state = _service_state(host)
+    for _ in range(_LOOKS):
+        # systemd forgets the result while the service runs, which is short if it crashes.
+        if state.get("NRestarts", "0") == "0" or state.get("Result") != "success":
+            break
+        host.sleep(1)
+        state = _service_state(host)
     num_restarts = state.get("NRestarts", "0")
     result = state.get("Result", "success")
     if state.get("LoadState") != "loaded" or (result == "success" and num_restarts == "0"):
@@ -232,6 +244,11 @@ def _cause_in_service(host: Host) -> SetupError | None:
         "on the controller see `journalctl --unit slurmctld` and `coredumpctl info slurmctld`; run "
         "`sudo slurmctld -D -vvv` for its last words",
     )
+
+
+def _service_state(host: Host) -> dict[str, str]:
+    shown = host.try_run("systemctl", "show", "slurmctld", f"--property={','.join(_SERVICE)}")
+    return dict(line.partition("=")[::2] for line in shown.output.splitlines() if "=" in line)
 
 
 def _empty_topology(host: Host) -> str | None:
@@ -257,12 +274,9 @@ def _empty_topology(host: Host) -> str | None:
 
 def _cause_in_log(host: Host) -> SetupError | None:
     """Return a diagnosis from slurmctld's log, if this node has one."""
-    settings = _slurm_conf(host)
-    text = _log(host, settings.get("slurmctldlogfile"))
-    # Lines before the last start no longer apply.
-    start = max(0, text.rfind("slurmctld version "))
-    text = text[start:]
-    if "CLUSTER ID MISMATCH" in text:
+    settings = slurm_conf(host)
+    text = _log_since_start(host, settings)
+    if MISMATCH in text:
         folder = settings.get("statesavelocation", "the StateSaveLocation of slurm.conf")
         return SetupError(
             f"slurmctld ends with CLUSTER ID MISMATCH: {folder} and the accounting database have "
@@ -288,7 +302,12 @@ def _cause_in_log(host: Host) -> SetupError | None:
     return None
 
 
-def _slurm_conf(host: Host) -> dict[str, str]:
+def has_cluster_id_mismatch(host: Host) -> bool:
+    """Return whether slurmctld's last start on this node ended with different numbers of the cluster."""
+    return MISMATCH in _log_since_start(host, slurm_conf(host))
+
+
+def slurm_conf(host: Host) -> dict[str, str]:
     """Return the ``Name=value`` lines of slurm.conf, with names in lower case because Slurm ignores case."""
     for path in CONFIGURATIONS:
         file = host.path(path)
@@ -297,6 +316,12 @@ def _slurm_conf(host: Host) -> dict[str, str]:
             pairs = re.findall(r"^\s*(\w+)\s*=\s*(\S+)\s*(?:#.*)?$", text, re.MULTILINE)
             return {name.lower(): value for name, value in pairs}
     return {}
+
+
+def _log_since_start(host: Host, settings: dict[str, str]) -> str:
+    """Return slurmctld's log since its last start, because earlier lines no longer apply."""
+    text = _log(host, settings.get("slurmctldlogfile"))
+    return text[max(0, text.rfind("slurmctld version ")) :]
 
 
 def _log(host: Host, configured: str | None) -> str:

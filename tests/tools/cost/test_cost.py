@@ -197,6 +197,14 @@ def test_extended_support_is_billed_if_it_begins_within_a_month(
         assert [item.units for item in extended] == ([730] if billed else [])
 
 
+def test_a_version_without_known_dates_has_no_extended_support() -> None:
+    keys = [
+        item.key
+        for item in cluster_items(cluster_with("eks", {"kubernetes.version": "1.36"}), USUAL)
+    ]
+    assert "eks.control_plane" in keys and "eks.extended_support" not in keys
+
+
 def test_the_document_has_the_dates_of_each_version() -> None:
     text = (Path(__file__).parents[3] / "docs" / "deploy-on-eks.md").read_text()
     for version, row in KUBERNETES_VERSIONS.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from config.facts.price_list import PriceList, load_prices
 from tests.tools.answering_aws import AnsweringAws, Parameters
 from tools.aws_session import aws_client
 from tools.command_line import cluster_parser
-from tools.cost.prices import refresh
+from tools.cost.offer_files import PUBLIC_FILES
+from tools.cost.prices import refresh, refresh_from_files
 
 REGION = "us-west-2"
 Tier = tuple[str, str]
@@ -61,7 +63,7 @@ def product(
 
 
 def used(usagetype: str, usd: str, **attributes: str) -> str:
-    return product(usagetype.upper()[-12:], {"usagetype": usagetype, **attributes}, ("0", usd))
+    return product(usagetype.upper(), {"usagetype": usagetype, **attributes}, ("0", usd))
 
 
 ZFS, THROUGHPUT = {"fileSystemType": "OpenZFS"}, "Provisioned Throughput"
@@ -144,7 +146,14 @@ LISTS: dict[str, list[str]] = {
         )
     ],
     "AmazonVPC": [used("USW2-VpcEndpoint-Hours", "0.01"), used("USW2-VpcEndpoint-Hours", "0.02")],
-    "AmazonRDS": [used("USW2-InstanceUsage:db.t4g.medium", "0.065")],
+    "AmazonRDS": [
+        used(
+            "USW2-InstanceUsage:db.t4g.medium",
+            "0.065",
+            databaseEngine="MariaDB",
+            deploymentOption="Single-AZ",
+        )
+    ],
 }
 
 
@@ -268,3 +277,64 @@ def test_usage_names_the_module(module: str, prog: str, monkeypatch: pytest.Monk
     run = SimpleNamespace(__spec__=SimpleNamespace(name=module))
     monkeypatch.setitem(sys.modules, "__main__", run)
     assert cluster_parser("...").prog == f"python -m {prog}"
+
+
+class InSmallPieces(io.BytesIO):
+    """A connection that delivers few bytes at a time."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(7)
+
+
+def offer_file(service: str, products: list[str], *, tail: str) -> bytes:
+    """Return a file of AWS's public price list; its reserved prices, which nothing reads, are ``tail``."""
+    read = [json.loads(text) for text in products]
+    head = {
+        "formatVersion": "v1.0",
+        "disclaimer": "This pricing list is for informational purposes only. ä",
+        "offerCode": service,
+        "version": "20261118170000",
+        "publicationDate": "2026-11-18T17:00:00Z",
+        "products": {one["product"]["sku"]: one["product"] for one in read},
+    }
+    on_demand = {one["product"]["sku"]: one["terms"].get("OnDemand", {}) for one in read}
+    text = json.dumps(head, indent=2, ensure_ascii=False).removesuffix("\n}")
+    return f'{text},\n"terms": {{"OnDemand": {json.dumps(on_demand, indent=1)}{tail}'.encode()
+
+
+def from_files(folder: Path, lists: dict[str, list[str]], *, tail: str = "}}") -> list[str]:
+    def opener(url: str) -> io.BytesIO:
+        service = url.removeprefix(f"{PUBLIC_FILES}/offers/v1.0/aws/").partition("/")[0]
+        assert url.endswith(f"/aws/{service}/current/{REGION}/index.json")
+        return InSmallPieces(offer_file(service, lists.get(service, []), tail=tail))
+
+    return refresh_from_files(REGION, folder, opener=opener)
+
+
+def test_public_files_give_the_same_prices_as_the_api(tmp_path: Path) -> None:
+    by_api, by_files = tmp_path / "api", tmp_path / "files"
+    by_api.mkdir()
+    by_files.mkdir()
+    # Two products of this list have one number, which a file cannot have.
+    lists = {name: products for name, products in LISTS.items() if name != "AmazonVPC"}
+    expected, _ = refreshed(by_api, lists)
+    from_files(by_files, lists, tail=', "Reserved": not read')
+    prices = load_prices(REGION, by_files)
+    assert {key: (price.usd, price.unit, price.as_of) for key, price in prices.items()} == {
+        key: (price.usd, price.unit, price.as_of) for key, price in expected.items()
+    }
+    assert {price.source for price in prices.values()} == {"price-list-files"}
+
+
+def test_a_public_file_that_is_cut_changes_nothing(tmp_path: Path) -> None:
+    def opener(url: str) -> io.BytesIO:
+        return InSmallPieces(offer_file("any", LISTS["AmazonSageMaker"], tail="")[:900])
+
+    with pytest.raises(ValueError, match=r"index\.json: the file is cut or is not JSON"):
+        refresh_from_files(REGION, tmp_path, opener=opener)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_public_file_without_our_products_changes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nothing was written"):
+        from_files(tmp_path, {})

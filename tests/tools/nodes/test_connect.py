@@ -147,6 +147,13 @@ def test_a_node_is_reached_by_name(connect: Connect) -> None:
     assert f"sagemaker-cluster:abc123def456_workers-{NODES[2]['InstanceId']}" in output.splitlines()
 
 
+def test_a_session_is_possible_without_the_document_of_the_cluster(connect: Connect) -> None:
+    _, output, _ = connect("workers-2", "--plain-document")
+    *_, document, name, parameters = output.splitlines()
+    assert (document, name) == ("AWS-StartInteractiveCommand", "--parameters")
+    assert json.loads(parameters) == {"command": ["sudo --login --user ubuntu"]}
+
+
 def test_nodes_are_listed_without_any_program(connect: Connect, programs: Path) -> None:
     for program in programs.iterdir():
         program.unlink()

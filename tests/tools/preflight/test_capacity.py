@@ -9,6 +9,7 @@ import pytest
 
 from config.cluster import zone_ids
 from config.facts.endpoint_services import endpoint_services, whole_name
+from config.facts.known_bad import AWS_OFI_NCCL, known_fault
 from config.slurm_cluster import MARIADB_VERSION, AccountingDatabase, SlurmCluster
 from tests.tools.accounts import (
     OTHER_ZONE,
@@ -25,6 +26,7 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 SLURM = shipped("slurm")
 P5 = shipped("slurm-p5")
+REPOSITORY = Path(__file__).parents[3]
 PLAN = "training plan esm2-p5"
 NOW = datetime.now(UTC)
 
@@ -294,6 +296,50 @@ def test_images(answer: Any, message: str | None) -> None:
         message in text and subject == "image ami-0123456789abcdef0"
         for _, subject, text in found
         if message
+    )
+
+
+@pytest.mark.parametrize(
+    ("description", "instance_type", "fault"),
+    [
+        (
+            "HyperPod Slurm 25.11.1, pyxis 0.20.0",
+            "ml.g5.8xlarge",
+            "Slurm 25.11.1, which ends in a loop",
+        ),
+        ("HyperPod Slurm 25.11.1", "ml.m5.4xlarge", None),
+        ("HyperPod Slurm 25.11.5, NVIDIA driver 580.173.02", "ml.p6e-gb200.36xlarge", None),
+        (
+            "NVIDIA driver version 595.71.05",
+            "ml.p6e-gb200.36xlarge",
+            "NVIDIA driver 595.71.05, which",
+        ),
+        ("NVIDIA driver version 595.71.05", "ml.p5.48xlarge", None),
+        ("aws-ofi-nccl 1.18.0", "ml.p5.48xlarge", "hangs in large broadcasts"),
+        ("", "ml.p5.48xlarge", None),
+    ],
+)
+def test_an_image_with_software_that_is_known_to_be_bad(
+    description: str, instance_type: str, fault: str | None
+) -> None:
+    cluster = with_group(
+        SLURM, "workers", image_id="ami-0123456789abcdef0", instance_type=instance_type
+    )
+    aws = empty_account(cluster)
+    image = {"State": "available", "Architecture": "x86_64", "Description": description}
+    if instance_type.startswith("ml.p6e"):
+        image["Architecture"] = "arm64"
+    aws.answer("ec2", "DescribeImages", {"Images": [image]})
+    found = machine_images.check_images(ReadOnlyAws(aws.session), cluster)
+    warnings = [finding.message for finding in found if finding.level != "OK"]
+    assert [fault in text for text in warnings if fault] == [True] * (fault is not None)
+    assert len(warnings) == (fault is not None)
+
+
+def test_the_projects_own_images_have_no_version_that_is_known_to_be_bad() -> None:
+    pins = json.loads((REPOSITORY / "docker/versions.json").read_text())
+    assert (
+        known_fault(AWS_OFI_NCCL, pins["efa_installer"]["aws_ofi_nccl"], "ml.p5.48xlarge") is None
     )
 
 

@@ -17,6 +17,7 @@ from tests.tools.accounts import cluster_description, deployed_stacks
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Refusal
 from tests.tools.cluster_files import shipped_eks, with_group
 from tests.tools.preflight.eks_accounts import (
+    ACCESS,
     EKS,
     P5,
     REPOSITORY,
@@ -30,6 +31,7 @@ from tests.tools.preflight.eks_accounts import (
 from tests.tools.preflight.report import findings, problems
 from tools.preflight import __main__ as command
 from tools.preflight import chart_types
+from tools.preflight.kubernetes_version import check_version
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 pytestmark = pytest.mark.usefixtures("approved")
@@ -79,6 +81,13 @@ def test_kubernetes_versions(versions: list[dict[str, Any]], level: str, message
     aws = eks_account()
     aws.answer("eks", "DescribeClusterVersions", {"clusterVersions": versions})
     assert problems(aws, EKS) == [(level, "Kubernetes 1.34", message)]
+
+
+def test_a_version_that_aws_added_later_is_a_warning() -> None:
+    later = shipped_eks("eks", kubernetes={**ACCESS, "version": "1.35"})
+    (offer, warning) = check_version(ReadOnlyAws(eks_account().session), later)
+    assert (offer.level, warning.level) == ("OK", "WARN")
+    assert "Whether HyperPod runs 1.35 is not checked" in warning.message
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from tests.tools.cluster_files import shipped
 from tests.tools.preflight.eks_accounts import EKS, eks_account
 from tests.tools.preflight.report import findings
 from tools.preflight.finding import Finding
-from tools.preflight.planned import Planned
+from tools.preflight.planned import Planned, check_synthesis
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.synthesis import check_synthesis
 
 
 @pytest.fixture

@@ -1,12 +1,14 @@
 """Verify Slurm on a controller: slurmctld, the cluster file's partitions, pyxis and the topology.
 
-The platform sets these up. The step changes one thing: it makes slurmctld reread plugstack.conf if the file
-is newer than slurmctld's start. Faults that concern workers are warnings here and errors on the workers.
+The platform sets these up. The step changes two things: it makes slurmctld reread plugstack.conf if the file
+is newer than slurmctld's start, and adopt the accounting database's number of the cluster. Faults that
+concern workers are warnings here and errors on the workers.
 """
 
 from datetime import datetime
+from functools import partial
 
-from node_setup import pyxis
+from node_setup import cluster_id, pyxis
 from node_setup.failure import SetupError
 from node_setup.node import Node
 from node_setup.slurm import TOPOLOGIES, configuration, wait_for_controller
@@ -21,7 +23,7 @@ def verify(node: Node) -> None:
     Raises:
         SetupError: if slurmctld does not answer, or pyxis is configured and does not load.
     """
-    wait_for_controller(node.host)
+    wait_for_controller(node.host, repair=partial(cluster_id.repair, node))
     config = configuration(node.host)
     _warn_of_partitions(node)
     _verify_pyxis(node)

@@ -3,8 +3,8 @@
 The packages go into the environment of the Python that runs this program. The options are those that
 ``pip install`` and ``uv pip install`` have in common. uv needs seconds where pip needs minutes.
 requirements-uv.txt pins the version of uv with its hashes. A uv on the PATH is used if it has that version.
-Otherwise, pip installs uv in a temporary folder. With ``--require-hashes``, requirements-build.txt pins the back
-ends that build packages without a wheel. Standard library only.
+Otherwise, pip installs uv in a temporary folder. With ``--require-hashes``, requirements-build.txt pins the
+back ends that build packages without a wheel. Standard library only.
 """
 
 import os

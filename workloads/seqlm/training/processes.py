@@ -151,10 +151,16 @@ def processes(
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(runtime.backend, store=store, rank=0, world_size=1)
-    control = dist.new_group(backend="gloo", timeout=timeout)
-    device = runtime.connect(compile_cache, control)
-    yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
-    # After an error the group stays: its end would wait for the other processes.
+    is_alone = dist.get_world_size() == 1
+    try:
+        control = dist.new_group(backend="gloo", timeout=timeout)
+        device = runtime.connect(compile_cache, control)
+        yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
+    except BaseException:
+        # With other processes the group stays after an error: its end would wait for them.
+        if is_alone:
+            dist.destroy_process_group()
+        raise
     dist.destroy_process_group()
 
 

@@ -177,7 +177,7 @@ def test_nothing_is_left_of_a_lock(tmp_path: Path, cache: Path) -> None:
 def test_a_lock_whose_file_is_deleted_meanwhile_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between opening and locking, the holder ends and a third process gets the lock."""
+    """The holder ends between opening and locking, and a third process gets the lock."""
     target = tmp_path / "out"
     held = locks.try_lock(target)
     assert held is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -102,6 +104,31 @@ def test_sigterm_saves_and_the_same_command_resumes(run_file: Path) -> None:
     assert min(losses(run_dir)) == 1
     train_here(run_file, "name=whole")
     assert largest_difference(losses(run_dir), losses(run_dir.parent / "whole")) < 1e-5
+
+
+def test_processes_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
+    """The launcher cannot tell them: SIGKILL gives it no time."""
+    worker = (
+        "import signal, sys, time\n"
+        "from seqlm.training.command_line import end_with_launcher\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('saved', flush=True)))\n"
+        "end_with_launcher()\n"
+        "print('started', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    launcher = (
+        "import os, subprocess, sys\n"
+        "from seqlm.training.command_line import LAUNCHER\n"
+        "os.environ[LAUNCHER] = str(os.getpid())\n"
+        f"subprocess.run([sys.executable, '-c', {worker!r}])\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "started\n"
+        started.kill()
+        assert started.stdout.read() == "saved\n"
 
 
 def test_one_failing_process_ends_the_run(run_file: Path) -> None:

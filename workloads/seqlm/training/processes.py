@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqlm.training.data.locks import Lock, lock_when_free
 
-from .command_line import Stopped, StopSignal
+from .command_line import Stopped, StopSignal, end_with_launcher
 from .device_runtime import DeviceRuntime, requested_runtime, runtime_of
 
 Result = TypeVar("Result")
@@ -145,6 +145,7 @@ def processes(
     Raises:
         ValueError: if PJRT_DEVICE names a device that cannot be used, or not by several processes.
     """
+    end_with_launcher()
     runtime = requested_runtime(compile_cache)
     if "RANK" in os.environ:
         dist.init_process_group(runtime.backend, timeout=timeout, **runtime.group_options())

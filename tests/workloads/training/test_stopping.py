@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -104,6 +105,41 @@ def test_sigterm_saves_and_the_same_command_resumes(run_file: Path) -> None:
     assert min(losses(run_dir)) == 1
     train_here(run_file, "name=whole")
     assert largest_difference(losses(run_dir), losses(run_dir.parent / "whole")) < 1e-5
+
+
+@pytest.mark.long
+def test_output_that_nobody_can_write_ends_no_run(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("/dev/full", "w", buffering=1) as full:
+        for name in ("stdout", "stderr"):
+            monkeypatch.setattr(sys, name, full)
+        train_here(run_file, "train.max_steps=4")
+        monkeypatch.undo()
+    assert len(losses(run_file.parent / "runs/run")) == 4
+
+
+@pytest.mark.parametrize("kind", ["full", "closed pipe"])
+def test_lost_lines_do_not_change_the_status(kind: str) -> None:
+    """Python itself ends with 120 if it cannot write what is left."""
+    program = (
+        "import sys\n"
+        "from seqlm.training.tracking.console import lines_may_be_lost\n"
+        "with lines_may_be_lost():\n"
+        "    print('a line')\n"
+        "    print('another', file=sys.stderr)\n"
+        "print('later')\n"
+    )
+    if kind == "full":
+        output = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reading, output = os.pipe()
+        os.close(reading)
+    try:
+        done = subprocess.run([sys.executable, "-c", program], stdout=output, stderr=output)
+    finally:
+        os.close(output)
+    assert done.returncode == 0
 
 
 def test_processes_end_when_their_launcher_is_killed(tmp_path: Path) -> None:

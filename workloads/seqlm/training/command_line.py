@@ -206,7 +206,8 @@ def tell(message: str, *, first: bool = False) -> None:
         with contextlib.suppress(FileExistsError), Path(path).open("x" if first else "w") as file:
             file.write(message)
     else:
-        print(message, file=sys.stderr)
+        with contextlib.suppress(OSError):  # a full disk, or a pipe that nobody reads
+            print(message, file=sys.stderr)
 
 
 def escaped(text: str) -> str:

@@ -108,7 +108,7 @@ def test_sigterm_saves_and_the_same_command_resumes(run_file: Path) -> None:
 
 
 @pytest.mark.long
-def test_output_that_nobody_can_write_ends_no_run(
+def test_output_that_cannot_be_written_ends_no_run(
     run_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open("/dev/full", "w", buffering=1) as full:

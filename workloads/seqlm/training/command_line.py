@@ -206,7 +206,7 @@ def tell(message: str, *, first: bool = False) -> None:
         with contextlib.suppress(FileExistsError), Path(path).open("x" if first else "w") as file:
             file.write(message)
     else:
-        with contextlib.suppress(OSError):  # a full disk, or a pipe that nobody reads
+        with contextlib.suppress(OSError):  # a full disk, or a closed pipe
             print(message, file=sys.stderr)
 
 
@@ -254,7 +254,7 @@ class _EscapingFactory:
 def end_with_launcher() -> None:
     """Have the kernel send SIGTERM to this process when the program that started it dies, even by SIGKILL.
 
-    Otherwise the processes of a run would train on with nobody to wait for them. Linux alone can do this.
+    Otherwise the processes of a run would train on without a program that waits for them. Only Linux can do it.
     """
     launcher = os.environ.get(LAUNCHER)
     if launcher is None or not sys.platform.startswith("linux"):

@@ -184,7 +184,7 @@ def _add_in_cache(lock: Lock, target: Path) -> bool:
 def _created(path: Path) -> int:
     """Open a lock file, which is created if it is missing; return its descriptor.
 
-    The folder is created again if another holder deletes it meanwhile.
+    The folders are created again if another holder, or a user, deletes them meanwhile.
 
     Users who may write the folder of the target may write the lock: folder and file have its owner and mode.
 
@@ -194,7 +194,7 @@ def _created(path: Path) -> int:
     while True:
         with contextlib.suppress(FileNotFoundError):
             return _created_once(path)
-        path.parent.parent.stat()  # without the folder of the target, this would not end
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _created_once(path: Path) -> int:

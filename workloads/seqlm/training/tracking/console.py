@@ -1,4 +1,4 @@
-"""Standard output and error of a run, which may be a full disk or a pipe that nobody reads any more.
+"""Standard output and error of a run, which may be a full disk or a closed pipe.
 
 The record of a run is in its folder, so a line that cannot be shown must not end hours of work. Standard
 library only.

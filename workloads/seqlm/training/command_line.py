@@ -254,7 +254,8 @@ class _EscapingFactory:
 def end_with_launcher() -> None:
     """Have the kernel send SIGTERM to this process when the program that started it dies, even by SIGKILL.
 
-    Otherwise the processes of a run would train on without a program that waits for them. Only Linux can do it.
+    Otherwise the processes of a run would train on without a program that waits for them. Linux alone can do
+    this.
     """
     launcher = os.environ.get(LAUNCHER)
     if launcher is None or not sys.platform.startswith("linux"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -55,6 +56,14 @@ def test_both_builds_of_torch_have_the_version_of_requirements_txt() -> None:
     version = pins((REPOSITORY / "requirements.txt").read_text())["torch"]
     assert pins((ENVIRONMENTS / "torch.lock").read_text())["torch"] == version
     assert pins((ENVIRONMENTS / "torch-cpu.lock").read_text())["torch"] == f"{version}+cpu"
+
+
+def test_packages_of_node_have_their_hashes() -> None:
+    """``npm ci`` installs them."""
+    packages = json.loads((REPOSITORY / "package-lock.json").read_text())["packages"]
+    fetched = [about for name, about in packages.items() if name]
+    assert fetched
+    assert all(about["integrity"].startswith("sha512-") for about in fetched)
 
 
 def commands() -> list[tuple[str, str]]:

@@ -243,6 +243,7 @@ def test_models_that_cannot_be_trained_have_a_message(tiny_qwen: Path, tmp_path:
     [
         ("{{ messages.__class__.__mro__ }}", "fails .SecurityError: "),
         ("{{ raise_exception('no user') }}", "fails .TemplateError: 'no user'"),
+        ("{{ ('a' * 10**10) | length }}", "fails .MemoryError: "),
         ("{% for x in range(10**12) %}{% endfor %}", "fails .OverflowError: "),
         (
             "{% for x in range(9999) %}{% for y in range(9999) %}{% for z in range(9999) %}"

@@ -13,12 +13,14 @@ from seqlm.training.checksums import unreadable
 from seqlm.training.data.model_folder import check_files
 from seqlm.training.strict_yaml import shown
 
+from .bounds import memory_limit, time_limit
 from .config import FIELD, ChatConfig
 from .table import Conversation
-from .time_limit import time_limit
 
 TEMPLATE_SECONDS = 10.0
 """Time in which the chat template of a model renders its first prompt. It takes milliseconds."""
+TEMPLATE_BYTES = 4 << 30
+"""Memory that the prompts may take. A hundred thousand of 4 kB take a tenth of it."""
 SECONDS_PER_PROMPT = 0.01
 """Further time for each prompt."""
 
@@ -59,7 +61,7 @@ class Template:
         turns = [[{"role": "user", "content": question}] for question in questions]
         allowed = TEMPLATE_SECONDS + SECONDS_PER_PROMPT * len(turns)
         try:
-            with time_limit(allowed):
+            with time_limit(allowed), memory_limit(TEMPLATE_BYTES):
                 prompts = self.tokenizer.apply_chat_template(
                     turns, add_generation_prompt=True, tokenize=False
                 )

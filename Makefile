@@ -125,28 +125,30 @@ CHECKOV_READY := .venv-checkov/.ready
 HYPERPOD_READY := .venv-hyperpod/.ready
 OLDEST_READY := .venv-oldest/.ready
 XLA_READY := .venv-xla/.ready
-# Installs into the environment in the folder $(1). The options that follow are those of pip install.
-install = $(WITH_ENVIRONMENT) $(1)/bin/python docker/install_with_uv.py --quiet
+# Installs the lock $(2) into the environment in the folder $(1): what it lists, with these hashes, and nothing else.
+install_lock = $(WITH_ENVIRONMENT) $(1)/bin/python docker/install_with_uv.py --quiet --no-deps --require-hashes --requirement $(2)
+TORCH_LOCKS := environments/torch.lock environments/torch-cpu.lock
+install_torch = $(WITH_ENVIRONMENT) docker/install_torch.sh $(1)/bin/python
 
 # Rebuilt when the pins change. The marker comes last, so a broken install is not taken for a whole one.
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock $(TORCH_LOCKS) pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 (Debian/Ubuntu: apt-get install python3.11 python3.11-venv), or name another with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make environments: install its venv package (Debian/Ubuntu: apt-get install python3.11-venv)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V), the pins are for Python 3.11: name one with PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(call install,$(VENV)) --no-deps --require-hashes --requirement requirements.lock
-	@# Not locked: its wheel depends on the machine (CPU or CUDA).
-	$(call install,$(VENV)) $$(grep '^torch==' requirements.txt)
+	$(call install_lock,$(VENV),requirements.lock)
+	$(call install_torch,$(VENV))
 	@# The checkout's own package, in editable form; hatchling is in the lock.
-	$(call install,$(VENV)) --no-deps --no-index --no-build-isolation --editable .
+	$(WITH_ENVIRONMENT) $(BIN)/python docker/install_with_uv.py --quiet --no-deps --no-index --no-build-isolation --editable .
 	@# It was in requirements.txt once, and would go before the user's own version.
 	@$(BIN)/pip uninstall --quiet --quiet --yes awscli
 	@touch $@
 
-# Environments beside .venv, one for each requirements-<name>.txt. A comment in that file has the reason.
-.venv-%/.ready: requirements-%.txt
+# Environments beside .venv, one for each environments/<name>.txt. A comment in that file has the reason.
+.venv-%/.ready: environments/%.lock
 	$(PYTHON) -m venv .venv-$*
-	$(call install,.venv-$*) --requirement $<
+	$(BEFORE_INSTALL)
+	$(call install_lock,.venv-$*,$<)
 	$(AFTER_INSTALL)
 	@touch $@
 
@@ -156,12 +158,16 @@ $(AWSCLI_READY) $(BIOTRAINER_READY) $(CHECKOV_READY) $(HYPERPOD_READY) $(XLA_REA
 # Its own torch comes first on Python's path; everything else is that of .venv.
 SITE_PACKAGES := lib/python3.11/site-packages
 AFTER_INSTALL :=
+BEFORE_INSTALL :=
 $(XLA_READY): AFTER_INSTALL = echo "$(abspath $(VENV))/$(SITE_PACKAGES)" > .venv-xla/$(SITE_PACKAGES)/shared.pth
+# It has the torch of .venv.
+$(BIOTRAINER_READY): $(TORCH_LOCKS)
+$(BIOTRAINER_READY): BEFORE_INSTALL = $(call install_torch,.venv-biotrainer)
 
 # A folder of packages for Python's path, not an environment.
-$(HYPERPOD_READY): requirements-hyperpod.txt
+$(HYPERPOD_READY): environments/hyperpod.lock
 	rm -rf .venv-hyperpod
-	$(call install,$(VENV)) --no-deps --target .venv-hyperpod --requirement $<
+	$(call install_lock,$(VENV),$<) --target .venv-hyperpod
 	@touch $@
 
 $(CDK_READY): package-lock.json $(READY)

@@ -3,7 +3,8 @@
 The packages go into the environment of the Python that runs this program. The options are those that
 ``pip install`` and ``uv pip install`` have in common. uv needs seconds where pip needs minutes.
 requirements-uv.txt pins the version of uv with its hashes. A uv on the PATH is used if it has that version.
-Otherwise, pip installs uv in a temporary folder. Standard library only.
+Otherwise, pip installs uv in a temporary folder. With ``--require-hashes``, requirements-build.txt pins the
+back ends that build packages without a wheel. Standard library only.
 """
 
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 import pip_settings
 
 UV_REQUIREMENTS = Path(__file__).with_name("requirements-uv.txt")
+BUILD_REQUIREMENTS = Path(__file__).with_name("requirements-build.txt")
 PIP = (sys.executable, "-m", "pip")
 PIP_VARIABLES = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -43,6 +45,8 @@ def main(options: Sequence[str]) -> int:
             return install(uv, read_settings(for_pip), options)
     message = f"uv {version} cannot be installed on this machine; pip installs the packages instead"
     print(message, file=sys.stderr)
+    if "--require-hashes" in options:
+        for_pip["PIP_BUILD_CONSTRAINT"] = str(BUILD_REQUIREMENTS)
     return subprocess.run([*PIP, "install", *options], env=for_pip, check=False).returncode
 
 
@@ -61,6 +65,7 @@ def install(uv: Path, settings: Mapping[str, str], options: Sequence[str]) -> in
     if "--require-hashes" in options:
         # uv demands an exact version of each constraint then. The locked versions are exact already.
         environment.pop("UV_CONSTRAINT", None)
+        environment["UV_BUILD_CONSTRAINT"] = str(BUILD_REQUIREMENTS)
     command = [str(uv), "pip", "install", "--python", sys.executable]
     command += [*pip_settings.uv_arguments(settings, options), *options]
     return subprocess.run(command, env=environment, check=False).returncode

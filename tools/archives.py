@@ -8,6 +8,8 @@ import urllib.request
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 
+from seqlm.training.whole_file import move_into_place
+
 CHUNK_BYTES = 1 << 20
 SECONDS_WITHOUT_DATA = 60
 """Timeout of a stalled transfer."""
@@ -43,7 +45,7 @@ def download(url: str, path: Path, sha256: str, *, unreached: str, changed: str)
             if received < total:
                 raise ConnectionError(f"received {received} of {total} bytes")
         if digest.hexdigest() == sha256:
-            part.rename(path)
+            move_into_place(part, path)
     except urllib.error.HTTPError as error:
         raise ValueError(f"{url} answers {error.code} {error.reason}; {unreached}") from None
     except (OSError, HTTPException) as error:

@@ -8,6 +8,7 @@ from aws_cdk import Annotations, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks as eks_v1
 from aws_cdk import aws_eks_v2 as eks
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
@@ -99,6 +100,7 @@ class KubernetesCluster(Construct):
         resource = cluster.node.default_child
         assert resource is not None
         resource.node.add_dependency(log)
+        _limit_to_own_cluster(cluster.role, names.kubernetes_cluster)
         # The warning is about tags for load balancers, which the cluster does not have.
         Annotations.of(cluster).acknowledge_warning("@aws-cdk/aws-eks:clusterMustManuallyTagSubnet")
         self.name = cluster.cluster_name
@@ -191,6 +193,25 @@ class KubernetesCluster(Construct):
         )
         manifest.node.add_dependency(*after)
         return manifest
+
+
+def _limit_to_own_cluster(role: iam.IRole, cluster_name: str) -> None:
+    """Let EKS assume the control plane's role for this cluster alone.
+
+    The library's own role has no conditions. Another role would replace the cluster, so its trust policy is
+    changed (EKS user guide, "Cross-service confused deputy prevention").
+    """
+    stack = Stack.of(role)
+    resource = role.node.default_child
+    assert isinstance(resource, iam.CfnRole)
+    arn = f"arn:{stack.partition}:eks:{stack.region}:{stack.account}:cluster/{cluster_name}"
+    resource.add_property_override(
+        "AssumeRolePolicyDocument.Statement.0.Condition",
+        {
+            "StringEquals": {"aws:SourceAccount": stack.account},
+            "ArnEquals": {"aws:SourceArn": arn},
+        },
+    )
 
 
 def _acknowledge(cluster: eks.Cluster, settings: EksCluster) -> None:

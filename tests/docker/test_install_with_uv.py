@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAM = REPOSITORY / "docker/install_with_uv.py"
+PINNED_BUILDERS = (REPOSITORY / "docker/requirements-build.txt").read_text()
 WHEEL = "alpha-1.0-py3-none-any.whl"
 METADATA = "alpha-1.0.dist-info"
 
@@ -77,18 +80,20 @@ class Machine:
         )
 
 
-def write_wheel(folder: Path) -> None:
-    folder.mkdir()
-    with zipfile.ZipFile(folder / WHEEL, "w") as archive:
-        archive.writestr("alpha.py", "ONE = 1\n")
+def write_wheel(folder: Path, name: str = "alpha", version: str = "1.0") -> None:
+    """Write the wheel of a package with one module."""
+    folder.mkdir(exist_ok=True)
+    metadata = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{name}.py", "ONE = 1\n")
         archive.writestr(
-            f"{METADATA}/METADATA", "Metadata-Version: 2.1\nName: alpha\nVersion: 1.0\n"
+            f"{metadata}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         )
         archive.writestr(
-            f"{METADATA}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            f"{metadata}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
-        names = ["alpha.py", f"{METADATA}/METADATA", f"{METADATA}/WHEEL", f"{METADATA}/RECORD"]
-        archive.writestr(f"{METADATA}/RECORD", "".join(f"{name},,\n" for name in names))
+        files = [f"{name}.py", f"{metadata}/METADATA", f"{metadata}/WHEEL", f"{metadata}/RECORD"]
+        archive.writestr(f"{metadata}/RECORD", "".join(f"{file},,\n" for file in files))
 
 
 @pytest.fixture
@@ -132,6 +137,28 @@ def test_another_hash_is_refused(machine: Machine) -> None:
     assert done.returncode != 0
     assert "Hash mismatch for `alpha==1.0`" in done.stderr
     assert not (machine.packages / METADATA).exists()
+
+
+def test_a_build_back_end_of_another_hash_is_refused(machine: Machine) -> None:
+    """A package without a wheel runs its back end, which is code of the index too."""
+    pinned = re.search(r"^setuptools==(\S+)", PINNED_BUILDERS, re.MULTILINE)
+    assert pinned is not None
+    wheels = machine.folder / "wheels"
+    (wheels / WHEEL).unlink()
+    write_wheel(wheels, "setuptools", pinned[1])
+    source = wheels / "alpha-1.0.tar.gz"
+    with tarfile.open(source, "w:gz") as archive:
+        for name, text in {
+            "PKG-INFO": "Metadata-Version: 2.1\nName: alpha\nVersion: 1.0\n",
+            "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\n',
+        }.items():
+            member = tarfile.TarInfo(f"alpha-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    requirement = machine.requirement(hashlib.sha256(source.read_bytes()).hexdigest())
+    done = machine.install(requirement, path=str(Path(sys.executable).parent))
+    assert done.returncode != 0
+    assert f"Hash mismatch for `setuptools=={pinned[1]}`" in done.stderr
 
 
 def test_pip_installs_where_uv_cannot_be_had(machine: Machine) -> None:

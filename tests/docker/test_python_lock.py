@@ -143,7 +143,7 @@ def agent() -> Requirement:
 
 
 def test_the_agent_is_the_one_that_is_tested() -> None:
-    pins = (REPOSITORY / "requirements-hyperpod.txt").read_text().splitlines()
+    pins = (REPOSITORY / "environments/hyperpod.txt").read_text().splitlines()
     assert str(agent()) in pins
 
 

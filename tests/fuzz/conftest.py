@@ -11,17 +11,21 @@ import itertools
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
 NUM_TESTS = pytest.StashKey[int]()
 SEED = pytest.StashKey[int]()
+ROUNDS = pytest.StashKey[Counter[str]]()
+"""Number of rounds of each test."""
 
 
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     tests = [item for item in items if "rounds" in getattr(item, "fixturenames", ())]
     session.config.stash[NUM_TESTS] = len(tests)
+    session.config.stash[ROUNDS] = Counter()
 
 
 @pytest.fixture
@@ -44,9 +48,20 @@ def rounds(request: pytest.FixtureRequest) -> Callable[[int], Iterator[random.Ra
     def generators(num_fixed: int) -> Iterator[random.Random]:
         for seed in seeds(num_fixed):
             request.node.stash[SEED] = seed
+            request.config.stash[ROUNDS][request.node.name] += 1
             yield random.Random(seed)
 
     return generators
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the seeds that each test got, for the record of a long run."""
+    counts = terminalreporter.config.stash.get(ROUNDS, Counter())
+    if "FUZZ_SECONDS" in os.environ and counts:
+        terminalreporter.section("rounds, each with a seed of its own")
+        for name, count in counts.items():
+            terminalreporter.line(f"{count:8,} {name}")
+        terminalreporter.line(f"{counts.total():8,} in total")
 
 
 @pytest.hookimpl(wrapper=True)

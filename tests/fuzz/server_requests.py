@@ -110,6 +110,7 @@ OTHER_HEADERS = [
     *(
         b"Content-Type: \xe9",
         b"Content-Encoding: gzip",
+        b"Content-Encoding: identity\r\nContent-Encoding: gzip",
         b"A: b\r\n folded",
         b": nameless",
         b"No colon",
@@ -156,6 +157,8 @@ def request(rng: random.Random) -> tuple[str, str, bytes, dict[str, str]]:
     for name in ("Content-Type", "Accept", "Content-Encoding"):
         if rng.random() < 0.1:
             headers[name] = rng.choice(HEADERS)
+    if rng.random() < 0.03:
+        headers["Host"] = rng.choice(["evil.example", "[::1", "localhost:1", "a@127.0.0.1", ""])
     path = (
         "/invocations"
         if rng.random() < 0.97

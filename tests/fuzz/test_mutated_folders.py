@@ -58,8 +58,8 @@ def mutate(content: bytes, draw: random.Random) -> bytes:
 
 def plant(file: Path, draw: random.Random) -> None:
     """Put what must not be read in the place of a file, as archives and repositories can."""
-    # Weights may be of any size, and hashing a terabyte of them takes minutes.
-    match draw.randrange(4 if file.suffix in (".json", ".txt") else 3):
+    # A checkpoint's shards may have any size, and nothing but their checksum tells it.
+    match draw.randrange(3 if file.suffix in (".distcp", "") else 4):
         case 0:
             file.unlink()
             file.symlink_to(draw.choice(("/dev/zero", "/dev/tty", "/proc/self/mem", "/etc/passwd")))
@@ -83,12 +83,23 @@ def inflate(config: Path, draw: random.Random) -> None:
     config.write_text(json.dumps(document))
 
 
+def reorder(vocabulary: Path, draw: random.Random) -> None:
+    """Swap two tokens, which another alphabet has in another order."""
+    tokens = vocabulary.read_text().split()
+    first, second = draw.sample(range(len(tokens)), k=2)
+    tokens[first], tokens[second] = tokens[second], tokens[first]
+    vocabulary.write_text("\n".join(tokens))
+
+
 def spoil(kind: str, folder: Path, draw: random.Random) -> str:
     """Change one file; its name."""
     files = sorted(path for path in folder.iterdir())
     if kind == "foreign" and draw.random() < 0.2:
         inflate(folder / "config.json", draw)
         return "config.json"
+    if kind == "foreign" and draw.random() < 0.1:
+        reorder(folder / "vocab.txt", draw)
+        return "vocab.txt"
     if kind != "sealed" and draw.random() < 0.2:
         file = draw.choice(files)
         plant(file, draw)
@@ -135,6 +146,7 @@ def test_mutated_folders_are_refused_in_one_line(
             same = all(torch.equal(found[name], value) for name, value in states[kind].items())
             # Without checksums a changed number stays unseen, and a sealed change is not damage.
             assert same or kind in ("foreign", "sealed"), f"{kind} {file} was read as another model"
+            assert file != "vocab.txt", f"{kind}: another alphabet was read as ESM-2's"
         shutil.rmtree(folder)
         (tmp_path / "outside").unlink(missing_ok=True)
     assert number == 1 or refused > number / 3, "the mutations are of no use"

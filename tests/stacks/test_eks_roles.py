@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from config.resource_names import ResourceNames
 from tests.stacks.eks_variants import (
     EKS_EVERY_OPTION,
     EKS_VARIANTS,
@@ -172,6 +173,21 @@ def test_pods_of_no_other_cluster_are_let_in(case: str) -> None:
                 "StringEquals": {"aws:SourceAccount": ACCOUNT},
                 "ArnEquals": {"aws:SourceArn": arn},
             }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_control_plane_s_role_serves_its_own_cluster_alone(case: str) -> None:
+    _, cluster = stacks_of(case)
+    (role,) = (
+        role for role in roles(case).values() if trusted_service(role) == "eks.amazonaws.com"
+    )
+    (trust,) = role["AssumeRolePolicyDocument"]["Statement"]
+    name = ResourceNames(cluster).kubernetes_cluster
+    arn = f"arn:aws:eks:{cluster.region}:{ACCOUNT}:cluster/{name}"
+    assert trust["Condition"] == {
+        "StringEquals": {"aws:SourceAccount": ACCOUNT},
+        "ArnEquals": {"aws:SourceArn": arn},
+    }
 
 
 def test_the_function_of_task_governance_creates_no_administrator() -> None:

@@ -112,14 +112,14 @@ def skipped() -> set[str]:
 def test_make_test_all_brings_checkov() -> None:
     """Its environment is made, or made anew, before the tests are run."""
     done = subprocess.run(
-        ["make", "--dry-run", "--what-if=requirements-checkov.txt", "test-all"],
+        ["make", "--dry-run", "--what-if=environments/checkov.lock", "test-all"],
         cwd=REPOSITORY,
         env={"PATH": os.environ["PATH"]},  # without what an outer make hands on
         capture_output=True,
         text=True,
         check=True,
     )
-    made = done.stdout.index("--requirement requirements-checkov.txt")
+    made = done.stdout.index("--requirement environments/checkov.lock")
     tested = done.stdout.index("-m pytest")
     assert made < tested
 

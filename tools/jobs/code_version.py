@@ -11,6 +11,7 @@ from typing import Any
 from config.content_hash import IGNORED, content_hash
 from config.resource_names import artifact_bucket
 from config.slurm_cluster import SlurmCluster
+from seqlm.training.whole_file import move_into_place
 from tools.aws_session import all_items, aws_client, open_session
 from tools.images.source_revision import read_revision
 from tools.nodes.head_node import HeadNode
@@ -46,7 +47,7 @@ def copy_here(cluster: SlurmCluster, folder: str) -> str:
         with TemporaryDirectory(prefix=".partial-", dir=target.parent) as partial:
             copy = Path(partial, target.name)
             shutil.copytree(WORKLOADS, copy, ignore=shutil.ignore_patterns(*IGNORED))
-            copy.rename(target)
+            move_into_place(copy, target)
     except OSError as error:
         if not target.is_dir():  # else another submission was first
             raise ValueError(

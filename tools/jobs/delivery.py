@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
+from seqlm.training.whole_file import move_into_place
 from tools.archives import extract
 
 SHOWN_LINES = 20
@@ -65,7 +66,7 @@ class Delivery:
             for path in sorted(Path(folder).iterdir()):
                 if (target / path.name).is_dir():
                     shutil.rmtree(target / path.name)
-                path.rename(target / path.name)
+                move_into_place(path, target / path.name)
         for line in self._said:
             if line.startswith("left "):
                 print(f"not fetched: {line.removeprefix('left ')}; {instead}", file=sys.stderr)

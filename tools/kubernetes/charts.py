@@ -39,6 +39,7 @@ from manifests.charts import (
     problem_of,
     write_lock,
 )
+from seqlm.training.whole_file import move_into_place
 from tools.archives import SECONDS_WITHOUT_DATA, download
 from tools.command_line import run_command
 from tools.kubernetes.kubectl import find_program, run_helm
@@ -195,7 +196,7 @@ def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
         write_lock(lock_file(work, whole.name), chart, hashes)
         if target.exists():
             target.rename(work / "replaced")
-        whole.rename(target)
+        move_into_place(whole, target)
         print(f"{name}: {len(hashes)} files in {target}")
     finally:
         shutil.rmtree(work, ignore_errors=True)

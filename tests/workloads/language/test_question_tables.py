@@ -21,6 +21,7 @@ from seqlm.language.model import read_config
 from seqlm.language.model_files import LEFT_OUT_FILES, MODEL_FILES, fetch_model, published_as
 from seqlm.language.prepare import is_prepared, prepare_chat
 from seqlm.language.table import QUESTIONS, read_conversations
+from seqlm.language.template import Template
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.data.workspace import source_file
 from tests.workloads.language.question_runs import rows, write_run_file, write_table
@@ -235,6 +236,36 @@ def test_models_that_cannot_be_trained_have_a_message(tiny_qwen: Path, tmp_path:
                 tmp_path / "run.yaml", [f"model.init_from={no_template}", "chat.prompt=null"]
             )
         )
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ messages.__class__.__mro__ }}", "fails .SecurityError: "),
+        ("{{ raise_exception('no user') }}", "fails .TemplateError: 'no user'"),
+        ("{{ ('a' * 10**10) | length }}", "fails .MemoryError: "),
+        ("{% for x in range(10**12) %}{% endfor %}", "fails .OverflowError: "),
+        (
+            "{% for x in range(9999) %}{% for y in range(9999) %}{% for z in range(9999) %}"
+            "{% endfor %}{% endfor %}{% endfor %}",
+            "did not end within 0 s",
+        ),
+    ],
+)
+def test_a_chat_template_that_fails_or_does_not_end_is_one_line(
+    tiny_qwen: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    template: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr("seqlm.language.template.TEMPLATE_SECONDS", 0.3)
+    folder = changed_model(tiny_qwen, tmp_path / "model", "config.json")
+    (folder / "chat_template.jinja").write_text(template)
+    chat = ChatConfig(prompt=None)
+    with pytest.raises(ValueError, match=message) as raised:
+        Template(chat, folder).prompts(["Does it hurt?"])
+    assert "\n" not in str(raised.value) and "chat.prompt: got null" in str(raised.value)
 
 
 def test_requests_one_revision_of_the_hub_and_refuses_half_a_model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 from collections.abc import Iterator
@@ -17,12 +18,14 @@ from seqlm.training import checksums
 from seqlm.training.checkpoint import Checkpointer, CheckpointError
 from seqlm.training.checksums import digest_of, new_folder, read_document
 from seqlm.training.data.locks import try_lock
+from seqlm.training.data.workspace import workspace
 from seqlm.training.processes import exclusive, processes
 from seqlm.training.tracking.run_log import METRICS_FILE, RunLog
 from seqlm.training.whole_file import writing_whole
 from tests.workloads.training.forked_processes import forked
 from tests.workloads.training.training_runs import lines, train_here
 
+REPOSITORY = Path(__file__).parents[3]
 PROGRESS: dict[str, Any] = {"progress": {"step": 1}}
 
 
@@ -132,23 +135,17 @@ def test_everything_is_on_the_disk_before_it_is_renamed(
     """Otherwise a power failure may leave the new name with old or no content."""
     done: list[str] = []
     fsync = os.fsync
-    rename = os.rename
     replace = os.replace
 
     def recorded(descriptor: int) -> None:
         done.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         fsync(descriptor)
 
-    def renamed(old: Any, new: Any) -> None:
-        done.append(f"-> {new}")
-        rename(old, new)
-
     def replaced(old: Any, new: Any) -> None:
         done.append(f"-> {new}")
         replace(old, new)
 
     monkeypatch.setattr(os, "fsync", recorded)
-    monkeypatch.setattr(os, "rename", renamed)
     monkeypatch.setattr(os, "replace", replaced)
     with saving(tmp_path / "checkpoints") as save:
         save(1)
@@ -167,6 +164,42 @@ def test_everything_is_on_the_disk_before_it_is_renamed(
     with writing_whole(tmp_path / "table.csv") as file:
         file.write_text("id\n")
     assert str(file) in done[: done.index(f"-> {tmp_path / 'table.csv'}")]
+    with workspace(tmp_path / "data") as folder:
+        (folder / "train").mkdir()
+        (folder / "train/shard").write_text("MKV")
+    moved = done.index(f"-> {tmp_path / 'data'}")
+    assert {str(folder), f"{folder}/train", f"{folder}/train/shard"} <= set(done[:moved])
+    assert done[-1] == str(tmp_path)
+
+
+def test_one_function_renames_into_place() -> None:
+    """It writes everything to the disk first. Renames to get something out of the way need not wait."""
+    aside = {"training/checkpoint.py": 2}
+    found: dict[str, int] = {}
+    for file in (REPOSITORY / "workloads/seqlm").rglob("*.py"):
+        for call in ast.walk(ast.parse(file.read_text())):
+            if isinstance(call, ast.Call) and _renames(call):
+                name = str(file.relative_to(REPOSITORY / "workloads/seqlm"))
+                found[name] = found.get(name, 0) + 1
+    assert found == aside | {"training/whole_file.py": 1}
+
+
+def _renames(call: ast.Call) -> bool:
+    """Return whether a call is of ``Path.rename``, ``Path.replace``, or of the same functions of ``os``."""
+    function = ast.unparse(call.func)
+    if function in ("os.rename", "os.replace", "os.renames", "shutil.move"):
+        return True
+    is_method = isinstance(call.func, ast.Attribute) and call.func.attr in ("rename", "replace")
+    if not is_method or len(call.args) != 1 or call.keywords:
+        return False
+    return not isinstance(call.args[0], ast.Constant)
+
+
+def test_a_command_that_fails_hinders_no_later_one_of_the_same_python() -> None:
+    for _ in range(2):
+        with pytest.raises(ValueError, match="wrong input"), processes() as here:
+            assert here.world_size == 1
+            raise ValueError("wrong input")
 
 
 @pytest.mark.parametrize("what", ["system", "input", "lock"])

@@ -314,6 +314,38 @@ def test_sizes_that_lie_are_refused_before_memory_is_taken(
     assert MAX_LAYERS < 1_000_000
 
 
+def test_weights_with_holes_are_refused_before_they_are_hashed(model: Path) -> None:
+    """A tebibyte that takes no place on the disk would be hashed for hours."""
+    with (model / WEIGHTS).open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match=r"has 1,099,511,627,776 bytes, and its header describes"):
+        load_model(str(model))
+    with (model / WEIGHTS).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match="but no header of safetensors"):
+        load_model(str(model))
+
+
+def test_a_large_file_that_is_no_weights_is_not_hashed(tiny_model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    with (folder / "holes.dat").open("wb") as file:
+        file.truncate(1 << 40)
+    with (folder / "SHA256SUMS").open("a") as sums:
+        sums.write(f"{'0' * 64}  holes.dat\n")
+    with pytest.raises(DamagedError, match=r"holes\.dat has .* bytes and is no file of weights"):
+        load_model(str(folder))
+
+
+def test_a_vocabulary_of_another_order_is_refused(model: Path) -> None:
+    vocabulary = model / "vocab.txt"
+    assert vocabulary.exists()
+    load_model(str(model))
+    vocabulary.write_text(vocabulary.read_text().replace("L\nA\n", "A\nL\n"))
+    with pytest.raises(ValueError, match="another order: 'A' in place of 'L'") as raised:
+        load_model(str(model))
+    one_line(raised.value)
+
+
 def test_large_settings_and_run_files_are_refused(model: Path, tmp_path: Path) -> None:
     with (model / "config.json").open("r+b") as file:
         file.truncate(1 << 30)

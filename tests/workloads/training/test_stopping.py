@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -102,6 +105,66 @@ def test_sigterm_saves_and_the_same_command_resumes(run_file: Path) -> None:
     assert min(losses(run_dir)) == 1
     train_here(run_file, "name=whole")
     assert largest_difference(losses(run_dir), losses(run_dir.parent / "whole")) < 1e-5
+
+
+@pytest.mark.long
+def test_output_that_cannot_be_written_ends_no_run(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("/dev/full", "w", buffering=1) as full:
+        for name in ("stdout", "stderr"):
+            monkeypatch.setattr(sys, name, full)
+        train_here(run_file, "train.max_steps=4")
+        monkeypatch.undo()
+    assert len(losses(run_file.parent / "runs/run")) == 4
+
+
+@pytest.mark.parametrize("kind", ["full", "closed pipe"])
+def test_lost_lines_do_not_change_the_status(kind: str) -> None:
+    """Python itself ends with 120 if it cannot write what is left."""
+    program = (
+        "import sys\n"
+        "from seqlm.training.tracking.console import lines_may_be_lost\n"
+        "with lines_may_be_lost():\n"
+        "    print('a line')\n"
+        "    print('another', file=sys.stderr)\n"
+        "print('later')\n"
+    )
+    if kind == "full":
+        output = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reading, output = os.pipe()
+        os.close(reading)
+    try:
+        done = subprocess.run([sys.executable, "-c", program], stdout=output, stderr=output)
+    finally:
+        os.close(output)
+    assert done.returncode == 0
+
+
+def test_processes_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
+    """The launcher cannot tell them: SIGKILL gives it no time."""
+    worker = (
+        "import signal, sys, time\n"
+        "from seqlm.training.command_line import end_with_launcher\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('saved', flush=True)))\n"
+        "end_with_launcher()\n"
+        "print('started', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    launcher = (
+        "import os, subprocess, sys\n"
+        "from seqlm.training.command_line import LAUNCHER\n"
+        "os.environ[LAUNCHER] = str(os.getpid())\n"
+        f"subprocess.run([sys.executable, '-c', {worker!r}])\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "started\n"
+        started.kill()
+        assert started.stdout.read() == "saved\n"
 
 
 def test_one_failing_process_ends_the_run(run_file: Path) -> None:

@@ -13,7 +13,6 @@ from typing import Any, TextIO
 from unittest import mock
 
 import torch
-import torch.distributed as dist
 import yaml
 from matplotlib.figure import Figure
 
@@ -57,12 +56,8 @@ def write_run_file(folder: Path, data: Path, model: Path) -> Path:
 
 def train_here(run_file: Path, *overrides: str, stage: Callable[[RunFile], None] = main) -> None:
     """Train as a run of one process, this one: a fresh interpreter takes seconds to start."""
-    try:
-        with figures_not_drawn():
-            stage(load_config(run_file, overrides))
-    finally:
-        if dist.is_initialized():  # left behind by an error
-            dist.destroy_process_group()
+    with figures_not_drawn():
+        stage(load_config(run_file, overrides))
 
 
 @contextmanager

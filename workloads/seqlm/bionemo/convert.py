@@ -12,6 +12,7 @@ from typing import NamedTuple
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checksums import verified, write_sums
 from seqlm.training.heartbeat import beat
+from seqlm.training.whole_file import move_into_place
 
 from .command import conversion, settings
 from .files import CONTEXT, newest_checkpoint
@@ -69,7 +70,7 @@ def main(config: RunFile) -> None:
         run_entry_point("convert", conversion(source, partial, to_bionemo=to_bionemo))
         if not to_bionemo:
             write_sums(partial)
-        partial.rename(target)
+        move_into_place(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     print(f"next: model.init_from={target}" if to_bionemo else f"model   {target}")

@@ -9,7 +9,6 @@ import csv
 import hashlib
 import itertools
 import json
-import os
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -106,11 +105,8 @@ def export_run(config: RunFile) -> Facts:
             train_records=train.records,
             classes=classes,
         )
-        for path in sorted(partial.iterdir()):
-            _sync(path)
         # Written last, so that a copy of the folder with facts is always complete.
         new_files.facts.write_text(json.dumps(asdict(facts), indent=1) + "\n")
-        _sync(new_files.facts)
     print(
         f"{files.folder} is exported: train {num_train:,}, validation {num_validation:,}",
         file=sys.stderr,
@@ -183,12 +179,6 @@ def _write_split(folder: Path, split: Split, files: ExportFiles) -> int:
                 "finds them by id; give each its own, and prepare the data again"
             ) from None
     return num_clusters
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file is on the disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:

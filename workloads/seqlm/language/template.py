@@ -11,9 +11,18 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from seqlm.training.checksums import unreadable
 from seqlm.training.data.model_folder import check_files
+from seqlm.training.strict_yaml import shown
 
+from .bounds import memory_limit, time_limit
 from .config import FIELD, ChatConfig
 from .table import Conversation
+
+TEMPLATE_SECONDS = 10.0
+"""Time in which the chat template of a model renders its first prompt. It takes milliseconds."""
+TEMPLATE_BYTES = 4 << 30
+"""Memory that the prompts may take. A hundred thousand of 4 kB take a tenth of it."""
+SECONDS_PER_PROMPT = 0.01
+"""Further time for each prompt."""
 
 
 class Template:
@@ -32,6 +41,7 @@ class Template:
 
     def __init__(self, chat: ChatConfig, folder: Path) -> None:
         self._chat = chat
+        self._folder = folder
         self.tokenizer: PreTrainedTokenizerBase = _tokenizer(folder)
         if self.tokenizer.eos_token_id is None:
             raise ValueError(
@@ -49,9 +59,21 @@ class Template:
         if self._chat.prompt is not None:
             return [_filled(self._chat.prompt, {"question": question}) for question in questions]
         turns = [[{"role": "user", "content": question}] for question in questions]
-        prompts = self.tokenizer.apply_chat_template(
-            turns, add_generation_prompt=True, tokenize=False
-        )
+        allowed = TEMPLATE_SECONDS + SECONDS_PER_PROMPT * len(turns)
+        try:
+            with time_limit(allowed), memory_limit(TEMPLATE_BYTES):
+                prompts = self.tokenizer.apply_chat_template(
+                    turns, add_generation_prompt=True, tokenize=False
+                )
+        except Exception as error:  # a template is a program, and raises nearly anything
+            if isinstance(error, TimeoutError):
+                problem = f"did not end within {allowed:.0f} s"
+            else:
+                problem = f"fails ({type(error).__name__}: {shown(str(error))})"
+            raise ValueError(
+                f"chat.prompt: got null, but the chat template of {self._folder} {problem}; give the text "
+                'with {question}, such as "Question: {question}\\nAnswer: ", or name another model'
+            ) from error
         return [str(prompt) for prompt in prompts]
 
     def responses(self, conversations: Sequence[Conversation]) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seqlm.training.command_line import ERROR_FILE
+from seqlm.training.tracking.console import lines_may_be_lost
 
 from .job_file import SHUTDOWN_TIMEOUT_SECONDS
 
@@ -40,8 +41,8 @@ def on_every_device(title: str, program: Sequence[str] = ()) -> int:
     from .torchrun import elastic_config, run_processes
 
     processes, threads = processes_and_threads()
-    print(f"{title}: processes {processes}, threads each {threads}", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="esm2-") as folder:
+    with lines_may_be_lost(), tempfile.TemporaryDirectory(prefix="esm2-") as folder:
+        print(f"{title}: processes {processes}, threads each {threads}", file=sys.stderr)
         message = Path(folder) / "message"
         os.environ[ERROR_FILE] = str(message)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))

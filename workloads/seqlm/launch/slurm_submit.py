@@ -16,6 +16,7 @@ from pathlib import Path
 
 from seqlm.runs.stages import STAGES
 from seqlm.training.tracking.metrics_port import SLURM_COMMENT
+from seqlm.training.whole_file import move_into_place
 
 from .job_file import CONFIG_FILE, Job, job_of
 
@@ -118,7 +119,7 @@ def _remember(jobs: Path, job_id: str, folder: Path) -> None:
     jobs.mkdir(exist_ok=True)
     link = jobs / f".{job_id}-{os.getpid()}"
     link.symlink_to(folder)
-    link.replace(jobs / job_id)
+    move_into_place(link, jobs / job_id)
 
 
 def main() -> int:

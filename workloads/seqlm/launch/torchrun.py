@@ -1,6 +1,7 @@
 """torchrun as a library: runs the processes of one machine and returns how they ended."""
 
 import logging
+import os
 import signal
 import sys
 import time
@@ -13,6 +14,8 @@ from torch.distributed.elastic.multiprocessing import api
 from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from seqlm.training.command_line import LAUNCHER
 
 from .python_path import hand_on_python_path
 
@@ -56,6 +59,7 @@ class Ending:
 def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
     """Start ``python -u ARGUMENTS`` in each process and wait for them."""
     hand_on_python_path()
+    os.environ[LAUNCHER] = str(os.getpid())
     # torchrun would print a page about each failed process; our processes report a message themselves.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     if _HAS_SIGNALS:
@@ -72,6 +76,7 @@ def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
         finally:
             # All processes have ended, but their results are not reported yet.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            del os.environ[LAUNCHER]
     except ChildFailedError as error:
         rank, first = error.get_first_failure()
         status = first.exitcode if first.exitcode > 0 else 128 - first.exitcode

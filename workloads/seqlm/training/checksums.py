@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .data.model_folder import check_files
+from .data.model_folder import MAX_SETTINGS_BYTES, check_files
 from .data.small_file import MAX_CONFIG_BYTES, read_small
 from .whole_file import move_into_place, naming, sync, write_whole
 
@@ -34,6 +34,8 @@ CARD_FILE = "README.md"
 """Model card of a published folder."""
 _SETTINGS = ("*.json", "*.model", "*.txt", "*.jinja")
 """Files besides the weights that libraries read from a model folder."""
+_WEIGHTS = (".safetensors", ".bin", ".distcp")
+"""Ends of the names of files with weights. Other files of a folder are small."""
 _CHUNK_BYTES = 16 << 20
 _REPORTED_BYTES = 1 << 30
 """Size from which the hashing of a folder is reported. Smaller folders take less than a second."""
@@ -231,6 +233,12 @@ def _expected(folder: Path) -> tuple[dict[str, Digest], str]:
             found = {name: digest for digest, name in lines}
         else:
             return {}, ""
+        for name in found:
+            path = folder / name
+            if not name.endswith(_WEIGHTS) and path.exists():
+                size = path.stat().st_size
+                if size > MAX_SETTINGS_BYTES:
+                    return {}, f"{path} has {size:,} bytes and is no file of weights"
         unlisted = {path.name for path in folder.glob("*.safetensors")} - found.keys()
         if found and not unlisted and all(Path(name).name == name for name in found):
             return found, ""

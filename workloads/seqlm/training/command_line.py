@@ -5,6 +5,7 @@ The module also ends stages, with a message of one line or after a signal.
 
 import argparse
 import contextlib
+import ctypes
 import errno
 import importlib.util
 import json
@@ -31,6 +32,10 @@ number of nodes (hyperpod_elastic_agent 1.1.3, ``plr_hyperpod_elastic_agent.py``
 ERROR_FILE = "ESM2_ERROR_FILE"
 """Environment variable with the file to which the processes of a run write their last message. The program
 that started them prints it once."""
+LAUNCHER = "ESM2_LAUNCHER"
+"""Environment variable with the process id of the program that started the processes of a run."""
+_PR_SET_PDEATHSIG = 1
+"""Number of prctl's operation (linux/prctl.h)."""
 _MAX_ERROR_CHARS = 500
 """Length to which the text of an error is cut in a message."""
 
@@ -201,7 +206,8 @@ def tell(message: str, *, first: bool = False) -> None:
         with contextlib.suppress(FileExistsError), Path(path).open("x" if first else "w") as file:
             file.write(message)
     else:
-        print(message, file=sys.stderr)
+        with contextlib.suppress(OSError):  # a full disk, or a closed pipe
+            print(message, file=sys.stderr)
 
 
 def escaped(text: str) -> str:
@@ -243,6 +249,23 @@ class _EscapingFactory:
             record.msg = safe
             record.args = ()
         return record
+
+
+def end_with_launcher() -> None:
+    """Have the kernel send SIGTERM to this process when the program that started it dies, even by SIGKILL.
+
+    Otherwise the processes of a run would train on without a program that waits for them. Linux alone can do
+    this.
+    """
+    launcher = os.environ.get(LAUNCHER)
+    if launcher is None or not sys.platform.startswith("linux"):
+        return
+    if os.getppid() == int(launcher):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    try:
+        os.kill(int(launcher), 0)
+    except ProcessLookupError:  # it died before this call
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Stopped(SystemExit):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqlm.training.data.locks import Lock, lock_when_free
 
-from .command_line import Stopped, StopSignal
+from .command_line import Stopped, StopSignal, end_with_launcher
 from .device_runtime import DeviceRuntime, requested_runtime, runtime_of
 
 Result = TypeVar("Result")
@@ -145,16 +145,23 @@ def processes(
     Raises:
         ValueError: if PJRT_DEVICE names a device that cannot be used, or not by several processes.
     """
+    end_with_launcher()
     runtime = requested_runtime(compile_cache)
     if "RANK" in os.environ:
         dist.init_process_group(runtime.backend, timeout=timeout, **runtime.group_options())
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(runtime.backend, store=store, rank=0, world_size=1)
-    control = dist.new_group(backend="gloo", timeout=timeout)
-    device = runtime.connect(compile_cache, control)
-    yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
-    # After an error the group stays: its end would wait for the other processes.
+    is_alone = dist.get_world_size() == 1
+    try:
+        control = dist.new_group(backend="gloo", timeout=timeout)
+        device = runtime.connect(compile_cache, control)
+        yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
+    except BaseException:
+        # With other processes the group stays after an error: its end would wait for them.
+        if is_alone:
+            dist.destroy_process_group()
+        raise
     dist.destroy_process_group()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import transformers
 
+from seqlm.training.tracking.console import lines_may_be_lost
 from seqlm.training.tracking.metrics_port import PORT
 from seqlm.training.tracking.mirror import RunStatus
 from seqlm.training.tracking.resumption import changes
@@ -530,6 +531,7 @@ def train_run(
         "another 'name'"
     )
     with (
+        lines_may_be_lost(),
         processes(compile_cache=run_dir / COMPILE_CACHE) as here,
         exclusive(run_dir / METRICS_FILE, here, when_held),
     ):

@@ -29,9 +29,7 @@ def write_whole(path: Path, text: str, *, mode: int | None = None) -> None:
             if mode is not None:
                 os.fchmod(stream.fileno(), mode)
             stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        new.replace(path)
+        move_into_place(new, path)
 
 
 @contextlib.contextmanager
@@ -40,16 +38,18 @@ def writing_whole(path: Path) -> Iterator[Path]:
     new = path.with_name(f".{os.getpid()}-{path.name}")
     try:
         yield new
-        sync(new)
-        new.replace(path)
+        move_into_place(new, path)
     finally:
         new.unlink(missing_ok=True)
 
 
 def move_into_place(new: Path, path: Path) -> None:
-    """Rename a file or folder once all of it is on the disk. The new name is on the disk at the end."""
+    """Rename a file or folder once all of it is on the disk. The new name is on the disk at the end.
+
+    A file replaces another, and a folder an empty one.
+    """
     sync(new)
-    new.rename(path)
+    new.replace(path)
     sync_entry(path.parent)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqlm.proteins.serving.app import Server, Service
+from seqlm.proteins.serving.heads import Hosts
 from seqlm.proteins.serving.model import ServedModel
 from seqlm.proteins.serving.proteins import Answer, Tokens
 from seqlm.proteins.serving.settings import ServeSettings
@@ -105,7 +106,7 @@ def serving(
     model: ServedModel, settings: ServeSettings, *, is_ready: bool = True
 ) -> Iterator[Served]:
     """Run a server that listens and, unless ``is_ready`` is False, has warmed up its model."""
-    service = Service(model, settings)
+    service = Service(model, settings, Hosts.of("127.0.0.1", ["x", "proxy.example"]))
     server = Server(service, host="127.0.0.1", port=free_port())
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from seqlm.proteins.serving.proteins import Answer, Tokens
 from seqlm.proteins.serving.settings import ServeSettings
 from tests.workloads.proteins.serving.served import CountingModel, Reply, Served, serving
 
@@ -83,6 +84,21 @@ def test_an_answer_that_takes_too_long_is_503_and_is_dropped() -> None:
         model.gate.set()
         eventually(lambda: served.service.batcher.waiting_residues == 0)
     assert model.packs == [[1]], "no client waits for the second"
+
+
+def test_a_request_that_is_too_slow_by_itself_gets_no_time_to_retry() -> None:
+    """A repetition would keep the model busy for nothing."""
+
+    class Slow(CountingModel):
+        def run(self, proteins: Sequence[Tokens]) -> list[Answer]:
+            time.sleep(0.05)
+            return super().run(proteins)
+
+    with serving(Slow(), ServeSettings(timeout_seconds=1, tokens_per_pack=16)) as served:
+        assert served.invoke({"proteins": ["M" * 10]}).status == 200
+        reply = served.invoke({"proteins": ["M" * 10] * 100})
+    assert reply.status == 503 and "retry-after" not in reply.headers
+    assert "this request alone takes about" in reply.json["detail"]
 
 
 def test_requests_of_clients_that_left_are_not_computed() -> None:

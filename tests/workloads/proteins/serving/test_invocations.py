@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from seqlm.proteins.alphabet import encode
+from seqlm.proteins.serving.heads import Hosts
 from seqlm.proteins.serving.proteins import (
     MAX_ID,
     MEDIA_TYPES,
@@ -204,9 +206,72 @@ def test_other_media_types_are_refused(served: Served) -> None:
     assert served.invoke(b"MKT", "text/plain").status == 415
     assert served.send("POST", "/invocations", b"{}").status == 415
     assert served.invoke(b"{}", Content_Encoding="gzip").status == 415
+    assert served.invoke(b"{}", Content_Encoding="identity, gzip").status == 415
+    assert served.invoke({"proteins": ["M"]}, Content_Encoding="identity").status == 200
     reply = served.invoke({"proteins": ["M"]}, Accept="image/png")
     assert reply.status == 406 and "application/json or text/csv" in reply.json["detail"]
     assert served.invoke({"proteins": ["M"]}, Accept="*/*;q=0").status == 406
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ("Content-Type: text/csv\r\nContent-Length: 3", b"200"),
+        ("Content-Type: text/csv\r\nTransfer-Encoding: chunked", b"200"),
+        ("Content-Type: text/csv\r\nContent-Length: 3\r\nTransfer-Encoding: chunked", b"400"),
+        (
+            "Content-Type: text/csv\r\nContent-Encoding: identity\r\nContent-Encoding: gzip\r\n"
+            "Content-Length: 3",
+            b"415",
+        ),
+        ("Content-Type: text/csv\r\nContent-Type: text/html\r\nContent-Length: 3", b"415"),
+    ],
+)
+def test_a_head_that_contradicts_itself_is_refused(
+    served: Served, headers: str, status: bytes
+) -> None:
+    body = "3\r\nMKT\r\n0\r\n\r\n" if "chunked" in headers else "MKT"
+    head = f"POST /invocations HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as client:
+        client.sendall(f"{head}{body}".encode())
+        answer = client.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert (b"\r\nconnection: close\r\n" in answer.lower()) == (status == b"400")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8080", 200),
+        ("model.localhost", 200),
+        ("127.9.8.7", 200),
+        ("[::1]:80", 200),
+        ("Proxy.Example:443", 200),
+        ("evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("user@evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("[::1", 421),
+        ("10.0.0.1", 421),
+    ],
+)
+def test_a_page_of_another_name_reaches_no_server_of_this_machine(
+    served: Served, host: str, status: int
+) -> None:
+    """A page can give its own name the address 127.0.0.1 (DNS rebinding)."""
+    for method, path in (("GET", "/ping"), ("GET", "/openapi.json")):
+        reply = served.send(method, path, Host=host)
+        assert reply.status == status
+    if status == 421:
+        assert "allowed are localhost, loopback addresses, proxy.example" in reply.json["detail"]
+
+
+def test_a_server_for_the_network_has_every_name_unless_some_are_given() -> None:
+    assert Hosts.of("0.0.0.0").allow("model.example")
+    assert not Hosts.of("0.0.0.0", ["model.example"]).allow("evil.example")
+    assert Hosts.of("0.0.0.0", ["model.example"]).allow("model.example:8080")
+    assert Hosts.of("::1").allow("localhost") and not Hosts.of("::1").allow("evil.example")
+    assert Hosts.of("127.0.0.1").allow(None), "HTTP/1.0, which no browser sends"
 
 
 def test_other_paths_and_methods_are_refused(served: Served) -> None:

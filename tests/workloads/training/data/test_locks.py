@@ -113,6 +113,9 @@ def test_a_lock_that_cannot_be_written_is_locked_with_one_in_the_cache(
         assert [file.parent for file in lock.files] == [locks.cache_folder() / "locks"]
         lock.close()
     held.close()
+    left = shared / ".locks/data"
+    left.parent.mkdir()
+    left.touch(mode=0o644)  # a process that was killed leaves its lock
     with as_another_user():
         both = locks.try_lock(shared / "data")
         assert both is not None
@@ -158,7 +161,71 @@ def test_five_staggered_processes_prepare_one_folder_once(tmp_path: Path) -> Non
         assert started.ends() == [0] * 5, started.output
     assert started.output.splitlines().count("prepared") == 1, started.output
     assert (tmp_path / "data/out/whole").read_text() == "01234"
-    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [".locks", "out"]
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["out"]
+
+
+def test_nothing_is_left_of_a_lock(tmp_path: Path, cache: Path) -> None:
+    first = locks.try_lock(tmp_path / "first")
+    second = locks.try_lock(tmp_path / "second")
+    assert first is not None and second is not None
+    first.close()
+    assert [path.name for path in (tmp_path / ".locks").iterdir()] == ["second"]
+    second.close()
+    assert list(tmp_path.iterdir()) == [] and not cache.exists()
+
+
+def test_a_lock_whose_file_is_deleted_meanwhile_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder ends between opening and locking, and a third process gets the lock."""
+    target = tmp_path / "out"
+    held = locks.try_lock(target)
+    assert held is not None
+    third: list[locks.Lock | None] = []
+    flock = fcntl.flock
+
+    def overtaken(descriptor: int, operation: int) -> None:
+        if not third:
+            held.close()
+            third.append(None)
+            third.append(locks.try_lock(target))
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", overtaken)
+    assert locks.try_lock(target) is None
+    assert third[1] is not None
+    third[1].close()
+    assert is_free(target)
+
+
+def test_a_folder_that_is_deleted_with_its_lock_can_be_locked_again(tmp_path: Path) -> None:
+    """A user deletes the folder of a run that still ends."""
+    target = tmp_path / "run/metrics.jsonl"
+    old = locks.try_lock(target)
+    assert old is not None
+    shutil.rmtree(target.parent)
+    new = locks.try_lock(target)
+    assert new is not None
+    old.close()
+    assert not is_free(target), "the old lock deletes nothing of the new one"
+    new.close()
+
+
+def test_four_processes_never_hold_a_lock_together(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with forked(4, take_often, tmp_path / "data/out", log=log) as started:
+        assert started.ends() == [0] * 4, started.output
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def take_often(target: Path) -> None:
+    """Take the lock again and again, and create a folder that only its holder may have."""
+    for _ in range(200):
+        lock = locks.try_lock(target)
+        if lock is not None:
+            with lock:
+                target.mkdir()  # fails if another process is here
+                target.rmdir()
 
 
 def prepare_once(out: Path) -> None:

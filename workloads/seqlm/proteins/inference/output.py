@@ -19,7 +19,7 @@ from seqlm.runs.inference_commands import PARQUET, inference_command
 from seqlm.runs.run_file import RunFile
 from seqlm.training.heartbeat import beat
 from seqlm.training.strict_yaml import read_mapping
-from seqlm.training.whole_file import write_whole
+from seqlm.training.whole_file import move_into_place, write_whole
 
 from .output_file import output_file
 from .records import READERS, input_key, with_policies
@@ -106,7 +106,7 @@ class Output:
         pq.write_table(
             table.replace_schema_metadata(metadata), partial, row_group_size=_ROW_GROUP_ROWS
         )
-        partial.replace(self.folder / name)
+        move_into_place(partial, self.folder / name)
 
     def join(self, names: Iterable[str], summary: dict[str, Any]) -> None:
         """Write the parts in their order as one file, and the summary and the rejects.
@@ -135,7 +135,7 @@ class Output:
         write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
         if rejects:
             write_rejects(self.rejects, rejects)
-        partial.replace(self.path)
+        move_into_place(partial, self.path)
         shutil.rmtree(self.folder)
 
     def _writer(

@@ -1,5 +1,6 @@
 """Weights to start from, models to use, and models written for others to load: transformers' format."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from seqlm.proteins.alphabet import TOKENS
 from seqlm.proteins.families.table import MODEL_FAMILIES, family_of_type
 from seqlm.runs.run_file import ModelConfig, RunFile
 from seqlm.training.checkpoint_reader import weights_of
@@ -20,9 +22,10 @@ from seqlm.training.checksums import (
     verified,
 )
 from seqlm.training.data.model_folder import check_config, check_files, check_num_parameters
+from seqlm.training.data.small_file import MAX_CONFIG_BYTES, read_small
 from seqlm.training.processes import Processes
 from seqlm.training.saved_model import assigned, load_plain, name_no_kernel, save_model
-from seqlm.training.strict_yaml import shown_first
+from seqlm.training.strict_yaml import shown, shown_first
 
 from .architecture import Architecture
 from .packed_model import PackedModel
@@ -135,6 +138,7 @@ def _read_config(init_from: str) -> PretrainedConfig:
         family = family_of_type(saved.get("model_type", ""))
         config = family.architecture().config.from_pretrained(init_from, trust_remote_code=False)
         name_no_kernel(config)
+        _check_vocabulary(Path(init_from) / "vocab.txt")
         return config
     except Exception as error:  # transformers raises nearly anything
         if Path(init_from).is_dir():
@@ -143,6 +147,27 @@ def _read_config(init_from: str) -> PretrainedConfig:
             f"{init_from!r} was not found as a folder here or as a model of the Hugging Face Hub. Without a "
             f"network: make train-ddp, and then MODEL=runs/esm2_8m_sample/model. {error}"
         ) from error
+
+
+def _check_vocabulary(file: Path) -> None:
+    """Check that the tokens of a model are those of ``alphabet``, whose ids its weights are looked up by.
+
+    Raises:
+        ValueError: if the file exists and has other tokens, or another order.
+    """
+    if not file.exists():
+        return
+    found = read_small(file, MAX_CONFIG_BYTES).split()
+    differing = [
+        f"{shown(got)} in place of {expected!r}"
+        for got, expected in itertools.zip_longest(found, TOKENS, fillvalue="nothing")
+        if got != expected
+    ]
+    if differing:
+        raise ValueError(
+            f"{file} has other tokens than ESM-2, or another order: {differing[0]}; give a model of ESM-2's "
+            "alphabet"
+        )
 
 
 def _check_reached(init_from: str) -> None:

@@ -21,12 +21,14 @@ import uvicorn
 import yaml
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .batching import Batcher
+from .heads import HeadCheck, Hosts
 from .proteins import (
     JSON,
     MAX_ID,
@@ -68,8 +70,18 @@ log = logging.getLogger("uvicorn.error")
 class Service:
     """Model, its queue, and whether the server is about to stop."""
 
-    def __init__(self, model: "ServedModel", settings: ServeSettings) -> None:
+    def __init__(
+        self, model: "ServedModel", settings: ServeSettings, hosts: Hosts | None = None
+    ) -> None:
+        """Create the service.
+
+        Args:
+            model: model that answers.
+            settings: limits.
+            hosts: names under which clients may reach the server; by default, every name.
+        """
         self.settings = settings
+        self._hosts = hosts or Hosts()
         self._description = json.dumps(described(settings))
         self.is_draining = False
         """True from SIGTERM on, while the server still answers."""
@@ -97,6 +109,7 @@ class Service:
                 ClientDisconnect: _gone,
                 Exception: self._failure,
             },
+            middleware=[Middleware(HeadCheck, hosts=self._hosts)],
             lifespan=self._lifespan,
         )
         # Neither SageMaker nor many clients follow a redirect of a POST.
@@ -206,11 +219,14 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 
 def _content_type(request: Request) -> str:
-    """Return the media type of the body, and refuse others than ``MEDIA_TYPES`` and encoded bodies."""
-    given = request.headers.get("content-type", "")
+    """Return the media type of the body, and refuse others than ``MEDIA_TYPES`` and encoded bodies.
+
+    A header that is repeated counts as a list (RFC 9110, 5.3), so no entry hides behind another.
+    """
+    given = ",".join(request.headers.getlist("content-type"))
     media_type = given.partition(";")[0].strip().lower()
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    is_encoded = encoding != "identity"
+    encoding = ",".join(request.headers.getlist("content-encoding")).strip().lower()
+    is_encoded = any(name.strip() not in ("", "identity") for name in encoding.split(","))
     if media_type not in MEDIA_TYPES or is_encoded:
         got = f"got Content-Type {given[:MAX_SHOWN]!a}"
         if is_encoded:

@@ -108,10 +108,7 @@ class Batcher:
             async with asyncio.timeout(self._timeout):
                 await request.done
         except TimeoutError:
-            raise _busy(
-                f"no answer in {self._timeout:g} s; send fewer or shorter proteins, or try again later",
-                self._expected_seconds(self.waiting_residues),
-            ) from None
+            raise self._late(residues) from None
         finally:
             # This also drops the proteins of a client that has left and will read no answer.
             self.waiting_residues -= sum(len(tokens) for _, tokens in request.waiting)
@@ -204,6 +201,23 @@ class Batcher:
             raise _busy(
                 f"{waiting}; try again later", self._expected_seconds(self.waiting_residues)
             )
+
+    def _late(self, residues: int) -> Problem:
+        """Return the problem of a request that got no answer in time.
+
+        A request that takes longer than that by itself would be late again, so no time to retry is given.
+        """
+        late = f"no answer in {self._timeout:g} s"
+        alone = self._expected_seconds(residues)
+        if alone > self._timeout:
+            return Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{late}, and this request alone takes about {alone:.0f} s; send fewer or shorter proteins",
+            )
+        return _busy(
+            f"{late}; send fewer or shorter proteins, or try again later",
+            self._expected_seconds(self.waiting_residues),
+        )
 
     def _expected_seconds(self, residues: int) -> float:
         """Return the seconds that the model needs for residues; 0 if its speed is not known yet."""

@@ -38,11 +38,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 means all addresses"
     )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name in the header Host that clients may use, such as that of a proxy, beside those of this "
+        "machine; repeatable. With --host 0.0.0.0, all names are allowed unless some are given",
+    )
     parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on; default {PORT}")
     options = parser.parse_args(arguments)
     with one_line_errors():
         # Wrong options and missing packages are reported before the import of torch, which takes seconds.
         from .app import Server, Service
+        from .heads import Hosts
 
         _check_free(options.host, options.port)
         settings = ServeSettings.of(os.environ)
@@ -55,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     address = f"http://{options.host}:{options.port}/invocations"
     example = f"""curl -H "Content-Type: application/json" -d '{{"proteins": ["MKTAYIAKQR"]}}' {address}"""
     print(f"serving {options.model}: {model.answers}. Try:\n  {example}", file=sys.stderr)
-    server = Server(Service(model, settings), host=options.host, port=options.port)
+    hosts = Hosts.of(options.host, options.allow_host)
+    server = Server(Service(model, settings, hosts), host=options.host, port=options.port)
     server.run()
     if server.failure is not None:
         print(f"error: --model: {options.model}: {server.failure}", file=sys.stderr)

@@ -2,9 +2,11 @@
 
 The lock of ``folder/name`` is the file ``folder/.locks/name``. Every process that can write the target
 reaches it: those of other users, of root, of containers, and of other nodes on a shared file system. A lock
-file is empty and is never deleted, because otherwise two processes could lock two files of the same name.
+file is empty. Its holder deletes it before the lock is released. A process that locks a file which has been
+deleted meanwhile opens it again, so that two processes never hold two files of the same name.
 """
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -13,8 +15,10 @@ import os
 import stat
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 log = logging.getLogger(__name__)
 
@@ -30,34 +34,64 @@ _OPENS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags of lock files. Others may have planted a link or a pipe in a folder that they can write."""
 
 
+class _OpenFile(NamedTuple):
+    path: Path
+    descriptor: int
+
+
 class Lock:
     """Lock of one target. The kernel releases it when the process ends, in any way."""
 
     def __init__(self) -> None:
         self.files: list[Path] = []
         """Locked files. Usually it is one."""
-        self._descriptors: list[int] = []
+        self._opened: list[_OpenFile] = []
+        self._process = os.getpid()
 
-    def add(self, file: Path, descriptor: int) -> bool:
-        """Lock another file; return whether no other process holds it. The descriptor is closed with this.
+    def add(self, file: Path, opened: Callable[[Path], int]) -> bool:
+        """Lock another file; return whether no other process holds it.
 
         A file system without locks, such as Lustre mounted without flock, locks nothing.
+
+        Args:
+            file: path of the file.
+            opened: function that opens the path and returns the descriptor.
+
+        Raises:
+            OSError: if the file cannot be opened.
         """
-        self._descriptors.append(descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            log.info("%s: no file lock on this file system (%s)", file, error.strerror)
-            return True
+        while True:
+            descriptor = opened(file)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            except OSError as error:
+                log.info("%s: no file lock on this file system (%s)", file, error.strerror)
+                self._opened.append(_OpenFile(file, descriptor))
+                return True
+            if _is_file(file, descriptor):
+                break
+            os.close(descriptor)  # its last holder has deleted it meanwhile
+        self._opened.append(_OpenFile(file, descriptor))
         self.files.append(file)
         return True
 
     def close(self) -> None:
-        """Release the lock. A second call has no effect."""
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+        """Delete the files and release the lock. A second call has no effect.
+
+        A forked process releases nothing, because its parent has the same lock.
+        """
+        while self._opened:
+            file, descriptor = self._opened.pop()
+            if os.getpid() == self._process and _is_file(file, descriptor):
+                with contextlib.suppress(OSError):  # a file of another user stays
+                    file.unlink()
+            os.close(descriptor)
+            if file.parent.name == LOCKS_FOLDER:
+                with contextlib.suppress(OSError):  # it has other locks
+                    file.parent.rmdir()
 
     def __enter__(self) -> "Lock":
         return self
@@ -101,16 +135,16 @@ def _add_all(lock: Lock, target: Path) -> bool:
     """Lock the files of a target; return whether no other process holds one of them."""
     path = target.parent / LOCKS_FOLDER / target.name
     problem: OSError | None = None
-    descriptor: int | None
     try:
-        descriptor = _created(path)
+        if not lock.add(path, _created):
+            return False
     except OSError as error:
         if error.errno not in _NOT_WRITABLE:
             raise
         problem = error
-        descriptor = _readable(path)
-    if descriptor is not None and not lock.add(path, descriptor):
-        return False
+        with contextlib.suppress(OSError):  # there is no lock that this user can read
+            if not lock.add(path, _readable):
+                return False
     if problem is None and lock.files:
         return True
     try:
@@ -121,12 +155,21 @@ def _add_all(lock: Lock, target: Path) -> bool:
         raise problem or error from None
 
 
-def _readable(path: Path) -> int | None:
-    """Return a descriptor of a file of another user, which a reader can lock, too; None if there is none."""
+def _is_file(path: Path, descriptor: int) -> bool:
+    """Return whether a path leads to the open file. Opening makes a network file system look again."""
     try:
-        return os.open(path, os.O_RDONLY | _OPENS)
+        found = os.open(path, os.O_RDONLY | _OPENS)
     except OSError:
-        return None
+        return False
+    try:
+        return os.path.sameopenfile(found, descriptor)
+    finally:
+        os.close(found)
+
+
+def _readable(path: Path) -> int:
+    """Open a lock of another user, which a reader can lock, too; return its descriptor."""
+    return os.open(path, os.O_RDONLY | _OPENS)
 
 
 def _add_in_cache(lock: Lock, target: Path) -> bool:
@@ -135,17 +178,26 @@ def _add_in_cache(lock: Lock, target: Path) -> bool:
     name = hashlib.blake2b(os.fsencode(place), digest_size=16).hexdigest()
     path = cache_folder() / "locks" / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    return lock.add(path, os.open(path, os.O_RDWR | os.O_CREAT | _OPENS, 0o600))
+    return lock.add(path, lambda path: os.open(path, os.O_RDWR | os.O_CREAT | _OPENS, 0o600))
 
 
 def _created(path: Path) -> int:
     """Open a lock file, which is created if it is missing; return its descriptor.
+
+    The folders are created again if another holder, or a user, deletes them meanwhile.
 
     Users who may write the folder of the target may write the lock: folder and file have its owner and mode.
 
     Raises:
         OSError: if it cannot be created, or is a link.
     """
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return _created_once(path)
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _created_once(path: Path) -> int:
     about = path.parent.parent.stat()
     try:
         path.parent.mkdir()

@@ -28,6 +28,13 @@ MAX_SIZE = 10_000_000
 _LAYER_FIELDS = ("num_hidden_layers", "n_layers", "num_layers")
 _PARAMETERS_PER_BYTE = 2
 """Largest number of parameters in a byte of weights, in 4 bits."""
+_CHECKED_BYTES = 1 << 30
+"""Size from which the size of a file of weights is compared with its own header, before it is hashed. Of a
+smaller one, the reader reports the fault."""
+_LENGTH_BYTES = 8
+"""Bytes of the header's length, at the beginning of a file of weights."""
+_MAX_HEADER_BYTES = 100_000_000
+"""Longest header of a file of weights that safetensors reads."""
 _FREE_PARAMETERS = 100_000_000
 """Number of parameters that a folder may lack, such as those of a head that a run adds."""
 
@@ -116,9 +123,31 @@ def _check_file(path: Path, root: Path, *, is_link: bool) -> None:
         )
     if not stat.S_ISREG(about.st_mode):
         raise ValueError(f"{named} is a pipe or a device; put a file in its place")
+    if path.suffix == ".safetensors" and about.st_size >= _CHECKED_BYTES:
+        _check_weights(path, named, about.st_size)
     limit = _limit(path.name)
     if limit is not None and about.st_size > limit:
         raise ValueError(f"{named} has {about.st_size:,} bytes; allowed are {limit:,}")
+
+
+def _check_weights(path: Path, named: str, size: int) -> None:
+    """Check that a file of weights ends where its header says. A file with holes has any size for nothing.
+
+    Raises:
+        ValueError: if it has another size, or no header.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        text = file.read(length) if length <= _MAX_HEADER_BYTES else b""
+    try:
+        tensors = [entry for name, entry in json.loads(text).items() if name != "__metadata__"]
+        end = max((entry["data_offsets"][1] for entry in tensors), default=0)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        raise ValueError(f"{named} has {size:,} bytes, but no header of safetensors") from None
+    if end != size - length - _LENGTH_BYTES:
+        raise ValueError(
+            f"{named} has {size:,} bytes, and its header describes {end + length + _LENGTH_BYTES:,}"
+        )
 
 
 def _limit(name: str) -> int | None:

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from seqlm.training.checksums import digest_of
 from seqlm.training.command_line import escaped
 from seqlm.training.heartbeat import beat
-from seqlm.training.whole_file import write_whole
+from seqlm.training.whole_file import move_into_place, write_whole
 
 from .locks import try_lock
 from .remotes import (
@@ -222,7 +222,7 @@ def download(remote: Remote, downloads: Path) -> Path:
             _verify(remote, state, partial)
             # The note comes second: a kill in between costs a new download, never a wrong belief about
             # the file.
-            os.replace(partial, target)
+            move_into_place(partial, target)
             note = _as_note(remote, state) | {"bytes_on_disk": target.stat().st_size}
             write_whole(_note_path(target, ".source"), json.dumps(note, indent=1))
             _note_path(target, ".partial").unlink(missing_ok=True)
@@ -342,7 +342,6 @@ def _append(remote: Remote, state: RemoteState, stream: BinaryIO, offset_bytes: 
             stream.write(chunk)
             bar.update(len(chunk))
     stream.flush()
-    os.fsync(stream.fileno())
 
 
 def _verify(remote: Remote, state: RemoteState, partial: Path) -> None:

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from seqlm.training.report.page import size_text
+from seqlm.training.whole_file import move_into_place
 
 from .locks import try_lock
 from .manifest import MANIFEST_FILE, Manifest, Settings, SourceFile
@@ -64,7 +65,7 @@ def workspace(out: Path) -> Iterator[Path]:
     with lock, _sigterm_raises():
         try:
             yield partial
-            partial.rename(out)
+            move_into_place(partial, out)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise

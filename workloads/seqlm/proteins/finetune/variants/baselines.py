@@ -147,7 +147,7 @@ def write_variant_baselines(config: RunFile, place: Place) -> dict[str, Any]:
         "strengths": strengths,
         "by_mutations": _by_mutations(direction, test, predictions),
         "better_baseline": better,
-        "difference": asdict(difference),
+        "spearman_difference": asdict(difference),
         "beats": difference.is_better,
         "statement": statement(better, scores[MODEL], scores[better], difference),
         "notes": list(by_model.notes),
@@ -158,7 +158,7 @@ def write_variant_baselines(config: RunFile, place: Place) -> dict[str, Any]:
         print(f"note: {note}")
     return {
         "baselines": {name: values for name, values in scores_found.items() if name != MODEL},
-        **{name: document[name] for name in ("better_baseline", "difference", "beats")},
+        **{name: document[name] for name in ("better_baseline", "spearman_difference", "beats")},
     }
 
 

@@ -364,12 +364,12 @@ def _task_violations(config: "RunFile") -> Iterator[str]:
     if not TASK_KINDS[task.kind].per_residue and (task.mask or task.mask_columns):
         field = "task.mask" if task.mask else "task.mask_columns"
         yield f"{field}: got a mask of residues with kind {task.kind}; set kind residue, or leave it out"
-    yield from _variant_violations(task)
+    yield from variant_violations(task)
     if config.chat is not None:
         yield "chat, task: a run trains for one of them; leave the other section out"
 
 
-def _variant_violations(task: TaskConfig) -> Iterator[str]:
+def variant_violations(task: TaskConfig) -> Iterator[str]:
     """Yield a message for each broken rule of a split of variants."""
     split = task.split
     if split.variants is None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
+from seqlm.api import split_variants
 from seqlm.proteins.alphabet import STANDARD_RESIDUES, decode, encode
 from seqlm.proteins.config import SplitConfig, TaskConfig
 from seqlm.proteins.finetune.labelled import LabelledSplit
@@ -198,14 +199,14 @@ def test_repeats_are_averaged_and_counted(
 def test_rows_that_are_no_variants_are_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    extra = [("K2*", 0.0), ("A2W", 0.1), ("K2W", "")]
+    extra = [("K2*", 0.0), ("A2W", 0.1), ("M1W", "")]
     prepare_table(run_of(tmp_path, names_table(tmp_path, [*ROWS, *extra])))  # type: ignore[list-item]
     assert "left out 3 (1 without a label, 1 not a mutation, 1 that does not fit)" in (
         capsys.readouterr().err
     )
     rejects = (tmp_path / "prepared" / "rejects.csv").read_text()
     assert "is a stop" in rejects and "has K at position 2, not A" in rejects
-    assert "task.first_position" in rejects
+    assert "task.first_position" in rejects and "has no label" in rejects
 
 
 def test_variants_with_insertions_and_deletions(tmp_path: Path) -> None:
@@ -332,6 +333,23 @@ def test_data_of_earlier_versions_stay_valid(tmp_path: Path) -> None:
     labels.write_text(json.dumps(facts))
     assert is_prepared(run)
     prepare_table(run)
+
+
+def test_python_gives_the_split_of_a_run(tmp_path: Path) -> None:
+    for kind, options in (("contiguous", {"folds": 4, "fold": 3}), ("mutations", {})):
+        folder = tmp_path / kind
+        folder.mkdir()
+        # A position without a measurement has no fold.
+        prepare_table(run_of(folder, names_table(folder, [*ROWS, ("M1W", "")]), kind, **options))  # type: ignore[list-item]
+        found = split_variants(
+            WILD, [name for name, _ in ROWS], kind, validation_fraction=0.2, **options
+        )
+        names = {split: set(rows) for split, rows in contents(folder).items()}
+        assert {split: set(found["variant"][found["split"] == split]) for split in SPLITS} == names
+    with pytest.raises(ValueError, match=r"task\.split\.fold: got 5; allowed are 0 to 4"):
+        split_variants(WILD, ["K2W"], fold=5)
+    with pytest.raises(ValueError, match="set first_position=1"):
+        split_variants(WILD, ["K2W", "T3W", "I6W"], first_position=4)
 
 
 RULES: dict[str, tuple[dict[str, Any], str]] = {

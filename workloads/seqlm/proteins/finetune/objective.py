@@ -248,18 +248,24 @@ class FineTuning(AdaptedObjective):
 
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
         tested = {} if test is None else test.values
-        ranked: Mapping[str, float] = {}
-        if self.is_of_variants and isinstance(test, TaskEvaluation):
-            found = test.predictions
-            ranked = variant_scores(self.task.direction, found.labels, found.outputs)
+        ranked = {}
+        if isinstance(test, TaskEvaluation):
+            ranked = self.ranking_scores(test.predictions)
         return {
             "task": self.schema.kind,
             "classes": list(self.schema.output_names),
             **{name.replace("eval_", "test_", 1): value for name, value in tested.items()},
-            **{f"test_{name}": ranked[name] for name in RANKING_SCORES if name in ranked},
+            **{f"test_{name}": value for name, value in ranked.items()},
             "test_samples": 0 if test is None else test.num_records,
             **self._beside_variants,
         }
+
+    def ranking_scores(self, found: Predictions) -> dict[str, float]:
+        """Return the scores that measurements of variants have besides those of every regression."""
+        if not self.is_of_variants:
+            return {}
+        values = variant_scores(self.task.direction, found.labels, found.outputs)
+        return {name: values[name] for name in RANKING_SCORES}
 
     def record(self, run_dir: Path, validation: Evaluation, test: Evaluation | None) -> None:
         for name, evaluation in (("validation", validation), ("test", test)):
@@ -366,6 +372,10 @@ def score_task(config: RunFile, here: Processes) -> dict[str, Any]:
         "task": objective.schema.kind,
         "classes": list(objective.schema.output_names),
         **found.values,
+        **{
+            f"eval_{name}": value
+            for name, value in objective.ranking_scores(found.predictions).items()
+        },
         "proteins": found.num_records,
         **found.predictions.residue_counts(objective.schema),
         "eval_runtime": found.seconds,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from seqlm.proteins.config import TaskConfig
+from seqlm.proteins.config import SplitConfig, TaskConfig
 from seqlm.proteins.finetune.labels import Labels
 from seqlm.proteins.finetune.table import Record, first_of
 from seqlm.proteins.mutations.edits import Variant
@@ -41,7 +41,9 @@ class MeasuredVariants:
 
     wild: WildTypeProtein
     records: list[Record]
-    """One for each variant, and those without a label."""
+    """One for each variant, and after them those without a label."""
+    num_labelled: int
+    """Number of the records with a label."""
     variants: list[Variant]
     """Variant of each record."""
     labels: Labels
@@ -161,6 +163,7 @@ def measured_variants(
     return MeasuredVariants(
         wild,
         kept,
+        num_kept,
         variants,
         replace(labels, arrays=arrays, masks=[None] * len(kept)),
         num_repeats=sum(len(rows) - 1 for rows in groups.values()),
@@ -221,15 +224,43 @@ def split_variants(
     Raises:
         ValueError: if the rule does not take insertions and deletions, or a split has no variant.
     """
-    split = task.split
+    assert task.split.variants is not None
+    labelled = slice(found.num_labelled)
+    names = [f"{shown(record.id)} ({record.where})" for record in found.records[labelled]]
+    words = assigned_splits(task.split, found.variants[labelled], names, validation_fraction)
+    # Records without a label are left out later, and do not decide on folds.
+    numbers = np.full(len(found.records), SPLITS.index("train"), dtype=np.int8)
+    numbers[labelled] = [SPLITS.index(word) for word in words]
+    if VARIANT_SPLITS[task.split.variants].by_position:
+        _note_several_positions(found, numbers)
+    return numbers
+
+
+def assigned_splits(
+    split: SplitConfig,
+    variants: Sequence[Variant],
+    names: Sequence[str],
+    validation_fraction: float,
+) -> list[str]:
+    """Return the split of each variant: ``train``, ``validation`` or ``test``.
+
+    Args:
+        split: rule of the split.
+        variants: variants of one protein.
+        names: names of the variants for messages.
+        validation_fraction: share of the variants for training that validates, if there are no folds.
+
+    Raises:
+        ValueError: if the rule does not take insertions and deletions, or a split has no variant.
+    """
     assert split.variants is not None
     kind = VARIANT_SPLITS[split.variants]
-    choice = choice_of(task, validation_fraction)
-    _check_lengths(task, found)
-    keys = hash_all([record.tokens for record in found.records], SPLIT_SALT).tolist()
+    choice = choice_of(split, validation_fraction)
+    _check_lengths(split.variants, variants, names)
+    keys = hash_all([variant.tokens.tobytes() for variant in variants], SPLIT_SALT).tolist()
     placed = [
         Placed(variant.position, variant.num_mutations, key)
-        for variant, key in zip(found.variants, keys, strict=True)
+        for variant, key in zip(variants, keys, strict=True)
     ]
     positions = {one.position for one in placed if one.position is not None}
     if kind.by_position and len(positions) < choice.folds:
@@ -239,27 +270,21 @@ def split_variants(
         )
     words = kind.assign(placed, choice)
     for word in SPLITS:
-        if word not in words:
-            advice = "set another fold or fewer folds"
-            if not kind.has_folds:
-                depths = sorted({one.num_mutations for one in placed})
-                advice = (
-                    f"they have {first_of(list(map(str, depths)))} mutations, "
-                    f"task.split.max_train_mutations is {choice.max_train_mutations}, and "
-                    f"data.validation_fraction is {validation_fraction}"
-                )
-            raise ValueError(
-                f"none of the {len(words):,} variants is in the {word} split; {advice}"
+        if word in words:
+            continue
+        advice = "set another fold or fewer folds"
+        if not kind.has_folds:
+            depths = sorted({one.num_mutations for one in placed})
+            advice = (
+                f"they have {first_of(list(map(str, depths)))} mutations, task.split.max_train_mutations is "
+                f"{choice.max_train_mutations}, and data.validation_fraction is {validation_fraction}"
             )
-    numbers = np.array([SPLITS.index(word) for word in words], dtype=np.int8)
-    if kind.by_position:
-        _note_several_positions(found, numbers)
-    return numbers
+        raise ValueError(f"none of the {len(words):,} variants is in the {word} split; {advice}")
+    return words
 
 
-def choice_of(task: TaskConfig, validation_fraction: float) -> Choice:
+def choice_of(split: SplitConfig, validation_fraction: float) -> Choice:
     """Return the numbers of the run file, with their defaults."""
-    split = task.split
     most = split.max_train_mutations
     return Choice(
         folds=FOLDS if split.folds is None else split.folds,
@@ -269,21 +294,18 @@ def choice_of(task: TaskConfig, validation_fraction: float) -> Choice:
     )
 
 
-def _check_lengths(task: TaskConfig, found: MeasuredVariants) -> None:
+def _check_lengths(kind: str, variants: Sequence[Variant], names: Sequence[str]) -> None:
     """Raise ValueError if variants insert or delete residues, and the split does not take them."""
-    assert task.split.variants is not None
-    if VARIANT_SPLITS[task.split.variants].takes_indels:
+    if VARIANT_SPLITS[kind].takes_indels:
         return
     others = [
-        record
-        for record, variant in zip(found.records, found.variants, strict=True)
-        if not variant.keeps_length
+        name for name, variant in zip(names, variants, strict=True) if not variant.keeps_length
     ]
     if others:
-        allowed = " and ".join(name for name, kind in VARIANT_SPLITS.items() if kind.takes_indels)
+        allowed = " and ".join(name for name, one in VARIANT_SPLITS.items() if one.takes_indels)
         raise ValueError(
-            f"task.split.variants: got {task.split.variants}, and {len(others)} variant(s) insert or delete "
-            f"residues, for example {shown(others[0].id)} ({others[0].where}); allowed then are {allowed}"
+            f"task.split.variants: got {kind}, and {len(others)} variant(s) insert or delete residues, for "
+            f"example {others[0]}; allowed then are {allowed}"
         )
 
 
@@ -291,11 +313,13 @@ def _note_several_positions(found: MeasuredVariants, numbers: npt.NDArray[np.int
     """Print how many variants mutate positions of several splits, where folds are those of positions."""
     split_of = {
         variant.position: number
-        for variant, number in zip(found.variants, numbers.tolist(), strict=True)
+        for variant, number in zip(
+            found.variants, numbers[: found.num_labelled].tolist(), strict=False
+        )
     }
     num_several = 0
     num_across = 0
-    for variant in found.variants:
+    for variant in found.variants[: found.num_labelled]:
         if len(variant.edits) < 2:
             continue
         num_several += 1
@@ -322,7 +346,7 @@ def facts_of(
         validation_fraction: share of the variants that validate, if there are no folds.
     """
     assert task.split.variants is not None
-    choice = choice_of(task, validation_fraction)
+    choice = choice_of(task.split, validation_fraction)
     test = f"{task.split.variants}, "
     if VARIANT_SPLITS[task.split.variants].has_folds:
         test += f"fold {choice.fold} of {choice.folds}"

@@ -114,7 +114,7 @@ def assigned(kind: str, choice: Choice, placed: list[Placed]) -> list[str]:
 
 
 def test_folds_by_position_are_those_of_proteingym() -> None:
-    """Of 12 mutated positions, five stretches have 3, 3, 2, 2 and 2 of them; other positions do not count."""
+    """Five stretches of 12 mutated positions have 3, 3, 2, 2 and 2 of them; other positions do not count."""
     placed = [Placed(position, 1, 0) for position in POSITIONS]
     folds: dict[str, list[int]] = {"contiguous": [], "modulo": []}
     for kind, found in folds.items():

@@ -22,7 +22,7 @@ from seqlm.proteins.finetune.probes import Examples, fit_probe
 from seqlm.proteins.inference.engine import EMBEDDING, Engine
 from seqlm.proteins.inference.engine_probabilities import score_variants
 from seqlm.proteins.inference.model_head import check_head
-from seqlm.proteins.inference.variant_scores import MASKED_MARGINALS
+from seqlm.proteins.inference.variant_scores import SCORES, score_of
 from seqlm.proteins.model.pretrained import load_model
 from seqlm.proteins.mutations.edits import Variant, edits_between
 from seqlm.runs.inference_commands import MASKED_LM
@@ -45,10 +45,11 @@ RIDGES = (ONE_HOT, AUGMENTED)
 """Baselines that the tuned model should beat."""
 MAX_PROBE_PROTEINS = {"train": 1000, "validation": 300}
 """Variants to fit the frozen probe, because embeddings take longer than ridge regressions."""
-MAX_EMBEDDED = 5000
-"""Largest number of test variants for the frozen probe."""
+PROBE_SHARE = 0.25
+"""Share of the training's tokens that may be embedded for the frozen probe. An embedding is one pass of the
+three that a training step takes, so the probe takes at most about a twelfth of the training."""
 MAX_PARAMETERS = 1_000_000_000
-"""Largest model that is asked for scores: it must fit on one device beside nothing else."""
+"""Largest model before tuning that is run: it must fit on one device beside nothing else."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,7 @@ def _by_model(config: RunFile, place: Place, train: _Part, test: _Part) -> _ByMo
         kernels=config.train.kernels,
     )
     notes = []
+    score = score_of(config.inference.score)
     zero_shot = None
     variants = [*train.variants, *test.variants]
     is_masked_lm = True
@@ -245,18 +247,23 @@ def _by_model(config: RunFile, place: Place, train: _Part, test: _Part) -> _ByMo
         is_masked_lm = False
     if not is_masked_lm:
         notes.append(f"no zero-shot score: {name} is no masked language model")
-    elif not all(variant.keeps_length for variant in variants):
+    elif not (score.takes_indels or all(variant.keeps_length for variant in variants)):
+        others = ", ".join(other for other, one in SCORES.items() if one.takes_indels)
         notes.append(
-            "no zero-shot score: variants insert or delete residues, and scoring those takes one pass of the "
-            "model per residue of each variant"
+            f"no zero-shot score: variants insert or delete residues; {others} takes them (inference.score), "
+            "with one pass of the model per residue of each variant"
         )
     else:
         beat("scoring variants", slow=True)
-        scored = score_variants(engine, variants[0].wild, variants, MASKED_MARGINALS)
+        scored = score_variants(engine, variants[0].wild, variants, config.inference.score)
         zero_shot = np.array(scored)
     probe = None
-    if len(test.variants) > MAX_EMBEDDED:
-        notes.append(f"no frozen probe: the test has over {MAX_EMBEDDED:,} variants")
+    most = int(PROBE_SHARE * config.train.max_steps * config.train.tokens_per_step)
+    num_embedded = min(len(train.variants), MAX_PROBE_PROTEINS["train"]) + len(test.variants)
+    if num_embedded * len(test.variants[0].wild) > most:
+        notes.append(
+            f"no frozen probe: it would read over {most:,} residues, a quarter of what the training reads"
+        )
     else:
         probe = _probe(config, engine, test)
     return _ByModel(zero_shot, probe, tuple(notes))

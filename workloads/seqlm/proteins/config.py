@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from seqlm.proteins.finetune.task_kinds import TASK_KINDS
 from seqlm.proteins.inference.poolings import POOLED, POOLINGS
 from seqlm.proteins.inference.variant_scores import MASKED_MARGINALS, SCORES
+from seqlm.proteins.reading.chain_modes import CHAIN_MODES, JOINING_MODES
 from seqlm.training.config import KernelMode
 from seqlm.training.config_rules import fraction_violations
 from seqlm.training.strict_yaml import shown
@@ -19,10 +20,14 @@ from seqlm.training.strict_yaml import shown
 if TYPE_CHECKING:
     from seqlm.runs.run_file import RunFile
 
+    ChainModeName = str
+    JoiningModeName = str
     PoolingName = str
     ScoreName = str
     TaskKindName = str
 else:  # as types, so that wrong values are reported together with the mistakes in other fields
+    ChainModeName = Literal[tuple(CHAIN_MODES)]
+    JoiningModeName = Literal[JOINING_MODES]
     PoolingName = Literal[tuple(POOLINGS)]
     ScoreName = Literal[tuple(SCORES)]
     TaskKindName = Literal[tuple(TASK_KINDS)]
@@ -46,6 +51,13 @@ class InferenceConfig:
     sequence_column: str | None = None
     """Column of the input table with the sequences; null uses ``task.sequence_column``, or finds it by its
     name."""
+    sequence_columns: tuple[str, ...] = ()
+    """Columns of the input table with the chains of a record, such as ``[heavy, light]``, which name the
+    chains; empty uses ``task.sequence_columns``."""
+    chains: ChainModeName | None = None
+    """Reading of records with several chains, such as ``VH|VL``. ``separate`` gives each chain a row.
+    ``linker`` reads them as one protein with 25 glycines between them, which get no answer. ``joined`` reads
+    them one after another. null uses ``task.chains``, and without it stops at such a record."""
     pooling: tuple[PoolingName, ...] = ("mean",)
     """Vectors per protein: ``mean``, ``max`` or ``std`` over its residues, or that of CLS (``cls``). ``none``
     writes one vector per residue, and stands alone."""
@@ -228,6 +240,11 @@ class TaskConfig:
     """Column of the table with the ids of the proteins; null finds it by its name, or numbers the rows."""
     sequence_column: str | None = None
     """Column of the table with the sequences; null finds it by its name."""
+    sequence_columns: tuple[str, ...] = ()
+    """Columns of the table with the chains of a record, such as ``[heavy, light]``."""
+    chains: JoiningModeName | None = None
+    """Reading of records with several chains: ``linker`` puts 25 glycines between them, and ``joined``
+    nothing. null stops at such a record."""
     label_columns: tuple[str, ...] = ()
     """Column of 0 and 1, or of class names; several columns for ``multilabel`` and ``regression``. Empty uses
     those of a known format, or a column such as ``label``."""
@@ -246,7 +263,7 @@ class TaskConfig:
 
 EARLIER_COLUMNS: Mapping[str, str] = {"id_column": "id", "sequence_column": "sequence"}
 """Columns of ``TaskConfig`` that the first versions read by default."""
-LATER_FIELDS = ("mask", "mask_columns")
+LATER_FIELDS = ("mask", "mask_columns", "sequence_columns", "chains")
 """Fields of ``TaskConfig`` that shape prepared data, and that the first versions did not have."""
 LATER_SPLIT_FIELDS = ("validation_column", "fold")
 """Such fields of ``SplitConfig``."""
@@ -286,7 +303,7 @@ def protein_violations(config: "RunFile") -> Iterator[str]:
     yield from _model_violations(config)
     yield from _guard_violations(config)
     yield from _task_violations(config)
-    yield from _inference_violations(config.inference)
+    yield from _inference_violations(config)
     yield from propose_violations(config.propose)
     yield from _publish_violations(config.publish)
 
@@ -327,11 +344,43 @@ def _task_violations(config: "RunFile") -> Iterator[str]:
     if not TASK_KINDS[task.kind].per_residue and (task.mask or task.mask_columns):
         field = "task.mask" if task.mask else "task.mask_columns"
         yield f"{field}: got a mask of residues with kind {task.kind}; set kind residue, or leave it out"
+    if TASK_KINDS[task.kind].per_residue and (task.chains or task.sequence_columns):
+        field = "task.chains" if task.chains else "task.sequence_columns"
+        yield (
+            f"{field}: got several chains with kind {task.kind}, whose labels belong to residues; give each "
+            "chain a record of its own"
+        )
+    yield from _chain_violations("task", task, task.chains)
     if config.chat is not None:
         yield "chat, task: a run trains for one of them; leave the other section out"
 
 
-def _inference_violations(inference: InferenceConfig) -> Iterator[str]:
+def _chain_violations(
+    section: str, named: InferenceConfig | TaskConfig, mode: str | None
+) -> Iterator[str]:
+    """Yield a message for each rule that the columns of chains break.
+
+    Args:
+        section: name of the section.
+        named: section with the columns.
+        mode: reading of several chains that applies to them.
+    """
+    columns = named.sequence_columns
+    if not columns:
+        return
+    field = f"{section}.sequence_columns"
+    if len(set(columns)) < max(2, len(columns)):
+        yield f"{field}: got {shown(list(columns))}; name at least two columns, each of them once"
+    if named.sequence_column is not None:
+        yield f"{field}: got it with {section}.sequence_column; leave one of them out"
+    if mode is None:
+        yield f"{field}: got it without {section}.chains, the reading of several chains; set it"
+
+
+def _inference_violations(config: "RunFile") -> Iterator[str]:
+    inference = config.inference
+    of_task = config.task.chains if config.task else None
+    yield from _chain_violations("inference", inference, inference.chains or of_task)
     if not inference.input:
         yield "inference.input: got an empty list; name at least one file"
     pooling = inference.pooling

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seqlm.proteins.data.blocks import Record, bad_row, each_record
+from seqlm.proteins.data.blocks import Record, bad_row, by_chain, each_record
 from seqlm.proteins.data.fasta import protein_of
 from seqlm.proteins.data.inputs import ProteinInput
 from seqlm.proteins.data.table_reader import UnevenRows, cell_bytes
@@ -265,7 +265,8 @@ def _look_at_row(
     name = str(number).encode() if roles.id is None else cell_bytes(cells[roles.id])
     sequence = cell_bytes(cells[roles.sequence])
     bad = bad_row(where, name, sequence)
-    check.oddities.look_at(Record(number, where, name, sequence, bad))
+    for record in by_chain(Record(number, where, name, sequence, bad), str(check.path)):
+        check.oddities.look_at(record)
     return len(protein_of(sequence))
 
 

@@ -3,28 +3,47 @@
 For each protein of L residues, the table has the L most probable contacts that are at least six positions
 apart: id, i, j (from 1), residue_i, residue_j and probability. A folder beside the table has for each protein
 the matrix of all probabilities, as ``contacts`` (L, L) in .npz and as .tsv, and a picture.
+
+If records with several chains are read as one protein, the table has the columns chain_i and chain_j, and i
+and j are positions in these chains. Residues of different chains may have any positions.
 """
 
 import hashlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch.distributed as dist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from seqlm.proteins.alphabet import decode
 from seqlm.proteins.inference.job import Command, Work
 from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.inference.repeated_ids import Rows
 from seqlm.proteins.model.packed_model import PackedModel
+from seqlm.proteins.reading.chains import ChainSpan
 from seqlm.runs.run_file import RunFile
 from seqlm.training.heartbeat import beat
 from seqlm.training.packing import SPECIAL_TOKENS
 from seqlm.training.processes import Processes
 from seqlm.training.whole_file import writing_whole
 
-from .head import SHORTEST, Matrix, Pairs, chains, check_folder, fit, load, mean_precisions, save
+from .head import (
+    NO_LIMIT,
+    SHORTEST,
+    Matrix,
+    Pairs,
+    check_folder,
+    fit,
+    load,
+    mean_precisions,
+    save,
+)
+from .head import chains as known_chains
 
 MAPS_IN_MEMORY = 3
 """Attention maps of a layer that are in memory at once: scores, softmax and corrected maps."""
@@ -36,6 +55,14 @@ HASH_BYTES = 3
 """Bytes of the hash of a sequence in the name of a file."""
 HEAD_HASH_CHARACTERS = 16
 """Characters of the hash of the regression in the settings of a result."""
+TICK_STEPS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, NO_LIMIT)
+"""Positions between two ticks of a chain, the smallest that leaves ``MAX_TICKS`` or fewer."""
+MAX_TICKS = 16
+MAX_CHAIN_CHARACTERS = 12
+"""Largest number of characters of a chain's name beside the axis."""
+BORDER = "#555555"
+_CHAIN_FIELDS = (pa.field("chain_i", pa.string()), pa.field("chain_j", pa.string()))
+"""Columns with the chains of a contact."""
 _SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -77,17 +104,23 @@ def contacts(config: RunFile, here: Processes) -> None:
             "the longest allowed (model.max_residues); it grows with the square of the length"
         )
 
+    schema = _SCHEMA
+    if command.joins_chains:
+        for column in _CHAIN_FIELDS:
+            schema = schema.append(column)
+
     def tabulate(proteins: list[Protein]) -> Rows:
         rows: list[dict[str, object]] = []
         per_protein: list[int] = []
         for protein in proteins:
-            probabilities = head.probabilities(engine, protein.tokens)
-            write_contacts(folder / _file_name(protein), protein.id, probabilities)
+            places = protein.places if protein.chains else None
+            probabilities = head.probabilities(engine, protein.tokens, places)
+            write_contacts(folder / _file_name(protein), protein.id, probabilities, protein.chains)
             found = _rows(protein, probabilities)
             rows += found
             per_protein.append(len(found))
-            engine.on_residues(len(protein.tokens))
-        return Rows(pa.Table.from_pylist(rows, schema=_SCHEMA), per_protein)
+            engine.on_residues(protein.num_residues)
+        return Rows(pa.Table.from_pylist(rows, schema=schema), per_protein)
 
     def draw() -> None:
         print(f"wrote {folder}: matrices (.npz, .tsv) and pictures (.png), one for each protein")
@@ -104,18 +137,38 @@ def peak_bytes(model: PackedModel, length: int) -> int:
 
 def _rows(protein: Protein, probabilities: Matrix) -> list[dict[str, object]]:
     """Return the rows of the table for a protein."""
-    text = protein.sequence
-    pairs = top_contacts(probabilities)
+    text = decode(protein.tokens[protein.places])
+    pairs = top_contacts(probabilities, protein.chains)
+    residues = _positions(protein)
     return [
         {
             "id": protein.id,
-            "i": i + 1,
-            "j": j + 1,
+            "i": residues[i].position,
+            "j": residues[j].position,
             "residue_i": text[i],
             "residue_j": text[j],
             "probability": probabilities[i, j],
+            "chain_i": residues[i].chain,
+            "chain_j": residues[j].chain,
         }
         for i, j in zip(pairs.i.tolist(), pairs.j.tolist(), strict=True)
+    ]
+
+
+class _Position(NamedTuple):
+    """Place of a residue, as the table has it."""
+
+    chain: str
+    """Name of its chain; empty if the protein has one chain."""
+    position: int
+    """Position in the chain, from 1."""
+
+
+def _positions(protein: Protein) -> list[_Position]:
+    """Return the place of each residue, without linkers."""
+    chains = protein.chains or (ChainSpan("", 0, len(protein.tokens)),)
+    return [
+        _Position(span.name, position) for span in chains for position in range(1, len(span) + 1)
     ]
 
 
@@ -123,34 +176,54 @@ def _fit(command: Command) -> None:
     """Fit the regression on the bundled structures, and store it with the model folder."""
     engine = command.engine
     print("fitting the contact head on the bundled structures")
-    head = fit(engine, chains("fit"))
+    head = fit(engine, known_chains("fit"))
     if not head.weights.any():
         print(
             "warning: no attention head tells contacts from other pairs, so all get one probability"
         )
     file = save(engine.model, command.model_name, head)
-    others = chains("score")
+    others = known_chains("score")
     means = mean_precisions(engine, head, others)
     shown = ", ".join(f"{kind} {mean:.3f}" for kind, mean in means.items())
     print(f"wrote {file}: contact head; precision at L on {len(others)} other structures: {shown}")
 
 
-def top_contacts(probabilities: Matrix) -> Pairs:
-    """Return the L most probable pairs with |i - j| >= 6, the most probable first."""
-    i, j = np.triu_indices(len(probabilities), SHORTEST)
+def top_contacts(probabilities: Matrix, chains: Sequence[ChainSpan] = ()) -> Pairs:
+    """Return the L most probable pairs with |i - j| >= 6 or in different chains, the most probable first."""
+    i, j = np.triu_indices(len(probabilities), 1)
+    lengths = [len(span) for span in chains] or [len(probabilities)]
+    chain = np.repeat(np.arange(len(lengths)), lengths)
+    kept = (j - i >= SHORTEST) | (chain[i] != chain[j])
+    i = i[kept]
+    j = j[kept]
     best = np.argsort(-probabilities[i, j], kind="stable")[: len(probabilities)]
     return Pairs(i[best], j[best])
 
 
-def write_contacts(path: Path, title: str, probabilities: Matrix) -> None:
-    """Write ``path`` with the ends .npz, .tsv and .png; each file appears whole or not at all."""
+def write_contacts(
+    path: Path, title: str, probabilities: Matrix, chains: Sequence[ChainSpan] = ()
+) -> None:
+    """Write ``path`` with the ends .npz, .tsv and .png; each file appears whole or not at all.
+
+    Args:
+        path: path without the end.
+        title: title of the picture.
+        probabilities: probabilities of all pairs, (L, L).
+        chains: chains of the protein; empty for one. Their names and lengths are in the .npz, too.
+    """
+    of_chains: dict[str, Any] = {}
+    if chains:
+        of_chains = {
+            "chains": np.array([span.name for span in chains]),
+            "lengths": np.array([len(span) for span in chains]),
+        }
     path.parent.mkdir(parents=True, exist_ok=True)
     with writing_whole(path.with_name(f"{path.name}.npz")) as file:
-        np.savez_compressed(file, contacts=probabilities)
+        np.savez_compressed(file, contacts=probabilities, **of_chains)
     with writing_whole(path.with_name(f"{path.name}.tsv")) as file:
         np.savetxt(file, probabilities, fmt="%.4f", delimiter="\t")
     with writing_whole(path.with_name(f"{path.name}.png")) as file:
-        _figure(title, probabilities).savefig(file, dpi=150)
+        _figure(title, probabilities, chains).savefig(file, dpi=150)
 
 
 def _file_name(protein: Protein) -> str:
@@ -160,17 +233,43 @@ def _file_name(protein: Protein) -> str:
     return f"{safe}-{digest}"
 
 
-def _figure(title: str, probabilities: Matrix) -> Figure:
-    """Return the picture of a matrix, with dots at the most probable contacts."""
+def _figure(title: str, probabilities: Matrix, chains: Sequence[ChainSpan] = ()) -> Figure:
+    """Return the picture of a matrix, with dots at the most probable contacts, and borders of chains."""
     figure = Figure(figsize=(6.4, 5.6), layout="constrained")
     axis = figure.subplots()
     span = (0.5, len(probabilities) + 0.5)
     image = axis.imshow(probabilities, cmap="Blues", vmin=0, vmax=1, extent=(*span, *span[::-1]))
-    pairs = top_contacts(probabilities)
+    pairs = top_contacts(probabilities, chains)
     label = f"top {len(pairs.i)}, |i - j| >= {SHORTEST}"
+    if len(chains) > 1:
+        label += " or other chain"
     axis.plot(pairs.i + 1, pairs.j + 1, "s", color="#c0392b", markersize=1.5, label=label)
     axis.set(xlabel="position", ylabel="position")
+    if chains:
+        _mark_chains(axis, chains)
     axis.legend(loc="upper right", fontsize=8)
     axis.set_title(title, fontsize=10, parse_math=False)
     figure.colorbar(image, label="probability of a contact (C-beta < 8 A)")
     return figure
+
+
+def _mark_chains(axis: Axes, chains: Sequence[ChainSpan]) -> None:
+    """Draw the borders between chains, and number the residues of each chain from 1."""
+    total = sum(map(len, chains))
+    step = next(step for step in TICK_STEPS if total / step <= MAX_TICKS)
+    places: list[int] = []
+    labels: list[str] = []
+    end = 0
+    for span in chains:
+        if end:
+            axis.axvline(end + 0.5, color=BORDER, linewidth=0.8)
+            axis.axhline(end + 0.5, color=BORDER, linewidth=0.8)
+        places.append(end + 1)
+        labels.append(f"{span.name[:MAX_CHAIN_CHARACTERS]} 1")
+        for position in range(step, len(span) + 1, step):
+            places.append(end + position)
+            labels.append(str(position))
+        end += len(span)
+    axis.set_xticks(places, labels, rotation=90, fontsize=7)
+    axis.set_yticks(places, labels, fontsize=7)
+    axis.set(xlabel="chain and position", ylabel="chain and position")

@@ -16,7 +16,7 @@ import pyarrow as pa
 from seqlm.proteins.alphabet import FIRST_RESIDUE, NUM_STANDARD_RESIDUES, STANDARD_RESIDUES
 from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.mutations.edits import Variant
-from seqlm.proteins.mutations.saturation import all_single_mutants
+from seqlm.proteins.mutations.in_chains import single_mutants_of
 from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.policies import Kind, Reader
 from seqlm.proteins.reading.rejects import Reject
@@ -84,12 +84,15 @@ def variants(config: RunFile, here: Processes) -> None:
         for picture in draw_heat_maps(out, command.model_name, first_position):
             print(f"wrote {picture}: heat map")
         if score.is_distribution:
-            for written in write_positions(out, command.model_name, first_position):
+            has_chains = command.joins_chains
+            for written in write_positions(
+                out, command.model_name, first_position, has_chains=has_chains
+            ):
                 print(f"wrote {written.path}: {written.content}")
 
     def wanted_of(protein: Protein) -> list[Variant]:
         if table is None:
-            return all_single_mutants(protein, first_position)
+            return single_mutants_of(protein, first_position)
         return [found for found in table.parsed(protein) if isinstance(found, Variant)]
 
     def residues_of(protein: Protein) -> int:
@@ -131,10 +134,11 @@ def _counting(records: Iterable[Protein | Reject], counts: Counts) -> Iterator[P
     first: Reject | None = None
     for record in records:
         if isinstance(record, Protein):
-            num_scored = int((record.tokens < FIRST_RESIDUE + NUM_STANDARD_RESIDUES).sum())
+            residues = record.tokens[record.places]
+            num_scored = int((residues < FIRST_RESIDUE + NUM_STANDARD_RESIDUES).sum())
             counts.used += num_scored
-            counts.left_out[Kind.UNUSUAL] += len(record.tokens) - num_scored
-            if first is None and num_scored < len(record.tokens):
+            counts.left_out[Kind.UNUSUAL] += len(residues) - num_scored
+            if first is None and num_scored < len(residues):
                 reason = f"record {record.id} has residues other than {STANDARD_RESIDUES}"
                 first = Reject(Kind.UNUSUAL, record.file, reason, record.id)
         yield record

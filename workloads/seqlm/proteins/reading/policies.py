@@ -49,6 +49,8 @@ class Kind(StrEnum):
     BLANK = "blank"
     LOWER_CASE = "lower case"
     UNUSUAL = "unusual letter"
+    CHAINS = "several chains"
+    BAD_CHAINS = "wrong chains"
     EMPTY = "empty"
     SHORT = "short"
     REPETITIVE = "repetitive"
@@ -152,6 +154,17 @@ POLICIES: Mapping[Kind, Policy] = {
     Kind.GAP: _policy("gap, `-` or `.`", _BAD_RECORD, one="with gaps"),
     Kind.CHARACTER: _policy(
         "other characters in a sequence", _BAD_RECORD, one="with other characters"
+    ),
+    Kind.CHAINS: _policy(
+        "several chains, without `inference.chains` or `task.chains`",
+        _all(Decision.CLEAN, Reader.DATA),  # each chain becomes a protein
+        _all(Decision.STOP, Reader.FINETUNE, Reader.INFERENCE, Reader.CONTACTS, *_CALLS),
+        one="with several chains",
+    ),
+    Kind.BAD_CHAINS: _policy(
+        "an empty chain, or names that do not fit the chains",
+        _BAD_RECORD,
+        one="with wrong chains",
     ),
     Kind.EMPTY: _policy("no sequence", _BAD_RECORD, one="empty"),
     Kind.SHORT: _policy("fewer than 20 residues", _all(Decision.USE, *_SEQUENCES), one="short"),

@@ -225,7 +225,7 @@ def prepare(
         tell("\n".join([f"warning: {rejects.total:,} records are left out:", *rejects.listed()]))
     if spilled.num_split:
         tell(
-            f"note: {spilled.num_split:,} records have several chains; each chain is a protein with the id "
+            f"note: records with several chains: {spilled.num_split:,}; each chain is a protein with the id "
             "<id>.<chain>"
         )
     for warning in [*spilled.implausible.warnings(), *similarity_warning(manifest)]:

@@ -30,6 +30,8 @@ READING = (
     "train.compile",
     "task.id_column",
     "task.sequence_column",
+    "task.sequence_columns",
+    "task.chains",
 )
 """Fields of the run file that every command reads."""
 PREPARING = ("data", "task", "guard", "chat", "model.init_from")

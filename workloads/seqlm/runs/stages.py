@@ -131,9 +131,11 @@ EXPLORING = (
     "inference.output",
     "inference.id_column",
     "inference.sequence_column",
+    "inference.sequence_columns",
     "task.table",
     "task.id_column",
     "task.sequence_column",
+    "task.sequence_columns",
 )
 """Fields of the run file that ``explore`` reads."""
 PUBLISHING = ("name", "runs", "publish", "inference.model", "inference.overwrite")

@@ -257,16 +257,19 @@ def _mark_chains(axis: Axes, chains: Sequence[ChainSpan]) -> None:
     """Draw the borders between chains, and number the residues of each chain from 1."""
     total = sum(map(len, chains))
     step = next(step for step in TICK_STEPS if total / step <= MAX_TICKS)
+    named_every = -(-len(chains) // MAX_TICKS)
     places: list[int] = []
     labels: list[str] = []
     end = 0
-    for span in chains:
+    for number, span in enumerate(chains):
         if end:
             axis.axvline(end + 0.5, color=BORDER, linewidth=0.8)
             axis.axhline(end + 0.5, color=BORDER, linewidth=0.8)
-        places.append(end + 1)
-        labels.append(f"{span.name[:MAX_CHAIN_CHARACTERS]} 1")
-        for position in range(step, len(span) + 1, step):
+        if number % named_every == 0:
+            places.append(end + 1)
+            labels.append(f"{span.name[:MAX_CHAIN_CHARACTERS]} 1")
+        # The last positions have no tick where the name of the next chain stands.
+        for position in range(step, len(span) - step // 2 + 1, step):
             places.append(end + position)
             labels.append(str(position))
         end += len(span)

@@ -67,6 +67,8 @@ EARLIER_DEFAULTS: Mapping[str, Any] = {
     "split.fold": None,
 }
 """Values of fields before columns were found by their names."""
+LATER_DEFAULTS: Mapping[str, Any] = {"sequence_columns": [], "chains": None}
+"""Values of fields that data of earlier versions lack."""
 
 
 @dataclass(frozen=True)
@@ -339,7 +341,7 @@ def _data_fields(task: TaskConfig) -> dict[str, Any]:
 
 
 def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
-    there = LabelSchema.load(out)[1].get("task", {})
+    there = {**LATER_DEFAULTS, **LabelSchema.load(out)[1].get("task", {})}
     if "mask_columns" in there:
         return differences_of(there, wanted, "task.")
     # An earlier version prepared the data: without masks, and with these columns by default.

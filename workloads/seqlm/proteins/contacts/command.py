@@ -137,7 +137,7 @@ def peak_bytes(model: PackedModel, length: int) -> int:
 
 def _rows(protein: Protein, probabilities: Matrix) -> list[dict[str, object]]:
     """Return the rows of the table for a protein."""
-    text = decode(protein.tokens[protein.places])
+    text = decode(protein.residues)
     pairs = top_contacts(probabilities, protein.chains)
     residues = _positions(protein)
     return [

@@ -139,7 +139,7 @@ def prepare_table(config: RunFile) -> Manifest:
     check_rule(task.split)
     records = table.records
     implausible = Implausible()
-    implausible.look_at([record.id for record in records], [record.tokens for record in records])
+    implausible.look_at([record.id for record in records], [record.residues for record in records])
     if not config.data.allow_nucleotides:
         implausible.refuse_nucleotides(", ".join(path.name for path in files.tables))
     labels = read_labels(

@@ -81,6 +81,13 @@ class Record:
     spans: tuple[ChainSpan, ...] = ()
     """Places of the chains in ``tokens`` that are read as one protein; empty for one chain."""
 
+    @property
+    def residues(self) -> bytes:
+        """One token id per residue, without those of linkers between chains."""
+        if not self.spans:
+            return self.tokens
+        return b"".join(self.tokens[span.start : span.stop] for span in self.spans)
+
 
 @dataclass(frozen=True)
 class LabelledTable:

@@ -220,7 +220,7 @@ class Command:
             plan.work.append(sum(map(residues_of, part.proteins)))
             ids = [protein.id for protein in part.proteins]
             plan.occurrences.add_part(ids)
-            implausible.look_at(ids, [protein.tokens for protein in part.proteins])
+            implausible.look_at(ids, [protein.residues for protein in part.proteins])
             proteins.used += len(part.proteins)
             proteins.leave_out(one for one in part.rejects if one.what == OF_PROTEINS)
             num_kept = sum(map(self._num_kept, part.proteins))

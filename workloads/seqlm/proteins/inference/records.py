@@ -85,6 +85,11 @@ class Protein:
         return places_of(self.chains) if self.chains else np.arange(len(self.tokens))
 
     @property
+    def residues(self) -> npt.NDArray[np.uint8]:
+        """Token ids without those of linkers."""
+        return self.tokens[self.places] if self.chains else self.tokens
+
+    @property
     def num_residues(self) -> int:
         """Number of residues, without linkers."""
         return sum(map(len, self.chains)) if self.chains else len(self.tokens)

@@ -134,7 +134,7 @@ def _counting(records: Iterable[Protein | Reject], counts: Counts) -> Iterator[P
     first: Reject | None = None
     for record in records:
         if isinstance(record, Protein):
-            residues = record.tokens[record.places]
+            residues = record.residues
             num_scored = int((residues < FIRST_RESIDUE + NUM_STANDARD_RESIDUES).sum())
             counts.used += num_scored
             counts.left_out[Kind.UNUSUAL] += len(residues) - num_scored

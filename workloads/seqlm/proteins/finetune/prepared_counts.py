@@ -16,6 +16,8 @@ from seqlm.training.data.manifest import IGNORED, Manifest
 from seqlm.training.records import Split
 
 from .labelled import LabelledSplit
+from .labels import LabelSchema
+from .variants.records import NOT_VARIANTS, VariantFacts
 
 NO_LIMIT = sys.maxsize
 """Number of residues that no protein has."""
@@ -43,8 +45,10 @@ def prepared_counts(folder: Path) -> list[Counts]:
         name for name in ("train", "validation", "test") if manifest.splits[name].records
     ]
     splits = [LabelledSplit(folder, name) for name in names]
+    variants = VariantFacts.of(splits[0].facts)
     left_out = Counter(
         {
+            Kind.REPEATED_MEASUREMENT: 0 if variants is None else variants.averaged,
             Kind.NO_LABEL: splits[0].facts["unlabelled_dropped"],
             Kind.REPEATED_SEQUENCE: manifest.duplicates_dropped,
             # Data of earlier versions have none of these.
@@ -52,6 +56,8 @@ def prepared_counts(folder: Path) -> list[Counts]:
             Kind.OTHER_SET: splits[0].facts.get("other_sets_dropped", 0),
         }
     )
+    for kind, number in splits[0].facts.get(NOT_VARIANTS, {}).items():
+        left_out[Kind(kind)] += number
     proteins = Counts("proteins", manifest.records, left_out)
     labels = label_counts(array for split in splits for array in labels_of(split))
     for split in splits:
@@ -97,7 +103,9 @@ def labels_of(split: LabelledSplit) -> Sequence[npt.NDArray[Any]]:
 def lines_of(folder: Path) -> list[str]:
     """Return the lines with the numbers of a prepared table."""
     rejects = folder / REJECTS_FILE
-    return [
+    variants = VariantFacts.of(LabelSchema.load(folder)[1])
+    about = [] if variants is None else [variants.line]
+    return about + [
         one.line(rejects if one.what == "proteins" and rejects.exists() else None)
         for one in prepared_counts(folder)
     ]

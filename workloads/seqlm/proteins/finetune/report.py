@@ -45,6 +45,16 @@ from .scores import (
     scores,
 )
 from .task_kinds import TASK_KINDS
+from .variants.baselines import FILE as VARIANT_BASELINES_FILE
+from .variants.baselines import variant_scores
+from .variants.records import VariantFacts
+from .variants.report import (
+    HEADLINES,
+    baseline_section,
+    mutation_figure,
+    mutation_tables,
+)
+from .variants.report import TITLES as VARIANT_TITLES
 
 TITLES = {
     "accuracy": "Accuracy",
@@ -61,6 +71,7 @@ TITLES = {
     "r2": "R\N{SUPERSCRIPT TWO}",
     "precision": "Precision",
     "recall": "Recall",
+    **VARIANT_TITLES,
 }
 NOT_DEFINED = "\N{EN DASH}"
 """Text of a score that is not defined."""
@@ -93,6 +104,8 @@ class PredictedSplit:
     split: Split
     schema: LabelSchema
     found: Predictions
+    is_of_variants: bool = False
+    """Whether it has measurements of variants of one protein."""
 
 
 class TaskContents(ProteinContents):
@@ -106,6 +119,8 @@ class TaskContents(ProteinContents):
         self._kind = ""
         self._predictions: PredictedSplit | None = None
         self._baselines: Mapping[str, Any] = {}
+        self._beside_variants: Mapping[str, Any] = {}
+        self._direction = ""
 
     def read(self, run_dir: Path, config: Mapping[str, Any]) -> None:
         """Read the predictions for the test split, or for the validation split; a running run has none."""
@@ -113,12 +128,16 @@ class TaskContents(ProteinContents):
         data = config.get("data")
         with suppress(OSError, ValueError):
             self._baselines = json.loads((run_dir / BASELINES_FILE).read_text())
+        self._direction = str(config["task"].get("direction"))
+        with suppress(OSError, ValueError):
+            self._beside_variants = json.loads((run_dir / VARIANT_BASELINES_FILE).read_text())
         splits: tuple[Split, ...] = ("validation", "test")
         for split in splits:
             with suppress(OSError, ValueError, KeyError):  # a report shows what there is
-                schema, _ = LabelSchema.load(Path(str(data and data.get("path"))))
+                schema, facts = LabelSchema.load(Path(str(data and data.get("path"))))
                 found = Predictions.load(predictions_file(run_dir, split))
-                self._predictions = PredictedSplit(split, schema, found)
+                is_of_variants = schema.task.measured and VariantFacts.of(facts) is not None
+                self._predictions = PredictedSplit(split, schema, found, is_of_variants)
 
     def cards(
         self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]
@@ -134,7 +153,19 @@ class TaskContents(ProteinContents):
             values = scores(last.schema, last.found.labels, last.found.outputs)
             notes = {name: _note(name, last, validation) for name in TITLES}
         headlines = kind.headlines if (kind := TASK_KINDS.get(self._kind)) else ()
+        if last is not None and last.is_of_variants:
+            values = variant_scores(self._direction, last.found.labels, last.found.outputs)
+            notes = {name: self._baseline_note(name, notes[name]) for name in HEADLINES}
+            headlines = HEADLINES
         return [Card(TITLES[name], _text(values.get(name)), notes[name]) for name in headlines]
+
+    def _baseline_note(self, score: str, note: str) -> str:
+        """Return the score of the better baseline, or the note without it."""
+        found = self._beside_variants
+        if not found:
+            return note
+        better = found["better_baseline"]
+        return f"test, {better} {_text(found['scores'][better][score]) or NOT_DEFINED}"
 
     def section(self, results: Mapping[str, Any]) -> str:
         """Return the figures and the table of classes of the final predictions."""
@@ -144,6 +175,8 @@ class TaskContents(ProteinContents):
         schema = predictions.schema
         parts = class_scores(schema, predictions.found.labels, predictions.found.outputs)
         unit = "residues" if schema.task.per_residue else "proteins"
+        if predictions.is_of_variants:
+            unit = "variants"
         names = [name for name in parts[0].values if _is_defined(name, parts)]
         rows = []
         for part in parts:
@@ -154,13 +187,15 @@ class TaskContents(ProteinContents):
         return section(
             f"Predictions for the {predictions.split} split",
             self._compared(predictions)
-            + _figures(predictions, parts, unit)
+            + self._figures(predictions, parts, unit)
             + table(titles, rows)
             + _residue_note(predictions),
         )
 
     def _compared(self, predictions: PredictedSplit) -> str:
         """Return the table of the tuned model beside the baselines; empty without them."""
+        if self._beside_variants:
+            return baseline_section(self._beside_variants)
         found = self._baselines
         if found.get("split") != predictions.split:
             return ""
@@ -175,6 +210,18 @@ class TaskContents(ProteinContents):
             "A frozen probe is a linear model on embeddings of the model before tuning.</p>"
         )
         return table(["model", *(TITLES[score] for score in headlines)], rows) + note
+
+    def _figures(self, predictions: PredictedSplit, parts: Sequence[ClassScore], unit: str) -> str:
+        """Return the figures of the predictions."""
+        if not predictions.is_of_variants:
+            return _figures(predictions, parts, unit)
+        scatters = _scatters(predictions)
+        if not self._beside_variants:
+            return f'<div class="grid">{scatters}</div>'
+        errors = mutation_figure(self._beside_variants)
+        return f'<div class="grid">{scatters}{errors}</div>' + mutation_tables(
+            self._beside_variants
+        )
 
     def subtitle(self, config: Mapping[str, Any]) -> str:
         return ", ".join(filter(None, (self._kind, super().subtitle(config))))
@@ -199,12 +246,7 @@ def _figures(predictions: PredictedSplit, parts: Sequence[ClassScore], unit: str
     labels = predictions.found.labels
     outputs = predictions.found.outputs
     if schema.task.measured:
-        figures = []
-        for column, name in enumerate(schema.columns[:MAX_SCATTERS]):
-            measured, predicted = _known(labels, outputs, column)
-            drawn = scatter_figure(name, measured, predicted)
-            figures.append(figure_block(f"Predicted over measured {name}", drawn))
-        return f'<div class="grid">{"".join(figures)}{_length_table(predictions, unit)}</div>'
+        return f'<div class="grid">{_scatters(predictions)}{_length_table(predictions, unit)}</div>'
     classes = list(one_against_others(schema, labels, outputs))
     curves = figure_block(
         "ROC and precision-recall curves", curves_figure(parts, classes), wide=True
@@ -215,6 +257,17 @@ def _figures(predictions: PredictedSplit, parts: Sequence[ClassScore], unit: str
         None if counts is None else confusion_figure(counts, schema.classes, unit),
     )
     return f'{curves}<div class="grid">{matrix}{_length_table(predictions, unit)}</div>'
+
+
+def _scatters(predictions: PredictedSplit) -> str:
+    """Return the predicted over the measured values of the first columns."""
+    found = predictions.found
+    figures = []
+    for column, name in enumerate(predictions.schema.columns[:MAX_SCATTERS]):
+        measured, predicted = _known(found.labels, found.outputs, column)
+        drawn = scatter_figure(name, measured, predicted)
+        figures.append(figure_block(f"Predicted over measured {name}", drawn))
+    return "".join(figures)
 
 
 def _length_table(predictions: PredictedSplit, unit: str) -> str:

@@ -22,6 +22,7 @@ from seqlm.training.data.workspace import say
 from seqlm.training.strict_yaml import shown
 
 from .table import TRUTH, Record, first_of
+from .variants.kinds import VARIANT_SPLITS
 
 SplitNumbers = npt.NDArray[np.int8]
 """Position in ``SPLITS`` of each record, or ``LEFT_OUT`` or ``COPY``, shape (N,)."""
@@ -50,7 +51,8 @@ SHOWN_LEAKS = 5
 HOW_TO_SPLIT = (
     "Give task.split.column with the values that are task.split.validation and task.split.test; or "
     "task.split.cluster=auto, which clusters the proteins by similarity; or task.split.cluster_column; or "
-    "task.split.clusters, a table of two columns (protein, cluster)"
+    "task.split.clusters, a table of two columns (protein, cluster); or, for variants of one protein, "
+    f"task.split.variants={'|'.join(VARIANT_SPLITS)}"
 )
 
 
@@ -70,6 +72,8 @@ def check_rules_agree(split: SplitConfig) -> None:
 
 def check_rule(split: SplitConfig) -> None:
     """Raise ValueError unless a rule is given or was found, with all that it needs."""
+    if split.variants is not None:
+        return
     check_rules_agree(split)
     if split.column is None:
         for name in ("validation", "test", "validation_column", "fold"):
@@ -126,7 +130,8 @@ def split_records(
                 advice = (
                     f"there are {len(set(clusters or ()))} clusters for data.validation_fraction "
                     f"{settings.validation_fraction} and data.test_fraction {settings.test_fraction}: "
-                    "give more clusters, or larger shares"
+                    "give more clusters, or larger shares; variants of one protein, all of them "
+                    f"relatives, are split by task.split.variants={'|'.join(VARIANT_SPLITS)}"
                 )
             raise ValueError(
                 f"none of the {len(records)} proteins is in the {SPLITS[number]} split; {advice}"

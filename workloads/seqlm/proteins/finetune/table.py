@@ -39,8 +39,9 @@ from seqlm.training.data.table_rows import TABLE_FORMATS, Cell, Problems, Row, T
 from seqlm.training.strict_yaml import shown
 
 from .fasta_table import ID, PARTNER, FastaTable
-from .table_columns import FIELDS, completed, described
+from .table_columns import FIELDS, completed, described, variant_columns
 from .task_kinds import TASK_KINDS
+from .variants.wild_type import FIELD, GIVE_IT, WildTypeProtein, built_sequences
 
 PROTEIN_TABLE = TableUse(
     fields="task.id_column, task.sequence_column, task.label_columns, task.mask_columns and task.split, or "
@@ -96,7 +97,9 @@ class LabelledTable:
     records: list[Record]
     task: TaskConfig
     rejects: list[Reject]
-    """Proteins without a row in the file of labels."""
+    """Proteins without a row in the file of labels, and rows whose names are no variants of the protein."""
+    has_ids: bool = True
+    """Whether a column has the ids; otherwise rows are numbered."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,13 @@ class _Source:
     id: str | None
     """Column with the ids; None numbers the rows."""
     sequences: tuple[str, ...] = ()
-    """Columns with the sequences, one for each chain; none in a file beside the proteins."""
+    """Columns with the sequences, one for each chain. None in a file beside the proteins, and if ``mutation``
+    names variants."""
     format: FieldFormat | None = None
     has_labels: bool = True
     """Whether it has labels, so that proteins without a row in it are left out."""
+    mutation: str | None = None
+    """Column with the names of variants of one protein; None without any."""
 
     @property
     def header(self) -> list[str]:
@@ -130,12 +136,18 @@ class _Source:
         columns = f"id: {'none, so rows are numbered' if self.id is None else self.id}"
         if self.sequences:
             columns += f", {described_sequences(self.sequences)}"
+        if self.mutation is not None:
+            columns += f", mutation: {self.mutation}"
         roles = described(task, self.header)
         return f"{self.path} is {what}; {columns}{', ' if roles else ''}{roles}"
 
 
 def read_records(
-    task: TaskConfig, files: Sequence[Path], labels: Path | None = None, mask: Path | None = None
+    task: TaskConfig,
+    files: Sequence[Path],
+    labels: Path | None = None,
+    mask: Path | None = None,
+    wild_type: WildTypeProtein | None = None,
 ) -> LabelledTable:
     """Return all records of the tables, in their order.
 
@@ -144,6 +156,8 @@ def read_records(
         files: tables or FASTA files with the proteins.
         labels: table or FASTA file with labels beside FASTA files, by id; None if they have labels.
         mask: table or FASTA file with masks of residues, by id; None without, or if the tables have them.
+        wild_type: protein of the variants in tables that name them, and have no sequences; None if the run
+            file gives none.
 
     Raises:
         ValueError: for files that cannot be read, missing columns, and bad records with their lines.
@@ -162,22 +176,25 @@ def read_records(
     place = str(proteins[0].path if labels is None else labels)
     if labels is None:
         _check_have_labels(proteins, task)
-    task = completed(task, names, known, place)
+    task = completed(replace(task, mutation_column=proteins[0].mutation), names, known, place)
     for source in (*proteins, *beside):
         note_once(source.describe(task))
 
     problems = Problems()
     rejects: list[Reject] = []
-    records = _joined(task, proteins, beside, problems, rejects)
-    if not beside:
-        records = _with_unique_ids(task, records, proteins)
-    _check_ids(records, problems)
+    records = _joined(task, proteins, beside, problems, rejects, wild_type)
+    # Repeated measurements of a variant may have one id.
+    if task.split.variants is None:
+        if not beside:
+            records = _with_unique_ids(task, records, proteins)
+        _check_ids(records, problems)
     problems.raise_if_any(", ".join(path.name for path in files))
     if not records:
         raise ValueError(
             f"{', '.join(map(str, files))}: no record below the header; give at least one"
         )
-    return LabelledTable(records, task, rejects)
+    has_ids = all(source.id is not None for source in proteins)
+    return LabelledTable(records, task, rejects, has_ids)
 
 
 def _opened(path: Path, text: str) -> Table | FastaTable:
@@ -207,6 +224,10 @@ def _proteins(path: Path, task: TaskConfig) -> _Source:
                 f"{path} has pairs of proteins ({PARTNER}= in its headers); give labels of single ones"
             )
         return _Source(table, ID, (SEQUENCE,), format_of(table.header, in_fasta=True))
+    if task.split.variants is not None:
+        variants = variant_columns(task, table.header, str(path))
+        sequences = () if variants.sequence is None else (variants.sequence,)
+        return _Source(table, variants.id, sequences, variants.format, mutation=variants.mutation)
     columns = chosen_columns(
         table.header,
         str(path),
@@ -264,6 +285,7 @@ def _joined(
     beside: Sequence[_Source],
     problems: Problems,
     rejects: list[Reject],
+    wild_type: WildTypeProtein | None,
 ) -> list[Record]:
     """Return the records with all cells that the task reads, from every file.
 
@@ -272,7 +294,8 @@ def _joined(
         proteins: files of proteins.
         beside: files of labels and masks.
         problems: record of the mistakes.
-        rejects: list that receives the proteins without labels.
+        rejects: list that receives the proteins without labels, and the names that are no variants.
+        wild_type: protein of the variants in tables without sequences.
     """
     split = task.split
     of_split = (split.column, split.validation_column, split.cluster_column)
@@ -286,10 +309,16 @@ def _joined(
         own = [name for name in own if name not in missing]
     records: list[Record] = []
     for source in proteins:
-        columns = [*([] if source.id is None else [source.id]), *source.sequences, *own]
-        rows = source.table.rows(list(dict.fromkeys(columns)), problems)
+        columns = [source.id, *source.sequences, source.mutation, *own]
+        known_columns = dict.fromkeys(name for name in columns if name is not None)
+        rows: Iterable[Row] = source.table.rows(list(known_columns), problems)
+        sequences = source.sequences
+        if not sequences:
+            assert source.mutation is not None
+            sequences = (f"sequence of {source.mutation}",)
+            rows = _of_variants(rows, source, sequences[0], task, wild_type, rejects)
         first = len(records) + 1
-        read = table_records(rows, source.id, source.sequences, problems, first)
+        read = table_records(rows, source.id, sequences, problems, first)
         records += _with_mode(read, task, problems)
     files = ", ".join(source.path.name for source in proteins)
     known = {record.id for record in records}
@@ -327,6 +356,36 @@ def _with_mode(records: Iterable[Record], task: TaskConfig, problems: Problems) 
         else:
             whole = joined(record.complex.chains, chain_mode(task.chains))
             yield replace(record, tokens=whole.tokens.tobytes(), spans=whole.spans)
+
+
+def _of_variants(
+    rows: Iterable[Row],
+    source: _Source,
+    into: str,
+    task: TaskConfig,
+    wild_type: WildTypeProtein | None,
+    rejects: list[Reject],
+) -> Iterator[Row]:
+    """Return the rows of a table without sequences, with the sequences of its variants in a column.
+
+    Args:
+        rows: rows of the table.
+        source: table.
+        into: column that the sequences get.
+        task: task of the run file.
+        wild_type: protein of the variants.
+        rejects: list that receives the rows whose names are no variants of it.
+
+    Raises:
+        ValueError: if there is no wild type.
+    """
+    assert source.mutation is not None
+    if wild_type is None:
+        raise ValueError(
+            f"{FIELD}: got none, and {source.path} names variants in the column {source.mutation!r} without "
+            f"their sequences; {GIVE_IT}, or name a column of sequences in {FIELDS[Role.SEQUENCE]}"
+        )
+    return built_sequences(rows, source.mutation, into, wild_type, task.first_position, rejects)
 
 
 def _rows_by_id(source: _Source, columns: Sequence[str], problems: Problems) -> dict[str, Row]:

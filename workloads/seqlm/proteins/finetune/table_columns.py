@@ -5,10 +5,19 @@ A format of the field names its own columns. Otherwise well-known names decide
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from seqlm.proteins.config import SplitConfig, TaskConfig
-from seqlm.proteins.reading.columns import Role, listed, named, only_one, well_known_column
+from seqlm.proteins.reading.columns import (
+    Role,
+    format_of,
+    id_column_of,
+    listed,
+    named,
+    only_one,
+    sequence_column_of,
+    well_known_column,
+)
 from seqlm.proteins.reading.field_formats import FieldFormat, FormatSplit
 
 from .task_kinds import TASK_KINDS
@@ -16,11 +25,14 @@ from .task_kinds import TASK_KINDS
 FIELDS: Mapping[Role, str] = {
     Role.ID: "task.id_column",
     Role.SEQUENCE: "task.sequence_column",
+    Role.MUTATION: "task.mutation_column",
     Role.LABEL: "task.label_columns",
     Role.MASK: "task.mask_columns",
     Role.SPLIT: "task.split.column",
 }
 """Fields of the run file that name the columns of a role."""
+SEQUENCE_RANKS = 3
+"""Last rank of the names of sequences that count in a table with names of variants."""
 
 
 def completed(
@@ -45,6 +57,55 @@ def completed(
         mask_columns=task.mask_columns or _masks(task, others, known, place),
         split=_split(task.split, others, known, place),
     )
+
+
+@dataclass(frozen=True)
+class VariantColumns:
+    """Columns of a table of variants of one protein, which has sequences, names of variants, or both."""
+
+    id: str | None
+    """Column with the ids, which may be that of the names; None if the table has neither."""
+    sequence: str | None
+    mutation: str | None
+    format: FieldFormat | None
+
+
+def variant_columns(task: TaskConfig, header: Sequence[str], place: str) -> VariantColumns:
+    """Return the columns of a table of variants of one protein.
+
+    Args:
+        task: task of the run file.
+        header: names of all columns.
+        place: file, for messages.
+
+    Raises:
+        ValueError: if it has neither sequences nor names of variants, or columns are ambiguous.
+    """
+    known = format_of(header)
+    mutation = task.mutation_column
+    if mutation is None:
+        of_format = named(header, known.mutations) if known is not None else []
+        field = FIELDS[Role.MUTATION]
+        mutation = only_one(of_format, Role.MUTATION, place, field)
+        mutation = mutation or well_known_column(header, Role.MUTATION, place, field)
+    sequence = task.sequence_column
+    if sequence is None and mutation is None:
+        sequence = sequence_column_of(header, known, place, FIELDS[Role.SEQUENCE])
+    elif sequence is None:
+        sequence = _sequence_beside_names(header, known, place)
+    name = task.id_column or id_column_of(header, known, place, FIELDS[Role.ID])
+    return VariantColumns(name or mutation, sequence, mutation, known)
+
+
+def _sequence_beside_names(
+    header: Sequence[str], known: FieldFormat | None, place: str
+) -> str | None:
+    """Return the column of sequences of a table that names variants; None if it has none."""
+    field = FIELDS[Role.SEQUENCE]
+    of_format = named(header, known.sequences) if known is not None else []
+    column = only_one(of_format, Role.SEQUENCE, place, field)
+    # Vaguer names, such as protein, often stand for something else beside names of variants.
+    return column or well_known_column(header, Role.SEQUENCE, place, field, SEQUENCE_RANKS)
 
 
 def _labels(
@@ -81,8 +142,8 @@ def _split(
     split: SplitConfig, header: Sequence[str], known: FieldFormat | None, place: str
 ) -> SplitConfig:
     """Return the rule of the split: the run file's, or else that of the format or of a column ``split``."""
-    by_cluster = (split.cluster, split.cluster_column, split.clusters)
-    if split.column is None and any(rule is not None for rule in by_cluster):
+    by_other = (split.cluster, split.cluster_column, split.clusters, split.variants)
+    if split.column is None and any(rule is not None for rule in by_other):
         return split
     of_format = known.split if known is not None else None
     if of_format is not None:

@@ -90,6 +90,11 @@ class Variant:
         return sum(max(len(edit.inserted), edit.stop - edit.start) for edit in self.edits)
 
     @property
+    def position(self) -> int | None:
+        """First place that an edit changes, from 0; None for the wild type."""
+        return min((edit.start for edit in self.edits), default=None)
+
+    @property
     def tokens(self) -> npt.NDArray[np.uint8]:
         """Token ids of the variant, (L',)."""
         return self._edited(self.wild, self.edits)

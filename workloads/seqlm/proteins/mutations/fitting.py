@@ -21,22 +21,32 @@ LARGEST_RATIO = 2.0
 """Largest ratio of the lengths of a whole sequence and its wild type."""
 
 
-def parse_variant(name: str, protein: WildType, first_position: int = 1) -> Variant:
+def parse_variant(
+    name: str, protein: WildType, first_position: int = 1, field: str = FIRST_POSITION
+) -> Variant:
     """Return the variant of a protein that a name describes.
 
     Args:
         name: name of the variant.
         protein: wild type.
         first_position: number of the protein's first residue in names.
+        field: name of that number for the user.
 
     Raises:
         MutationError: if the name has another form, or does not fit the protein.
     """
-    return fitted(described(name), protein, first_position)
+    return fitted(described(name), protein, first_position, field)
 
 
-def fitted(description: Description, protein: WildType, first_position: int = 1) -> Variant:
+def fitted(
+    description: Description,
+    protein: WildType,
+    first_position: int = 1,
+    field: str = FIRST_POSITION,
+) -> Variant:
     """Return the variant of a protein that a description means.
+
+    The other parameters are those of ``parse_variant``.
 
     Raises:
         MutationError: if it does not fit the protein.
@@ -44,16 +54,25 @@ def fitted(description: Description, protein: WildType, first_position: int = 1)
     name = description.name
     wild = np.asarray(protein.tokens, dtype=np.uint8)
     if description.sequence is not None:
-        mutant = encode(description.sequence)
-        check_sequence(name, mutant.tobytes(), protein)
-        return Variant(name, edits_between(wild.tobytes(), mutant.tobytes()), wild)
-    found = [_edit(change, protein, first_position) for change in description.changes]
+        return variant_of(name, encode(description.sequence).tobytes(), protein)
+    found = [_edit(change, protein, first_position, field) for change in description.changes]
     edits = tuple(edit for edit in found if edit is not None)
     check_apart(shown(name), edits)
     variant = Variant(name, edits, wild)
     if not len(variant.tokens):
         raise MutationError(f"{shown(name)} deletes all residues of {protein.id}; leave it out")
     return variant
+
+
+def variant_of(name: str, mutant: bytes, protein: WildType) -> Variant:
+    """Return the variant of a protein with the given token ids.
+
+    Raises:
+        MutationError: if they are hardly a variant of the protein.
+    """
+    check_sequence(name, mutant, protein)
+    wild = np.asarray(protein.tokens, dtype=np.uint8)
+    return Variant(name, edits_between(wild.tobytes(), mutant), wild)
 
 
 def check_sequence(name: str, mutant: bytes, protein: WildType) -> None:
@@ -75,14 +94,14 @@ def check_sequence(name: str, mutant: bytes, protein: WildType) -> None:
             )
 
 
-def _edit(change: Change, protein: WildType, first_position: int) -> Edit | None:
+def _edit(change: Change, protein: WildType, first_position: int, field: str) -> Edit | None:
     """Return the edit of a change; None if nothing changes.
 
     Raises:
         MutationError: if a residue that the change names is not there.
     """
     for named in change.named:
-        _check_residue(change, named, protein, first_position)
+        _check_residue(change, named, protein, first_position, field)
     start = change.named[0].number - first_position
     stop = change.named[-1].number - first_position + 1
     inserted = bytes(TOKENS.index(letter) for letter in change.inserted)
@@ -99,14 +118,16 @@ def _edit(change: Change, protein: WildType, first_position: int) -> Edit | None
             return None
 
 
-def _check_residue(change: Change, named: Named, protein: WildType, first_position: int) -> None:
+def _check_residue(
+    change: Change, named: Named, protein: WildType, first_position: int, field: str
+) -> None:
     """Raise MutationError if a residue that a change names is not there."""
     length = len(protein.tokens)
     last_position = first_position + length - 1
     if not first_position <= named.number <= last_position:
         raise MutationError(
             f"{change.text}: position {named.number} is outside {protein.id}, which has the positions "
-            f"{first_position} to {last_position} ({FIRST_POSITION} is the number of its first residue)",
+            f"{first_position} to {last_position} ({field} is the number of its first residue)",
             Kind.OTHER_PROTEIN,
         )
     there = TOKENS[int(protein.tokens[named.number - first_position])]
@@ -114,7 +135,7 @@ def _check_residue(change: Change, named: Named, protein: WildType, first_positi
         raise MutationError(
             f"{change.text}: the wild type {protein.id} has {there} at position {named.number}, not "
             f"{named.letter}; is this the right protein, and is its first residue number {first_position} "
-            f"({FIRST_POSITION})?",
+            f"({field})?",
             Kind.OTHER_PROTEIN,
         )
 

@@ -164,7 +164,8 @@ FIELD_FORMATS = (
         needs=frozenset(("accession", "hgvs_pro")),
         mutations=("hgvs_pro",),
         without_sequence="which has variants of one protein and no sequences; give it to seqlm variants as "
-        "inference.mutations, with the protein as inference.input",
+        "inference.mutations, with the protein as inference.input, or fine-tune on it with "
+        "task.split.variants and task.wild_type",
     ),
 )
 """Formats of the field, the more specific ones first: the first that fits is taken."""

@@ -62,6 +62,7 @@ class Kind(StrEnum):
     CONTROL_CHARACTER = "control character"
     REPEATED_ID = "repeated id"
     REPEATED_SEQUENCE = "repeated sequence"
+    REPEATED_MEASUREMENT = "repeated measurement"
     FIELDS = "fields"
     """``Problems`` of tables, which know no proteins, use this value."""
     NO_LABEL = "no label"
@@ -217,6 +218,13 @@ POLICIES: Mapping[Kind, Policy] = {
         _all(Decision.USE, Reader.INFERENCE, Reader.CONTACTS, *_CALLS),
         many="repeated sequences",
     ),
+    Kind.REPEATED_MEASUREMENT: _policy(
+        "repeated measurement of a variant",
+        _all(Decision.CLEAN, Reader.FINETUNE),
+        _all(Decision.USE, Reader.PROPOSE),
+        one="averaged repeat",
+        many="averaged repeats",
+    ),
     Kind.FIELDS: _policy(
         "a row with more or fewer cells",
         _all(Decision.REJECT, Reader.DATA, Reader.INFERENCE, Reader.CONTACTS, Reader.PROPOSE),
@@ -267,14 +275,14 @@ POLICIES: Mapping[Kind, Policy] = {
     ),
     Kind.BAD_MUTATION: _policy(
         "a mutation that cannot be read",
-        _all(Decision.REJECT, Reader.INFERENCE, Reader.PROPOSE),
+        _all(Decision.REJECT, Reader.FINETUNE, Reader.INFERENCE, Reader.PROPOSE),
         _all(Decision.STOP, Reader.PYTHON),
         one="not a mutation",
         many="not mutations",
     ),
     Kind.OTHER_PROTEIN: _policy(
         "a mutation that does not fit the protein",
-        _all(Decision.REJECT, Reader.INFERENCE, Reader.PROPOSE),
+        _all(Decision.REJECT, Reader.FINETUNE, Reader.INFERENCE, Reader.PROPOSE),
         _all(Decision.STOP, Reader.PYTHON),
         one="that does not fit",
         many="that do not fit",

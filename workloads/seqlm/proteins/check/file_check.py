@@ -137,7 +137,9 @@ def check_file(path: Path, columns: NamedByUser) -> FileCheck:
 def _check(check: FileCheck, columns: NamedByUser) -> None:
     source = ProteinInput(check.path, check.path.name)
     form = source.form
-    title = "FASTA" if form is None else f"table, {form.title}"
+    title = "FASTA"
+    if form is not None:
+        title = form.title if form.source is not None else f"table, {form.title}"
     check.form.append(", ".join([title, *_encoding(check.path, form)]))
     if form is None:
         _check_fasta(check, source)
@@ -147,7 +149,7 @@ def _check(check: FileCheck, columns: NamedByUser) -> None:
 
 def _encoding(path: Path, form: TableForm | None) -> list[str]:
     """Return the compression and the encoding of a text, which is read to its end."""
-    if form is not None and form.layout is not Layout.TEXT:
+    if form is not None and form.layout in (Layout.PARQUET, Layout.WORKBOOK):
         return []
     with Source(path, max_line_bytes=None) as source:
         while source.read(1 << 20):

@@ -227,7 +227,8 @@ def _of_table(
         sequence_column=sequence_column,
         fields=COLUMN_FIELDS,
     )
-    note_once(f"{table.path} is {table.form.title}; {columns.describe()}")
+    if table.form.source is None:  # a structure reports its chains
+        note_once(f"{table.path} is {table.form.title}; {columns.describe()}")
     problems = _Collected()
     wanted = [columns.sequence] if columns.id is None else [columns.id, columns.sequence]
     rows = table.rows(wanted, problems)

@@ -1,0 +1,60 @@
+"""Every reader of proteins reads structures: preparation, tables of tasks, and the check of files."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from seqlm.proteins.check.file_check import NamedByUser, check_file
+from seqlm.proteins.config import TaskConfig
+from seqlm.proteins.data.inputs import ProteinInput
+from seqlm.proteins.data.sources import is_proteins
+from seqlm.proteins.finetune.table import read_records
+from seqlm.training.data.limits import Limits
+from tests.workloads.proteins.structures.structure_texts import helix
+
+pytest.importorskip("gemmi", reason="the extra structures is not installed")
+
+SEQUENCE = "MKTAYIAKQRQISFVKSHFSRQG"
+MISSING = (0, 5)
+
+
+@pytest.fixture
+def structure(tmp_path: Path) -> Path:
+    path = tmp_path / "x.pdb"
+    path.write_text(helix({"A": SEQUENCE, "B": SEQUENCE[:9]}, MISSING))
+    return path
+
+
+def test_the_preparation_reads_the_chains(structure: Path) -> None:
+    assert is_proteins(structure)
+    source = ProteinInput(structure, "x")
+    with closing(source.reader(itertools.count(1))) as reader:
+        [block] = reader.blocks(Limits.for_workers(1))
+    assert block.ids == [b"9HLX_A", b"9HLX_B"]
+    assert block.sequences == [SEQUENCE.encode(), SEQUENCE[:9].encode()]
+    assert source.where(2) == f"{structure} row 2"
+
+
+def test_a_task_has_labels_beside_structures_and_masks_unresolved_residues(
+    structure: Path, tmp_path: Path
+) -> None:
+    labels = tmp_path / "labels.fasta"
+    labels.write_text(f">9HLX_A\n{'H' * len(SEQUENCE)}\n>9HLX_B\n{'C' * 9}\n")
+    table = read_records(TaskConfig(kind="residue"), [structure], labels)
+    assert [record.id for record in table.records] == ["9HLX_A", "9HLX_B"]
+    assert table.task.mask_columns == ("resolved",)
+    mask = table.records[0].cells["resolved"]
+    assert isinstance(mask, str)
+    assert [place for place, digit in enumerate(mask) if digit == "0"] == list(MISSING)
+
+
+def test_a_check_describes_the_structure(structure: Path) -> None:
+    lines = list(check_file(structure, NamedByUser()).lines())
+    assert lines[1] == "  a PDB structure, UTF-8"
+    assert "  proteins: read 2, used 2, left out 0" in lines
+    assert "  residues: 32, lengths 9 to 23" in lines
+    assert not [line for line in lines if "warning" in line], lines

@@ -49,6 +49,7 @@ def helix(
     *,
     with_sequence: bool = True,
     first_number: int = 1,
+    rise: float = RISE,
 ) -> str:
     """Return a PDB file of helices with C-alpha and C-beta.
 
@@ -57,6 +58,7 @@ def helix(
         missing: positions without coordinates, from 0.
         with_sequence: whether it has SEQRES.
         first_number: number of the first residue.
+        rise: Angstrom from one residue to the next; few make residues far apart in the chain neighbours.
     """
     lines = ["HEADER    MADE UP                                 01-JAN-26   9HLX"]
     for name, sequence in chains.items() if with_sequence else ():
@@ -78,8 +80,19 @@ def helix(
                 y = radius * math.sin(angle)
                 lines.append(
                     f"ATOM  {serial:5d}  {atom:3s} {THREE_LETTERS[letter]} {name}"
-                    f"{place + first_number:4d}    {x:8.3f}{y:8.3f}{RISE * place:8.3f}  1.00 20.00"
+                    f"{place + first_number:4d}    {x:8.3f}{y:8.3f}{rise * place:8.3f}  1.00 20.00"
                     "           C"
                 )
         lines.append("TER")
     return "\n".join([*lines, "END", ""])
+
+
+def as_mmcif(text: str) -> str:
+    """Return a PDB file as gemmi writes it in mmCIF."""
+    import gemmi
+
+    structure = gemmi.read_pdb_string(text)
+    structure.merge_chain_parts()
+    structure.setup_entities()
+    structure.assign_label_seq_id()
+    return structure.make_mmcif_document().as_string()

@@ -16,7 +16,7 @@ from seqlm.proteins.structures import parsing
 from seqlm.proteins.structures.chains import entry_of, read_structure
 from seqlm.proteins.structures.formats import StructureFormat, format_of_file
 from seqlm.training.data.source_file import _noted
-from tests.workloads.proteins.structures.structure_texts import ODD, helix
+from tests.workloads.proteins.structures.structure_texts import ODD, as_mmcif, helix
 
 gemmi = pytest.importorskip("gemmi", reason="the extra structures is not installed")
 
@@ -27,15 +27,6 @@ def written(folder: Path, text: str, name: str = "file.pdb") -> Path:
     path = folder / name
     path.write_text(text)
     return path
-
-
-def as_mmcif(text: str) -> str:
-    """Return a PDB file as gemmi writes it in mmCIF."""
-    structure = gemmi.read_pdb_string(text)
-    structure.merge_chain_parts()
-    structure.setup_entities()
-    structure.assign_label_seq_id()
-    return structure.make_mmcif_document().as_string()
 
 
 FORMATS: dict[str, Callable[[str], str]] = {"PDB": str, "mmCIF": as_mmcif}

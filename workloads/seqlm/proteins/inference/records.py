@@ -92,7 +92,7 @@ def read_proteins(
     """
     paths: list[Path] = []
     for location in locations:
-        paths += _fetched(location, downloads)
+        paths += fetched(location, downloads)
     for path in paths:
         form = table_of_proteins(path)
         if form is not None:
@@ -104,7 +104,7 @@ def read_proteins(
                 yield from _of_block(block)
 
 
-def _fetched(location: str, downloads: Path) -> list[Path]:
+def fetched(location: str, downloads: Path) -> list[Path]:
     """Return the local files of a location; one process of a command downloads, the others wait for it."""
     while True:
         try:

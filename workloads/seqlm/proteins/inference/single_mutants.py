@@ -27,7 +27,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from seqlm.runs.inference_commands import PARQUET
+from seqlm.runs.inference_commands import PARQUET, POSITIONS_END
 from seqlm.training.whole_file import write_whole, writing_whole
 
 ROWS = "GAVLIMPFWYSTCNQDEHKR"
@@ -235,7 +235,7 @@ def probabilities(mutants: Mutants) -> dict[int, npt.NDArray[np.float64]]:
 
 def write_positions(table: Path, model: str, first_position: int = 1) -> list[Written]:
     """Write ``<name>.positions.csv`` and the logos of the first proteins, and return these files."""
-    path = table.with_name(f"{table.stem}.positions.csv")
+    path = table.with_suffix(POSITIONS_END)
     written = [Written(path, "summary by position")]
     has_logomaker = find_spec("logomaker") is not None
     if not has_logomaker:

@@ -36,7 +36,7 @@ _COMPRESSED = frozenset((".gz", ".bz2", ".xz", ".zst", ".zip"))
 _STRUCTURE_SUFFIXES = frozenset((".pdb", ".ent", ".cif", ".mmcif"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StructureChain:
     """Protein chain of L residues."""
 

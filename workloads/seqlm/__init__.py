@@ -12,17 +12,13 @@ with the standard library alone.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seqlm.api import Model, load, sample_table
+    from seqlm.api import Model, contact_precision, load, read_structure, sample_table
 
-__all__ = ["Model", "__version__", "load", "sample_table"]
+__all__ = ["Model", "__version__", "contact_precision", "load", "read_structure", "sample_table"]
 __version__: str
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Model", "load", "sample_table"):
-        from seqlm import api
-
-        return getattr(api, name)
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 
@@ -30,4 +26,8 @@ def __getattr__(name: str) -> Any:
             return version("seqlm")
         except PackageNotFoundError:
             return "0+unknown"  # a folder on Python's path, as on the nodes of a cluster
+    if name in __all__:
+        from seqlm import api
+
+        return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

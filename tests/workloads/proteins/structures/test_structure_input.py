@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import seqlm
 from seqlm.proteins.check.file_check import NamedByUser, check_file
 from seqlm.proteins.config import TaskConfig
 from seqlm.proteins.data.inputs import ProteinInput
@@ -58,3 +59,20 @@ def test_a_check_describes_the_structure(structure: Path) -> None:
     assert "  proteins: read 2, used 2, left out 0" in lines
     assert "  residues: 32, lengths 9 to 23" in lines
     assert not [line for line in lines if "warning" in line], lines
+
+
+def test_python_reads_structures_and_scores_contacts(structure: Path) -> None:
+    found = seqlm.read_structure(str(structure))
+    assert found.sequences == {"9HLX_A": SEQUENCE, "9HLX_B": SEQUENCE[:9]}
+    chain = found.chains[0]
+    table = seqlm.contact_precision(chain, chain.contacts())
+    assert list(table["range"]) == ["short", "medium", "long"]
+    assert table["contacts"][0] == 0 == table["P@L"][0], (
+        "a helix has no contacts six residues apart"
+    )
+    near = chain.contacts()
+    assert near[6, 9] and not near[5, 6], "residue 5 is not resolved"
+    with pytest.raises(
+        ValueError, match=r"probabilities: got the shape \(3, 3\); expected \(23, 23\)"
+    ):
+        seqlm.contact_precision(chain, near[:3, :3])

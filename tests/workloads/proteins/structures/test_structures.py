@@ -160,7 +160,7 @@ HOSTILE = {
     "header": (lambda: "HEADER    X\n", r"has no protein chain\. Give a structure of a protein"),
     "DNA": (
         lambda: "\n".join(line for line in ODD.splitlines() if " A " not in line),
-        r"no protein chain; it has .*1 chain of nucleic acid or another polymer",
+        r"no protein chain, but 1 further model, 1 chain of DNA, RNA or another polymer\. Give",
     ),
     "parts": (
         lambda: "".join(
@@ -230,3 +230,18 @@ def test_a_missing_gemmi_names_the_extra(tmp_path: Path, monkeypatch: pytest.Mon
         ValueError, match=r"is a structure, and gemmi .* pip install 'seqlm\[structures\]'"
     ):
         list(read_proteins([str(path)], tmp_path))
+
+
+def test_simulations_have_proteins_in_chains_of_many_molecules(tmp_path: Path) -> None:
+    lines = helix({"A": "MHK"}, with_sequence=False).replace("HIS", "HSE").splitlines()
+    atoms_of_protein = [line[:21] + " " + line[22:] for line in lines if line.startswith("ATOM")]
+    others = [
+        line[:12] + atom + line[16:22] + f"{number:4d}" + line[26:]
+        for line in atoms_of_protein[:1]
+        for number, atom in enumerate([" OW  SOL", " OW  SOL", "NA    NA"], start=4)
+    ]
+    others = [line[:12] + line[12:20].ljust(8) + line[24:] for line in others]
+    path = written(tmp_path, "\n".join([*atoms_of_protein, *others, "END"]), "simulation.pdb")
+    structure = read_structure(path)
+    assert structure.sequences == {"simulation": "MHK"}
+    assert "1 protein chain, named as by the author; left out" in next(structure.lines())

@@ -2,12 +2,13 @@
 
 A chain has the residues of SEQRES (PDB) or ``_entity_poly_seq`` (mmCIF); those without coordinates are
 unresolved. Without SEQRES, it has the residues with coordinates, and gaps are not filled. Modified residues
-become their parents, by gemmi's table. The first model and the first alternative location are read. Chains
-have the author's names, which PDB files have, and which mmCIF files call ``auth_asym_id``.
+become their parents, by gemmi's table, and so do those of force fields. The first model and the first
+alternative location are read. Chains have the author's names, which PDB files have, and which mmCIF files call
+``auth_asym_id``.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from seqlm.proteins.reading.policies import POLICIES, Kind
+from seqlm.proteins.reading.policies import POLICIES, Decision, Kind, Reader, decision
 from seqlm.training.data.source_file import note_once
 from seqlm.training.strict_yaml import shown, shown_first
 
@@ -32,6 +33,23 @@ HEADER = ("id", "sequence", "resolved")
 """Columns of the records. ``resolved`` is 1 for each residue with coordinates, and 0 for others."""
 PROTEIN_TYPES = frozenset(("PeptideL", "PeptideD", "CyclicPseudoPeptide"))
 """Names of gemmi's types of polymers that are proteins."""
+FORCE_FIELD_PARENTS: Mapping[str, str] = {
+    "ASH": "D",
+    "CYM": "C",
+    "CYX": "C",
+    "GLH": "E",
+    "HID": "H",
+    "HIE": "H",
+    "HIP": "H",
+    "HSD": "H",
+    "HSE": "H",
+    "HSP": "H",
+    "LYN": "K",
+}
+"""Parents of residues as AMBER and CHARMM name them by their protons and bonds. gemmi's table lacks them."""
+FORCE_FIELD_WATERS = frozenset(("SOL", "TIP", "TIP3", "TP3", "SPC"))
+LEAST_RESIDUES = 2
+"""Smallest number of amino acids that make a chain a protein if gemmi does not know its type."""
 _COMPRESSED = frozenset((".gz", ".bz2", ".xz", ".zst", ".zip"))
 _STRUCTURE_SUFFIXES = frozenset((".pdb", ".ent", ".cif", ".mmcif"))
 
@@ -82,18 +100,41 @@ class Structure:
     """Numbers of residues, chains and molecules that were changed or left out."""
     notes: tuple[str, ...] = ()
 
+    @property
+    def sequences(self) -> dict[str, str]:
+        """Sequences of the chains by their ids."""
+        return {chain.id: chain.sequence for chain in self.chains}
+
     def lines(self) -> Iterator[str]:
         """Yield sentences about what was read."""
         number = f"{len(self.chains):,} protein chain{'' if len(self.chains) == 1 else 's'}"
-        found = [
-            POLICIES[kind].counted(self.counts[kind]) for kind in Kind if self.counts.get(kind)
-        ]
-        yield ", ".join([f"{number}, named as by the author", *found])
+        line = ", ".join([f"{number}, named as by the author", *self._counted(is_left_out=False)])
+        left_out = ", ".join(self._counted(is_left_out=True))
+        yield f"{line}; left out {left_out}" if left_out else line
         partial = [chain.name for chain in self.chains if not chain.has_whole_sequence]
         if partial:
             listed = shown_first(partial)
             yield f"no SEQRES fits the chains {listed}, so unresolved residues between others are not filled"
         yield from self.notes
+
+    def check_has_chains(self) -> None:
+        """Raise ValueError if there is no protein chain."""
+        if self.chains:
+            return
+        others = ", ".join(self._counted(is_left_out=True))
+        but = f", but {others}" if others else ""
+        raise ValueError(f"{self.path} has no protein chain{but}. Give a structure of a protein")
+
+    def _counted(self, *, is_left_out: bool) -> list[str]:
+        """Return the numbers of what is left out, or of what is read in another way."""
+        found = []
+        for kind in Kind:
+            if not self.counts.get(kind):
+                continue
+            is_reject = decision(kind, Reader.INFERENCE) is Decision.REJECT
+            if is_reject == is_left_out:
+                found.append(POLICIES[kind].counted(self.counts[kind]))
+        return found
 
 
 @dataclass(frozen=True)
@@ -128,12 +169,8 @@ def read_structure(path: Path) -> Structure:
     Raises:
         ValueError: if the file is no structure or cannot be read, or has no protein chain.
     """
-    parsed = parse(path)
-    found = _Reader(path, parsed).structure()
-    if not found.chains:
-        left_out = [POLICIES[kind].counted(number) for kind, number in found.counts.items()]
-        only = f"; it has {', '.join(left_out)}" if left_out else ""
-        raise ValueError(f"{path} has no protein chain{only}. Give a structure of a protein")
+    found = _Reader(path, parse(path)).structure()
+    found.check_has_chains()
     return found
 
 
@@ -164,45 +201,69 @@ class _Reader:
         repeated: Counter[str] = Counter()
         for chain in structure[0] if len(structure) else ():
             for span in chain.subchains():
-                if not self._is_protein(span):
+                residues = self._protein_of(span)
+                if not residues:
                     continue
                 name = f"{entry}_{chain.name}" if chain.name else entry
                 repeated[name] += 1
                 if repeated[name] > 1:  # a chain of two polymers
                     name = f"{name}-{repeated[name]}"
-                chains.append(self._chain(name, chain.name, span))
+                entity = structure.get_entity_of(span)
+                chains.append(self._chain(name, chain.name, residues, entity))
         if self.parsed.num_models > 1:
             self.counts[Kind.MODEL] = self.parsed.num_models - 1
         return Structure(
             self.path, self.parsed.format, entry, tuple(chains), self.counts, self.parsed.notes
         )
 
-    def _is_protein(self, span: "gemmi.ResidueSpan") -> bool:
-        """Return whether residues are a protein. Others are counted."""
+    def _protein_of(self, span: "gemmi.ResidueSpan") -> list["gemmi.Residue"]:
+        """Return the residues of a protein; none for other molecules. Those are counted."""
         gemmi = gemmi_of(self.path)
-        match span[0].entity_type:
-            case gemmi.EntityType.Polymer:
-                entity = self.parsed.structure.get_entity_of(span)
-                kind = gemmi.PolymerType.Unknown if entity is None else entity.polymer_type
-                if kind == gemmi.PolymerType.Unknown:
-                    kind = span.check_polymer_type()
-                if kind.name in PROTEIN_TYPES:
-                    return True
-                self.counts[Kind.OTHER_POLYMER] += 1
-            case gemmi.EntityType.Water:
-                self.counts[Kind.WATER] += len(span)
-            case _:
-                self.counts[Kind.LIGAND] += len(span)
-        return False
-
-    def _chain(self, identifier: str, name: str, span: "gemmi.ResidueSpan") -> StructureChain:
-        """Return the record of a chain."""
-        gemmi = gemmi_of(self.path)
+        kind = gemmi.PolymerType.Unknown
+        if span[0].entity_type == gemmi.EntityType.Water:
+            self.counts[Kind.WATER] += len(span)
+            return []
         residues = list(span.first_conformer())
-        entity = self.parsed.structure.get_entity_of(span)
-        full = (
-            [] if entity is None else [gemmi.Entity.first_mon(one) for one in entity.full_sequence]
-        )
+        if span[0].entity_type == gemmi.EntityType.Polymer:
+            entity = self.parsed.structure.get_entity_of(span)
+            if entity is not None:
+                kind = entity.polymer_type
+            if kind == gemmi.PolymerType.Unknown:
+                kind = span.check_polymer_type()
+        if kind.name in PROTEIN_TYPES:
+            return residues
+        if kind != gemmi.PolymerType.Unknown:
+            self.counts[Kind.OTHER_POLYMER] += 1
+            return []
+        # A simulation has proteins, waters and ions in one chain.
+        protein = [residue for residue in residues if self._parent(residue.name)]
+        if len(protein) < LEAST_RESIDUES:
+            protein = []
+        num_others = len(residues) - len(protein)
+        num_waters = sum(residue.name in FORCE_FIELD_WATERS for residue in residues)
+        self.counts[Kind.WATER] += num_waters
+        self.counts[Kind.LIGAND] += num_others - num_waters
+        return protein
+
+    def _chain(
+        self,
+        identifier: str,
+        name: str,
+        residues: Sequence["gemmi.Residue"],
+        entity: "gemmi.Entity | None",
+    ) -> StructureChain:
+        """Return the record of a chain.
+
+        Args:
+            identifier: id of the chain.
+            name: author's name of the chain.
+            residues: residues with coordinates.
+            entity: entity with the sequence of the chain; None if it is not known.
+        """
+        gemmi = gemmi_of(self.path)
+        full = []
+        if entity is not None:
+            full = [gemmi.Entity.first_mon(one) for one in entity.full_sequence]
         places = [residue.label_seq for residue in residues]
         has_whole_sequence = bool(full) and all(
             place is not None and 1 <= place <= len(full) for place in places
@@ -237,8 +298,7 @@ class _Reader:
 
     def _letter(self, name: str) -> str:
         """Return the letter of a residue, or of its parent if it is modified. Others are X, and counted."""
-        known: Any = gemmi_of(self.path).find_tabulated_residue(name)
-        letter: str = known.one_letter_code.strip() if known.is_amino_acid() else ""
+        letter = self._parent(name)
         if not letter:
             self.counts[Kind.UNKNOWN_RESIDUE] += 1
             return UNKNOWN
@@ -246,13 +306,21 @@ class _Reader:
             self.counts[Kind.MODIFIED] += 1
         return letter.upper()
 
+    def _parent(self, name: str) -> str:
+        """Return the letter of an amino acid, in lower case that of the parent; empty for other residues."""
+        if name in FORCE_FIELD_PARENTS:
+            return FORCE_FIELD_PARENTS[name]
+        known: Any = gemmi_of(self.path).find_tabulated_residue(name)
+        letter: str = known.one_letter_code.strip() if known.is_amino_acid() else ""
+        return letter
+
     def _beta(self, chain: str, residue: "gemmi.Residue") -> tuple[float, float, float]:
         """Return the C-beta atom of a residue, or C-alpha of glycine; NaN without it.
 
         Raises:
             ValueError: if a coordinate is no finite number.
         """
-        wanted = "CA" if self._is_glycine(residue.name) else "CB"
+        wanted = "CA" if self._parent(residue.name).upper() == "G" else "CB"
         found = (np.nan, np.nan, np.nan)
         for atom in residue:
             place = (atom.pos.x, atom.pos.y, atom.pos.z)
@@ -264,7 +332,3 @@ class _Reader:
             if atom.name == wanted and np.isnan(found[0]):
                 found = place
         return found
-
-    def _is_glycine(self, name: str) -> bool:
-        known: Any = gemmi_of(self.path).find_tabulated_residue(name)
-        return bool(known.is_amino_acid() and known.one_letter_code.upper() == "G")

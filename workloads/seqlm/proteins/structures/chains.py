@@ -3,7 +3,7 @@
 A chain has the residues of SEQRES (PDB) or ``_entity_poly_seq`` (mmCIF); those without coordinates are
 unresolved. Without SEQRES, it has the residues with coordinates, and gaps are not filled. Modified residues
 become their parents, by gemmi's table, and so do those of force fields. The first model and the first
-alternative location are read. Chains have the author's names, which PDB files have, and which mmCIF files call
+alternative location are read. Chains have the author's names, as in PDB files; mmCIF calls them
 ``auth_asym_id``.
 """
 

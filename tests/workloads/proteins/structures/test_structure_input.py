@@ -55,10 +55,14 @@ def test_a_task_has_labels_beside_structures_and_masks_unresolved_residues(
 
 def test_a_check_describes_the_structure(structure: Path) -> None:
     lines = list(check_file(structure, NamedByUser()).lines())
-    assert lines[1] == "  a PDB structure, UTF-8"
-    assert "  proteins: read 2, used 2, left out 0" in lines
-    assert "  residues: 32, lengths 9 to 23" in lines
-    assert not [line for line in lines if "warning" in line], lines
+    assert lines == [
+        str(structure),
+        "  a PDB structure, UTF-8",
+        "  proteins: read 2, used 2, left out 0",
+        "  residues: 32, lengths 9 to 23",
+        "  1 short (use: embed, predict, variants, data, finetune)",
+        "    row 2 '9HLX_B'",
+    ]
 
 
 def test_python_reads_structures_and_scores_contacts(structure: Path) -> None:

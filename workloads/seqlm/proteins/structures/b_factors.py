@@ -21,7 +21,8 @@ OTHER_VALUE = 0.0
 """Value of atoms whose residues have none: those of other chains, of ligands and of waters."""
 LOWEST, HIGHEST = -99.99, 999.99
 """Values that the column of a PDB file holds."""
-_ATOM = re.compile(rb"^(?:ATOM  |HETATM)", re.MULTILINE)
+ALIGNED_CHARACTERS = 33
+"""Widest values of mmCIF that are aligned, so that people can read the columns."""
 _CHAIN = slice(20, 22)
 _NUMBER = slice(22, 26)
 _INSERTION = slice(26, 27)
@@ -142,5 +143,8 @@ def _mmcif_copy(path: Path, content: bytes, values: Mapping[Residue, str]) -> st
         insertion = cif.as_string(row[3]) if has_insertions else ""
         residue = Residue(cif.as_string(row[0]), cif.as_string(row[1]) + insertion)
         row[2] = values.get(residue, other)
-    text: str = document.as_string()
+    options = cif.WriteOptions()
+    options.align_loops = ALIGNED_CHARACTERS
+    options.align_pairs = ALIGNED_CHARACTERS
+    text: str = document.as_string(options)
     return text

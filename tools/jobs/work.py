@@ -199,6 +199,9 @@ def _read_problems(order: Order, config: RunFile) -> Iterator[str]:
     mutations = config.inference.mutations
     if order.stage.reads_mutations and mutations is not None and not shared.has(mutations):
         yield f"inference.mutations: {mutations} {who_reads}"
+    structure = config.inference.structure
+    if order.stage.reads_structure and structure is not None and not shared.has(structure):
+        yield f"inference.structure: {structure} {who_reads}"
     if order.stage.reads_measured:
         for path in config.propose.measured:
             if not shared.has(path):
@@ -206,7 +209,7 @@ def _read_problems(order: Order, config: RunFile) -> Iterator[str]:
 
 
 def _needed(order: Order, config: RunFile) -> tuple[str, ...]:
-    """Return input, mutations and model of a stage that writes a table.
+    """Return input, mutations, structure and model of a stage that writes a table.
 
     A relative ``inference.model`` is left out: it may be a hub id.
     """
@@ -214,6 +217,8 @@ def _needed(order: Order, config: RunFile) -> tuple[str, ...]:
     needed = list(local_files(inference.input, PROTEINS))
     if order.stage.reads_mutations and inference.mutations:
         needed.append(inference.mutations)
+    if order.stage.reads_structure and inference.structure:
+        needed.append(inference.structure)
     model = inference.model or order.path(config.run_dir / "model")
     if PurePosixPath(model).is_absolute():
         needed.append(model)

@@ -15,6 +15,7 @@ sequences. ``chains`` says how it is read, as ``inference.chains``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,6 +63,8 @@ from seqlm.training.strict_yaml import shown
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from seqlm.proteins.structures.chains import Structure, StructureChain
 
 Record = str | Mapping[str, str]
 """Sequence, or the sequences of chains by their names."""
@@ -164,6 +167,47 @@ def split_variants(
     words = assigned_splits(split, parsed, [shown(name) for name in variants], validation_fraction)
     numbers = [one.num_mutations for one in parsed]
     return pd.DataFrame({"variant": list(variants), "mutations": numbers, "split": words})
+
+
+def read_structure(path: str | Path) -> Structure:
+    """Return the protein chains of a structure in PDB or mmCIF format, compressed or not.
+
+    Its ``sequences`` are proteins for the methods of a model. Each of its ``chains`` has ``contacts()``.
+
+    Raises:
+        ValueError: if the file is no structure or cannot be read, or gemmi is not installed.
+    """
+    from seqlm.proteins.structures.chains import read_structure as read
+
+    return read(Path(path))
+
+
+def contact_precision(chain: StructureChain, probabilities: npt.ArrayLike) -> pd.DataFrame:
+    """Return the precision of contacts by range, in the columns range, pairs, contacts, P@L and P@L/5.
+
+    Args:
+        chain: chain of L residues of a structure.
+        probabilities: probability of each pair, (L, L), as ``Model.contacts`` returns them.
+
+    Raises:
+        ValueError: if the probabilities have another shape.
+    """
+    import pandas as pd
+
+    from seqlm.proteins.contacts.truth import known_contacts, precisions
+
+    length = len(chain.sequence)
+    scores = np.asarray(probabilities, dtype=np.float32)
+    if scores.shape != (length, length):
+        raise ValueError(
+            f"probabilities: got the shape {scores.shape}; expected {(length, length)} for {chain.id}"
+        )
+    found = precisions(known_contacts(chain), scores)
+    rows = [
+        {"range": one.range, "pairs": one.num_pairs, "contacts": one.num_contacts, **one.shares}
+        for one in found
+    ]
+    return pd.DataFrame(rows)
 
 
 class Model:

@@ -103,11 +103,14 @@ def _check_files(name: str, command: InferenceCommand, config: RunFile) -> None:
     from seqlm.proteins.inference.mutation_table import read_mutations
     from seqlm.proteins.inference.output import Output
     from seqlm.proteins.inference.records import records_of
+    from seqlm.proteins.structures.matching import read_named
 
     locations = local_files(config.inference.input, PROTEINS)
     for location in locations:
         next(records_of(config, [location]), None)
     inference = config.inference
+    if command.reads_structure and inference.structure is not None:
+        read_named(inference.structure)
     if command.reads_mutations and inference.mutations is not None:
         read_mutations(Path(inference.mutations), inference.mutation_column, inference.id_column)
     if len(locations) == len(config.inference.input):

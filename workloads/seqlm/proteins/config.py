@@ -44,7 +44,7 @@ class InferenceConfig:
     model: str | None = None
     """Model folder, checkpoint folder or hub id; null uses the ``model`` folder of this run."""
     input: tuple[str, ...] = ("sample",)
-    """FASTA, CSV, TSV or Parquet files, folders of FASTA, https:// or s3:// addresses, or ``sample``."""
+    """FASTA, CSV, TSV, Parquet, PDB or mmCIF files, folders, https:// or s3:// addresses, or ``sample``."""
     output: str | None = None
     """Name of the table, ending in .parquet or (all but ``embed``) .csv. null writes next to the
     model folder, or into the folder of this run if the model is a hub id or its place is read-only."""
@@ -94,6 +94,10 @@ class InferenceConfig:
     substitutions, ``pseudo_log_likelihood`` insertions and deletions, too."""
     first_position: int = 1
     """Number of a protein's first residue in the names of mutations."""
+    structure: str | None = None
+    """PDB or mmCIF file with chains that have the sequences of the input. ``contacts`` compares its
+    predictions with it; null compares them with the structures of the input. ``variants`` writes the mean
+    effect of each position into the B-factors of a copy."""
 
 
 @dataclass(frozen=True, kw_only=True)

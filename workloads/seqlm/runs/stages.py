@@ -56,6 +56,8 @@ class Stage:
     """Whether it reads ``inference.model``."""
     reads_mutations: bool = False
     """Whether it reads ``inference.mutations``."""
+    reads_structure: bool = False
+    """Whether it reads ``inference.structure``."""
     reads_input: bool = False
     """Whether it reads ``inference.input``."""
     reads_measured: bool = False
@@ -159,6 +161,7 @@ def _inference_stage(name: str, command: InferenceCommand) -> Stage:
         retries=RESUMED,
         reads_model=True,
         reads_mutations=command.reads_mutations,
+        reads_structure=command.reads_structure,
         reads_input=INPUT_FIELD in command.inputs,
         reads_measured=MEASURED_FIELD in command.inputs,
         names_output=True,

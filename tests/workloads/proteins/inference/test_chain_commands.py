@@ -12,8 +12,9 @@ import torch
 from seqlm.api import Model, load
 from seqlm.proteins.alphabet import encode
 from seqlm.proteins.contacts import head as contact_head
-from seqlm.proteins.contacts.command import _figure, contacts, top_contacts
+from seqlm.proteins.contacts.command import contacts
 from seqlm.proteins.contacts.head import ContactHead
+from seqlm.proteins.contacts.picture import prediction_figure, top_contacts
 from seqlm.proteins.inference.embed import embed, layer_embeddings
 from seqlm.proteins.inference.engine import RESIDUE_EMBEDDINGS, Engine, Part
 from seqlm.proteins.inference.poolings import POOLED
@@ -192,7 +193,7 @@ def test_contacts_name_the_chains(
 def test_maps_show_the_borders_of_chains() -> None:
     chains = (ChainSpan("H", 0, 20), ChainSpan("L", 45, 60))
     random = np.random.default_rng(0).random((35, 35)).astype(np.float32)
-    [axis, _] = _figure("ab1", random, chains).axes
+    [axis, _] = prediction_figure("ab1", random, chains).axes
     assert [list(line.get_xdata()) for line in axis.lines[1:2]] == [[20.5, 20.5]]
     labels = [label.get_text() for label in axis.get_xticklabels()]
     assert labels[0] == "H 1" and "L 1" in labels

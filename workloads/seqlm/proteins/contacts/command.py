@@ -6,44 +6,46 @@ the matrix of all probabilities, as ``contacts`` (L, L) in .npz and as .tsv, and
 
 If records with several chains are read as one protein, the table has the columns chain_i and chain_j, and i
 and j are positions in these chains. Residues of different chains may have any positions.
+
+If the structure of a protein is known, the picture compares the contacts with it, and a further table has the
+precision by range (``truth.py``).
 """
 
 import hashlib
 import re
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch.distributed as dist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from seqlm.proteins.alphabet import decode
 from seqlm.proteins.inference.job import Command, Work
-from seqlm.proteins.inference.records import Protein
+from seqlm.proteins.inference.records import Protein, records_of
 from seqlm.proteins.inference.repeated_ids import Rows
 from seqlm.proteins.model.packed_model import PackedModel
 from seqlm.proteins.reading.chains import ChainSpan
+from seqlm.proteins.reading.rejects import Reject
+from seqlm.runs.inference_commands import PRECISION_END
 from seqlm.runs.run_file import RunFile
 from seqlm.training.heartbeat import beat
 from seqlm.training.packing import SPECIAL_TOKENS
 from seqlm.training.processes import Processes
 from seqlm.training.whole_file import writing_whole
 
-from .head import (
-    NO_LIMIT,
-    SHORTEST,
-    Matrix,
-    Pairs,
-    check_folder,
-    fit,
-    load,
-    mean_precisions,
-    save,
-)
+from .head import Chain, Matrix, check_folder, fit, load, mean_precisions, save
 from .head import chains as known_chains
+from .picture import comparison_figure, prediction_figure, top_contacts
+from .truth import (
+    Compared,
+    Truths,
+    described,
+    precisions,
+    write_precisions,
+)
 
 MAPS_IN_MEMORY = 3
 """Attention maps of a layer that are in memory at once: scores, softmax and corrected maps."""
@@ -55,12 +57,6 @@ HASH_BYTES = 3
 """Bytes of the hash of a sequence in the name of a file."""
 HEAD_HASH_CHARACTERS = 16
 """Characters of the hash of the regression in the settings of a result."""
-TICK_STEPS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, NO_LIMIT)
-"""Positions between two ticks of a chain, the smallest that leaves ``MAX_TICKS`` or fewer."""
-MAX_TICKS = 16
-MAX_CHAIN_CHARACTERS = 12
-"""Largest number of characters of a chain's name beside the axis."""
-BORDER = "#555555"
 _CHAIN_FIELDS = (pa.field("chain_i", pa.string()), pa.field("chain_j", pa.string()))
 """Columns with the chains of a contact."""
 _SCHEMA = pa.schema(
@@ -84,6 +80,7 @@ def contacts(config: RunFile, here: Processes) -> None:
         ValueError: if the model, the input or the output cannot be used, or the model has no fitted head.
     """
     inference = config.inference
+    truths = Truths(config)
     command = Command(config, here, "contacts")
     if inference.fit_contacts:
         check_folder(command.model_name)
@@ -97,12 +94,17 @@ def contacts(config: RunFile, here: Processes) -> None:
     head = load(engine.model, command.model_name)
     head_hash = hashlib.sha256(head.weights.tobytes()).hexdigest()
     command.settings["contact_head"] = head_hash[:HEAD_HASH_CHARACTERS]
+    if truths.digest is not None:  # otherwise the result is that of versions without structures
+        command.settings["structures"] = truths.digest
     if here.is_first:
         gigabytes = peak_bytes(engine.model, engine.max_residues) / 1e9
         print(
             f"memory for attention maps: {gigabytes:.2f} GB for a protein of {engine.max_residues} residues, "
             "the longest allowed (model.max_residues); it grows with the square of the length"
         )
+
+    def records() -> Iterable[Protein | Reject]:
+        return truths.checked(records_of(command.config, reader=command.reader))
 
     schema = _SCHEMA
     if command.joins_chains:
@@ -115,17 +117,38 @@ def contacts(config: RunFile, here: Processes) -> None:
         for protein in proteins:
             places = protein.places if protein.chains else None
             probabilities = head.probabilities(engine, protein.tokens, places)
-            write_contacts(folder / _file_name(protein), protein.id, probabilities, protein.chains)
+            path = folder / _file_name(protein)
+            truth = truths.of(protein)
+            write_contacts(path, protein.id, probabilities, truth, protein.chains)
             found = _rows(protein, probabilities)
             rows += found
             per_protein.append(len(found))
             engine.on_residues(protein.num_residues)
         return Rows(pa.Table.from_pylist(rows, schema=schema), per_protein)
 
+    def compared() -> Iterator[Compared]:
+        for record in records():
+            truth = truths.of(record) if isinstance(record, Protein) else None
+            if isinstance(record, Protein) and truth is not None:
+                beat("comparing contacts")
+                matrix = read_contacts(folder / _file_name(record))
+                yield Compared(record.id, truth, precisions(truth, matrix))
+
     def draw() -> None:
         print(f"wrote {folder}: matrices (.npz, .tsv) and pictures (.png), one for each protein")
+        if truths.digest is not None:
+            path = command.output.path.with_suffix(PRECISION_END)
+            for line in write_precisions(path, compared()):
+                print(line)
 
-    command.run(Work(tabulate=tabulate, part_residues=inference.part_residues, draw=draw))
+    command.run(
+        Work(
+            tabulate=tabulate,
+            part_residues=inference.part_residues,
+            records=records,
+            draw=draw,
+        )
+    )
 
 
 def peak_bytes(model: PackedModel, length: int) -> int:
@@ -188,27 +211,20 @@ def _fit(command: Command) -> None:
     print(f"wrote {file}: contact head; precision at L on {len(others)} other structures: {shown}")
 
 
-def top_contacts(probabilities: Matrix, chains: Sequence[ChainSpan] = ()) -> Pairs:
-    """Return the L most probable pairs with |i - j| >= 6 or in different chains, the most probable first."""
-    i, j = np.triu_indices(len(probabilities), 1)
-    lengths = [len(span) for span in chains] or [len(probabilities)]
-    chain = np.repeat(np.arange(len(lengths)), lengths)
-    kept = (j - i >= SHORTEST) | (chain[i] != chain[j])
-    i = i[kept]
-    j = j[kept]
-    best = np.argsort(-probabilities[i, j], kind="stable")[: len(probabilities)]
-    return Pairs(i[best], j[best])
-
-
 def write_contacts(
-    path: Path, title: str, probabilities: Matrix, chains: Sequence[ChainSpan] = ()
+    path: Path,
+    title: str,
+    probabilities: Matrix,
+    truth: Chain | None = None,
+    chains: Sequence[ChainSpan] = (),
 ) -> None:
     """Write ``path`` with the ends .npz, .tsv and .png; each file appears whole or not at all.
 
     Args:
-        path: path without the end.
+        path: path of the files, without their ends.
         title: title of the picture.
-        probabilities: probabilities of all pairs, (L, L).
+        probabilities: probability of each pair, (L, L).
+        truth: chain with its contacts, with which the picture compares; None if they are not known.
         chains: chains of the protein; empty for one. Their names and lengths are in the .npz, too.
     """
     of_chains: dict[str, Any] = {}
@@ -223,7 +239,28 @@ def write_contacts(
     with writing_whole(path.with_name(f"{path.name}.tsv")) as file:
         np.savetxt(file, probabilities, fmt="%.4f", delimiter="\t")
     with writing_whole(path.with_name(f"{path.name}.png")) as file:
-        _figure(title, probabilities, chains).savefig(file, dpi=150)
+        if truth is None:
+            figure = prediction_figure(title, probabilities, chains)
+        else:
+            lines = described(precisions(truth, probabilities)).split("; ")
+            figure = comparison_figure(title, probabilities, truth, lines)
+        figure.savefig(file, dpi=150)
+
+
+def read_contacts(path: Path) -> Matrix:
+    """Return the matrix that ``write_contacts`` has written.
+
+    Raises:
+        ValueError: if the file is missing or damaged.
+    """
+    file = path.with_name(f"{path.name}.npz")
+    try:
+        with np.load(file) as saved:
+            return np.asarray(saved["contacts"], dtype=np.float32)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{file} cannot be read ({error}); delete the table beside its folder, and run the command again"
+        ) from None
 
 
 def _file_name(protein: Protein) -> str:
@@ -231,48 +268,3 @@ def _file_name(protein: Protein) -> str:
     digest = hashlib.blake2b(protein.tokens.tobytes(), digest_size=HASH_BYTES).hexdigest()
     safe = re.sub(r"[^A-Za-z0-9_-]+", "-", protein.id)[:MAX_NAME_CHARACTERS]
     return f"{safe}-{digest}"
-
-
-def _figure(title: str, probabilities: Matrix, chains: Sequence[ChainSpan] = ()) -> Figure:
-    """Return the picture of a matrix, with dots at the most probable contacts, and borders of chains."""
-    figure = Figure(figsize=(6.4, 5.6), layout="constrained")
-    axis = figure.subplots()
-    span = (0.5, len(probabilities) + 0.5)
-    image = axis.imshow(probabilities, cmap="Blues", vmin=0, vmax=1, extent=(*span, *span[::-1]))
-    pairs = top_contacts(probabilities, chains)
-    label = f"top {len(pairs.i)}, |i - j| >= {SHORTEST}"
-    if len(chains) > 1:
-        label += " or other chain"
-    axis.plot(pairs.i + 1, pairs.j + 1, "s", color="#c0392b", markersize=1.5, label=label)
-    axis.set(xlabel="position", ylabel="position")
-    if chains:
-        _mark_chains(axis, chains)
-    axis.legend(loc="upper right", fontsize=8)
-    axis.set_title(title, fontsize=10, parse_math=False)
-    figure.colorbar(image, label="probability of a contact (C-beta < 8 A)")
-    return figure
-
-
-def _mark_chains(axis: Axes, chains: Sequence[ChainSpan]) -> None:
-    """Draw the borders between chains, and number the residues of each chain from 1."""
-    total = sum(map(len, chains))
-    step = next(step for step in TICK_STEPS if total / step <= MAX_TICKS)
-    named_every = -(-len(chains) // MAX_TICKS)
-    places: list[int] = []
-    labels: list[str] = []
-    end = 0
-    for number, span in enumerate(chains):
-        if end:
-            axis.axvline(end + 0.5, color=BORDER, linewidth=0.8)
-            axis.axhline(end + 0.5, color=BORDER, linewidth=0.8)
-        if number % named_every == 0:
-            places.append(end + 1)
-            labels.append(f"{span.name[:MAX_CHAIN_CHARACTERS]} 1")
-        # The last positions have no tick where the name of the next chain stands.
-        for position in range(step, len(span) - step // 2 + 1, step):
-            places.append(end + position)
-            labels.append(str(position))
-        end += len(span)
-    axis.set_xticks(places, labels, rotation=90, fontsize=7)
-    axis.set_yticks(places, labels, fontsize=7)
-    axis.set(xlabel="chain and position", ylabel="chain and position")

@@ -256,10 +256,10 @@ def _beside(field: str, path: Path, text: str, task: TaskConfig) -> _Source:
 
 def _check_beside(labels: Path, proteins: Sequence[_Source]) -> None:
     for source in proteins:
-        if not isinstance(source.table, FastaTable):
+        if isinstance(source.table, Table) and source.table.form.source is None:
             raise ValueError(
                 f"task.labels is {labels}, but {source.path} is a table that has its own label columns; "
-                "leave task.labels out, or give the proteins as FASTA"
+                "leave task.labels out, or give the proteins as FASTA or structures"
             )
 
 

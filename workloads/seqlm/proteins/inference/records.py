@@ -119,7 +119,7 @@ def read_proteins(
     """
     paths: list[Path] = []
     for location in locations:
-        paths += _fetched(location, downloads)
+        paths += fetched(location, downloads)
     for path in paths:
         form = table_of_proteins(path)
         if form is not None:
@@ -139,7 +139,7 @@ def read_proteins(
                 yield from _of_block(block)
 
 
-def _fetched(location: str, downloads: Path) -> list[Path]:
+def fetched(location: str, downloads: Path) -> list[Path]:
     """Return the local files of a location; one process of a command downloads, the others wait for it."""
     while True:
         try:
@@ -305,7 +305,8 @@ def _of_table(
     of_cells = cell_columns(table.header) if pairs_cells and not columns.chains else None
     if of_cells is not None:
         note += f"; rows of one {of_cells.cell} are chains of one record"
-    note_once(note)
+    if table.form.source is None:  # a structure reports its chains
+        note_once(note)
     wanted = [*([] if columns.id is None else [columns.id]), *columns.sequences]
     if of_cells is not None:
         wanted += of_cells.all

@@ -27,7 +27,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from seqlm.runs.inference_commands import PARQUET
+from seqlm.runs.inference_commands import PARQUET, POSITIONS_END
 from seqlm.training.whole_file import write_whole, writing_whole
 
 ROWS = "GAVLIMPFWYSTCNQDEHKR"
@@ -257,7 +257,7 @@ def write_positions(
         first_position: number of the first residue.
         has_chains: whether mutations name their chains, which then have a column.
     """
-    path = table.with_name(f"{table.stem}.positions.csv")
+    path = table.with_suffix(POSITIONS_END)
     written = [Written(path, "summary by position")]
     has_logomaker = find_spec("logomaker") is not None
     if not has_logomaker:

@@ -73,6 +73,8 @@ class InferenceCommand:
     ``small_bytes``."""
     reads_prepared_data: bool = False
     """Whether it reads the prepared data of the run, which are prepared first if they are missing."""
+    takes_models: bool = False
+    """Whether it reads ``inference.models``."""
     needs_task: bool = False
     """Whether the run file must have a section ``task``."""
     uses_starting_model: bool = False
@@ -134,6 +136,7 @@ INFERENCE_COMMANDS: Mapping[str, InferenceCommand] = {
         small_bytes=0,  # the bundled parts are small; any assay is not
         heads=(MASKED_LM,),
         reads_prepared_data=True,
+        takes_models=True,
         fields=(
             *READING,
             "data",

@@ -1,0 +1,105 @@
+"""Page of the scorecard."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from seqlm.training.report.page import definition_table, details, page, section, table
+
+from .model_scores import ModelScores
+from .picture import LEGEND, STYLE, Value, score_block
+from .references import Reference
+from .row import Row
+
+NOTE = (
+    "The bundled data are small. They show that a model works, and compare models with each other. They give "
+    "no verdict."
+)
+NO_REFERENCES = "No value of another model is known for these data. scorecard.record adds values."
+GYM = "ProteinGym"
+
+
+def scorecard_page(
+    scored: Sequence[ModelScores], references: Sequence[Reference], facts: Mapping[str, Any]
+) -> str:
+    """Return the page.
+
+    Args:
+        scored: models with the same scores in the same order.
+        references: other models with known values.
+        facts: machine and versions.
+    """
+    names = short_names([one.model for one in scored])
+    bundled: list[str] = []
+    gym: list[str] = []
+    is_known = False
+    for rows in zip(*(one.rows for one in scored), strict=True):
+        first = rows[0]
+        block = score_block(first, list(_values(names, rows, references)))
+        (gym if first.name.startswith(GYM) else bundled).append(block)
+        is_known = is_known or any(one.value_of(first) is not None for one in references)
+    notes = [NOTE, LEGEND, *([] if is_known else [NO_REFERENCES])]
+    of_gym = [note for one in scored for note in one.notes]
+    parts = [section("Scores", _notes(notes) + _grid(bundled))]
+    if gym:
+        parts.append(section("ProteinGym, zero-shot", _notes(of_gym) + _grid(gym)))
+    parts.append(details("Data and methods", _methods(scored[0].rows)))
+    parts.append(section("Run", definition_table(_run(scored, names, facts))))
+    return page("Scorecard", " \N{MIDDLE DOT} ".join(names), "", parts, style=STYLE)
+
+
+def short_names(models: Sequence[str]) -> list[str]:
+    """Return the ends of models' names, as short as they differ."""
+    for length in range(3, 10):
+        found = ["/".join(Path(model).parts[-length:]) for model in models]
+        if len(set(found)) == len(found):
+            return found
+    return list(models)
+
+
+def _values(
+    names: Sequence[str], rows: Sequence[Row], references: Sequence[Reference]
+) -> Iterator[Value]:
+    """Yield the values of a score: models, baseline, other models, published."""
+    first = rows[0]
+    for name, row in zip(names, rows, strict=True):
+        yield Value(name, row.value, "model")
+    yield Value(first.compared.baseline_of.split(":")[0], first.compared.baseline, "baseline")
+    for one in references:
+        value = one.value_of(first)
+        if value is not None:
+            yield Value(f"{one.model}, {one.date}", value, "known")
+    for name, row in zip(names, rows, strict=True):
+        if row.published is not None:
+            yield Value(f"{name}, published", row.published, "published")
+
+
+def _notes(sentences: Sequence[str]) -> str:
+    return "".join(f'<p class="note">{escape(one)}</p>' for one in sentences)
+
+
+def _grid(blocks: Sequence[str]) -> str:
+    return f'<div class="scores">{"".join(blocks)}</div>'
+
+
+def _methods(rows: Sequence[Row]) -> str:
+    """Return the table of data and methods."""
+    cells = [
+        (row.name, row.data, row.protocol, row.compared.chance_of, row.compared.baseline_of)
+        for row in rows
+    ]
+    return table(("score", "data", "method", "chance", "baseline"), cells)
+
+
+def _run(
+    scored: Sequence[ModelScores], names: Sequence[str], facts: Mapping[str, Any]
+) -> list[tuple[str, object]]:
+    """Return settings, seconds and machine."""
+    pairs: list[tuple[str, object]] = []
+    for name, one in zip(names, scored, strict=True):
+        pairs.append(("model", name))
+        pairs.append(("precision", one.settings["precision"]))
+        pairs += [(f"seconds: {part}", seconds) for part, seconds in one.seconds.items()]
+    pairs += [(name, value) for name, value in facts.items() if value is not None]
+    return pairs

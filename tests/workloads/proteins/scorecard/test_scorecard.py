@@ -148,7 +148,7 @@ def test_several_models_stand_side_by_side_and_become_references(
         ]
         command.scorecard(load_config(run_file, given), here)
 
-    score(models[:2])
+    score(models[:2], "scorecard.references=null")
     document = json.loads((tmp_path / "scorecard.json").read_text())
     assert [one["model"] for one in document["models"]] == models[:2]
     first, second = (one["scores"][0]["value"] for one in document["models"])
@@ -157,7 +157,7 @@ def test_several_models_stand_side_by_side_and_become_references(
     assert page.count('class="line model"') == 2 and "a/model" in page and "b/model" in page
     assert "No value of another model is known for these data" in page
     with pytest.raises(ValueError, match=rf"is the scorecard of {models[0]}, {models[1]}; name"):
-        score(models[2:])
+        score(models[2:], "scorecard.references=null")
     score(models[2:], "inference.overwrite=true", "scorecard.record=true")
     assert f"wrote {tmp_path}/references.json: 1 models" in capsys.readouterr().out
     score(models[:1], "inference.overwrite=true")

@@ -80,7 +80,8 @@ def test_the_picture_names_every_value_and_places_it() -> None:
 def test_a_reference_stands_beside_the_same_data_alone(tmp_path: Path) -> None:
     assert read_references(SHIPPED) == []
     file = tmp_path / "references.json"
-    assert read_references(file) == []
+    with pytest.raises(ValueError, match=r"scorecard\.references: .*FileNotFoundError"):
+        read_references(file)
     elsewhere = Row(**{**vars(ACCURACY), "data_sha256": None})
     record(file, [reference_of("runs/a", "f1", "fp32", [PERPLEXITY, elsewhere])])
     record(file, [reference_of("runs/b", "f2", "fp32", [ACCURACY])])

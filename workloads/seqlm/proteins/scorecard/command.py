@@ -56,7 +56,9 @@ def scorecard(config: RunFile, here: Processes) -> None:
     """
     path = output_file(config, "scorecard")
     check_free(config, path)
-    references = read_references(Path(config.scorecard.references or SHIPPED))
+    file = Path(config.scorecard.references or SHIPPED)
+    is_new = config.scorecard.record and not file.exists()
+    references = [] if is_new else read_references(file)
     parts = _parts(config, path)
     scored = []
     for model in config.scored_models:

@@ -58,13 +58,11 @@ class Reference:
 
 
 def read_references(path: Path) -> list[Reference]:
-    """Read a file of references; a file that does not exist is empty.
+    """Read a file of references.
 
     Raises:
-        ValueError: if it is no such file.
+        ValueError: if it does not exist, or is no such file.
     """
-    if not path.exists():
-        return []
     try:
         document = json.loads(read_small(path, MAX_CONFIG_BYTES))
         if not isinstance(document, list):
@@ -74,7 +72,7 @@ def read_references(path: Path) -> list[Reference]:
         reason = shown(f"{type(error).__name__}: {error}")
         raise ValueError(
             f"scorecard.references: {path} is no file of references ({reason}); give a file that "
-            "scorecard.record has written, or one that does not exist yet"
+            "scorecard.record has written"
         ) from None
 
 
@@ -124,7 +122,8 @@ def record(path: Path, new: Sequence[Reference]) -> None:
         ValueError: if the file cannot be read or written.
     """
     fingerprints = {one.fingerprint for one in new}
-    kept = [one for one in read_references(path) if one.fingerprint not in fingerprints]
+    old = read_references(path) if path.exists() else []
+    kept = [one for one in old if one.fingerprint not in fingerprints]
     document = [dataclasses.asdict(one) for one in [*kept, *new]]
     try:
         write_whole(path, json.dumps(document, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Part of the scorecard, such as contacts. A part is asked for its rows once for each model."""
+"""Part of the scorecard, such as contacts. Its comparisons are computed once for all models."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -62,7 +62,7 @@ class Published(NamedTuple):
 
     value: float | None = None
     reason: str = ""
-    """Reason why there is none."""
+    """Reason why a published score is missing."""
 
 
 class _File(NamedTuple):

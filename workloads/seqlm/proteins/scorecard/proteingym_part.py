@@ -99,7 +99,7 @@ class ProteinGym(Part):
         return rows
 
     def published(self, command: Command, assay: str | None = None) -> Published:
-        """Return the published score of a model that can be compared, or the reason why there is none.
+        """Return the published score of a model that can be compared, or the reason why it is missing.
 
         Args:
             command: command with the model.

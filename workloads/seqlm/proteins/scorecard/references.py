@@ -98,7 +98,7 @@ def reference_of(model: str, fingerprint: str, precision: str, rows: Sequence[Ro
         model: hub id or folder.
         fingerprint: hash of its weights.
         precision: type of the arithmetic.
-        rows: its scores. Those of data that are neither bundled nor prepared are left out.
+        rows: scores of the model. Those of data that are neither bundled nor prepared are left out.
     """
     scores = tuple(
         ReferenceScore(row.name, row.value, row.data_sha256) for row in rows if row.data_sha256

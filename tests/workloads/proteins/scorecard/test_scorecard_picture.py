@@ -121,9 +121,7 @@ def test_neighbours_count_three_residues_in_a_row() -> None:
 
 
 def test_models_are_named_as_briefly_as_they_differ() -> None:
-    assert short_names(["/x/y/runs/a/model"]) == ["runs/a/model"]
-    assert short_names(["/x/y/runs/a/model", "/x/z/runs/a/model"]) == [
-        "y/runs/a/model",
-        "z/runs/a/model",
-    ]
-    assert short_names(["owner/name"]) == ["owner/name"]
+    assert short_names(["/x/y/runs/a/model"]) == ["a"]
+    assert short_names(["/x/y/runs/a/model", "/x/z/runs/a/model"]) == ["y/runs/a", "z/runs/a"]
+    assert short_names(["owner/name", "runs/b/model"]) == ["name", "b"]
+    assert short_names(["a", "./a"]) == ["a", "./a"]

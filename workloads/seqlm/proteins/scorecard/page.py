@@ -8,7 +8,7 @@ from typing import Any
 from seqlm.training.report.page import definition_table, details, page, section, table
 
 from .model_scores import ModelScores
-from .picture import LEGEND, STYLE, Value, score_block
+from .picture import KNOWN, LEGEND, STYLE, Value, score_block
 from .references import Reference
 from .row import Row
 
@@ -18,6 +18,10 @@ NOTE = (
 )
 NO_REFERENCES = "No value of another model is known for these data. scorecard.record adds values."
 GYM = "ProteinGym"
+MODEL_FOLDER = "model"
+"""Folder of the model in the folder of a run."""
+SHOWN_PARTS = 3
+"""Number of parts of a path below the title."""
 
 
 def scorecard_page(
@@ -45,14 +49,19 @@ def scorecard_page(
     if gym:
         parts.append(section("ProteinGym, zero-shot", _notes(of_gym) + _grid(gym)))
     parts.append(details("Data and methods", _methods(scored[0].rows)))
-    parts.append(section("Run", definition_table(_run(scored, names, facts))))
-    return page("Scorecard", " \N{MIDDLE DOT} ".join(names), "", parts, style=STYLE)
+    parts.append(section("Run", definition_table(_run(scored, references, facts))))
+    paths = ["/".join(Path(one.model).parts[-SHOWN_PARTS:]) for one in scored]
+    return page("Scorecard", " \N{MIDDLE DOT} ".join(paths), "", parts, style=STYLE)
 
 
 def short_names(models: Sequence[str]) -> list[str]:
-    """Return the ends of models' names, as short as they differ."""
-    for length in range(3, 10):
-        found = ["/".join(Path(model).parts[-length:]) for model in models]
+    """Return the ends of the names of models, as short as they differ, without the folder ``model``."""
+    parts = []
+    for model in models:
+        path = Path(model)
+        parts.append((path.parent if path.name == MODEL_FOLDER else path).parts)
+    for length in range(1, max(map(len, parts)) + 1):
+        found = ["/".join(one[-length:]) for one in parts]
         if len(set(found)) == len(found):
             return found
     return list(models)
@@ -69,7 +78,7 @@ def _values(
     for one in references:
         value = one.value_of(first)
         if value is not None:
-            yield Value(f"{one.model}, {one.date}", value, "known")
+            yield Value(short_names([one.model])[0], value, "known")
     for name, row in zip(names, rows, strict=True):
         if row.published is not None:
             yield Value(f"{name}, published", row.published, "published")
@@ -93,13 +102,17 @@ def _methods(rows: Sequence[Row]) -> str:
 
 
 def _run(
-    scored: Sequence[ModelScores], names: Sequence[str], facts: Mapping[str, Any]
+    scored: Sequence[ModelScores], references: Sequence[Reference], facts: Mapping[str, Any]
 ) -> list[tuple[str, object]]:
-    """Return settings, seconds and machine."""
+    """Return settings, seconds, known models and machine."""
     pairs: list[tuple[str, object]] = []
-    for name, one in zip(names, scored, strict=True):
-        pairs.append(("model", name))
+    for one in scored:
+        pairs.append(("model", one.model))
         pairs.append(("precision", one.settings["precision"]))
         pairs += [(f"seconds: {part}", seconds) for part, seconds in one.seconds.items()]
+    for known in references:
+        revision = known.revision or "a folder"
+        text = f"{known.model}, {revision}, {known.precision}, {known.date}"
+        pairs.append((f"{KNOWN} reference", text))
     pairs += [(name, value) for name, value in facts.items() if value is not None]
     return pairs

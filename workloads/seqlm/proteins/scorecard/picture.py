@@ -13,6 +13,7 @@ from typing import Literal
 from .row import Row
 
 STYLE = """
+header p { overflow-wrap: anywhere; }
 .scores { display: grid; gap: 16px; align-items: start;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 460px), 1fr)); }
 .score { background: var(--panel); border: 1px solid var(--line); border-radius: 10px; min-width: 0;

@@ -170,10 +170,10 @@ class ProposeConfig:
     batch: Literal["hallucinated", "liar", "top"] = "hallucinated"
     """Treatment of the variants that are in a batch already, with ``ucb``: ``hallucinated`` lowers the
     uncertainty of similar ones, ``liar`` their predicted values as well, and ``top`` neither."""
-    shapes: tuple[Literal["plain", "root", "log"], ...] = ("plain", "root")
+    shapes: tuple[Literal["plain", "root", "log"], ...] = ("root", "log")
     """Shapes of the values that are fitted, above the lowest one: as they are, their square roots, or their
     logarithms. Each shape proposes its share of the batch."""
-    exploration: float = 3.0
+    exploration: float = 4.0
     """Standard deviations in the upper confidence bound. More of them explore, fewer exploit."""
     page: str | None = None
     """Name of the page, ending in .html; null uses the name of the table."""

@@ -1,6 +1,4 @@
-"""Differences between residues: 1 for any two, and a distance between their properties."""
-
-from typing import NamedTuple
+"""Differences between residues: 1 for any two, or less for two with similar properties."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,8 +6,7 @@ import numpy.typing as npt
 from seqlm.proteins.alphabet import STANDARD_RESIDUES
 
 SHARE_OF_PROPERTIES = 0.6
-"""Share of the properties in the difference of two residues that is expected. The rest counts any two as
-different."""
+"""Share of the properties in the difference of two residues. The rest counts any two as different."""
 _PROPERTIES = {
     "A": (1.8, 88.6, 0.0, 0.0, 0.0),
     "C": (2.5, 108.5, 0.0, 0.0, 0.0),
@@ -47,28 +44,8 @@ def _by_properties() -> Floats:
     return np.asarray(distances / distances[~np.eye(len(distances), dtype=bool)].mean())
 
 
-class Differences(NamedTuple):
-    """Kinds of differences between residues, whose weights the measured values decide on."""
-
-    tables: Floats
-    """Difference of each two residues by each kind, (T, 21, 21), 1 on average. The last row is for all other
-    residues, such as X. Each is a Euclidean distance, so that covariances are positive."""
-    shares: Floats
-    """Expected share of each kind in the weight of a position, (T,)."""
-
-
-def _with_others(table: Floats) -> Floats:
-    """Add the row of all other residues, which differ from every one by 1."""
-    padded = np.pad(table, ((0, 1), (0, 1)), constant_values=1.0)
-    padded[-1, -1] = 0.0
-    return padded
-
-
-_IDENTITY = 1.0 - np.eye(len(STANDARD_RESIDUES) + 1)
-ONE_HOT = Differences(_IDENTITY[None], np.ones(1))
-"""Any two residues differ by 1."""
-SIMILARITY = Differences(
-    np.stack([_IDENTITY, _with_others(_by_properties())]),
-    np.array([1 - SHARE_OF_PROPERTIES, SHARE_OF_PROPERTIES]),
-)
-"""The same, and the distance between their properties."""
+ONE_HOT: Floats = 1.0 - np.eye(len(STANDARD_RESIDUES) + 1)
+"""Difference of each two residues, (21, 21). The last row is for all others, such as X."""
+SIMILARITY: Floats = ONE_HOT.copy()
+"""The same with their properties. Both are Euclidean distances, so that their covariances are positive."""
+SIMILARITY[:-1, :-1] += SHARE_OF_PROPERTIES * (_by_properties() - ONE_HOT[:-1, :-1])

@@ -5,8 +5,7 @@ The covariance of two variants is a sum of three parts, as far as their features
 * ``one_hot``: exp of minus the sum of the weights of the positions at which they differ. Each position has a
   weight of its own (up to ``MAX_WEIGHTS`` positions; more share one), which the values decide on. The product
   over positions describes interactions between mutations without naming them.
-* ``similarity`` changes this part: residues with similar properties may differ less (``residues.py``). The
-  values decide at each position how much the properties count.
+* ``similarity`` changes this part: residues with similar properties differ less (``residues.py``).
 * ``zero_shot``: a line through the model's scores. With a warm start, its slope is expected to be
   ``WARM_SLOPE`` before any value is known, and otherwise 0. The values correct it.
 * ``embedding``: exp of minus half the squared distance between embeddings.
@@ -149,7 +148,6 @@ class GaussianProcess:
         self._features = features
         self._uses_one_hot = uses_one_hot or uses_similarity
         self._differs = SIMILARITY if uses_similarity else ONE_HOT
-        self._num_groups = len(space.places) if len(space.places) <= MAX_WEIGHTS else 1
         self._slope = WARM_SLOPE if warm_start and uses_zero_shot else 0.0
         self._slope_variance = SLOPE_SPREAD**2 if uses_zero_shot else 0.0
         values = measured.values
@@ -174,10 +172,9 @@ class GaussianProcess:
         """Choose the parameters, and solve for the measured values."""
         from scipy.linalg import cholesky, solve_triangular
 
-        expected = MEAN_WEIGHT * np.tile(self._differs.shares, self._num_groups)
-        if not self._uses_one_hot:
-            expected = expected[:0]
-        self._layout = _Layout(len(expected), self._features.embedding is not None)
+        num_places = len(self._space.places)
+        num_weights = (num_places if num_places <= MAX_WEIGHTS else 1) if self._uses_one_hot else 0
+        self._layout = _Layout(num_weights, self._features.embedding is not None)
         stated = measured.stated_variances / self.unit**2
         expected_noise = MEAN_NOISE
         spread = NOISE_SPREAD
@@ -186,8 +183,7 @@ class GaussianProcess:
             spread = KNOWN_NOISE_SPREAD
         density = _Density(
             layout=self._layout,
-            differences=self._differences(len(expected)),
-            expected_weights=expected,
+            differences=self._differences(num_weights),
             line=self._slope_variance
             * np.outer(self._features.zero_shot, self._features.zero_shot),
             distances=self._distances(),
@@ -210,26 +206,24 @@ class GaussianProcess:
         )
 
     def _differences(self, num_weights: int) -> Floats:
-        """Return how measured variants differ, (W, N, N): at each place, or at all together, by each kind."""
+        """Return how measured variants differ at each place, (P, N, N), or at all together, (1, N, N)."""
         number = len(self._residues)
         found = np.zeros((num_weights, number, number))
         if num_weights:
-            tables = self._differs.tables
             for index, column in enumerate(self._residues.T):
-                first = min(index, self._num_groups - 1) * len(tables)
-                found[first : first + len(tables)] += tables[:, column[:, None], column[None, :]]
+                found[min(index, num_weights - 1)] += self._differs[
+                    column[:, None], column[None, :]
+                ]
         return found
 
     def _distances(self) -> Floats | None:
         embedding = self._features.embedding
         return None if embedding is None else _squared_distances(embedding, embedding)
 
-    def _exponents(self) -> Floats:
-        """Return the weighted difference of each two residues at each place, (P, 21, 21)."""
-        tables = self._differs.tables
+    def _place_weights(self) -> Floats:
+        """Return the weight of each place, (P,)."""
         weights = np.exp(self._parameters[: self._layout.num_weights])
-        by_group = np.tensordot(weights.reshape(self._num_groups, len(tables)), tables, 1)
-        return np.broadcast_to(by_group, (len(self._space.places), *tables.shape[1:]))
+        return np.broadcast_to(weights, (len(self._space.places),))
 
     def _prior_variance(self, features: Features) -> Floats:
         """Return the variance of each variant before values are known, (N,)."""
@@ -267,16 +261,15 @@ class GaussianProcess:
         other variant alone.
         """
         space = self._space
-        exponents = self._exponents()
-        known = space.residues(others).T
-        places = np.arange(len(known))[:, None]
-        differs = exponents[places, known, space.wild_residues[:, None]]
-        of_wild = scale * np.exp(-differs.sum(axis=0))
+        weights = self._place_weights()
+        known = space.residues(others)
+        differs = self._differs[known, space.wild_residues]
+        of_wild = scale * np.exp(-(differs * weights).sum(axis=1))
         factors = np.ones((space.no_mutation + 1, len(others)), dtype=np.float32)
         used = np.unique(mutations[mutations != space.no_mutation])
         index = used // NUM_RESIDUES
-        from_new = exponents[index[:, None], known[index], (used % NUM_RESIDUES)[:, None]]
-        factors[used] = np.exp(differs[index] - from_new)
+        from_new = self._differs[known.T[index], (used % NUM_RESIDUES)[:, None]]
+        factors[used] = np.exp(-weights[index, None] * (from_new - differs.T[index]))
         found = np.repeat(of_wild.astype(np.float32)[None, :], len(mutations), axis=0)
         for column in mutations.T:
             found *= factors[column]
@@ -319,7 +312,6 @@ class _Density:
 
     layout: _Layout
     differences: Floats
-    expected_weights: Floats
     line: Floats
     distances: Floats | None
     targets: Floats
@@ -331,7 +323,7 @@ class _Density:
     def _expected(self) -> tuple[Floats, Floats]:
         """Return mean and standard deviation of the logarithms of the parameters."""
         mean = np.zeros(self.layout.noise + 1)
-        mean[: self.layout.num_weights] = np.log(self.expected_weights)
+        mean[: self.layout.num_weights] = math.log(MEAN_WEIGHT)
         spread = np.ones_like(mean)
         mean[-1] = self.log_noise
         spread[-1] = self.noise_spread

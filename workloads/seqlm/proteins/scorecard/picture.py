@@ -19,7 +19,7 @@ header p { overflow-wrap: anywhere; }
 .score { background: var(--panel); border: 1px solid var(--line); border-radius: 10px; min-width: 0;
   padding: 14px; }
 .score h3 { font-size: 15px; margin: 0 0 8px; overflow-wrap: anywhere; }
-.score .line { display: grid; grid-template-columns: 9.5em 1fr 4em; gap: 8px; align-items: center;
+.score .line { display: grid; grid-template-columns: 11.5em 1fr 4em; gap: 8px; align-items: center;
   font-size: 13px; line-height: 1.35; padding: 2px 0; }
 .score .who { overflow-wrap: anywhere; }
 .score .value { text-align: right; font-variant-numeric: tabular-nums; }

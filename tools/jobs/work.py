@@ -172,6 +172,8 @@ def _folder_problems(order: Order, config: RunFile) -> Iterator[str]:
     if order.stage.reads_model:
         # A hub id looks like a relative path, and is taken for one below the folder.
         places["inference.model"] = config.inference.model
+        for number, model in enumerate(config.inference.models):
+            places[f"inference.models[{number}]"] = model
     for name, path in places.items():
         if path is not None and not order.shared.has(order.path(path)):
             yield (
@@ -219,9 +221,8 @@ def _needed(order: Order, config: RunFile) -> tuple[str, ...]:
         needed.append(inference.mutations)
     if order.stage.reads_structure and inference.structure:
         needed.append(inference.structure)
-    model = inference.model or order.path(config.run_dir / "model")
-    if PurePosixPath(model).is_absolute():
-        needed.append(model)
+    models = inference.models or (inference.model or order.path(config.run_dir / "model"),)
+    needed += [model for model in models if PurePosixPath(model).is_absolute()]
     return tuple(needed)
 
 

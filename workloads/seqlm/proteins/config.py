@@ -43,6 +43,8 @@ class InferenceConfig:
 
     model: str | None = None
     """Model folder, checkpoint folder or hub id; null uses the ``model`` folder of this run."""
+    models: tuple[str, ...] = ()
+    """Models that ``scorecard`` puts side by side, in place of ``model``."""
     input: tuple[str, ...] = ("sample",)
     """FASTA, CSV, TSV, Parquet, PDB or mmCIF files, folders, https:// or s3:// addresses, or ``sample``."""
     output: str | None = None
@@ -102,11 +104,16 @@ class InferenceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ScorecardConfig:
-    """Downloaded part of ``make scorecard``."""
+    """Downloaded part and references of ``make scorecard``."""
 
     proteingym: tuple[str, ...] = ()
     """Folders, .zip or .csv files, or their https:// and s3:// addresses, with ProteinGym's substitution
     assays and DMS_substitutions.csv; empty skips it."""
+    references: str | None = None
+    """JSON file with the scores of other models on the same data, which stand beside those of this one. null
+    uses the file of the package, which is empty."""
+    record: bool = False
+    """Add the scores of this model to ``references``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +190,10 @@ class ProposeConfig:
     batch: Literal["hallucinated", "liar", "top"] = "hallucinated"
     """Treatment of the variants that are in a batch already, with ``ucb``: ``hallucinated`` lowers the
     uncertainty of similar ones, ``liar`` their predicted values as well, and ``top`` neither."""
-    shapes: tuple[Literal["plain", "root", "log"], ...] = ("plain", "root")
+    shapes: tuple[Literal["plain", "root", "log"], ...] = ("root", "log")
     """Shapes of the values that are fitted, above the lowest one: as they are, their square roots, or their
     logarithms. Each shape proposes its share of the batch."""
-    exploration: float = 3.0
+    exploration: float = 4.0
     """Standard deviations in the upper confidence bound. More of them explore, fewer exploit."""
     page: str | None = None
     """Name of the page, ending in .html; null uses the name of the table."""
@@ -354,6 +361,7 @@ def protein_violations(config: "RunFile") -> Iterator[str]:
     yield from _task_violations(config)
     yield from _inference_violations(config)
     yield from propose_violations(config.propose)
+    yield from _scorecard_violations(config)
     yield from _publish_violations(config.publish)
 
 
@@ -485,6 +493,20 @@ def _inference_violations(config: "RunFile") -> Iterator[str]:
         yield (
             f"inference.pooling, inference.layers: got {list(pooling)} and {list(layers)}; set at least one "
             f"of each. Several poolings may be {', '.join(POOLED)}"
+        )
+
+
+def _scorecard_violations(config: "RunFile") -> Iterator[str]:
+    inference = config.inference
+    if inference.models and inference.model is not None:
+        got = f"{inference.model} with inference.models"
+        yield f"inference.model: got {got}; set one of them"
+    repeated = {one for one in inference.models if inference.models.count(one) > 1}
+    if repeated:
+        yield f"inference.models: got {shown(min(repeated))} several times; name each model once"
+    if config.scorecard.record and config.scorecard.references is None:
+        yield (
+            "scorecard.references: got null with scorecard.record; name the file that the scores are added to"
         )
 
 

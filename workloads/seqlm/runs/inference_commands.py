@@ -85,6 +85,8 @@ class InferenceCommand:
     """Whether it reads ``inference.structure``."""
     reads_prepared_data: bool = False
     """Whether it reads the prepared data of the run, which are prepared first if they are missing."""
+    takes_models: bool = False
+    """Whether it reads ``inference.models``."""
     needs_task: bool = False
     """Whether the run file must have a section ``task``."""
     uses_starting_model: bool = False
@@ -150,6 +152,7 @@ INFERENCE_COMMANDS: Mapping[str, InferenceCommand] = {
         small_bytes=0,  # the bundled parts are small; any assay is not
         heads=(MASKED_LM,),
         reads_prepared_data=True,
+        takes_models=True,
         fields=(
             *READING,
             "data",

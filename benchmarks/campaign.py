@@ -195,19 +195,32 @@ def _walk(landscape: Landscape, row_of: Mapping[str, int], start: int) -> Iterat
         free.remove(options[top])
 
 
-ONE_HOT = ProposeConfig(
-    number=PER_ROUND, features=("one_hot",), warm_start=False, direction="higher"
+DEFAULT = ProposeConfig(
+    number=PER_ROUND, features=("similarity",), warm_start=False, direction="higher"
 )
-SIMILARITY = replace(ONE_HOT, features=("similarity",))
+ONE_HOT = replace(DEFAULT, features=("one_hot",))
+BEFORE = replace(DEFAULT, shapes=("plain", "root"), exploration=3.0)
+"""First defaults of ``seqlm propose``."""
+ONE_HOT_BEFORE = replace(BEFORE, features=("one_hot",))
 ARMS: Mapping[str, Arm] = {
-    "propose, similarity of residues": partial(proposed, SIMILARITY),
+    "propose, similarity of residues": partial(proposed, DEFAULT),
     "propose, one-hot": partial(proposed, ONE_HOT),
-    "one-hot, constant liar": partial(proposed, replace(ONE_HOT, batch="liar")),
-    "one-hot, largest bounds alone": partial(proposed, replace(ONE_HOT, batch="top")),
-    "one-hot, Thompson sampling": partial(
-        proposed, replace(ONE_HOT, acquisition="thompson", exploration=1.0)
+    "propose, constant liar": partial(proposed, replace(DEFAULT, batch="liar")),
+    "propose, Thompson sampling": partial(
+        proposed, replace(DEFAULT, acquisition="thompson", exploration=1.0)
     ),
-    "one-hot, plain values alone": partial(proposed, replace(ONE_HOT, shapes=("plain",))),
+    "first defaults, similarity of residues": partial(proposed, BEFORE),
+    "first defaults, exploration 4": partial(proposed, replace(BEFORE, exploration=4.0)),
+    "first defaults, one-hot": partial(proposed, ONE_HOT_BEFORE),
+    "first defaults, one-hot, constant liar": partial(
+        proposed, replace(ONE_HOT_BEFORE, batch="liar")
+    ),
+    "first defaults, one-hot, largest bounds alone": partial(
+        proposed, replace(ONE_HOT_BEFORE, batch="top")
+    ),
+    "first defaults, one-hot, plain values alone": partial(
+        proposed, replace(ONE_HOT_BEFORE, shapes=("plain",))
+    ),
     "greedy single-mutation walks": greedy_walks,
     "random choice": random_choice,
 }

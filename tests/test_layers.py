@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "seqlm.proteins.inference.poolings",
         "seqlm.proteins.inference.variant_scores",
         "seqlm.proteins.model.shape",
+        "seqlm.proteins.reading.chain_modes",
     ),
     ("seqlm.runs",),
     ("seqlm.launch",),

@@ -16,7 +16,7 @@ RESULTS = {
     "contacts_and_scorecard": ("(56, 56)", "secondary structure: accuracy (Q3)"),
     "embed_and_explore": ("(80, 32)", "embeddings.vectors.npy", "transferred"),
     "fine_tune_your_table": ("test_auroc", "probability_secreted", "split: modulo, fold 0 of 5"),
-    "variants": ("K2R", "variants.positions.csv"),
+    "variants": ("K2R", "H.E1Q:L.D1E", "variants.positions.csv", "uncertainty"),
 }
 """Texts in the outputs of each notebook."""
 EXECUTE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import re
 from pathlib import Path
@@ -12,7 +13,9 @@ from seqlm.proteins.alphabet import decode, encode
 from seqlm.proteins.data.fasta import CONTROL_CHARACTER
 from seqlm.proteins.data.prepare import Execution, prepare
 from seqlm.proteins.data.sources import ProteinFiles
-from seqlm.proteins.inference.records import Protein, Reject, read_proteins
+from seqlm.proteins.inference.records import read_proteins
+from seqlm.proteins.reading.chains import Complex, default_names
+from seqlm.proteins.reading.rejects import Reject
 from seqlm.training.data.locks import LOCKS_FOLDER
 from seqlm.training.data.manifest import Manifest
 from tests.fuzz.mutation import mutated
@@ -27,27 +30,34 @@ SEEDS = (
     ).encode(),
     b">a\nMKV\n>a\nGG\n",
     b">\x1b[31mEVIL\x07\nMKV\n",
+    b">a\nMKV|LAG\n>b\nMK:GG*:MA\n>c\nMKV\n",
 )
-"""Forms that are read, a repeated id, and an id with control characters."""
+"""Forms that are read, a repeated id, an id with control characters, and several chains."""
 FRACTIONS = {"seed": 0, "validation_fraction": 0.2, "test_fraction": 0.1}
 EXECUTION = Execution(workers=1, progress=False)
 
 
 def expected_records(text: bytes) -> dict[str, str]:
-    """Read a file in the plainest way: usable proteins by id, the first of each id."""
+    """Read a file in the plainest way: usable proteins by id, the first of each id.
+
+    Each chain of a record with several is a protein.
+    """
     records: dict[str, str] = {}
     try:
         decoded = text.decode("utf-8-sig")
     except UnicodeDecodeError:
-        decoded = text.decode("cp1252", "replace")
+        decoded = text.removeprefix(codecs.BOM_UTF8).decode("cp1252", "replace")
     for record in ("\n" + decoded).split("\n>")[1:]:
         header, _, body = record.partition("\n")
         words = header.encode().split()
         name = words[0].decode() if words else ""
-        protein = re.sub("[ \t\r\n]", "", body.upper()).removesuffix("*")
+        texts = re.split("[|:]", re.sub("[ \t\r\n]", "", body.upper()))
+        proteins = [text.removesuffix("*") for text in texts]
         is_usable = name and not CONTROL_CHARACTER.search(name) and not name.startswith(">")
-        if is_usable and protein.isascii() and protein.isalpha():
-            records.setdefault(name, protein)
+        if is_usable and all(protein.isascii() and protein.isalpha() for protein in proteins):
+            names = [f"{name}.{chain}" for chain in default_names(len(proteins))]
+            for one, protein in zip(names if len(names) > 1 else [name], proteins, strict=True):
+                records.setdefault(one, protein)
     return records
 
 
@@ -122,5 +132,6 @@ def test_inference_tells_every_record(rounds, tmp_path: Path) -> None:
                     f"{path}:"
                 )
             else:
-                assert isinstance(record, Protein) and len(record.tokens)
+                chains = record.chains if isinstance(record, Complex) else [record]
+                assert chains and all(len(chain.tokens) for chain in chains)
                 assert not CONTROL_CHARACTER.search(record.id)

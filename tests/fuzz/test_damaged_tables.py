@@ -15,7 +15,9 @@ from seqlm.language.config import ChatConfig
 from seqlm.language.table import read_conversations
 from seqlm.proteins.data.fasta import CONTROL_CHARACTER
 from seqlm.proteins.finetune.prepare import prepare_table
-from seqlm.proteins.inference.records import Protein, Reject, read_proteins
+from seqlm.proteins.inference.records import Protein, read_proteins
+from seqlm.proteins.reading.chains import Complex
+from seqlm.proteins.reading.rejects import Reject
 from seqlm.runs.run_file import load_config
 from seqlm.training.data.manifest import Manifest
 from tests.fuzz.mutation import mutated
@@ -118,8 +120,9 @@ def test_inference_tells_every_record(rounds, tmp_path: Path) -> None:
             assert str(path) in str(error)
             continue
         for record in read:
-            if isinstance(record, Protein):
-                assert len(record.tokens)
+            if isinstance(record, Protein | Complex):
+                chains = record.chains if isinstance(record, Complex) else [record]
+                assert all(len(chain.tokens) for chain in chains)
                 assert not CONTROL_CHARACTER.search(record.id)
             else:
                 assert isinstance(record, Reject) and record.where.startswith(f"{path}:")

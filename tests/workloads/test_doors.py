@@ -17,8 +17,7 @@ from seqlm.commands.train import train
 from seqlm.proteins.contacts import head as contact_head
 from seqlm.proteins.finetune.task_kinds import TASK_KINDS
 from seqlm.proteins.inference.poolings import MEAN, MEAN_SQUARE, POOLINGS, Pooling, pooling_of
-from seqlm.proteins.scorecard import command as scorecard
-from seqlm.proteins.scorecard import layers
+from seqlm.proteins.scorecard import layers, localization, sequence_parts, structure_parts
 from seqlm.runs.inference_commands import (
     INFERENCE_COMMANDS,
     INPUT_FIELD,
@@ -65,9 +64,9 @@ def test_the_run_file_allows_the_poolings_of_the_table() -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the bundled samples small."""
     chains = contact_head.chains
-    monkeypatch.setattr(scorecard, "LOCALIZATION_PROTEINS", 60)
-    monkeypatch.setattr(scorecard, "PSEUDO_PERPLEXITY_RESIDUES", 20)
-    monkeypatch.setattr(scorecard, "chains", lambda use: chains(use)[:18])
+    monkeypatch.setattr(localization, "LOCALIZATION_PROTEINS", 60)
+    monkeypatch.setattr(sequence_parts, "PSEUDO_PERPLEXITY_RESIDUES", 20)
+    monkeypatch.setattr(structure_parts, "chains", lambda use: chains(use)[:18])
     monkeypatch.setattr("seqlm.proteins.contacts.command.chains", lambda use: chains(use)[:18])
     monkeypatch.setattr(
         layers, "similarity_clusters", lambda records: ([one.id for one in records], "id")

@@ -172,6 +172,8 @@ def _folder_problems(order: Order, config: RunFile) -> Iterator[str]:
     if order.stage.reads_model:
         # A hub id looks like a relative path, and is taken for one below the folder.
         places["inference.model"] = config.inference.model
+        for number, model in enumerate(config.inference.models):
+            places[f"inference.models[{number}]"] = model
     for name, path in places.items():
         if path is not None and not order.shared.has(order.path(path)):
             yield (
@@ -199,6 +201,9 @@ def _read_problems(order: Order, config: RunFile) -> Iterator[str]:
     mutations = config.inference.mutations
     if order.stage.reads_mutations and mutations is not None and not shared.has(mutations):
         yield f"inference.mutations: {mutations} {who_reads}"
+    structure = config.inference.structure
+    if order.stage.reads_structure and structure is not None and not shared.has(structure):
+        yield f"inference.structure: {structure} {who_reads}"
     if order.stage.reads_measured:
         for path in config.propose.measured:
             if not shared.has(path):
@@ -206,7 +211,7 @@ def _read_problems(order: Order, config: RunFile) -> Iterator[str]:
 
 
 def _needed(order: Order, config: RunFile) -> tuple[str, ...]:
-    """Return input, mutations and model of a stage that writes a table.
+    """Return input, mutations, structure and model of a stage that writes a table.
 
     A relative ``inference.model`` is left out: it may be a hub id.
     """
@@ -214,9 +219,10 @@ def _needed(order: Order, config: RunFile) -> tuple[str, ...]:
     needed = list(local_files(inference.input, PROTEINS))
     if order.stage.reads_mutations and inference.mutations:
         needed.append(inference.mutations)
-    model = inference.model or order.path(config.run_dir / "model")
-    if PurePosixPath(model).is_absolute():
-        needed.append(model)
+    if order.stage.reads_structure and inference.structure:
+        needed.append(inference.structure)
+    models = inference.models or (inference.model or order.path(config.run_dir / "model"),)
+    needed += [model for model in models if PurePosixPath(model).is_absolute()]
     return tuple(needed)
 
 

@@ -12,17 +12,28 @@ with the standard library alone.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seqlm.api import Model, load, sample_table, split_variants
+    from seqlm.api import (
+        Model,
+        contact_precision,
+        load,
+        read_structure,
+        sample_table,
+        split_variants,
+    )
 
-__all__ = ["Model", "__version__", "load", "sample_table", "split_variants"]
+__all__ = [
+    "Model",
+    "__version__",
+    "contact_precision",
+    "load",
+    "read_structure",
+    "sample_table",
+    "split_variants",
+]
 __version__: str
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Model", "load", "sample_table", "split_variants"):
-        from seqlm import api
-
-        return getattr(api, name)
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 
@@ -30,4 +41,8 @@ def __getattr__(name: str) -> Any:
             return version("seqlm")
         except PackageNotFoundError:
             return "0+unknown"  # a folder on Python's path, as on the nodes of a cluster
+    if name in __all__:
+        from seqlm import api
+
+        return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,11 +7,15 @@
 
 Proteins are a list of sequences, or a mapping of ids to sequences, in the letters A-Z. Blanks and a final
 ``*`` are dropped. A protein above the model's longest is read in windows, as ``seqlm embed`` reads it.
+
+A record with several chains is a text such as ``VH|VL``, or a mapping of the names of its chains to their
+sequences. ``chains`` says how it is read, as ``inference.chains``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,10 +32,12 @@ from seqlm.proteins.config import (
     variant_violations,
 )
 from seqlm.proteins.contacts import head as contact_head
+from seqlm.proteins.data.chained import chained_text, complex_of
 from seqlm.proteins.data.plausibility import is_nucleotides
 from seqlm.proteins.families.table import family_of_type
 from seqlm.proteins.finetune.variants.records import assigned_splits
 from seqlm.proteins.finetune.variants.wild_type import read_wild_type
+from seqlm.proteins.inference.described import described_proteins
 from seqlm.proteins.inference.embed import layer_embeddings, layer_numbers
 from seqlm.proteins.inference.engine import TOKENS_PER_PACK, Answer, Array, Engine, compile_from
 from seqlm.proteins.inference.engine_probabilities import pseudo_perplexity, score_variants
@@ -39,11 +45,13 @@ from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.inference.mutation_table import check_indels
 from seqlm.proteins.inference.poolings import pooling_of
 from seqlm.proteins.inference.predict import Head, predictions
-from seqlm.proteins.inference.records import Protein
+from seqlm.proteins.inference.records import Protein, proteins_of
 from seqlm.proteins.inference.variant_scores import MASKED_MARGINALS, score_of
 from seqlm.proteins.model.pretrained import load_model
 from seqlm.proteins.mutations.fitting import check_numbering, parse_variant
-from seqlm.proteins.mutations.saturation import all_single_mutants
+from seqlm.proteins.mutations.in_chains import check_numbering_of, single_mutants_of, variant_named
+from seqlm.proteins.reading.chain_modes import JOINING_MODES, ChainMode, chain_mode
+from seqlm.proteins.reading.chains import ChainSpan, Complex, choice_needed, has_chains
 from seqlm.proteins.reading.policies import Kind, Reader
 from seqlm.proteins.reading.rejects import Reject, stopped
 from seqlm.proteins.reading.sequences import SequenceError, read_sequence
@@ -56,7 +64,11 @@ from seqlm.training.strict_yaml import shown
 if TYPE_CHECKING:
     import pandas as pd
 
-Proteins = Sequence[str] | Mapping[str, str]
+    from seqlm.proteins.structures.chains import Structure, StructureChain
+
+Record = str | Mapping[str, str]
+"""Sequence, or the sequences of chains by their names."""
+Proteins = Sequence[Record] | Mapping[str, Record]
 """Sequences, or ids with their sequences."""
 PROGRESS_RESIDUES = 2_000
 """Smallest number of residues for which a progress bar is shown."""
@@ -157,6 +169,47 @@ def split_variants(
     return pd.DataFrame({"variant": list(variants), "mutations": numbers, "split": words})
 
 
+def read_structure(path: str | Path) -> Structure:
+    """Return the protein chains of a structure in PDB or mmCIF format, compressed or not.
+
+    Its ``sequences`` are proteins for the methods of a model. Each of its ``chains`` has ``contacts()``.
+
+    Raises:
+        ValueError: if the file is no structure or cannot be read, or gemmi is not installed.
+    """
+    from seqlm.proteins.structures.chains import read_structure as read
+
+    return read(Path(path))
+
+
+def contact_precision(chain: StructureChain, probabilities: npt.ArrayLike) -> pd.DataFrame:
+    """Return the precision of contacts by range, in the columns range, pairs, contacts, P@L and P@L/5.
+
+    Args:
+        chain: chain of L residues of a structure.
+        probabilities: probability of each pair, (L, L), as ``Model.contacts`` returns them.
+
+    Raises:
+        ValueError: if the probabilities have another shape.
+    """
+    import pandas as pd
+
+    from seqlm.proteins.contacts.truth import known_contacts, precisions
+
+    length = len(chain.sequence)
+    scores = np.asarray(probabilities, dtype=np.float32)
+    if scores.shape != (length, length):
+        raise ValueError(
+            f"probabilities: got the shape {scores.shape}; expected {(length, length)} for {chain.id}"
+        )
+    found = precisions(known_contacts(chain), scores)
+    rows = [
+        {"range": one.range, "pairs": one.num_pairs, "contacts": one.num_contacts, **one.shares}
+        for one in found
+    ]
+    return pd.DataFrame(rows)
+
+
 class Model:
     """Loaded model; ``load`` returns one."""
 
@@ -176,7 +229,12 @@ class Model:
         return f"{size}. {warning}" if warning else size
 
     def embed(
-        self, proteins: Proteins, *, pooling: str = "mean", layer: int = -1
+        self,
+        proteins: Proteins,
+        *,
+        pooling: str = "mean",
+        layer: int = -1,
+        chains: str | None = None,
     ) -> Array | list[Array]:
         """Return embeddings of C features.
 
@@ -184,49 +242,58 @@ class Model:
             proteins: sequences, or a mapping of ids to sequences.
             pooling: name of ``seqlm.proteins.inference.poolings.POOLINGS``, as for ``inference.pooling``.
             layer: number of the layer: 0 is the embedding, and -1 the last layer with its norm.
+            chains: reading of records with several chains: ``separate``, ``linker`` or ``joined``.
 
         Returns:
-            float32 array (N, C), or a list of arrays (L, C) if the pooling keeps one vector per residue.
+            float32 array (N, C), or a list of arrays (L, C) if the pooling keeps one vector per residue. With
+            ``separate``, each chain counts in N.
 
         Raises:
             ValueError: for an unknown pooling or layer, or a sequence that is no protein.
         """
         layers = layer_numbers((layer,), len(self._engine.model.layers))
         answer = layer_embeddings(layers, (pooling,))
-        found = self._run(self._read(proteins), answer)
+        found = self._run(self._read(proteins, chains), answer)
         if pooling_of(pooling).per_residue:
             return found
         size: int = self._engine.model.config.hidden_size
         return np.stack(found) if found else np.empty((0, size), dtype=np.float32)
 
-    def predict(self, proteins: Proteins) -> pd.DataFrame:
+    def predict(self, proteins: Proteins, *, chains: str | None = None) -> pd.DataFrame:
         """Return a fine-tuned model's labels and probabilities, in the columns of ``seqlm predict``.
+
+        Args:
+            proteins: sequences, or a mapping of ids to sequences.
+            chains: reading of records with several chains, as the model was fine-tuned.
 
         Raises:
             ValueError: if the model has not been fine-tuned, or a sequence is no protein.
         """
         head = Head.of(self._engine.model, self.name)
-        known = self._read(proteins)
+        known = self._read(proteins, chains)
         values = [head.kind.values(found) for found in self._run(known, head.answer)]
-        columns = {"id": [one.id for one in known], "length": [len(one.tokens) for one in known]}
+        columns = described_proteins(known, has_chains=_joins(chains))
         return pa.table({**columns, **predictions(head, values)}).to_pandas()
 
     def variants(
         self,
-        sequence: str,
+        sequence: Record,
         mutations: Sequence[str] | None = None,
         *,
         score: str = MASKED_MARGINALS,
         first_position: int = 1,
+        chains: str | None = None,
     ) -> pd.DataFrame:
         """Return the scores of variants in nats, in the columns mutation and score.
 
         Args:
-            sequence: wild type.
+            sequence: wild type, maybe of several chains.
             mutations: names of variants such as ``A42G``, ``A42G:K50R`` for several mutations at once, HGVS
                 as ``p.Ala42del``, or whole sequences; by default every single mutant.
             score: kind of score, as ``inference.score``.
             first_position: number of the first residue in the names.
+            chains: reading of several chains, ``linker`` or ``joined``. Mutations then name their chain, as
+                in ``H.A42G``.
 
         Raises:
             ValueError: if the model has a task, there is no such score, or a mutation does not fit the wild
@@ -235,13 +302,13 @@ class Model:
         import pandas as pd
 
         self._check_masked()
-        [protein] = self._read({"the sequence": sequence})
+        protein = self._read_one(sequence, chains)
         chosen = score_of(score)
         if mutations is None:
-            wanted = all_single_mutants(protein, first_position)
+            wanted = single_mutants_of(protein, first_position)
         else:
-            check_numbering(mutations, protein, first_position, "first_position")
-            wanted = [parse_variant(name, protein, first_position) for name in mutations]
+            check_numbering_of(mutations, protein, first_position, "first_position")
+            wanted = [variant_named(name, protein, first_position) for name in mutations]
         for variant in wanted:
             check_indels(variant, score)
         window = min(len(protein.tokens), self._engine.max_residues)
@@ -284,7 +351,7 @@ class Model:
         chosen = read_section(ProposeConfig, options, "propose", propose_violations)
         if measured and chosen.direction is None:
             raise ValueError("direction: got None with measured values; give higher or lower")
-        [protein] = self._read({"the sequence": sequence})
+        protein = self._read_one(sequence, None)
         known = no_values()
         if measured:
             known = measured_of(measured, chosen, protein, first_position)
@@ -292,86 +359,149 @@ class Model:
         rows = rows_of(found.proposals, known.num_rounds + 1)
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
-    def contacts(self, sequence: str) -> Array:
+    def contacts(self, sequence: Record, *, chains: str | None = None) -> Array:
         """Return the probability of a contact (C-beta below 8 A) for each pair of residues, (L, L).
+
+        Args:
+            sequence: protein, maybe of several chains, whose residues follow each other in the result.
+            chains: reading of several chains, ``linker`` or ``joined``.
 
         Raises:
             ValueError: if the model has no fitted contact head, or the protein is above the longest allowed.
         """
-        [protein] = self._read({"the sequence": sequence})
+        protein = self._read_one(sequence, chains)
         longest = self._engine.max_residues
         if len(protein.tokens) > longest:
             raise ValueError(
                 f"the sequence has {len(protein.tokens)} residues; allowed are {longest} for contacts"
             )
         head = contact_head.load(self._engine.model, self.name)
-        return head.probabilities(self._engine, protein.tokens)
+        places = protein.places if protein.chains else None
+        return head.probabilities(self._engine, protein.tokens, places)
 
-    def perplexity(self, proteins: Proteins) -> npt.NDArray[np.float64]:
+    def perplexity(
+        self, proteins: Proteins, *, chains: str | None = None
+    ) -> npt.NDArray[np.float64]:
         """Return the pseudo-perplexity of each protein, (N,): exp of the mean of -log p, each residue masked.
 
         Salazar et al. 2020 (doi:10.18653/v1/2020.acl-main.240).
+
+        Args:
+            proteins: sequences, or a mapping of ids to sequences.
+            chains: reading of records with several chains: ``separate``, ``linker`` or ``joined``.
 
         Raises:
             ValueError: if the model has a task, or a sequence is no protein.
         """
         self._check_masked()
-        known = self._read(proteins)
+        known = self._read(proteins, chains)
         num_read = 0
         for protein in known:
             length = len(protein.tokens)
-            num_read += length * min(length, self._engine.max_residues)
+            num_read += protein.num_residues * min(length, self._engine.max_residues)
         with self._progress("perplexity", num_read):
-            return np.array([pseudo_perplexity(self._engine, one.tokens) for one in known])
+            return np.array(
+                [pseudo_perplexity(self._engine, one.tokens, one.places.tolist()) for one in known]
+            )
 
     def _check_masked(self) -> None:
         """Raise ValueError if the model is no masked language model."""
         check_head("variants", self.name, self._engine.model.config.architectures or [MASKED_LM])
 
-    def _read(self, proteins: Proteins) -> list[Protein]:
+    def _read(self, proteins: Proteins, chains: str | None = None) -> list[Protein]:
         """Check and encode sequences; without ids they are numbered from 0.
 
+        Args:
+            proteins: sequences, or a mapping of ids to sequences.
+            chains: reading of records with several chains.
+
         Raises:
-            ValueError: if a sequence is no protein.
+            ValueError: if a sequence is no protein, or the reading is needed and missing, or unknown.
         """
         if isinstance(proteins, str):
             raise ValueError(
                 "proteins: got one string; give a list of sequences, or ids and sequences"
             )
+        mode = None if chains is None else chain_mode(chains)
         named = proteins if isinstance(proteins, Mapping) else dict(enumerate(proteins))
         found = []
-        for name, sequence in named.items():
+        for name, record in named.items():
             shown = str(name) if isinstance(proteins, Mapping) else f"protein {name}"
-            if not isinstance(sequence, str):
-                raise ValueError(f"{shown}: got {sequence!r}; expected a sequence as text")
-            try:
-                tokens = read_sequence(sequence)
-            except SequenceError as error:
-                raise _refusal(error.kind, shown, str(error)) from None
-            if not len(tokens):
-                raise _refusal(
-                    Kind.EMPTY, shown, "the sequence is empty; give at least one residue"
-                )
-            if not self._allow_nucleotides and is_nucleotides(tokens):
-                raise _refusal(
-                    Kind.NUCLEOTIDES,
-                    shown,
-                    "the sequence looks like DNA or RNA; give its translation, or load the model with "
-                    "allow_nucleotides=True",
-                )
-            found.append(Protein(str(name), tokens, ""))
+            for protein in self._proteins(str(name), record, shown, mode):
+                spans = protein.chains or (ChainSpan("", 0, len(protein.tokens)),)
+                parts = [protein.tokens[span.start : span.stop] for span in spans]
+                if not self._allow_nucleotides and any(map(is_nucleotides, parts)):
+                    raise _refusal(
+                        Kind.NUCLEOTIDES,
+                        shown,
+                        "the sequence looks like DNA or RNA; give its translation, or load the model with "
+                        "allow_nucleotides=True",
+                    )
+                found.append(protein)
         return found
+
+    def _read_one(self, sequence: Record, chains: str | None) -> Protein:
+        """Check and encode one protein, whose chains are read together.
+
+        Raises:
+            ValueError: if the sequence is no protein, or its chains are to be read one by one.
+        """
+        if chains is not None and not chain_mode(chains).joins:
+            raise ValueError(
+                f"chains: got {chains!r} for one record; allowed are {' and '.join(JOINING_MODES)}"
+            )
+        [protein] = self._read({"the sequence": sequence}, chains)
+        return protein
+
+    @staticmethod
+    def _proteins(name: str, record: Record, shown: str, mode: ChainMode | None) -> list[Protein]:
+        """Return the proteins that the model reads of a record.
+
+        Raises:
+            ValueError: if it is no protein, or has several chains and there is no mode.
+        """
+        whole: Complex | Reject | None = None
+        if isinstance(record, Mapping):
+            texts = {str(chain): text for chain, text in record.items()}
+            wrong = [text for text in texts.values() if not isinstance(text, str)]
+            if wrong:
+                raise ValueError(f"{shown}: got {wrong[0]!r}; expected a sequence as text")
+            whole = complex_of(name, list(texts.items()), where=shown, file="")
+        elif not isinstance(record, str):
+            raise ValueError(
+                f"{shown}: got {record!r}; expected a sequence as text, or chains and their sequences"
+            )
+        elif has_chains(record):
+            whole = chained_text(name, record, None, where=shown, file="")
+        if isinstance(whole, Reject):
+            raise stopped(Reader.PYTHON, whole)
+        if whole is not None:
+            if mode is None:
+                raise _refusal(Kind.CHAINS, shown, choice_needed(whole, "chains"))
+            return proteins_of(whole, mode)
+        try:
+            tokens = read_sequence(str(record))
+        except SequenceError as error:
+            raise _refusal(error.kind, shown, str(error)) from None
+        if not len(tokens):
+            raise _refusal(Kind.EMPTY, shown, "the sequence is empty; give at least one residue")
+        return [Protein(name, tokens, "")]
 
     def _run(self, proteins: list[Protein], answer: Answer) -> list[Array]:
         tokens = [protein.tokens for protein in proteins]
-        with self._progress("residues", sum(map(len, tokens))):
-            return self._engine.run(tokens, answer)
+        with self._progress("residues", sum(protein.num_residues for protein in proteins)):
+            return self._engine.run(tokens, answer, [protein.chains for protein in proteins])
 
     def _progress(self, title: str, total: int) -> tqdm[Any]:
         is_small = total < PROGRESS_RESIDUES
         bar = tqdm(total=total, desc=title, unit="residue", unit_scale=True, disable=is_small)
         self._engine.on_residues = bar.update
         return bar
+
+
+def _joins(chains: str | None) -> bool:
+    """Return whether records with several chains are read as one protein."""
+    return chains is not None and chain_mode(chains).joins
 
 
 def _refusal(kind: Kind, name: str, reason: str) -> ValueError:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from huggingface_hub.utils import filter_repo_objects
 
+from seqlm.language import kinds
 from seqlm.language.config import ChatConfig
 from seqlm.language.conversations import ConversationSplit
 from seqlm.language.model import read_config
@@ -23,6 +24,7 @@ from seqlm.language.prepare import is_prepared, prepare_chat
 from seqlm.language.table import QUESTIONS, read_conversations
 from seqlm.language.template import Template
 from seqlm.runs.run_file import RunFile, load_config
+from seqlm.training.data.manifest import Manifest
 from seqlm.training.data.workspace import source_file
 from tests.workloads.language.question_runs import rows, write_run_file, write_table
 from tools.plan.model_size import shape_of
@@ -105,10 +107,14 @@ def test_long_conversations_are_left_out_and_counted(
         write_run_file(tmp_path, tiny_qwen, write_table(tmp_path / "q.json", found))
     )
     assert prepare_chat(config).records == 83
-    assert (
-        "7 of 90 conversations have more than chat.max_tokens = 96 tokens"
-        in capsys.readouterr().err
-    )
+    printed = capsys.readouterr()
+    assert "7 of 90 conversations have more than chat.max_tokens = 96 tokens" in printed.err
+    assert "conversations: read 90, used 83, left out 7 (7 too long)" in printed.err
+    number = Manifest.load(config.data.path).splits["validation"].records
+    assert kinds.QUESTIONS.counted(config, None) == printed.err.splitlines()[-1:]
+    assert kinds.QUESTIONS.counted(config, "validation") == [
+        f"conversations: read {number}, used {number}, left out 0"
+    ]
 
 
 def test_data_prepared_otherwise_is_not_taken(run_file: Path) -> None:

@@ -13,7 +13,13 @@ from seqlm.proteins.data.sources import PROTEINS
 from seqlm.proteins.families.table import saved_config
 from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.inference.output_file import output_file
-from seqlm.runs.inference_commands import FEW_BYTES, MASKED_LM, InferenceCommand, inference_command
+from seqlm.runs.inference_commands import (
+    FEW_BYTES,
+    INFERENCE_COMMANDS,
+    MASKED_LM,
+    InferenceCommand,
+    inference_command,
+)
 from seqlm.runs.model_names import check_model_name, short_training
 from seqlm.runs.run_file import RunFile
 from seqlm.training.data.manifest import MANIFEST_FILE
@@ -45,12 +51,9 @@ def run_inference(name: str, config: RunFile) -> None:
             [*config.inference.input, config.inference.mutations], PROTEINS
         ):
             fetch(location, Path(config.data.downloads), PROTEINS)
-    check_model(config, named_by)
-    model = config.inference.model or str(config.run_dir / "model")
-    if saved := saved_config(Path(model)):  # a model of the hub is checked when it is loaded
-        check_head(name, model, saved.get("architectures") or [MASKED_LM])
+    check_models(name, command, config, named_by)
     if "RANK" not in os.environ:
-        _before_processes(name, command, config, model)
+        _before_processes(name, command, config)
     from seqlm.training.processes import processes  # imports torch
 
     beat("starting", slow=True)
@@ -62,7 +65,31 @@ def run_inference(name: str, config: RunFile) -> None:
             )  # a job on Kubernetes ends when one of its pods does, so all wait here
 
 
-def _before_processes(name: str, command: InferenceCommand, config: RunFile, model: str) -> None:
+def check_models(name: str, command: InferenceCommand, config: RunFile, named_by: str) -> None:
+    """Raise ValueError if a folder of a model does not exist, or holds a model without the needed head.
+
+    Args:
+        name: name of the command.
+        command: command.
+        config: run file.
+        named_by: field that names the model, for the message.
+    """
+    models = config.inference.models
+    if models and not command.takes_models:
+        others = ", ".join(key for key, one in INFERENCE_COMMANDS.items() if one.takes_models)
+        raise ValueError(
+            f"inference.models: {name} reads one model; set inference.model. Several are read by {others}"
+        )
+    if not models:
+        check_model(config, named_by)
+    for model in models:
+        check_model_name("inference.models", model)
+    for model in config.scored_models:
+        if saved := saved_config(Path(model)):  # a model of the hub is checked when it is loaded
+            check_head(name, model, saved.get("architectures") or [MASKED_LM])
+
+
+def _before_processes(name: str, command: InferenceCommand, config: RunFile) -> None:
     """Check what needs no model, prepare missing data, and start one process per device for large inputs.
 
     Raises:
@@ -71,8 +98,9 @@ def _before_processes(name: str, command: InferenceCommand, config: RunFile, mod
     """
     if command.by_parts:
         _check_files(name, command, config)
-    if warning := short_training(model):
-        print(warning, file=sys.stderr)
+    for model in config.scored_models:
+        if warning := short_training(model):
+            print(warning, file=sys.stderr)
     if command.reads_prepared_data and not (Path(config.data.path) / MANIFEST_FILE).exists():
         prepare(config)
     if not is_small(command, config) and processes_and_threads()[0] > 1:
@@ -103,11 +131,14 @@ def _check_files(name: str, command: InferenceCommand, config: RunFile) -> None:
     from seqlm.proteins.inference.mutation_table import read_mutations
     from seqlm.proteins.inference.output import Output
     from seqlm.proteins.inference.records import records_of
+    from seqlm.proteins.structures.matching import read_named
 
     locations = local_files(config.inference.input, PROTEINS)
     for location in locations:
         next(records_of(config, [location]), None)
     inference = config.inference
+    if command.reads_structure and inference.structure is not None:
+        read_named(inference.structure)
     if command.reads_mutations and inference.mutations is not None:
         read_mutations(Path(inference.mutations), inference.mutation_column, inference.id_column)
     if len(locations) == len(config.inference.input):

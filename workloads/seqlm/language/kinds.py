@@ -5,6 +5,7 @@ The functions import what they need when they are called: importing all takes se
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqlm.runs.kinds import RunKind
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from seqlm.training.data.manifest import Manifest
     from seqlm.training.objective import Objective
     from seqlm.training.processes import Processes
+    from seqlm.training.records import Split
     from seqlm.training.report.run_report import ReportContents
 
 
@@ -47,6 +49,12 @@ def _score(config: RunFile, here: Processes) -> dict[str, Any]:
     return score_chat(config, here)
 
 
+def _counted(config: RunFile, split: Split | None) -> list[str]:
+    from .prepare import counts_line
+
+    return [counts_line(Path(config.data.path), split)]
+
+
 def _report() -> ReportContents:
     from .report import AnswerContents
 
@@ -60,6 +68,7 @@ QUESTIONS = RunKind(
     paths_read=_paths_read,
     score=_score,
     report=_report,
+    counted=_counted,
     records="conversations",
     tokens="tokens",
 )

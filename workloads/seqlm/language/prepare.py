@@ -31,6 +31,8 @@ from .template import Template
 
 CHAT_FILE = "chat.json"
 """File beside the manifest that describes the conversion of texts to tokens."""
+TOO_LONG = "longer_than_max_tokens"
+"""Field of this file with the number of conversations that are left out for their length."""
 CHECKED_QUESTIONS = 100
 """Number of questions that are decoded from their tokens as a check of the tokenizer."""
 
@@ -79,6 +81,7 @@ def prepare_chat(config: RunFile) -> Manifest:
     if manifest is not None:
         check_same(out, _differences(out, facts))
         say(f"{out} is already prepared: {_summary(manifest)}")
+        say(counts_line(out))
         return manifest
     conversations = read_conversations(list(files), chat)
     template.check([found.question for found in conversations[:CHECKED_QUESTIONS]])
@@ -99,7 +102,7 @@ def prepare_chat(config: RunFile) -> Manifest:
         )
         manifest.save(folder)
         num_too_long = len(prepared) - len(short)
-        document = facts | {"longer_than_max_tokens": num_too_long}
+        document = facts | {TOO_LONG: num_too_long}
         (folder / CHAT_FILE).write_text(json.dumps(document, indent=1) + "\n")
     say(f"{out} is prepared: {_summary(manifest)}")
     if num_too_long:
@@ -107,7 +110,32 @@ def prepare_chat(config: RunFile) -> Manifest:
             f"note: {num_too_long} of {len(prepared)} conversations have more than chat.max_tokens = "
             f"{chat.max_tokens} tokens and were left out"
         )
+    say(counts_line(out))
     return manifest
+
+
+def counts_line(out: Path, split: str | None = None) -> str:
+    """Return the line with the numbers of conversations that are used and left out.
+
+    Args:
+        out: folder of the prepared conversations.
+        split: split of which all are used; None for the tables.
+    """
+    manifest = Manifest.load(out)
+    if split is not None:
+        number = manifest.splits[split].records
+        return f"conversations: read {number:,}, used {number:,}, left out 0"
+    left_out = {
+        "too long": json.loads((out / CHAT_FILE).read_text())[TOO_LONG],
+        "repeated": manifest.duplicates_dropped,
+    }
+    total = sum(left_out.values())
+    line = (
+        f"conversations: read {manifest.records + total:,}, used {manifest.records:,}, left out "
+        f"{total:,}"
+    )
+    kinds = ", ".join(f"{number:,} {kind}" for kind, number in left_out.items() if number)
+    return f"{line} ({kinds})" if kinds else line
 
 
 def is_prepared(config: RunFile) -> bool:

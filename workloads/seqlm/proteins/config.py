@@ -14,6 +14,7 @@ from seqlm.proteins.finetune.task_kinds import TASK_KINDS
 from seqlm.proteins.finetune.variants.kinds import FIRST_FOLD, FOLDS, LEAST_FOLDS, VARIANT_SPLITS
 from seqlm.proteins.inference.poolings import POOLED, POOLINGS
 from seqlm.proteins.inference.variant_scores import MASKED_MARGINALS, SCORES
+from seqlm.proteins.reading.chain_modes import CHAIN_MODES, JOINING_MODES
 from seqlm.training.config import KernelMode
 from seqlm.training.config_rules import fraction_violations
 from seqlm.training.strict_yaml import shown
@@ -21,11 +22,15 @@ from seqlm.training.strict_yaml import shown
 if TYPE_CHECKING:
     from seqlm.runs.run_file import RunFile
 
+    ChainModeName = str
+    JoiningModeName = str
     PoolingName = str
     ScoreName = str
     TaskKindName = str
     VariantSplitName = str
 else:  # as types, so that wrong values are reported together with the mistakes in other fields
+    ChainModeName = Literal[tuple(CHAIN_MODES)]
+    JoiningModeName = Literal[JOINING_MODES]
     PoolingName = Literal[tuple(POOLINGS)]
     ScoreName = Literal[tuple(SCORES)]
     TaskKindName = Literal[tuple(TASK_KINDS)]
@@ -38,8 +43,10 @@ class InferenceConfig:
 
     model: str | None = None
     """Model folder, checkpoint folder or hub id; null uses the ``model`` folder of this run."""
+    models: tuple[str, ...] = ()
+    """Models that ``scorecard`` puts side by side, in place of ``model``."""
     input: tuple[str, ...] = ("sample",)
-    """FASTA, CSV, TSV or Parquet files, folders of FASTA, https:// or s3:// addresses, or ``sample``."""
+    """FASTA, CSV, TSV, Parquet, PDB or mmCIF files, folders, https:// or s3:// addresses, or ``sample``."""
     output: str | None = None
     """Name of the table, ending in .parquet or (all but ``embed``) .csv. null writes next to the
     model folder, or into the folder of this run if the model is a hub id or its place is read-only."""
@@ -50,6 +57,13 @@ class InferenceConfig:
     sequence_column: str | None = None
     """Column of the input table with the sequences; null uses ``task.sequence_column``, or finds it by its
     name."""
+    sequence_columns: tuple[str, ...] = ()
+    """Columns of the input table with the chains of a record, such as ``[heavy, light]``, which name the
+    chains; empty uses ``task.sequence_columns``."""
+    chains: ChainModeName | None = None
+    """Reading of records with several chains, such as ``VH|VL``. ``separate`` gives each chain a row.
+    ``linker`` reads them as one protein with 25 glycines between them, which get no answer. ``joined`` reads
+    them one after another. null uses ``task.chains``, and without it stops at such a record."""
     pooling: tuple[PoolingName, ...] = ("mean",)
     """Vectors per protein: ``mean``, ``max`` or ``std`` over its residues, or that of CLS (``cls``). ``none``
     writes one vector per residue, and stands alone."""
@@ -82,15 +96,24 @@ class InferenceConfig:
     substitutions, ``pseudo_log_likelihood`` insertions and deletions, too."""
     first_position: int = 1
     """Number of a protein's first residue in the names of mutations."""
+    structure: str | None = None
+    """PDB or mmCIF file with chains that have the sequences of the input. ``contacts`` compares its
+    predictions with it; null compares them with the structures of the input. ``variants`` writes the mean
+    effect of each position into the B-factors of a copy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScorecardConfig:
-    """Downloaded part of ``make scorecard``."""
+    """Downloaded part and references of ``make scorecard``."""
 
     proteingym: tuple[str, ...] = ()
     """Folders, .zip or .csv files, or their https:// and s3:// addresses, with ProteinGym's substitution
     assays and DMS_substitutions.csv; empty skips it."""
+    references: str | None = None
+    """JSON file with the scores of other models on the same data, which stand beside those of this one. null
+    uses the file of the package, which is empty."""
+    record: bool = False
+    """Add the scores of this model to ``references``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,10 +190,10 @@ class ProposeConfig:
     batch: Literal["hallucinated", "liar", "top"] = "hallucinated"
     """Treatment of the variants that are in a batch already, with ``ucb``: ``hallucinated`` lowers the
     uncertainty of similar ones, ``liar`` their predicted values as well, and ``top`` neither."""
-    shapes: tuple[Literal["plain", "root", "log"], ...] = ("plain", "root")
+    shapes: tuple[Literal["plain", "root", "log"], ...] = ("root", "log")
     """Shapes of the values that are fitted, above the lowest one: as they are, their square roots, or their
     logarithms. Each shape proposes its share of the batch."""
-    exploration: float = 3.0
+    exploration: float = 4.0
     """Standard deviations in the upper confidence bound. More of them explore, fewer exploit."""
     page: str | None = None
     """Name of the page, ending in .html; null uses the name of the table."""
@@ -243,6 +266,11 @@ class TaskConfig:
     """Column of the table with the ids of the proteins; null finds it by its name, or numbers the rows."""
     sequence_column: str | None = None
     """Column of the table with the sequences; null finds it by its name."""
+    sequence_columns: tuple[str, ...] = ()
+    """Columns of the table with the chains of a record, such as ``[heavy, light]``."""
+    chains: JoiningModeName | None = None
+    """Reading of records with several chains: ``linker`` puts 25 glycines between them, and ``joined``
+    nothing. null stops at such a record."""
     label_columns: tuple[str, ...] = ()
     """Column of 0 and 1, or of class names; several columns for ``multilabel`` and ``regression``. Empty uses
     those of a known format, or a column such as ``label``."""
@@ -272,7 +300,15 @@ class TaskConfig:
 
 EARLIER_COLUMNS: Mapping[str, str] = {"id_column": "id", "sequence_column": "sequence"}
 """Columns of ``TaskConfig`` that the first versions read by default."""
-LATER_FIELDS = ("mask", "mask_columns", "wild_type", "mutation_column", "first_position")
+LATER_FIELDS = (
+    "mask",
+    "mask_columns",
+    "wild_type",
+    "mutation_column",
+    "first_position",
+    "sequence_columns",
+    "chains",
+)
 """Fields of ``TaskConfig`` that shape prepared data, and that the first versions did not have."""
 OTHER_RULES = (
     "column",
@@ -323,8 +359,9 @@ def protein_violations(config: "RunFile") -> Iterator[str]:
     yield from _model_violations(config)
     yield from _guard_violations(config)
     yield from _task_violations(config)
-    yield from _inference_violations(config.inference)
+    yield from _inference_violations(config)
     yield from propose_violations(config.propose)
+    yield from _scorecard_violations(config)
     yield from _publish_violations(config.publish)
 
 
@@ -364,9 +401,38 @@ def _task_violations(config: "RunFile") -> Iterator[str]:
     if not TASK_KINDS[task.kind].per_residue and (task.mask or task.mask_columns):
         field = "task.mask" if task.mask else "task.mask_columns"
         yield f"{field}: got a mask of residues with kind {task.kind}; set kind residue, or leave it out"
+    if TASK_KINDS[task.kind].per_residue and (task.chains or task.sequence_columns):
+        field = "task.chains" if task.chains else "task.sequence_columns"
+        yield (
+            f"{field}: got several chains with kind {task.kind}, whose labels belong to residues; give each "
+            "chain a record of its own"
+        )
+    yield from _chain_violations("task", task, task.chains)
     yield from variant_violations(task)
     if config.chat is not None:
         yield "chat, task: a run trains for one of them; leave the other section out"
+
+
+def _chain_violations(
+    section: str, named: InferenceConfig | TaskConfig, mode: str | None
+) -> Iterator[str]:
+    """Yield a message for each rule that the columns of chains break.
+
+    Args:
+        section: name of the section.
+        named: section with the columns.
+        mode: reading of several chains that applies to them.
+    """
+    columns = named.sequence_columns
+    if not columns:
+        return
+    field = f"{section}.sequence_columns"
+    if len(set(columns)) < max(2, len(columns)):
+        yield f"{field}: got {shown(list(columns))}; name at least two columns, each of them once"
+    if named.sequence_column is not None:
+        yield f"{field}: got it with {section}.sequence_column; leave one of them out"
+    if mode is None:
+        yield f"{field}: got it without {section}.chains, the reading of several chains; set it"
 
 
 def variant_violations(task: TaskConfig) -> Iterator[str]:
@@ -387,6 +453,9 @@ def variant_violations(task: TaskConfig) -> Iterator[str]:
                     f"{', '.join(VARIANT_SPLITS)}, or leave it out"
                 )
         return
+    if task.chains or task.sequence_columns:
+        field = "task.chains" if task.chains else "task.sequence_columns"
+        yield f"{field}: got several chains with task.split.variants, whose protein has one; leave it out"
     for name in OTHER_RULES:
         if getattr(split, name):
             yield f"task.split: variants and {name} are set; keep only one of them"
@@ -411,7 +480,10 @@ def variant_violations(task: TaskConfig) -> Iterator[str]:
         yield f"task.split.max_train_mutations: got {split.max_train_mutations}; allowed from 1"
 
 
-def _inference_violations(inference: InferenceConfig) -> Iterator[str]:
+def _inference_violations(config: "RunFile") -> Iterator[str]:
+    inference = config.inference
+    of_task = config.task.chains if config.task else None
+    yield from _chain_violations("inference", inference, inference.chains or of_task)
     if not inference.input:
         yield "inference.input: got an empty list; name at least one file"
     pooling = inference.pooling
@@ -421,6 +493,20 @@ def _inference_violations(inference: InferenceConfig) -> Iterator[str]:
         yield (
             f"inference.pooling, inference.layers: got {list(pooling)} and {list(layers)}; set at least one "
             f"of each. Several poolings may be {', '.join(POOLED)}"
+        )
+
+
+def _scorecard_violations(config: "RunFile") -> Iterator[str]:
+    inference = config.inference
+    if inference.models and inference.model is not None:
+        got = f"{inference.model} with inference.models"
+        yield f"inference.model: got {got}; set one of them"
+    repeated = {one for one in inference.models if inference.models.count(one) > 1}
+    if repeated:
+        yield f"inference.models: got {shown(min(repeated))} several times; name each model once"
+    if config.scorecard.record and config.scorecard.references is None:
+        yield (
+            "scorecard.references: got null with scorecard.record; name the file that the scores are added to"
         )
 
 

@@ -19,6 +19,12 @@ TASK_HEADS = (SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER)
 PARQUET = ".parquet"
 CSV = ".csv"
 HTML = ".html"
+POSITIONS_END = ".positions.csv"
+"""End of the name of the table of variants by position."""
+PRECISION_END = ".precision.csv"
+"""End of the name of the table that compares contacts with structures."""
+STRUCTURE_ENDS = (".structure.pdb", ".structure.cif")
+"""Ends of the names of copies of structures with the effects of variants, by their format."""
 READING = (
     "name",
     "runs",
@@ -30,6 +36,8 @@ READING = (
     "train.compile",
     "task.id_column",
     "task.sequence_column",
+    "task.sequence_columns",
+    "task.chains",
 )
 """Fields of the run file that every command reads."""
 PREPARING = ("data", "task", "guard", "chat", "model.init_from")
@@ -62,6 +70,8 @@ class InferenceCommand:
     write one file."""
     draws: bool = False
     """Whether it draws pictures beside the table."""
+    companions: tuple[str, ...] = ()
+    """Ends of the names of further files beside the table, which replace its ending."""
     inputs: tuple[str, ...] = (INPUT_FIELD,)
     """Fields whose files decide on the amount of work."""
     small_bytes: int = FEW_BYTES
@@ -71,8 +81,12 @@ class InferenceCommand:
     reads_mutations: bool = False
     """Whether it reads ``inference.mutations``. With such a list, the limit is ``FEW_BYTES``, not
     ``small_bytes``."""
+    reads_structure: bool = False
+    """Whether it reads ``inference.structure``."""
     reads_prepared_data: bool = False
     """Whether it reads the prepared data of the run, which are prepared first if they are missing."""
+    takes_models: bool = False
+    """Whether it reads ``inference.models``."""
     needs_task: bool = False
     """Whether the run file must have a section ``task``."""
     uses_starting_model: bool = False
@@ -103,9 +117,11 @@ INFERENCE_COMMANDS: Mapping[str, InferenceCommand] = {
         output_name="variants",
         formats=(CSV, PARQUET),
         draws=True,
+        companions=(POSITIONS_END, *STRUCTURE_ENDS),
         small_bytes=1_000,  # all mutants of L residues take the arithmetic of about L**2 residues
         heads=(MASKED_LM,),
         reads_mutations=True,
+        reads_structure=True,
     ),
     "propose": InferenceCommand(
         run="proteins.propose.command:propose",
@@ -123,6 +139,8 @@ INFERENCE_COMMANDS: Mapping[str, InferenceCommand] = {
         summary="predict contacts within proteins",
         output_name="contacts",
         formats=(CSV, PARQUET),
+        companions=(PRECISION_END,),
+        reads_structure=True,
     ),
     "scorecard": InferenceCommand(
         run="proteins.scorecard.command:scorecard",
@@ -134,6 +152,7 @@ INFERENCE_COMMANDS: Mapping[str, InferenceCommand] = {
         small_bytes=0,  # the bundled parts are small; any assay is not
         heads=(MASKED_LM,),
         reads_prepared_data=True,
+        takes_models=True,
         fields=(
             *READING,
             "data",

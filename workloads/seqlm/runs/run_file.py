@@ -97,11 +97,17 @@ class RunFile(RunConfig):
         start = self.model.init_from
         if start and self.chat is None:
             family = family_of(start) or family
-        queried = self.inference.model
+        queried = next(iter(self.inference.models), self.inference.model)
         longest_of = (queried and family_of(queried)) or family
         longest = self.model.max_residues or MODEL_FAMILIES[longest_of].max_residues
         model = dataclasses.replace(self.model, family=family, max_residues=longest)
         object.__setattr__(self, "model", model)  # the class is frozen
+
+    @property
+    def scored_models(self) -> tuple[str, ...]:
+        """Models that a command of inference reads: ``inference.models`` or one model."""
+        inference = self.inference
+        return inference.models or (inference.model or str(self.run_dir / "model"),)
 
 
 def run_file_path(path: str | Path) -> Path:

@@ -56,6 +56,8 @@ class Stage:
     """Whether it reads ``inference.model``."""
     reads_mutations: bool = False
     """Whether it reads ``inference.mutations``."""
+    reads_structure: bool = False
+    """Whether it reads ``inference.structure``."""
     reads_input: bool = False
     """Whether it reads ``inference.input``."""
     reads_measured: bool = False
@@ -131,9 +133,11 @@ EXPLORING = (
     "inference.output",
     "inference.id_column",
     "inference.sequence_column",
+    "inference.sequence_columns",
     "task.table",
     "task.id_column",
     "task.sequence_column",
+    "task.sequence_columns",
 )
 """Fields of the run file that ``explore`` reads."""
 PUBLISHING = ("name", "runs", "publish", "inference.model", "inference.overwrite")
@@ -157,6 +161,7 @@ def _inference_stage(name: str, command: InferenceCommand) -> Stage:
         retries=RESUMED,
         reads_model=True,
         reads_mutations=command.reads_mutations,
+        reads_structure=command.reads_structure,
         reads_input=INPUT_FIELD in command.inputs,
         reads_measured=MEASURED_FIELD in command.inputs,
         names_output=True,

@@ -175,6 +175,11 @@ def test_an_image_may_be_a_reference(image: str) -> None:
             "inference.model: got /home/ada/model; nodes share /fsx",
         ),
         (
+            ["inference.models=[/fsx/a/model, /home/ada/model]"],
+            {"stage": "scorecard"},
+            "inference.models[1]: got /home/ada/model; nodes share /fsx",
+        ),
+        (
             ["inference.output=/tmp/e.parquet"],
             {"stage": "embed"},
             "inference.output: got /tmp/e.parquet; nodes share /fsx",

@@ -162,6 +162,17 @@ def test_the_warm_start_follows_the_model_until_values_contradict() -> None:
     assert spearmanr(predicted(against, warm=True), left).statistic < -0.99
 
 
+def test_measured_variants_of_equal_scores_do_not_exaggerate_those_of_others() -> None:
+    of = space("1-3", most=1)
+    scores = np.linspace(-4.0, 4.0, 60).reshape(3, 20)
+    by_score = of.all_variants()[np.argsort(-ZeroShot(of, scores)(of.all_variants()))]
+    names = [of.name(row) for row in by_score[:8]]
+    options = ProposeConfig(direction="higher")
+    known = measured_of(dict(zip(names, range(8), strict=True)), options, PROTEIN, 1)
+    found = after(of, known, scores)
+    assert -10 < found.candidates.min() and found.candidates.max() < 17
+
+
 def test_measured_variants_are_never_proposed_again() -> None:
     of = space("1-2", residues="ACDE")
     known = measured(of, of.num_variants() - 3)

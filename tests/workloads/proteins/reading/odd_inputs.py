@@ -73,6 +73,8 @@ ODDITIES: Mapping[Kind, Oddity] = {
     Kind.INNER_STOP: _odd(f"{PLAIN[:7]}*{PLAIN[7:]}"),
     Kind.GAP: _odd(f"{PLAIN[:7]}-{PLAIN[7:]}"),
     Kind.CHARACTER: _odd(f"{PLAIN[:7]}1{PLAIN[7:]}"),
+    Kind.CHAINS: _odd(f"{PLAIN}|{OTHER}", PLAIN),
+    Kind.BAD_CHAINS: _odd(f"{PLAIN}||{OTHER}"),
     Kind.EMPTY: _odd(""),
     Kind.SHORT: _odd(SHORT),
     Kind.REPETITIVE: _odd(REPETITIVE),

@@ -31,8 +31,6 @@ EXAMPLES = {
     "Clustal": "CLUSTAL O(1.2.4) multiple sequence alignment\n",
     "NEXUS": "#NEXUS\nbegin data;\n",
     "PHYLIP": " 5 42\nTurkey    AAGCTNGGGC\n",
-    "PDB": "HEADER    PLANT PROTEIN\n",
-    "mmCIF": "data_1CRN\n#\n",
     "XML": '<?xml version="1.0"?>\n',
     "JSON": '{"proteins": ["MK"]}\n',
 }

@@ -95,7 +95,9 @@ def commands(
 @pytest.fixture(autouse=True)
 def without_pictures_of_mutants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants_module, "draw_heat_maps", lambda table, model, first: [])
-    monkeypatch.setattr(variants_module, "write_positions", lambda table, model, first: [])
+    monkeypatch.setattr(
+        variants_module, "write_positions", lambda table, model, first, has_chains: []
+    )
 
 
 def inference_cases() -> Iterator[tuple[str, Kind, str]]:

@@ -14,9 +14,12 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from seqlm.proteins.alphabet import encode
 from seqlm.proteins.inference.engine import Engine
 from seqlm.proteins.model.pretrained import load_model
+from seqlm.proteins.scorecard.neighbours import Neighbours
 from seqlm.proteins.scorecard.proteingym import (
+    BASELINE,
     PUBLISHED_RELEASE,
     REFERENCE,
     RELEASES,
@@ -103,14 +106,14 @@ def test_correlations_are_those_of_a_loop_over_transformers(
     assert benchmark.release is None
     out = tmp_path / "parts"
     engine = engine_of(tiny_model)
+    neighbours = Neighbours([encode(TARGET)])
     for rank in (1, 0):
-        score_assays(benchmark, engine, out, "k" * 20, rank, 2)
+        score_assays(benchmark, engine, neighbours, out, "k" * 20, rank, 2)
     expected = np.corrcoef(ranks(brute_force(tiny_model)), ranks(MEASURED))[0, 1]
     for assay in benchmark.assays:
         found = json.loads(result_file(out, assay, "k" * 20).read_text())
-        assert found["spearman"] == pytest.approx(expected, abs=1e-6) and found["variants"] == len(
-            MUTANTS
-        )
+        assert found["spearman"] == pytest.approx(expected, abs=1e-6)
+        assert found["variants"] == len(MUTANTS) and -1 <= found[BASELINE] <= 1
 
 
 def test_a_second_start_scores_the_missing_assays_alone(
@@ -118,12 +121,13 @@ def test_a_second_start_scores_the_missing_assays_alone(
 ) -> None:
     benchmark = read_benchmark([str(write_release(tmp_path / "gym"))], tmp_path)
     engine = engine_of(tiny_model)
+    neighbours = Neighbours([encode(TARGET)])
     out = tmp_path / "parts"
-    score_assays(Benchmark(benchmark.assays[:2]), engine, out, "k" * 20, 0, 1)
+    score_assays(Benchmark(benchmark.assays[:2]), engine, neighbours, out, "k" * 20, 0, 1)
     capsys.readouterr()
-    score_assays(benchmark, engine, out, "k" * 20, 0, 1)
+    score_assays(benchmark, engine, neighbours, out, "k" * 20, 0, 1)
     assert capsys.readouterr().out.startswith("3 of 3: Z_D_2022 ")
-    score_assays(benchmark, engine, out, "another model", 0, 1)
+    score_assays(benchmark, engine, neighbours, out, "another model", 0, 1)
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
@@ -165,46 +169,29 @@ def test_missing_files_and_bad_rows_are_named(tmp_path: Path) -> None:
         bad.measured()
 
 
+MEAN_MODEL = "facebook/esm2_t33_650M_UR50D"
+
+
 @pytest.mark.parametrize(
     ("model", "release", "residues", "assay", "expected"),
     [
-        ("facebook/esm2_t33_650M_UR50D", RELEASE, 1022, None, "0.414 ± 0.005"),
-        ("facebook/esm2_t33_650M_UR50D", None, 1022, "BLAT_ECOLX_Stiffler_2015", "0.731 ± 0.005"),
-        ("facebook/esm2_t33_650M_UR50D", None, 1022, None, "not comparable: published for v1.3"),
-        (
-            "facebook/esm2_t33_650M_UR50D",
-            RELEASE,
-            512,
-            None,
-            "not comparable: published with windows",
-        ),
-        (
-            "facebook/esm2_t33_650M_UR50D",
-            RELEASE,
-            1022,
-            "X",
-            "not comparable: no published figure of this",
-        ),
-        (
-            "runs/mine/model",
-            RELEASE,
-            1022,
-            None,
-            "not comparable: no published figure of runs/mine/model",
-        ),
-        (
-            "biohub/ESMC-300M",
-            RELEASE,
-            1022,
-            None,
-            "not comparable: no published figure of biohub/ESMC-300M",
-        ),
+        (MEAN_MODEL, RELEASE, 1022, None, 0.414),
+        (MEAN_MODEL, None, 1022, "BLAT_ECOLX_Stiffler_2015", 0.731),
+        (MEAN_MODEL, None, 1022, None, "published for v1.3"),
+        (MEAN_MODEL, RELEASE, 512, None, "published with windows of 1022"),
+        (MEAN_MODEL, RELEASE, 1022, "X", "no published figure of this assay"),
+        ("runs/mine/model", RELEASE, 1022, None, "no published figure of runs/mine/model"),
+        ("biohub/ESMC-300M", RELEASE, 1022, None, "no published figure of biohub/ESMC-300M"),
     ],
 )
 def test_published_figures_stand_beside_the_same_model_release_and_protocol_alone(
-    model: str, release: str | None, residues: int, assay: str | None, expected: str
+    model: str, release: str | None, residues: int, assay: str | None, expected: float | str
 ) -> None:
-    assert published(model, release, residues, assay).startswith(expected)
+    found = published(model, release, residues, assay)
+    if isinstance(expected, float):
+        assert found.value == expected and not found.reason
+    else:
+        assert found.value is None and found.reason.startswith(expected)
 
 
 def test_the_release_is_known_by_names_and_sequences() -> None:

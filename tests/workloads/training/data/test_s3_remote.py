@@ -104,7 +104,7 @@ def test_an_empty_object_is_an_empty_file(bucket: Any, tmp_path: Path) -> None:
         ),
         (
             "s3://proteins/none/",
-            r"s3://proteins/none/: no FASTA object under this prefix; .*\.fasta",
+            r"s3://proteins/none/: no FASTA or structure object under this prefix; .*\.fasta",
         ),
         (
             "s3://nobucket/none/",

@@ -94,10 +94,10 @@ def test_a_folder_gives_its_fasta_by_content(
     found = fetch(str(tmp_path), tmp_path, PROTEINS)
     assert [path.name for path in found] == sorted([*proteins, "packed.faa.bz2"])
     note = capsys.readouterr().err
-    assert "read 7 FASTA files, left out 4 others" in note
+    assert "read 7 FASTA or structure files, left out 4 others" in note
     for left_out in (
-        "notes.txt (not FASTA)",
-        "d.fasta (not FASTA)",
+        "notes.txt (not FASTA or structure)",
+        "d.fasta (not FASTA or structure)",
         "e.pdf (a PDF document",
         "empty.fasta",
     ):
@@ -106,7 +106,8 @@ def test_a_folder_gives_its_fasta_by_content(
 
 def test_a_folder_without_fasta_lists_its_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("notes")
-    with pytest.raises(FetchError, match=r"no FASTA file .* Left out: notes.txt \(not FASTA\)\."):
+    expected = r"no FASTA or structure file .* Left out: notes.txt \(not FASTA or structure\)\."
+    with pytest.raises(FetchError, match=expected):
         fetch(str(tmp_path), tmp_path, PROTEINS)
 
 

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seqlm.proteins.data.blocks import Record, bad_row, each_record
+from seqlm.proteins.data.blocks import Record, bad_row, by_chain, each_record
 from seqlm.proteins.data.fasta import protein_of
 from seqlm.proteins.data.inputs import ProteinInput
 from seqlm.proteins.data.table_reader import UnevenRows, cell_bytes
@@ -137,7 +137,9 @@ def check_file(path: Path, columns: NamedByUser) -> FileCheck:
 def _check(check: FileCheck, columns: NamedByUser) -> None:
     source = ProteinInput(check.path, check.path.name)
     form = source.form
-    title = "FASTA" if form is None else f"table, {form.title}"
+    title = "FASTA"
+    if form is not None:
+        title = form.title if form.source is not None else f"table, {form.title}"
     check.form.append(", ".join([title, *_encoding(check.path, form)]))
     if form is None:
         _check_fasta(check, source)
@@ -147,7 +149,7 @@ def _check(check: FileCheck, columns: NamedByUser) -> None:
 
 def _encoding(path: Path, form: TableForm | None) -> list[str]:
     """Return the compression and the encoding of a text, which is read to its end."""
-    if form is not None and form.layout is not Layout.TEXT:
+    if form is not None and form.layout in (Layout.PARQUET, Layout.WORKBOOK):
         return []
     with Source(path, max_line_bytes=None) as source:
         while source.read(1 << 20):
@@ -208,6 +210,8 @@ def _roles(table: Table, columns: NamedByUser, check: FileCheck) -> _Roles:
     chosen = chosen_columns(
         header, place, id_column=columns.id, sequence_column=columns.sequence, fields=FIELDS
     )
+    if table.form.source is not None:  # its columns are those of the reader
+        return _Roles(chosen.id, chosen.sequence, mutation, labels)
     described = chosen.describe()
     if mutation:
         described += f", mutation: {mutation}"
@@ -226,8 +230,9 @@ def _check_table(check: FileCheck, table: Table, columns: NamedByUser) -> None:
     read = [name for name in dict.fromkeys(read) if table.header.count(name) == 1 or name in chosen]
     scans = {name: ColumnScan(name, _holds_names(name, roles)) for name in read}
     check.labels = [LabelScan(name) for name in roles.labels]
-    # Columns that are no labels by their names may have labels of residues.
-    others = [LabelScan(name) for name in read if name not in chosen]
+    others: list[LabelScan] = []
+    if table.form.source is None:  # columns of other names may have labels of residues
+        others = [LabelScan(name) for name in read if name not in chosen]
     uneven = UnevenRows()
     for number, row in enumerate(itertools.chain(table.rows(read, uneven), [None]), start=1):
         for where, reason in uneven.taken():
@@ -265,7 +270,8 @@ def _look_at_row(
     name = str(number).encode() if roles.id is None else cell_bytes(cells[roles.id])
     sequence = cell_bytes(cells[roles.sequence])
     bad = bad_row(where, name, sequence)
-    check.oddities.look_at(Record(number, where, name, sequence, bad))
+    for record in by_chain(Record(number, where, name, sequence, bad), str(check.path)):
+        check.oddities.look_at(record)
     return len(protein_of(sequence))
 
 

@@ -73,6 +73,8 @@ class Oddities:
             self.add(Kind.FINAL_STOP, example)
         if letters != letters.upper():
             self.add(Kind.LOWER_CASE, example)
+        if record.chain == 0:
+            self.add(Kind.CHAINS, example)
         if tokens.translate(None, _STANDARD):
             self.add(Kind.UNUSUAL, example)
         if len(tokens) < SHORT_RESIDUES:

@@ -134,16 +134,27 @@ class ContactHead:
     """(N, H)."""
     bias: float
 
-    def probabilities(self, engine: Engine, tokens: npt.NDArray[np.uint8]) -> Matrix:
-        """Return the probability of a contact for each pair of residues, (L, L)."""
-        length = len(tokens)
+    def probabilities(
+        self,
+        engine: Engine,
+        tokens: npt.NDArray[np.uint8],
+        places: npt.NDArray[np.int64] | None = None,
+    ) -> Matrix:
+        """Return the probability of a contact for each pair of residues, (L, L).
+
+        Args:
+            engine: engine with the model.
+            tokens: token ids of a protein, without CLS and EOS.
+            places: places of the L residues, without those of linkers between chains; all by default.
+        """
+        length = len(tokens) if places is None else len(places)
         logits = torch.full((length, length), self.bias, device=engine.device)
         weights = torch.from_numpy(self.weights).to(engine.device)
 
         def add(layer: int, maps: Tensor) -> None:
             logits.add_(torch.einsum("h,hij->ij", weights[layer], maps))
 
-        _each_layer(engine, tokens, add)
+        _each_layer(engine, tokens, add, places)
         return np.asarray(logits.sigmoid().cpu().numpy())
 
 
@@ -255,7 +266,10 @@ def _has_tensor(file: Path, name: str) -> bool:
 
 
 def _each_layer(
-    engine: Engine, tokens: npt.NDArray[np.uint8], use: Callable[[int, Tensor], None]
+    engine: Engine,
+    tokens: npt.NDArray[np.uint8],
+    use: Callable[[int, Tensor], None],
+    places: npt.NDArray[np.int64] | None = None,
 ) -> None:
     """Call a function for each layer, with its number and its symmetrized and corrected attention maps.
 
@@ -263,12 +277,18 @@ def _each_layer(
         engine: engine with the model.
         tokens: token ids of a protein, (L,), without CLS and EOS.
         use: function of the layer's number, from 0, and its maps, (H, L, L) in fp32.
+        places: places of the residues in the maps; all by default. The others are left out before the
+            correction, as CLS and EOS are.
     """
+    kept = None if places is None else torch.from_numpy(places).to(engine.device)
 
     def before(number: int, layer: PackedLayer, arguments: tuple[Any, ...]) -> None:
         beat("reading attention")
         hidden, normed, packed, *_ = arguments
-        use(number, _corrected(_attention(layer, hidden, normed, packed)))
+        maps = _attention(layer, hidden, normed, packed)
+        if kept is not None:
+            maps = maps[:, kept][:, :, kept]
+        use(number, _corrected(maps))
 
     hooks = [
         layer.register_forward_pre_hook(partial(before, number))

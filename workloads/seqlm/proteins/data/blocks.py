@@ -5,12 +5,14 @@ lines.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from seqlm.proteins.reading.chains import Complex, chain_texts
 from seqlm.proteins.reading.policies import Kind
 from seqlm.proteins.reading.rejects import Reject
 
+from .chained import chained_record, chained_text
 from .fasta import (
     Block,
     are_ids,
@@ -89,6 +91,19 @@ class Record:
     sequence: bytes
     bad: Reject | None
     """Reason why it is not usable; None if it is."""
+    chain: int | None = None
+    """Number of the chain, from 0, of a record with several, each of which becomes a record; else None."""
+
+
+@dataclass(frozen=True)
+class Usable:
+    """Usable records of a block."""
+
+    ids: list[bytes]
+    tokens: list[bytes]
+    """Token string of each record."""
+    num_split: int = 0
+    """Number of records with several chains, which were split into these."""
 
 
 def parts_of(block: AnyBlock, max_records: int) -> Iterator[AnyBlock]:
@@ -111,8 +126,8 @@ def usable_records(
     block: AnyBlock,
     add_bad: Callable[[Reject], object],
     repeated: Mapping[int, str],
-) -> tuple[list[bytes], list[bytes]]:
-    """Return the ids and token strings of the usable records of a block.
+) -> Usable:
+    """Return the usable records of a block. Each chain of a record with several is one.
 
     Args:
         block: block of records.
@@ -122,9 +137,10 @@ def usable_records(
     if not repeated:
         records = _all_records(block)
         if records is not None:
-            return records
+            return Usable(*records)
     ids: list[bytes] = []
     tokens: list[bytes] = []
+    num_split = 0
     for record in each_record(block):
         bad = record.bad
         if bad is None and record.position in repeated:
@@ -132,9 +148,10 @@ def usable_records(
         if bad is None:
             ids.append(record.id)
             tokens.append(protein_of(record.sequence))
+            num_split += record.chain == 0
         else:
             add_bad(bad)
-    return ids, tokens
+    return Usable(ids, tokens, num_split)
 
 
 def repeated_id(where: str, record_id: bytes, first_place: str) -> Reject:
@@ -166,22 +183,58 @@ def each_record(block: AnyBlock) -> Iterator[Record]:
     """Yield every record of a block, with what is wrong with it. This is slow, and only for bad blocks."""
     if isinstance(block, Block):
         for single in single_records(block):
-            yield Record(
+            record = Record(
                 single.first_line,
                 f"{block.file}{LINE_MARK}{single.first_line}",
                 id_of(single),
                 single.data.partition(b"\n")[2],
                 bad_record(single),
             )
+            yield from _by_chain(record, chained_record(single))
         return
     for index, position in enumerate(block.positions):
-        yield Record(
+        record = Record(
             position,
             f"{block.file}{block.mark}{position}",
             block.ids[index],
             block.sequences[index],
             block.bad_row(index),
         )
+        yield from by_chain(record, block.file)
+
+
+def by_chain(record: Record, file: str) -> Iterator[Record]:
+    """Yield the record of a row of a table, or one for each of its chains.
+
+    Args:
+        record: record of the row.
+        file: file of the table.
+    """
+    found: Complex | Reject | None = None
+    if record.bad is not None and record.bad.kind is Kind.CHAINS:
+        text = record.sequence.decode(errors="replace")
+        found = chained_text(record.id.decode(), text, None, where=record.where, file=file)
+    yield from _by_chain(record, found)
+
+
+def _by_chain(record: Record, found: Complex | Reject | None) -> Iterator[Record]:
+    """Yield a record for each chain, or the record itself if it has only one.
+
+    Args:
+        record: record.
+        found: chains of the record, or the reason why they cannot be used; None if it has only one.
+    """
+    if found is None:
+        yield record
+    elif isinstance(found, Reject):
+        yield replace(record, bad=found)
+    else:
+        texts = chain_texts(record.sequence.decode())
+        for number, (chain, text) in enumerate(zip(found.chains, texts, strict=True)):
+            name = f"{found.id}.{chain.name}".encode()
+            sequence = text.encode()
+            bad = bad_row(record.where, name, sequence)
+            yield replace(record, id=name, sequence=sequence, bad=bad, chain=number)
 
 
 def _all_records(block: AnyBlock) -> tuple[list[bytes], list[bytes]] | None:

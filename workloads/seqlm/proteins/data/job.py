@@ -157,6 +157,8 @@ class Spilled:
     num_bytes: int = 0
     """Bytes of all records, dropped duplicates included, so that the sum does not depend on the blocks."""
     duplicates_dropped: int = 0
+    num_split: int = 0
+    """Number of records with several chains, each of which became a record."""
     implausible: Implausible = field(default_factory=Implausible)
     found: Found = field(default_factory=Found)
     """Records by file, and the bad ones."""

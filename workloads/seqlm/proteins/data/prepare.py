@@ -223,6 +223,11 @@ def prepare(
     rejects = spilled.found.all_rejects
     if rejects.total:
         tell("\n".join([f"warning: {rejects.total:,} records are left out:", *rejects.listed()]))
+    if spilled.num_split:
+        tell(
+            f"note: records with several chains: {spilled.num_split:,}; each chain is a protein with the id "
+            "<id>.<chain>"
+        )
     for warning in [*spilled.implausible.warnings(), *similarity_warning(manifest)]:
         tell(warning)
     tell(_counts(manifest, out))

@@ -91,7 +91,10 @@ def _scatter_block(
     result = Spilled()
     rejects = RejectWriter(spill)
     for block in parts_of(whole, plan.limits.block_records):
-        ids, tokens = usable_records(block, rejects.add, repeated.within(block) if repeated else {})
+        usable = usable_records(block, rejects.add, repeated.within(block) if repeated else {})
+        ids = usable.ids
+        tokens = usable.tokens
+        result.num_split += usable.num_split
         if not ids:
             continue
         every = 1 if is_first else max(1, len(ids) // _LOOKED_AT)
@@ -148,7 +151,7 @@ def join_members(job: Job, fasta: Spilled, table: list[Run]) -> tuple[Spilled, U
     # Ids become Python objects here, several times their size.
     table_bytes = sum(run.num_bytes for run in table)
     cells = cell_ranges((fasta.num_bytes + 2 * table_bytes) // job.plan.limits.block_bytes + 1)
-    joined = Spilled(implausible=fasta.implausible, found=fasta.found)
+    joined = Spilled(num_split=fasta.num_split, implausible=fasta.implausible, found=fasta.found)
     num_orphans = 0
     first_orphans: list[bytes] = []
     repeated: list[UInt64s] = []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from seqlm.proteins.reading.columns import format_of, sequence_column_of
 from seqlm.proteins.reading.formats import table_of_proteins
+from seqlm.proteins.structures.formats import format_of_file
 from seqlm.training.data.source_file import Source
 from seqlm.training.data.transfer import SourceKind
 
@@ -57,32 +58,46 @@ def is_fasta(path: Path) -> bool:
         return source.peek().lstrip().startswith(b">")
 
 
+def is_fasta_or_structure(path: Path) -> bool:
+    """Return whether the content of a file is FASTA or a structure, whatever its name.
+
+    Raises:
+        ValueError: if the content cannot be read.
+    """
+    return is_fasta(path) or format_of_file(path) is not None
+
+
 def is_proteins(path: Path) -> bool:
-    """Return whether the content of a file is FASTA or a table of proteins.
+    """Return whether the content of a file is FASTA, a table of proteins or a structure.
 
     Raises:
         ValueError: if the content cannot be read, or no column is known for sequences.
     """
-    if table_of_proteins(path) is None:
+    form = table_of_proteins(path)
+    if form is None:
         return is_fasta(path)
     from seqlm.training.data.table_rows import Table, TableUse  # imports pyarrow
 
     field = "data.sequence_column"
-    header = Table(path, TableUse(field, "FASTA")).header
+    header = Table(path, TableUse(field, "FASTA"), form).header
     return bool(sequence_column_of(header, format_of(header), str(path), field))
 
 
 _CURRENT_RELEASE = "https://ftp.uniprot.org/pub/databases/uniprot/current_release"
 PROTEINS = SourceKind(
-    name="FASTA",
-    suffixes=(".fasta", ".fasta.gz", ".fa", ".fa.gz", ".faa", ".faa.gz"),
+    name="FASTA or structure",
+    suffixes=tuple(
+        f".{name}{compression}"
+        for name in ("fasta", "fa", "faa", "pdb", "ent", "cif")
+        for compression in ("", ".gz")
+    ),
     sample=Path(__file__).parent / "sample" / "proteins.fasta.gz",
     addresses={
         "uniref50": f"{_CURRENT_RELEASE}/uniref/uniref50/uniref50.fasta.gz",
         "uniref90": f"{_CURRENT_RELEASE}/uniref/uniref90/uniref90.fasta.gz",
         "idmapping": f"{_CURRENT_RELEASE}/knowledgebase/idmapping/idmapping_selected.tab.gz",
     },
-    is_content=is_fasta,
+    is_content=is_fasta_or_structure,
 )
 SOURCES = replace(PROTEINS, name="protein", is_content=is_proteins)
 """Kind of the files that ``data.source`` names."""

@@ -75,7 +75,8 @@ class TableReader:
             sequence_column=columns.sequence,
             fields=COLUMN_FIELDS,
         )
-        note_once(f"{path} is {form.title}; {self._columns.describe()}")
+        if form.source is None:  # a structure reports its chains
+            note_once(f"{path} is {form.title}; {self._columns.describe()}")
 
     def blocks(self, limits: Limits) -> Iterator[AnyBlock]:
         """Yield the rows.

@@ -249,12 +249,15 @@ def _key_and_sequences(config: RunFile, path: Path) -> tuple[str | None, list[st
     task = config.task
     key = inference.id_column or (task.id_column if task else None)
     sequence = inference.sequence_column or (task.sequence_column if task else None)
+    chains = inference.sequence_columns or (task.sequence_columns if task else ())
     try:
         header = Table(path, PROTEIN_TABLE).header
     except (OSError, ValueError) as error:
         raise ValueError(f"explore.table: {path} cannot be read: {error}") from None
     place = f"explore.table: {path}"
     key = key or id_column_of(header, format_of(header), place, "inference.id_column")
+    if chains:
+        return key, list(chains)
     return key, [sequence] if sequence else possible_sequences(header)
 
 

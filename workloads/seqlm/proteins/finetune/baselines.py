@@ -5,8 +5,10 @@ are counts of three residues in a row. Those of a residue are the residues aroun
 """
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -82,20 +84,26 @@ def write_baselines(config: RunFile, place: Place) -> Path:
 
 
 def _kmers(parts: list[SampledSplit]) -> list[Examples]:
+    if parts[0].known is not None:
+        return [Examples(part.features(windows), part.labels) for part in parts]
+    features = kmer_counts([part.proteins for part in parts])
+    return [Examples(counted, part.labels) for counted, part in zip(features, parts, strict=True)]
+
+
+def kmer_counts(splits: Sequence[Sequence[npt.NDArray[np.uint8]]]) -> list[Any]:
+    """Return the counts of the k-mers of each protein of several splits, as sparse matrices (N, k-mers).
+
+    The k-mers are those of the first split.
+    """
     from sklearn.feature_extraction.text import CountVectorizer
 
-    if parts[0].known is not None:
-        return [Examples(part.features(_windows), part.labels) for part in parts]
     counts = CountVectorizer(analyzer="char", ngram_range=(K, K), lowercase=False)
-    texts = [[decode(protein) for protein in part.proteins] for part in parts]
+    texts = [[decode(protein) for protein in split] for split in splits]
     counts.fit(texts[0])
-    return [
-        Examples(counts.transform(text), part.labels)
-        for text, part in zip(texts, parts, strict=True)
-    ]
+    return [counts.transform(text) for text in texts]
 
 
-def _windows(proteins: list[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.float32]]:
+def windows(proteins: list[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.float32]]:
     """Return the residues around each residue of each protein, one-hot.
 
     Shape of a protein: (length, (2 * ``WINDOW`` + 1) * ``VOCAB_SIZE``).

@@ -64,7 +64,7 @@ def _by_mmseqs(mmseqs: str, records: Sequence[Record]) -> list[str]:
         folder = Path(scratch)
         # Records have numbers as ids, because MMseqs2 shortens ids that look like those of databases.
         fasta = "".join(
-            f">{number}\n{decode(list(one.tokens))}\n" for number, one in enumerate(records)
+            f">{number}\n{decode(list(one.residues))}\n" for number, one in enumerate(records)
         )
         # Residues without a token of their own are X.
         (folder / "proteins.fasta").write_text(fasta.replace("<unk>", "X"))
@@ -96,7 +96,7 @@ def _by_minhash(records: Sequence[Record]) -> list[str]:
         return number
 
     for number, record in enumerate(records):
-        tokens = record.tokens
+        tokens = record.residues
         sketch = MinHash(num_perm=PERMUTATIONS)
         num_words = max(1, len(tokens) - WORD + 1)
         sketch.update_batch({tokens[start : start + WORD] for start in range(num_words)})

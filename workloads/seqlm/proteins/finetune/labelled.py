@@ -3,6 +3,7 @@
 A split of them is a ``RecordSplit`` with labels.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from seqlm.proteins.data.shards import SCHEMA
+from seqlm.proteins.reading.chains import ChainSpan, linkers_of
 from seqlm.training import records as proteins
 from seqlm.training.data.labelled_records import LABEL_COLUMN, LabelledRecords
 from seqlm.training.data.manifest import IGNORED, Split
@@ -22,6 +24,9 @@ from .table import Record
 
 MASKED = -101
 """Stored class of a masked residue. It is read as ``IGNORED``, and differs only so that it can be counted."""
+LINKER_COLUMN = "linkers"
+"""Column of the shards, if chains of a protein have linkers between them: the first place of each linker and
+the place after it, one after another."""
 _AT_ONCE = 100
 """Proteins of which features are computed at once, before those of their examples are kept."""
 
@@ -48,6 +53,18 @@ class LabelledSplit(LabelledRecords):
         assert self.schema.task.per_residue, "labels of whole proteins"
         found = super().token_labels(units)
         return [np.where(classes == MASKED, IGNORED, classes) for classes in found]
+
+    def spans(self, units: npt.NDArray[np.int64]) -> list[tuple[ChainSpan, ...]]:
+        """Return the residues of each protein without those of linkers; none if it has no linkers."""
+        if not any(LINKER_COLUMN in batch.schema.names for batch in self.record_batches):
+            return [() for _ in units]
+        found = []
+        for batch, row in self._rows(units):
+            places = batch.column(LINKER_COLUMN)[row].as_py()
+            bounds = [0, *places, len(batch.column("tokens")[row])] if places else []
+            pairs = zip(bounds[::2], bounds[1::2], strict=True)
+            found.append(tuple(ChainSpan("", start, stop) for start, stop in pairs))
+        return found
 
     def num_masked(self, units: npt.NDArray[np.int64], max_residues: int) -> npt.NDArray[np.int64]:
         """Return the number of masked residues of proteins, (units,), among their first ``max_residues``."""
@@ -86,6 +103,8 @@ class SampledSplit:
         for unit in units.tolist():
             (place,), _ = split.draw(unit, 1, 0, 0)
             self.proteins.append(split.token_ids(place))
+        self.spans = split.spans(units)
+        """Residues of each protein without those of linkers between chains; none without linkers."""
         self.known: list[npt.NDArray[np.int64]] | None = None
         """Positions of the labelled residues of each protein."""
         if not split.schema.task.per_residue:
@@ -97,18 +116,19 @@ class SampledSplit:
         column = np.concatenate([np.empty(0), *chosen]).astype(np.float32)
         self.labels = column[:, None]
 
-    def features(
-        self, run: Callable[[Any], list[Any]], kind: type[np.floating] = np.float32
-    ) -> Any:
+    def features(self, run: Callable[..., list[Any]], kind: type[np.floating] = np.float32) -> Any:
         """Return the features of the examples, (N, F).
 
         Args:
             run: function that returns the features of proteins, (F,) each, or (length, F) for a residue task.
+                With linkers between chains, it also gets ``spans``, the residues without them.
             kind: type of the result.
         """
         found = []
         for first in range(0, len(self.proteins), _AT_ONCE):
-            rows = run(self.proteins[first : first + _AT_ONCE])
+            proteins = self.proteins[first : first + _AT_ONCE]
+            spans = self.spans[first : first + _AT_ONCE]
+            rows = run(proteins, spans=spans) if any(spans) else run(proteins)
             if self.known is not None:
                 rows = [row[known] for row, known in zip(rows, self.known[first:], strict=False)]
             found += [np.atleast_2d(row).astype(kind) for row in rows]
@@ -137,6 +157,10 @@ def write_split(
     width = len(labels.schema.columns)
     label_type = pa.large_list(pa.int16()) if per_residue else pa.list_(pa.float32(), width)
     schema = SCHEMA.append(pa.field(LABEL_COLUMN, label_type))
+    linkers = [linkers_of(record.spans) for record in records]
+    has_linkers = any(linkers)
+    if has_linkers:
+        schema = schema.append(pa.field(LINKER_COLUMN, pa.list_(pa.int32())))
     lengths = np.array([len(records[index].tokens) for index in rows], dtype=np.int64)
 
     def batch(start: int, stop: int) -> pa.RecordBatch:
@@ -153,6 +177,9 @@ def write_split(
             pa.LargeListArray.from_arrays(offsets, pa.array(tokens)),
             label_column,
         ]
+        if has_linkers:
+            of_chosen = [list(itertools.chain(*linkers[index])) for index in chosen]
+            columns.append(pa.array(of_chosen, pa.list_(pa.int32())))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     num_clusters = len({clusters[index] for index in rows}) if clusters is not None else len(rows)

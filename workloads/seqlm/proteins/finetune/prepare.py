@@ -82,6 +82,8 @@ LATER_DEFAULTS: Mapping[str, Any] = {
     "wild_type": None,
     "mutation_column": None,
     "first_position": 1,
+    "sequence_columns": [],
+    "chains": None,
     "split.variants": None,
     "split.folds": None,
     "split.max_train_mutations": None,
@@ -160,7 +162,7 @@ def prepare_table(config: RunFile) -> Manifest:
     check_rule(task.split)
     records = table.records
     implausible = Implausible()
-    implausible.look_at([record.id for record in records], [record.tokens for record in records])
+    implausible.look_at([record.id for record in records], [record.residues for record in records])
     if not config.data.allow_nucleotides:
         implausible.refuse_nucleotides(", ".join(path.name for path in files.tables))
     labels = read_labels(

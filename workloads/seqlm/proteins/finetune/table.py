@@ -9,11 +9,21 @@ from itertools import count
 from pathlib import Path
 
 from seqlm.proteins.config import TaskConfig
+from seqlm.proteins.data.chained import chained_text, complex_of
 from seqlm.proteins.data.fasta import CONTROL_CHARACTER
 from seqlm.proteins.data.sources import is_fasta
+from seqlm.proteins.reading.chain_modes import JOINING_MODES, chain_mode
+from seqlm.proteins.reading.chains import (
+    ChainSpan,
+    Complex,
+    choice_needed,
+    has_chains,
+    joined,
+)
 from seqlm.proteins.reading.columns import (
     Role,
     chosen_columns,
+    described_sequences,
     format_of,
     id_column_of,
     listed,
@@ -30,6 +40,7 @@ from seqlm.training.strict_yaml import shown
 
 from .fasta_table import ID, PARTNER, FastaTable
 from .table_columns import FIELDS, completed, described, variant_columns
+from .task_kinds import TASK_KINDS
 from .variants.wild_type import FIELD, GIVE_IT, WildTypeProtein, built_sequences
 
 PROTEIN_TABLE = TableUse(
@@ -66,6 +77,17 @@ class Record:
     """One token id per residue."""
     cells: Mapping[str, Cell]
     """Cells of the table by column, those of files beside it included."""
+    complex: Complex | None = None
+    """Chains of the record; None if it has one. ``tokens`` are then those of all chains."""
+    spans: tuple[ChainSpan, ...] = ()
+    """Places of the chains in ``tokens`` that are read as one protein; empty for one chain."""
+
+    @property
+    def residues(self) -> bytes:
+        """One token id per residue, without those of linkers between chains."""
+        if not self.spans:
+            return self.tokens
+        return b"".join(self.tokens[span.start : span.stop] for span in self.spans)
 
 
 @dataclass(frozen=True)
@@ -87,8 +109,9 @@ class _Source:
     table: Table | FastaTable
     id: str | None
     """Column with the ids; None numbers the rows."""
-    sequence: str | None = None
-    """Column with the sequences; None in a file beside the proteins, and if ``mutation`` names variants."""
+    sequences: tuple[str, ...] = ()
+    """Columns with the sequences, one for each chain. None in a file beside the proteins, and if ``mutation``
+    names variants."""
     format: FieldFormat | None = None
     has_labels: bool = True
     """Whether it has labels, so that proteins without a row in it are left out."""
@@ -111,8 +134,8 @@ class _Source:
         if self.format is not None:
             what = self.format.name if self.format.in_fasta else f"{form}, {self.format.name}"
         columns = f"id: {'none, so rows are numbered' if self.id is None else self.id}"
-        if self.sequence is not None:
-            columns += f", sequence: {self.sequence}"
+        if self.sequences:
+            columns += f", {described_sequences(self.sequences)}"
         if self.mutation is not None:
             columns += f", mutation: {self.mutation}"
         roles = described(task, self.header)
@@ -200,20 +223,20 @@ def _proteins(path: Path, task: TaskConfig) -> _Source:
             raise ValueError(
                 f"{path} has pairs of proteins ({PARTNER}= in its headers); give labels of single ones"
             )
-        return _Source(table, ID, SEQUENCE, format_of(table.header, in_fasta=True))
+        return _Source(table, ID, (SEQUENCE,), format_of(table.header, in_fasta=True))
     if task.split.variants is not None:
         variants = variant_columns(task, table.header, str(path))
-        return _Source(
-            table, variants.id, variants.sequence, variants.format, mutation=variants.mutation
-        )
+        sequences = () if variants.sequence is None else (variants.sequence,)
+        return _Source(table, variants.id, sequences, variants.format, mutation=variants.mutation)
     columns = chosen_columns(
         table.header,
         str(path),
         id_column=task.id_column,
         sequence_column=task.sequence_column,
         fields=FIELDS,
+        sequence_columns=task.sequence_columns,
     )
-    return _Source(table, columns.id, columns.sequence, columns.format)
+    return _Source(table, columns.id, columns.sequences, columns.format)
 
 
 def _beside(field: str, path: Path, text: str, task: TaskConfig) -> _Source:
@@ -233,10 +256,10 @@ def _beside(field: str, path: Path, text: str, task: TaskConfig) -> _Source:
 
 def _check_beside(labels: Path, proteins: Sequence[_Source]) -> None:
     for source in proteins:
-        if not isinstance(source.table, FastaTable):
+        if isinstance(source.table, Table) and source.table.form.source is None:
             raise ValueError(
                 f"task.labels is {labels}, but {source.path} is a table that has its own label columns; "
-                "leave task.labels out, or give the proteins as FASTA"
+                "leave task.labels out, or give the proteins as FASTA or structures"
             )
 
 
@@ -253,7 +276,7 @@ def _check_have_labels(proteins: Sequence[_Source], task: TaskConfig) -> None:
 
 def _described_columns(source: _Source) -> list[str]:
     """Return the columns of a source that may have labels, masks or splits."""
-    return [name for name in source.header if name not in (source.id, source.sequence)]
+    return [name for name in source.header if name not in (source.id, *source.sequences)]
 
 
 def _joined(
@@ -286,16 +309,17 @@ def _joined(
         own = [name for name in own if name not in missing]
     records: list[Record] = []
     for source in proteins:
-        columns = [source.id, source.sequence, source.mutation, *own]
+        columns = [source.id, *source.sequences, source.mutation, *own]
         known_columns = dict.fromkeys(name for name in columns if name is not None)
         rows: Iterable[Row] = source.table.rows(list(known_columns), problems)
-        sequence = source.sequence
-        if sequence is None:
+        sequences = source.sequences
+        if not sequences:
             assert source.mutation is not None
-            sequence = f"sequence of {source.mutation}"
-            rows = _of_variants(rows, source, sequence, task, wild_type, rejects)
+            sequences = (f"sequence of {source.mutation}",)
+            rows = _of_variants(rows, source, sequences[0], task, wild_type, rejects)
         first = len(records) + 1
-        records += table_records(rows, source.id, sequence, problems, first)
+        read = table_records(rows, source.id, sequences, problems, first)
+        records += _with_mode(read, task, problems)
     files = ", ".join(source.path.name for source in proteins)
     known = {record.id for record in records}
     for source in beside:
@@ -307,6 +331,31 @@ def _joined(
                 problems.add(where, f"no protein {_shown_id(name)} in {files}", Kind.NO_PROTEIN)
         records = _with_cells(records, source, rows_by_id, problems, rejects)
     return records
+
+
+def _with_mode(records: Iterable[Record], task: TaskConfig, problems: Problems) -> Iterator[Record]:
+    """Yield records, those of several chains as ``task.chains`` reads them.
+
+    Args:
+        records: records of a table.
+        task: task.
+        problems: record of the mistakes.
+    """
+    for record in records:
+        if record.complex is None:
+            yield record
+        elif TASK_KINDS[task.kind].per_residue:
+            reason = (
+                f"record {_shown_id(record.id)} has several chains, and labels of residues belong to one; "
+                "give each chain a record of its own"
+            )
+            problems.add(record.where, reason, Kind.CHAINS)
+        elif task.chains is None:
+            needed = choice_needed(record.complex, "task.chains", JOINING_MODES)
+            problems.add(record.where, needed, Kind.CHAINS)
+        else:
+            whole = joined(record.complex.chains, chain_mode(task.chains))
+            yield replace(record, tokens=whole.tokens.tobytes(), spans=whole.spans)
 
 
 def _of_variants(
@@ -415,7 +464,7 @@ def _with_unique_ids(
 def table_records(
     rows: Iterable[Row],
     id_column: str | None,
-    sequence_column: str,
+    sequence_columns: Sequence[str],
     problems: Problems,
     first_number: int = 1,
 ) -> Iterator[Record]:
@@ -424,13 +473,12 @@ def table_records(
     Args:
         rows: rows of the table.
         id_column: column with the ids; None numbers the rows.
-        sequence_column: column with the sequences.
+        sequence_columns: column with the sequences, or those with the sequences of chains.
         problems: record of the mistakes in rows, which are left out.
         first_number: number of the first row.
     """
     for number, (where, cells) in enumerate(rows, start=first_number):
         name = str(number) if id_column is None else cells[id_column]
-        sequence = cells[sequence_column]
         if not isinstance(name, str):
             problems.add(where, f"no id in column {id_column!r}", Kind.NO_ID)
         elif CONTROL_CHARACTER.search(name):
@@ -440,16 +488,44 @@ def table_records(
             reason = f"the id {shown(name)} begins with '>'; remove that sign"
             problems.add(where, reason, Kind.MARKED_ID)
         else:
-            try:
-                tokens = read_sequence(sequence if isinstance(sequence, str) else "").tobytes()
-            except SequenceError as error:
-                problems.add(where, f"record {_shown_id(name)}: {error}", error.kind)
-                continue
-            if tokens:
-                yield Record(name, where, tokens, cells)
+            record = _record(name, where, cells, sequence_columns)
+            if isinstance(record, Reject):
+                problems.add(where, record.reason, record.kind)
             else:
-                reason = f"record {_shown_id(name)} has no sequence in column {sequence_column!r}"
-                problems.add(where, reason, Kind.EMPTY)
+                yield record
+
+
+def _record(
+    name: str, where: str, cells: Mapping[str, Cell], sequence_columns: Sequence[str]
+) -> Record | Reject:
+    """Return the record of a row, or the reason why it has none."""
+    sequences = [_sequence(cells[column]) for column in sequence_columns]
+    found: Complex | Reject | None = None
+    if len(sequences) > 1 and any(sequences):
+        pairs = list(zip(sequence_columns, sequences, strict=True))
+        found = complex_of(name, pairs, where=where, file="")
+    elif has_chains(sequences[0]):
+        found = chained_text(name, sequences[0], None, where=where, file="")
+    if isinstance(found, Reject):
+        return found
+    if found is not None:
+        tokens = b"".join(chain.tokens.tobytes() for chain in found.chains)
+        return Record(name, where, tokens, cells, found)
+    try:
+        tokens = read_sequence(sequences[0]).tobytes()
+    except SequenceError as error:
+        return Reject(error.kind, where, f"record {_shown_id(name)}: {error}")
+    if tokens:
+        return Record(name, where, tokens, cells)
+    columns = ", ".join(map(repr, sequence_columns))
+    return Reject(
+        Kind.EMPTY, where, f"record {_shown_id(name)} has no sequence in column {columns}"
+    )
+
+
+def _sequence(cell: Cell) -> str:
+    """Return the text of a cell with a sequence; empty if it has none, or is a list."""
+    return cell if isinstance(cell, str) else ""
 
 
 def _check_ids(records: Sequence[Record], problems: Problems) -> None:

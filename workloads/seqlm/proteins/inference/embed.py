@@ -16,6 +16,7 @@ import pyarrow as pa
 from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
 
+from .described import described_proteins
 from .engine import Answer
 from .job import Command, Work
 from .poolings import pooling_of
@@ -49,8 +50,7 @@ def embed(config: RunFile, here: Processes) -> None:
     answer = layer_embeddings(layers, inference.pooling)
 
     def tabulate(proteins: list[Protein]) -> Rows:
-        ids = pa.array([protein.id for protein in proteins], pa.string())
-        lengths = pa.array([len(protein.tokens) for protein in proteins], pa.int32())
+        described = described_proteins(proteins, has_chains=command.joins_chains)
         found = [np.atleast_2d(embedding) for embedding in command.answers(proteins, answer)]
         # An input of rejects alone has no embeddings, and its columns need their width all the same.
         without_rows = np.empty((0, len(names) * num_features), np.float32)
@@ -62,7 +62,7 @@ def embed(config: RunFile, here: Processes) -> None:
             if per_residue:
                 vectors = pa.ListArray.from_arrays(pa.array(offsets), vectors)
             columns.append(vectors)
-        return Rows(pa.table([ids, lengths, *columns], names=["id", "length", *names]))
+        return Rows(pa.table({**described, **dict(zip(names, columns, strict=True))}))
 
     part_residues = inference.part_residues
     if per_residue:

@@ -10,8 +10,8 @@ Shapes: T tokens of a pack, S proteins or windows in it, L residues of a protein
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +98,27 @@ def masked_rows(pack: Pack) -> Tensor:
     return torch.nonzero_static(pack.tokens == MASK, size=len(pack.rows), fill_value=0)[:, 0]
 
 
+class Span(Protocol):
+    """Consecutive residues of a protein, such as a chain of several that are read as one."""
+
+    @property
+    def start(self) -> int:
+        """First residue."""
+
+    @property
+    def stop(self) -> int:
+        """Residue after the last one."""
+
+
+class Part(NamedTuple):
+    """Consecutive residues of a protein."""
+
+    start: int
+    """First residue."""
+    stop: int
+    """Residue after the last one."""
+
+
 @dataclass(frozen=True)
 class Window:
     """Residues of a protein that the model reads together, and those of them that get their answer here."""
@@ -112,14 +133,38 @@ class Window:
     """Residue after the last one that gets its answer from this window."""
     protein: int = 0
     """Index of the protein among those of a call."""
+    parts: tuple[Part, ...] | None = None
+    """Residues from ``first`` to ``last`` that get an answer; None for all of them."""
 
     @property
     def num_tokens(self) -> int:
         return self.stop - self.start + SPECIAL_TOKENS
 
     @property
+    def answered(self) -> tuple[Part, ...]:
+        """Residues that get their answer here."""
+        return (Part(self.first, self.last),) if self.parts is None else self.parts
+
+    @property
     def num_answered(self) -> int:
-        return self.last - self.first
+        """Number of residues that get their answer here."""
+        return sum(part.stop - part.start for part in self.answered)
+
+    def within(self, spans: Sequence[Span]) -> "Window":
+        """Return the window with answers for residues in these spans only."""
+        parts = []
+        for span in spans:
+            start = max(span.start, self.first)
+            stop = min(span.stop, self.last)
+            if start < stop:
+                parts.append(Part(start, stop))
+        return replace(self, parts=tuple(parts))
+
+    def by_part(self) -> "list[Window]":
+        """Return a window for each of its parts."""
+        return [
+            replace(self, first=part.start, last=part.stop, parts=None) for part in self.answered
+        ]
 
 
 def windows(num_residues: int, max_residues: int, protein: int = 0) -> list[Window]:
@@ -210,7 +255,12 @@ class Engine:
         problems = agreed(self.model.kernel_problems(wanted, pack), here)
         return wanted - problems.keys()
 
-    def run(self, proteins: Sequence[npt.NDArray[np.uint8]], answer: Answer) -> list[Array]:
+    def run(
+        self,
+        proteins: Sequence[npt.NDArray[np.uint8]],
+        answer: Answer,
+        spans: Sequence[Sequence[Span]] | None = None,
+    ) -> list[Array]:
         """Return the answer for every protein, (C,) or (L, C).
 
         If a protein is read in windows, each residue's row comes from the window that answers it. These
@@ -219,6 +269,8 @@ class Engine:
         Args:
             proteins: token ids without CLS and EOS, at least one residue each.
             answer: kind of answer.
+            spans: residues of each protein that get an answer, such as those of its chains without the
+                linkers between them, or none for all. The model reads the others, too.
 
         Raises:
             NotFiniteError: if a number of an answer is infinite or NaN.
@@ -228,7 +280,11 @@ class Engine:
             self._compile()
         pieces: list[Window] = []
         for index, protein in enumerate(proteins):
-            pieces += windows(len(protein), self.max_residues, index)
+            found = windows(len(protein), self.max_residues, index)
+            if spans is not None and spans[index]:
+                within = [window.within(spans[index]) for window in found]
+                found = [window for window in within if window.parts]
+            pieces += found
         answers: list[list[_WindowAnswer]] = [[] for _ in proteins]
         previous: _Running | None = None
         for pack in self._packs(pieces):
@@ -243,9 +299,9 @@ class Engine:
 
     def _read(self, pack: "_Running", answers: list[list["_WindowAnswer"]]) -> None:
         """Wait for a pack, and add the answers of its windows to those of their proteins."""
-        for window, rows in zip(pack.pieces, pack.answers(), strict=True):
+        for window, rows in zip(pack.windows, pack.answers(), strict=True):
             answers[window.protein].append(_WindowAnswer(window, rows))
-        self.on_residues(sum(window.num_answered for window in pack.pieces))
+        self.on_residues(sum(window.num_answered for window in pack.windows))
 
     @torch.no_grad()
     def encode(self, protein: npt.NDArray[np.uint8]) -> Tensor:
@@ -345,13 +401,13 @@ class Engine:
         that it records after each copy.
         """
         beat("computing", slow=shape is not None and (shape, answer) not in self._compiled)
-        host, answered = _assemble(proteins, pieces, shape)
+        host, answered, owners = _assemble(proteins, pieces, shape)
         max_length = shape.max_length if shape else int(np.diff(host.cumulative).max())
         with self._autocast():
             rows = answer.compute(self.model, plain_pack(host, max_length, self.device))
         if answer.each == "pooled":
             bounds = to_device(torch.from_numpy(answered), self.device)
-            cls_places = to_device(torch.from_numpy(host.cumulative[:-1]), self.device)
+            cls_places = to_device(torch.from_numpy(host.cumulative[:-1][owners]), self.device)
             packed = PackedRows(rows, bounds, cls_places)
             rows = torch.cat(
                 [statistic.of_windows(packed) for statistic in answer.statistics], dim=-1
@@ -363,31 +419,35 @@ class Engine:
             done.record(torch.cuda.current_stream(self.device))
         if shape:
             self._compiled.add((shape, answer))
-        return _Running(pieces, answered if answer.each == "residue" else None, rows, done)
+        of_answers = pieces
+        if answer.each != "protein":
+            of_answers = [window for piece in pieces for window in piece.by_part()]
+        bounds_of_rows = answered if answer.each == "residue" else None
+        return _Running(of_answers, bounds_of_rows, rows, done)
 
 
 @dataclass(frozen=True)
 class _Running:
     """Pack that the device computes."""
 
-    pieces: list[Window]
-    """Windows of the pack, in their order."""
+    windows: list[Window]
+    """Windows of the answers: those of the pack, or one for each part of them, in their order."""
     answered: npt.NDArray[np.int64] | None
-    """Bounds of each window's rows, (S, 2); None if every window has one row."""
+    """Bounds of the rows of each answer, (A, 2); None if every answer has one row."""
     rows: Tensor
     """Rows on the host, complete when ``done`` is."""
     done: torch.cuda.Event | None
     """End of the copy to the host; None on devices that copy at once."""
 
     def answers(self) -> list[Array]:
-        """Wait for the device, and return the rows of each window.
+        """Wait for the device, and return the rows of each answer.
 
         Raises:
             NotFiniteError: if a number is infinite or NaN.
         """
         if self.done is not None:
             self.done.synchronize()
-        count = len(self.pieces)
+        count = len(self.windows)
         num_rows = count if self.answered is None else int(self.answered[count - 1, 1])
         check_finite(self.rows[:num_rows].numpy())
         # The rows are copied, because pinned memory is scarce and would hold those of other proteins, too.
@@ -408,7 +468,9 @@ class _Assembled(NamedTuple):
 
     pack: HostPack
     answered: npt.NDArray[np.int64]
-    """Bounds of the rows that get their answer from each window, (S, 2)."""
+    """Bounds of the rows of each part of a window that get their answer from it, (A, 2)."""
+    owners: npt.NDArray[np.int64]
+    """Segment of each part, (A,)."""
 
 
 def compile_from(train: TrainConfig, device: torch.device) -> int | None:
@@ -433,28 +495,33 @@ def _assemble(
     num_tokens = shape.num_tokens if shape else num_used
     num_segments = shape.max_segments if shape else len(pieces)
     tokens = np.full(num_tokens, PAD, dtype=np.uint8)
-    answered = np.full((num_segments, 2), num_tokens, dtype=np.int64)
+    answered: list[tuple[int, int]] = []
+    owners: list[int] = []
     for index, (piece, start) in enumerate(zip(pieces, starts.tolist(), strict=False)):
         residues = proteins[piece.protein][piece.start : piece.stop]
         first_residue = start + 1
         tokens[start] = CLS
         tokens[first_residue : first_residue + len(residues)] = residues
         tokens[start + piece.num_tokens - 1] = EOS
-        first = first_residue + piece.first - piece.start
-        answered[index] = first, first + piece.num_answered
+        shift = first_residue - piece.start
+        answered += [(part.start + shift, part.stop + shift) for part in piece.answered]
+        owners += [index] * len(piece.answered)
     # All spare segments share the padding, because attention costs the square of a segment's length.
     num_spare = num_segments - len(pieces)
+    answered += [(num_tokens, num_tokens)] * num_spare
+    owners += range(len(pieces), num_segments)
     padding = num_used + (num_tokens - num_used) * np.arange(1, num_spare + 1) // max(num_spare, 1)
     cumulative = np.concatenate([starts, padding]).astype(np.int32)
     unused = np.zeros(num_segments, dtype=np.int64)
-    return _Assembled(HostPack(tokens, cumulative, keys=unused, starts=unused), answered)
+    pack = HostPack(tokens, cumulative, keys=unused, starts=unused)
+    return _Assembled(pack, np.array(answered).reshape(-1, 2), np.array(owners))
 
 
 def _joined(answers: list[_WindowAnswer], answer: Answer) -> Array:
     """Return a protein's answer from those of its windows."""
     if len(answers) == 1 and all(pooling.result is None for pooling in answer.poolings):
         return answers[0].rows
-    answers.sort(key=lambda one: one.window.start)
+    answers.sort(key=lambda one: (one.window.start, one.window.first))
     if answer.each == "residue":
         return np.concatenate([one.rows for one in answers])
     weights = np.array([one.window.num_answered for one in answers])

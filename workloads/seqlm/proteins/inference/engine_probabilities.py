@@ -56,10 +56,19 @@ def score_variants(
     return score_of(score).compute(EngineProbabilities(engine), protein, wanted)
 
 
-def pseudo_perplexity(engine: Engine, protein: Tokens) -> float:
-    """Return exp of the mean of -log p of each residue, masked alone, for token ids (L,)."""
-    total = pseudo_log_likelihood(EngineProbabilities(engine), protein)
-    return float(np.exp(-total / len(protein)))
+def pseudo_perplexity(
+    engine: Engine, protein: Tokens, places: Sequence[int] | None = None
+) -> float:
+    """Return exp of the mean of -log p of residues, each masked alone.
+
+    Args:
+        engine: engine with a masked language model.
+        protein: token ids, (L,).
+        places: places of the residues that count; all by default.
+    """
+    chosen = range(len(protein)) if places is None else places
+    total = pseudo_log_likelihood(EngineProbabilities(engine), protein, chosen)
+    return float(np.exp(-total / len(chosen)))
 
 
 def _masked(protein: Tokens, place: int, max_residues: int) -> Tokens:

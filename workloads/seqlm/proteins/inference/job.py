@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from seqlm.proteins.data.plausibility import ALLOW, Implausible
 from seqlm.proteins.model.pretrained import load_model
+from seqlm.proteins.reading.chain_modes import chain_mode
 from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.policies import Kind
 from seqlm.proteins.reading.rejects import OF_PROTEINS, Reject
@@ -41,6 +42,7 @@ from .records import (
     cut,
     input_key,
     key_of,
+    mode_name,
     planned,
     records_of,
     with_policies,
@@ -89,6 +91,8 @@ class Command:
         config = with_policies(config, self.reader)
         self.config = config
         self.here = here
+        self.chains = mode_name(config)
+        """Name of the reading of several chains; None if the run file names none."""
         self.output = Output(config, name)
         self.model_name = config.inference.model or str(config.run_dir / "model")
         beat("loading", slow=True)
@@ -113,12 +117,20 @@ class Command:
             "long_proteins": config.inference.long_proteins,
         }
         """Values, besides the proteins, that a result depends on."""
+        if self.chains is not None:  # otherwise the result is that of versions without chains
+            self.settings["chains"] = self.chains
         if self.engine.kernels:  # otherwise the result is that of versions without kernels
             self.settings[KERNELS_FIELD] = listed(self.engine.kernels)
 
+    @property
+    def joins_chains(self) -> bool:
+        """Whether records with several chains are read as one protein."""
+        return self.chains is not None and chain_mode(self.chains).joins
+
     def answers(self, proteins: list[Protein], answer: Answer) -> list[Array]:
         """Return the engine's answers; ``inference.long_proteins`` applies."""
-        return self.engine.run([self._kept(protein) for protein in proteins], answer)
+        kept = [self._kept(protein) for protein in proteins]
+        return self.engine.run(kept, answer, [protein.chains for protein in proteins])
 
     def _kept(self, protein: Protein) -> npt.NDArray[np.uint8]:
         """Return the tokens of a protein, without those that ``inference.long_proteins`` crops."""
@@ -208,7 +220,7 @@ class Command:
             plan.work.append(sum(map(residues_of, part.proteins)))
             ids = [protein.id for protein in part.proteins]
             plan.occurrences.add_part(ids)
-            implausible.look_at(ids, [protein.tokens for protein in part.proteins])
+            implausible.look_at(ids, [protein.residues for protein in part.proteins])
             proteins.used += len(part.proteins)
             proteins.leave_out(one for one in part.rejects if one.what == OF_PROTEINS)
             num_kept = sum(map(self._num_kept, part.proteins))
@@ -235,7 +247,10 @@ class Command:
 
     def _num_kept(self, protein: Protein) -> int:
         """Return the number of residues that ``inference.long_proteins`` does not crop."""
-        return len(self._kept(protein))
+        num_kept = len(self._kept(protein))
+        if not protein.chains:
+            return num_kept
+        return sum(max(0, min(span.stop, num_kept) - span.start) for span in protein.chains)
 
     def _compute(
         self,

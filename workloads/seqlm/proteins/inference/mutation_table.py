@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from seqlm.proteins.mutations.edits import Variant
 from seqlm.proteins.mutations.errors import MutationError
-from seqlm.proteins.mutations.fitting import check_numbering, parse_variant
+from seqlm.proteins.mutations.in_chains import check_numbering_of, variant_named
 from seqlm.proteins.reading.columns import mutation_columns
 from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.formats import table_of_proteins
@@ -77,13 +77,13 @@ class MutationTable:
     def check_numbering(self, protein: Protein) -> None:
         """Raise ValueError if the table fits a protein with exactly one other number of its first residue."""
         names = [row.mutation for row in self._rows_of(protein)]
-        check_numbering(names, protein, self._first_position)
+        check_numbering_of(names, protein, self._first_position)
 
     def parsed(self, protein: Protein) -> Iterator[Variant | Reject]:
         """Yield a variant for each row that names this protein or none, or a reject if it does not fit."""
         for row in self._rows_of(protein):
             try:
-                variant = parse_variant(row.mutation, protein, self._first_position)
+                variant = variant_named(row.mutation, protein, self._first_position)
                 check_indels(variant, self._score)
             except MutationError as error:
                 yield self._rejected(row, error.kind, str(error))

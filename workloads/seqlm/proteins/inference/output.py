@@ -43,6 +43,7 @@ class Output:
         """File of the settings and totals."""
         self._config = with_policies(config, READERS[command])
         self._has_pictures = inference_command(command).draws
+        self._companions = inference_command(command).companions
 
     def is_finished(self, key: str) -> bool:
         """Return whether the file holds the complete result with this key."""
@@ -91,9 +92,9 @@ class Output:
 
     def _files(self) -> list[Path]:
         """Return the files of the result besides the summary, whether they exist or not."""
-        files = [self.path, self.rejects]
+        beside = [self.path.with_suffix(end) for end in self._companions]
+        files = [self.path, self.rejects, *beside]
         if self._has_pictures:
-            files.append(self.path.with_name(f"{self.path.stem}.positions.csv"))
             files += self.path.parent.glob(f"{glob.escape(self.path.stem)}.[0-9][0-9]-*.png")
         return files
 

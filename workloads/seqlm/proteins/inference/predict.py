@@ -24,6 +24,7 @@ from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
 
+from .described import CHAINS, described_proteins
 from .engine import PROTEIN_LOGITS, RESIDUE_LOGITS, Answer, Array
 from .job import Command, Work
 from .records import Protein
@@ -88,7 +89,7 @@ def predict(config: RunFile, here: Processes) -> None:
     """
     command = Command(config, here, "predict")
     head = Head.of(command.engine.model, command.model_name)
-    taken = sorted({"id", "length", OCCURRENCE} & set(head.names))
+    taken = sorted({"id", "length", CHAINS, OCCURRENCE} & set(head.names))
     if head.kind.measured and taken:
         raise ValueError(
             f"{command.model_name} predicts a value called {taken[0]}, as another column is; give it another "
@@ -97,10 +98,9 @@ def predict(config: RunFile, here: Processes) -> None:
 
     def tabulate(proteins: list[Protein]) -> Rows:
         logits = command.answers(proteins, head.answer)
-        ids = pa.array([protein.id for protein in proteins], pa.string())
-        lengths = pa.array([len(protein.tokens) for protein in proteins], pa.int32())
         values = [head.kind.values(found) for found in logits]
-        return Rows(pa.table({"id": ids, "length": lengths, **predictions(head, values)}))
+        described = described_proteins(proteins, has_chains=command.joins_chains)
+        return Rows(pa.table({**described, **predictions(head, values)}))
 
     command.run(Work(tabulate=tabulate, part_residues=config.inference.part_residues))
 

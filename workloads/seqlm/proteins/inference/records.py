@@ -5,12 +5,11 @@ computes a part and writes it whole or not at all, so a killed command continues
 parts depend on the input only, not on the number of processes.
 """
 
-import dataclasses
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from seqlm.proteins.alphabet import decode
+from seqlm.proteins.data.chained import chained_record
 from seqlm.proteins.data.fasta import RECORD_START, Block, SourceReader, parse_block, single_records
 from seqlm.proteins.data.plausibility import ALLOW, NUCLEOTIDES, is_nucleotides
 from seqlm.proteins.data.sources import PROTEINS
-from seqlm.proteins.finetune.table import PROTEIN_TABLE, table_records
-from seqlm.proteins.reading.columns import Role, chosen_columns
+from seqlm.proteins.finetune.table import PROTEIN_TABLE, Record, table_records
+from seqlm.proteins.reading.chain_columns import cell_columns
+from seqlm.proteins.reading.chain_modes import ChainMode, chain_mode
+from seqlm.proteins.reading.chains import ChainSpan, Complex, choice_needed, joined, places_of
+from seqlm.proteins.reading.columns import Chosen, Role, chosen_columns
 from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.formats import table_of_proteins
 from seqlm.proteins.reading.policies import Decision, Kind, Reader, decision
@@ -33,6 +36,8 @@ from seqlm.training.data.source_file import note_once
 from seqlm.training.data.table_rows import Problems, Table
 from seqlm.training.data.transfer import BeingFetched, fetch
 from seqlm.training.heartbeat import beat
+
+from .paired_cells import paired
 
 BLOCK_BYTES = 4 * MIB
 """Number of bytes of a FASTA file that are parsed at once."""
@@ -66,10 +71,28 @@ class Protein:
     """Token ids, (L,), without CLS and EOS."""
     file: str
     """File that the protein comes from, for messages."""
+    chains: tuple[ChainSpan, ...] = ()
+    """Chains that are read as this protein, in ``tokens``; empty for a protein of one chain."""
 
     @property
     def sequence(self) -> str:
+        """Residues that the model reads, linkers between chains included."""
         return decode(self.tokens)
+
+    @property
+    def places(self) -> npt.NDArray[np.int64]:
+        """Places in ``tokens`` of the residues that get an answer: all but those of linkers."""
+        return places_of(self.chains) if self.chains else np.arange(len(self.tokens))
+
+    @property
+    def residues(self) -> npt.NDArray[np.uint8]:
+        """Token ids without those of linkers."""
+        return self.tokens[self.places] if self.chains else self.tokens
+
+    @property
+    def num_residues(self) -> int:
+        """Number of residues, without linkers."""
+        return sum(map(len, self.chains)) if self.chains else len(self.tokens)
 
 
 def read_proteins(
@@ -78,7 +101,9 @@ def read_proteins(
     *,
     id_column: str | None = None,
     sequence_column: str | None = None,
-) -> Iterator[Protein | Reject]:
+    sequence_columns: Sequence[str] = (),
+    pairs_cells: bool = False,
+) -> Iterator[Protein | Complex | Reject]:
     """Yield all records of the files that the locations name, in their order.
 
     Args:
@@ -86,25 +111,35 @@ def read_proteins(
         downloads: folder for downloaded files.
         id_column: column of a table with the ids; None to find it by its name.
         sequence_column: column of a table with the sequences; None to find it by its name.
+        sequence_columns: columns of a table with the sequences of a record's chains; none for one column.
+        pairs_cells: whether the rows of one cell (AIRR) are the chains of one record.
 
     Raises:
         ValueError: if a file cannot be read, or a table lacks these columns.
     """
     paths: list[Path] = []
     for location in locations:
-        paths += _fetched(location, downloads)
+        paths += fetched(location, downloads)
     for path in paths:
         form = table_of_proteins(path)
         if form is not None:
             table = Table(path, PROTEIN_TABLE, form)
-            yield from _of_table(table, id_column, sequence_column)
+            columns = chosen_columns(
+                table.header,
+                str(path),
+                id_column=id_column,
+                sequence_column=sequence_column,
+                fields=COLUMN_FIELDS,
+                sequence_columns=sequence_columns,
+            )
+            yield from _of_table(table, columns, pairs_cells=pairs_cells)
             continue
         with closing(SourceReader(path)) as reader:
             for block in reader.blocks(RECORD_START, BLOCK_BYTES, MAX_RECORD_BYTES):
                 yield from _of_block(block)
 
 
-def _fetched(location: str, downloads: Path) -> list[Path]:
+def fetched(location: str, downloads: Path) -> list[Path]:
     """Return the local files of a location; one process of a command downloads, the others wait for it."""
     while True:
         try:
@@ -131,33 +166,72 @@ def records_of(
     task = config.task
     id_column = task.id_column if task else None
     sequence_column = task.sequence_column if task else None
+    sequence_columns = task.sequence_columns if task else ()
+    name = mode_name(config)
+    mode = None if name is None else chain_mode(name)
     for location in locations or inference.input:
         records = read_proteins(
             [location],
             Path(config.data.downloads),
             id_column=inference.id_column or id_column,
             sequence_column=inference.sequence_column or sequence_column,
+            sequence_columns=inference.sequence_columns or sequence_columns,
+            pairs_cells=mode is not None,
         )
         counts = Counts("proteins")
         first: Reject | None = None
         for read in records:
-            record = _checked(read, config, reader)
-            if isinstance(record, Reject):
-                counts.leave_out([record])
-                first = first or record
-            else:
-                counts.used += 1
-            yield record
+            for protein in _with_mode(read, mode, reader):
+                record = _checked(protein, config, reader)
+                if isinstance(record, Reject):
+                    counts.leave_out([record])
+                    first = first or record
+                else:
+                    counts.used += 1
+                yield record
         if not counts.used:
             raise nothing_used(f"inference.input: {location}", counts, first, reader)
+
+
+def mode_name(config: RunFile) -> str | None:
+    """Return the name of the reading of records with several chains; None if the run file names none."""
+    return config.inference.chains or (config.task.chains if config.task else None)
+
+
+def _with_mode(
+    record: Protein | Complex | Reject, mode: ChainMode | None, reader: Reader
+) -> Sequence[Protein | Reject]:
+    """Return the proteins that the model reads of a record.
+
+    Raises:
+        RecordError: (a ValueError) if the record has several chains, and the run file does not say how to
+            read them.
+    """
+    if not isinstance(record, Complex):
+        return [record]
+    if mode is None:
+        needed = choice_needed(record, "inference.chains")
+        raise stopped(reader, Reject(Kind.CHAINS, record.file, needed, record.id))
+    return proteins_of(record, mode)
+
+
+def proteins_of(record: Complex, mode: ChainMode) -> list[Protein]:
+    """Return the proteins that the model reads of a record with several chains."""
+    if not mode.joins:
+        return [
+            Protein(f"{record.id}.{chain.name}", chain.tokens, record.file)
+            for chain in record.chains
+        ]
+    whole = joined(record.chains, mode)
+    return [Protein(record.id, whole.tokens, record.file, whole.spans)]
 
 
 def with_policies(config: RunFile, reader: Reader) -> RunFile:
     """Return a run file with the reader's own policy for long proteins, if it has one."""
     if decision(Kind.LONG, reader) is not Decision.REJECT:
         return config
-    inference = dataclasses.replace(config.inference, long_proteins="reject")
-    return dataclasses.replace(config, inference=inference)
+    inference = replace(config.inference, long_proteins="reject")
+    return replace(config, inference=inference)
 
 
 def nothing_used(place: str, counts: Counts, first: Reject | None, reader: Reader) -> RecordError:
@@ -183,7 +257,8 @@ def _checked(record: Protein | Reject, config: RunFile, reader: Reader) -> Prote
         return rejected(reader, record)
     length = len(record.tokens)
     longest = config.model.max_residues
-    if not config.data.allow_nucleotides and is_nucleotides(record.tokens):
+    chains = [record.tokens[span.start : span.stop] for span in record.chains] or [record.tokens]
+    if not config.data.allow_nucleotides and any(map(is_nucleotides, chains)):
         reason = (
             f"record {record.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
             f"translation into protein, or allow it with {ALLOW}"
@@ -217,37 +292,66 @@ class _Collected(Problems):
 
 
 def _of_table(
-    table: Table, id_column: str | None, sequence_column: str | None
-) -> Iterator[Protein | Reject]:
-    """Yield the records of a table in their order."""
-    columns = chosen_columns(
-        table.header,
-        str(table.path),
-        id_column=id_column,
-        sequence_column=sequence_column,
-        fields=COLUMN_FIELDS,
-    )
-    note_once(f"{table.path} is {table.form.title}; {columns.describe()}")
+    table: Table, columns: Chosen, *, pairs_cells: bool
+) -> Iterator[Protein | Complex | Reject]:
+    """Yield the records of a table in their order.
+
+    Args:
+        table: table.
+        columns: columns with the ids and sequences.
+        pairs_cells: whether the rows of one cell are chains of one record. Such a table is held in memory.
+    """
+    note = f"{table.path} is {table.form.title}; {columns.describe()}"
+    of_cells = cell_columns(table.header) if pairs_cells and not columns.chains else None
+    if of_cells is not None:
+        note += f"; rows of one {of_cells.cell} are chains of one record"
+    if table.form.source is None:  # a structure reports its chains
+        note_once(note)
+    wanted = [*([] if columns.id is None else [columns.id]), *columns.sequences]
+    if of_cells is not None:
+        wanted += of_cells.all
+    records = _table_records(table, list(dict.fromkeys(wanted)), columns)
+    if of_cells is not None:
+        records = paired(records, of_cells)
+    for record in records:
+        if isinstance(record, Reject):
+            yield record
+        elif record.complex is not None:
+            yield replace(record.complex, file=str(table.path))
+        else:
+            tokens = np.frombuffer(record.tokens, dtype=np.uint8)
+            yield Protein(record.id, tokens, str(table.path))
+
+
+def _table_records(
+    table: Table, wanted: Sequence[str], columns: Chosen
+) -> Iterator[Record | Reject]:
+    """Yield the records of a table, and the rows that have none as rejects.
+
+    Args:
+        table: table.
+        wanted: all columns to read.
+        columns: columns with the ids and sequences.
+    """
     problems = _Collected()
-    wanted = [columns.sequence] if columns.id is None else [columns.id, columns.sequence]
     rows = table.rows(wanted, problems)
-    for record in table_records(rows, columns.id, columns.sequence, problems):
+    for record in table_records(rows, columns.id, columns.sequences, problems):
         yield from problems.taken()
-        yield Protein(record.id, np.frombuffer(record.tokens, dtype=np.uint8), str(table.path))
+        yield record
     yield from problems.taken()
 
 
-def _of_block(block: Block) -> Iterator[Protein | Reject]:
+def _of_block(block: Block) -> Iterator[Protein | Complex | Reject]:
     """Yield the records of a block of FASTA; if it has mistakes, parse its records one by one."""
     try:
         ids, tokens = parse_block(block)
     except RecordError as error:
         records = list(single_records(block))
-        if len(records) == 1:
-            yield error.reject
-        else:
+        if len(records) > 1:
             for record in records:
                 yield from _of_block(record)
+            return
+        yield chained_record(block) or error.reject
         return
     for name, protein in zip(ids, tokens, strict=True):
         yield Protein(name.decode(), np.frombuffer(protein, dtype=np.uint8), block.file)
@@ -262,7 +366,7 @@ class Part:
     proteins: list[Protein] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     num_residues: int = 0
-    """Residues of all proteins, long ones in full."""
+    """Residues of all proteins, long ones in full, without linkers."""
     key: str = ""
     """Hash of everything that the result of the part depends on."""
 
@@ -293,8 +397,10 @@ def cut(records: Iterable[Protein | Reject], num_residues: int, settings: str) -
             _add(digest, b"reject", *(cell.encode() for cell in record.cells))
             continue
         part.proteins.append(record)
-        part.num_residues += len(record.tokens)
+        part.num_residues += record.num_residues
         _add(digest, record.id.encode(), record.tokens.tobytes())
+        for span in record.chains:  # proteins of one chain keep their keys
+            _add(digest, span.name.encode(), f"{span.start}-{span.stop}".encode())
         if part.num_residues >= num_residues:
             part.key = digest.hexdigest()
             yield part

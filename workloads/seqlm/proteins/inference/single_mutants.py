@@ -27,7 +27,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from seqlm.runs.inference_commands import PARQUET
+from seqlm.runs.inference_commands import PARQUET, POSITIONS_END
 from seqlm.training.whole_file import write_whole, writing_whole
 
 ROWS = "GAVLIMPFWYSTCNQDEHKR"
@@ -66,6 +66,8 @@ COLUMNS = (
 """Columns of the table; the entropy is in bits."""
 SMALLEST_BITS = 0.05
 """Smallest height of a letter in a logo. Lower ones cannot be read."""
+CHAIN_END = "."
+"""Character between the chain and the mutation in names."""
 GREY = "#6b7280"
 LINE_GREY = "#9ca3af"
 BLUE = "#0072b2"
@@ -76,12 +78,19 @@ class Mutants:
     """Single mutants of one protein."""
 
     protein: str
+    chain: str = ""
+    """Chain of a protein with several; empty for a protein of one chain."""
     scores: dict[tuple[int, str], float] = field(default_factory=dict)
     """Scores by position and new residue."""
     wild: dict[int, str] = field(default_factory=dict)
     """Residues of the wild type by position."""
     first_position: int = 1
     """Number of the first residue."""
+
+    @property
+    def title(self) -> str:
+        """Name of the protein, or of its chain."""
+        return f"{self.protein}.{self.chain}" if self.chain else self.protein
 
 
 class Written(NamedTuple):
@@ -97,7 +106,7 @@ def draw_heat_maps(table: Path, model: str, first_position: int = 1) -> list[Pat
     pictures = []
     first_proteins = itertools.islice(proteins_of(table, first_position), MAX_PICTURES)
     for number, mutants in enumerate(first_proteins, start=1):
-        path = picture_of(table, number, mutants.protein)
+        path = picture_of(table, number, mutants.title)
         if not path.exists():
             with writing_whole(path) as partial:
                 heat_map(mutants, model).savefig(partial, dpi=150, bbox_inches="tight")
@@ -112,17 +121,21 @@ def picture_of(table: Path, number: int, protein: str, kind: str = "") -> Path:
 
 
 def proteins_of(table: Path, first_position: int = 1) -> Iterator[Mutants]:
-    """Yield the proteins in order; positions that restart begin another protein, even with the same id."""
+    """Yield the proteins in order, and each chain of one with several.
+
+    Positions that restart begin another protein, even with the same id.
+    """
     mutants = Mutants("", first_position=first_position)
     last = first_position
     for name, mutation, score in _rows(table):
-        place = int(mutation[1:-1])
-        if name != mutants.protein or place < last:
+        chain, _, change = mutation.rpartition(CHAIN_END)
+        place = int(change[1:-1])
+        if (name, chain) != (mutants.protein, mutants.chain) or place < last:
             if mutants.scores:
                 yield mutants
-            mutants = Mutants(name, first_position=first_position)
-        mutants.scores[place, mutation[-1]] = score
-        mutants.wild[place] = mutation[0]
+            mutants = Mutants(name, chain, first_position=first_position)
+        mutants.scores[place, change[-1]] = score
+        mutants.wild[place] = change[0]
         last = place
     if mutants.scores:
         yield mutants
@@ -165,7 +178,7 @@ def heat_map(mutants: Mutants, model: str) -> Figure:
         image = _draw_band(band, mutants, scores[:, first : first + width], first, limit)
         band.set_xlim(-0.5, width - 0.5)
     bands[-1].set_xlabel("position", fontsize=8)
-    title = f"{mutants.protein}, {_short(model)}"
+    title = f"{mutants.title}, {_short(model)}"
     figure.suptitle(title, fontsize=10, parse_math=False)
     figure.legend(
         *bands[0].get_legend_handles_labels(), loc="outside lower right", fontsize=8, frameon=False
@@ -233,9 +246,18 @@ def probabilities(mutants: Mutants) -> dict[int, npt.NDArray[np.float64]]:
     return found
 
 
-def write_positions(table: Path, model: str, first_position: int = 1) -> list[Written]:
-    """Write ``<name>.positions.csv`` and the logos of the first proteins, and return these files."""
-    path = table.with_name(f"{table.stem}.positions.csv")
+def write_positions(
+    table: Path, model: str, first_position: int = 1, *, has_chains: bool = False
+) -> list[Written]:
+    """Write ``<name>.positions.csv`` and the logos of the first proteins, and return these files.
+
+    Args:
+        table: table of single mutants.
+        model: name of the model.
+        first_position: number of the first residue.
+        has_chains: whether mutations name their chains, which then have a column.
+    """
+    path = table.with_suffix(POSITIONS_END)
     written = [Written(path, "summary by position")]
     has_logomaker = find_spec("logomaker") is not None
     if not has_logomaker:
@@ -244,13 +266,14 @@ def write_positions(table: Path, model: str, first_position: int = 1) -> list[Wr
         )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow([*COLUMNS, "chain"] if has_chains else COLUMNS)
     for number, mutants in enumerate(proteins_of(table, first_position), start=1):
         shares = probabilities(mutants)
         for place, at_place in shares.items():
-            writer.writerow(_position_row(mutants, place, at_place))
+            row = _position_row(mutants, place, at_place)
+            writer.writerow([*row, mutants.chain] if has_chains else row)
         if number <= MAX_LOGOS and has_logomaker:
-            picture = picture_of(table, number, mutants.protein, ".logo")
+            picture = picture_of(table, number, mutants.title, ".logo")
             if not picture.exists():
                 with writing_whole(picture) as partial:
                     _logo(mutants, shares, model).savefig(partial, dpi=150)
@@ -295,7 +318,7 @@ def _logo(mutants: Mutants, shares: dict[int, npt.NDArray[np.float64]], model: s
         track.minorticks_off()
         track.axhline(len(ROWS), color=LINE_GREY, linewidth=0.8, linestyle=":")
     axes[-1].set_xlabel("position")
-    title = f"{mutants.protein}, {_short(model)}; dotted line: all residues alike"
+    title = f"{mutants.title}, {_short(model)}; dotted line: all residues alike"
     figure.suptitle(title, fontsize=10, parse_math=False)
     return figure
 

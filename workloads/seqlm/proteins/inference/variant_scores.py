@@ -85,14 +85,25 @@ def _mutant_marginals(
 def _pseudo_log_likelihoods(
     logs: LogProbabilities, wild: Tokens, wanted: Sequence[Variant]
 ) -> list[float]:
-    of_wild = pseudo_log_likelihood(logs, wild)
-    return [pseudo_log_likelihood(logs, variant.tokens) - of_wild for variant in wanted]
+    unchanged = wanted[0].unchanged
+    of_wild = pseudo_log_likelihood(logs, wild, unchanged.scored_places.tolist())
+    scores = []
+    for variant in wanted:
+        places = variant.scored_places.tolist()
+        scores.append(pseudo_log_likelihood(logs, variant.tokens, places) - of_wild)
+    return scores
 
 
-def pseudo_log_likelihood(logs: LogProbabilities, protein: Tokens) -> float:
-    """Return the sum of log p of each residue, masked alone, for token ids (L,) (Salazar et al. 2020)."""
-    log_p = logs.masked(protein, range(len(protein)))
-    return float(sum(log_p[place][token] for place, token in enumerate(protein.tolist())))
+def pseudo_log_likelihood(logs: LogProbabilities, protein: Tokens, places: Sequence[int]) -> float:
+    """Return the sum of log p of residues, each masked alone (Salazar et al. 2020).
+
+    Args:
+        logs: log probabilities of the model.
+        protein: token ids, (L,).
+        places: places of the residues that count, all but those of linkers between chains.
+    """
+    log_p = logs.masked(protein, places)
+    return float(sum(log_p[place][int(protein[place])] for place in places))
 
 
 def _total(variant: Variant, log_p: Mapping[int, Floats] | Floats) -> float:
@@ -154,7 +165,9 @@ SCORES: Mapping[str, VariantScore] = {
         takes_indels=True,
         is_distribution=False,
         compute=_pseudo_log_likelihoods,
-        num_reads=lambda wild, wanted: len(wild) + sum(len(one.tokens) for one in wanted),
+        num_reads=lambda wild, wanted: sum(
+            len(one.scored_places) for one in [wanted[0].unchanged, *wanted]
+        ),
     ),
 }
 """Values of ``inference.score``."""

@@ -6,6 +6,8 @@ less likely than the wild type.
 ``inference.mutations`` is a table of variants. Without it, every single mutant of each protein is scored, and
 each protein gets a heat map. The result has the columns id, mutation and score. Mutations that do not fit
 their protein are listed in the rejects, each with its reason, and the others are scored.
+
+With ``inference.structure``, a copy of the structure has the mean effect of each position as B-factors.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,10 +18,11 @@ import pyarrow as pa
 from seqlm.proteins.alphabet import FIRST_RESIDUE, NUM_STANDARD_RESIDUES, STANDARD_RESIDUES
 from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.mutations.edits import Variant
-from seqlm.proteins.mutations.saturation import all_single_mutants
+from seqlm.proteins.mutations.in_chains import single_mutants_of
 from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.policies import Kind, Reader
 from seqlm.proteins.reading.rejects import Reject
+from seqlm.proteins.structures.matching import read_named, with_a_match
 from seqlm.runs.inference_commands import MASKED_LM
 from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
@@ -30,6 +33,7 @@ from .mutation_table import read_mutations, with_rejected_mutations
 from .records import Protein, nothing_used, records_of
 from .repeated_ids import Rows
 from .single_mutants import draw_heat_maps, write_positions
+from .structure_effects import write_effects
 from .variant_scores import MASKED_MARGINALS, score_of
 
 _SCHEMA = pa.schema([("id", pa.string()), ("mutation", pa.string()), ("score", pa.float32())])
@@ -51,6 +55,14 @@ def variants(config: RunFile, here: Processes) -> None:
     )
     first_position = inference.first_position
     score = score_of(inference.score)
+    structure = None
+    if inference.structure is not None:
+        if inference.mutations is not None:
+            raise ValueError(
+                f"inference.structure: got {inference.structure} with inference.mutations; the mean effect "
+                "of a position is that of all single mutants, so leave one of them out"
+            )
+        structure = read_named(inference.structure)
     table = None
     if inference.mutations is not None:
         table = read_mutations(
@@ -70,7 +82,9 @@ def variants(config: RunFile, here: Processes) -> None:
     scored = Counts("residues", is_listed=False)
 
     def records() -> Iterable[Protein | Reject]:
-        found = records_of(config)
+        found: Iterable[Protein | Reject] = records_of(config)
+        if structure is not None:
+            found = with_a_match(found, structure)
         if table is not None:
             return with_rejected_mutations(found, table)
         scored.clear()
@@ -84,12 +98,19 @@ def variants(config: RunFile, here: Processes) -> None:
         for picture in draw_heat_maps(out, command.model_name, first_position):
             print(f"wrote {picture}: heat map")
         if score.is_distribution:
-            for written in write_positions(out, command.model_name, first_position):
+            has_chains = command.joins_chains
+            for written in write_positions(
+                out, command.model_name, first_position, has_chains=has_chains
+            ):
                 print(f"wrote {written.path}: {written.content}")
+        if structure is not None:
+            print(
+                write_effects(out, structure, first_position).line("mean effect of each position")
+            )
 
     def wanted_of(protein: Protein) -> list[Variant]:
         if table is None:
-            return all_single_mutants(protein, first_position)
+            return single_mutants_of(protein, first_position)
         return [found for found in table.parsed(protein) if isinstance(found, Variant)]
 
     def residues_of(protein: Protein) -> int:
@@ -131,10 +152,11 @@ def _counting(records: Iterable[Protein | Reject], counts: Counts) -> Iterator[P
     first: Reject | None = None
     for record in records:
         if isinstance(record, Protein):
-            num_scored = int((record.tokens < FIRST_RESIDUE + NUM_STANDARD_RESIDUES).sum())
+            residues = record.residues
+            num_scored = int((residues < FIRST_RESIDUE + NUM_STANDARD_RESIDUES).sum())
             counts.used += num_scored
-            counts.left_out[Kind.UNUSUAL] += len(record.tokens) - num_scored
-            if first is None and num_scored < len(record.tokens):
+            counts.left_out[Kind.UNUSUAL] += len(residues) - num_scored
+            if first is None and num_scored < len(residues):
                 reason = f"record {record.id} has residues other than {STANDARD_RESIDUES}"
                 first = Reject(Kind.UNUSUAL, record.file, reason, record.id)
         yield record

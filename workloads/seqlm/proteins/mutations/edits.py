@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -57,6 +57,8 @@ class Variant:
     """Edits in the order of the name, none of which touches another. Empty for the wild type."""
     wild: npt.NDArray[np.uint8]
     """Token ids of the wild type, (L,)."""
+    linkers: tuple[tuple[int, int], ...] = ()
+    """First place of each linker between chains of the wild type, and the place after it."""
 
     @property
     def keeps_length(self) -> bool:
@@ -95,12 +97,31 @@ class Variant:
     @property
     def tokens(self) -> npt.NDArray[np.uint8]:
         """Token ids of the variant, (L',)."""
+        return self._edited(self.wild, self.edits)
+
+    @property
+    def scored_places(self) -> npt.NDArray[np.int64]:
+        """Places of the variant's residues in ``tokens``, without those of linkers."""
+        counts = np.ones(len(self.wild), dtype=np.uint8)
+        for start, stop in self.linkers:
+            counts[start:stop] = 0
+        of_residues = [replace(edit, inserted=b"\1" * len(edit.inserted)) for edit in self.edits]
+        return np.flatnonzero(self._edited(counts, of_residues))
+
+    @property
+    def unchanged(self) -> "Variant":
+        """Wild type as a variant of itself."""
+        return replace(self, edits=())
+
+    @staticmethod
+    def _edited(wild: npt.NDArray[np.uint8], edits: Sequence[Edit]) -> npt.NDArray[np.uint8]:
+        """Return an array of one byte per residue, after edits."""
         parts: list[bytes] = []
         end = 0
-        for edit in sorted(self.edits, key=_place_of):
-            parts += [self.wild[end : edit.start].tobytes(), edit.inserted]
+        for edit in sorted(edits, key=_place_of):
+            parts += [wild[end : edit.start].tobytes(), edit.inserted]
             end = edit.stop
-        parts.append(self.wild[end:].tobytes())
+        parts.append(wild[end:].tobytes())
         return np.frombuffer(b"".join(parts), dtype=np.uint8)
 
 

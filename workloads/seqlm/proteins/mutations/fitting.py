@@ -70,12 +70,12 @@ def variant_of(name: str, mutant: bytes, protein: WildType) -> Variant:
     Raises:
         MutationError: if they are hardly a variant of the protein.
     """
-    _check_sequence(name, mutant, protein)
+    check_sequence(name, mutant, protein)
     wild = np.asarray(protein.tokens, dtype=np.uint8)
     return Variant(name, edits_between(wild.tobytes(), mutant), wild)
 
 
-def _check_sequence(name: str, mutant: bytes, protein: WildType) -> None:
+def check_sequence(name: str, mutant: bytes, protein: WildType) -> None:
     """Raise MutationError if a whole sequence is hardly a variant of a protein."""
     wild = bytes(protein.tokens)
     longest = max(len(wild), len(mutant))
@@ -157,24 +157,40 @@ def check_numbering(
         first_position: number of the protein's first residue in the names.
         field: name of that number for the user.
     """
-    stated = set(_residues(names))
-    if not stated:
-        return
+    stated = set(stated_residues(names))
+    if stated:
+        check_first(protein.id, fitting_numbers(stated, protein), first_position, field)
+
+
+def fitting_numbers(stated: set[Named], protein: WildType) -> set[int]:
+    """Return the numbers of a protein's first residue with which all stated residues are there."""
     letters = [TOKENS[int(token)] for token in protein.tokens]
-    fits = [
+    return {
         first
         for first in _numberings(stated, letters)
         if all(letters[named.number - first] == named.letter for named in stated)
-    ]
+    }
+
+
+def check_first(name: str, fits: set[int], first_position: int, field: str) -> None:
+    """Raise ValueError if exactly one number of the first residue fits, and it is another one.
+
+    Args:
+        name: id of the protein.
+        fits: numbers with which all mutations fit.
+        first_position: number of the first residue.
+        field: name of that number for the user.
+    """
     if first_position not in fits and len(fits) == 1:
+        [fitting] = fits
         raise ValueError(
-            f"the mutations of {protein.id} do not fit its residues if the first one has the number "
-            f"{first_position}, and all of them fit if it has the number {fits[0]}; if that is right, set "
-            f"{field}={fits[0]}"
+            f"the mutations of {name} do not fit its residues if the first one has the number "
+            f"{first_position}, and all of them fit if it has the number {fitting}; if that is right, set "
+            f"{field}={fitting}"
         )
 
 
-def _residues(names: Iterable[str]) -> Iterator[Named]:
+def stated_residues(names: Iterable[str]) -> Iterator[Named]:
     """Yield the residues that the readable ones of some names state."""
     for name in names:
         try:

@@ -207,9 +207,9 @@ class _Later:
         self._known = space.numbered(measured.variants)
         of_known = zero_shot(self._known)
         self._zero_shot_centre = float(of_known.mean())
-        self._zero_shot_unit = max(float(of_known.std()), LEAST_SPREAD)
-        if of_known.std() <= LEAST_SPREAD:
-            self._zero_shot_unit = max(float(np.nanstd(_singles(space, zero_shot))), LEAST_SPREAD)
+        # A first round of the highest scores alone has a small spread, which would exaggerate all others.
+        spreads = (of_known.std(), np.nanstd(_singles(space, zero_shot)), LEAST_SPREAD)
+        self._zero_shot_unit = float(max(spreads))
 
     def _features(self, mutations: Mutations) -> Features:
         """Return the features of variants without their embeddings."""

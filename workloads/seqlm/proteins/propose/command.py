@@ -139,6 +139,10 @@ def _only_protein(config: RunFile) -> Protein:
     for record in records_of(config):
         if isinstance(record, Reject):
             raise ValueError(f"inference.input: {record.text}")
+        if record.chains:
+            raise ValueError(
+                f"inference.input: {shown(record.id)} has several chains; give one, as a record of its own"
+            )
         found.append(record)
         if len(found) > 1:
             raise ValueError(

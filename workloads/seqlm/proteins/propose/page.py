@@ -6,8 +6,6 @@ All text from outside is escaped, and the page loads nothing.
 from pathlib import Path
 
 import numpy as np
-from matplotlib.colors import Normalize
-from matplotlib.patches import Patch
 
 from seqlm.proteins.alphabet import STANDARD_RESIDUES
 from seqlm.proteins.config import ProposeConfig
@@ -39,8 +37,18 @@ from .surrogate import Floats
 MOST_POSITIONS = 120
 """Largest number of positions on the map, those with the most proposed mutations."""
 BINS = 40
+WILD_TYPE = "\N{MULTIPLICATION SIGN}"
+"""Sign of the residue of the wild type on the map."""
 SHOWN_SEQUENCE = 60
 """Characters of a long name in the table."""
+STYLE = """
+@media (max-width: 600px) {
+  figure, .panel { overflow-x: auto; }
+  figure svg { min-width: 620px; }
+  td:last-child { min-width: 12em; }
+}
+"""
+"""On narrow screens, figures and the table keep their size and scroll."""
 
 
 def proposals_page(
@@ -73,21 +81,33 @@ def proposals_page(
     body = [
         card_block(cards),
         section(
-            "Map", figure_block(f"{what} of each mutation", _map(found, proposed, what), wide=True)
+            "Map",
+            figure_block(
+                f"{what} of each mutation; the table of proposed variants has the numbers",
+                _map(found, proposed, what),
+                wide=True,
+            ),
         ),
         section(
             "Predicted values",
             figure_block(
-                "distribution of predicted values", _distribution(found, proposed, values, what)
+                f"{what} of {len(found.candidates):,} candidates and {len(proposed):,} proposed variants",
+                _distribution(found, proposed, values, what),
             ),
         ),
         section(
-            "Campaign", figure_block("values by round", _campaign(measured, proposed, values, sign))
+            "Campaign",
+            figure_block(
+                f"values of {len(values):,} measured variants by round; the best one is {best}",
+                _campaign(measured, proposed, values, sign),
+            ),
         ),
         section("Proposed variants", _rows(found)),
         section("Settings", definition_table(_settings(model, options))),
     ]
-    return page("Variants to measure next", protein, f"round {measured.num_rounds + 1}", body)
+    return page(
+        "Variants to measure next", protein, f"round {measured.num_rounds + 1}", body, style=STYLE
+    )
 
 
 def _best(values: Floats, sign: float) -> float:
@@ -108,13 +128,17 @@ def _map(found: Round, proposed: list[Proposal], what: str) -> str | None:
     uses = counts[shown][:, order].T
     inches = (9.6, 5.0)
     with drawing(inches, f"{what} of single mutations, and proposals with each") as (figure, axes):
-        centre = float(np.nanmedian(values))
-        reach = float(np.nanmax(np.abs(values - centre))) or 1.0
-        mesh = axes.pcolormesh(values, cmap="RdBu", norm=Normalize(centre - reach, centre + reach))
-        figure.colorbar(mesh, label=what)
+        # From light to dark, which also a grey picture shows.
+        mesh = axes.pcolormesh(values, cmap="Blues")
+        bar = figure.colorbar(mesh, label=what)
+        bar.solids.set_rasterized(False)  # the page loads no image
         rows, columns = np.nonzero(uses)
-        sizes = 8 + 60 * uses[rows, columns] / max(uses.max(), 1)
-        axes.scatter(columns + 0.5, rows + 0.5, s=sizes, c="black", linewidths=0)
+        sizes = 12 + 60 * uses[rows, columns] / max(uses.max(), 1)
+        axes.scatter(
+            columns + 0.5, rows + 0.5, s=sizes, c=ORANGE, edgecolors="black", linewidths=0.8
+        )
+        for row, column in np.argwhere(np.isnan(values)):
+            axes.text(column + 0.5, row + 0.5, WILD_TYPE, ha="center", va="center", fontsize=8)
         step = max(1, len(shown) // 30)
         ticks = np.arange(0, len(shown), step)
         names = [
@@ -123,7 +147,7 @@ def _map(found: Round, proposed: list[Proposal], what: str) -> str | None:
         ]
         axes.set_xticks(ticks + 0.5, names, rotation=90 if len(names) > 12 else 0)
         axes.set_yticks(np.arange(NUM_RESIDUES) + 0.5, list(ROWS))
-        axes.set_xlabel("position; a dot is larger with more proposals")
+        axes.set_xlabel(f"position; a dot is larger with more proposals; {WILD_TYPE}: wild type")
         axes.grid(visible=False)
         return svg_text(figure, "map")
 
@@ -136,7 +160,15 @@ def _distribution(found: Round, proposed: list[Proposal], values: Floats, what: 
     with drawing((9.6, 3.6), "candidates and choice") as (figure, axes):
         axes.hist(found.candidates, edges, color=EDGE, label="candidates")
         if len(values):
-            axes.hist(values, edges, histtype="step", color=ORANGE, linewidth=1.6, label="measured")
+            axes.hist(
+                values,
+                edges,
+                histtype="step",
+                color=VERMILLION,
+                linestyle="--",
+                linewidth=1.6,
+                label="measured",
+            )
         axes.hist(chosen, edges, histtype="step", color=BLUE, linewidth=1.6, label="proposed")
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:,.0f}")
@@ -157,29 +189,33 @@ def _campaign(
     numbers = np.arange(1, next_round)
     best = [_best(values[rounds <= number], sign) for number in numbers if (rounds <= number).any()]
     with drawing((9.6, 3.6), "values by round") as (figure, axes):
-        axes.scatter(_spread(rounds), values, s=12, c=GREY, linewidths=0)
-        axes.plot(numbers[-len(best) :], best, color=BLUE, marker="o", linewidth=2)
+        axes.scatter(_spread(rounds), values, s=12, c=GREY, linewidths=0, label="measured")
+        axes.plot(
+            numbers[-len(best) :],
+            best,
+            color=BLUE,
+            marker="D",
+            linewidth=2,
+            markersize=5,
+            label="best so far",
+        )
         means = np.array([one.predicted for one in proposed])
         errors = np.array([one.uncertainty or 0.0 for one in proposed])
         axes.errorbar(
             _spread(np.full(len(means), next_round)),
             means,
             errors,
-            fmt="o",
+            fmt="^",
             markersize=3,
             color=VERMILLION,
             alpha=0.5,
             elinewidth=0.7,
+            label="predicted, with standard deviation",
         )
         axes.set_xticks(np.arange(1, next_round + 1))
         axes.set_xlabel("round")
         axes.set_ylabel("value")
-        labels = {
-            "measured": GREY,
-            "best so far": BLUE,
-            "predicted, with standard deviation": VERMILLION,
-        }
-        axes.legend(handles=[Patch(color=colour, label=label) for label, colour in labels.items()])
+        axes.legend()
         return svg_text(figure, "campaign")
 
 

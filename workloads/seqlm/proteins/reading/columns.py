@@ -86,11 +86,18 @@ class Chosen:
     sequence: str
     format: FieldFormat | None = None
     """Format of the field that the table has."""
+    chains: tuple[str, ...] = ()
+    """Columns with the sequences of a record's chains; none if ``sequence`` has them all."""
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        """Columns with sequences."""
+        return self.chains or (self.sequence,)
 
     def describe(self) -> str:
         """Return the columns for the line that says what was read."""
         shown_id = "none, so rows are numbered" if self.id is None else self.id
-        columns = f"id: {shown_id}, sequence: {self.sequence}"
+        columns = f"id: {shown_id}, {described_sequences(self.sequences)}"
         return columns if self.format is None else f"{self.format.name}; {columns}"
 
 
@@ -110,6 +117,12 @@ class ChosenMutations:
         if self.id is not None:
             columns += f", id of the protein: {self.id}"
         return columns if self.format is None else f"{self.format.name}; {columns}"
+
+
+def described_sequences(columns: Sequence[str]) -> str:
+    """Return the columns with sequences for the line that says what was read."""
+    role = "sequence" if len(columns) == 1 else "chains"
+    return f"{role}: {', '.join(columns)}"
 
 
 def normalized(name: str) -> str:
@@ -181,9 +194,10 @@ def only_one(found: Sequence[str], role: Role, place: str, field: str) -> str | 
         ValueError: if there are several.
     """
     if len(found) > 1:
+        chains = f", or several chains in {field}s" if role is Role.SEQUENCE else ""
         raise ValueError(
             f"{place}: the columns {', '.join(map(repr, found))} may all have the {role.value}; name "
-            f"one of them in {field}"
+            f"one of them in {field}{chains}"
         )
     return found[0] if found else None
 
@@ -201,6 +215,7 @@ def chosen_columns(
     id_column: str | None,
     sequence_column: str | None,
     fields: Mapping[Role, str],
+    sequence_columns: Sequence[str] = (),
 ) -> Chosen:
     """Return the columns of a table of proteins.
 
@@ -210,16 +225,19 @@ def chosen_columns(
         id_column: column with the ids that the run file names; None to find it.
         sequence_column: column with the sequences that the run file names; None to find it.
         fields: field of the run file that names the column of a role.
+        sequence_columns: columns with the sequences of a record's chains that the run file names.
 
     Raises:
         ValueError: if the sequences cannot be found, or columns are ambiguous.
     """
     known = format_of(header)
+    if sequence_columns:
+        sequence_column = sequence_columns[0]
     if sequence_column is None:
         sequence_column = sequence_column_of(header, known, place, fields[Role.SEQUENCE])
     if id_column is None:
         id_column = id_column_of(header, known, place, fields[Role.ID])
-    return Chosen(id_column, sequence_column, known)
+    return Chosen(id_column, sequence_column, known, tuple(sequence_columns))
 
 
 def sequence_column_of(

@@ -1,15 +1,18 @@
-"""Formats of files with proteins, recognised by their content: FASTA, tables, and others that are named.
+"""Formats of files with proteins, recognised by their content: FASTA, tables, structures, and others.
 
-``OTHERS`` is the table of text formats that cannot be read.
+A structure has the form of a table with a row for each protein chain. ``OTHERS`` is the table of text formats
+that cannot be read.
 """
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from seqlm.proteins.structures.chains import StructureSource
+from seqlm.proteins.structures.formats import structure_format
 from seqlm.training.data.compressions import UnreadableError
 from seqlm.training.data.source_file import beginning_of
-from seqlm.training.data.table_forms import TableForm, binary_form, text_form
+from seqlm.training.data.table_forms import Layout, TableForm, binary_form, text_form
 
 ALLOWED = "give FASTA, or a table with the sequences"
 
@@ -39,15 +42,13 @@ OTHERS = (
     _other(r"(CLUSTAL|MUSCLE|PROBCONS)", f"a Clustal alignment; {ALLOWED}, without gaps"),
     _other(r"#NEXUS", f"a NEXUS alignment; {ALLOWED}, without gaps"),
     _other(r"[ \t]*\d+[ \t]+\d+[ \t]*\r?\n", f"a PHYLIP alignment; {ALLOWED}, without gaps"),
-    _other(r"(HEADER {4}|ATOM {2}|CRYST1|REMARK {2})", f"a PDB structure; {ALLOWED}"),
-    _other(r"data_\S+\s*\n", f"an mmCIF structure; {ALLOWED}"),
     _other(r"<\?xml", f"XML; {ALLOWED}"),
     _other(r"(\{|\[\s*[\[{\"])", f"JSON; {ALLOWED}"),
 )
 
 
 def table_of_proteins(path: Path) -> TableForm | None:
-    """Return the form of a table of proteins; None for FASTA, and for text that only FASTA's reader explains.
+    """Return the form of a table or a structure; None for FASTA, and for text that only its reader explains.
 
     Raises:
         UnreadableError: (a ValueError) if the file has another format, or none that can be read.
@@ -57,6 +58,9 @@ def table_of_proteins(path: Path) -> TableForm | None:
     if found is not None:
         return found
     beginning = beginning_of(path)
+    structure = structure_format(beginning.text)
+    if structure is not None:
+        return TableForm(Layout.RECORDS, source=StructureSource(structure))
     form = text_form(beginning, path.name)
     if form is not None and form.first_line > 1:
         return form  # a line of JSON before a table

@@ -49,6 +49,8 @@ class Kind(StrEnum):
     BLANK = "blank"
     LOWER_CASE = "lower case"
     UNUSUAL = "unusual letter"
+    CHAINS = "several chains"
+    BAD_CHAINS = "wrong chains"
     EMPTY = "empty"
     SHORT = "short"
     REPETITIVE = "repetitive"
@@ -73,6 +75,14 @@ class Kind(StrEnum):
     BAD_MUTATION = "bad mutation"
     OTHER_PROTEIN = "other protein"
     NOT_DRAWN = "not drawn"
+    UNRESOLVED = "unresolved"
+    MODIFIED = "modified"
+    UNKNOWN_RESIDUE = "unknown residue"
+    ALTERNATIVE = "alternative"
+    MODEL = "model"
+    OTHER_POLYMER = "other polymer"
+    LIGAND = "ligand"
+    WATER = "water"
     NOTHING_USED = "nothing used"
     NO_RECORD = "no record"
 
@@ -101,6 +111,8 @@ _CALLS = (Reader.SERVER, Reader.PYTHON)
 """Readers of calls, which answer for all proteins or none."""
 _SEQUENCES = (*_FILES, *_CALLS)
 """Readers of sequences."""
+_STRUCTURES = (*_FILES, Reader.PYTHON)
+"""Readers of structures. A note says how often each oddity occurs."""
 
 
 def _all(decision: Decision, *readers: Reader) -> dict[Reader, Decision]:
@@ -153,6 +165,17 @@ POLICIES: Mapping[Kind, Policy] = {
     Kind.GAP: _policy("gap, `-` or `.`", _BAD_RECORD, one="with gaps"),
     Kind.CHARACTER: _policy(
         "other characters in a sequence", _BAD_RECORD, one="with other characters"
+    ),
+    Kind.CHAINS: _policy(
+        "several chains, without `inference.chains` or `task.chains`",
+        _all(Decision.CLEAN, Reader.DATA),  # each chain becomes a protein
+        _all(Decision.STOP, Reader.FINETUNE, Reader.INFERENCE, Reader.CONTACTS, *_CALLS),
+        one="with several chains",
+    ),
+    Kind.BAD_CHAINS: _policy(
+        "an empty chain, or names that do not fit the chains",
+        _BAD_RECORD,
+        one="with wrong chains",
     ),
     Kind.EMPTY: _policy("no sequence", _BAD_RECORD, one="empty"),
     Kind.SHORT: _policy("fewer than 20 residues", _all(Decision.USE, *_SEQUENCES), one="short"),
@@ -278,6 +301,54 @@ POLICIES: Mapping[Kind, Policy] = {
         "more proteins than `explore.max_proteins`",
         _all(Decision.REJECT, Reader.EXPLORE),
         one="not drawn",
+    ),
+    Kind.UNRESOLVED: _policy(
+        "structure: a residue of SEQRES without coordinates",
+        _all(Decision.USE, *_STRUCTURES),
+        one="unresolved residue",
+        many="unresolved residues",
+    ),
+    Kind.MODIFIED: _policy(
+        "structure: a modified residue, which becomes its parent",
+        _all(Decision.CLEAN, *_STRUCTURES),
+        one="modified residue",
+        many="modified residues",
+    ),
+    Kind.UNKNOWN_RESIDUE: _policy(
+        "structure: a residue without a parent, or a cap, which becomes X",
+        _all(Decision.CLEAN, *_STRUCTURES),
+        one="unknown residue",
+        many="unknown residues",
+    ),
+    Kind.ALTERNATIVE: _policy(
+        "structure: alternative locations after the first",
+        _all(Decision.CLEAN, *_STRUCTURES),
+        one="residue with alternative locations",
+        many="residues with alternative locations",
+    ),
+    Kind.MODEL: _policy(
+        "structure: models after the first",
+        _all(Decision.REJECT, *_STRUCTURES),
+        one="further model",
+        many="further models",
+    ),
+    Kind.OTHER_POLYMER: _policy(
+        "structure: a chain of DNA, RNA or another polymer",
+        _all(Decision.REJECT, *_STRUCTURES),
+        one="chain of DNA, RNA or another polymer",
+        many="chains of DNA, RNA or other polymers",
+    ),
+    Kind.LIGAND: _policy(
+        "structure: a ligand, ion or sugar",
+        _all(Decision.REJECT, *_STRUCTURES),
+        one="ligand",
+        many="ligands",
+    ),
+    Kind.WATER: _policy(
+        "structure: water",
+        _all(Decision.REJECT, *_STRUCTURES),
+        one="water",
+        many="waters",
     ),
     Kind.NO_RECORD: _policy(
         "an empty file, or a header only",

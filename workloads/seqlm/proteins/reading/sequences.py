@@ -13,7 +13,15 @@ from seqlm.proteins.alphabet import encode
 from .policies import Kind
 
 _NOT_A_LETTER = re.compile(r"[^A-Za-z]")
-_KINDS = {"*": Kind.INNER_STOP, "-": Kind.GAP, ".": Kind.GAP}
+ONE_CHAIN = "one chain; give each chain a record of its own"
+"""Sequences that readers take which know no chains."""
+_KINDS = {
+    "*": Kind.INNER_STOP,
+    "-": Kind.GAP,
+    ".": Kind.GAP,
+    "|": Kind.CHAINS,
+    ":": Kind.CHAINS,
+}
 """Kinds of characters that are no residues; all others are of ``Kind.CHARACTER``."""
 
 
@@ -58,8 +66,8 @@ def read_sequence(text: str) -> npt.NDArray[np.uint8]:
     except ValueError:
         found = _NOT_A_LETTER.search(letters)
         assert found is not None  # encode refuses nothing else
-    raise SequenceError(
-        kind_of_character(found[0]),
-        f"{found[0]!a} at position {found.start() + 1}",
-        "the letters A-Z in either case and one '*' at the end",
-    )
+    kind = kind_of_character(found[0])
+    allowed = "the letters A-Z in either case and one '*' at the end"
+    if kind is Kind.CHAINS:
+        allowed += f", and {ONE_CHAIN}"
+    raise SequenceError(kind, f"{found[0]!a} at position {found.start() + 1}", allowed)

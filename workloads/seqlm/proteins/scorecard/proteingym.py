@@ -31,12 +31,13 @@ from seqlm.proteins.mutations.fitting import parse_variant
 from seqlm.training.data.transfer import SourceKind, fetch
 from seqlm.training.whole_file import write_whole
 
+from .neighbours import Neighbours
+
 REFERENCE = "DMS_substitutions.csv"
 """File with a row for each assay."""
 FILES = SourceKind("ProteinGym", (".zip", ".csv"), Path(), {})
 RELEASES = {"3120c929e5b4c1723a5299d6601cd25d244c68c2125763fe6323ffea248879e6": "v1.3"}
 """Releases by the SHA-256 of the assays' names and target sequences (``fingerprint``)."""
-NOT_COMPARABLE = "not comparable"
 TOLERANCE = 0.005
 """Differences between correct programs: types of numbers, windows of the longest proteins, rounding."""
 PUBLISHED: Mapping[str, ProteinGymScores] = {
@@ -50,8 +51,18 @@ ONE_ASSAY = "BLAT_ECOLX_Stiffler_2015"
 PUBLISHED_RELEASE = "v1.3"
 PUBLISHED_RESIDUES = 1022
 """Number of residues in a window of the published scores."""
+BASELINE = "neighbours"
+"""Name of the baseline's correlation in a result."""
 KEY_CHARACTERS = 16
 """Number of characters of the key in the name of a result."""
+
+
+class Published(NamedTuple):
+    """Published score that a score can be compared with."""
+
+    value: float | None = None
+    reason: str = ""
+    """Reason why a published score is missing."""
 
 
 class _File(NamedTuple):
@@ -151,13 +162,20 @@ def read_benchmark(locations: Sequence[str], downloads: Path) -> Benchmark:
 
 
 def score_assays(
-    benchmark: Benchmark, engine: Engine, folder: Path, key: str, rank: int, world_size: int
+    benchmark: Benchmark,
+    engine: Engine,
+    neighbours: Neighbours,
+    folder: Path,
+    key: str,
+    rank: int,
+    world_size: int,
 ) -> None:
     """Score this process's share of the assays, without those that an earlier start has scored.
 
     Args:
         benchmark: assays.
         engine: engine with a masked language model.
+        neighbours: baseline, which is scored as well.
         folder: folder for the results, with a file for each assay.
         key: hash of everything besides the assay that its result depends on.
         rank: number of this process.
@@ -173,9 +191,16 @@ def score_assays(
         scored = assay.measured()
         variants = [variant for variant, _ in scored]
         measured = [score for _, score in scored]
-        predicted = score_variants(engine, encode(assay.target), variants)
+        target = encode(assay.target)
+        predicted = score_variants(engine, target, variants)
         correlation = float(spearmanr(predicted, measured).statistic)
-        write_whole(file, json.dumps({"spearman": correlation, "variants": len(variants)}) + "\n")
+        baseline = neighbours.scores(target, variants)
+        result = {
+            "spearman": correlation,
+            BASELINE: float(spearmanr(baseline, measured).statistic),
+            "variants": len(variants),
+        }
+        write_whole(file, json.dumps(result) + "\n")
         progress = f"{number + 1} of {len(benchmark.assays)}"
         print(f"{progress}: {assay.name} {correlation:.3f} ({len(variants):,} variants)")
 
@@ -200,10 +225,10 @@ def averages(benchmark: Benchmark, correlations: Mapping[str, float]) -> dict[st
     return {**means, "all": float(np.mean(list(means.values())))}
 
 
-def published(model: str, release: str | None, max_residues: int, assay: str | None = None) -> str:
+def published(
+    model: str, release: str | None, max_residues: int, assay: str | None = None
+) -> Published:
     """Return the published mean over all assays, or the published correlation of one assay.
-
-    If no published figure is comparable, the text says why.
 
     Args:
         model: hub id or folder of the model.
@@ -212,16 +237,15 @@ def published(model: str, release: str | None, max_residues: int, assay: str | N
         assay: name of one assay; None means the mean over all.
     """
     if model not in PUBLISHED:
-        return f"{NOT_COMPARABLE}: no published figure of {model}"
+        return Published(reason=f"no published figure of {model}")
     if assay is None and release != PUBLISHED_RELEASE:
-        return f"{NOT_COMPARABLE}: published for {PUBLISHED_RELEASE}"
+        return Published(reason=f"published for {PUBLISHED_RELEASE}")
     if max_residues != PUBLISHED_RESIDUES:
-        return f"{NOT_COMPARABLE}: published with windows of {PUBLISHED_RESIDUES} residues"
+        return Published(reason=f"published with windows of {PUBLISHED_RESIDUES} residues")
     if assay not in (None, ONE_ASSAY):
-        return f"{NOT_COMPARABLE}: no published figure of this assay"
+        return Published(reason="no published figure of this assay")
     scores = PUBLISHED[model]
-    correlation = scores.mean if assay is None else scores.one_assay
-    return f"{correlation:.3f} \N{PLUS-MINUS SIGN} {TOLERANCE}"
+    return Published(scores.mean if assay is None else scores.one_assay)
 
 
 def _rows(file: _File) -> Iterator[dict[str, str]]:

@@ -1,5 +1,7 @@
 """Form of a table, recognised by its content: Parquet, a workbook, or text with a separator.
 
+A ``RecordSource`` reads files that are no tables, such as structures of proteins, as rows with columns.
+
 Names of files play a part only for a table with a single column, which has no separator.
 """
 
@@ -7,12 +9,12 @@ import csv
 import io
 import json
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .source_file import Beginning, beginning_of, reading
 
@@ -38,6 +40,27 @@ class Layout(Enum):
     TEXT = "text"
     PARQUET = "Parquet"
     WORKBOOK = "xlsx"
+    RECORDS = "records"
+    """No table: a ``RecordSource`` gives the rows."""
+
+
+class RecordSource(Protocol):
+    """Reader of one format of files that are no tables."""
+
+    @property
+    def title(self) -> str:
+        """Name of the format, with its article."""
+
+    @property
+    def header(self) -> Sequence[str]:
+        """Names of the columns of all such files."""
+
+    def rows(self, path: Path) -> Iterator[Mapping[str, str]]:
+        """Yield the cells of each row.
+
+        Raises:
+            ValueError: if the file cannot be read.
+        """
 
 
 @dataclass(frozen=True)
@@ -52,10 +75,14 @@ class TableForm:
     unless all names of its columns are quoted, as R writes it."""
     first_line: int = 1
     """Line of the header."""
+    source: RecordSource | None = None
+    """Reader of the layout ``RECORDS``; None for tables."""
 
     @property
     def title(self) -> str:
         """Description for the line that says what was read."""
+        if self.source is not None:
+            return self.source.title
         if self.layout is not Layout.TEXT:
             return self.layout.value
         return f"text with {SEPARATORS[self.separator]}"

@@ -1,4 +1,4 @@
-"""Rows of CSV, TSV and Parquet files and of workbooks.
+"""Rows of CSV, TSV and Parquet files, of workbooks, and of files that a ``RecordSource`` reads.
 
 Every cell becomes text, so that a value is read, checked and reported in one way whatever the format.
 """
@@ -116,6 +116,8 @@ class Table:
                 return self._parquet_rows(columns)
             case Layout.WORKBOOK:
                 return self._workbook_rows(columns)
+            case Layout.RECORDS:
+                return self._records(columns)
             case Layout.TEXT:
                 return self._text_rows(columns, problems)
 
@@ -126,6 +128,9 @@ class Table:
                     return list(pq.read_schema(self.path).names)
             case Layout.WORKBOOK:
                 return [_cell_text(cell).strip() for cell in next(workbook_rows(self.path), [])]
+            case Layout.RECORDS:
+                assert self.form.source is not None
+                return list(self.form.source.header)
             case Layout.TEXT:
                 with open_text(self.path, "") as stream, self._text_reader(stream) as reader:
                     return [name.strip() for name in next(reader, [])]
@@ -186,6 +191,12 @@ class Table:
                     f"{self.path} row {number}",
                     {name: _cell(cells[place]) for name, place in places.items()},
                 )
+
+    def _records(self, columns: Sequence[str]) -> Iterator[Row]:
+        assert self.form.source is not None
+        for number, record in enumerate(self.form.source.rows(self.path), start=1):
+            check_row(self.path, sum(map(len, record.values())))
+            yield f"{self.path} row {number}", {name: record[name] or None for name in columns}
 
 
 class _TextRows:

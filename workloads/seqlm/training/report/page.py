@@ -96,7 +96,7 @@ def card_block(cards: Sequence[Card]) -> str:
     return f'<div class="cards" style="--columns: {columns}">{"".join(shown)}</div>'
 
 
-def page(title: str, subtitle: str, state: str, body: Sequence[str]) -> str:
+def page(title: str, subtitle: str, state: str, body: Sequence[str], *, style: str = "") -> str:
     """Return a whole document.
 
     Args:
@@ -104,6 +104,7 @@ def page(title: str, subtitle: str, state: str, body: Sequence[str]) -> str:
         subtitle: line below the title.
         state: state of the run, at the end of this line.
         body: parts of the page as HTML; empty parts are left out.
+        style: CSS of these parts.
     """
     described = " \N{MIDDLE DOT} ".join(escape(part) for part in (subtitle, state) if part)
     return (
@@ -111,7 +112,7 @@ def page(title: str, subtitle: str, state: str, body: Sequence[str]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f"<title>{escape(title)}</title>\n<style>{_CSS}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{escape(title)}</title>\n<style>{_CSS}{style}</style>\n</head>\n<body>\n<main>\n"
         f"<header><h1>{escape(title)}</h1><p>{described}</p></header>\n"
         + "\n".join(part for part in body if part)
         + "\n</main>\n</body>\n</html>\n"

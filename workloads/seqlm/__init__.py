@@ -12,9 +12,24 @@ with the standard library alone.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seqlm.api import Model, contact_precision, load, read_structure, sample_table
+    from seqlm.api import (
+        Model,
+        contact_precision,
+        load,
+        read_structure,
+        sample_structure,
+        sample_table,
+    )
 
-__all__ = ["Model", "__version__", "contact_precision", "load", "read_structure", "sample_table"]
+__all__ = [
+    "Model",
+    "__version__",
+    "contact_precision",
+    "load",
+    "read_structure",
+    "sample_structure",
+    "sample_table",
+]
 __version__: str
 
 

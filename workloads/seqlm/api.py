@@ -112,6 +112,16 @@ def sample_table() -> pd.DataFrame:
     return pd.read_csv(TABLES.sample)
 
 
+def sample_structure() -> Path:
+    """Return the file of the bundled structure, entry 5PTI of the PDB.
+
+    Source and licence (CC0 1.0) are described in ``proteins/structures/sample/README.md``.
+    """
+    from seqlm.proteins.structures.chains import SAMPLE
+
+    return SAMPLE
+
+
 def read_structure(path: str | Path) -> Structure:
     """Return the protein chains of a structure in PDB or mmCIF format, compressed or not.
 

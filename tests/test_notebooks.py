@@ -13,7 +13,11 @@ from tests.workloads.proteins.tiny_models import save_tiny_model
 
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 RESULTS = {
-    "contacts_and_scorecard": ("(56, 56)", "secondary structure: accuracy (Q3)"),
+    "contacts_and_scorecard": (
+        "(56, 56)",
+        "1 protein chain, named as by the author",
+        "secondary structure: accuracy (Q3)",
+    ),
     "embed_and_explore": ("(80, 32)", "embeddings.vectors.npy", "transferred"),
     "fine_tune_your_table": ("test_auroc", "probability_secreted", "split: modulo, fold 0 of 5"),
     "variants": ("K2R", "H.E1Q:L.D1E", "variants.positions.csv", "uncertainty"),

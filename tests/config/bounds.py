@@ -1,4 +1,4 @@
-"""Where each bound of a cluster or endpoint file comes from: a shape of AWS's API, or a reason."""
+"""Places where each bound of a cluster or endpoint file comes from: a shape of AWS's API, or a reason."""
 
 from __future__ import annotations
 

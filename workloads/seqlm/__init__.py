@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         contact_precision,
         load,
         read_structure,
+        sample_structure,
         sample_table,
         split_variants,
     )
@@ -27,6 +28,7 @@ __all__ = [
     "contact_precision",
     "load",
     "read_structure",
+    "sample_structure",
     "sample_table",
     "split_variants",
 ]

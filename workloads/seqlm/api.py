@@ -169,6 +169,16 @@ def split_variants(
     return pd.DataFrame({"variant": list(variants), "mutations": numbers, "split": words})
 
 
+def sample_structure() -> Path:
+    """Return the file of the bundled structure, entry 5PTI of the PDB.
+
+    Source and licence (CC0 1.0) are described in ``proteins/structures/sample/README.md``.
+    """
+    from seqlm.proteins.structures.chains import SAMPLE
+
+    return SAMPLE
+
+
 def read_structure(path: str | Path) -> Structure:
     """Return the protein chains of a structure in PDB or mmCIF format, compressed or not.
 

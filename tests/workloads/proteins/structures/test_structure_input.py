@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from contextlib import closing
 from pathlib import Path
@@ -80,3 +81,14 @@ def test_python_reads_structures_and_scores_contacts(structure: Path) -> None:
         ValueError, match=r"probabilities: got the shape \(3, 3\); expected \(23, 23\)"
     ):
         seqlm.contact_precision(chain, near[:3, :3])
+
+
+def test_the_bundled_structure_is_that_of_its_readme() -> None:
+    path = seqlm.sample_structure()
+    readme = (path.parent / "README.md").read_text()
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in readme
+    [chain] = seqlm.read_structure(path).chains
+    assert chain.sequence == "RPDFCLEPPYTGPCKARIIRYFYNAKAGLCQTFVYGGCRAKRNNFKSAEDCMRTCGGA"
+    for one, other in ((5, 55), (14, 38), (30, 51)):
+        assert chain.sequence[one - 1] == "C" == chain.sequence[other - 1]
+        assert chain.contacts()[one - 1, other - 1], "the disulfide bonds"

@@ -2,7 +2,7 @@
 
 A chain has the residues of SEQRES (PDB) or ``_entity_poly_seq`` (mmCIF); those without coordinates are
 unresolved. Without SEQRES, it has the residues with coordinates, and gaps are not filled. Modified residues
-become their parents, by gemmi's table, and so do those of force fields. The first model and the first
+become their parents, by gemmi's table and that of names in force fields. The first model and the first
 alternative location are read. Chains have the author's names, as in PDB files; mmCIF calls them
 ``auth_asym_id``.
 """
@@ -26,6 +26,8 @@ from .parsing import Parsed, gemmi_of, parse
 if TYPE_CHECKING:
     import gemmi
 
+SAMPLE = Path(__file__).parent / "sample" / "5pti.cif.gz"
+"""Bundled structure."""
 CONTACT_ANGSTROMS = 8.0
 """Distance of C-beta atoms (C-alpha of glycine) below which two residues are in contact."""
 UNKNOWN = "X"

@@ -157,7 +157,7 @@ RULES = (
         "instance_type",
         lambda _, group: group.role == "controller" and _accelerator(group),
         lambda _, group: f"the controller runs no jobs, so its {_accelerator(group)} would be idle",
-        "set a type without accelerators, such as ml.m5.12xlarge",
+        "set a type without accelerators, such as ml.m5.large",
     ),
     # Source: SageMaker developer guide, "Deep health checks" of Slurm clusters.
     SlurmGroupRule(

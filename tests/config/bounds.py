@@ -1,4 +1,4 @@
-"""Places where each bound of a cluster or endpoint file comes from: a shape of AWS's API, or a reason."""
+"""Sources of the bounds of cluster and endpoint files: a shape of AWS's API, or a reason."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ REASONS: dict[str, str] = {
     "Cluster.name": "sagemaker-<name>-<account>-<region> is a bucket name of at most 63 characters",
     "Cluster.wait_minutes": "a waiting deployment needs one poll at least, and ends within a day",
     "DataBucket.lustre_path": "it is a folder below the mount path, with the same bound",
-    "DataBucket.noncurrent_days": "S3's lifecycle rules begin at one day; more than ten years are a typing error",
+    "DataBucket.noncurrent_days": (
+        "S3's lifecycle rules begin at one day; more than ten years are a typing error"
+    ),
     "Endpoint.model": "SageMaker's shapes of model data, Url and S3ModelUri, have 1024 characters",
     "Endpoint.name": "SageMaker's EndpointName has 63 characters, and our stacks add words to the name",
     "ExistingVpc.other_cidrs": "a VPC has at most 50 ranges (VPC user guide, quotas), of which cidr is one",
@@ -93,8 +95,12 @@ REASONS: dict[str, str] = {
     "Instances.invocations_per_minute": "a target of zero would scale without end",
     "Instances.max": _TARGET,
     "Instances.min": _TARGET,
-    "Instances.scale_in_seconds": "it documents no maximum; with more than an hour, scaling no longer follows the load",
-    "Instances.scale_out_seconds": "it documents no maximum; with more than an hour, scaling no longer follows the load",
+    "Instances.scale_in_seconds": (
+        "it documents no maximum; with more than an hour, scaling no longer follows the load"
+    ),
+    "Instances.scale_out_seconds": (
+        "it documents no maximum; with more than an hour, scaling no longer follows the load"
+    ),
     "Kubernetes.public_access_cidrs": "EKS user guide, service quotas: 40 public ranges for a cluster",
     "KubernetesService.cpus": "the largest node that serves has 192 processors",
     "KubernetesService.gpus": "the server computes on one device; replicas use more",
@@ -107,12 +113,18 @@ REASONS: dict[str, str] = {
     "Limits.max_waiting_residues": _SERVER,
     "Limits.timeout_seconds": _SERVER,
     "Limits.tokens_per_pack": _SERVER,
-    "LustreFileSystem.mount_path": "systemd escapes the path into the name of a mount unit, which has 255 characters",
+    "LustreFileSystem.mount_path": (
+        "systemd escapes the path into the name of a mount unit, which has 255 characters"
+    ),
     "NewVpc.availability_zone_ids": "the plan of addresses has small subnets for three zones",
     "NewVpc.private_prefix_length": "a /16 with three zones; below /26 no file system and node fit",
-    "Observability.emails": "each address confirms its subscription by hand; a mailing list reaches more people",
+    "Observability.emails": (
+        "each address confirms its subscription by hand; a mailing list reaches more people"
+    ),
     "Observability.free_space_percent": "above half, the alarm would stand from the first day",
-    "Observability.idle_gpu_hours": "after three days of idle GPUs, the money is spent before the alarm comes",
+    "Observability.idle_gpu_hours": (
+        "after three days of idle GPUs, the money is spent before the alarm comes"
+    ),
     "PriorityClass.name": "pattern of SageMaker's ClusterSchedulerPriorityClassName has 40 characters",
     "Saml.metadata_url": "IdpMetadataUrl of Grafana's API has up to 2048 characters",
     "SlurmStudio.profiles": "as in Studio, which has the reason for both",

@@ -10,6 +10,7 @@ from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
 
 STARTED = datetime(2026, 11, 1, tzinfo=UTC)
 APPLIED_QUOTAS = {
+    "ml.m5.large for cluster usage": 4,
     "ml.m5.12xlarge for cluster usage": 4,
     "ml.m5.2xlarge for cluster usage": 4,
     "ml.m5.4xlarge for cluster usage": 4,

@@ -10,6 +10,7 @@ from config.endpoint import Endpoint
 from config.facts.price_list import HOURS_PER_MONTH, PriceList, load_prices, sources
 from config.reading.loader import load_cluster
 from config.resource_names import CLUSTER_TAG
+from config.slurm_cluster import SlurmCluster
 from config.storage import EFA_NOT_CONFIGURED
 from tools.command_line import cluster_parser, format_table, run_command
 from tools.cost.bill import Bill, Line, Usage, hourly_usd, make_bill, parse_usage
@@ -17,6 +18,8 @@ from tools.cost.cluster_items import cluster_items, endpoint_items, read_endpoin
 
 NIGHT_HOURS = 14
 """Hours from 18:00 to 8:00."""
+CONTROLLER_USD = 0.25
+"""USD per hour up to which no controller is called large; an ml.m5.xlarge with 16 GiB costs less."""
 WEEKEND_HOURS = 62
 """Hours from Friday, 18:00, to Monday, 8:00."""
 
@@ -47,6 +50,7 @@ def main() -> int:
     else:
         notes = [
             *idle_notes(bill),
+            *controller_note(billed, prices),
             *capacity_notes(billed, prices),
             *unpriced_notes(billed),
             *budget_note(billed, bill),
@@ -119,6 +123,29 @@ def idle_notes(bill: Bill) -> list[str]:
         f" {night:.0f} USD per night ({NIGHT_HOURS} h), {weekend:.0f} USD per weekend ({WEEKEND_HOURS} h).",
         f"`make destroy` ends this and leaves {kept:.2f} USD per month for the rest until `make teardown`."
         " Retained resources bill even after that.",
+    ]
+
+
+def controller_note(cluster: AnyCluster, prices: PriceList) -> list[str]:
+    """Return a warning if most of the cost without workers is the controller."""
+    if not isinstance(cluster, SlurmCluster):
+        return []
+    usd = {
+        group.name: group.num_instances * prices[f"hyperpod.{group.instance_type}"].usd
+        for group in cluster.instance_groups
+        if f"hyperpod.{group.instance_type}" in prices
+    }
+    controllers = [group for group in cluster.instance_groups if group.role == "controller"]
+    of_controllers = sum(usd.get(group.name, 0) for group in controllers)
+    of_workers = sum(usd.get(group.name, 0) for group in cluster.instance_groups if group.runs_jobs)
+    others = sum(usd.values()) - of_controllers
+    if of_controllers <= CONTROLLER_USD or of_controllers <= others:
+        return []
+    types = ", ".join(group.instance_type for group in controllers)
+    return [
+        f"Most of the cost of nodes is the controller: {types} costs {of_controllers:.2f} USD per hour, the"
+        f" workers {of_workers:.2f}. The services of a controller need 0.7 GB and 0.2 processors with 1,000"
+        " jobs in the queue (docs/cost.md)."
     ]
 
 

@@ -15,12 +15,14 @@ from config.cluster_kinds import KINDS, AnyCluster
 from config.facts.price_list import COLUMNS, FOLDER, load_prices, sources
 from config.kubernetes import KUBERNETES_VERSIONS
 from config.reading.loader import load_cluster
+from config.slurm_cluster import SlurmCluster
 from tests.config.cluster_documents import DELETED, document
 from tools.cost import __main__ as command
 from tools.cost.__main__ import (
     bill_table,
     budget_note,
     capacity_notes,
+    controller_note,
     idle_notes,
     price_notes,
     scaling_note,
@@ -217,7 +219,7 @@ def test_the_document_has_the_dates_of_each_version() -> None:
 def test_idle_nodes_cost_as_much_as_their_lines() -> None:
     bill = bill_of(load_cluster(Path("clusters/slurm.yaml")))
     hourly = bill.monthly_usd_of("nodes") / 730
-    assert hourly == pytest.approx(2.765 + 2 * 3.06 + 0.56, abs=0.02)
+    assert hourly == pytest.approx(0.115 + 2 * 3.06 + 0.56, abs=0.02)
     idle, rest = idle_notes(bill)
     assert (
         f"{hourly:.2f} USD per hour" in idle
@@ -376,3 +378,30 @@ def test_every_price_has_a_unit_and_a_described_source() -> None:
         for row in rows:
             assert tuple(row) == COLUMNS and float(row["usd"]) > 0 and row["unit"], row
             assert row["source"] in described, row
+
+
+@pytest.mark.parametrize(
+    ("controller", "workers", "is_named"),
+    [
+        ("ml.m5.12xlarge", 0, True),
+        ("ml.m5.12xlarge", 2, False),
+        ("ml.m5.large", 0, False),
+    ],
+)
+def test_a_file_whose_nodes_cost_mostly_the_controller(
+    controller: str, workers: int, is_named: bool
+) -> None:
+    cluster = shipped_slurm_with(controller, workers)
+    notes = controller_note(cluster, load_prices(cluster.region))
+    assert [f"{controller} costs 2.77 USD per hour" in note for note in notes] == [True] * is_named
+
+
+def shipped_slurm_with(controller: str, num_workers: int) -> SlurmCluster:
+    cluster = load_cluster(Path("clusters/slurm.yaml"))
+    assert isinstance(cluster, SlurmCluster)
+    head, workers = cluster.instance_groups
+    groups = [
+        head.model_copy(update={"instance_type": controller}),
+        workers.model_copy(update={"num_instances": num_workers}),
+    ]
+    return cluster.model_copy(update={"instance_groups": groups})

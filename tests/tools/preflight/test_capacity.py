@@ -177,7 +177,7 @@ def test_groups_share_the_instances_of_their_plan() -> None:
 def only_in(aws: AnsweringAws, zone: str) -> None:
     offers = [
         {"InstanceType": name, "Location": zone, "LocationType": "availability-zone-id"}
-        for name in ("m5.12xlarge", "g5.8xlarge")
+        for name in ("m5.large", "g5.8xlarge")
     ]
     aws.answer("ec2", "DescribeInstanceTypeOfferings", {"InstanceTypeOfferings": offers})
 
@@ -235,7 +235,7 @@ def test_a_training_plan_takes_precedence_over_offers() -> None:
     aws = empty_account(P5)
     offers = [
         {"InstanceType": name, "Location": "use1-az6", "LocationType": "availability-zone-id"}
-        for name in ("m5.12xlarge", "m5.4xlarge")
+        for name in ("m5.large",)
     ]
     aws.answer("ec2", "DescribeInstanceTypeOfferings", {"InstanceTypeOfferings": offers})
     ((level, subject, message),) = problems(aws, P5)

@@ -295,7 +295,7 @@ def test_addresses_of_a_deployed_cluster_are_not_needed_again() -> None:
     groups = [
         {"InstanceGroupName": name, "InstanceType": kind, "CurrentCount": count}
         for name, kind, count in (
-            ("controller", "ml.m5.12xlarge", 1),
+            ("controller", "ml.m5.large", 1),
             ("workers", "ml.g5.8xlarge", 2),
         )
     ]

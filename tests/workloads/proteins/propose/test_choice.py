@@ -170,7 +170,7 @@ def test_measured_variants_of_equal_scores_do_not_exaggerate_those_of_others() -
     options = ProposeConfig(direction="higher")
     known = measured_of(dict(zip(names, range(8), strict=True)), options, PROTEIN, 1)
     found = after(of, known, scores)
-    assert -10 < found.candidates.min() and found.candidates.max() < 17
+    assert found.candidates.min() > -10 and found.candidates.max() < 17
 
 
 def test_measured_variants_are_never_proposed_again() -> None:

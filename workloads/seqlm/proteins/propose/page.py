@@ -131,7 +131,9 @@ def _map(found: Round, proposed: list[Proposal], what: str) -> str | None:
         # From light to dark, which also a grey picture shows.
         mesh = axes.pcolormesh(values, cmap="Blues")
         bar = figure.colorbar(mesh, label=what)
-        bar.solids.set_rasterized(False)  # the page loads no image
+        # Vectors, because the page loads no image.
+        assert bar.solids is not None
+        bar.solids.set_rasterized(False)
         rows, columns = np.nonzero(uses)
         sizes = 12 + 60 * uses[rows, columns] / max(uses.max(), 1)
         axes.scatter(

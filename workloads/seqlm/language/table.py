@@ -13,7 +13,8 @@ from seqlm.training.data import table_rows
 from seqlm.training.data.limits import Limits
 from seqlm.training.data.remotes import FetchError
 from seqlm.training.data.source_file import open_text
-from seqlm.training.data.table_rows import TABLE_SUFFIXES, Problems, TableUse
+from seqlm.training.data.table_forms import TABLE_SUFFIXES
+from seqlm.training.data.table_rows import Problems, TableUse
 from seqlm.training.data.transfer import SourceKind, fetch, local_files
 from seqlm.training.strict_yaml import shown_first
 

@@ -78,7 +78,9 @@ def test_an_object_that_changed_is_read_anew(
     assert path.read_bytes() == b">n\nMM\n"
 
 
-def test_a_prefix_gives_all_fasta_under_it(bucket: Any, tmp_path: Path) -> None:
+def test_a_prefix_gives_all_fasta_under_it(
+    bucket: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for key in ("in/b.fa", "in/sub/a.fasta.gz", "in/notes.txt", "in/", "other.fa"):
         bucket.put_object(Bucket="proteins", Key=key, Body=key.encode())
     paths = fetch("s3://proteins/in/", tmp_path, sources.PROTEINS)
@@ -86,7 +88,24 @@ def test_a_prefix_gives_all_fasta_under_it(bucket: Any, tmp_path: Path) -> None:
         ("b.fa", "in/b.fa"),
         ("a.fasta.gz", "in/sub/a.fasta.gz"),
     ]
+    errors = capsys.readouterr().err.splitlines()
+    (note,) = [line for line in errors if line.startswith("note: ")]
+    assert "read 2 FASTA or structure objects, left out 1 others" in note
+    assert note.endswith(": notes.txt; give an object's own address to read it")
     assert len(fetch("s3://proteins/", tmp_path / "all", sources.PROTEINS)) == 3
+
+
+def test_a_prefix_of_a_source_also_gives_tables(bucket: Any, tmp_path: Path) -> None:
+    for key in ("in/b.csv.xz", "in/c.parquet", "in/d.faa.zst"):
+        bucket.put_object(Bucket="proteins", Key=key, Body=b"x")
+    paths = fetch("s3://proteins/in/", tmp_path, sources.SOURCES)
+    assert [path.name for path in paths] == ["b.csv.xz", "c.parquet", "d.faa.zst"]
+
+
+def test_a_prefix_without_proteins_names_what_is_there(bucket: Any, tmp_path: Path) -> None:
+    bucket.put_object(Bucket="proteins", Key="in/notes.txt", Body=b"x")
+    with pytest.raises(FetchError, match=r"Left out: notes\.txt\.$"):
+        fetch("s3://proteins/in/", tmp_path, sources.PROTEINS)
 
 
 def test_an_empty_object_is_an_empty_file(bucket: Any, tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from seqlm.proteins.reading.columns import format_of, sequence_column_of
 from seqlm.proteins.reading.formats import table_of_proteins
-from seqlm.proteins.structures.formats import format_of_file
+from seqlm.proteins.structures.formats import STRUCTURE_SUFFIXES, format_of_file
+from seqlm.training.data.compressions import COMPRESSIONS
 from seqlm.training.data.source_file import Source
+from seqlm.training.data.table_forms import TABLE_SUFFIXES
 from seqlm.training.data.transfer import SourceKind
 
 
@@ -83,14 +85,17 @@ def is_proteins(path: Path) -> bool:
     return bool(sequence_column_of(header, format_of(header), str(path), field))
 
 
+def _also_compressed(suffixes: Sequence[str]) -> tuple[str, ...]:
+    """Return suffixes of files, plain and compressed."""
+    compressions = ["", *(one.suffix for one in COMPRESSIONS.values())]
+    return tuple(suffix + compression for suffix in suffixes for compression in compressions)
+
+
+_FASTA_SUFFIXES = (".fasta", ".fa", ".faa", ".fas", ".pep")
 _CURRENT_RELEASE = "https://ftp.uniprot.org/pub/databases/uniprot/current_release"
 PROTEINS = SourceKind(
     name="FASTA or structure",
-    suffixes=tuple(
-        f".{name}{compression}"
-        for name in ("fasta", "fa", "faa", "pdb", "ent", "cif")
-        for compression in ("", ".gz")
-    ),
+    suffixes=_also_compressed((*_FASTA_SUFFIXES, *STRUCTURE_SUFFIXES)),
     sample=Path(__file__).parent / "sample" / "proteins.fasta.gz",
     addresses={
         "uniref50": f"{_CURRENT_RELEASE}/uniref/uniref50/uniref50.fasta.gz",
@@ -99,5 +104,10 @@ PROTEINS = SourceKind(
     },
     is_content=is_fasta_or_structure,
 )
-SOURCES = replace(PROTEINS, name="protein", is_content=is_proteins)
+SOURCES = replace(
+    PROTEINS,
+    name="protein",
+    suffixes=(*PROTEINS.suffixes, *_also_compressed(TABLE_SUFFIXES)),
+    is_content=is_proteins,
+)
 """Kind of the files that ``data.source`` names."""

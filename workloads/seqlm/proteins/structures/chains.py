@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from seqlm.proteins.reading.policies import POLICIES, Decision, Kind, Reader, decision
+from seqlm.training.data.compressions import COMPRESSIONS
 from seqlm.training.data.source_file import note_once
 from seqlm.training.strict_yaml import shown, shown_first
 
-from .formats import StructureFormat, title_of
+from .formats import STRUCTURE_SUFFIXES, StructureFormat, title_of
 from .parsing import Parsed, gemmi_of, parse
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ FORCE_FIELD_PARENTS: Mapping[str, str] = {
 FORCE_FIELD_WATERS = frozenset(("SOL", "TIP", "TIP3", "TP3", "SPC"))
 LEAST_RESIDUES = 2
 """Smallest number of amino acids that make a chain a protein if gemmi does not know its type."""
-_COMPRESSED = frozenset((".gz", ".bz2", ".xz", ".zst", ".zip"))
-_STRUCTURE_SUFFIXES = frozenset((".pdb", ".ent", ".cif", ".mmcif"))
+_COMPRESSED = frozenset(one.suffix for one in COMPRESSIONS.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +179,7 @@ def read_structure(path: Path) -> Structure:
 def entry_of(path: Path) -> str:
     """Return the name of a file without the suffixes of structures and of compressed files."""
     name = path.name
-    for suffixes in (_COMPRESSED, _STRUCTURE_SUFFIXES):
+    for suffixes in (_COMPRESSED, STRUCTURE_SUFFIXES):
         suffix = Path(name).suffix
         if suffix.lower() in suffixes and name != suffix:
             name = name.removesuffix(suffix)

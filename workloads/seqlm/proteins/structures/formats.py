@@ -16,6 +16,10 @@ class StructureFormat(Enum):
     MMCIF = ".cif"
 
 
+STRUCTURE_SUFFIXES = (".pdb", ".ent", ".cif", ".mmcif")
+"""Usual ends of the names of structures."""
+
+
 @dataclass(frozen=True)
 class _Recognition:
     pattern: re.Pattern[str]

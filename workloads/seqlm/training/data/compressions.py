@@ -31,6 +31,8 @@ class Compression:
 
     name: str
     """Name of the format, for messages."""
+    suffix: str
+    """Usual end of the names of such files. Content decides; the name only chooses what is downloaded."""
     magic: bytes
     """First bytes of such a file."""
     open: Callable[[BinaryIO, Path], IO[bytes]]
@@ -78,11 +80,13 @@ def _open_zip(stream: BinaryIO, path: Path) -> IO[bytes]:
 COMPRESSIONS: Mapping[str, Compression] = {
     one.name: one
     for one in (
-        Compression("gzip", b"\x1f\x8b", _open_gzip, _gzip_errors),
-        Compression("bzip2", b"BZh", _open_bzip2, lambda: (EOFError, OSError, ValueError)),
-        Compression("xz", b"\xfd7zXZ\x00", _open_xz, lambda: (EOFError, lzma.LZMAError)),
-        Compression("zstandard", b"\x28\xb5\x2f\xfd", _open_zstandard, lambda: (OSError,)),
-        Compression("zip", b"PK\x03\x04", _open_zip, lambda: (zipfile.BadZipFile, zlib.error)),
+        Compression("gzip", ".gz", b"\x1f\x8b", _open_gzip, _gzip_errors),
+        Compression("bzip2", ".bz2", b"BZh", _open_bzip2, lambda: (EOFError, OSError, ValueError)),
+        Compression("xz", ".xz", b"\xfd7zXZ\x00", _open_xz, lambda: (EOFError, lzma.LZMAError)),
+        Compression("zstandard", ".zst", b"\x28\xb5\x2f\xfd", _open_zstandard, lambda: (OSError,)),
+        Compression(
+            "zip", ".zip", b"PK\x03\x04", _open_zip, lambda: (zipfile.BadZipFile, zlib.error)
+        ),
     )
 }
 """All compressions by name."""

@@ -32,6 +32,8 @@ SEPARATORS: Mapping[str, str] = {TAB: "tabs", ";": "semicolons", ",": "commas"}
 """Separators of cells with their names. Of those that fit equally well, the first one is chosen: commas and
 semicolons are common inside the cells of other tables, and tabs are not."""
 SINGLE_COLUMN_SUFFIXES = (".csv", ".tsv", ".tab")
+TABLE_SUFFIXES = (*SINGLE_COLUMN_SUFFIXES, ".parquet", ".pq", ".xlsx")
+"""Suffixes of tables, for the files of a folder. A file that is named may have any suffix."""
 
 
 class Layout(Enum):

@@ -23,8 +23,6 @@ from .source_file import open_text
 from .table_forms import Layout, TableForm, reader_of, table_form
 from .workbook import workbook_rows
 
-TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".parquet", ".pq", ".xlsx")
-"""Suffixes of tables, for the files of a folder. A file that is named may have any suffix."""
 TABLE_FORMATS = "CSV (with commas or semicolons), TSV, Parquet or xlsx"
 SHOWN_PROBLEMS = 10
 WRONG_FIELDS = "fields"

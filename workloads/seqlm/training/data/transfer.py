@@ -120,17 +120,42 @@ def fetch(location: str, downloads: Path, kind: SourceKind) -> list[Path]:
         case "s3":
             remotes = s3_remotes(address)
             if address.endswith("/"):
-                remotes = [remote for remote in remotes if kind.has(remote.name)]
-            if not remotes:
-                raise FetchError(
-                    f"{address}: no {kind.name} object under this prefix; {kind.names}"
-                )
+                remotes = _of_kind(remotes, address, kind)
         case _:
             raise FetchError(
                 f"{scheme}://... cannot be read; allowed are https:// and s3:// addresses, paths of files "
                 f"and folders, {kind.words}"
             )
     return [download(remote, downloads) for remote in remotes]
+
+
+def _of_kind(remotes: Sequence[S3Remote], prefix: str, kind: SourceKind) -> list[S3Remote]:
+    """Return the objects of a kind below a prefix, by their names, and report the others.
+
+    Their content would have to be downloaded first.
+    """
+    # Consoles mark a folder by an object whose name is empty.
+    objects = [remote for remote in remotes if remote.name]
+    found = [remote for remote in objects if kind.has(remote.name)]
+    others = [one.address.removeprefix(prefix) for one in objects if not kind.has(one.name)]
+    left_out = _listed(others)
+    if not found:
+        reason = f" Left out: {left_out}." if others else ""
+        raise FetchError(
+            f"{prefix}: no {kind.name} object under this prefix; {kind.names}.{reason}"
+        )
+    if others:
+        note_once(
+            f"{prefix}: read {len(found)} {kind.name} objects, left out {len(others)} others, whose names "
+            f"end differently: {left_out}; give an object's own address to read it"
+        )
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names of a list, for a message."""
+    more = ", ..." if len(names) > SHOWN_FILES else ""
+    return escaped(", ".join(names[:SHOWN_FILES]) + more)
 
 
 def _local_files(location: str, kind: SourceKind) -> list[Path]:
@@ -157,7 +182,7 @@ def _files_in(folder: Path, kind: SourceKind) -> list[Path]:
             found.append(path)
         else:
             others.append(f"{path.name} ({reason})")
-    listed = ", ".join(others[:SHOWN_FILES]) + (", ..." if len(others) > SHOWN_FILES else "")
+    listed = _listed(others)
     if not found:
         names = "" if kind.is_content else f"; {kind.names}"
         left_out = f" Left out: {listed}." if others else ""

@@ -445,6 +445,7 @@ def variant_violations(task: TaskConfig) -> Iterator[str]:
             "task.wild_type": task.wild_type is not None,
             "task.mutation_column": task.mutation_column is not None,
             "task.first_position": task.first_position != TaskConfig.first_position,
+            "task.direction": task.direction != TaskConfig.direction,
         }
         for name, is_set in set_fields.items():
             if is_set:

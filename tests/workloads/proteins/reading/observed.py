@@ -277,10 +277,52 @@ def observe_mask(folder: Path, capsys: pytest.CaptureFixture[str]) -> Observed:
     return Observed(Decision.REJECT if num_masked else Decision.USE, said)
 
 
+OF_VARIANTS: Mapping[Kind, tuple[str, Decision]] = {
+    Kind.BAD_MUTATION: ("10R", Decision.REJECT),
+    Kind.OTHER_PROTEIN: ("W1A", Decision.REJECT),
+    Kind.REPEATED_MEASUREMENT: (f"{PLAIN[0]}1C", Decision.CLEAN),
+}
+"""Odd names in a table of variants, and what is seen if they are left out or averaged."""
+
+
+def observe_variant(kind: Kind, folder: Path, capsys: pytest.CaptureFixture[str]) -> Observed:
+    """Prepare a table of variants of one protein with an odd name."""
+    name, seen = OF_VARIANTS[kind]
+    variants = [(f"{letter}{place}C", 0) for place, letter in enumerate(PLAIN, start=1)]
+    table = write_csv(folder / "table.csv", [("mutation", "label"), *variants, (name, 1)])
+    settings = {
+        "name": "run",
+        "data": {"path": str(folder / "data")},
+        "task": {
+            "kind": "regression",
+            "table": [str(table)],
+            "wild_type": PLAIN,
+            "split": {"variants": "random", "folds": 3},
+        },
+    }
+    file = folder / "task.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    capsys.readouterr()
+    prepare_table(load_config(file))
+    values = {}
+    for split in ("train", "validation", "test"):
+        part = LabelledSplit(folder / "data", split)  # type: ignore[arg-type]
+        units = np.arange(part.num_units)
+        values |= dict(zip(part.ids(units), part.labels(units)[:, 0].tolist(), strict=True))
+    assert set(values) == {variant for variant, _ in variants}
+    rejects = folder / "data" / REJECTS_FILE
+    listed = [row["kind"] for row in rows(rejects)] if rejects.exists() else []
+    assert listed == ([kind.value] if seen is Decision.REJECT else [])
+    assert sum(values.values()) == (0.5 if seen is Decision.CLEAN else 0)
+    return Observed(seen, capsys.readouterr().err)
+
+
 def observe_finetune(kind: Kind, folder: Path, capsys: pytest.CaptureFixture[str]) -> Observed:
     """Prepare a table with an odd record."""
     if kind is Kind.MASKED:
         return observe_mask(folder, capsys)
+    if kind in OF_VARIANTS:
+        return observe_variant(kind, folder, capsys)
     records: list[Sequence[object]] = list(LABELLED)
     oddity = ODDITIES.get(kind, Oddity([Given(ODD, PLAIN)], PLAIN))
     label: object = {Kind.NO_LABEL: "", Kind.BAD_LABEL: "maybe"}.get(kind, 1)

@@ -136,8 +136,10 @@ class _Ranked:
         return np.asarray(ranks[self._groups])
 
     def correlation(self, other: "_Ranked", counts: Doubles) -> float:
-        """Return Spearman's correlation with other values; 0 if one of both is constant."""
+        """Return Spearman's correlation with other values; 0 if one of both is constant, or without two."""
         total = counts.sum()
+        if total < 2:
+            return 0.0
         mine = self._ranks(counts)
         theirs = other._ranks(counts)
         mine = mine - (counts * mine).sum() / total

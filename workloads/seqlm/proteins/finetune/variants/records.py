@@ -161,11 +161,11 @@ def measured_variants(
         for index, variant in enumerate(variants[:num_kept]):
             kept[index] = replace(kept[index], id=spelt(variant, task.first_position))
     return MeasuredVariants(
-        wild,
-        kept,
-        num_kept,
-        variants,
-        replace(labels, arrays=arrays, masks=[None] * len(kept)),
+        wild=wild,
+        records=kept,
+        num_labelled=num_kept,
+        variants=variants,
+        labels=replace(labels, arrays=arrays, masks=[None] * len(kept)),
         num_repeats=sum(len(rows) - 1 for rows in groups.values()),
         rejects=rejects,
     )

@@ -13,9 +13,18 @@ from seqlm.proteins.reading.policies import POLICIES, Decision, Kind, Reader, de
 from seqlm.runs.run_file import load_config
 from seqlm.training.data.manifest import SPLITS
 from tests.workloads.proteins.reading.observed import Observed, treatment, write_csv
-from tests.workloads.proteins.reading.odd_inputs import ODDITIES, ONLY_TABLES, fasta_of
+from tests.workloads.proteins.reading.odd_inputs import (
+    ODDITIES,
+    OF_STRUCTURES,
+    ONLY_TABLES,
+    fasta_of,
+)
 
-KINDS = [kind for kind, policy in POLICIES.items() if Reader.DATA in policy.decisions]
+KINDS = [
+    kind
+    for kind, policy in POLICIES.items()
+    if Reader.DATA in policy.decisions and kind not in OF_STRUCTURES
+]
 CASES = [
     (kind, form)
     for kind in KINDS

@@ -93,6 +93,17 @@ ODDITIES: Mapping[Kind, Oddity] = {
 """Oddities of proteins. Those of labels, mutations and maps are written by the commands that meet them."""
 REFERENCES = (PLAIN, UNUSUAL, SHORT, REPETITIVE, LONG, GOOD["good0"])
 """Sequences that records are compared with."""
+OF_STRUCTURES = (
+    Kind.UNRESOLVED,
+    Kind.MODIFIED,
+    Kind.UNKNOWN_RESIDUE,
+    Kind.ALTERNATIVE,
+    Kind.MODEL,
+    Kind.OTHER_POLYMER,
+    Kind.LIGAND,
+    Kind.WATER,
+)
+"""Oddities inside a structure, which ``structures/test_structures.py`` writes and counts."""
 ONLY_TABLES = (Kind.FIELDS, Kind.NO_RECORD)
 """Oddities that FASTA cannot have. An empty FASTA file is a damaged file."""
 

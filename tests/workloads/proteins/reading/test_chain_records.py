@@ -188,6 +188,10 @@ def test_long_records_count_the_joined_length(tmp_path: Path) -> None:
         ("task={kind: residue, table: [t.csv], chains: linker}", "whose labels belong to residues"),
         ("task={kind: binary, table: [t.csv], chains: separate}", "task.chains"),
         ("inference.chains=glued", "inference.chains"),
+        (
+            "task={kind: regression, table: [t.csv], split: {variants: random}, chains: linker}",
+            "several chains with task.split.variants",
+        ),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(change: str, reason: str) -> None:

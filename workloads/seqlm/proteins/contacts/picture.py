@@ -51,9 +51,9 @@ def prediction_figure(
     label = f"top {len(pairs.i)}, |i - j| >= {SHORTEST}"
     if len(chains) > 1:
         label += " or other chain"
+    axis.plot(pairs.i + 1, pairs.j + 1, "s", color=RED, markersize=1.5, label=label)
     if chains:
         _mark_chains(axis, chains)
-    axis.plot(pairs.i + 1, pairs.j + 1, "s", color=RED, markersize=1.5, label=label)
     axis.legend(loc="upper right", fontsize=8)
     axis.set_title(title, fontsize=10, parse_math=False)
     return figure

@@ -162,6 +162,8 @@ class Window:
 
     def by_part(self) -> "list[Window]":
         """Return a window for each of its parts."""
+        if self.parts is None:
+            return [self]
         return [
             replace(self, first=part.start, last=part.stop, parts=None) for part in self.answered
         ]

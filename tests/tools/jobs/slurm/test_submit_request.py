@@ -78,6 +78,9 @@ def test_inference_takes_a_node_and_reads_no_shards() -> None:
         "inference.input=[/fsx/w.fasta]", "inference.mutations=/fsx/m.csv", stage="variants"
     )
     assert found["job"]["needed"][:2] == ("/fsx/w.fasta", "/fsx/m.csv")
+    for stage in ("variants", "contacts"):
+        found = request("inference.structure=/fsx/x.cif", stage=stage)
+        assert "/fsx/x.cif" in found["job"]["needed"]
     assert (
         request("inference.model=facebook/esm2_t6_8M_UR50D", stage="embed")["job"]["needed"] == ()
     )
@@ -168,6 +171,11 @@ def test_an_image_may_be_a_reference(image: str) -> None:
             ["inference.mutations=m.csv"],
             {"stage": "variants"},
             "inference.mutations: m.csv is on this machine; nodes read below /fsx",
+        ),
+        (
+            ["inference.structure=x.cif"],
+            {"stage": "contacts"},
+            "inference.structure: x.cif is on this machine; nodes read below /fsx",
         ),
         (
             ["inference.model=/home/ada/model"],

@@ -196,6 +196,13 @@ def test_names_are_shown_as_they_are_written_and_cannot_break_lines(tmp_path: Pa
     loop = atoms(5, chain="'B\x1b C'")
     [record] = read_proteins([str(written(tmp_path, loop, "x.cif"))], tmp_path)
     assert not isinstance(record, Protein) and "control characters" in record.reason
+    # Parents are those of gemmi's table, so that a file cannot name them in a circle.
+    circle = "".join(
+        f"MODRES 9XYZ {one} A    2  {other}  IN A CIRCLE\n"
+        for one, other in (("MSE", "ZZZ"), ("ZZZ", "MSE"))
+    )
+    path = written(tmp_path, ODD.replace("SEQRES   1 A", f"{circle}SEQRES   1 A"))
+    assert read_structure(path).chains[0].sequence == "XAMGSXWKX"
     # Two polymers of one chain have two ids.
     twice = helix({"A": SEQUENCE}) + helix({"A": SEQUENCE}).partition("ATOM")[2]
     ids = [chain.id for chain in read_structure(written(tmp_path, twice)).chains]

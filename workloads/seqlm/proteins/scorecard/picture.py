@@ -45,8 +45,9 @@ KNOWN = "\N{WHITE CIRCLE}"
 PUBLISHED = "\N{BLACK UP-POINTING TRIANGLE}"
 LEGEND = (
     "A bar begins at chance, the vertical line, and ends at the value of the model. The best possible value "
-    f"is on the right. {BASELINE} is a baseline without a language model, {KNOWN} another model "
-    f"on the same data, {PUBLISHED} a published value that can be compared."
+    "is on the right; a bar to the left of chance is worse. "
+    f"{BASELINE} is a baseline without a language model, {KNOWN} another model on the same data, "
+    f"{PUBLISHED} a published value that can be compared."
 )
 Kind = Literal["model", "baseline", "known", "published"]
 MARKS: dict[Kind, str] = {"baseline": BASELINE, "known": KNOWN, "published": PUBLISHED}

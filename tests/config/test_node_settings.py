@@ -39,7 +39,7 @@ def test_settings_of_the_small_cluster() -> None:
         "instance_groups": {
             "controller": {
                 "role": "controller",
-                "instance_type": "ml.m5.12xlarge",
+                "instance_type": "ml.m5.large",
                 "partition": None,
                 "num_gpus": 0,
                 "num_neuron_devices": 0,

@@ -144,8 +144,8 @@ def controller_note(cluster: AnyCluster, prices: PriceList) -> list[str]:
     types = ", ".join(group.instance_type for group in controllers)
     return [
         f"Most of the cost of nodes is the controller: {types} costs {of_controllers:.2f} USD per hour, the"
-        f" workers {of_workers:.2f}. The services of a controller need 0.7 GB and 0.2 processors with 1,000"
-        " jobs in the queue (docs/cost.md)."
+        f" workers {of_workers:.2f}. The services of a controller needed 0.3 GiB and 0.06 processors with"
+        " 1,000 jobs in the queue (docs/cost.md)."
     ]
 
 

@@ -151,7 +151,8 @@ class Load:
         if media_type == JSON:
             return [prediction["embedding"] for prediction in json.loads(answer)["predictions"]]
         return [
-            [float(cell) for cell in row[1:]] for row in list(csv.reader(io.StringIO(answer)))[1:]
+            [float(cell) for name, cell in row.items() if name.startswith("embedding_")]
+            for row in csv.DictReader(io.StringIO(answer))
         ]
 
 

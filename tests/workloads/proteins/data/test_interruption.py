@@ -109,7 +109,7 @@ def test_stopped_run_cleans_up(tmp_path: Path, proteins, write_fasta, number: in
         number == signal.SIGTERM
         or last == "stopped by Ctrl-C; run the same command again to continue"
     )
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".locks", "a.fasta", "pipe.fasta"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fasta", "pipe.fasta"]
     wait_until_gone(workers)
 
 
@@ -138,7 +138,6 @@ def test_killed_run_is_started_over(tmp_path: Path, proteins, write_fasta) -> No
     assert (tmp_path / "out" / "rejects.csv").read_text().count("\n") == 2
     assert Manifest.load(tmp_path / "out") == manifest
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        ".locks",
         "a.fasta",
         "out",
         "pipe.fasta",
@@ -155,7 +154,7 @@ def test_second_run_into_the_same_folder_is_refused(tmp_path: Path) -> None:
             pass
         assert (folder / "x").exists()
     assert (tmp_path / "out" / "x").read_text() == "first"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".locks", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
 @pytest.fixture
@@ -190,7 +189,7 @@ def test_full_disk_is_a_clear_error(tmp_path: Path, small_disk: Path, workers: i
             test_fraction=0,
             execution=Execution(workers=workers, progress=False),
         )
-    assert [path.name for path in small_disk.iterdir()] == [".locks"]
+    assert [path.name for path in small_disk.iterdir()] == []
 
 
 def test_disk_is_checked_before_the_start(

@@ -15,7 +15,6 @@ from seqlm.proteins.alphabet import decode
 from seqlm.proteins.data.prepare import Execution, prepare
 from seqlm.proteins.data.sources import ProteinFiles
 from seqlm.training.data.limits import Limits
-from seqlm.training.data.locks import LOCKS_FOLDER
 from seqlm.training.data.manifest import SPLITS, Manifest
 
 SMALL = Limits(block_bytes=2000, piece_bytes=3000, shard_bytes=20_000, batch_tokens=2500)
@@ -184,7 +183,7 @@ def test_bad_table_leaves_nothing_behind(
     path.write_bytes(table.encode("latin-1"))
     with pytest.raises(ValueError, match=message):
         run(fasta, path, tmp_path / "out", workers=workers)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [LOCKS_FOLDER, "m.fasta", "t.tsv"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m.fasta", "t.tsv"]
 
 
 def test_repeated_member_is_left_out(tmp_path: Path, write_fasta) -> None:

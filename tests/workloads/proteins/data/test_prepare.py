@@ -21,7 +21,6 @@ from seqlm.proteins.alphabet import TOKENS, encode
 from seqlm.proteins.data.prepare import Execution, prepare
 from seqlm.proteins.data.sources import PROTEINS, ProteinFiles
 from seqlm.training.data.limits import Limits
-from seqlm.training.data.locks import LOCKS_FOLDER
 from seqlm.training.data.manifest import PACKAGE_VERSION, SPLITS, Manifest
 from seqlm.training.data.spill import SpillReader
 
@@ -342,7 +341,7 @@ def test_bad_input_leaves_nothing_behind(
     with pytest.raises(ValueError, match=message):
         run([good, bad], tmp_path / "out", workers=workers)
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == [LOCKS_FOLDER, "bad.fasta", "good.fasta"]
+    assert names == ["bad.fasta", "good.fasta"]
 
 
 def test_refuses_a_file_that_is_given_twice(tmp_path: Path, proteins, write_fasta) -> None:

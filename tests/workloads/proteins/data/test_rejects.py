@@ -14,7 +14,6 @@ from seqlm.proteins.data.sources import ProteinFiles
 from seqlm.proteins.reading.policies import POLICIES, Kind
 from seqlm.runs.run_file import load_config
 from seqlm.training.data.limits import Limits
-from seqlm.training.data.locks import LOCKS_FOLDER
 from seqlm.training.data.manifest import SPLITS, Manifest
 
 SMALL = Limits(block_bytes=700, piece_bytes=3000, shard_bytes=20_000, batch_tokens=2500)
@@ -114,7 +113,7 @@ def test_all_kinds_are_named_by_one_run(tmp_path: Path, proteins) -> None:
     for _, kind in BAD.values():
         assert f"{POLICIES[Kind(kind)].counted(2)}, first:" in str(stopped.value)
     assert "3 repeated ids, first:" in str(stopped.value)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCKS_FOLDER, "a.fasta"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fasta"]
 
 
 def test_the_list_is_the_same_for_all_workers_and_blocks(tmp_path: Path, proteins) -> None:

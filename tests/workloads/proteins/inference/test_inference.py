@@ -28,7 +28,7 @@ from seqlm.proteins.inference.output_file import output_file
 from seqlm.proteins.inference.variants import variants
 from seqlm.proteins.model.pretrained import load_model
 from seqlm.runs.run_file import RunFile, load_config
-from seqlm.training.data.locks import LOCKS_FOLDER, try_lock
+from seqlm.training.data.locks import try_lock
 from seqlm.training.data.transfer import BeingFetched, SourceKind
 from seqlm.training.processes import Processes, processes
 from seqlm.training.tracking import progress as work_progress
@@ -446,7 +446,7 @@ def test_two_commands_do_not_write_one_output(
         embed(config, here)
     embed(config, here)
     assert len(rows(tmp_path / "out.parquet")) == 14
-    assert [path.name for path in tmp_path.glob(".*")] == [LOCKS_FOLDER], "no partial file stays"
+    assert [path.name for path in tmp_path.glob(".*")] == [], "no partial file stays"
 
 
 def test_one_process_downloads_and_the_others_wait(

@@ -231,6 +231,7 @@ def lock_when_free(target: Path) -> Lock | None:
         ValueError: if the folder of ``target`` cannot be written.
     """
     deadline = time.monotonic() + float(os.environ.get(PATIENCE, "0"))
+    lock: Lock | None = None
     try:
         lock = try_lock(target)
         while lock is None and time.monotonic() < deadline:
@@ -239,6 +240,8 @@ def lock_when_free(target: Path) -> Lock | None:
         # The lock does not show whether the folder of the target can be written.
         tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
+        if lock is not None:
+            lock.close()
         raise ValueError(
             f"{target.parent} cannot be written: {error.strerror}; name a folder of yours"
         ) from None

@@ -44,6 +44,7 @@ def workspace(out: Path) -> Iterator[Path]:
     """
     check_place(out)
     partial = out.parent / f".{out.name}.partial"
+    lock = None
     try:
         lock = try_lock(out)
         is_complete = out.is_dir() and any(out.iterdir())
@@ -51,6 +52,8 @@ def workspace(out: Path) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
     except OSError as error:
+        if lock is not None:
+            lock.close()
         where = f"{out} cannot be created ({error.filename}: {error.strerror})"
         raise ValueError(f"{where}; choose another data.path, in a folder of yours") from None
     if lock is None:

@@ -102,7 +102,7 @@ def test_a_prefix_of_a_source_also_gives_tables(bucket: Any, tmp_path: Path) -> 
     assert [path.name for path in paths] == ["b.csv.xz", "c.parquet", "d.faa.zst"]
 
 
-def test_a_prefix_without_proteins_names_what_is_there(bucket: Any, tmp_path: Path) -> None:
+def test_a_prefix_without_proteins_names_its_objects(bucket: Any, tmp_path: Path) -> None:
     bucket.put_object(Bucket="proteins", Key="in/notes.txt", Body=b"x")
     with pytest.raises(FetchError, match=r"Left out: notes\.txt\.$"):
         fetch("s3://proteins/in/", tmp_path, sources.PROTEINS)

@@ -60,8 +60,8 @@ def test_a_scorecard_has_every_part(
     assert "4 proteins drawn with a fixed seed" in found["pseudo-perplexity"]["data"]
     assert "SYNTHETIC" in next(name for name in found if name.startswith("variant effects"))
     for kind in ("short", "medium", "long"):
-        for at in ("L", "L/5"):
-            row = found[f"contacts, {kind} range: precision at {at}"]
+        for name in ("P@L", "P@L/5"):
+            row = found[f"contacts, {kind} range: {name}"]
             assert 0 <= row["value"] <= 1 and 0 < row["chance"] < 0.2
             # Hydrophobic residues are in contact more often than others.
             assert row["baseline"] > row["chance"]

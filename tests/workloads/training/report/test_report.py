@@ -362,6 +362,19 @@ def test_perplexity_over_more_than_a_power_of_ten_has_ticks_at_these(tmp_path: P
     assert {"1", "10", "100", "1000"} <= set(shown)
 
 
+@pytest.mark.parametrize("changes", [{}, {"grad_norm": [10.0**step for step in range(9)]}])
+def test_numbers_at_axes_are_no_formulas(tmp_path: Path, changes: dict[str, list[float]]) -> None:
+    """Formulas of text are switched off, so that one would show as its source."""
+    lines = [
+        _line(step, **{name: values[step] for name, values in changes.items()})
+        for step in range(1, 9)
+    ]
+    _write(tmp_path, lines)
+    page = report(tmp_path).read_text()
+    assert "learning-rate" in page
+    assert "$" not in page.partition("<body")[2]
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_files_beside_the_record_may_be_damaged(tmp_path: Path) -> None:
     _write(tmp_path, [_line(1), _line(2)])

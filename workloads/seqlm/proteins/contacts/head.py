@@ -16,7 +16,7 @@ import base64
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -54,6 +54,8 @@ NO_LIMIT = 1 << 30
 """Distance along a chain that no chain reaches."""
 RANGES = {"short": (6, 11), "medium": (12, 23), "long": (24, NO_LIMIT)}
 """Smallest and largest |i - j| of the classes of contacts (CASP)."""
+SHARES: Mapping[str, float] = {"P@L": 1.0, "P@L/5": 0.2}
+"""Numbers of the most probable pairs that count, divided by L, by the names of the precisions."""
 
 
 class Pairs(NamedTuple):

@@ -28,10 +28,8 @@ from seqlm.proteins.structures.matching import (
 from seqlm.runs.run_file import RunFile
 from seqlm.training.whole_file import write_whole
 
-from .head import RANGES, Chain, Matrix, precision
+from .head import RANGES, SHARES, Chain, Matrix, precision
 
-SHARES: Mapping[str, float] = {"P@L": 1.0, "P@L/5": 0.2}
-"""Numbers of pairs divided by L, by the names of the precisions."""
 COLUMNS = ("id", "length", "resolved", "range", "pairs", "contacts", *SHARES)
 """Columns of the table of precisions. ``resolved``, ``pairs`` and ``contacts`` are numbers."""
 SHOWN_PROTEINS = 10

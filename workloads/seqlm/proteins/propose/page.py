@@ -17,6 +17,7 @@ from seqlm.training.report.drawing import (
     ORANGE,
     VERMILLION,
     drawing,
+    logarithmic,
     svg_text,
 )
 from seqlm.training.report.page import (
@@ -172,8 +173,7 @@ def _distribution(found: Round, proposed: list[Proposal], values: Floats, what: 
                 label="measured",
             )
         axes.hist(chosen, edges, histtype="step", color=BLUE, linewidth=1.6, label="proposed")
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:,.0f}")
+        logarithmic(axes)
         axes.set_xlabel(what)
         axes.set_ylabel("variants")
         axes.legend()

@@ -11,6 +11,7 @@ from seqlm.proteins.alphabet import VOCAB_SIZE
 from seqlm.proteins.contacts import head as contact_head
 from seqlm.proteins.contacts.head import (
     RANGES,
+    SHARES,
     SHORTEST,
     STRUCTURES_FILE,
     Chain,
@@ -36,8 +37,6 @@ from .row import Comparison, Row
 FIT_CHAINS = 15
 """Number of bundled chains that the probe of the secondary structure is fitted on. The others choose its
 penalty."""
-SHARES = {"L": 1.0, "L/5": 0.2}
-"""Numbers of the most probable pairs that count, as shares of the length."""
 PAIRS = "one-hot: the two residues of a pair, and their distance along the chain"
 STRUCTURE = LabelSchema("residue", ("structure",), ("H", "E", "C"))
 Matrix = npt.NDArray[np.float32]
@@ -82,8 +81,8 @@ class Contacts(Part):
         found: dict[tuple[str, str], list[float]] = {key: [] for key in _keys()}
         for chain in self._chains:
             values = predicted(chain)
-            for kind, at in _keys():
-                found[kind, at].append(precision(chain, values, kind, SHARES[at]))
+            for kind, name in _keys():
+                found[kind, name].append(precision(chain, values, kind, SHARES[name]))
         return {key: float(np.mean(values)) for key, values in found.items()}
 
     def _chance(self, kind: str) -> float:
@@ -99,19 +98,19 @@ class Contacts(Part):
         head, source = _head_of(command)
         found = self._precisions(lambda chain: head.probabilities(command.engine, chain.tokens))
         rows = []
-        for kind, at in _keys():
+        for kind, name in _keys():
             low, high = RANGES[kind]
             distances = f"|i - j| >= {low}" if kind == "long" else f"|i - j| {low} to {high}"
             rows.append(
                 Row(
-                    name=f"contacts, {kind} range: precision at {at}",
-                    value=found[kind, at],
+                    name=f"contacts, {kind} range: {name}",
+                    value=found[kind, name],
                     data=f"{len(self._chains)} bundled chains of the PDB",
                     protocol=f"{source}; {distances}",
                     compared=Comparison(
                         chance=self._chance(kind),
                         chance_of="random pairs",
-                        baseline=self._by_residues[kind, at],
+                        baseline=self._by_residues[kind, name],
                         baseline_of=PAIRS,
                     ),
                     data_sha256=self._sha256,
@@ -127,8 +126,8 @@ class Contacts(Part):
 def _keys() -> Iterator[tuple[str, str]]:
     """Yield each range with each share."""
     for kind in RANGES:
-        for at in SHARES:
-            yield kind, at
+        for name in SHARES:
+            yield kind, name
 
 
 def _head_of(command: Command) -> tuple[ContactHead, str]:

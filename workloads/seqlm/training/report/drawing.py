@@ -66,6 +66,12 @@ def drawing(inches: tuple[float, float], title: str) -> Iterator[tuple[Figure, A
         yield figure, axes
 
 
+def logarithmic(axes: Any) -> None:
+    """Make the vertical axis logarithmic, with plain numbers, because matplotlib's own are formulas."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:,g}")
+
+
 def svg_text(figure: Figure, name: str) -> str:
     """Return a figure as an ``<svg>`` element, with ``name`` in its ids, which must be unique in the page."""
     stream = io.StringIO()

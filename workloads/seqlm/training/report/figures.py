@@ -21,6 +21,7 @@ from .drawing import (
     VERMILLION,
     WIDE_INCHES,
     drawing,
+    logarithmic,
     svg_text,
 )
 from .page import as_number
@@ -223,10 +224,10 @@ def curve_figure(
         axes.plot(tokens, line, color=BLUE, linewidth=2, marker=marker)
         positive = values[values > 0]
         if smooth and len(positive) and positive.max() > 50 * positive.min():
-            axes.set_yscale("log")
+            logarithmic(axes)
         elif name == "learning_rate":
             axes.set_ylim(bottom=0)
-            axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
+            axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=False)
         else:
             # A spike in the first steps must not flatten the rest.
             top = float(values.max())

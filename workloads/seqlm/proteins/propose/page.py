@@ -237,14 +237,14 @@ def _rows(found: Round) -> str:
         name = one.variant
         if len(name) > SHOWN_SEQUENCE:
             name = f"{name[:SHOWN_SEQUENCE]}..."
-        uncertainty = "" if one.uncertainty is None else f"{one.uncertainty:.4g}"
+        uncertainty = "" if one.uncertainty is None else f"{one.uncertainty:#.4g}"
         rows.append(
             (
                 str(place),
                 name,
-                f"{one.predicted:.4g}",
+                f"{one.predicted:#.4g}",
                 uncertainty,
-                f"{one.zero_shot:.3f}",
+                f"{one.zero_shot:#.4g}",
                 one.reason,
             )
         )

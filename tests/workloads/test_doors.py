@@ -67,7 +67,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(localization, "LOCALIZATION_PROTEINS", 60)
     monkeypatch.setattr(sequence_parts, "PSEUDO_PERPLEXITY_RESIDUES", 20)
     monkeypatch.setattr(structure_parts, "chains", lambda use: chains(use)[:18])
-    monkeypatch.setattr("seqlm.proteins.contacts.command.chains", lambda use: chains(use)[:18])
+    monkeypatch.setattr(
+        "seqlm.proteins.contacts.command.known_chains", lambda use: chains(use)[:18]
+    )
     monkeypatch.setattr(
         layers, "similarity_clusters", lambda records: ([one.id for one in records], "id")
     )

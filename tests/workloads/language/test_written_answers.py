@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from transformers import AutoTokenizer
 
@@ -64,5 +63,4 @@ def test_a_run_that_is_stopped_answers_no_further_questions(
             replace(chat, questions_at_once=2),
             here,
         )
-    dist.destroy_process_group()
     assert asked == [2, 2]

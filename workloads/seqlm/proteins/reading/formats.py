@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqlm.proteins.structures.chains import StructureSource
 from seqlm.proteins.structures.formats import structure_format
 from seqlm.training.data.compressions import UnreadableError
 from seqlm.training.data.source_file import beginning_of
@@ -60,6 +59,8 @@ def table_of_proteins(path: Path) -> TableForm | None:
     beginning = beginning_of(path)
     structure = structure_format(beginning.text)
     if structure is not None:
+        from seqlm.proteins.structures.chains import StructureSource  # imports NumPy
+
         return TableForm(Layout.RECORDS, source=StructureSource(structure))
     form = text_form(beginning, path.name)
     if form is not None and form.first_line > 1:

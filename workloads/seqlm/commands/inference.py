@@ -147,6 +147,8 @@ def _check_files(name: str, command: InferenceCommand, config: RunFile) -> None:
 
 def is_small(command: InferenceCommand, config: RunFile) -> bool:
     """Return whether this process computes the inputs alone, because starting others would take longer."""
+    if command.one_process:
+        return True
     paths = [Path(location) for field in command.inputs for location in _values(config, field)]
     if not all(path.is_file() and path.suffix != ".gz" for path in paths):
         return False

@@ -4,7 +4,6 @@
 ``proteins/inference/output_file.py`` names their outputs. Nodes import this: standard library only.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -76,6 +75,8 @@ class InferenceCommand:
     """Fields whose files decide on the amount of work."""
     small_bytes: int = FEW_BYTES
     """Size of the inputs up to which this process computes alone."""
+    one_process: bool = False
+    """Whether this process computes inputs of any size alone."""
     heads: tuple[str, ...] = HEADS
     """Heads that the command accepts."""
     reads_mutations: bool = False
@@ -130,7 +131,7 @@ INFERENCE_COMMANDS: Mapping[str, InferenceCommand] = {
         formats=(CSV,),
         by_parts=False,
         inputs=(INPUT_FIELD, MEASURED_FIELD),
-        small_bytes=sys.maxsize,  # one process chooses
+        one_process=True,
         heads=(MASKED_LM,),
         fields=(*READING, "propose"),
     ),

@@ -81,7 +81,7 @@ def test_scores_are_masked_marginals(
     assert len(reasons) == len(wrong)
     told = "\n".join(reasons)
     for message in (
-        "A5G: the wild type w has Y at position 5, not A",
+        "A5G: w has Y at position 5, not A",
         "'A4' is not a mutation",
         "two mutations change the residue at place 4",
         "Q23A: position 23 is outside w, which has the positions 1 to 22",

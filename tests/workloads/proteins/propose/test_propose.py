@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import seqlm
+from seqlm.commands.inference import is_small
 from seqlm.proteins.propose.command import propose
 from seqlm.proteins.reading.policies import POLICIES, Decision, Reader
+from seqlm.runs.inference_commands import INFERENCE_COMMANDS
 from seqlm.runs.run_file import load_config
 from seqlm.training.processes import Processes, processes
 
@@ -192,6 +194,13 @@ def test_the_run_file_is_checked(override: str, message: str, run_file: Path) ->
         load_config(run_file, [override])
 
 
+def test_one_process_chooses_for_inputs_of_any_kind(run_file: Path) -> None:
+    given = ["inference.input=[wild.fasta.gz]", "propose.measured=[missing.csv]"]
+    config = load_config(run_file, [*given, "propose.direction=higher"])
+    assert is_small(INFERENCE_COMMANDS["propose"], config)
+    assert not is_small(INFERENCE_COMMANDS["embed"], config)
+
+
 ODD_ROWS = {
     "fields": "K2C,1,1,1,1\n",
     "no label": "K2C,,1,1\n",
@@ -214,6 +223,16 @@ def test_odd_rows_are_treated_as_the_policy_table_says(
     (folder / "round1.csv").write_text(ROUND.splitlines()[0] + "\n" + ODD_ROWS[kind])
     with pytest.raises(ValueError, match=r"propose\.measured: nothing can be used"):
         run(*LATER, "inference.overwrite=true")
+
+
+@pytest.mark.long
+def test_a_table_without_rows_is_the_first_round(
+    folder: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = run()
+    (folder / "round1.csv").write_text(ROUND.splitlines()[0] + "\n")
+    assert run(*LATER, "inference.overwrite=true") == first
+    assert "propose.measured has no rows, so this is the first round" in capsys.readouterr().out
 
 
 @pytest.mark.long

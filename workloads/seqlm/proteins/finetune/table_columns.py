@@ -90,7 +90,10 @@ def variant_columns(task: TaskConfig, header: Sequence[str], place: str) -> Vari
         mutation = mutation or well_known_column(header, Role.MUTATION, place, field)
     sequence = task.sequence_column
     if sequence is None and mutation is None:
-        sequence = sequence_column_of(header, known, place, FIELDS[Role.SEQUENCE])
+        fields = (
+            f"{FIELDS[Role.SEQUENCE]}, or that of the variants' names in {FIELDS[Role.MUTATION]}"
+        )
+        sequence = sequence_column_of(header, known, place, fields)
     elif sequence is None:
         sequence = _sequence_beside_names(header, known, place)
     name = task.id_column or id_column_of(header, known, place, FIELDS[Role.ID])

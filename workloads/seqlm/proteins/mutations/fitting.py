@@ -81,7 +81,7 @@ def check_sequence(name: str, mutant: bytes, protein: WildType) -> None:
     longest = max(len(wild), len(mutant))
     if longest > LARGEST_RATIO * min(len(wild), len(mutant)):
         raise MutationError(
-            f"{shown(name)} has {len(mutant)} residues, and the wild type {protein.id} has {len(wild)}; give "
+            f"{shown(name)} has {len(mutant)} residues, and {protein.id} has {len(wild)}; give "
             "the whole sequence of the variant, or a mutation such as A42G",
             Kind.OTHER_PROTEIN,
         )
@@ -133,7 +133,7 @@ def _check_residue(
     there = TOKENS[int(protein.tokens[named.number - first_position])]
     if there != named.letter:
         raise MutationError(
-            f"{change.text}: the wild type {protein.id} has {there} at position {named.number}, not "
+            f"{change.text}: {protein.id} has {there} at position {named.number}, not "
             f"{named.letter}; is this the right protein, and is its first residue number {first_position} "
             f"({field})?",
             Kind.OTHER_PROTEIN,

@@ -17,14 +17,17 @@ _TO_ONE_LETTER = {code: letter for letter, code in THREE_LETTER_CODES.items()}
 _RESIDUE = rf"(?:{'|'.join(_TO_ONE_LETTER)}|[{STANDARD_RESIDUES}])"
 """A residue in three letters, or in one."""
 _PLACE = rf"{_RESIDUE}\d{{1,6}}"
-_PREFIX = re.compile(r"(?:[^\s:]+:)?p\.", re.IGNORECASE)
+_MUTATION = rf"(?:p\.[^:]*|{_PLACE}(?:{_RESIDUE}|[=*]|(?:del|dup|ins|fs)[^:]*))"
+"""Mutation that stands before a colon. An accession such as ``P12345`` or ``Q9Y6K9`` has no such form."""
+_PREFIX = re.compile(rf"(?:(?!(?:\S*[,;+/_])?{_MUTATION}:)[^\s:]+:)?p\.", re.IGNORECASE)
 """Beginning of a name in HGVS, maybe with the accession of the protein before it."""
 _OTHER_PREFIX = re.compile(r"(?:[^\s:]+:)?[cgnmor]\.[\d\[(*=?-]")
 """Beginning of a name of a change in DNA or RNA."""
 _WITHOUT_PREFIX = re.compile(
     rf"{_PLACE}(?:_{_PLACE})?(?:=|delins{_RESIDUE}+|del|dup|ins{_RESIDUE}+)"
+    rf"|{_PLACE}(?:Ter|\*|{_RESIDUE}?fs(?:(?:Ter|\*)\d*)?)"
 )
-"""Change in HGVS that only HGVS can mean, although the name has no ``p.``."""
+"""Change in HGVS that only HGVS can mean, although the name has no ``p.``; stops and frame shifts, too."""
 _THREE_LETTERS = re.compile(rf"({'|'.join(_TO_ONE_LETTER)})\d+(?:{'|'.join(_TO_ONE_LETTER)})")
 """Substitution in three letters, which is read without ``p.``, too."""
 _KINDS = {
@@ -107,6 +110,8 @@ def _change(name: str, part: str) -> Change:
     from mavehgvs import Variant as ParsedName
 
     try:
+        if ":" in part:  # mavehgvs would take the text before it for the id of a protein
+            raise MaveHgvsParseError("':' stands between changes")
         parsed = ParsedName(f"p.{_in_three_letters(part)}")
     except MaveHgvsParseError as error:
         raise MutationError(

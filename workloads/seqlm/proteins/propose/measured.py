@@ -98,6 +98,9 @@ def read_measured(
     rows: list[_Row] = []
     for number, name in enumerate(options.measured, start=FIRST_ROUND):
         rows += _rows(Path(name), number, options, protein.id, mutation_column, rejects)
+    if not rows and not rejects.found:
+        print("note: propose.measured has no rows, so this is the first round")
+        return no_values()
     return _joined(rows, options, protein, first_position, rejects)
 
 

@@ -220,14 +220,21 @@ def _by_model(config: RunFile, place: Place, train: _Part, test: _Part) -> _ByMo
     name = config.model.init_from
     if not name:
         return _ByModel(
-            None, None, ("no zero-shot score and no probe: the model started from random weights",)
+            None,
+            None,
+            (
+                "no zero-shot score, augmented ridge or probe: the model started from random weights",
+            ),
         )
     model = load_model(name)
     if sum(parameter.numel() for parameter in model.parameters()) > MAX_PARAMETERS:
         return _ByModel(
             None,
             None,
-            (f"no zero-shot score and no probe: the model has over {MAX_PARAMETERS:,} parameters",),
+            (
+                "no zero-shot score, augmented ridge or probe: the model has over "
+                f"{MAX_PARAMETERS:,} parameters",
+            ),
         )
     engine = Engine(
         model,
@@ -246,12 +253,14 @@ def _by_model(config: RunFile, place: Place, train: _Part, test: _Part) -> _ByMo
     except ValueError:
         is_masked_lm = False
     if not is_masked_lm:
-        notes.append(f"no zero-shot score: {name} is no masked language model")
+        notes.append(
+            f"no zero-shot score and no augmented ridge: {name} is no masked language model"
+        )
     elif not (score.takes_indels or all(variant.keeps_length for variant in variants)):
         others = ", ".join(other for other, one in SCORES.items() if one.takes_indels)
         notes.append(
-            f"no zero-shot score: variants insert or delete residues; {others} takes them (inference.score), "
-            "with one pass of the model per residue of each variant"
+            "no zero-shot score and no augmented ridge: variants insert or delete residues; "
+            f"{others} takes them (inference.score), with one pass of the model per residue of each variant"
         )
     else:
         beat("scoring variants", slow=True)

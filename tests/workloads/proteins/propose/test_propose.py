@@ -160,7 +160,7 @@ def test_python_proposes_as_the_command_does(folder: Path, tiny_model: Path, run
     [
         (("inference.score=mutant_marginals",), "which needs a pass of the model for each variant"),
         (("propose.positions=[99]",), "the protein has the positions 1 to 10"),
-        (("propose.controls=[A2K]",), "propose.controls: A2K: the wild type"),
+        (("propose.controls=[A2K]",), "propose.controls: A2K: x</script><b> has K at position 2"),
         (("propose.controls=[K2del]",), "inserts or deletes residues"),
         ((*LATER, "propose.value_column=nowhere"), "nowhere"),
         (("propose.measured=[missing.csv]", "propose.direction=higher"), "missing.csv"),

@@ -228,6 +228,33 @@ def test_they_are_refused_in_checkpoints(
         pytest.fail("the block would read it")
 
 
+def to_secret(path: Path) -> None:
+    path.symlink_to(path.parents[2] / "secret.jinja")
+
+
+def to_other_folder(path: Path) -> None:
+    other = path.parents[2] / "templates"
+    path.parent.rename(other)
+    path.parent.symlink_to(other)
+
+
+@pytest.mark.parametrize("plant", [to_zero, to_pipe, to_secret, to_other_folder])
+def test_they_are_refused_among_further_chat_templates(
+    plant: Callable[[Path], None], language_folder: Path, tmp_path: Path
+) -> None:
+    """transformers reads this folder within the model's own."""
+    (tmp_path / "secret.jinja").write_text("secret")
+    folder = Path(shutil.copytree(language_folder, tmp_path / "model"))
+    templates = folder / "additional_chat_templates"
+    templates.mkdir()
+    (templates / "rag.jinja").write_text("{{ messages }}")
+    check_files(folder)
+    plant(templates / "tool_use.jinja")
+    with pytest.raises(ValueError, match=r"outside its folder|a pipe or a device") as raised:
+        read_config(folder, 64)
+    one_line(raised.value)
+
+
 @pytest.mark.parametrize("place", ["../outside.safetensors", "/tmp/outside.safetensors", 7])
 def test_an_index_names_no_file_elsewhere(place: Any, model: Path) -> None:
     weights = load_file(model / WEIGHTS)
@@ -245,6 +272,8 @@ def test_an_index_names_no_file_elsewhere(place: Any, model: Path) -> None:
         ("config.json", {"transformers_weights": "../outside.safetensors"}),
         ("tokenizer_config.json", {"vocab_file": "/etc/passwd"}),
         ("tokenizer_config.json", {"tokenizer_file": "../tokenizer.json"}),
+        ("tokenizer_config.json", {"fast_tokenizer_files": ["../tokenizer.4.0.json"]}),
+        ("tokenizer_config.json", {"fast_tokenizer_files": {"../tokenizer.4.0.json": ""}}),
     ],
 )
 def test_no_other_file_names_one_elsewhere(

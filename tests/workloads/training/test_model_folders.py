@@ -328,6 +328,7 @@ def test_publish_copies_nothing_from_outside(run_file: Path, model: Path) -> Non
     [
         {"num_hidden_layers": 1_000_000},
         {"num_labels": 1_000_000_000},
+        {"num_labels": 9_999_999},
         {"hidden_size": 1 << 40},
         {"vocab_size": 1 << 33},
         {"intermediate_size": 9_999_999},
@@ -352,6 +353,9 @@ def test_weights_with_holes_are_refused_before_they_are_hashed(model: Path) -> N
     with (model / WEIGHTS).open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(ValueError, match="but no header of safetensors"):
+        load_model(str(model))
+    (model / WEIGHTS).rename(model / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="but is no archive of torch"):
         load_model(str(model))
 
 
@@ -419,6 +423,13 @@ def test_names_of_weights_reach_the_terminal_escaped_and_cut(
     told = capfd.readouterr().err
     assert "does not use 300 weights" in told and "EVIL" in told
     assert not set("\x1b\x07\x9b") & set(told) and len(told) < 4000
+
+
+def test_the_name_of_a_class_is_escaped_and_cut(model: Path) -> None:
+    change(model / "config.json", architectures=[EVIL + "A" * 100_000])
+    with pytest.raises(ValueError, match=r"a model of the kind .*EVIL") as raised:
+        load_model(str(model))
+    assert "\x1b" not in one_line(raised.value)
 
 
 def test_what_libraries_log_and_tracebacks_are_escaped(

@@ -18,7 +18,7 @@ from seqlm.runs.model_names import MAX_BASES, may_be_hub_id
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checksums import CARD_FILE, CHECKPOINT_FILE, SUMS_FILE, new_folder, verified
 from seqlm.training.data.model_folder import check_files
-from seqlm.training.strict_yaml import read_mapping
+from seqlm.training.strict_yaml import read_mapping, shown
 from seqlm.training.tracking.run_log import CONFIG_FILE
 
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "LICENSE*", "NOTICE*")
@@ -76,7 +76,8 @@ def _check_model(model: Path) -> None:
     check_files(model)
     problem = ""
     family = family_of(str(model))
-    architectures = saved_config(model).get("architectures") or [""]
+    architecture = _architecture_of(model)
+    head = head_of(architecture)
     if not model.is_dir():
         problem = "is no folder on this machine; it is on the hub already if it is a hub id"
     elif (model / CHECKPOINT_FILE).exists():
@@ -85,15 +86,23 @@ def _check_model(model: Path) -> None:
         problem = (
             "holds adapters only; give the model folder in which they are merged (lora.merge=true)"
         )
-    elif (head := head_of(architectures[0])) is None or not (family or head == CAUSAL):
+    elif head is None or not (family or head == CAUSAL):
+        found = shown(architecture) if architecture else "none"
         problem = (
-            f"holds the architecture {architectures[0] or 'none'}; allowed are ...{', ...'.join(HEADS)} of "
+            f"holds the architecture {found}; allowed are ...{', ...'.join(HEADS)} of "
             f"{' and '.join(MODEL_FAMILIES)}, and any ...{CAUSAL}"
         )
     elif not any(model.glob("*.safetensors")):
         problem = "holds no *.safetensors; copy the folder again from its source"
     if problem:
         raise ValueError(f"inference.model: {model} {problem}")
+
+
+def _architecture_of(model: Path) -> str:
+    """Return the name of a model's class; an empty one if its configuration names none."""
+    names = saved_config(model).get("architectures")
+    first = names[0] if isinstance(names, list) and names else ""
+    return first if isinstance(first, str) else ""
 
 
 def _check_place(folder: Path, model: Path, *, overwrite: bool) -> None:

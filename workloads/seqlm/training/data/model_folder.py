@@ -8,6 +8,7 @@ Standard library only.
 import json
 import os
 import stat
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
@@ -26,8 +27,16 @@ _INDEX_SUFFIX = ".index.json"
 MAX_LAYERS = 1_000
 """Largest number of layers. The deepest known model of the families has 48, of any kind 126."""
 MAX_SIZE = 10_000_000
-"""Largest number of labels, tokens, features or positions in a configuration."""
-_LAYER_FIELDS = ("num_hidden_layers", "n_layers", "num_layers")
+"""Largest number of tokens, features or positions in a configuration."""
+MAX_LABELS = 100_000
+"""Largest number of labels. transformers creates a name for each one, a million in some seconds."""
+_LIMITS = {
+    "num_hidden_layers": MAX_LAYERS,
+    "n_layers": MAX_LAYERS,
+    "num_layers": MAX_LAYERS,
+    "num_labels": MAX_LABELS,
+}
+"""Limits of fields of a configuration. Other fields have ``MAX_SIZE``."""
 _PARAMETERS_PER_BYTE = 2
 """Largest number of parameters in a byte of weights, in 4 bits."""
 _CHECKED_BYTES = 1 << 30
@@ -75,7 +84,7 @@ def check_config(config: Mapping[str, Any], where: object) -> None:
         ValueError: if a size is beyond that of every known model.
     """
     for name, value in config.items():
-        limit = MAX_LAYERS if name in _LAYER_FIELDS else MAX_SIZE
+        limit = _LIMITS.get(name, MAX_SIZE)
         if isinstance(value, int) and value > limit:
             raise ValueError(
                 f"{where}: {shown(name)} is {shown(value)}, and no known model has more than {limit:,}; "
@@ -143,8 +152,11 @@ def _check_file(path: Path, root: Path) -> None:
     named = _named(path)
     if not stat.S_ISREG(about.st_mode):
         raise ValueError(f"{named} is a pipe or a device; put a file in its place")
-    if path.suffix == ".safetensors" and about.st_size >= _CHECKED_BYTES:
-        _check_weights(path, named, about.st_size)
+    if about.st_size >= _CHECKED_BYTES:
+        if path.suffix == ".safetensors":
+            _check_weights(path, named, about.st_size)
+        elif path.suffix == ".bin" and not zipfile.is_zipfile(path):
+            raise ValueError(f"{named} has {about.st_size:,} bytes, but is no archive of torch")
     limit = _limit(path.name)
     if limit is not None and about.st_size > limit:
         raise ValueError(f"{named} has {about.st_size:,} bytes; allowed are {limit:,}")

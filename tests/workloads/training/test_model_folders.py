@@ -26,7 +26,7 @@ from seqlm.language.model import read_config
 from seqlm.language.model_files import write_model
 from seqlm.language.objective import _model
 from seqlm.proteins.alphabet import encode
-from seqlm.proteins.families.table import saved_config
+from seqlm.proteins.families.table import saved_architectures, saved_config
 from seqlm.proteins.inference.engine import EMBEDDING, Engine
 from seqlm.proteins.model.pretrained import load_model
 from seqlm.runs.run_file import RunFile, load_config
@@ -425,6 +425,14 @@ def test_names_of_weights_reach_the_terminal_escaped_and_cut(
     told = capfd.readouterr().err
     assert "does not use 300 weights" in told and "EVIL" in told
     assert not set("\x1b\x07\x9b") & set(told) and len(told) < 4000
+
+
+@pytest.mark.parametrize("names", [[5], {"a": 1}, "EsmForMaskedLM"])
+def test_what_is_no_list_of_names_of_classes_is_none(names: Any, model: Path) -> None:
+    change(model / "config.json", architectures=names)
+    assert saved_architectures(model) == []
+    with pytest.raises(ValueError, match=r"a model of the kind|cannot be read as a model"):
+        load_model(str(model))
 
 
 def test_the_name_of_a_class_is_escaped_and_cut(model: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from seqlm.commands.inference import check_model
 from seqlm.commands.model_card import CAUSAL, HEADS, Published, head_of, model_card
-from seqlm.proteins.families.table import MODEL_FAMILIES, family_of, saved_config
+from seqlm.proteins.families.table import MODEL_FAMILIES, family_of, saved_architectures
 from seqlm.proteins.inference.output_file import default_folder
 from seqlm.runs.model_names import MAX_BASES, may_be_hub_id
 from seqlm.runs.run_file import RunFile
@@ -76,7 +76,7 @@ def _check_model(model: Path) -> None:
     check_files(model)
     problem = ""
     family = family_of(str(model))
-    architecture = _architecture_of(model)
+    architecture = next(iter(saved_architectures(model)), "")
     head = head_of(architecture)
     if not model.is_dir():
         problem = "is no folder on this machine; it is on the hub already if it is a hub id"
@@ -96,13 +96,6 @@ def _check_model(model: Path) -> None:
         problem = "holds no *.safetensors; copy the folder again from its source"
     if problem:
         raise ValueError(f"inference.model: {model} {problem}")
-
-
-def _architecture_of(model: Path) -> str:
-    """Return the name of a model's class; an empty one if its configuration names none."""
-    names = saved_config(model).get("architectures")
-    first = names[0] if isinstance(names, list) and names else ""
-    return first if isinstance(first, str) else ""
 
 
 def _check_place(folder: Path, model: Path, *, overwrite: bool) -> None:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,12 @@ def only_adapters(model: Path) -> None:
     (model / "adapter_config.json").write_text("{}")
 
 
+def names(architectures: Any, model: Path) -> None:
+    file = model / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"architectures": architectures}))
+    (model / "SHA256SUMS").unlink()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -233,6 +240,12 @@ def only_adapters(model: Path) -> None:
         (only_adapters, "holds adapters only; give the model folder in which they are merged"),
         (lambda model: (model / "model.safetensors").unlink(), r"holds no \*\.safetensors"),
         (lambda model: (model / "config.json").unlink(), "holds the architecture none"),
+        (
+            partial(names, ["\x1b[31m" + "E" * 9999]),
+            r"the architecture '.x1b.31mE+\.\.\.E+'; allowed",
+        ),
+        (partial(names, [5]), "holds the architecture none"),
+        (partial(names, {"first": "EsmModel"}), "holds the architecture none"),
     ],
 )
 def test_a_model_that_is_not_whole_is_refused(run: Path, change: Any, message: str) -> None:

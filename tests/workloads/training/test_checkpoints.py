@@ -8,17 +8,25 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from seqlm.proteins.finetune import objective
+from seqlm.proteins.finetune.objective import FineTuning
+from seqlm.runs.run_file import RunFile
 from seqlm.training import checksums
 from seqlm.training.checkpoint import Checkpointer, CheckpointError
 from seqlm.training.checksums import digest_of, new_folder, read_document
+from seqlm.training.config import TrainConfig
 from seqlm.training.data.locks import try_lock
 from seqlm.training.data.workspace import workspace
+from seqlm.training.objective import Place
+from seqlm.training.packing import PackShape
+from seqlm.training.precision import select_precision
 from seqlm.training.processes import exclusive, processes
 from seqlm.training.tracking.run_log import METRICS_FILE, RunLog
 from seqlm.training.whole_file import writing_whole
@@ -202,7 +210,7 @@ def test_a_command_that_fails_hinders_no_later_one_of_the_same_python() -> None:
             raise ValueError("wrong input")
 
 
-@pytest.mark.parametrize("what", ["system", "input", "lock"])
+@pytest.mark.parametrize("what", ["system", "input", "lock", "precision", "baselines"])
 def test_what_the_first_process_finds_ends_all_of_them(tmp_path: Path, what: str) -> None:
     """Otherwise the others would wait, or end with an error of their connection."""
     held = try_lock(tmp_path / "metrics.jsonl")
@@ -214,6 +222,8 @@ def test_what_the_first_process_finds_ends_all_of_them(tmp_path: Path, what: str
         "system": f"[Errno 28] No space left on device: '{tmp_path}/x'",
         "input": "a damaged line",
         "lock": "held by another",
+        "precision": f"[Errno 17] File exists: '{tmp_path}/x'",
+        "baselines": "no baseline",
     }[what]
     assert started.output.splitlines().count(message) == 2, started.output
 
@@ -229,10 +239,28 @@ def fail_on_the_first(folder: Path, what: str) -> None:
             if what == "lock":
                 with exclusive(folder / "metrics.jsonl", here, "held by another"):
                     pass
+            elif what == "precision":
+                (folder / "x").touch()
+                select_precision(TrainConfig(), torch.device("cpu"), here, folder / "x")
+            elif what == "baselines":
+                place = Place(here, PackShape(8, 8, 1), torch.float32)
+                FineTuning.score_written(_task_without_baselines(), folder, place)
             else:
                 here.first_does(fails)
         except (OSError, ValueError) as error:
             print(error, flush=True)
+
+
+def _task_without_baselines() -> Any:
+    """Return a task whose baselines cannot be written."""
+
+    def refuse(*_: object) -> None:
+        raise OSError("no baseline")
+
+    objective.write_baselines = refuse  # in a forked process
+    return SimpleNamespace(
+        task=SimpleNamespace(baselines=True), is_of_variants=False, config=RunFile(name="run")
+    )
 
 
 @pytest.mark.long

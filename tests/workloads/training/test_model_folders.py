@@ -9,6 +9,8 @@ import logging
 import math
 import os
 import shutil
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from seqlm.language.model import read_config
 from seqlm.language.model_files import write_model
 from seqlm.language.objective import _model
 from seqlm.proteins.alphabet import encode
-from seqlm.proteins.families.table import saved_config
+from seqlm.proteins.families.table import saved_architectures, saved_config
 from seqlm.proteins.inference.engine import EMBEDDING, Engine
 from seqlm.proteins.model.pretrained import load_model
 from seqlm.runs.run_file import RunFile, load_config
@@ -228,6 +230,33 @@ def test_they_are_refused_in_checkpoints(
         pytest.fail("the block would read it")
 
 
+def to_secret(path: Path) -> None:
+    path.symlink_to(path.parents[2] / "secret.jinja")
+
+
+def to_other_folder(path: Path) -> None:
+    other = path.parents[2] / "templates"
+    path.parent.rename(other)
+    path.parent.symlink_to(other)
+
+
+@pytest.mark.parametrize("plant", [to_zero, to_pipe, to_secret, to_other_folder])
+def test_they_are_refused_among_further_chat_templates(
+    plant: Callable[[Path], None], language_folder: Path, tmp_path: Path
+) -> None:
+    """transformers reads this folder within the model's own."""
+    (tmp_path / "secret.jinja").write_text("secret")
+    folder = Path(shutil.copytree(language_folder, tmp_path / "model"))
+    templates = folder / "additional_chat_templates"
+    templates.mkdir()
+    (templates / "rag.jinja").write_text("{{ messages }}")
+    check_files(folder)
+    plant(templates / "tool_use.jinja")
+    with pytest.raises(ValueError, match=r"outside its folder|a pipe or a device") as raised:
+        read_config(folder, 64)
+    one_line(raised.value)
+
+
 @pytest.mark.parametrize("place", ["../outside.safetensors", "/tmp/outside.safetensors", 7])
 def test_an_index_names_no_file_elsewhere(place: Any, model: Path) -> None:
     weights = load_file(model / WEIGHTS)
@@ -245,6 +274,8 @@ def test_an_index_names_no_file_elsewhere(place: Any, model: Path) -> None:
         ("config.json", {"transformers_weights": "../outside.safetensors"}),
         ("tokenizer_config.json", {"vocab_file": "/etc/passwd"}),
         ("tokenizer_config.json", {"tokenizer_file": "../tokenizer.json"}),
+        ("tokenizer_config.json", {"fast_tokenizer_files": ["../tokenizer.4.0.json"]}),
+        ("tokenizer_config.json", {"fast_tokenizer_files": {"../tokenizer.4.0.json": ""}}),
     ],
 )
 def test_no_other_file_names_one_elsewhere(
@@ -299,6 +330,7 @@ def test_publish_copies_nothing_from_outside(run_file: Path, model: Path) -> Non
     [
         {"num_hidden_layers": 1_000_000},
         {"num_labels": 1_000_000_000},
+        {"num_labels": 9_999_999},
         {"hidden_size": 1 << 40},
         {"vocab_size": 1 << 33},
         {"intermediate_size": 9_999_999},
@@ -323,6 +355,9 @@ def test_weights_with_holes_are_refused_before_they_are_hashed(model: Path) -> N
     with (model / WEIGHTS).open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(ValueError, match="but no header of safetensors"):
+        load_model(str(model))
+    (model / WEIGHTS).rename(model / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="but is no archive of torch"):
         load_model(str(model))
 
 
@@ -392,6 +427,21 @@ def test_names_of_weights_reach_the_terminal_escaped_and_cut(
     assert not set("\x1b\x07\x9b") & set(told) and len(told) < 4000
 
 
+@pytest.mark.parametrize("names", [[5], {"a": 1}, "EsmForMaskedLM"])
+def test_what_is_no_list_of_names_of_classes_is_none(names: Any, model: Path) -> None:
+    change(model / "config.json", architectures=names)
+    assert saved_architectures(model) == []
+    with pytest.raises(ValueError, match=r"a model of the kind|cannot be read as a model"):
+        load_model(str(model))
+
+
+def test_the_name_of_a_class_is_escaped_and_cut(model: Path) -> None:
+    change(model / "config.json", architectures=[EVIL + "A" * 100_000])
+    with pytest.raises(ValueError, match=r"a model of the kind .*EVIL") as raised:
+        load_model(str(model))
+    assert "\x1b" not in one_line(raised.value)
+
+
 def test_what_libraries_log_and_tracebacks_are_escaped(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -401,8 +451,9 @@ def test_what_libraries_log_and_tracebacks_are_escaped(
     library.addHandler(handler)
     with pytest.raises(SystemExit), one_line_errors():
         library.warning("the weights %s\nare missing", EVIL)
+        print(warnings.formatwarning(EVIL, UserWarning, "library.py", 1), file=sys.stderr)
         raise KeyError(EVIL)
     library.removeHandler(handler)
     told = capfd.readouterr().err
-    assert "Traceback" in told and "\nare missing" in told and told.count("EVIL") >= 2
+    assert "Traceback" in told and "\nare missing" in told and told.count("EVIL") >= 3
     assert not set("\x1b\x07\x9b") & set(told)

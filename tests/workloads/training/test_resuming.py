@@ -126,7 +126,12 @@ def test_a_resumed_run_names_what_has_changed(
     train_here(run_file, "train.max_steps=6", "optim.schedule=constant")
     train_here(run_file, "train.max_steps=7", "optim.schedule=constant")
     assert not [event for event in events(run_dir) if event.startswith("changed")]
-    changed = ("optim.lr=1e-3", "train.precision=bf16", "train.log_every_steps=2")
+    changed = (
+        "optim.lr=1e-3",
+        "train.precision=bf16",
+        "train.kernels=off",
+        "train.log_every_steps=2",
+    )
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(torch, "get_num_threads", lambda: 7)
         train_here(run_file, "train.max_steps=9", *changed)
@@ -136,6 +141,7 @@ def test_a_resumed_run_names_what_has_changed(
         "optim.schedule: 'constant', now 'linear'; ",
         "train.precision: 'fp32', now 'bf16'; ",
         "train.max_steps: 7, now 9; ",
+        "train.kernels: 'auto', now 'off'; ",
         "threads: 1, now 7",
     ):
         assert change in event

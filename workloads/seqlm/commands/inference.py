@@ -10,7 +10,7 @@ from seqlm.commands.functions import function_named
 from seqlm.commands.kinds import prepare
 from seqlm.launch.local import on_every_device, processes_and_threads
 from seqlm.proteins.data.sources import PROTEINS
-from seqlm.proteins.families.table import saved_config
+from seqlm.proteins.families.table import saved_architectures, saved_config
 from seqlm.proteins.inference.model_head import check_head
 from seqlm.proteins.inference.output_file import output_file
 from seqlm.runs.inference_commands import (
@@ -85,8 +85,8 @@ def check_models(name: str, command: InferenceCommand, config: RunFile, named_by
     for model in models:
         check_model_name("inference.models", model)
     for model in config.scored_models:
-        if saved := saved_config(Path(model)):  # a model of the hub is checked when it is loaded
-            check_head(name, model, saved.get("architectures") or [MASKED_LM])
+        if saved_config(Path(model)):  # a model of the hub is checked when it is loaded
+            check_head(name, model, saved_architectures(Path(model)) or [MASKED_LM])
 
 
 def _before_processes(name: str, command: InferenceCommand, config: RunFile) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from seqlm.commands.inference import check_model
 from seqlm.commands.model_card import CAUSAL, HEADS, Published, head_of, model_card
-from seqlm.proteins.families.table import MODEL_FAMILIES, family_of, saved_config
+from seqlm.proteins.families.table import MODEL_FAMILIES, family_of, saved_architectures
 from seqlm.proteins.inference.output_file import default_folder
 from seqlm.runs.model_names import MAX_BASES, may_be_hub_id
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checksums import CARD_FILE, CHECKPOINT_FILE, SUMS_FILE, new_folder, verified
 from seqlm.training.data.model_folder import check_files
-from seqlm.training.strict_yaml import read_mapping
+from seqlm.training.strict_yaml import read_mapping, shown
 from seqlm.training.tracking.run_log import CONFIG_FILE
 
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "LICENSE*", "NOTICE*")
@@ -76,7 +76,8 @@ def _check_model(model: Path) -> None:
     check_files(model)
     problem = ""
     family = family_of(str(model))
-    architectures = saved_config(model).get("architectures") or [""]
+    architecture = next(iter(saved_architectures(model)), "")
+    head = head_of(architecture)
     if not model.is_dir():
         problem = "is no folder on this machine; it is on the hub already if it is a hub id"
     elif (model / CHECKPOINT_FILE).exists():
@@ -85,9 +86,10 @@ def _check_model(model: Path) -> None:
         problem = (
             "holds adapters only; give the model folder in which they are merged (lora.merge=true)"
         )
-    elif (head := head_of(architectures[0])) is None or not (family or head == CAUSAL):
+    elif head is None or not (family or head == CAUSAL):
+        found = shown(architecture) if architecture else "none"
         problem = (
-            f"holds the architecture {architectures[0] or 'none'}; allowed are ...{', ...'.join(HEADS)} of "
+            f"holds the architecture {found}; allowed are ...{', ...'.join(HEADS)} of "
             f"{' and '.join(MODEL_FAMILIES)}, and any ...{CAUSAL}"
         )
     elif not any(model.glob("*.safetensors")):

@@ -10,8 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+_REPEAT_SECONDS = 1.0
+"""Time between two interruptions. Python ignores one that meets a destructor."""
 _PAGES = Path("/proc/self/statm")
 """File of Linux with the size of this process in pages, which is its first number."""
+
+
+class _OutOfTimeError(BaseException):
+    """The time has passed. Code that handles each Exception, as Jinja does, lets it through."""
 
 
 @contextlib.contextmanager
@@ -21,19 +27,24 @@ def time_limit(seconds: float) -> Iterator[None]:
     A timer that runs already, such as one of a test, continues after the block.
 
     Raises:
-        TimeoutError: within the block, if it takes longer.
+        TimeoutError: if the block takes longer.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"not finished within {seconds:g} s")
+        raise _OutOfTimeError
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     handler = signal.signal(signal.SIGALRM, interrupt)
-    remaining, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    remaining, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _REPEAT_SECONDS)
     try:
-        yield
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except _OutOfTimeError:
+        raise TimeoutError(f"not finished within {seconds:g} s") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, remaining, interval)
         signal.signal(signal.SIGALRM, handler)

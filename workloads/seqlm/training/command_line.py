@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,9 +127,10 @@ def one_line_errors() -> Iterator[None]:
     The exit status is 2 for wrong input and 130 after Ctrl-C. It is 1 for a missing package and for a failing
     file or device, after which a cluster tries again. A fault of this project keeps its traceback.
 
-    Names from files reach the terminal escaped, also in tracebacks and in what libraries log.
+    Names from files reach the terminal escaped, also in tracebacks, warnings and what libraries log.
     """
     _escape_log_records()
+    warnings.formatwarning = _escaped_warning
     try:
         yield
     except (ValueError, RunError) as error:
@@ -218,6 +220,20 @@ def escaped(text: str) -> str:
 def _escaped_lines(text: str) -> str:
     """Return a text of several lines in which the other characters that control a terminal are escaped."""
     return "\n".join(map(escaped, text.split("\n")))
+
+
+_format_warning = warnings.formatwarning
+
+
+def _escaped_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Return the text of a warning of Python's, escaped."""
+    return _escaped_lines(_format_warning(message, category, filename, lineno, line))
 
 
 def _escape_log_records() -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,12 +88,16 @@ def select_precision(
     if device.type != "cpu":
         has_bf16 = runtime_of(device).has_bf16 or has_bf16_instructions()
         return Precision("bf16" if has_bf16 else "fp32", "it is the default on this device")
-    selected = [_on_cpu(run_dir) if is_first else Precision("", "")]
-    if here is not None:
-        dist.broadcast_object_list(selected, group=here.control)
+    if here is None:
+        selected = _on_cpu(run_dir)
+    else:
+        shared = [here.first_does(partial(_on_cpu, run_dir))]
+        dist.broadcast_object_list(shared, group=here.control)
+        assert shared[0] is not None  # the first process returns one
+        selected = shared[0]
     if is_first:
-        print(f"precision: {selected[0].name}, because {selected[0].reason}", file=sys.stderr)
-    return selected[0]
+        print(f"precision: {selected.name}, because {selected.reason}", file=sys.stderr)
+    return selected
 
 
 def has_bf16_instructions() -> bool:

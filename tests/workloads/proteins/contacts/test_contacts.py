@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
+from seqlm.proteins.alphabet import encode
 from seqlm.proteins.contacts import head
 from seqlm.proteins.contacts.command import contacts, peak_bytes
 from seqlm.proteins.contacts.head import Chain, ContactHead, chains, precision
@@ -23,6 +25,7 @@ from seqlm.proteins.inference.engine import Engine
 from seqlm.proteins.model.pretrained import load_model, save_esm
 from seqlm.runs.run_file import RunFile
 from seqlm.training.processes import Processes
+from seqlm.training.scoring import NotFiniteError
 from tests.workloads.proteins.inference.conftest import configured, here, sequences  # noqa: F401
 from tests.workloads.proteins.inference.written import rows
 
@@ -70,6 +73,37 @@ def planted(model: Path, layer: int, attention_head: int) -> Chain:
     values = attention_maps(model, TEXT)[layer, attention_head]
     near = values > np.quantile(values, 0.9)
     return Chain("planted", TEXT, "C" * len(TEXT), np.ones(len(TEXT), dtype=bool), near)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weights": [1], "bias": 0}', "[" * 9999])
+def test_a_damaged_head_beside_a_model_is_one_line(
+    text: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    model = load_model(str(tiny_model))
+    (tmp_path / head.FILE).write_text(text)
+    with pytest.raises(ValueError, match=f"{head.FILE} is no contact head of this model") as raised:
+        head.load(model, str(tmp_path))
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 500
+
+
+def test_a_head_that_is_not_finite_gives_no_contacts(tiny_model: Path) -> None:
+    engine = engine_of(tiny_model)
+    weights = np.zeros(SHAPE, dtype=np.float32)
+    broken = weights.copy()
+    broken[0, 0] = np.nan
+    for diverged in (ContactHead(broken, 0.0), ContactHead(weights, math.nan)):
+        with pytest.raises(NotFiniteError):
+            diverged.probabilities(engine, encode(TEXT))
+
+
+def test_a_fit_keeps_links_to_folders_as_links(tiny_model: Path, tmp_path: Path) -> None:
+    """A folder of a stranger may have links to any place."""
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/key").write_text("secret")
+    (folder / "link").symlink_to(tmp_path / "private")
+    head.save(load_model(str(folder)), str(folder), ContactHead(np.ones(SHAPE, np.float32), -1.0))
+    assert (folder / "link").is_symlink()
 
 
 def test_a_fit_finds_the_head_that_knows_the_contacts_and_is_stored(

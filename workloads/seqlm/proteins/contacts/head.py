@@ -39,6 +39,8 @@ from seqlm.proteins.model.packed_model import PackedModel
 from seqlm.training.checksums import new_folder
 from seqlm.training.data.small_file import MAX_CONFIG_BYTES, read_small
 from seqlm.training.heartbeat import beat
+from seqlm.training.scoring import check_finite
+from seqlm.training.strict_yaml import shown
 
 SHORTEST = 6
 """Smallest |i - j| of the pairs that a regression is fitted on."""
@@ -148,6 +150,9 @@ class ContactHead:
             engine: engine with the model.
             tokens: token ids of a protein, without CLS and EOS.
             places: places of the L residues, without those of linkers between chains; all by default.
+
+        Raises:
+            NotFiniteError: if a number is infinite or NaN.
         """
         length = len(tokens) if places is None else len(places)
         logits = torch.full((length, length), self.bias, device=engine.device)
@@ -157,7 +162,9 @@ class ContactHead:
             logits.add_(torch.einsum("h,hij->ij", weights[layer], maps))
 
         _each_layer(engine, tokens, add, places)
-        return np.asarray(logits.sigmoid().cpu().numpy())
+        probabilities = np.asarray(logits.sigmoid().cpu().numpy())
+        check_finite(probabilities)
+        return probabilities
 
 
 def mean_precisions(engine: Engine, head: ContactHead, chains: Sequence[Chain]) -> dict[str, float]:
@@ -212,15 +219,21 @@ def load(model: PackedModel, name: str) -> ContactHead:
     """Return the regression of a model that was loaded from ``name``.
 
     Raises:
-        ValueError: if none has been fitted.
+        ValueError: if none has been fitted, or it cannot be read.
     """
     shape = _shape(model)
     file = Path(name) / FILE
     if file.is_file():
-        saved = json.loads(read_small(file, MAX_CONFIG_BYTES))
-        return ContactHead(
-            np.array(saved["weights"], dtype=np.float32).reshape(shape), saved["bias"]
-        )
+        try:
+            saved = json.loads(read_small(file, MAX_CONFIG_BYTES))
+            weights = np.array(saved["weights"], dtype=np.float32).reshape(shape)
+            return ContactHead(weights, float(saved["bias"]))
+        except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+            reason = shown(f"{type(error).__name__}: {error}")
+            raise ValueError(
+                f"{file} is no contact head of this model ({reason}); fit it again with "
+                "inference.fit_contacts=true"
+            ) from error
     module = family_of_type(model.config.model_type).contact_head
     linear: Any = None if module is None else model.get_submodule(f"{module}.{REGRESSION}")
     # An unfitted head has transformers' first weights with a bias of 0. The bias of a fitted one is never 0.
@@ -245,7 +258,7 @@ def save(model: PackedModel, name: str, head: ContactHead) -> Path:
     folder = Path(name)
     module = family_of_type(model.config.model_type).contact_head
     with new_folder(folder) as new:
-        shutil.copytree(folder, new, copy_function=os.link)
+        shutil.copytree(folder, new, symlinks=True, copy_function=os.link)
         if module is None:
             (new / FILE).write_text(
                 json.dumps({"weights": head.weights.tolist(), "bias": head.bias}) + "\n"

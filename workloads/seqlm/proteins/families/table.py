@@ -55,3 +55,11 @@ def saved_config(folder: Path) -> dict[str, Any]:
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue  # the loader reports damaged files
     return {}
+
+
+def saved_architectures(folder: Path) -> list[str]:
+    """Return the names of a saved model's classes; none if its configuration holds anything else there."""
+    names = saved_config(folder).get("architectures")
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        return names
+    return []

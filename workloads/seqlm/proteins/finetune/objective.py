@@ -277,14 +277,15 @@ class FineTuning(AdaptedObjective):
                 )
 
     def score_written(self, run_dir: Path, place: Place) -> Mapping[str, float]:
-        if self.task.baselines and place.here.is_first:
+        def score_baselines() -> None:
             if self.is_of_variants:
                 self._beside_variants = write_variant_baselines(self.config, place)
             else:
                 write_baselines(self.config, place)
-        place.here.sum_on_host(
-            0.0
-        )  # the other processes wait here, on the host, where waits may be long
+
+        if self.task.baselines:
+            # The other processes wait on the host, where waits may be long.
+            place.here.first_does(score_baselines)
         return {}
 
     def summary(self, results: Mapping[str, Any]) -> str:

@@ -214,7 +214,7 @@ def load_model(name: str, here: Processes | None = None) -> PackedModel:
         classes = family.classes
         if architecture not in classes:
             raise ValueError(
-                f"{name}: a model of the kind {architecture}; allowed are {', '.join(classes)}"
+                f"{name}: a model of the kind {shown(architecture)}; allowed are {', '.join(classes)}"
             )
         model_class = classes[architecture]
         if config.problem_type == "regression" and (Path(name) / CHECKPOINT_FILE).exists():

@@ -8,6 +8,7 @@ Standard library only.
 import json
 import os
 import stat
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
@@ -19,13 +20,23 @@ MAX_SETTINGS_BYTES = 128 << 20
 """Size limit of other files besides the weights. The largest known ``tokenizer.json`` has 33 MB."""
 _CONFIG_FILES = ("config.json", "checkpoint.json", "SHA256SUMS")
 _SETTINGS_SUFFIXES = (".json", ".txt", ".model", ".jinja", ".metadata")
+_TEMPLATES_FOLDER = "additional_chat_templates"
+"""The only folder within a model folder that transformers reads."""
 _INDEX_SUFFIX = ".index.json"
 """End of the names of files that say which file holds which weight."""
 MAX_LAYERS = 1_000
 """Largest number of layers. The deepest known model of the families has 48, of any kind 126."""
 MAX_SIZE = 10_000_000
-"""Largest number of labels, tokens, features or positions in a configuration."""
-_LAYER_FIELDS = ("num_hidden_layers", "n_layers", "num_layers")
+"""Largest number of tokens, features or positions in a configuration."""
+MAX_LABELS = 100_000
+"""Largest number of labels. transformers creates a name for each one, a million in some seconds."""
+_LIMITS = {
+    "num_hidden_layers": MAX_LAYERS,
+    "n_layers": MAX_LAYERS,
+    "num_layers": MAX_LAYERS,
+    "num_labels": MAX_LABELS,
+}
+"""Limits of fields of a configuration. Other fields have ``MAX_SIZE``."""
 _PARAMETERS_PER_BYTE = 2
 """Largest number of parameters in a byte of weights, in 4 bits."""
 _CHECKED_BYTES = 1 << 30
@@ -51,13 +62,15 @@ def check_files(folder: Path) -> None:
     if not folder.is_dir():
         return
     root = _root(folder)
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            _check_file(Path(entry.path), root, is_link=entry.is_symlink())
+    _check_entries(folder, root)
+    templates = folder / _TEMPLATES_FOLDER
+    if templates.is_dir():
+        _check_link(templates, root)
+        _check_entries(templates, root)
     for index in sorted(folder.glob(f"*{_INDEX_SUFFIX}")):
         _check_index(index)
-    _check_names(folder / "config.json", "transformers_weights")
-    _check_names(folder / "tokenizer_config.json", "_file")
+    _check_names(folder / "config.json", ("transformers_weights",))
+    _check_names(folder / "tokenizer_config.json", ("_file", "_files"))
 
 
 def check_config(config: Mapping[str, Any], where: object) -> None:
@@ -71,7 +84,7 @@ def check_config(config: Mapping[str, Any], where: object) -> None:
         ValueError: if a size is beyond that of every known model.
     """
     for name, value in config.items():
-        limit = MAX_LAYERS if name in _LAYER_FIELDS else MAX_SIZE
+        limit = _LIMITS.get(name, MAX_SIZE)
         if isinstance(value, int) and value > limit:
             raise ValueError(
                 f"{where}: {shown(name)} is {shown(value)}, and no known model has more than {limit:,}; "
@@ -108,23 +121,42 @@ def _root(folder: Path) -> Path:
     return place.parent.parent if is_snapshot else place
 
 
-def _check_file(path: Path, root: Path, *, is_link: bool) -> None:
+def _check_entries(folder: Path, root: Path) -> None:
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            _check_file(Path(entry.path), root)
+
+
+def _check_link(path: Path, root: Path) -> None:
+    """Raise ValueError if the path is a link out of the folder ``root``."""
+    if path.is_symlink() and not path.resolve().is_relative_to(root):
+        target = shown(os.readlink(path))
+        raise ValueError(
+            f"{_named(path)} is a link to {target}, outside its folder; put the file in its place"
+        )
+
+
+def _named(path: Path) -> str:
+    """Return a path for messages. Its last part is from the folder."""
+    return f"{path.parent}/{shown(path.name)[1:-1]}"
+
+
+def _check_file(path: Path, root: Path) -> None:
     try:
         about = path.stat()
     except OSError:
         return  # a dangling link, which the reader of the file reports as missing
     if stat.S_ISDIR(about.st_mode):
         return
-    named = f"{path.parent}/{shown(path.name)[1:-1]}"
-    if is_link and not path.resolve().is_relative_to(root):
-        target = shown(os.readlink(path))
-        raise ValueError(
-            f"{named} is a link to {target}, outside its folder; put the file in its place"
-        )
+    _check_link(path, root)
+    named = _named(path)
     if not stat.S_ISREG(about.st_mode):
         raise ValueError(f"{named} is a pipe or a device; put a file in its place")
-    if path.suffix == ".safetensors" and about.st_size >= _CHECKED_BYTES:
-        _check_weights(path, named, about.st_size)
+    if about.st_size >= _CHECKED_BYTES:
+        if path.suffix == ".safetensors":
+            _check_weights(path, named, about.st_size)
+        elif path.suffix == ".bin" and not zipfile.is_zipfile(path):
+            raise ValueError(f"{named} has {about.st_size:,} bytes, but is no archive of torch")
     limit = _limit(path.name)
     if limit is not None and about.st_size > limit:
         raise ValueError(f"{named} has {about.st_size:,} bytes; allowed are {limit:,}")
@@ -164,11 +196,16 @@ def _check_index(index: Path) -> None:
         _check_plain(index, file)
 
 
-def _check_names(path: Path, ending: str) -> None:
+def _check_names(path: Path, endings: tuple[str, ...]) -> None:
     """Check that the fields of a document that end so name files in its own folder."""
     for name, value in _document(path).items():
-        if name.endswith(ending) and isinstance(value, str):
+        if not name.endswith(endings):
+            continue
+        if isinstance(value, str):
             _check_plain(path, value)
+        elif isinstance(value, (list, dict)):  # transformers reads the keys of a mapping
+            for file in value:
+                _check_plain(path, file)
 
 
 def _check_plain(path: Path, file: object) -> None:

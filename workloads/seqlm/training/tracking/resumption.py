@@ -11,8 +11,8 @@ from seqlm.training.strict_yaml import shown
 
 EXPERIMENT_SECTIONS = ("optim", "lora", "task", "chat", "guard", "parallel")
 """Sections of the run file whose fields change what is trained."""
-EXPERIMENT_FIELDS = ("train.precision", "train.max_steps")
-"""Further fields of this kind."""
+EXPERIMENT_FIELDS = ("train.precision", "train.max_steps", "train.compile", "train.kernels")
+"""Further fields of this kind, and those that change the last bits of the results."""
 _NUMERICS = ("device", "precision", "torch", "torch_xla", "cuda", "threads")
 """Entries of the environment on which the last bits of a sum depend."""
 

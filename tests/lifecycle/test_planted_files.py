@@ -250,6 +250,7 @@ TESTED_HERE = {
 }
 OPENS_NOTHING = {
     "eks/place_container_storage.sh": "no users on nodes of EKS: pods do not see the disk",
+    "slurm/node_setup/cluster_id.py": "leaves a state on a shared file system alone",
     "slurm/node_setup/disks.py": "asks which disk a path is on, and how large it is",
     "slurm/node_setup/settings.py": "names the paths",
     "slurm/node_setup/steps/__init__.py": "asks whether there is a second file system",

@@ -39,7 +39,7 @@ STATES = {
 OPTIONS = {
     "sinfo": {"list-reasons"},
     "squeue": {"nodelist", "start", "states"},
-    "sacct": {"allusers", "format", "starttime"},
+    "sacct": {"allusers", "duplicates", "format", "starttime"},
     "scancel": {"user"},
     "sacctmgr": {"immediate"},
     "srun": {"auto-resume"},

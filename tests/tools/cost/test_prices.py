@@ -312,7 +312,8 @@ def from_files(folder: Path, lists: dict[str, list[str]], *, tail: str = "}}") -
 
 
 def test_public_files_give_the_same_prices_as_the_api(tmp_path: Path) -> None:
-    by_api, by_files = tmp_path / "api", tmp_path / "files"
+    by_api = tmp_path / "api"
+    by_files = tmp_path / "files"
     by_api.mkdir()
     by_files.mkdir()
     # Two products of this list have one number, which a file cannot have.
